@@ -1,0 +1,59 @@
+"""What comes back from one request."""
+
+from __future__ import annotations
+
+from dataclasses import field
+from typing import Any, Generic, Literal, TypeVar
+
+from rxllm.values._message import Message
+from rxllm.values._tool_call import ToolCall
+from rxllm.values._usage import Usage
+from rxllm.values._value import Value, value
+from rxllm.values.errors import LLMError
+
+T = TypeVar("T")
+
+FinishReason = Literal["stop", "length", "tool_calls", "content_filter", "error", "other"]
+
+
+@value
+class Response(Value, Generic[T]):
+    """The fold of one response: `message` is all of it in order, `output_text` its text, `tool_calls` the client's calls.
+
+    A stream that failed on its way is a Response too: `finish_reason` is ``"error"``, `error` is the error and the rest is
+    what had arrived. `id` and `model` are the provider's. `parsed` is the typed value where a `parse` was given.
+    """
+
+    message: Message | None = None
+    output_text: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    finish_reason: FinishReason | None = None
+    raw_finish_reason: str | None = None
+    usage: Usage = field(default_factory=Usage)
+    error: LLMError | None = None
+    parsed: T | None = None
+    id: str | None = None
+    model: str | None = None
+    metadata: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    def raise_for_error(self) -> Response[T]:
+        """Raise `error` if there is one; else this response."""
+        if self.error is not None:
+            raise self.error
+        return self
+
+    def __repr__(self) -> str:
+        calls = f", calls={list(self.tool_calls)}" if self.tool_calls else ""
+        error = f", {self.error!r}" if self.error else ""
+        return f"Response({shorten(self.output_text)!r}{calls}, {self.finish_reason}, {self.usage.total} tokens{error})"
+
+    def _repr_markdown_(self) -> str:
+        calls = "".join(f"\n\n`{call!r}`" for call in self.tool_calls)
+        error = f"\n\n**{type(self.error).__name__}**: {self.error}" if self.error else ""
+        return f"{self.output_text}{calls}{error}\n\n*{self.finish_reason}, {self.usage.total} tokens*"
+
+
+def shorten(text: str, width: int = 60) -> str:
+    """`text` on one line, of at most `width` characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= width else line[: width - 1] + "…"

@@ -1,0 +1,79 @@
+"""What comes back from a step and from a chat."""
+
+from __future__ import annotations
+
+from dataclasses import field
+from typing import Any
+
+from rxllm.values._message import Message
+from rxllm.values._response import Response, shorten
+from rxllm.values._thread import Thread
+from rxllm.values._tool_call import ToolCall
+from rxllm.values._usage import Usage
+from rxllm.values._value import Value, value
+from rxllm.values.errors import LLMError
+
+
+@value
+class StepResult(Value):
+    """One round trip: the response, the tools that it made us run, and the thread with both.
+
+    `done` is True when nothing is left to send back. `metadata` may hold ``mode``, ``manual_tool_calls``,
+    ``halted_reason``, ``halt_tool_call_id``, ``halt_result``, ``pending_tool_call_id``, ``pending_question``,
+    ``ask_user_opts`` and ``on_tool_error_exception``.
+    """
+
+    thread: Thread
+    response: Response[Any]
+    tool_results: tuple[Message, ...] = ()
+    done: bool = False
+    metadata: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    def __repr__(self) -> str:
+        ran = f", {len(self.tool_results)} tool results" if self.tool_results else ""
+        return f"StepResult({self.response!r}{ran}, done={self.done})"
+
+    def _repr_markdown_(self) -> str:
+        results = "".join(f"\n\n{message._repr_markdown_()}" for message in self.tool_results)  # pyright: ignore[reportPrivateUsage]
+        return self.response._repr_markdown_() + results  # pyright: ignore[reportPrivateUsage]
+
+
+@value
+class ChatResult(Value):
+    """A chat up to its halt.
+
+    `halted_reason` is ``completed``, ``error``, ``max_turns``, ``halt_when``, ``ask_user``, ``tool_error``,
+    ``manual_tool_calls``, ``approval``, ``cancelled`` or a tool's own. `usage` is the sum over the steps.
+    """
+
+    thread: Thread
+    final_response: Response[Any] | None = None
+    steps: tuple[StepResult, ...] = ()
+    halted_reason: str | None = None
+    pending_question: str | None = None
+    pending_tool_call_id: str | None = None
+    pending_tool_calls: tuple[ToolCall, ...] = ()
+    usage: Usage = field(default_factory=Usage)
+    error: LLMError | None = None
+    metadata: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    @property
+    def output_text(self) -> str:
+        """The text of the final response."""
+        return self.final_response.output_text if self.final_response else ""
+
+    def raise_for_error(self) -> ChatResult:
+        """Raise `error` if there is one; else this result."""
+        if self.error is not None:
+            raise self.error
+        return self
+
+    def __repr__(self) -> str:
+        error = f", {self.error!r}" if self.error else ""
+        text = shorten(self.output_text)
+        return f"ChatResult({text!r}, {self.halted_reason}, {len(self.steps)} steps, {self.usage.total} tokens{error})"
+
+    def _repr_markdown_(self) -> str:
+        error = f"\n\n**{type(self.error).__name__}**: {self.error}" if self.error else ""
+        summary = f"*{self.halted_reason}, {len(self.steps)} steps, {self.usage.total} tokens*"
+        return f"{self.thread._repr_markdown_()}{error}\n\n{summary}"  # pyright: ignore[reportPrivateUsage]

@@ -1,0 +1,197 @@
+"""Tools: what the model may ask for, and what its answer means."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Generic, ParamSpec, TypeVar, cast, get_type_hints, overload
+
+import msgspec
+
+from rxllm.values._call import ToolContext
+from rxllm.values._value import Value, value
+from rxllm.values.errors import ToolError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@value
+class Tool(Value):
+    """A function that the model may call.
+
+    `schema` is the JSON schema of its arguments, an object. `manual` tools are never run here: the chat halts and the
+    caller answers. `approval` tools run once somebody has said yes. A tool with a `handler` is code and has no JSON.
+    """
+
+    name: str
+    description: str = ""
+    schema: dict[str, Any] = field(  # pyright: ignore[reportIncompatibleMethodOverride]
+        default_factory=lambda: {"type": "object", "properties": {}}
+    )
+    handler: Callable[..., Any] | None = field(default=None, repr=False)
+    manual: bool = False
+    approval: bool = False
+    metadata: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("manual", "approval"):
+            if not isinstance(getattr(self, name), bool):
+                raise TypeError(f"{name} of the tool {self.name!r} must be True or False")
+
+    def bind(self, arguments: Mapping[str, Any], context: ToolContext) -> Callable[[], Any]:
+        """The handler with its arguments in place: called with the mapping, and with the context if it takes a second one.
+
+        Raises ``ToolError("not_found")`` without a handler.
+        """
+        if self.handler is None:
+            message = f"the tool {self.name!r} has no handler; give it one, or make it manual=True"
+            raise ToolError("not_found", message, tool_name=self.name, tool_call_id=context.tool_call.id)
+        handler = self.handler
+        injected: dict[str, Any] = {name: context for name in _context_parameters(handler)}
+        positional = [arguments, context] if _required_parameters(handler) - len(injected) == 2 else [arguments]
+        return lambda: handler(*positional, **injected)
+
+
+@value
+class FunctionTool(Tool, Generic[P, R]):
+    """A tool made from a function by the decorator; calling it calls the function."""
+
+    parameters: type[msgspec.Struct] = field(default=msgspec.Struct, repr=False)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return cast(Callable[P, R], self.handler)(*args, **kwargs)
+
+    def bind(self, arguments: Mapping[str, Any], context: ToolContext) -> Callable[[], Any]:
+        """The function with its arguments by keyword, converted to their annotated types.
+
+        Raises ``ToolError("invalid_arguments")`` where they do not fit.
+        """
+        handler = cast(Callable[..., Any], self.handler)
+        try:
+            given = msgspec.convert(dict(arguments), self.parameters)
+        except msgspec.ValidationError as error:
+            call_id = context.tool_call.id
+            raise ToolError("invalid_arguments", str(error), tool_name=self.name, tool_call_id=call_id) from error
+        keywords = {name: getattr(given, name) for name in self.parameters.__struct_fields__}
+        keywords |= dict.fromkeys(_context_parameters(handler), context)
+        return lambda: handler(**keywords)
+
+
+@dataclass(frozen=True)
+class Halt:
+    """What a tool returns to end the chat: see `halt` and `ask_user`."""
+
+    reason: str
+    result: Any = None
+    question: str | None = None
+    opts: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+def halt(reason: str, result: Any = None) -> Halt:
+    """Return this from a tool to end the chat with `reason` once its siblings have finished; `result` is the tool's result."""
+    return Halt(reason, result)
+
+
+def ask_user(question: str, **opts: Any) -> Halt:
+    """Return this from a tool to end the chat with a question to the user."""
+    return Halt("ask_user", question=question, opts=opts)
+
+
+@overload
+def tool(function: Callable[P, R], /) -> FunctionTool[P, R]: ...
+@overload
+def tool(
+    *,
+    name: str,
+    description: str = "",
+    schema: dict[str, Any] | None = None,
+    handler: Callable[..., Any] | None = None,
+    manual: bool = False,
+    approval: bool = False,
+    metadata: dict[str, Any] | None = None,
+) -> Tool: ...
+@overload
+def tool(*, manual: bool = False, approval: bool = False) -> Callable[[Callable[P, R]], FunctionTool[P, R]]: ...
+def tool(function: Callable[..., Any] | None = None, /, *, name: str | None = None, **given: Any) -> Any:
+    """Make a tool: as a decorator from a function's name, docstring and type hints, or with ``name=`` from its pieces.
+
+    >>> @tool
+    ... def add(a: int, b: int = 1) -> int:
+    ...     '''Add two numbers.'''
+    ...     return a + b
+    >>> add(2, 3), add.name, add.description, add.schema["required"]
+    (5, 'add', 'Add two numbers.', ['a'])
+
+    Parameters annotated ``ToolContext`` are filled in and are not shown to the model. A Google-style ``Args:`` section
+    describes the parameters. Raises ``TypeError`` for a signature that has no JSON schema.
+    """
+    if name is not None:
+        schema = given.pop("schema", None)
+        return Tool(name=name, **given, **({"schema": schema} if schema is not None else {}))
+    if function is None:
+        return partial(_from_function, **given)
+    return _from_function(function, **given)
+
+
+def _from_function(function: Callable[P, R], *, manual: bool = False, approval: bool = False) -> FunctionTool[P, R]:
+    docstring = inspect.getdoc(function) or ""
+    name = function.__name__
+    parameters = _parameters(name, function)
+    (_,), components = msgspec.json.schema_components([parameters], ref_template="#/$defs/{name}")
+    schema = components.pop(parameters.__name__)
+    schema.pop("title", None)
+    schema.setdefault("required", [])
+    for parameter, text in _described(docstring).items():
+        if parameter in schema["properties"]:
+            schema["properties"][parameter].setdefault("description", text)
+    if components:
+        schema["$defs"] = components
+    description = re.split(r"\n\s*\n|\n\s*Args:", docstring)[0].strip()
+    return FunctionTool(name, description, schema, function, manual, approval, parameters=parameters)
+
+
+def _parameters(name: str, function: Callable[..., Any]) -> type[msgspec.Struct]:
+    hints = get_type_hints(function, include_extras=True)
+    fields: list[Any] = []
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
+            raise TypeError(
+                f"the tool {name!r} cannot have the parameter {parameter}: the model gives arguments by name"
+            )
+        hint = hints.get(parameter.name, Any)
+        if hint is ToolContext:
+            continue
+        default = (
+            ()
+            if parameter.default is parameter.empty
+            else (msgspec.field(default_factory=lambda d=parameter.default: d),)
+        )
+        fields.append((parameter.name, hint, *default))
+    return msgspec.defstruct(name, fields, kw_only=True)
+
+
+def _described(docstring: str) -> dict[str, str]:
+    _, _, section = docstring.partition("Args:\n")
+    return {m[1]: m[2].strip() for m in re.finditer(r"^[ \t]+(\w+)(?:\s*\([^)]*\))?:\s*(.+)$", section, re.MULTILINE)}
+
+
+def _context_parameters(handler: Callable[..., Any]) -> list[str]:
+    try:
+        hints = get_type_hints(handler)
+    except (NameError, TypeError):  # hints that cannot be read name no context
+        return []
+    return [name for name, hint in hints.items() if hint is ToolContext and name != "return"]
+
+
+def _required_parameters(handler: Callable[..., Any]) -> int:
+    try:
+        parameters = inspect.signature(handler).parameters.values()
+    except (TypeError, ValueError):  # some built-in functions have no signature
+        return 1
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return sum(p.kind in kinds and p.default is p.empty for p in parameters)

@@ -1,0 +1,51 @@
+"""Tokens and money."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field, fields
+from typing import Any, cast
+
+from rxllm.values._value import Value, value
+
+
+@value
+class Usage(Value):
+    """What a response cost. Counts are tokens, costs are in the provider's currency; None means that nobody said.
+
+    `input_tokens` includes cached and cache-written ones, `output_tokens` includes reasoning ones; those are also given
+    alone. `extra` keeps every other counter of the provider under the provider's name. ``a + b`` sums two responses.
+    """
+
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cached_input_tokens: int | None = None
+    cache_write_input_tokens: int | None = None
+    reasoning_tokens: int | None = None
+    total_tokens: int | None = None
+    input_cost: float | None = None
+    output_cost: float | None = None
+    total_cost: float | None = None
+    tool_usage: dict[str, Any] = field(default_factory=dict[str, Any])
+    extra: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    def __add__(self, other: Usage) -> Usage:
+        if not isinstance(other, Usage):  # pyright: ignore[reportUnnecessaryIsInstance]
+            return NotImplemented
+        return Usage(**{spec.name: _sum(getattr(self, spec.name), getattr(other, spec.name)) for spec in fields(self)})
+
+    @property
+    def total(self) -> int:
+        """All tokens: the provider's total, else input and output together."""
+        return (
+            self.total_tokens if self.total_tokens is not None else (self.input_tokens or 0) + (self.output_tokens or 0)
+        )
+
+
+def _sum(a: Any, b: Any) -> Any:
+    if a is None or b is None:
+        return a if b is None else b
+    if isinstance(a, Mapping) and isinstance(b, Mapping):
+        one, other = cast(Mapping[str, Any], a), cast(Mapping[str, Any], b)
+        return {key: _sum(one.get(key), other.get(key)) for key in {**one, **other}}
+    return a + b if isinstance(a, int | float) and isinstance(b, int | float) else b

@@ -1,0 +1,284 @@
+"""The errors: who is to blame, and which of a closed set of reasons.
+
+::
+
+    LLMError                   everything that rxllm raises or streams
+    ├── AdapterError           the provider answered no, or could not be reached
+    │   └── ImageAdapterError  the same, for images
+    ├── StreamError            the line broke: truncated, malformed, cancelled
+    ├── EngineError            the call is set up wrongly: no adapter, no key, an unknown option
+    ├── ValidationError        the values given are wrong; `errors` says where
+    ├── ToolError              a tool failed
+    └── SessionError           the session is not in a state for this
+
+Errors are exceptions and values at once: equal by class and fields, hashable by class and reason, picklable, exact in
+JSON. The cause is ``__cause__`` alone. Times are in seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar, Self
+
+Path = tuple[str | int, ...]
+
+ERROR_CLASSES: dict[str, type[LLMError]] = {}
+
+
+class LLMError(Exception):
+    """Base of rxllm's errors: `reason` (one of the class's `REASONS`), `message`, `metadata`.
+
+    Raises ``ValueError`` when made with a reason outside the closed set.
+    """
+
+    REASONS: ClassVar[frozenset[str]] = frozenset()
+    FIELDS: ClassVar[tuple[str, ...]] = ()
+    TITLE: ClassVar[str] = "error"
+
+    reason: str
+    message: str
+    metadata: Mapping[str, Any]
+
+    def __init_subclass__(cls) -> None:
+        ERROR_CLASSES[cls.__name__] = cls
+
+    def __init__(self, reason: str, message: str | None = None, *, metadata: Mapping[str, Any] | None = None) -> None:
+        if reason not in self.REASONS:
+            raise ValueError(
+                f"{type(self).__name__} has no reason {reason!r}; it has {', '.join(sorted(self.REASONS))}"
+            )
+        self.reason = reason
+        self.message = self.default_message() if message is None else message
+        self.metadata = dict(metadata or {})
+        super().__init__(self.message)
+
+    def default_message(self) -> str:
+        return f"{self.TITLE}: {self.reason}"
+
+    def fields(self) -> dict[str, Any]:
+        """What the error says, without the fields that are empty."""
+        named = {"reason": self.reason, "message": self.message, "metadata": self.metadata}
+        named |= {name: getattr(self, name) for name in self.FIELDS}
+        return {name: held for name, held in named.items() if held not in (None, {}, ())}
+
+    @classmethod
+    def from_fields(cls, named: Mapping[str, Any]) -> Self:
+        """The error of these fields; unknown ones are left out."""
+        return cls(**{k: v for k, v in named.items() if k in {"reason", "message", "metadata", *cls.FIELDS}})
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and isinstance(other, LLMError) and self.fields() == other.fields()
+
+    def __hash__(self) -> int:
+        return hash((type(self), self.reason))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self).from_fields, (self.fields(),))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.reason!r}, {self.message!r})"
+
+
+class AdapterError(LLMError):
+    """The provider said no, or could not be reached.
+
+    `status` is the HTTP status, `code` the provider's own error code, `retry_after` the seconds it asked to wait,
+    `request_id` the provider's name for the call.
+    """
+
+    TITLE = "adapter error"
+    FIELDS = ("provider", "status", "code", "retry_after", "request_id")
+    REASONS = frozenset(
+        {
+            "rate_limited",
+            "authentication_failed",
+            "invalid_request",
+            "provider_unavailable",
+            "context_length_exceeded",
+            "content_filter",
+            "timeout",
+            "network_error",
+            "malformed_response",
+            "unsupported_feature",
+            "no_scripted_response",
+            "unknown",
+        }
+    )
+
+    def __init__(
+        self,
+        reason: str,
+        message: str | None = None,
+        *,
+        provider: str | None = None,
+        status: int | None = None,
+        code: str | None = None,
+        retry_after: float | None = None,
+        request_id: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.provider = provider
+        self.status = status
+        self.code = code
+        self.retry_after = retry_after
+        self.request_id = request_id
+        super().__init__(reason, message, metadata=metadata)
+
+    def default_message(self) -> str:
+        return f"{self.TITLE} ({self.provider}): {self.reason}" if self.provider else super().default_message()
+
+
+class ImageAdapterError(AdapterError):
+    """An `AdapterError` of an image call."""
+
+    TITLE = "image adapter error"
+    REASONS = (AdapterError.REASONS - {"no_scripted_response"}) | {"unsupported_operation"}
+
+
+class StreamError(LLMError):
+    """The stream itself failed, after its first event or before."""
+
+    TITLE = "stream error"
+    FIELDS = ("provider", "event_index")
+    REASONS = frozenset(
+        {"adapter_error", "cancelled", "timeout", "malformed_event", "truncated", "oversized_frame", "unknown"}
+    )
+
+    def __init__(
+        self,
+        reason: str,
+        message: str | None = None,
+        *,
+        provider: str | None = None,
+        event_index: int | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.provider = provider
+        self.event_index = event_index
+        super().__init__(reason, message, metadata=metadata)
+
+
+class EngineError(LLMError):
+    """The call cannot start as it is set up."""
+
+    TITLE = "engine error"
+    FIELDS = ("provider",)
+    REASONS = frozenset(
+        {
+            "missing_adapter",
+            "missing_stream_adapter",
+            "missing_model",
+            "missing_key",
+            "unknown_tool",
+            "invalid_engine",
+            "unsupported_response_format",
+            "no_image_adapter",
+            "missing_dependency",
+            "unknown_provider",
+            "unknown_option",
+            "wrong_loop",
+            "missing_tool_results",
+        }
+    )
+
+    def __init__(
+        self,
+        reason: str,
+        message: str | None = None,
+        *,
+        provider: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.provider = provider
+        super().__init__(reason, message, metadata=metadata)
+
+
+class ValidationError(LLMError):
+    """Values that break a rule. `errors` holds pairs of a path and what is wrong there: ``(("messages", 0), "...")``."""
+
+    TITLE = "validation failed"
+    FIELDS = ("errors",)
+    REASONS = frozenset(
+        {
+            "invalid_request",
+            "invalid_message",
+            "invalid_tool",
+            "invalid_thread",
+            "invalid_session",
+            "invalid_session_input",
+            "unsupported_capability",
+            "invalid_image_request",
+            "invalid_output",
+            "invalid_option",
+            "not_serializable",
+        }
+    )
+
+    def __init__(
+        self,
+        reason: str,
+        message: str | None = None,
+        *,
+        errors: Iterable[tuple[Path, str]] = (),
+        metadata: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.errors = tuple((tuple(path), what) for path, what in errors)
+        super().__init__(reason, message, metadata=metadata)
+
+    def default_message(self) -> str:
+        details = "; ".join(f"{'.'.join(map(str, path)) or 'value'} {what}" for path, what in self.errors)
+        return f"{self.TITLE}: {self.reason}" + (f" ({details})" if details else "")
+
+    def __str__(self) -> str:
+        where = {".".join(map(str, path)) for path, _ in self.errors if path}
+        return f"{self.message} [at {', '.join(sorted(where))}]" if where and "(" not in self.message else self.message
+
+    def under(self, key: str | int) -> ValidationError:
+        """The same error, seen from one level above."""
+        errors = [((key, *path), what) for path, what in self.errors]
+        return ValidationError(self.reason, self.message, errors=errors, metadata=self.metadata)
+
+
+class ToolError(LLMError):
+    """A tool failed; the model is told so unless ``on_tool_error`` says otherwise."""
+
+    TITLE = "tool error"
+    FIELDS = ("tool_name", "tool_call_id")
+    REASONS = frozenset(
+        {
+            "handler_raised",
+            "handler_exit",
+            "timeout",
+            "invalid_return",
+            "not_found",
+            "encoding_failed",
+            "invalid_arguments",
+            "cancelled",
+            "denied",
+        }
+    )
+
+    def __init__(
+        self,
+        reason: str,
+        message: str | None = None,
+        *,
+        tool_name: str | None = None,
+        tool_call_id: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.tool_name = tool_name
+        self.tool_call_id = tool_call_id
+        super().__init__(reason, message, metadata=metadata)
+
+    def default_message(self) -> str:
+        return f"{self.TITLE} ({self.tool_name}): {self.reason}" if self.tool_name else super().default_message()
+
+
+class SessionError(LLMError):
+    """The session cannot do this now."""
+
+    TITLE = "session error"
+    REASONS = frozenset(
+        {"session_in_error_state", "unknown_tool_call_id", "invalid_status_for_operation", "no_pending_tool_call"}
+    )
