@@ -80,7 +80,11 @@ _DONE = ("stop", "length", "content_filter", "error")
 
 
 class Rest(msgspec.Struct, frozen=True):
-    """All of a state but the log: `halt` is the first halting event of the step, `error` and `metadata` outlive it."""
+    """All of a state but the log.
+
+    `halt` is the first halting event of the step. `error` and `metadata` outlive the step; `earlier` are those from
+    before it, to which a restart goes back.
+    """
 
     steps: tuple[StepResult, ...] = ()
     tool_results: tuple[Message, ...] = ()
@@ -91,6 +95,7 @@ class Rest(msgspec.Struct, frozen=True):
     error: LLMError | None = None
     metadata: Mapping[str, Any] = {}
     chat_result: ChatResult | None = None
+    earlier: tuple[LLMError | None, Mapping[str, Any]] = (None, {})
     fresh: bool = False  # nothing folded since the last StepCompleted
 
 
@@ -123,9 +128,9 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
             return StreamCollector(self.thread, log, length + 1, rest)
         match event:
             case StepCompleted(result=result):
-                return StreamCollector(result.thread, [], 0, _next_step(rest, (*rest.steps, result), fresh=True))
+                return StreamCollector(result.thread, [], 0, _next_step(rest, result))
             case StepRestarted():
-                return StreamCollector(self.thread, [], 0, _next_step(rest, rest.steps, fresh=False))
+                return StreamCollector(self.thread, [], 0, _same_step(rest))
             case _:
                 changed = _apply_to_rest(rest, event)
                 return self if changed is rest else StreamCollector(self.thread, self.log, self.length, changed)
@@ -143,7 +148,7 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
     @property
     def current_tool_calls(self) -> Mapping[str, ToolCall]:
         """The calls of the current message so far, unfinished ones included, by id."""
-        return {call.id: call for call in _fold_calls(self.log[: self.length]).values()}
+        return _fold_calls(self.log[: self.length])
 
     @property
     def tool_call_order(self) -> tuple[str, ...]:
@@ -224,10 +229,12 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
         if self.thread is None:
             raise ValueError("a step needs a thread: start from StreamCollector(thread)")
         response = self.to_response()
+        order = {call.id: place for place, call in enumerate(response.tool_calls)}
+        results = tuple(sorted(self.tool_results, key=lambda result: order.get(result.tool_call_id or "", len(order))))
         return StepResult(
-            thread=self.thread + answer(response) + self.tool_results,
+            thread=self.thread + answer(response) + results,
             response=response,
-            tool_results=self.tool_results,
+            tool_results=results,
             done=self.halt is not None or response.finish_reason in _DONE,
             metadata=halt_metadata(self.halt),
         )
@@ -344,7 +351,8 @@ def fold_message(events: Iterable[Event]) -> Message:
                 name = message.name or name
             case _:
                 pass
-    calls = {id: call for id, call in _fold_calls(events).items() if call.metadata.get("error") != _OPEN}
+    completed = {event.id for event in events if isinstance(event, ToolCallCompleted)}
+    calls = {id: call for id, call in _fold_calls(events).items() if id in completed}
     parts = tuple(part for part in blocks.parts() if not isinstance(part, ToolCallPart) or part.id in calls)
     return Message("assistant", _content(parts), name, tool_calls=tuple(calls.values()), metadata=metadata)
 
@@ -408,19 +416,14 @@ def _only_marks(parts: Iterable[Part]) -> bool:
     return all(isinstance(part, ToolCallPart) for part in parts)
 
 
-_OPEN = "open"
-
-
 def _fold_calls(events: Iterable[Event]) -> dict[str, ToolCall]:
-    """The calls by id, in the order of first appearance; one that is not completed has ``metadata["error"] = "open"``."""
-    calls: dict[str, ToolCallCompleted | None] = {}
-    names: dict[str, str] = {}
+    """The calls by id, in the order of first appearance; of one that is not completed there is only the raw text."""
+    calls: dict[str, ToolCallStarted | ToolCallCompleted | None] = {}
     pieces: dict[str, list[str]] = {}
     for event in events:
         match event:
             case ToolCallStarted():
-                calls.setdefault(event.id)
-                names[event.id] = event.name
+                calls[event.id] = calls.get(event.id) or event
             case ToolCallDelta():
                 calls.setdefault(event.id)
                 pieces.setdefault(event.id, []).append(event.arguments_delta)
@@ -428,20 +431,25 @@ def _fold_calls(events: Iterable[Event]) -> dict[str, ToolCall]:
                 calls[event.id] = event
             case _:
                 pass
-    return {
-        id: completed.tool_call
-        if completed is not None
-        else ToolCall(id, names.get(id, ""), {}, "".join(pieces.get(id, ())), {"error": _OPEN})
-        for id, completed in calls.items()
-    }
+    return {id: _call(id, event, pieces.get(id, [])) for id, event in calls.items()}
+
+
+def _call(id: str, event: ToolCallStarted | ToolCallCompleted | None, pieces: list[str]) -> ToolCall:
+    match event:
+        case ToolCallCompleted():
+            return event.tool_call
+        case ToolCallStarted():
+            return ToolCall(id, event.name, {}, "".join(pieces), dict(event.metadata))
+        case None:
+            return ToolCall(id, "", {}, "".join(pieces))
 
 
 def _apply_to_rest(rest: Rest, event: Event) -> Rest:
     match event:
         case UsageUpdated(usage=usage):
             return msgspec.structs.replace(rest, usage=usage, fresh=False)
-        case RawChunk(kind="usage", data=Mapping() as counted):
-            usage = Usage(**cast(Mapping[str, Any], counted))
+        case RawChunk(kind="usage", data=Mapping()):
+            usage = Usage(**cast(Mapping[str, Any], event.data))
             return msgspec.structs.replace(rest, usage=usage, fresh=False)
         case ErrorEvent(error=error):
             return msgspec.structs.replace(rest, error=error, finish_reason="error", fresh=False)
@@ -461,7 +469,8 @@ def _apply_to_rest(rest: Rest, event: Event) -> Rest:
 def _complete(rest: Rest, event: MessageCompleted) -> Rest:
     return msgspec.structs.replace(
         rest,
-        finish_reason=event.finish_reason or rest.finish_reason,
+        # An error is not forgotten because the adapter goes on after it.
+        finish_reason="error" if rest.finish_reason == "error" else event.finish_reason or rest.finish_reason,
         raw_finish_reason=event.raw_finish_reason or rest.raw_finish_reason,
         metadata={**rest.metadata, **event.metadata},
     )
@@ -476,5 +485,17 @@ def _with_halt(rest: Rest, event: ToolHalt | AskUserRequested) -> Rest:
     return rest if rest.halt is not None else msgspec.structs.replace(rest, halt=event)
 
 
-def _next_step(rest: Rest, steps: tuple[StepResult, ...], *, fresh: bool) -> Rest:
-    return Rest(steps=steps, error=rest.error, metadata=rest.metadata, chat_result=rest.chat_result, fresh=fresh)
+def _next_step(rest: Rest, result: StepResult) -> Rest:
+    return Rest(
+        steps=(*rest.steps, result),
+        error=rest.error,
+        metadata=rest.metadata,
+        chat_result=rest.chat_result,
+        earlier=(rest.error, rest.metadata),
+        fresh=True,
+    )
+
+
+def _same_step(rest: Rest) -> Rest:
+    error, metadata = rest.earlier
+    return Rest(steps=rest.steps, error=error, metadata=metadata, chat_result=rest.chat_result, earlier=rest.earlier)

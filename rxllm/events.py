@@ -1,12 +1,13 @@
 """What a stream is made of: a closed union of 25 frozen classes.
 
-Adding a class is a breaking change, adding a field is not. ``match`` over `Event` is exhaustive. What every adapter keeps:
+Adding a class is a breaking change, adding a field is not. ``match`` over `Event` is exhaustive. What every adapter
+keeps:
 
 1. `MessageStarted` first; then content; exactly one `MessageCompleted` or `ErrorEvent`, last.
 2. Per tool call: `ToolCallStarted`, deltas, `ToolCallCompleted`. Ids are unique in the thread.
-3. Every text and thinking block is closed by its completion, which replaces what the deltas said; joined deltas equal it.
-4. Before an `ErrorEvent`, what is open is closed; an unfinished call is completed with ``metadata["error"] = "incomplete"``.
-5. The same bytes give equal events, however they are cut.
+3. Every text and thinking block is closed by its completion, which replaces what the deltas said; joined deltas equal
+it. 4. Before an `ErrorEvent`, what is open is closed; an unfinished call is completed with ``metadata["error"] =
+"incomplete"``. 5. The same bytes give equal events, however they are cut.
 
 Blocks are told apart by `id`; None is the open block.
 """
@@ -34,7 +35,9 @@ NOTHING: Mapping[str, Any] = {}
 
 
 class MessageStarted(msgspec.Struct, frozen=True, tag="message_started", tag_field="type"):
-    """The first frame has come; `message` is the assistant's, empty, with the provider's ``id`` and ``model`` in its metadata."""
+    """The first frame has come; `message` is the assistant's, empty, with the provider's ``id`` and ``model`` in its
+    metadata.
+    """
 
     message: Message
 
@@ -69,7 +72,9 @@ class ToolCallDelta(msgspec.Struct, frozen=True, gc=False, tag="tool_call_delta"
 
 
 class ToolCallCompleted(msgspec.Struct, frozen=True, tag="tool_call_completed", tag_field="type"):
-    """A call is complete. Text that is no JSON object leaves `arguments` empty and names the fault in ``metadata["error"]``."""
+    """A call is complete. Text that is no JSON object leaves `arguments` empty and names the fault in
+    ``metadata["error"]``.
+    """
 
     id: str
     name: str
@@ -93,7 +98,9 @@ class MessageCompleted(msgspec.Struct, frozen=True, tag="message_completed", tag
 
 
 class RawChunk(msgspec.Struct, frozen=True, tag="raw_chunk", tag_field="type"):
-    """A frame as the provider sent it: asked for, or one that no other event says. ``"usage"`` is the only kind that is folded."""
+    """A frame as the provider sent it: asked for, or one that no other event says. ``"usage"`` is the only kind that
+    is folded.
+    """
 
     kind: str
     data: Any

@@ -51,8 +51,8 @@ class Image(Value):
     def to_binary(self) -> bytes:
         """The bytes.
 
-        Raises ``ValidationError("invalid_image_request")`` for a URL (it is not fetched) and for text that is not base64,
-        and ``OSError`` for a file that cannot be read.
+        Raises ``ValidationError("invalid_image_request")`` for a URL (it is not fetched) and for text that is not
+        base64, and ``OSError`` for a file that cannot be read.
         """
         match self.data:
             case bytes():

@@ -14,9 +14,9 @@ from rxllm.values._value import Value, value
 class Request(Value):
     """One question to a model, in no provider's terms.
 
-    `tool_choice` is ``"auto"``, ``"none"``, ``"required"`` or a tool's name; `temperature` 0 to 2; `max_tokens` bounds the
-    answer, in tokens; `response_format` is ``"text"``, ``{"type": "json_object"}`` or what `json_schema` makes; `options` is
-    merged into the provider's own request body as it is.
+    `tool_choice` is ``"auto"``, ``"none"``, ``"required"`` or a tool's name; `temperature` 0 to 2; `max_tokens` bounds
+    the answer, in tokens; `response_format` is ``"text"``, ``{"type": "json_object"}`` or what `json_schema` makes;
+    `options` is merged into the provider's own request body as it is.
     """
 
     messages: tuple[Message, ...] = ()

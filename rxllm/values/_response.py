@@ -20,8 +20,9 @@ FinishReason = Literal["stop", "length", "tool_calls", "content_filter", "error"
 class Response(Value, Generic[T]):
     """The fold of one response: `message` is all of it in order, `output_text` its text, `tool_calls` the client's calls.
 
-    A stream that failed on its way is a Response too: `finish_reason` is ``"error"``, `error` is the error and the rest is
-    what had arrived. `id` and `model` are the provider's. `parsed` is the typed value where a `parse` was given.
+    A stream that failed on its way is a Response too: `finish_reason` is ``"error"``, `error` is the error and the
+    rest is what had arrived. `id` and `model` are the provider's. `parsed` is the typed value where a `parse` was
+    given.
     """
 
     message: Message | None = None

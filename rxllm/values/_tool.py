@@ -5,9 +5,10 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
-from typing import Any, Generic, ParamSpec, TypeVar, cast, get_type_hints, overload
+from itertools import takewhile
+from typing import Any, Generic, ParamSpec, TypeVar, cast, get_args, get_type_hints, overload
 
 import msgspec
 
@@ -43,8 +44,11 @@ class Tool(Value):
             if not isinstance(getattr(self, name), bool):
                 raise TypeError(f"{name} of the tool {self.name!r} must be True or False")
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r}, {self.description!r})"
+
     def bind(self, arguments: Mapping[str, Any], context: ToolContext) -> Callable[[], Any]:
-        """The handler with its arguments in place: called with the mapping, and with the context if it takes a second one.
+        """The handler with its arguments in place: the mapping, and the context if it takes a second one.
 
         Raises ``ToolError("not_found")`` without a handler.
         """
@@ -52,7 +56,7 @@ class Tool(Value):
             message = f"the tool {self.name!r} has no handler; give it one, or make it manual=True"
             raise ToolError("not_found", message, tool_name=self.name, tool_call_id=context.tool_call.id)
         handler = self.handler
-        injected: dict[str, Any] = {name: context for name in _context_parameters(handler)}
+        injected: dict[str, Any] = dict.fromkeys(_context_parameters(handler), context)
         positional = [arguments, context] if _required_parameters(handler) - len(injected) == 2 else [arguments]
         return lambda: handler(*positional, **injected)
 
@@ -82,18 +86,20 @@ class FunctionTool(Tool, Generic[P, R]):
         return lambda: handler(**keywords)
 
 
-@dataclass(frozen=True)
-class Halt:
+@value
+class Halt(Value):
     """What a tool returns to end the chat: see `halt` and `ask_user`."""
 
     reason: str
     result: Any = None
     question: str | None = None
-    opts: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    opts: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
 def halt(reason: str, result: Any = None) -> Halt:
-    """Return this from a tool to end the chat with `reason` once its siblings have finished; `result` is the tool's result."""
+    """Return this from a tool to end the chat with `reason` once its siblings have finished; `result` is the tool's
+    result.
+    """
     return Halt(reason, result)
 
 
@@ -142,8 +148,11 @@ def _from_function(function: Callable[P, R], *, manual: bool = False, approval: 
     docstring = inspect.getdoc(function) or ""
     name = function.__name__
     parameters = _parameters(name, function)
-    (_,), components = msgspec.json.schema_components([parameters], ref_template="#/$defs/{name}")
-    schema = components.pop(parameters.__name__)
+    try:
+        (root,), components = msgspec.json.schema_components([parameters], ref_template="#/$defs/{name}")
+    except TypeError as error:
+        raise TypeError(f"the tool {name!r} has a parameter whose type has no JSON schema: {error}") from error
+    schema = components.pop(root["$ref"].removeprefix("#/$defs/"))
     schema.pop("title", None)
     schema.setdefault("required", [])
     for parameter, text in _described(docstring).items():
@@ -164,7 +173,7 @@ def _parameters(name: str, function: Callable[..., Any]) -> type[msgspec.Struct]
                 f"the tool {name!r} cannot have the parameter {parameter}: the model gives arguments by name"
             )
         hint = hints.get(parameter.name, Any)
-        if hint is ToolContext:
+        if _is_context(hint):
             continue
         default = (
             ()
@@ -176,8 +185,11 @@ def _parameters(name: str, function: Callable[..., Any]) -> type[msgspec.Struct]
 
 
 def _described(docstring: str) -> dict[str, str]:
-    _, _, section = docstring.partition("Args:\n")
-    return {m[1]: m[2].strip() for m in re.finditer(r"^[ \t]+(\w+)(?:\s*\([^)]*\))?:\s*(.+)$", section, re.MULTILINE)}
+    _, _, rest = docstring.partition("Args:\n")
+    section = "".join(takewhile(lambda line: line[0].isspace(), rest.splitlines(keepends=True)))
+    indent = re.match(r"[ \t]*", section)
+    entries = re.split(rf"^{indent[0] if indent else ''}(\w+)(?:\s*\([^)]*\))?:", section, flags=re.MULTILINE)
+    return {name: " ".join(text.split()) for name, text in zip(entries[1::2], entries[2::2], strict=True)}
 
 
 def _context_parameters(handler: Callable[..., Any]) -> list[str]:
@@ -185,7 +197,11 @@ def _context_parameters(handler: Callable[..., Any]) -> list[str]:
         hints = get_type_hints(handler)
     except (NameError, TypeError):  # hints that cannot be read name no context
         return []
-    return [name for name, hint in hints.items() if hint is ToolContext and name != "return"]
+    return [name for name, hint in hints.items() if _is_context(hint) and name != "return"]
+
+
+def _is_context(hint: Any) -> bool:
+    return hint is ToolContext or ToolContext in get_args(hint)
 
 
 def _required_parameters(handler: Callable[..., Any]) -> int:

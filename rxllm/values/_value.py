@@ -19,13 +19,25 @@ break an older reader.
 from __future__ import annotations
 
 import base64
-import binascii
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
-from functools import partial
-from types import MappingProxyType
-from typing import Any, ClassVar, TypeVar, cast, dataclass_transform
+from functools import cache, partial
+from itertools import repeat
+from types import MappingProxyType, UnionType
+from typing import (
+    Any,
+    ClassVar,
+    Literal,
+    TypeVar,
+    Union,
+    cast,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from dataclasses_json import DataClassJsonMixin, config  # pyright: ignore[reportUnknownVariableType]
 
@@ -58,11 +70,15 @@ def value(cls: type[T]) -> type[T]:
     made = dataclass(frozen=True, repr=False)(cls)
     specs = fields(cast(Any, made))
     made.sequence_fields = frozenset(spec.name for spec in specs if "tuple[" in str(spec.type))
-    for spec in specs:
+    for spec in (spec for spec in specs if not spec.metadata):  # an inherited one has it already
         encode_one = _encode_sequence if spec.name in made.sequence_fields else encode
         spec.metadata = MappingProxyType(
-            config(encoder=partial(_at, spec.name, encode_one), decoder=decode, exclude=partial(_is_default, spec))
-        )  # pyright: ignore[reportUnknownArgumentType]
+            config(  # pyright: ignore[reportUnknownArgumentType]
+                encoder=partial(at, spec.name, encode_one),
+                decoder=partial(_decode_field, made, spec.name),
+                exclude=partial(_is_default, spec),
+            )
+        )
     VALUE_CLASSES[made.__name__] = made
     return made
 
@@ -77,7 +93,7 @@ def encode(item: Any) -> Any:
         case None | bool() | int() | str():
             return item
         case float():
-            return item if math.isfinite(item) else {"$": "float", "value": repr(item)}
+            return item if math.isfinite(item) else {"$": "float", "value": float.__repr__(item)}
         case list():
             return encode_items(cast(list[Any], item))
         case tuple():
@@ -87,7 +103,7 @@ def encode(item: Any) -> Any:
         case Value():
             return {"$": type(item).__name__, **cast(dict[str, Any], item.to_dict())}  # pyright: ignore[reportUnknownMemberType]
         case LLMError():
-            return {"$": type(item).__name__, **{k: _at(k, encode, v) for k, v in item.fields().items()}}
+            return {"$": type(item).__name__, **{k: at(k, encode, v) for k, v in item.fields().items()}}
         case Mapping():
             return _encode_mapping(cast(Mapping[Any, Any], item))
         case _:
@@ -96,57 +112,135 @@ def encode(item: Any) -> Any:
 
 
 def encode_items(items: Iterable[Any]) -> list[Any]:
-    return [_at(i, encode, each) for i, each in enumerate(items)]
+    return [at(i, encode, each) for i, each in enumerate(items)]
 
 
 def decode(data: Any) -> Any:
-    """The value that ``encode`` wrote. Raises ``ValidationError("invalid_request")`` where a field is missing or wrong."""
-    if isinstance(data, list):
-        return [decode(each) for each in cast(list[Any], data)]
-    if not isinstance(data, dict):
-        return data
-    match cast(dict[str, Any], data):
-        case {"$": "tuple", "items": items}:
-            return tuple(decode(items))
-        case {"$": "map", "items": pairs}:
-            return {k: v for k, v in decode(pairs)}
-        case {"$": "float", "value": str(text)}:
+    """The value that ``encode`` wrote. Raises ``ValidationError("invalid_request")`` where it cannot be one."""
+    match data:
+        case list():
+            return _decode_items(cast(list[Any], data))
+        case {"$": "tuple", "items": list()}:
+            return tuple(_decode_items(data["items"]))
+        case {"$": "map", "items": list()}:
+            return _decode_pairs(data["items"])
+        case {"$": "float", "value": "nan" | "inf" | "-inf" as text}:
             return float(text)
         case {"$": "bytes", "base64": str(text)}:
             return _decode_bytes(text)
         case {"$": str(name), **rest} if name in VALUE_CLASSES:
-            return _decode_value(VALUE_CLASSES[name], rest)
+            return decode_value(VALUE_CLASSES[name], cast(dict[str, Any], rest))
         case {"$": str(name), **rest} if name in ERROR_CLASSES:
-            return ERROR_CLASSES[name].from_fields({k: decode(v) for k, v in rest.items()})
-        case plain:
-            return {k: decode(v) for k, v in plain.items()}
+            return _decode_error(ERROR_CLASSES[name], cast(dict[str, Any], rest))
+        case dict():
+            return {k: at(k, decode, v) for k, v in cast(dict[str, Any], data).items()}
+        case _:
+            return data
 
 
-def _decode_value(cls: type[Value], data: dict[str, Any]) -> Value:
-    required = (spec for spec in fields(cast(Any, cls)) if spec.default is MISSING and spec.default_factory is MISSING)
-    missing = [((spec.name,), "missing") for spec in required if spec.name not in data]
-    if missing:
-        message = f"a {cls.__name__} lacks {', '.join(path[0] for path, _ in missing)}"
-        raise ValidationError("invalid_request", message, errors=missing)
+def decode_as(hint: Any, data: Any) -> Any:
+    """`decode` for a place annotated with `hint`: an object without a ``"$"`` is the value class that belongs there.
+
+    Raises ``ValidationError("invalid_request")`` where the data does not fit the annotation.
+    """
+    options = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    bases = [get_origin(option) or option for option in options]
+    if isinstance(data, dict) and "$" not in data and dict not in bases:
+        classes = [base for base in bases if isinstance(base, type) and issubclass(base, Value)]
+        if len(classes) == 1:
+            return decode_value(classes[0], cast(dict[str, Any], data))
+    if isinstance(data, list) and tuple in bases:
+        each, *others = get_args(options[bases.index(tuple)])
+        hints = repeat(each) if others == [...] else (each, *others)
+        items = zip(hints, cast(list[Any], data), strict=False)
+        return tuple(at(i, partial(decode_as, one), item) for i, (one, item) in enumerate(items))
+    decoded = decode(data)
+    if not any(_fits(option, decoded) for option in options):
+        what = "unknown" if Literal in bases and isinstance(decoded, str) else "wrong_type"
+        meant = " or ".join(str(o) if get_args(o) else o.__name__ for o in options)
+        raise _wrong(what, f"{_brief(decoded)} is not {re.sub(r'[a-z_]+[.]', '', meant)}")
+    return decoded
+
+
+def decode_value(cls: type[T], data: dict[str, Any]) -> T:
+    """The value of class `cls` with these fields; unknown ones are left out."""
+    specs = fields(cast(Any, cls))
+    required = (spec for spec in specs if spec.default is MISSING and spec.default_factory is MISSING)
+    check_missing(cls, [spec.name for spec in required], data)
+    for name in (spec.name for spec in specs if spec.name in data and data[spec.name] is None):
+        at(name, partial(decode_as, type_hints(cls)[name]), None)
     return cls.from_dict(data)  # pyright: ignore[reportUnknownMemberType]
+
+
+def check_missing(cls: type, required: Iterable[str], data: dict[str, Any]) -> None:
+    missing = [((name,), "missing") for name in required if name not in data]
+    if missing:
+        message = f"{cls.__name__} lacks {', '.join(path[0] for path, _ in missing)}"
+        raise ValidationError("invalid_request", message, errors=missing)
+
+
+@cache
+def type_hints(cls: type) -> dict[str, Any]:
+    return get_type_hints(cls)
+
+
+def _decode_field(cls: type, name: str, data: Any) -> Any:
+    return at(name, partial(decode_as, type_hints(cls)[name]), data)
+
+
+def _fits(option: Any, item: Any) -> bool:
+    base = get_origin(option) or option
+    if base is Literal:
+        return item in get_args(option)
+    if option is Any or not isinstance(base, type) or (isinstance(item, dict) and "$" in item):
+        return True
+    return isinstance(item, int | float if base is float else base)
+
+
+def _decode_items(items: list[Any]) -> list[Any]:
+    return [at(i, decode, each) for i, each in enumerate(items)]
+
+
+def _decode_pairs(pairs: list[Any]) -> dict[Any, Any]:
+    try:
+        return {decode(k): at(str(k), decode, v) for k, v in pairs}
+    except (TypeError, ValueError) as error:
+        raise _wrong("malformed_struct", "a map whose items are not pairs of a key and a value") from error
+
+
+def _decode_error(cls: type[LLMError], data: dict[str, Any]) -> LLMError:
+    check_missing(cls, ["reason"], data)
+    try:
+        return cls.from_fields({k: at(k, decode, v) for k, v in data.items()})
+    except (TypeError, ValueError) as error:
+        path = ("reason",) if data["reason"] not in list(cls.REASONS) else ()
+        raise ValidationError(
+            "invalid_request", str(error), errors=[(path, "unknown" if path else "malformed_struct")]
+        ) from error
 
 
 def _decode_bytes(text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
-    except binascii.Error as error:
-        raise ValidationError(
-            "invalid_request", "bytes that are not base64", errors=[((), "invalid_base64")]
-        ) from error
+    except ValueError as error:
+        raise _wrong("invalid_base64", "bytes that are not base64") from error
+
+
+def _wrong(what: str, message: str) -> ValidationError:
+    return ValidationError("invalid_request", message, errors=[((), what)])
+
+
+def _brief(item: Any) -> str:
+    return repr(item) if isinstance(item, str | int | float | None) and len(repr(item)) < 60 else type(item).__name__
 
 
 def _encode_mapping(mapping: Mapping[Any, Any]) -> Any:
     if "$" in mapping or not all(isinstance(key, str) for key in mapping):
-        return {"$": "map", "items": [[encode(k), _at(str(k), encode, v)] for k, v in mapping.items()]}
-    return {k: _at(k, encode, v) for k, v in mapping.items()}
+        return {"$": "map", "items": [[at(str(k), encode, k), at(str(k), encode, v)] for k, v in mapping.items()]}
+    return {k: at(k, encode, v) for k, v in mapping.items()}
 
 
-def _at(key: str | int, encode_one: Any, item: Any) -> Any:
+def at(key: str | int, encode_one: Any, item: Any) -> Any:
     try:
         return encode_one(item)
     except ValidationError as error:

@@ -1,0 +1,205 @@
+"""Why a provider said no: HTTP status, headers and body, or an error inside a stream, to an `AdapterError`.
+
+Providers agree on little. What is read, in this order of trust: the error's own code and type, words of its message
+(only for a context that is too long and for filtered content, which have no status of their own), then the status.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
+from typing import Any, cast
+
+import msgspec
+
+from rxllm.values import AdapterError
+
+_TOO_LONG = re.compile(
+    r"context.{0,20}(length|window|size|limit)|maximum context|(prompt|input|request).{0,30}too (long|large)"
+    r"|too many (input )?tokens|exceeds the maximum number of (input )?tokens|token count.*exceeds",
+    re.IGNORECASE,
+)
+_FILTERED = re.compile(r"content (management|filter)|content_filter|responsible ?ai", re.IGNORECASE)
+
+_BY_CODE = {
+    "context_length_exceeded": (
+        "context_length_exceeded",
+        "exceed_context_size_error",
+        "model_context_window_exceeded",
+    ),
+    "content_filter": ("content_filter", "content_policy_violation", "moderation_blocked", "data_inspection_failed"),
+    "authentication_failed": (
+        "authentication_error",
+        "invalid_api_key",
+        "invalid_authentication_error",
+        "permission_error",
+        "permission_denied",
+        "unauthenticated",
+        "api_key_invalid",
+        "forbidden",
+    ),
+    "rate_limited": (
+        "rate_limit_error",
+        "rate_limit_exceeded",
+        "insufficient_quota",
+        "resource_exhausted",
+        "throttlingexception",
+        "too_many_requests",
+    ),
+    "timeout": ("timeout", "timeout_error", "request_timeout", "deadline_exceeded"),
+    "provider_unavailable": (
+        "overloaded_error",
+        "api_error",
+        "server_error",
+        "internal_server_error",
+        "internal_error",
+        "internal",
+        "unavailable",
+        "service_unavailable",
+    ),
+    "invalid_request": (
+        "invalid_request_error",
+        "invalid_request",
+        "invalid_argument",
+        "not_found_error",
+        "model_not_found",
+    ),
+}
+_REASONS = {code: reason for reason, codes in _BY_CODE.items() for code in codes}
+_SPECIFIC = ("context_length_exceeded", "content_filter")
+
+
+def http_error(provider: str, status: int, headers: Mapping[str, str], body: bytes) -> AdapterError:
+    """The error of an HTTP answer with a status of 300 or more."""
+    named = {name.lower(): text for name, text in headers.items()}
+    try:
+        payload = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        payload = None
+    request_id = named.get("x-request-id") or named.get("request-id")
+    return provider_error(
+        provider,
+        payload if payload else _plain_text(body, named.get("content-type", "")),
+        status=status,
+        retry_after=retry_after(named),
+        request_id=request_id,
+    )
+
+
+def provider_error(
+    provider: str,
+    payload: Any,
+    *,
+    status: int | None = None,
+    retry_after: float | None = None,
+    request_id: str | None = None,
+) -> AdapterError:
+    """The error that `payload` says: the parsed body of an answer, or of an error frame inside a stream."""
+    said = _flatten(payload)
+    message = _message(said)
+    details = [cast(dict[str, Any], each) for each in _list(said.get("details")) if isinstance(each, dict)]
+    named = [said.get(name) for name in ("code", "type", "status")] + [each.get("reason") for each in details]
+    codes = [str(code) for code in named if code not in (None, "")]
+    if status is None:
+        status = next((int(code) for code in codes if re.fullmatch(r"[45]\d\d", code)), None)
+    return AdapterError(
+        _reason(status, [code.lower() for code in codes], message),
+        message or (f"HTTP {status}" if status else None),
+        provider=provider,
+        status=status,
+        code=str(said["code"]) if said.get("code") not in (None, "") else None,
+        retry_after=retry_after if retry_after is not None else _retry_delay(details),
+        request_id=request_id or _text(said.get("request_id")),
+        metadata={k: v for k, v in said.items() if k not in ("message", "code", "request_id") and v is not None},
+    )
+
+
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """The seconds to wait, of ``retry-after-ms`` or ``retry-after`` (seconds, or a date, counted from ``date``)."""
+    for name, unit in (("retry-after-ms", 1000), ("retry-after", 1)):
+        try:
+            return max(0.0, float(headers[name]) / unit)
+        except (KeyError, ValueError):
+            continue
+    try:
+        due = parsedate_to_datetime(headers["retry-after"]).timestamp()
+        now = parsedate_to_datetime(headers["date"]).timestamp() if "date" in headers else time.time()
+    except (KeyError, ValueError):
+        return None
+    return max(0.0, due - now)
+
+
+def _flatten(payload: Any) -> dict[str, Any]:
+    # {"error": {...}}, {"error": "..."}, {"detail": ...}, {"message": ...}, [{"error": ...}], "..."
+    if isinstance(payload, list):
+        return _flatten(cast(list[Any], payload)[0]) if payload else {}
+    if not isinstance(payload, dict):
+        return {"message": payload}
+    outer = cast(dict[str, Any], payload)
+    inner = outer.get("error")
+    if isinstance(inner, dict):
+        return {"request_id": outer.get("request_id"), **cast(dict[str, Any], inner)}
+    if isinstance(inner, str) and "message" not in outer:
+        return {**{k: v for k, v in outer.items() if k != "error"}, "message": inner}
+    return dict(outer)
+
+
+def _message(said: Mapping[str, Any]) -> str | None:
+    for name in ("message", "detail", "error", "msg"):
+        held = said.get(name)
+        if held:
+            return held if isinstance(held, str) else msgspec.json.encode(held).decode()
+    return None
+
+
+def _reason(status: int | None, codes: list[str], message: str | None) -> str:
+    by_code = [_REASONS[code] for code in codes if code in _REASONS]
+    if status in (None, 400, 413, 422, 500) or any(reason in _SPECIFIC for reason in by_code):
+        for reason, words in zip(_SPECIFIC, (_TOO_LONG, _FILTERED), strict=True):
+            if reason in by_code or words.search(message or ""):
+                return reason
+    by_status = _reason_of_status(status)
+    if status in (None, 400):
+        return next((reason for reason in by_code if reason != "invalid_request"), None) or by_status or _last(by_code)
+    return by_status or _last(by_code)
+
+
+def _reason_of_status(status: int | None) -> str | None:
+    match status:
+        case 401 | 403:
+            return "authentication_failed"
+        case 408:
+            return "timeout"
+        case 429:
+            return "rate_limited"
+        case int() if status >= 500:
+            return "provider_unavailable"
+        case int() if status >= 300:
+            return "invalid_request"
+        case _:
+            return None
+
+
+def _last(reasons: list[str]) -> str:
+    return reasons[-1] if reasons else "unknown"
+
+
+def _retry_delay(details: list[dict[str, Any]]) -> float | None:
+    # Google's RetryInfo: {"retryDelay": "34.5s"}
+    delays = (re.fullmatch(r"([\d.]+)s", str(each.get("retryDelay"))) for each in details)
+    return next((float(delay[1]) for delay in delays if delay), None)
+
+
+def _list(held: Any) -> list[Any]:
+    return cast(list[Any], held) if isinstance(held, list) else []
+
+
+def _plain_text(body: bytes, content_type: str) -> str | None:
+    text = body[:2000].decode(errors="replace").strip()
+    return None if "html" in content_type or text.startswith("<") else text[:500] or None
+
+
+def _text(held: Any) -> str | None:
+    return held if isinstance(held, str) and held else None

@@ -1,0 +1,113 @@
+"""llama.cpp's own HTTP server, inside this process: one per model, started when first asked for, ended at exit."""
+
+from __future__ import annotations
+
+import atexit
+import importlib
+import logging
+import os
+import threading
+import time
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rxllm.adapters._local_weights import say
+from rxllm.values import EngineError
+
+SLOTS = 4
+"""How many answers are generated at once; `n_ctx` is shared among them, and further calls wait."""
+
+SLOW_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class Server:
+    """A running server. `knows_tools` says whether the model's chat template shows tools to the model."""
+
+    url: str
+    knows_tools: bool
+    held: Any  # ends when it is dropped
+
+
+_log = logging.getLogger("rxllm")
+
+_Key = tuple[Path, int, int]
+_servers: dict[_Key, Future[Server]] = {}
+_guard = threading.Lock()
+
+
+def serve(path: Path, n_ctx: int) -> Server:
+    """The server of the GGUF file `path`. Blocks while it loads; callers at the same time get the same one.
+
+    Raises ``EngineError``: ``missing_dependency`` without xllamacpp, ``invalid_engine`` for a file that does not load.
+    """
+    key = (path, n_ctx, os.getpid())  # a forked child has none of its parent's threads
+    with _guard:
+        found = _servers.get(key)
+        ours = found is None
+        future = _servers[key] = Future[Server]() if found is None else found
+    if ours:
+        try:
+            future.set_result(_start(path, n_ctx))
+        except BaseException as error:
+            with _guard:
+                del _servers[key]
+            future.set_exception(error)
+    return future.result()
+
+
+def _start(path: Path, n_ctx: int) -> Server:
+    llama = _llama()
+    slow = threading.Timer(SLOW_SECONDS, say, (f"loading {path.name} ...",))
+    slow.daemon = True
+    slow.start()
+    began = time.perf_counter()
+    try:
+        held = llama.Server(_params(llama, path, n_ctx))
+        server = Server(held.listening_address, _knows_tools(held.listening_address), held)
+    except RuntimeError as error:
+        raise EngineError("invalid_engine", f"{path} does not load: {error}", provider="local") from error
+    finally:
+        slow.cancel()
+    _log.info("loaded %s in %.1f s", path.name, time.perf_counter() - began)
+    return server
+
+
+def _llama() -> Any:
+    try:
+        return importlib.import_module("xllamacpp")
+    except ImportError as error:
+        message = "local models need xllamacpp: pip install 'rxllm[local]'"
+        raise EngineError("missing_dependency", message, provider="local") from error
+
+
+def _params(llama: Any, path: Path, n_ctx: int) -> Any:
+    params = llama.CommonParams()
+    params.model.path = str(path)
+    params.n_ctx = n_ctx
+    params.n_parallel = SLOTS
+    params.port = 0
+    params.verbosity = -1
+    params.use_jinja = True
+    params.ui = False
+    params.model_alias = {path.stem}  # else the answers name the whole path
+    params.cache_ram_mib = 0  # by default, prompts of ended calls are kept in up to 8 GiB
+    return params
+
+
+def _knows_tools(url: str) -> bool:
+    import httpx
+
+    with httpx.Client(trust_env=False) as client:  # a proxy has no business here
+        properties: Any = client.get(f"{url}/props").json()
+    return bool(properties["chat_template_caps"]["supports_tools"])
+
+
+@atexit.register
+def _end() -> None:
+    # Here, not when modules are torn down: the server's threads must end while there still is an interpreter.
+    for path, n_ctx, process in list(_servers):
+        if process == os.getpid():
+            del _servers[path, n_ctx, process]

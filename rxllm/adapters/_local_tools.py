@@ -1,0 +1,186 @@
+"""Tools for models whose chat template does not show them, as SmolLM2's: what they are shown instead.
+
+======================================================  ===========================================================
+the thread                                              what the model is shown, and how it may reply
+======================================================  ===========================================================
+ends with a user's message, and there are tools         each tool's description and, as if it had been asked for, a
+                                                        call of it; then the thread; JSON of one call
+ends with tool results                                  the results as facts, and the question; text
+else, and always with ``tool_choice="none"``            the thread as it is; text
+======================================================  ===========================================================
+
+Measured with SmolLM2-135M: it chooses among tools by such examples, and hardly by a list in the system prompt. It
+cannot choose between calling and answering, so under ``"auto"`` it always calls.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, cast
+
+from rxllm.values import Message, Request, Tool, assistant, json_schema, system, user
+
+CALL = "Name the function for each request."
+ANSWER = "Answer the question in one short sentence, with the facts you are given."
+EXAMPLE = (
+    user("Fact: capital Peru is Lima\n\nQuestion: What is the capital of Peru?"),
+    assistant("The capital of Peru is Lima."),
+)
+ANSWER_TOKENS = 200
+
+# A small model that repeats itself would never close an unbounded string or list.
+MAX_LENGTH = 200
+MAX_ITEMS = 8
+
+
+def must_call(request: Request) -> bool:
+    """Whether the reply to `request` is a call."""
+    return bool(_choice(request)) and not _results(request.messages)
+
+
+def in_plain_words(request: Request) -> Request:
+    """`request` without tools and tool messages, saying the same in text and in the reply's JSON schema."""
+    tools, results = _choice(request), _results(request.messages)
+    plain = replace(request, tools=(), tool_choice=None)
+    if results:
+        return _limited(replace(plain, messages=_to_answer(request.messages, results)))
+    if not tools:
+        return replace(plain, messages=tuple(_told(request.messages, calls=False)))
+    examples = (message for tool in tools for message in (user(tool.description or tool.name), assistant(_call(tool))))
+    messages = (_system(request.messages, CALL), *examples, *_told(_said(request.messages), calls=True))
+    return _steady(replace(plain, messages=messages, response_format=json_schema("call", call_schema(tools))))
+
+
+def call_schema(tools: tuple[Tool, ...]) -> dict[str, Any]:
+    """The JSON schema of one call of one of `tools`: its name first, then its arguments.
+
+    >>> call_schema((Tool("now"),))["properties"]["name"]
+    {'const': 'now'}
+    """
+    shared: dict[str, Any] = {}
+    calls = [_one(tool, shared) for tool in tools]
+    schema = calls[0] if len(calls) == 1 else {"anyOf": calls}
+    return schema | ({"$defs": shared} if shared else {})
+
+
+def _one(tool: Tool, shared: dict[str, Any]) -> dict[str, Any]:
+    schema = cast(dict[str, Any], _bounded(tool.schema, f"{tool.name}_"))
+    shared |= {f"{tool.name}_{name}": held for name, held in schema.pop("$defs", {}).items()}
+    return {
+        "type": "object",
+        "properties": {"name": {"const": tool.name}, "arguments": schema},
+        "required": ["name", "arguments"],
+        "additionalProperties": False,
+    }
+
+
+def _bounded(schema: Any, prefix: str) -> Any:
+    """`schema` with bounds where it has none, closed empty objects, and references to definitions of that prefix."""
+    if isinstance(schema, list):
+        return [_bounded(held, prefix) for held in cast(list[Any], schema)]
+    if not isinstance(schema, Mapping):
+        return schema
+    made = {name: _bounded(held, prefix) for name, held in cast(Mapping[str, Any], schema).items()}
+    if isinstance(made.get("$ref"), str):
+        made["$ref"] = made["$ref"].replace("#/$defs/", f"#/$defs/{prefix}")
+    match made.get("type"):
+        case "string" if not made.keys() & {"enum", "const", "pattern", "format"}:
+            made.setdefault("maxLength", MAX_LENGTH)
+        case "array":
+            made.setdefault("maxItems", MAX_ITEMS)
+        case "object" if not made.get("properties"):
+            made.setdefault("additionalProperties", False)
+        case _:
+            pass
+    return made
+
+
+def _choice(request: Request) -> tuple[Tool, ...]:
+    match request.tool_choice:
+        case "none":
+            return ()
+        case None | "auto" | "required":
+            return request.tools
+        case {"function": {"name": name}} | {"name": name} | name:
+            return tuple(tool for tool in request.tools if tool.name == name)
+
+
+def _results(messages: tuple[Message, ...]) -> list[Message]:
+    """The tool results that follow the last user's message."""
+    results: list[Message] = []
+    for message in reversed(messages):
+        if message.role == "user":
+            break
+        if message.role == "tool":
+            results.insert(0, message)
+    return results
+
+
+def _to_answer(messages: tuple[Message, ...], results: list[Message]) -> tuple[Message, ...]:
+    calls = {call.id: call for message in messages for call in message.tool_calls}
+    last = max((at for at, message in enumerate(messages) if message.role == "user"), default=0)
+    question = messages[last].text if messages[last].role == "user" else ""
+    facts = "\n".join(f"Fact: {_fact(calls.get(result.tool_call_id or ''), result)}" for result in results)
+    earlier = _told(_said(messages[:last]), calls=False)
+    return (_system(messages, ANSWER), *EXAMPLE, *earlier, user(f"{facts}\n\nQuestion: {question}"))
+
+
+def _fact(call: Any, result: Message) -> str:
+    subject = f"{call.name.replace('_', ' ')} {_words(call.arguments.values())} is " if call else ""
+    return f"{subject}{_flat(result)}"
+
+
+def _flat(result: Message) -> str:
+    held = result.content
+    if isinstance(held, str):
+        try:
+            held = json.loads(held)
+        except ValueError:
+            return result.text
+    if isinstance(held, dict):
+        return ", ".join(f"{name.replace('_', ' ')}: {value}" for name, value in cast(dict[str, Any], held).items())
+    return result.text
+
+
+def _words(values: Any) -> str:
+    return " ".join(str(value) for value in values)
+
+
+def _told(messages: tuple[Message, ...], *, calls: bool) -> Iterator[Message]:
+    """The thread in text. With `calls` an assistant's turn is the call that it made, else what it said at last."""
+    spoke = False
+    for message in messages:
+        if message.role == "tool":
+            continue
+        text = message.text
+        if message.role == "assistant":
+            if calls and message.tool_calls:
+                text = _call(message.tool_calls[0].name, message.tool_calls[0].arguments)
+            if not text or (calls and spoke):
+                continue
+        spoke = message.role == "assistant"
+        yield Message(message.role, text)
+
+
+def _said(messages: tuple[Message, ...]) -> tuple[Message, ...]:
+    return tuple(message for message in messages if message.role != "system")
+
+
+def _system(messages: tuple[Message, ...], task: str) -> Message:
+    return system("\n".join([*(message.text for message in messages if message.role == "system"), task]))
+
+
+def _call(tool: Tool | str, arguments: Mapping[str, Any] | None = None) -> str:
+    name = tool if isinstance(tool, str) else tool.name
+    return json.dumps({"name": name, "arguments": dict(arguments or {})}, default=str)
+
+
+def _steady(request: Request) -> Request:
+    temperature = 0.0 if request.temperature is None else request.temperature
+    return replace(request, temperature=temperature, seed=0 if request.seed is None else request.seed)
+
+
+def _limited(request: Request) -> Request:
+    return replace(_steady(request), max_tokens=request.max_tokens or ANSWER_TOKENS)

@@ -1,0 +1,159 @@
+"""OpenAI's Chat Completions, and every server that speaks it: values to the HTTP request, and its decoder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from rxllm.adapters._http import HTTPAdapter
+from rxllm.adapters._http_errors import http_error
+from rxllm.adapters._openai_chat_wire import ChatDecoder
+from rxllm.values import (
+    AdapterError,
+    Call,
+    EngineError,
+    Image,
+    ImagePart,
+    Message,
+    Request,
+    TextPart,
+    ThinkingPart,
+    Tool,
+    ToolCall,
+    ValidationError,
+)
+
+if TYPE_CHECKING:
+    import httpx
+
+OPENAI = "https://api.openai.com/v1"
+
+
+class OpenAIChat(HTTPAdapter):
+    """``POST {base_url}/chat/completions`` of OpenAI, or of a server that is compatible with it.
+
+    A key is needed for OpenAI alone: from `api_key`, the call, or ``OPENAI_API_KEY``. ``Request.options`` is merged
+    over the body, so whatever a server understands besides can be said there; an option of None takes a field out.
+    """
+
+    provider = "openai"
+    key_variable = "OPENAI_API_KEY"
+    default_base_url = OPENAI
+
+    def build(self, request: Request, call: Call) -> httpx.Request:
+        """The request as it will be sent. Raises ``EngineError("missing_model")`` without a model."""
+        if not request.model:
+            raise EngineError("missing_model", "name a model: model=...", provider=self.provider)
+        key = self.key(call)
+        headers = {"authorization": f"Bearer {key}"} if key else {}
+        is_openai = self.base_url.startswith("https://api.openai.com")
+        return self.post("/chat/completions", chat_body(request, is_openai=is_openai), call, headers=headers)
+
+    def decoder(self, request: Request, *, raw: bool = False) -> ChatDecoder:
+        return ChatDecoder(provider=self.provider, messages=request.messages, raw=raw)
+
+    def error(self, status: int, headers: Mapping[str, str], body: bytes) -> AdapterError:
+        return http_error(self.provider, status, headers, body)
+
+
+def chat_body(request: Request, *, is_openai: bool = True) -> dict[str, Any]:
+    """The JSON body of `request`. OpenAI alone knows ``max_completion_tokens``; it alone minds ``reasoning_details``."""
+    body = {
+        "model": request.model,
+        "messages": [_message(message, opaque=not is_openai) for message in request.messages],
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "tools": [_tool(tool) for tool in request.tools],
+        "tool_choice": _tool_choice(request.tool_choice),
+        "temperature": request.temperature,
+        "max_completion_tokens" if is_openai else "max_tokens": request.max_tokens,
+        "stop": list(request.stop),
+        "seed": request.seed,
+        "reasoning_effort": request.reasoning_effort,
+        "response_format": _response_format(request.response_format),
+        **request.options,
+    }
+    return {name: held for name, held in body.items() if held is not None and (held or name not in ("tools", "stop"))}
+
+
+def _message(message: Message, *, opaque: bool) -> dict[str, Any]:
+    said: dict[str, Any] = {"role": message.role, "content": _content(message)}
+    if message.name:
+        said["name"] = message.name
+    if message.role == "tool":
+        said["tool_call_id"] = message.tool_call_id
+    calls = [_call(call) for call in message.tool_calls if not call.metadata.get("server")]
+    if calls:
+        said["tool_calls"] = calls
+        said["content"] = said["content"] or None
+    details = list(_reasoning_details(message)) if opaque else []
+    if details:
+        said["reasoning_details"] = details
+    return said
+
+
+def _content(message: Message) -> Any:
+    if isinstance(message.content, dict):
+        return msgspec.json.encode(message.content).decode()
+    if not any(isinstance(part, ImagePart) for part in message.parts):
+        return message.text
+    parts = (_part(part) for part in message.parts)
+    return [part for part in parts if part is not None]
+
+
+def _part(part: Any) -> dict[str, Any] | None:
+    match part:
+        case TextPart():
+            return {"type": "text", "text": part.text}
+        case ImagePart():
+            return {"type": "image_url", "image_url": {"url": _url(part.image), "detail": part.detail}}
+        case _:
+            return None
+
+
+def _url(image: Image) -> str:
+    return str(image.data) if image.source == "url" else image.to_data_uri()
+
+
+def _call(call: ToolCall) -> dict[str, Any]:
+    arguments = call.raw_arguments or msgspec.json.encode(call.arguments).decode()
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}
+
+
+def _reasoning_details(message: Message) -> Iterable[dict[str, Any]]:
+    # The decoder keeps what is opaque; the text is the part's own.
+    for part in message.parts:
+        if not isinstance(part, ThinkingPart) or not part.provider_data:
+            continue
+        for detail in part.provider_data.get("reasoning_details", ()):
+            is_text = detail.get("type") == "reasoning.text"
+            yield {"text": part.text, **detail} if is_text else detail
+
+
+def _tool(tool: Tool) -> dict[str, Any]:
+    return {
+        "type": "function",
+        "function": {"name": tool.name, "description": tool.description, "parameters": tool.schema},
+    }
+
+
+def _tool_choice(choice: str | dict[str, Any] | None) -> Any:
+    if choice is None or isinstance(choice, dict) or choice in ("auto", "none", "required"):
+        return choice
+    return {"type": "function", "function": {"name": choice}}
+
+
+def _response_format(wanted: str | dict[str, Any] | None) -> Any:
+    match wanted:
+        case None | "text":
+            return None
+        case {"type": "json_schema", "schema": schema, **rest}:
+            named = {k: v for k, v in rest.items() if k in ("name", "description", "strict")}
+            return {"type": "json_schema", "json_schema": {"name": "answer", **named, "schema": schema}}
+        case dict():
+            return wanted
+        case _:
+            message = f"{wanted!r} is no response format; use json_schema(...) or {{'type': 'json_object'}}"
+            raise ValidationError("invalid_request", message, errors=[(("response_format",), "unknown")])

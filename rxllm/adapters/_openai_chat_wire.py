@@ -1,0 +1,370 @@
+"""The chunks of OpenAI's Chat Completions, and of the many servers that speak it, to events.
+
+https://platform.openai.com/docs/api-reference/chat-streaming. What the servers make of it, and what is done:
+
+* only choice 0 is read; chunks without choices carry usage, or nothing;
+* thinking is the first non-empty of ``reasoning_content``, ``reasoning``, ``reasoning_details``: some say it twice;
+* what is opaque in ``reasoning_details`` (signatures, ciphertext) is kept for the way back;
+* a refusal is text, with the finish reason ``content_filter``;
+* ``message`` counts where there is no ``delta``: of a server that does not stream (some send both, all said so far);
+* an error inside the stream ends it; ``[DONE]`` ends it; a finish reason does not;
+* a chunk of unexpected types, or of nothing known, is a ``RawChunk``.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterable, Mapping
+from typing import Any, cast
+
+import msgspec
+
+from rxllm.adapters._http_errors import provider_error
+from rxllm.events import Event
+from rxllm.values import FinishReason, Message, StreamError, Usage
+from rxllm.wire.blocks import Blocks
+from rxllm.wire.sse import DONE, SSEDecoder
+from rxllm.wire.tool_calls import CallTracker
+
+FINISH_REASONS: dict[str, FinishReason] = {
+    "stop": "stop",
+    "end_turn": "stop",
+    "eos": "stop",
+    "stop_sequence": "stop",
+    "complete": "stop",
+    "length": "length",
+    "max_tokens": "length",
+    "model_length": "length",
+    "tool_calls": "tool_calls",
+    "tool_use": "tool_calls",
+    "function_call": "tool_calls",
+    "content_filter": "content_filter",
+    "refusal": "content_filter",
+    "safety": "content_filter",
+    "sensitive": "content_filter",
+    "error": "error",
+    "network_error": "error",
+    "insufficient_system_resource": "error",
+}
+
+
+class Function(msgspec.Struct, gc=False):
+    name: str | None = None
+    arguments: str | dict[str, Any] | None = None
+
+
+class CallDelta(msgspec.Struct, gc=False):
+    index: int | None = None
+    id: str | None = None
+    function: Function | None = None
+
+
+class Delta(msgspec.Struct, gc=False):
+    content: str | list[dict[str, Any]] | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    reasoning_details: list[dict[str, Any]] | None = None
+    tool_calls: list[CallDelta] | None = None
+    function_call: Function | None = None
+    refusal: str | None = None
+    annotations: list[dict[str, Any]] | None = None
+    images: list[dict[str, Any]] | None = None
+    audio: dict[str, Any] | None = None
+
+
+class Choice(msgspec.Struct, gc=False):
+    index: int | None = None
+    delta: Delta | None = None
+    message: Delta | None = None
+    text: str | None = None
+    finish_reason: str | None = None
+
+
+class Chunk(msgspec.Struct, gc=False):
+    choices: list[Choice] | None = None
+    usage: dict[str, Any] | None = None
+    error: Any = None
+    x_groq: dict[str, Any] | None = None
+    citations: list[Any] | None = None
+    search_results: list[dict[str, Any]] | None = None
+
+
+class FirstChunk(Chunk, gc=False):
+    """Read until the response's id and model are known."""
+
+    id: str | None = None
+    model: str | None = None
+
+
+class ChatDecoder:
+    """One response's bytes to events; `messages` are those it answers, `raw` asks for a ``RawChunk`` of every frame."""
+
+    def __init__(self, *, provider: str = "openai", messages: Iterable[Message] = (), raw: bool = False) -> None:
+        self.provider = provider
+        self.raw = raw
+        self._sse = SSEDecoder()
+        self._blocks = Blocks(CallTracker.after(messages))
+        self._decode: Any = _FIRST.decode
+        self._usage: dict[str, Any] | None = None
+        self._whole = False  # an answer that was not streamed has come
+        self._sources: set[Any] = set()
+        self._audio: dict[str, list[Any]] = {}
+
+    def feed(self, data: bytes) -> list[Event]:
+        try:
+            frames = self._sse.feed(data)
+        except StreamError as error:
+            self._blocks.error(error)
+            frames = []
+        for kind, frame in frames:
+            self._read(kind, frame)
+        return self._blocks.take()
+
+    def close(self) -> list[Event]:
+        try:
+            frames = self._sse.close()
+        except StreamError as error:
+            self._blocks.error(error)
+            frames = []
+        for kind, frame in frames:
+            self._read(kind, frame)
+        self._end(over=self._whole and self._sse.is_json)
+        return self._blocks.take()
+
+    def _read(self, kind: str, frame: bytes) -> None:
+        if self._blocks.ended:
+            return
+        if frame == DONE:
+            self._end(over=True)
+            return
+        try:
+            chunk: Chunk = self._decode(frame)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            self._read_odd(kind, frame)
+        else:
+            self._read_chunk(kind, chunk, frame)
+
+    def _read_odd(self, kind: str, frame: bytes) -> None:
+        text = frame.strip()
+        if text == DONE:
+            self._end(over=True)
+            return
+        try:
+            data = msgspec.json.decode(text)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            self._read_plain(kind, text.decode(errors="replace"))
+            return
+        try:
+            # JSON of other types than agreed: numbers as strings are forgiven, the rest is shown as it came.
+            chunk = msgspec.convert(data, FirstChunk, strict=False)
+        except msgspec.ValidationError:
+            self._blocks.raw(_raw_kind(kind), data)
+            if kind == "error":
+                self._blocks.error(provider_error(self.provider, data))
+        else:
+            self._read_chunk(kind, chunk, frame)
+
+    def _read_plain(self, kind: str, text: str) -> None:
+        if kind == "error":
+            self._blocks.error(provider_error(self.provider, text))
+        elif text:
+            message = f"a frame that is not JSON: {text[:200]}"
+            self._blocks.error(StreamError("malformed_event", message, provider=self.provider))
+
+    def _read_chunk(self, kind: str, chunk: Chunk, frame: bytes) -> None:
+        if type(chunk) is FirstChunk:
+            self._blocks.start(id=chunk.id, model=chunk.model)
+            if chunk.id and chunk.model:
+                self._decode = _CHUNK.decode
+        if self.raw:
+            self._blocks.raw(_raw_kind(kind), msgspec.json.decode(frame))
+        if chunk.search_results or chunk.citations:
+            self._read_sources(chunk)
+        for choice in chunk.choices or ():
+            if choice.index:
+                continue
+            if choice.delta is not None:
+                self._read_delta(choice.delta)
+            else:
+                self._read_whole(choice)
+            if choice.finish_reason:
+                reason = choice.finish_reason
+                self._blocks.finish(FINISH_REASONS.get(reason.lower(), "other"), reason)
+        if chunk.usage or chunk.x_groq:
+            self._read_usage(chunk.usage or (chunk.x_groq or {}).get("usage"))
+        if chunk.error or kind == "error":
+            self._blocks.error(provider_error(self.provider, msgspec.json.decode(frame)))
+        elif chunk.choices is None and not chunk.usage:
+            self._read_unknown(kind, frame)
+
+    def _read_whole(self, choice: Choice) -> None:
+        if choice.message is not None:
+            self._read_delta(choice.message)
+            self._whole = True
+        elif choice.text:
+            self._blocks.text(choice.text)
+
+    def _read_usage(self, usage: Any) -> None:
+        if isinstance(usage, dict) and usage and usage != self._usage:
+            self._usage = cast(dict[str, Any], usage)
+            self._blocks.usage(to_usage(self._usage))
+
+    def _read_unknown(self, kind: str, frame: bytes) -> None:
+        data = msgspec.json.decode(frame)
+        if data.get("object") == "error":
+            self._blocks.error(provider_error(self.provider, data))
+        elif not self.raw and not data.keys() & {"choices", "object", "usage", "x_groq", "search_results", "citations"}:
+            self._blocks.raw(_raw_kind(kind), data)
+
+    def _read_delta(self, delta: Delta) -> None:
+        blocks = self._blocks
+        thinking = delta.reasoning_content or delta.reasoning
+        if thinking:
+            blocks.thinking(thinking)
+        if delta.reasoning_details:
+            self._read_details(delta.reasoning_details, spoken=bool(thinking))
+        content = delta.content
+        if content:
+            if isinstance(content, str):
+                blocks.text(content)
+            else:
+                self._read_parts(content)
+        if delta.tool_calls:
+            for call in delta.tool_calls:
+                function = call.function or _NO_FUNCTION
+                blocks.call(call.index, call.id, function.name, function.arguments)
+        if delta.function_call:
+            blocks.call(0, None, delta.function_call.name, delta.function_call.arguments)
+        if delta.refusal:
+            blocks.refusal(delta.refusal)
+        if delta.annotations or delta.images or delta.audio:
+            self._read_rest(delta)
+
+    def _read_details(self, details: list[dict[str, Any]], *, spoken: bool) -> None:
+        for detail in details:
+            if not spoken:
+                self._blocks.thinking(detail.get("text") or detail.get("summary") or "")
+            if detail.get("signature") or detail.get("data"):
+                opaque = {k: v for k, v in detail.items() if k not in ("text", "summary")}
+                self._blocks.sign(detail.get("signature"), {"reasoning_details": [opaque]})
+                self._blocks.close_block()
+
+    def _read_parts(self, parts: list[dict[str, Any]]) -> None:
+        for part in parts:
+            match part:
+                case {"type": "text", "text": str(text)}:
+                    self._blocks.text(text)
+                case {"type": "thinking", "thinking": str(text)}:
+                    self._blocks.thinking(text)
+                case {"type": "thinking", "thinking": pieces}:
+                    texts = (piece.get("text") or "" for piece in cast(list[dict[str, Any]], pieces))
+                    self._blocks.thinking("".join(texts))
+                case {"type": "image_url"}:
+                    self._blocks.file(_file(part))
+                case {"type": "reference"}:
+                    self._blocks.source(part)
+                case _:
+                    self._blocks.raw("content", part)
+
+    def _read_rest(self, delta: Delta) -> None:
+        for annotation in delta.annotations or ():
+            cited = annotation.get("url_citation")
+            self._add_source({**annotation, **cited} if isinstance(cited, dict) else annotation)
+        for image in delta.images or ():
+            self._blocks.file(_file(image))
+        for name, held in (delta.audio or {}).items():
+            self._audio.setdefault(name, []).append(held)
+
+    def _read_sources(self, chunk: Chunk) -> None:
+        for result in chunk.search_results or ():
+            self._add_source(result)
+        for citation in chunk.citations or ():
+            self._add_source({"url": citation} if isinstance(citation, str) else citation)
+
+    def _add_source(self, source: Any) -> None:
+        if not isinstance(source, dict):
+            return
+        named = {k: v for k, v in cast(dict[str, Any], source).items() if k != "url_citation"}
+        key = (named.get("url") or repr(named), named.get("start_index"), named.get("end_index"))
+        if key not in self._sources:
+            self._sources.add(key)
+            self._blocks.source(named)
+
+    def _end(self, *, over: bool) -> None:
+        if self._audio:
+            self._blocks.file(_audio(self._audio))
+            self._audio = {}
+        self._blocks.end(over=over)
+
+
+def to_usage(counted: Mapping[str, Any]) -> Usage:
+    """The counters of a ``usage`` object; those without a field of their own are in `extra`, by their dotted names."""
+    flat = dict(_flat(counted))
+    fields = {field: _first(flat, names) for field, names in _USAGE.items()}
+    extra = {name: held for name, held in flat.items() if not any(name in names for names in _USAGE.values())}
+    return Usage(**fields, extra=extra)
+
+
+_USAGE = {
+    "input_tokens": ("prompt_tokens",),
+    "output_tokens": ("completion_tokens",),
+    "total_tokens": ("total_tokens",),
+    "cached_input_tokens": (
+        "prompt_tokens_details.cached_tokens",
+        "prompt_cache_hit_tokens",
+        "cached_tokens",
+        "cache_read_input_tokens",
+    ),
+    "cache_write_input_tokens": ("prompt_tokens_details.cache_write_tokens", "cache_creation_input_tokens"),
+    "reasoning_tokens": ("completion_tokens_details.reasoning_tokens", "reasoning_tokens"),
+    "input_cost": ("cost.input_tokens_cost",),
+    "output_cost": ("cost.output_tokens_cost",),
+    "total_cost": ("cost", "cost.total_cost"),
+}
+
+_FIRST = msgspec.json.Decoder(FirstChunk)
+_CHUNK = msgspec.json.Decoder(Chunk)
+_NO_FUNCTION = Function()
+
+
+def _flat(counted: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
+    for name, held in counted.items():
+        if isinstance(held, dict):
+            yield from _flat(cast(dict[str, Any], held), f"{prefix}{name}.")
+        elif held is not None:
+            yield f"{prefix}{name}", held
+
+
+def _first(flat: Mapping[str, Any], names: Iterable[str]) -> Any:
+    numbers = (flat[name] for name in names if isinstance(flat.get(name), int | float))
+    return next(numbers, None)
+
+
+def _raw_kind(kind: str) -> str:
+    # "usage" is the one kind that is folded, and a frame of that name is not what is meant.
+    return "chunk" if kind in ("message", "usage") else kind
+
+
+def _file(part: Mapping[str, Any]) -> dict[str, Any]:
+    held = part.get("image_url")
+    url = str(cast(dict[str, Any], held).get("url") if isinstance(held, dict) else held)
+    head, _, text = url.partition(";base64,")
+    if not head.startswith("data:"):
+        return {"mime_type": "image/*", "url": url}
+    return {"mime_type": head.removeprefix("data:"), "data": _from_base64(text)}
+
+
+def _audio(pieces: Mapping[str, list[Any]]) -> dict[str, Any]:
+    # Streamed sound is 16-bit PCM, the only format that the API streams; each piece is base64 by itself.
+    held = {name: values[-1] for name, values in pieces.items()}
+    held["data"] = b"".join(_from_base64(str(piece)) for piece in pieces.get("data", ()))
+    held["transcript"] = "".join(str(piece) for piece in pieces.get("transcript", ()))
+    return {"mime_type": "audio/pcm", **held}
+
+
+def _from_base64(text: str) -> bytes:
+    try:
+        return base64.b64decode(text)
+    except binascii.Error:
+        return b""

@@ -1,0 +1,69 @@
+"""Several streams at once, but only so many. Not an operator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Generic, TypeVar
+
+from reactivex import Observable, abc
+from reactivex.disposable import CompositeDisposable, SingleAssignmentDisposable
+
+T = TypeVar("T")
+
+
+class Bounded(abc.DisposableBase, Generic[T]):
+    """Runs `sources`, at most `limit` of them at a time, each with its index.
+
+    `on_next(index, item)` for each item, `on_end(index, error)` when one ends, `on_done()` when all have.
+    """
+
+    def __init__(
+        self,
+        sources: Iterable[Observable[T]],
+        limit: int,
+        on_next: Callable[[int, T], None],
+        on_end: Callable[[int, Exception | None], None],
+        on_done: Callable[[], None],
+    ) -> None:
+        self._sources = enumerate(sources)
+        self._limit = limit
+        self._on_next = on_next
+        self._on_end = on_end
+        self._on_done = on_done
+        self._live = CompositeDisposable()
+        self._running = 0
+        self._exhausted = False
+        self._filling = False
+
+    def start(self, scheduler: abc.SchedulerBase | None) -> None:
+        """Subscribe to as many as may run."""
+        if self._filling:  # a source ended while it was being subscribed: the loop below goes on
+            return
+        self._filling = True
+        while self._running < self._limit and not self._exhausted and not self._live.is_disposed:
+            index, source = next(self._sources, (-1, None))
+            if source is None:
+                self._exhausted = True
+            else:
+                self._subscribe(index, source, scheduler)
+        self._filling = False
+        if self._exhausted and not self._running and not self._live.is_disposed:
+            self._on_done()
+
+    def dispose(self) -> None:
+        self._live.dispose()
+
+    def _subscribe(self, index: int, source: Observable[T], scheduler: abc.SchedulerBase | None) -> None:
+        subscription = SingleAssignmentDisposable()
+        self._live.add(subscription)
+        self._running += 1
+
+        def end(error: Exception | None = None) -> None:
+            self._running -= 1
+            self._live.remove(subscription)
+            self._on_end(index, error)
+            self.start(scheduler)
+
+        subscription.disposable = source.subscribe(
+            lambda item: self._on_next(index, item), end, end, scheduler=scheduler
+        )

@@ -1,0 +1,42 @@
+"""Raised errors as streamed ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from reactivex import Observable, abc
+
+from rxllm.events import ErrorEvent, Event
+from rxllm.runtime import Stream
+from rxllm.values import LLMError
+
+
+def errors_as_events() -> Callable[[Observable[Event]], Stream[Event]]:
+    """An ``on_error`` with an ``LLMError`` becomes an ``ErrorEvent`` and a normal end; other exceptions stay as they are.
+
+    ::
+
+        source                 --a--b--X
+        errors_as_events()     --a--b--(error)|
+
+    >>> from rxllm import AdapterError, Fake, stream_generate
+    >>> list(stream_generate(Fake(AdapterError("unknown")), "Hello").pipe(errors_as_events()))
+    [ErrorEvent(error=AdapterError('unknown', 'adapter error: unknown'))]
+    """
+
+    def operator(source: Observable[Event]) -> Stream[Event]:
+        def subscribe(
+            observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None
+        ) -> abc.DisposableBase:
+            def on_error(error: Exception) -> None:
+                if isinstance(error, LLMError):
+                    observer.on_next(ErrorEvent(error))
+                    observer.on_completed()
+                else:
+                    observer.on_error(error)
+
+            return source.subscribe(observer.on_next, on_error, observer.on_completed, scheduler=scheduler)
+
+        return Stream(subscribe)
+
+    return operator

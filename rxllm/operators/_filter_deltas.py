@@ -1,0 +1,46 @@
+"""Leave out deltas."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from reactivex import Observable, abc
+
+from rxllm.events import Event, TextDelta, ThinkingDelta, ToolCallDelta
+from rxllm.runtime import Stream
+
+
+def filter_deltas(
+    text: bool = True, tool: bool = True, thinking: bool = True
+) -> Callable[[Observable[Event]], Stream[Event]]:
+    """Drop the deltas whose flag is False; completions always pass, so the fold stays the same.
+
+    ::
+
+        source                        --H--i--Hi--|        (two deltas and their completion)
+        filter_deltas(text=False)     --------Hi--|
+
+    >>> from rxllm import Fake, stream_generate
+    >>> quiet = stream_generate(Fake("Hi"), "Hello").pipe(filter_deltas(text=False))
+    >>> [type(event).__name__ for event in quiet]
+    ['MessageStarted', 'TextCompleted', 'MessageCompleted']
+    """
+    flags = {TextDelta: text, ToolCallDelta: tool, ThinkingDelta: thinking}
+    dropped = frozenset(cls for cls, kept in flags.items() if not kept)
+
+    def operator(source: Observable[Event]) -> Stream[Event]:
+        if not dropped:
+            return Stream.of(source)
+
+        def subscribe(
+            observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None
+        ) -> abc.DisposableBase:
+            def on_next(event: Event) -> None:
+                if type(event) not in dropped:
+                    observer.on_next(event)
+
+            return source.subscribe(on_next, observer.on_error, observer.on_completed, scheduler=scheduler)
+
+        return Stream(subscribe)
+
+    return operator

@@ -1,0 +1,45 @@
+"""Raw frames, or not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from reactivex import Observable, abc
+
+from rxllm.events import Event, RawChunk
+from rxllm.runtime import Stream
+
+
+def include_raw_chunks(include: bool = False) -> Callable[[Observable[Event]], Stream[Event]]:
+    """Drop ``RawChunk`` events unless `include`; usage always passes.
+
+    It cannot bring back what was not asked for: the call's option ``include_raw_chunks=True`` makes the decoder emit
+    them.
+
+    ::
+
+        source                   --raw--delta--raw--delta--|
+        include_raw_chunks()     -------delta-------delta--|
+
+    >>> from rxllm import Fake, stream_generate
+    >>> fake = Fake([("raw_chunk", {"x": 1}), "Hi"])
+    >>> stream_generate(fake, "Hello", include_raw_chunks=True).pipe(include_raw_chunks()).to_list().run()[1]
+    TextDelta(delta='Hi', id=None)
+    """
+
+    def operator(source: Observable[Event]) -> Stream[Event]:
+        if include:
+            return Stream.of(source)
+
+        def subscribe(
+            observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None
+        ) -> abc.DisposableBase:
+            def on_next(event: Event) -> None:
+                if type(event) is not RawChunk or event.kind == "usage":
+                    observer.on_next(event)
+
+            return source.subscribe(on_next, observer.on_error, observer.on_completed, scheduler=scheduler)
+
+        return Stream(subscribe)
+
+    return operator

@@ -1,0 +1,74 @@
+"""An operator from an object that knows no Rx."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Protocol, TypeVar
+
+from reactivex import Observable, abc
+
+from rxllm.runtime import Stream, conclude
+
+T = TypeVar("T")
+R = TypeVar("R")
+T_in = TypeVar("T_in", contravariant=True)
+R_out = TypeVar("R_out", covariant=True)
+
+
+class Feeder(Protocol[T_in, R_out]):
+    """What `lift` lifts: items in, items out, and what is left at the end. A decoder is one."""
+
+    def feed(self, item: T_in, /) -> Iterable[R_out]: ...
+
+    def close(self) -> Iterable[R_out]: ...
+
+
+def lift(make: Callable[[], Feeder[T, R]]) -> Callable[[Observable[T]], Stream[R]]:
+    """An operator that feeds each item to a fresh ``make()`` and emits what it gives back.
+
+    ::
+
+        source           --a-----b-----c--|
+        lift(Pairs)      --------(ab)-----(c)|
+
+    >>> from reactivex import of
+    >>> class Pairs:
+    ...     def __init__(self): self.held = ""
+    ...     def feed(self, item):
+    ...         self.held += item
+    ...         if len(self.held) == 2:
+    ...             yield self.held
+    ...             self.held = ""
+    ...     def close(self): return [self.held] if self.held else []
+    >>> list(of("a", "b", "c").pipe(lift(Pairs)))
+    ['ab', 'c']
+
+    An exception of the object ends the stream with it; ``close`` is called when the source completes, and then only.
+    """
+
+    def operator(source: Observable[T]) -> Stream[R]:
+        def subscribe(observer: abc.ObserverBase[R], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
+            feeder = make()
+
+            def on_next(item: T) -> None:
+                try:
+                    given = list(feeder.feed(item))
+                except Exception as error:
+                    observer.on_error(error)
+                    return
+                for each in given:
+                    observer.on_next(each)
+
+            def on_completed() -> None:
+                try:
+                    given = list(feeder.close())
+                except Exception as error:
+                    observer.on_error(error)
+                else:
+                    conclude(observer, given)
+
+            return source.subscribe(on_next, observer.on_error, on_completed, scheduler=scheduler)
+
+        return Stream(subscribe)
+
+    return operator

@@ -1,0 +1,38 @@
+"""Keep some classes of events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from reactivex import Observable, abc
+
+from rxllm.runtime import Stream
+
+E = TypeVar("E")
+
+
+def only(*types: type[E]) -> Callable[[Observable[Any]], Stream[E]]:
+    """Keep the items of these classes, and let the type checker know.
+
+    ::
+
+        source              --start--delta--delta--end--|
+        only(TextDelta)     ---------delta--delta-------|
+
+    >>> from rxllm import Fake, TextDelta, stream_generate
+    >>> list(stream_generate(Fake("Hi"), "Hello").pipe(only(TextDelta)))
+    [TextDelta(delta='Hi', id=None)]
+    """
+
+    def operator(source: Observable[Any]) -> Stream[E]:
+        def subscribe(observer: abc.ObserverBase[E], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
+            def on_next(item: Any) -> None:
+                if isinstance(item, types):
+                    observer.on_next(item)
+
+            return source.subscribe(on_next, observer.on_error, observer.on_completed, scheduler=scheduler)
+
+        return Stream(subscribe)
+
+    return operator

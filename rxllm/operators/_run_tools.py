@@ -1,0 +1,185 @@
+"""Run the tools that a response asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any, Literal
+
+from reactivex import Observable, abc
+from reactivex.disposable import CompositeDisposable, SerialDisposable
+
+from rxllm.collector import StreamCollector
+from rxllm.events import ErrorEvent, Event, StepCompleted, ToolApprovalRequested
+from rxllm.operators._bounded import Bounded
+from rxllm.operators._tools.execution import execution
+from rxllm.operators._tools.outcome import is_halting
+from rxllm.operators._tools.settings import Approve, Encoder, Executor, OnToolError, ToolSettings
+from rxllm.runtime import Stream, clock, conclude
+from rxllm.values import EngineError, Thread, Tool, ToolCall
+
+
+def run_tools(
+    tools: Iterable[Tool] = (),
+    *,
+    thread: Thread | None = None,
+    mode: Literal["auto", "manual"] = "auto",
+    context: Mapping[str, Any] | None = None,
+    on_tool_error: OnToolError = "continue",
+    tool_timeout: float | None = 30.0,
+    max_concurrency: int | None = None,
+    executor: Executor | None = None,
+    encoder: Encoder | None = None,
+    approve: Approve | None = None,
+) -> Callable[[Observable[Event]], Stream[Event]]:
+    """Pass the events of a response on; then run the tools it calls, all at once, and end with a ``StepCompleted``.
+
+    ::
+
+        source          --start--call--end--|
+        run_tools()     --start--call--end--started--completed--encoded--(step)|
+
+    >>> from rxllm import Fake, ToolCall, stream_generate, tool
+    >>> @tool
+    ... def double(x: int) -> int: return 2 * x
+    >>> events = stream_generate(Fake(ToolCall("c1", "double", {"x": 21})), "Double 21").pipe(run_tools([double]))
+    >>> events.run().result.tool_results
+    (Message('tool', '42'),)
+
+    `thread` is what the response answers; the step's thread is that, the answer and the results, in the order of the
+    calls. With ``mode="manual"``, and for ``manual`` tools, nothing runs and the calls are left to the caller.
+    `tool_timeout` is in seconds and counts per tool. A tool that fails does not end the stream: `on_tool_error` is
+    ``"continue"`` (the model is told), ``"halt"``, or a function of the call and the `ToolError` that returns a
+    replacement or ``halt(...)``. Halts are emitted once all siblings have finished, in the order of the calls. A call
+    of a tool that does not exist runs none of them and is an ``ErrorEvent`` with ``EngineError("unknown_tool")``.
+
+    Raises ``ValidationError("invalid_option")`` for options that make no sense.
+    """
+    settings = ToolSettings(
+        tools=tuple(tools),
+        mode=mode,
+        context=context or {},
+        on_tool_error=on_tool_error,
+        tool_timeout=tool_timeout,
+        max_concurrency=max_concurrency,
+        executor=executor,
+        encoder=encoder,
+        approve=approve,
+    )
+    return run_with(settings, thread)
+
+
+def run_with(settings: ToolSettings, thread: Thread | None) -> Callable[[Observable[Event]], Stream[Event]]:
+    """`run_tools` with its options as a value."""
+
+    def operator(source: Observable[Event]) -> Stream[Event]:
+        def subscribe(
+            observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None
+        ) -> abc.DisposableBase:
+            return _Step(settings, thread or Thread(), observer, scheduler).start(source)
+
+        return Stream(subscribe)
+
+    return operator
+
+
+class _Step:
+    """One subscription: the source's events, then the tools', then the end."""
+
+    def __init__(
+        self,
+        settings: ToolSettings,
+        thread: Thread,
+        observer: abc.ObserverBase[Event],
+        scheduler: abc.SchedulerBase | None,
+    ) -> None:
+        self._settings = settings
+        self._observer = observer
+        self._scheduler = scheduler
+        self._state = StreamCollector(thread)
+        self._tools = SerialDisposable()
+        self._halts: dict[int, Event] = {}
+        self._metadata: dict[str, Any] = {}
+
+    def start(self, source: Observable[Event]) -> abc.DisposableBase:
+        subscription = source.subscribe(self._emit, self._observer.on_error, self._answered, scheduler=self._scheduler)
+        return CompositeDisposable(subscription, self._tools)
+
+    def _emit(self, event: Event) -> None:
+        try:
+            self._state = self._state.apply_event(event)
+        except Exception as error:  # a raw usage with unknown keys
+            self._observer.on_error(error)
+            return
+        self._observer.on_next(event)
+
+    def _answered(self) -> None:
+        response = self._state.to_response()
+        calls = response.tool_calls if response.finish_reason == "tool_calls" else ()
+        if not calls:
+            self._complete()
+        elif self._settings.mode == "manual":
+            self._metadata["mode"] = "manual"
+            self._complete()
+        elif unknown := [call for call in calls if self._settings.tool(call.name) is None]:
+            self._tell(ErrorEvent(self._unknown(unknown)))
+            self._complete()
+        else:
+            # One hop to the call's own loop: from here on everything happens there, whatever thread the source ended
+            # on.
+            self._tools.disposable = clock(self._scheduler).schedule(self._run, calls)
+
+    def _run(self, scheduler: abc.SchedulerBase, calls: tuple[ToolCall, ...] | None) -> abc.DisposableBase:
+        mine, left = self._partition(calls or ())
+        executions = (execution(tool, call, self._settings) for tool, call in mine)
+        running = Bounded(
+            executions, self._settings.concurrency(len(mine)), self._receive, lambda index, error: None, self._finish
+        )
+        for name, kept in left.items():
+            if kept:
+                self._metadata[name] = kept
+        for call in left["approval_tool_calls"]:
+            self._tell(ToolApprovalRequested(call.id, call.name, call.arguments))
+        running.start(self._scheduler)
+        return running
+
+    def _partition(
+        self, calls: tuple[ToolCall, ...]
+    ) -> tuple[list[tuple[Tool, ToolCall]], dict[str, tuple[ToolCall, ...]]]:
+        """The calls to run, each with its tool, and those that are left to the caller."""
+        known = [(tool, call) for call in calls if (tool := self._settings.tool(call.name)) is not None]
+        manual = [call for tool, call in known if tool.manual]
+        waiting = [call for tool, call in known if tool.approval and not tool.manual and self._settings.approve is None]
+        left = [*manual, *waiting]
+        mine = [(tool, call) for tool, call in known if call not in left]
+        return mine, {"manual_tool_calls": tuple(manual), "approval_tool_calls": tuple(waiting)}
+
+    def _receive(self, index: int, event: Event) -> None:
+        if is_halting(event):
+            self._halts[index] = event
+        else:
+            self._tell(event)
+
+    def _tell(self, event: Event) -> None:
+        # The source has ended: nobody above would deliver a subscriber's exception.
+        try:
+            self._emit(event)
+        except Exception as error:
+            self._observer.on_error(error)
+
+    def _finish(self) -> None:
+        for index in sorted(self._halts):
+            self._tell(self._halts[index])
+        self._complete()
+
+    def _complete(self) -> None:
+        result = self._state.to_step_result()
+        if self._metadata:
+            result = replace(result, metadata={**result.metadata, **self._metadata})
+        conclude(self._observer, (StepCompleted(result),))
+
+    def _unknown(self, calls: list[ToolCall]) -> EngineError:
+        names = ", ".join(repr(call.name) for call in calls)
+        known = ", ".join(repr(tool.name) for tool in self._settings.tools) or "none"
+        message = f"the model called {names}, and there is no such tool; the tools are: {known}"
+        return EngineError("unknown_tool", message, metadata={"tool_name": calls[0].name})

@@ -1,0 +1,32 @@
+"""The fold, state by state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from reactivex import Observable
+
+from rxllm.collector import StreamCollector
+from rxllm.events import Event
+from rxllm.runtime import Stream
+from rxllm.values import Thread
+
+
+def scan_collect(thread: Thread | None = None) -> Callable[[Observable[Event]], Stream[StreamCollector]]:
+    """The collector's state after each event: immutable, and cheap to keep.
+
+    ::
+
+        source             --H-----i-----end--|
+        scan_collect()     --"H"---"Hi"--"Hi"-|        (current_text)
+
+    >>> from rxllm import Fake, stream_generate
+    >>> states = stream_generate(Fake(["H", "i"]), "Hello").pipe(scan_collect())
+    >>> [state.current_text for state in states]
+    ['', 'H', 'Hi', 'Hi', 'Hi']
+    """
+
+    def operator(source: Observable[Event]) -> Stream[StreamCollector]:
+        return Stream.of(source.scan(StreamCollector.apply_event, StreamCollector(thread)))
+
+    return operator

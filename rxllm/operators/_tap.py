@@ -1,0 +1,53 @@
+"""Look at what passes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar, overload
+
+from reactivex import Observable, abc
+
+from rxllm.runtime import Stream
+
+T = TypeVar("T")
+E = TypeVar("E")
+
+
+@overload
+def tap(fn: Callable[[E], object], type: type[E], /, *types: type[E]) -> Callable[[Observable[T]], Stream[T]]: ...
+@overload
+def tap(fn: Callable[[T], object], /) -> Callable[[Observable[T]], Stream[T]]: ...
+def tap(fn: Callable[[Any], object], /, *types: type[Any]) -> Callable[[Observable[Any]], Stream[Any]]:
+    """Call ``fn(item)`` for every item that passes, or for those of `types`.
+
+    ::
+
+        source         --a--b--c--|
+        tap(print)       a  b  c        (printed)
+                       --a--b--c--|
+
+    >>> from rxllm import Fake, TextDelta, stream_generate
+    >>> _ = stream_generate(Fake("Hi"), "Hello").pipe(tap(lambda event: print(event.delta), TextDelta)).run()
+    Hi
+
+    An exception of `fn` ends the stream with it.
+    """
+
+    def operator(source: Observable[Any]) -> Stream[Any]:
+        def subscribe(
+            observer: abc.ObserverBase[Any], scheduler: abc.SchedulerBase | None = None
+        ) -> abc.DisposableBase:
+            def on_next(item: Any) -> None:
+                if not types or isinstance(item, types):
+                    try:
+                        fn(item)
+                    except Exception as error:
+                        observer.on_error(error)
+                        return
+                observer.on_next(item)
+
+            return source.subscribe(on_next, observer.on_error, observer.on_completed, scheduler=scheduler)
+
+        return Stream(subscribe)
+
+    return operator

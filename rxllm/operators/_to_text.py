@@ -1,0 +1,33 @@
+"""The whole text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from reactivex import Observable
+
+from rxllm.collector import StreamCollector
+from rxllm.events import Event
+from rxllm.operators._fold import fold
+from rxllm.runtime import Stream
+
+
+def to_text() -> Callable[[Observable[Event]], Stream[str]]:
+    """The text of the response, or of a chat's final one. A stream that failed gives ``on_error`` instead.
+
+    ::
+
+        source        --start--H--i--end--|
+        to_text()     --------------------("Hi")|
+
+    >>> from rxllm import Fake, stream_generate
+    >>> stream_generate(Fake(["H", "i"]), "Hello").pipe(to_text()).run()
+    'Hi'
+    """
+    return fold(_text)
+
+
+def _text(state: StreamCollector) -> str:
+    if state.chat_result is not None:
+        return state.chat_result.raise_for_error().output_text
+    return state.to_response().raise_for_error().output_text

@@ -1,0 +1,1 @@
+"""How tools run. Not operators."""

@@ -1,0 +1,210 @@
+"""One call of one tool, as a stream of events.
+
+==============================  ==============================================================================
+the handler is                  it runs
+==============================  ==============================================================================
+an ``async def``                on the call's loop; cancelled on timeout and dispose
+a plain function                in a daemon thread, with the context copied; left behind on timeout and dispose,
+                                its result dropped and ``ToolContext.cancelled`` set
+under virtual time              at once and in place, if it is a plain function; a test has no loop for others
+==============================  ==============================================================================
+
+What it returns may again be awaitable, an Observable or an asynchronous generator; of those each item is a
+``ToolProgress``, and the last is the result.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterator, Callable
+from typing import Any, cast
+
+from reactivex import Observable, abc
+from reactivex.disposable import CompositeDisposable, SerialDisposable, SingleAssignmentDisposable
+from reactivex.scheduler import VirtualTimeScheduler
+
+from rxllm.events import Event, ToolApprovalRequested, ToolExecutionStarted, ToolProgress
+from rxllm.operators._tools.outcome import failed, returned
+from rxllm.operators._tools.settings import ToolSettings
+from rxllm.runtime import Pump, Stream, call_loop, clock, from_async_iter, in_thread, pumped, running_loop
+from rxllm.values import Tool, ToolCall, ToolContext, ToolError
+
+
+def execution(tool: Tool, call: ToolCall, settings: ToolSettings) -> Stream[Event]:
+    """``ToolExecutionStarted``, progress, ``ToolExecutionCompleted`` and the outcome of `call`; it never fails
+    itself.
+    """
+
+    def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
+        run = _Execution(tool, call, settings, observer, scheduler)
+        run.start()
+        return run
+
+    return Stream(subscribe)
+
+
+class _Execution(abc.DisposableBase):
+    def __init__(
+        self,
+        tool: Tool,
+        call: ToolCall,
+        settings: ToolSettings,
+        observer: abc.ObserverBase[Event],
+        scheduler: abc.SchedulerBase | None,
+    ) -> None:
+        self._tool = tool
+        self._call = call
+        self._settings = settings
+        self._observer = observer
+        self._scheduler = scheduler
+        self._running = SerialDisposable()
+        self._timer = SerialDisposable()
+        self._all = CompositeDisposable(self._running, self._timer)
+        self._loop = None if isinstance(scheduler, VirtualTimeScheduler) else call_loop()
+        self._ended = False
+        self._context = ToolContext(
+            tool_call=call,
+            context=settings.context,
+            session_id=settings.session_id,
+            request_id=settings.request_id,
+            engine=settings.engine,
+            progress=self._progress,
+        )
+
+    def start(self) -> None:
+        if self._tool.approval and self._settings.approve is not None:
+            self._ask(self._settings.approve)
+        else:
+            self._execute()
+
+    def dispose(self) -> None:
+        self._ended = True
+        self._context.cancelled.set()
+        self._all.dispose()
+
+    def _ask(self, approve: Callable[[ToolCall], Any]) -> None:
+        self._observer.on_next(ToolApprovalRequested(self._call.id, self._call.name, self._call.arguments))
+        self._resolve(lambda: approve(self._call), self._answered, lambda item: None)
+
+    def _answered(self, answer: Any) -> None:
+        if answer is True:
+            self._execute()
+            return
+        because = answer if isinstance(answer, str) else "it was not approved"
+        self._finish(failed(self._error("denied", f"the call was denied: {because}"), self._call, self._settings))
+
+    def _execute(self) -> None:
+        self._observer.on_next(ToolExecutionStarted(self._call.id, self._call.name, self._call.arguments))
+        if self._ended:
+            return
+        self._arm()
+        try:
+            handler = self._settings.bind(self._tool, self._call, self._context)
+        except ToolError as error:
+            self._fail(error)
+            return
+        self._resolve(handler, self._return, self._progress)
+
+    def _arm(self) -> None:
+        seconds = self._settings.tool_timeout
+        if seconds is not None:
+            self._timer.disposable = clock(self._scheduler).schedule_relative(seconds, self._time_out)
+
+    def _time_out(self, scheduler: abc.SchedulerBase, state: Any) -> None:
+        self._context.cancelled.set()
+        message = f"the tool {self._tool.name!r} did not finish within {self._settings.tool_timeout} s (tool_timeout)"
+        self._fail(self._error("timeout", message))
+
+    def _resolve(self, fn: Callable[[], Any], done: Callable[[Any], None], each: Callable[[Any], None]) -> None:
+        """Call `fn` and go on with its result, at once or later; `each` sees the items of a stream."""
+        if self._loop is not None:
+            called: Stream[Any] = pumped(lambda pump: _called(pump, fn, self._tool))
+            self._listen(called, lambda result: self._unwrap(result, done, each))
+            return
+        try:
+            result = self._in_place(fn)
+        except Exception as error:
+            self._fail(error)
+        else:
+            self._unwrap(result, done, each)
+
+    def _unwrap(self, result: Any, done: Callable[[Any], None], each: Callable[[Any], None]) -> None:
+        if isinstance(result, Observable):
+            items = cast(Observable[Any], result)
+        elif hasattr(result, "__aiter__"):
+            items = from_async_iter(lambda: cast(AsyncIterator[Any], result))
+        else:
+            done(result)
+            return
+        self._listen(items, done, each)
+
+    def _listen(
+        self,
+        source: Observable[Any],
+        done: Callable[[Any], None],
+        each: Callable[[Any], None] = lambda item: None,
+    ) -> None:
+        last: Any = None
+        subscription = self._running.disposable = SingleAssignmentDisposable()
+
+        def on_next(item: Any) -> None:
+            nonlocal last
+            last = item
+            each(item)
+
+        subscription.disposable = source.subscribe(on_next, self._fail, lambda: done(last), scheduler=self._scheduler)
+
+    def _in_place(self, fn: Callable[[], Any]) -> Any:
+        if inspect.iscoroutinefunction(self._tool.handler) or inspect.isasyncgenfunction(self._tool.handler):
+            message = "an async tool needs an event loop; under virtual time use a plain function or an Observable"
+            raise self._error("handler_raised", message)
+        return fn()
+
+    def _return(self, result: Any) -> None:
+        self._finish(returned(result, self._call, self._settings))
+
+    def _fail(self, error: Exception) -> None:
+        self._finish(failed(self._as_tool_error(error), self._call, self._settings))
+
+    def _finish(self, events: list[Event]) -> None:
+        if self._ended:
+            return
+        self._ended = True
+        for event in events:
+            self._observer.on_next(event)
+        self._observer.on_completed()
+
+    def _progress(self, data: Any) -> None:
+        event = ToolProgress(self._call.id, self._call.name, data)
+        if self._loop is None or running_loop() is self._loop:
+            self._report(event)
+        elif not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._report, event)
+
+    def _report(self, event: Event) -> None:
+        if not self._ended:
+            self._observer.on_next(event)
+
+    def _as_tool_error(self, error: Exception) -> ToolError:
+        if isinstance(error, ToolError):
+            return error
+        message = f"{type(error).__name__}: {error}"
+        made = self._error("handler_raised", message)
+        made.__cause__ = error
+        return made
+
+    def _error(self, reason: str, message: str) -> ToolError:
+        return ToolError(reason, message, tool_name=self._tool.name, tool_call_id=self._call.id)
+
+
+async def _called(pump: Pump[Any], fn: Callable[[], Any], tool: Tool) -> None:
+    try:
+        is_async = inspect.iscoroutinefunction(tool.handler) or inspect.isasyncgenfunction(tool.handler)
+        result = fn() if is_async else await in_thread(fn)
+        if inspect.isawaitable(result):
+            result = await result
+    except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:
+        raise ToolError(
+            "handler_exit", f"the tool {tool.name!r} tried to end the process", tool_name=tool.name
+        ) from error
+    pump.emit((result,))

@@ -1,0 +1,60 @@
+"""From what a tool returned, or how it failed, to the events that say so."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rxllm.collector import AWAITING_USER
+from rxllm.events import AskUserRequested, Event, ToolExecutionCompleted, ToolHalt, ToolResultEncoded
+from rxllm.operators._tools.settings import RESERVED_HALTS, ToolSettings
+from rxllm.values import Halt, ToolCall, ToolError
+
+
+def returned(result: Any, call: ToolCall, settings: ToolSettings) -> list[Event]:
+    """The events of a tool that has returned `result`."""
+    try:
+        outcome = _outcome(result, call, settings)
+    except ToolError as error:
+        return failed(error, call, settings)
+    return [ToolExecutionCompleted(call.id, call.name, _shown(result)), outcome]
+
+
+def failed(error: ToolError, call: ToolCall, settings: ToolSettings) -> list[Event]:
+    """The events of a tool that has failed, by the policy ``on_tool_error``."""
+    completed = ToolExecutionCompleted(call.id, call.name, error=error)
+    content = settings.encode_error(error, call)
+    match settings.on_tool_error:
+        case "continue":
+            return [completed, ToolResultEncoded(call.id, content)]
+        case "halt":
+            return [completed, ToolHalt(call.id, "tool_error", content=content)]
+        case policy:
+            try:
+                return [completed, _outcome(policy(call, error), call, settings)]
+            except Exception as raised:
+                said = {"type": type(raised).__name__, "message": str(raised)}
+                halt = ToolHalt(call.id, "tool_error", content=content, metadata={"on_tool_error_exception": said})
+                return [completed, halt]
+
+
+def is_halting(event: Event) -> bool:
+    """Whether `event` ends the chat once the siblings have finished."""
+    return isinstance(event, ToolHalt | AskUserRequested)
+
+
+def _outcome(result: Any, call: ToolCall, settings: ToolSettings) -> Event:
+    if not isinstance(result, Halt):
+        return ToolResultEncoded(call.id, settings.encode(result, call))
+    if result.question is not None:
+        return AskUserRequested(call.id, call.name, result.question, dict(result.opts))
+    if result.reason in RESERVED_HALTS:
+        message = f"a tool cannot halt with {result.reason!r}: the chat itself halts with that"
+        metadata = {"reserved_halt_reason": result.reason}
+        raise ToolError("invalid_return", message, tool_name=call.name, tool_call_id=call.id, metadata=metadata)
+    return ToolHalt(call.id, result.reason, result.result, settings.encode(result.result, call))
+
+
+def _shown(result: Any) -> Any:
+    if not isinstance(result, Halt):
+        return result
+    return AWAITING_USER if result.question is not None else result.result

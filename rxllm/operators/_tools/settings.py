@@ -1,0 +1,110 @@
+"""What decides how tools run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import msgspec
+
+from rxllm.values import Tool, ToolCall, ToolContext, ToolError, ValidationError
+
+Executor = Callable[[Tool, Mapping[str, Any], ToolContext], Any]
+Encoder = Callable[[Any], str]
+OnToolError = Literal["continue", "halt"] | Callable[[ToolCall, ToolError], Any]
+Approve = Callable[[ToolCall], Any]
+
+RESERVED_HALTS = frozenset(
+    {
+        "ask_user",
+        "max_turns",
+        "halt_when",
+        "tool_error",
+        "cancelled",
+        "completed",
+        "error",
+        "manual_tool_calls",
+        "approval",
+    }
+)
+"""The reasons a tool cannot halt with, because the chat itself does."""
+
+
+@dataclass(frozen=True)
+class ToolSettings:
+    """The settings of one ``run_tools``; `tool_timeout` in seconds, None for none.
+
+    Raises ``ValidationError("invalid_option")`` for values that make no sense.
+    """
+
+    tools: tuple[Tool, ...] = ()
+    mode: Literal["auto", "manual"] = "auto"
+    context: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    on_tool_error: OnToolError = "continue"
+    tool_timeout: float | None = 30.0
+    max_concurrency: int | None = None
+    executor: Executor | None = None
+    encoder: Encoder | None = None
+    approve: Approve | None = None
+    session_id: str | None = None
+    request_id: str | None = None
+    engine: Any = None
+
+    def __post_init__(self) -> None:
+        checks = {
+            "mode": self.mode in ("auto", "manual"),
+            "on_tool_error": self.on_tool_error in ("continue", "halt") or callable(self.on_tool_error),
+            "tool_timeout": self.tool_timeout is None or self.tool_timeout > 0,
+            "max_concurrency": self.max_concurrency is None or self.max_concurrency >= 1,
+            "tools": len({tool.name for tool in self.tools}) == len(self.tools),
+        }
+        wrong = [((name,), f"cannot be {getattr(self, name)!r}") for name, fine in checks.items() if not fine]
+        if wrong:
+            raise ValidationError("invalid_option", errors=wrong)
+
+    def tool(self, name: str) -> Tool | None:
+        return next((tool for tool in self.tools if tool.name == name), None)
+
+    def concurrency(self, calls: int) -> int:
+        """How many of `calls` run at once: the option, else twice the processors."""
+        return self.max_concurrency or max(1, min(calls, 2 * (os.cpu_count() or 1)))
+
+    def bind(self, tool: Tool, call: ToolCall, context: ToolContext) -> Callable[[], Any]:
+        """The call, ready to be made. Raises ``ToolError`` where it cannot be."""
+        if "error" in call.metadata:
+            message = f"the arguments are not a JSON object: {call.raw_arguments!r}"
+            raise ToolError("invalid_arguments", message, tool_name=tool.name, tool_call_id=call.id)
+        if self.executor is not None:
+            executor = self.executor
+            return lambda: executor(tool, call.arguments, context)
+        return tool.bind(call.arguments, context)
+
+    def encode(self, result: Any, call: ToolCall) -> str:
+        """What the model is told of `result`. Raises ``ToolError("encoding_failed")``."""
+        try:
+            return (self.encoder or encode_result)(result)
+        except Exception as error:
+            message = f"the result cannot be told to the model: {type(error).__name__}: {error}"
+            made = ToolError("encoding_failed", message, tool_name=call.name, tool_call_id=call.id)
+            raise made from error
+
+    def encode_error(self, error: ToolError, call: ToolCall) -> str:
+        """What the model is told of a failure: one line, no internals."""
+        cause = error.__cause__ if error.reason == "handler_raised" else None
+        lines = str(cause).strip().splitlines() if cause is not None else [error.message]
+        said = f"{type(cause).__name__}: {lines[0] if lines else ''}".rstrip(": ") if cause is not None else lines[0]
+        try:
+            return self.encode({"error": said}, call)
+        except ToolError:
+            return encode_result({"error": said})
+
+
+def encode_result(result: Any) -> str:
+    """Text as it is, anything else as JSON.
+
+    >>> encode_result("42"), encode_result({"x": [1, None]})
+    ('42', '{"x":[1,null]}')
+    """
+    return result if isinstance(result, str) else msgspec.json.encode(result).decode()

@@ -1,0 +1,39 @@
+"""What the stream has cost so far."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from reactivex import Observable
+
+from rxllm.events import Event, StepCompleted, UsageUpdated
+from rxllm.operators._pick import pick
+from rxllm.runtime import Stream
+from rxllm.values import Usage
+
+
+def usage() -> Callable[[Observable[Event]], Stream[Usage]]:
+    """The running total over all steps, each time that it changes. An ``ErrorEvent`` becomes ``on_error``.
+
+    ::
+
+        source      --start--3--5--step--start--4--step--|        (usage 3, then 5; 4 in the second step)
+        usage()     ---------3--5---------------9--------|
+
+    >>> from rxllm import Fake, Usage, stream_generate
+    >>> list(stream_generate(Fake(["Hi", Usage(3, 1)]), "Hello").pipe(usage()))
+    [Usage(input_tokens=3, output_tokens=1)]
+    """
+    return pick(_Total)
+
+
+class _Total:
+    def __init__(self) -> None:
+        self._before = Usage()
+
+    def __call__(self, event: Event) -> Iterable[Usage]:
+        if isinstance(event, UsageUpdated):
+            return (self._before + event.usage,)
+        if isinstance(event, StepCompleted):
+            self._before += event.response.usage
+        return ()

@@ -1,0 +1,105 @@
+"""One call of a model: the part that every pipeline begins with."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from reactivex import Observable, abc
+
+from rxllm import operators as ops
+from rxllm import validate
+from rxllm.adapters import as_adapter
+from rxllm.engine import Engine, as_engine
+from rxllm.events import Event
+from rxllm.operators._tools.settings import ToolSettings
+from rxllm.pipelines._options import checked
+from rxllm.pipelines._request import merged, refuse_unanswered
+from rxllm.runtime import Retry, Stream, policy, retrying
+from rxllm.values import Call, Request, Thread
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Setup:
+    """An engine and a call's options, checked. `asked` are the call's own, `opts` those over the engine's params."""
+
+    engine: Engine
+    opts: Mapping[str, Any]
+    asked: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, engine: Any, options: type[Any], given: Mapping[str, Any]) -> Setup:
+        made = as_engine(engine)
+        return cls(made, checked(options, made, given), given)
+
+    def model_events(self, request: Request, request_id: str | None = None) -> Stream[Event]:
+        """The adapter's events: retried, through the engine's operators, seen by ``on_event``."""
+
+        def make() -> Observable[Event]:
+            asked = merged(self.engine, request, self.opts, self.asked)
+            validate.request(asked)
+            refuse_unanswered(Thread(asked.messages))
+            adapter = as_adapter(self.engine.adapter)
+            call = self._call(request_id or self.request_id())
+            events = retrying(lambda: adapter.stream(asked, call), policy(self._retry))
+            events = events.pipe(*self.engine.operators) if self.engine.operators else events
+            return events.pipe(ops.tap(self.opts["on_event"])) if "on_event" in self.opts else events
+
+        return deferred(make)
+
+    def presented(self, events: Stream[Event]) -> Stream[Event]:
+        """What the subscriber asked to see of `events`."""
+        return events.pipe(
+            ops.include_raw_chunks(self.opts.get("include_raw_chunks", False)),
+            ops.filter_deltas(
+                text=self.opts.get("emit_text_deltas", True),
+                tool=self.opts.get("emit_tool_deltas", True),
+                thinking=self.opts.get("emit_thinking", True),
+            ),
+        )
+
+    def tool_settings(self, request_id: str) -> ToolSettings:
+        """How ``run_tools`` runs this call's tools."""
+        opts, engine = self.opts, self.engine
+        named = ("mode", "on_tool_error", "tool_timeout", "max_concurrency", "approve")
+        return ToolSettings(
+            tools=merged(engine, Request(), opts, self.asked).tools,
+            context={**engine.context, **opts.get("context", {})},
+            executor=opts.get("tool_executor", engine.tool_executor),
+            encoder=opts.get("tool_result_encoder", engine.tool_result_encoder),
+            session_id=opts.get("session_id"),
+            request_id=request_id,
+            engine=engine,
+            **{name: opts[name] for name in named if name in opts},
+        )
+
+    def request_id(self) -> str:
+        """The option, else a new one: 22 characters that are safe in a URL."""
+        return self.opts.get("request_id") or secrets.token_urlsafe(16)
+
+    @property
+    def _retry(self) -> Retry:
+        return self.opts.get("retry", self.engine.retry)
+
+    def _call(self, request_id: str) -> Call:
+        return Call(
+            request_id=request_id,
+            api_key=self.opts.get("api_key"),
+            timeout=self.opts.get("timeout"),
+            raw=self.opts.get("include_raw_chunks", False),
+            metadata=self.opts.get("metadata", {}),
+            observers=self.engine.observers,
+        )
+
+
+def deferred(make: Callable[[], Observable[T]]) -> Stream[T]:
+    """A Stream made anew for each subscription; what `make` raises goes to ``on_error``."""
+
+    def subscribe(observer: abc.ObserverBase[T], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
+        return make().subscribe(observer, scheduler=scheduler)
+
+    return Stream(subscribe)

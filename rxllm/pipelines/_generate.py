@@ -1,0 +1,123 @@
+"""One request, one response."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Unpack
+
+from reactivex import Observable, abc
+
+from rxllm import operators as ops
+from rxllm.engine import Engine
+from rxllm.events import Event
+from rxllm.operators._bounded import Bounded
+from rxllm.pipelines._call import Setup
+from rxllm.pipelines._options import GenerateOptions
+from rxllm.pipelines._request import Input, as_request
+from rxllm.runtime import Stream
+from rxllm.values import LLMError, Request, Response, StreamError, ValidationError
+
+
+def stream_generate(
+    engine: Engine | str | Any, request: Input | Request, **opts: Unpack[GenerateOptions]
+) -> Stream[Event]:
+    """The events of one response, as the adapter makes them. Each subscription asks the model anew.
+
+    >>> from rxllm import Fake, operators as ops
+    >>> list(stream_generate(Fake("Hello"), "Hi").pipe(ops.text()))
+    ['Hello']
+
+    `engine` is an `Engine`, an adapter, or ``"provider:model"``; `request` a text, messages, a `Thread` or a `Request`.
+    Unknown and senseless options raise at once (`EngineError`, `ValidationError`); all else goes to ``on_error``, or,
+    once there was an event, is an ``ErrorEvent``.
+    """
+    setup = Setup.of(engine, GenerateOptions, opts)
+    return setup.presented(setup.model_events(as_request(request)))
+
+
+def generate(
+    engine: Engine | str | Any, request: Input | Request, **opts: Unpack[GenerateOptions]
+) -> Stream[Response[Any]]:
+    """One response: the fold of `stream_generate`.
+
+    >>> from rxllm import Fake
+    >>> generate(Fake("Hello"), "Hi").run()
+    Response('Hello', stop, 0 tokens)
+    """
+    return Setup.of(engine, GenerateOptions, opts).model_events(as_request(request)).pipe(ops.to_response())
+
+
+def generate_many(
+    engine: Engine | str | Any,
+    requests: Iterable[Input | Request],
+    *,
+    concurrency: int = 8,
+    ordered: bool = True,
+    **opts: Unpack[GenerateOptions],
+) -> Stream[Response[Any]]:
+    """The responses to many requests, `concurrency` of them at a time, in the requests' order or as they finish.
+
+    >>> from rxllm import Fake
+    >>> shout = Fake(lambda request: request.messages[-1].text.upper())
+    >>> [response.output_text for response in generate_many(shout, ["a", "b"])]
+    ['A', 'B']
+
+    A request that fails is a Response with its `error`; the others go on.
+    """
+    if concurrency < 1:
+        raise ValidationError("invalid_option", errors=[(("concurrency",), f"must be at least 1, not {concurrency}")])
+    setup = Setup.of(engine, GenerateOptions, opts)
+
+    def subscribe(
+        observer: abc.ObserverBase[Response[Any]], scheduler: abc.SchedulerBase | None = None
+    ) -> abc.DisposableBase:
+        sources = (_answer(setup, request) for request in requests)
+        return _Many(sources, concurrency, ordered, observer).start(scheduler)
+
+    return Stream(subscribe)
+
+
+def _answer(setup: Setup, request: Any) -> Observable[Response[Any]]:
+    return setup.model_events(as_request(request)).pipe(ops.to_response())
+
+
+class _Many:
+    """Emits each response at once, or when those before it have been emitted."""
+
+    def __init__(
+        self,
+        sources: Iterable[Observable[Response[Any]]],
+        concurrency: int,
+        ordered: bool,
+        observer: abc.ObserverBase[Response[Any]],
+    ) -> None:
+        self._observer = observer
+        self._ordered = ordered
+        self._waiting: dict[int, Response[Any]] = {}
+        self._next = 0
+        self._running = Bounded(sources, concurrency, self._receive, self._end, observer.on_completed)
+
+    def start(self, scheduler: abc.SchedulerBase | None) -> abc.DisposableBase:
+        self._running.start(scheduler)
+        return self._running
+
+    def _receive(self, index: int, response: Response[Any]) -> None:
+        if not self._ordered:
+            self._observer.on_next(response)
+            return
+        self._waiting[index] = response
+        while self._next in self._waiting:
+            self._observer.on_next(self._waiting.pop(self._next))
+            self._next += 1
+
+    def _end(self, index: int, error: Exception | None) -> None:
+        if error is not None:
+            self._receive(index, Response(finish_reason="error", error=_typed(error)))
+
+
+def _typed(error: Exception) -> LLMError:
+    if isinstance(error, LLMError):
+        return error
+    made = StreamError("unknown", f"{type(error).__name__}: {error}")
+    made.__cause__ = error
+    return made

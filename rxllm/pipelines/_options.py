@@ -1,0 +1,171 @@
+"""The options of the facade: a closed set, checked when a call is made.
+
+Precedence, for each: the call's option, the request's field, the engine's, the default.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, TypedDict, cast
+
+from rxllm.engine import Engine
+from rxllm.events import Event
+from rxllm.operators._tools.settings import Approve, Encoder, Executor, OnToolError
+from rxllm.runtime import Retry, RetryPolicy
+from rxllm.values import EngineError, StepResult, Tool, ValidationError
+
+MAX_TURNS = 8
+
+
+class GenerateOptions(TypedDict, total=False):
+    """What a request can be made with, how the call is made, and what of it is shown. `timeout` in seconds."""
+
+    model: str
+    tools: Sequence[Tool]
+    tool_choice: str | Mapping[str, Any]
+    temperature: float
+    max_tokens: int
+    stop: Sequence[str]
+    seed: int
+    reasoning_effort: str
+    response_format: str | Mapping[str, Any]
+    options: Mapping[str, Any]
+    metadata: Mapping[str, Any]
+    context: Mapping[str, Any]
+    api_key: str
+    session_id: str
+    request_id: str
+    retry: Retry
+    timeout: float
+    emit_text_deltas: bool
+    emit_tool_deltas: bool
+    emit_thinking: bool
+    include_raw_chunks: bool
+    on_event: Callable[[Event], object]
+
+
+class StepOptions(GenerateOptions, total=False):
+    """And how tools are run, see ``operators.run_tools``."""
+
+    mode: Literal["auto", "manual"]
+    on_tool_error: OnToolError
+    tool_timeout: float | None
+    max_concurrency: int | None
+    tool_executor: Executor
+    tool_result_encoder: Encoder
+    approve: Approve
+
+
+class ChatOptions(StepOptions, total=False):
+    """And when the chat ends: after `max_turns` steps (8, or ``RXLLM_MAX_TURNS``), or when ``halt_when(step)`` says
+    so.
+    """
+
+    max_turns: int
+    halt_when: Callable[[StepResult], bool]
+
+
+def checked(options: type[Any], engine: Engine, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The engine's params overlaid by what was `given`.
+
+    Raises ``EngineError("unknown_option")`` for a name outside `options`, and ``ValidationError("invalid_option")``
+    for wrong types and for values that make no sense.
+    """
+    _refuse_unknown(options, given)
+    known = _names(options)
+    merged = {name: held for name, held in engine.params.items() if name in known or name not in _names(ChatOptions)}
+    merged |= given
+    _refuse_unknown(options, merged)
+    wrong = [((name,), why) for name, held in merged.items() if (why := _fault(name, held)) is not None]
+    if wrong:
+        raise ValidationError("invalid_option", errors=wrong)
+    return merged
+
+
+def max_turns(opts: Mapping[str, Any]) -> int:
+    """The option, else ``RXLLM_MAX_TURNS``, else 8."""
+    found = opts.get("max_turns") or os.environ.get("RXLLM_MAX_TURNS") or MAX_TURNS
+    try:
+        turns = int(found)
+    except ValueError:
+        turns = 0
+    if turns < 1:
+        raise ValidationError("invalid_option", errors=[(("RXLLM_MAX_TURNS",), f"must be at least 1, not {found!r}")])
+    return turns
+
+
+def _names(options: type[Any]) -> set[str]:
+    return cast(set[str], options.__optional_keys__ | options.__required_keys__)
+
+
+def _refuse_unknown(options: type[Any], given: Mapping[str, Any]) -> None:
+    unknown = sorted(given.keys() - _names(options))
+    if not unknown:
+        return
+    name = unknown[0]
+    if name in _names(ChatOptions):
+        message = (
+            f"{name!r} is no option of this call: it belongs to {'chat' if name in _CHAT_ONLY else 'step and chat'}"
+        )
+    else:
+        shown = f"options={{{name!r}: {given[name]!r}}}"
+        message = f"there is no option {name!r}; to hand it to the provider as it is, write {shown}"
+    raise EngineError("unknown_option", message)
+
+
+_CHAT_ONLY = {"max_turns", "halt_when"}
+
+
+def _fault(name: str, held: Any) -> str | None:
+    wanted, fits = _RULES.get(name, ("", None))
+    return None if fits is None or fits(held) else f"must be {wanted}, not {held!r}"
+
+
+def _is_int(held: Any) -> bool:
+    return isinstance(held, int) and not isinstance(held, bool)
+
+
+def _is_number(held: Any) -> bool:
+    return _is_int(held) or (isinstance(held, float) and math.isfinite(held))
+
+
+def _is_strings(held: Any) -> bool:
+    return isinstance(held, Sequence) and not isinstance(held, str | bytes) and all(isinstance(s, str) for s in held)  # pyright: ignore
+
+
+def _is_tools(held: Any) -> bool:
+    return isinstance(held, Sequence) and all(isinstance(tool, Tool) for tool in held)  # pyright: ignore
+
+
+_Rule = tuple[str, Callable[[Any], bool] | None]
+_STRING: _Rule = ("a non-empty string", lambda held: isinstance(held, str) and bool(held))
+_MAPPING: _Rule = ("a mapping", lambda held: isinstance(held, Mapping))
+_FLAG: _Rule = ("True or False", lambda held: isinstance(held, bool))
+_FUNCTION: _Rule = ("a function", callable)
+_COUNT: _Rule = ("a whole number of at least 1", lambda held: _is_int(held) and held >= 1)
+_SECONDS: _Rule = ("a number of seconds above 0", lambda held: _is_number(held) and held > 0)
+_TEXT_OR_MAPPING: _Rule = ("a string or a mapping", lambda held: isinstance(held, str | Mapping))
+
+_RULES: dict[str, _Rule] = {
+    **dict.fromkeys(("model", "reasoning_effort", "session_id", "request_id"), _STRING),
+    "api_key": ("a string", lambda held: isinstance(held, str)),
+    "tools": ("a sequence of tools; make them with rxllm.tool", _is_tools),
+    "tool_choice": _TEXT_OR_MAPPING,
+    "temperature": ("a number from 0 to 2", lambda held: _is_number(held) and 0 <= held <= 2),
+    "max_tokens": _COUNT,
+    "stop": ("a sequence of strings", _is_strings),
+    "seed": ("a whole number", _is_int),
+    "response_format": _TEXT_OR_MAPPING,
+    **dict.fromkeys(("options", "metadata", "context"), _MAPPING),
+    "retry": ("a RetryPolicy, True or False", lambda held: isinstance(held, RetryPolicy | bool) or held == "default"),
+    "timeout": _SECONDS,
+    **dict.fromkeys(("emit_text_deltas", "emit_tool_deltas", "emit_thinking", "include_raw_chunks"), _FLAG),
+    **dict.fromkeys(("on_event", "tool_executor", "tool_result_encoder", "approve", "halt_when"), _FUNCTION),
+    "mode": ("'auto' or 'manual'", lambda held: held in ("auto", "manual")),
+    "on_tool_error": ("'continue', 'halt' or a function", lambda held: held in ("continue", "halt") or callable(held)),
+    "tool_timeout": ("None, or " + _SECONDS[0], lambda held: held is None or (_is_number(held) and held > 0)),
+    "max_concurrency": ("None, or " + _COUNT[0], lambda held: held is None or (_is_int(held) and held >= 1)),
+    "max_turns": _COUNT,
+}

@@ -1,0 +1,82 @@
+"""From what the caller gives to the one request that an adapter sees."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any, cast
+
+from rxllm.engine import Engine, merge_tools
+from rxllm.values import EngineError, Message, Request, Thread, Tool, ValidationError, user
+
+Input = str | Message | Iterable[Message] | Thread
+"""A question, a message, messages or a thread."""
+
+_PLAIN = ("tool_choice", "temperature", "max_tokens", "seed", "reasoning_effort", "response_format")
+
+
+def as_thread(given: Any) -> Thread:
+    """`given` as a thread. Raises ``ValidationError("invalid_thread")`` for anything else than `Input`."""
+    match given:
+        case Thread():
+            return given
+        case str():
+            return Thread((user(given),))
+        case Message():
+            return Thread((given,))
+        case list() | tuple() if all(isinstance(each, Message) for each in cast(Iterable[Any], given)):
+            return Thread(tuple(cast(Iterable[Message], given)))
+        case _:
+            message = f"a conversation is a text, a message, a list of messages or a Thread, not {given!r}"
+            raise ValidationError("invalid_thread", message)
+
+
+def as_request(given: Any) -> Request:
+    """`given` as a request."""
+    return given if isinstance(given, Request) else Request(as_thread(given).messages)
+
+
+def request(given: Input | Request, **fields: Any) -> Request:
+    """A request of these messages, with the fields of `Request` by keyword. Nothing is checked before it is sent.
+
+    >>> request("Hi", temperature=0.0).temperature
+    0.0
+    """
+    return replace(as_request(given), **fields)
+
+
+def merged(engine: Engine, request: Request, opts: Mapping[str, Any], asked: Mapping[str, Any]) -> Request:
+    """`request` with every option in its place. `asked` are the call's own options, `opts` those over the engine's."""
+
+    def choose(name: str, held: Any) -> Any:
+        if name in asked:
+            return asked[name]
+        return held if held not in (None, ()) else opts.get(name)
+
+    tools = merge_tools(merge_tools(engine.tools, request.tools), cast(Iterable[Tool], opts.get("tools", ())))
+    plain = {name: choose(name, getattr(request, name)) for name in _PLAIN}
+    model = choose("model", request.model)
+    return Request(
+        messages=request.messages,
+        model=engine.model if model is None else model,
+        tools=tools,
+        stop=tuple(choose("stop", request.stop) or ()),
+        options=_overlaid("options", engine, request.options, asked),
+        metadata=_overlaid("metadata", engine, request.metadata, asked),
+        **plain,
+    )
+
+
+def refuse_unanswered(thread: Thread) -> None:
+    """Raises ``EngineError("missing_tool_results")`` if the thread holds calls that nobody has answered."""
+    answered = {message.tool_call_id for message in thread if message.role == "tool"}
+    calls = (call for message in thread for call in message.tool_calls if not call.metadata.get("server"))
+    missing = [call for call in calls if call.id not in answered]
+    if missing:
+        names = ", ".join(f"{call.name} ({call.id})" for call in missing)
+        message = f"the thread has unanswered tool calls: {names}; append rxllm.tool_result(id, content) for each"
+        raise EngineError("missing_tool_results", message, metadata={"tool_call_ids": [call.id for call in missing]})
+
+
+def _overlaid(name: str, engine: Engine, held: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:
+    return {**engine.params.get(name, {}), **held, **asked.get(name, {})}

@@ -1,0 +1,47 @@
+"""One response and the tools it calls."""
+
+from __future__ import annotations
+
+from typing import Any, Unpack
+
+from rxllm import operators as ops
+from rxllm.engine import Engine
+from rxllm.events import Event
+from rxllm.operators._run_tools import run_with
+from rxllm.pipelines._call import Setup, deferred
+from rxllm.pipelines._options import StepOptions
+from rxllm.pipelines._request import Input, as_thread
+from rxllm.runtime import Stream
+from rxllm.values import Request, StepResult, Thread
+
+
+def stream_step(engine: Engine | str | Any, thread: Input, **opts: Unpack[StepOptions]) -> Stream[Event]:
+    """The events of one response, those of the tools it calls, and one ``StepCompleted``, last.
+
+    >>> from rxllm import Fake
+    >>> stream_step(Fake("Hello"), "Hi").run().response
+    Response('Hello', stop, 0 tokens)
+    """
+    setup = Setup.of(engine, StepOptions, opts)
+    return setup.presented(step_events(setup, as_thread(thread)))
+
+
+def step(engine: Engine | str | Any, thread: Input, **opts: Unpack[StepOptions]) -> Stream[StepResult]:
+    """One step's result: the fold of `stream_step`.
+
+    >>> from rxllm import Fake
+    >>> step(Fake("Hello"), "Hi").run().thread.last
+    Message('assistant', 'Hello')
+    """
+    setup = Setup.of(engine, StepOptions, opts)
+    return step_events(setup, as_thread(thread)).pipe(ops.to_step_result())
+
+
+def step_events(setup: Setup, thread: Thread, request_id: str | None = None) -> Stream[Event]:
+    """A step: events, then tools."""
+
+    def make() -> Stream[Event]:
+        id = request_id or setup.request_id()
+        return setup.model_events(Request(thread.messages), id).pipe(run_with(setup.tool_settings(id), thread))
+
+    return deferred(make)

@@ -1,0 +1,45 @@
+"""How a call runs: streams, their loop, their sockets, their pace, their keys, their retries."""
+
+from rxllm.runtime._clients import Clients
+from rxllm.runtime._clock import LoopScheduler, clock
+from rxllm.runtime._conclude import conclude
+from rxllm.runtime._http import Decoder, Exchange, http_stream
+from rxllm.runtime._iterate import AsyncItems, Items, to_async_iter, to_iter
+from rxllm.runtime._pacing import Gate, current_gate
+from rxllm.runtime._portal import call_context, call_loop, running_loop
+from rxllm.runtime._pump import Pump, from_async_iter, pumped, report_unheard
+from rxllm.runtime._retry import Retry, RetryPolicy, policy, retrying
+from rxllm.runtime._run import run
+from rxllm.runtime._stream import Stream
+from rxllm.runtime._threads import daemon_threads, in_thread
+
+__all__ = [
+    "AsyncItems",
+    "Clients",
+    "Decoder",
+    "Exchange",
+    "Gate",
+    "Items",
+    "LoopScheduler",
+    "Pump",
+    "Retry",
+    "RetryPolicy",
+    "Stream",
+    "call_context",
+    "call_loop",
+    "clock",
+    "conclude",
+    "current_gate",
+    "daemon_threads",
+    "from_async_iter",
+    "http_stream",
+    "in_thread",
+    "policy",
+    "pumped",
+    "report_unheard",
+    "retrying",
+    "run",
+    "running_loop",
+    "to_async_iter",
+    "to_iter",
+]

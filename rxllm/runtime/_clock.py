@@ -1,0 +1,57 @@
+"""Time on an event loop, as a reactivex scheduler that any thread may use."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TypeVar
+
+from reactivex import abc, typing
+from reactivex.disposable import SerialDisposable
+from reactivex.scheduler.periodicscheduler import PeriodicScheduler
+
+from rxllm.runtime._portal import call_loop, running_loop
+
+S = TypeVar("S")
+
+
+class LoopScheduler(PeriodicScheduler):
+    """Runs actions on `loop`. Unlike reactivex's own, it never blocks in dispose and need not be told its thread."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__()
+        self._loop = loop
+
+    def schedule(self, action: typing.ScheduledAction[S], state: S | None = None) -> abc.DisposableBase:
+        return self.schedule_relative(0.0, action, state)
+
+    def schedule_relative(
+        self, duetime: typing.RelativeTime, action: typing.ScheduledAction[S], state: S | None = None
+    ) -> abc.DisposableBase:
+        seconds = self.to_seconds(duetime)
+        subscription = SerialDisposable()
+
+        def invoke() -> None:
+            if not subscription.is_disposed:
+                subscription.disposable = self.invoke_action(action, state=state)
+
+        def arm() -> None:
+            if seconds > 0:
+                self._loop.call_later(seconds, invoke)
+            else:
+                self._loop.call_soon(invoke)
+
+        if running_loop() is self._loop:
+            arm()
+        else:
+            self._loop.call_soon_threadsafe(arm)
+        return subscription
+
+    def schedule_absolute(
+        self, duetime: typing.AbsoluteTime, action: typing.ScheduledAction[S], state: S | None = None
+    ) -> abc.DisposableBase:
+        return self.schedule_relative(self.to_datetime(duetime) - self.now, action, state)
+
+
+def clock(scheduler: abc.SchedulerBase | None) -> abc.SchedulerBase:
+    """The scheduler that tells the time of a subscription: its own, else the loop of the call."""
+    return scheduler if scheduler is not None else LoopScheduler(call_loop())

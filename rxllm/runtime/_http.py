@@ -1,0 +1,144 @@
+"""The HTTP source: one request, sent when subscribed, decoded as its bytes come.
+
+::
+
+    prepare ──> send ──> status >= 400? ──> read the body, close, on_error
+                  │
+                  └──> bytes ──> decoder.feed ──> events ──> ... ──> close ──> decoder.close ──> events ──> on_completed
+
+An error before the first event goes to ``on_error``; after it, the decoder ends the stream with an ``ErrorEvent``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from rxllm.events import ErrorEvent, Event, MessageCompleted
+from rxllm.runtime._pump import Pump, pumped
+from rxllm.runtime._stream import Stream
+from rxllm.runtime._transport import transport_error
+from rxllm.values import AdapterError, LLMError, StreamError
+
+if TYPE_CHECKING:
+    import httpx
+
+ERROR_BODY_BYTES = 1 << 20
+DRAIN_SECONDS = 0.25
+"""How long the end of a finished response is waited for, so that its connection can be used again."""
+
+
+class Decoder(Protocol):
+    """Bytes to events, without I/O: a recorded stream is replayed by feeding it."""
+
+    def feed(self, data: bytes) -> list[Event]: ...
+
+    def close(self) -> list[Event]: ...
+
+
+class Exchange(Protocol):
+    """What the source must be told of a call."""
+
+    provider: str
+
+    async def open(self) -> tuple[httpx.AsyncClient, httpx.Request]: ...
+
+    def decoder(self) -> Decoder: ...
+
+    def error(self, status: int, headers: Mapping[str, str], body: bytes) -> LLMError: ...
+
+
+def http_stream(exchange: Callable[[], Exchange]) -> Stream[Event]:
+    """A cold Stream of the events of one exchange; each subscription is its own request."""
+
+    async def body(pump: Pump[Event]) -> None:
+        await _run(exchange(), pump)
+
+    return pumped(body)
+
+
+async def _run(exchange: Exchange, pump: Pump[Event]) -> None:
+    client, request = await exchange.open()
+    url = f"{request.url.scheme}://{request.url.netloc.decode()}{request.url.path}"
+    decoder = exchange.decoder()
+    streaming = False
+    response: httpx.Response | None = None
+    broken: AdapterError | None = None
+    try:
+        response = await _send(client, request, pump)
+        if response.status_code >= 300:
+            raise exchange.error(response.status_code, response.headers, await _read_error(response))
+        streaming = True
+        await _deliver(response, decoder, pump)
+    except Exception as error:
+        broken = transport_error(error, exchange.provider, url)
+        if broken is None:
+            raise
+        if not streaming:
+            raise broken from error
+    finally:
+        if response is not None:
+            with pump.held():
+                await response.aclose()
+    pump.emit(decoder.close() if broken is None else _explained(decoder.close(), broken))
+
+
+async def _send(client: httpx.AsyncClient, request: httpx.Request, pump: Pump[Any]) -> httpx.Response:
+    # Cancelled while it connects, httpcore 1.0.9 never frees the connection's place in the pool.
+    theirs: Callable[[str, Any], Awaitable[None]] | None = request.extensions.get("trace")
+
+    async def trace(name: str, info: Any) -> None:
+        if name.startswith(("http11.", "http2.")):
+            pump.release()
+        if theirs is not None:
+            await theirs(name, info)
+
+    request.extensions = {**request.extensions, "trace": trace}
+    with pump.held():
+        return await client.send(request, stream=True)
+
+
+async def _deliver(response: httpx.Response, decoder: Decoder, pump: Pump[Event]) -> None:
+    reads = cast(AsyncGenerator[bytes, None], response.aiter_bytes())
+    async with contextlib.aclosing(reads):
+        while not pump.disposed and (data := await anext(reads, None)) is not None:
+            events = decoder.feed(data)
+            if not pump.emit(events):
+                return
+            if events and isinstance(events[-1], ErrorEvent):
+                return
+            if events and isinstance(events[-1], MessageCompleted):
+                with pump.held():
+                    await _drain(reads)
+                return
+            await pump.ready()
+
+
+async def _drain(reads: AsyncGenerator[bytes, None]) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(DRAIN_SECONDS):
+            async for _ in reads:
+                pass
+
+
+async def _read_error(response: httpx.Response) -> bytes:
+    body = b""
+    async for data in response.aiter_bytes():
+        body += data
+        if len(body) > ERROR_BODY_BYTES:
+            break
+    return body
+
+
+def _explained(events: list[Event], broken: AdapterError) -> list[Event]:
+    """The end of a cut stream, with what cut it instead of a mere ``truncated``."""
+    match events:
+        case [*rest, ErrorEvent(error=StreamError(reason="truncated"))]:
+            reason = "timeout" if broken.reason == "timeout" else "truncated"
+            error = StreamError(reason, f"the stream broke off: {broken.message}", provider=broken.provider)
+            error.__cause__ = broken.__cause__
+            return [*rest, ErrorEvent(error)]
+        case _:
+            return events

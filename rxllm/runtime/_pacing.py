@@ -1,0 +1,79 @@
+"""Back-pressure: a source waits while its consumer is behind.
+
+Reactivex has no demand, so a consumer that buffers (an iterator) puts a `Gate` into a context variable while it
+subscribes. Sources capture it there, through any chain of operators, and stop reading while the gate is full.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import threading
+from collections import deque
+from collections.abc import Callable, Generator
+from typing import Any
+
+current_gate: contextvars.ContextVar[Gate | None] = contextvars.ContextVar("rxllm_gate", default=None)
+
+
+class Gate:
+    """Full while `maxsize` items wait in `waiting`; opens again when half of them have been taken. Any thread may
+    call it.
+    """
+
+    def __init__(self, maxsize: int) -> None:
+        if maxsize < 1:
+            raise ValueError(f"maxsize must be at least 1, not {maxsize}")
+        self.waiting: deque[Any] = deque()
+        self._maxsize = maxsize
+        self._sleepers: list[Callable[[], None]] = []
+        self._guard = threading.Lock()
+
+    @property
+    def full(self) -> bool:
+        return len(self.waiting) >= self._maxsize
+
+    def take(self) -> Any:
+        """The oldest item. Raises ``IndexError`` when none waits."""
+        item = self.waiting.popleft()
+        if self._sleepers and len(self.waiting) <= self._maxsize // 2:
+            self.open()
+        return item
+
+    def open(self) -> None:
+        """Wake whoever waits for the gate."""
+        with self._guard:
+            sleepers, self._sleepers = self._sleepers, []
+        for wake in sleepers:
+            wake()
+
+    def when_open(self, wake: Callable[[], None]) -> None:
+        """Call `wake` once, on some thread, when the gate is open: now, or later."""
+        with self._guard:
+            if self.full:
+                self._sleepers.append(wake)
+                return
+        wake()
+
+    async def wait(self) -> None:
+        """Wait until the gate is open."""
+        loop = asyncio.get_running_loop()
+        opened = asyncio.Event()
+
+        def wake() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(opened.set)
+
+        self.when_open(wake)
+        await opened.wait()
+
+
+@contextlib.contextmanager
+def paced_by(gate: Gate) -> Generator[None]:
+    """Sources subscribed inside wait for `gate`."""
+    token = current_gate.set(gate)
+    try:
+        yield
+    finally:
+        current_gate.reset(token)

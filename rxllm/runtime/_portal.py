@@ -1,0 +1,114 @@
+"""Where calls run: the running loop if there is one, else the portal.
+
+The portal is one daemon thread with one event loop, for callers that have none. ``run()``, ``for`` and ``to_iter``
+choose it even where a loop runs, because they block that one. The choice is a context variable, so that it reaches the
+source through any chain of operators and no scheduler has to be passed that would move resubscriptions to other
+threads.
+
+At interpreter exit the portal waits for the calls that are still live; Ctrl-C then cancels them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import contextvars
+import os
+import threading
+from collections.abc import Generator
+
+from rxllm.runtime._threads import daemon_threads
+
+_chosen: contextvars.ContextVar[asyncio.AbstractEventLoop | None] = contextvars.ContextVar("rxllm_loop", default=None)
+_guard = threading.Lock()
+_portal: Portal | None = None
+
+
+class Portal:
+    """A thread with a loop."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.loop.set_default_executor(daemon_threads())
+        self.thread = threading.Thread(target=self._serve, name="rxllm-portal", daemon=True)
+        self.thread.start()
+        atexit.register(self._close)
+
+    def _serve(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
+        self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+        self.loop.close()
+
+    def _close(self) -> None:
+        if os.getpid() != _pid:  # a forked child has no such thread
+            return
+        try:
+            asyncio.run_coroutine_threadsafe(self._drain(cancel=False), self.loop).result()
+        except KeyboardInterrupt:
+            with contextlib.suppress(TimeoutError):
+                asyncio.run_coroutine_threadsafe(self._drain(cancel=True), self.loop).result(timeout=1)
+        finally:
+            self.loop.call_soon_threadsafe(self.loop.stop)
+            self.thread.join(timeout=1)
+
+    async def _drain(self, *, cancel: bool) -> None:
+        this = asyncio.current_task()
+        while live := {task for task in asyncio.all_tasks() if task is not this and task.get_name() != _DRAIN}:
+            for task in live:
+                if cancel:
+                    task.cancel()
+            if this is not None:
+                this.set_name(_DRAIN)
+            await asyncio.wait(live)
+
+
+_DRAIN = "rxllm-drain"
+_pid = os.getpid()
+
+
+def portal() -> Portal:
+    """The process's portal, made on first use."""
+    global _portal, _pid
+    with _guard:
+        if _portal is None or _pid != os.getpid():
+            _pid = os.getpid()
+            _portal = Portal()
+    return _portal
+
+
+def call_loop() -> asyncio.AbstractEventLoop:
+    """The loop that a call made here runs on."""
+    chosen = _chosen.get()
+    return chosen if chosen is not None else (running_loop() or portal().loop)
+
+
+def running_loop() -> asyncio.AbstractEventLoop | None:
+    """The loop that runs on this thread, if any."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+def call_context() -> contextvars.Context:
+    """A copy of the caller's context for a task of its own; what it subscribes to runs on the task's loop."""
+    context = contextvars.copy_context()
+    context.run(_chosen.set, None)
+    return context
+
+
+@contextlib.contextmanager
+def on_portal() -> Generator[Portal]:
+    """Calls made inside run on the portal. Raises ``RuntimeError`` on the portal's own thread, which cannot wait for
+    itself.
+    """
+    chosen = portal()
+    if threading.current_thread() is chosen.thread:
+        raise RuntimeError("this would wait for itself: inside rxllm's own loop use await or async for instead")
+    token = _chosen.set(chosen.loop)
+    try:
+        yield chosen
+    finally:
+        _chosen.reset(token)

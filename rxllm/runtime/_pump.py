@@ -1,0 +1,175 @@
+"""The pump: the one task that drives a subscription.
+
+======================  =====================================================================================
+state                   what dispose does
+======================  =====================================================================================
+not begun               the body never runs
+held (connecting)       remembered until `release`, or until the hold's end; httpcore loses the connection's place
+otherwise running                 the task is cancelled, once in a subscriber's call  the body ends by itself: `emit`
+answers False held (closing)          nothing: the body is ending ======================
+=====================================================================================
+
+In every state dispose returns at once, nothing more is delivered, and it may be called from any thread. The body closes
+what it has opened before it returns, so a terminal is sent after the close. A subscriber's exception ends the body and
+goes to the subscriber's own ``on_error``, once; with no handler there, to the loop's exception handler.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Generator, Iterable
+from contextlib import aclosing
+from typing import Any, Generic, TypeVar
+
+from reactivex import abc
+
+from rxllm.runtime._pacing import current_gate
+from rxllm.runtime._portal import call_context, call_loop, running_loop
+from rxllm.runtime._stream import Stream
+from rxllm.values import StreamError
+
+T = TypeVar("T")
+Body = Callable[["Pump[T]"], Awaitable[None]]
+
+HOLD_SECONDS = 15.0
+"""How long a dispose waits for a transport that does not say when it is connected."""
+
+
+def pumped(body: Body[T]) -> Stream[T]:
+    """A cold Stream: each subscription runs ``body(pump)`` in a task of its own."""
+
+    def subscribe(observer: abc.ObserverBase[T], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
+        pump = Pump(observer, body)
+        pump.start()
+        return pump
+
+    return Stream(subscribe)
+
+
+def from_async_iter(factory: Callable[[], Any]) -> Stream[Any]:
+    """A cold Stream of what ``factory()`` iterates; each subscription calls it anew, and closes what it gave.
+
+    >>> async def count():
+    ...     yield 1
+    ...     yield 2
+    >>> list(from_async_iter(count))
+    [1, 2]
+    """
+
+    async def body(pump: Pump[Any]) -> None:
+        items = factory()
+        async with aclosing(items) if hasattr(items, "aclose") else contextlib.nullcontext():
+            async for item in items:
+                if not pump.emit((item,)):
+                    return
+                await pump.ready()
+
+    return pumped(body)
+
+
+class Pump(abc.DisposableBase, Generic[T]):
+    """One subscription's task. See the module for its states."""
+
+    def __init__(self, observer: abc.ObserverBase[T], body: Body[T]) -> None:
+        self.disposed = False
+        self._observer = observer
+        self._body = body
+        self._loop = call_loop()
+        self._gate = current_gate.get()
+        self._task: asyncio.Task[None] | None = None
+        self._held = False
+        self._cancelled = False
+        self._delivering = False  # stays True when a subscriber raises
+
+    def start(self) -> None:
+        """Begin on the call's loop."""
+        context = call_context()
+        if running_loop() is self._loop:
+            context.run(self._begin)
+        else:
+            self._loop.call_soon_threadsafe(self._begin, context=context)
+
+    def emit(self, items: Iterable[T]) -> bool:
+        """Deliver `items`; False when nobody listens any more."""
+        on_next = self._observer.on_next
+        self._delivering = True
+        for item in items:
+            if self.disposed:
+                break
+            on_next(item)
+        self._delivering = False
+        return not self.disposed
+
+    async def ready(self) -> None:
+        """Wait while the consumer is behind."""
+        if self._gate is not None and self._gate.full:
+            await self._gate.wait()
+
+    @contextlib.contextmanager
+    def held(self) -> Generator[None]:
+        """Inside, a dispose cancels nothing before `release`; afterwards the body sees to `disposed` itself."""
+        self._held = True
+        try:
+            yield
+        finally:
+            self._held = False
+
+    def release(self) -> None:
+        """End a hold early, and carry out the dispose that waits for it."""
+        self._held = False
+        if self.disposed:
+            self._cancel()
+
+    def dispose(self) -> None:
+        if self.disposed:
+            return
+        self.disposed = True
+        if running_loop() is self._loop:
+            self._cancel()
+        else:
+            with contextlib.suppress(RuntimeError):  # the loop has ended, and the task with it
+                self._loop.call_soon_threadsafe(self._cancel)
+
+    def _begin(self) -> None:
+        if not self.disposed:
+            self._task = self._loop.create_task(self._run(), name="rxllm-call")
+
+    def _cancel(self) -> None:
+        if self._task is None or self._cancelled or self._delivering:
+            return
+        if self._held:
+            self._loop.call_later(HOLD_SECONDS, self.release)
+            return
+        self._cancelled = True
+        self._task.cancel()
+
+    async def _run(self) -> None:
+        try:
+            await self._body(self)
+        except asyncio.CancelledError:
+            if not self.disposed:  # not by us: the loop is ending
+                self._finish(StreamError("cancelled", "the event loop ended the call"))
+                raise
+        except Exception as error:
+            self._finish(error)
+        else:
+            self._finish(None)
+
+    def _finish(self, error: Exception | None) -> None:
+        try:
+            if error is None:
+                self._observer.on_completed()
+            elif not self.disposed:
+                self._observer.on_error(error)
+            elif self._delivering:
+                raise error
+        except Exception as unheard:
+            report_unheard(unheard)
+
+
+def report_unheard(error: Exception) -> None:
+    """Tell the call's loop of an error that no subscriber handled."""
+    logging.getLogger("rxllm").error("nobody handled this error: %r", error)
+    call_loop().call_exception_handler({"message": "rxllm: nobody handled this error", "exception": error})

@@ -1,0 +1,90 @@
+"""From a stream to its last item: blocking, and awaited."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+import warnings
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from reactivex import Observable, abc, operators
+
+from rxllm.runtime._clock import LoopScheduler
+from rxllm.runtime._portal import on_portal, running_loop
+
+T = TypeVar("T")
+
+
+def run(source: Observable[T], scheduler: abc.SchedulerBase | None = None) -> T:
+    """Subscribe to `source`, wait until it ends, and give its last item.
+
+    Ctrl-C and a notebook's stop button dispose the subscription, which closes its connections. Works in a script, in a
+    thread and in a notebook; on a thread whose event loop is running it warns, because that loop stands still
+    meanwhile. Raises the stream's error, ``SequenceContainsNoElementsError`` if there was no item, and
+    ``RuntimeError`` on rxllm's own loop.
+    """
+    with on_portal() as portal:
+        _warn_if_blocking()
+        ended = threading.Event()
+        outcome: Outcome[T] = Outcome(ended.set)
+        subscription = outcome.subscribe_to(source, scheduler or LoopScheduler(portal.loop))
+    try:
+        while not ended.wait(timeout=3600):
+            pass
+    finally:
+        subscription.dispose()
+    return outcome.result()
+
+
+async def last(source: Observable[T]) -> T:
+    """The last item of `source`. Cancelling the awaiting task disposes the subscription."""
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+
+    def wake() -> None:
+        if running_loop() is loop:
+            ended.set()
+        else:
+            loop.call_soon_threadsafe(ended.set)
+
+    outcome: Outcome[T] = Outcome(wake)
+    subscription = outcome.subscribe_to(source, LoopScheduler(loop))
+    try:
+        await ended.wait()
+    finally:
+        subscription.dispose()
+    return outcome.result()
+
+
+class Outcome(Generic[T]):
+    """How a subscription ends; `wake` is called then."""
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
+        self._last: list[T] = []
+        self._error: Exception | None = None
+
+    def subscribe_to(self, source: Observable[T], scheduler: abc.SchedulerBase) -> abc.DisposableBase:
+        kept = source.pipe(operators.last())  # an empty source is reactivex's own error
+        return kept.subscribe(self._last.append, self._on_error, self._wake, scheduler=scheduler)
+
+    def result(self) -> T:
+        """The last item. Raises the error instead, where there is one."""
+        if self._error is None:
+            return self._last[0]
+        try:
+            raise self._error
+        finally:
+            self._error = None  # no cycle of error, frame and outcome
+
+    def _on_error(self, error: Exception) -> None:
+        self._error = error
+        self._wake()
+
+
+def _warn_if_blocking() -> None:
+    if running_loop() is not None and "IPython" not in sys.modules:
+        message = "run() stops this thread's event loop until the stream ends; inside a coroutine write: await stream"
+        warnings.warn(message, RuntimeWarning, stacklevel=4)

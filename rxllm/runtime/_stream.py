@@ -1,0 +1,149 @@
+"""The Stream: an Observable that can also be run, awaited and iterated.
+
+Whatever ``.pipe(...)`` and the methods of a Stream give is a Stream again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import Any, TypeVar, cast, overload
+
+from reactivex import Observable, abc
+
+from rxllm.runtime._iterate import AsyncItems, Items
+from rxllm.runtime._run import last, run
+
+T = TypeVar("T", covariant=True)
+_A = TypeVar("_A")
+_B = TypeVar("_B")
+_C = TypeVar("_C")
+_D = TypeVar("_D")
+_E = TypeVar("_E")
+_F = TypeVar("_F")
+_G = TypeVar("_G")
+_H = TypeVar("_H")
+_I = TypeVar("_I")
+
+
+class Stream(Observable[T]):
+    """A cold Observable that rxllm returns: nothing happens before it is subscribed, run, awaited or iterated.
+
+    >>> from reactivex import of
+    >>> stream = Stream.of(of(1, 2, 3))
+    >>> stream.run(), list(stream.map(str))
+    (3, ['1', '2', '3'])
+    """
+
+    @classmethod
+    def of(cls, source: Observable[_A]) -> Stream[_A]:
+        """`source` as a Stream."""
+
+        def subscribe(observer: abc.ObserverBase[_A], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
+            return source.subscribe(observer, scheduler=scheduler)
+
+        return source if isinstance(source, Stream) else Stream(subscribe)
+
+    @overload
+    def pipe(self, op1: Callable[[Observable[T]], Observable[_A]], /) -> Stream[_A]: ...
+    @overload
+    def pipe(self, op1: Callable[[Observable[T]], _A], op2: Callable[[_A], Observable[_B]], /) -> Stream[_B]: ...
+    @overload
+    def pipe(
+        self, op1: Callable[[Observable[T]], _A], op2: Callable[[_A], _B], op3: Callable[[_B], Observable[_C]], /
+    ) -> Stream[_C]: ...
+    @overload
+    def pipe(
+        self,
+        op1: Callable[[Observable[T]], _A],
+        op2: Callable[[_A], _B],
+        op3: Callable[[_B], _C],
+        op4: Callable[[_C], Observable[_D]],
+        /,
+    ) -> Stream[_D]: ...
+    @overload
+    def pipe(
+        self,
+        op1: Callable[[Observable[T]], _A],
+        op2: Callable[[_A], _B],
+        op3: Callable[[_B], _C],
+        op4: Callable[[_C], _D],
+        op5: Callable[[_D], Observable[_E]],
+        /,
+    ) -> Stream[_E]: ...
+    @overload
+    def pipe(
+        self,
+        op1: Callable[[Observable[T]], _A],
+        op2: Callable[[_A], _B],
+        op3: Callable[[_B], _C],
+        op4: Callable[[_C], _D],
+        op5: Callable[[_D], _E],
+        op6: Callable[[_E], Observable[_F]],
+        /,
+    ) -> Stream[_F]: ...
+    @overload
+    def pipe(
+        self,
+        op1: Callable[[Observable[T]], _A],
+        op2: Callable[[_A], _B],
+        op3: Callable[[_B], _C],
+        op4: Callable[[_C], _D],
+        op5: Callable[[_D], _E],
+        op6: Callable[[_E], _F],
+        op7: Callable[[_F], Observable[_G]],
+        /,
+    ) -> Stream[_G]: ...
+    @overload
+    def pipe(
+        self,
+        op1: Callable[[Observable[T]], _A],
+        op2: Callable[[_A], _B],
+        op3: Callable[[_B], _C],
+        op4: Callable[[_C], _D],
+        op5: Callable[[_D], _E],
+        op6: Callable[[_E], _F],
+        op7: Callable[[_F], _G],
+        op8: Callable[[_G], Observable[_H]],
+        /,
+    ) -> Stream[_H]: ...
+    @overload
+    def pipe(
+        self,
+        op1: Callable[[Observable[T]], _A],
+        op2: Callable[[_A], _B],
+        op3: Callable[[_B], _C],
+        op4: Callable[[_C], _D],
+        op5: Callable[[_D], _E],
+        op6: Callable[[_E], _F],
+        op7: Callable[[_F], _G],
+        op8: Callable[[_G], _H],
+        op9: Callable[[_H], Observable[_I]],
+        /,
+    ) -> Stream[_I]: ...
+    @overload
+    def pipe(self, op1: Callable[[Observable[T]], _A], /) -> _A: ...
+    @overload
+    def pipe(self, op1: Callable[[Observable[T]], _A], op2: Callable[[_A], _B], /) -> _B: ...
+    @overload
+    def pipe(self, op1: Callable[[Observable[T]], _A], op2: Callable[[_A], _B], op3: Callable[[_B], _C], /) -> _C: ...
+    @overload
+    def pipe(self, *operators: Callable[[Any], Any]) -> Any: ...
+    def pipe(self, *operators: Callable[[Any], Any]) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Pass the stream through `operators`, left to right; what the last one gives is a Stream too."""
+        result: Any = self
+        for operator in operators:
+            result = operator(result)
+        return Stream.of(cast(Observable[Any], result)) if type(result) is Observable else result
+
+    def run(self, scheduler: abc.SchedulerBase | None = None) -> T:
+        """Subscribe, wait, and give the last item; see `rxllm.run`."""
+        return run(self, scheduler)
+
+    def __await__(self) -> Generator[Any, None, T]:
+        return last(self).__await__()
+
+    def __iter__(self) -> Items[T]:
+        return Items(self)
+
+    def __aiter__(self) -> AsyncItems[T]:
+        return AsyncItems(self)

@@ -1,0 +1,80 @@
+"""Threads that never keep the process alive."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_Job = tuple["Future[Any]", Callable[[], Any]]
+
+
+class DaemonThreads(ThreadPoolExecutor):
+    """An executor that grows as it must and that nothing ever waits for.
+
+    A job that hangs costs its thread and no more: the pool's own threads would hold up the interpreter's exit, and
+    refuse new jobs while a last call is still running then. One thread stands ready because none can be started at
+    exit.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(max_workers=1)
+        self._jobs: queue.SimpleQueue[_Job] = queue.SimpleQueue()
+        self._idle = 0
+        self._guard = threading.Lock()
+        self._grow()
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        future: Future[T] = Future()
+        with self._guard:
+            if self._idle == 0:
+                self._grow()
+            self._idle -= 1
+        self._jobs.put((future, lambda: fn(*args, **kwargs)))
+        return future
+
+    def _grow(self) -> None:
+        try:
+            threading.Thread(target=self._work, name="rxllm-worker", daemon=True).start()
+            self._idle += 1
+        except RuntimeError:  # the interpreter is shutting down: the job waits for a thread that is there
+            self._idle += 1
+
+    def _work(self) -> None:
+        while True:
+            future, job = self._jobs.get()
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(job())
+                except BaseException as error:
+                    future.set_exception(error)
+            del future, job
+            with self._guard:
+                self._idle += 1
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Nothing to do: the threads end with the process."""
+
+
+_threads: DaemonThreads | None = None
+
+
+def daemon_threads() -> DaemonThreads:
+    """The process's threads, made on first use."""
+    global _threads
+    if _threads is None:
+        _threads = DaemonThreads()
+    return _threads
+
+
+async def in_thread(fn: Callable[[], T]) -> T:
+    """Run blocking `fn` off the loop, with the caller's context. Cancelled, it is left behind and its result dropped."""
+    context = contextvars.copy_context()
+    return await asyncio.get_running_loop().run_in_executor(daemon_threads(), context.run, fn)

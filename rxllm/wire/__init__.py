@@ -1,0 +1,1 @@
+"""Bytes to frames to events: no I/O, no Rx, no clock."""

@@ -1,0 +1,246 @@
+"""What a decoder says, as a lawful sequence of events: the one place where the order of events is kept.
+
+A decoder reports what it reads, in the provider's order; `Blocks` opens and closes what that implies.
+
+=============  ==========================  ==========================================================================
+state          on                          gives
+=============  ==========================  ==========================================================================
+new            `start`                     ``MessageStarted``; any other report starts first
+started        `text`, `thinking`, `call`  deltas; one block is open at a time, and a block of another kind or id, or
+                                           the start of a call, closes it with its completion
+started        `source`, `file`            the event once the open block is closed, so that no block is torn
+started        `finish`                    nothing: content, errors and usage after a finish reason still count
+started        `error`                     completions, unfinished calls marked as incomplete, ``ErrorEvent``
+started        `end`                       completions and ``MessageCompleted`` if the stream is known to be over (a
+                                           finish reason or `over`), else ``ErrorEvent(StreamError("truncated"))``
+ended          anything                    nothing
+=============  ==========================  ==========================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Literal
+
+from rxllm.collector import fold_message
+from rxllm.events import (
+    NOTHING,
+    ErrorEvent,
+    Event,
+    FileAdded,
+    MessageCompleted,
+    MessageStarted,
+    RawChunk,
+    SourceAdded,
+    TextCompleted,
+    TextDelta,
+    ThinkingCompleted,
+    ThinkingDelta,
+    ToolCallDelta,
+    ToolCallStarted,
+    UsageUpdated,
+)
+from rxllm.values import FinishReason, LLMError, Message, StreamError, Usage
+from rxllm.wire.tool_calls import CallTracker
+
+_DELTAS = (TextDelta, ThinkingDelta, ToolCallDelta)
+
+
+class Blocks:
+    """Turns a decoder's reports into events; `take` gives those since the last `take`.
+
+    >>> blocks = Blocks()
+    >>> blocks.start(id="r1")
+    >>> blocks.text("Hi")
+    >>> blocks.finish("stop", "stop")
+    >>> blocks.end()
+    >>> [type(event).__name__ for event in blocks.take()]
+    ['MessageStarted', 'TextDelta', 'TextCompleted', 'MessageCompleted']
+    """
+
+    def __init__(self, calls: CallTracker | None = None) -> None:
+        self.calls = calls or CallTracker()
+        self.ended = False
+        self.started = False
+        self._events: list[Event] = []
+        self._said: list[Event] = []  # all but the deltas: what the message is folded from
+        self._open: Literal["text", "thinking"] | None = None
+        self._id: str | None = None
+        self._pieces: list[str] = []
+        self._signature: str | None = None
+        self._provider_data: Mapping[str, Any] | None = None
+        self._waiting: list[Event] = []  # until the open block is closed
+        self._usage: Usage | None = None
+        self._finish: tuple[FinishReason | None, str | None] | None = None
+        self._identity: dict[str, Any] = {}
+        self._metadata: dict[str, Any] = {}
+        self._refused = False
+
+    def take(self) -> list[Event]:
+        events, self._events = self._events, []
+        return events
+
+    def start(self, **metadata: Any) -> None:
+        """The first frame has come. `metadata` (``id``, ``model``) is the message's; what is empty is left out.
+
+        Again later: the completed message has what the first frame did not know.
+        """
+        known = {k: v for k, v in metadata.items() if v}
+        if not self.started:
+            self.started = True
+            self._identity = known
+            self._say(MessageStarted(Message("assistant", metadata=dict(known))))
+        elif known:
+            self._identity = known | self._identity
+
+    def text(self, delta: str, id: str | None = None) -> None:
+        if not delta or self.ended:
+            return
+        if self._open != "text" or self._id != id:
+            self._begin("text", id)
+        self._pieces.append(delta)
+        self._events.append(TextDelta(delta, id))
+
+    def refusal(self, delta: str, id: str | None = None) -> None:
+        """Text by which the model refuses: the finish reason will be ``content_filter``."""
+        self.text(delta, id)
+        self._refused = True
+
+    def thinking(self, delta: str, id: str | None = None) -> None:
+        if not delta or self.ended:
+            return
+        if self._open != "thinking" or self._id != id:
+            self._begin("thinking", id)
+        self._pieces.append(delta)
+        self._events.append(ThinkingDelta(delta, id))
+
+    def sign(
+        self, signature: str | None = None, provider_data: Mapping[str, Any] | None = None, id: str | None = None
+    ) -> None:
+        """What goes back to the provider with the open block of thinking; where there is none, with an empty one."""
+        if self.ended:
+            return
+        if self._open != "thinking" or self._id != id:
+            self._begin("thinking", id)
+        self._signature = signature or self._signature
+        self._provider_data = provider_data or self._provider_data
+
+    def call(
+        self,
+        index: int | None,
+        id: str | None,
+        name: str | None,
+        arguments: str | Mapping[str, Any] | None,
+        metadata: Mapping[str, Any] = NOTHING,
+    ) -> None:
+        """One delta of a tool call, see `CallTracker.feed`."""
+        if not self.ended:
+            self._say_calls(self.calls.feed(index, id, name, arguments, metadata))
+
+    def complete_call(self, index: int) -> None:
+        if not self.ended:
+            self._say_calls(self.calls.complete(index))
+
+    def source(self, source: Mapping[str, Any]) -> None:
+        self._add(SourceAdded(source))
+
+    def file(self, file: Mapping[str, Any]) -> None:
+        self._add(FileAdded(file))
+
+    def raw(self, kind: str, data: Any) -> None:
+        if not self.ended:
+            self.start()
+            self._events.append(RawChunk(kind, data))
+
+    def usage(self, usage: Usage) -> None:
+        """What the response has cost so far; said once per change."""
+        if not self.ended and usage != self._usage:
+            self.start()
+            self._usage = usage
+            self._events.append(UsageUpdated(usage))
+
+    def event(self, event: Event) -> None:
+        """An event that is lawful as it is."""
+        if not self.ended:
+            self.close_block()
+            self._say(event)
+            self.started = True
+            self.ended = isinstance(event, MessageCompleted | ErrorEvent)
+
+    def note(self, metadata: Mapping[str, Any]) -> None:
+        """Something for the metadata of ``MessageCompleted``."""
+        self._metadata |= metadata
+
+    def finish(self, reason: FinishReason | None, raw: str | None) -> None:
+        """The provider has given a finish reason; the last one counts, but `stop` takes back nothing more special."""
+        if reason != "stop" or self._finish is None:
+            self._finish = (reason, raw)
+
+    def close_block(self) -> None:
+        """The open block of text or thinking is complete."""
+        kind, text = self._open, "".join(self._pieces)
+        self._open, self._pieces = None, []
+        if kind == "text":
+            self._say(TextCompleted(text, self._id))
+        elif kind == "thinking":
+            self._say(ThinkingCompleted(text, self._signature, self._provider_data, self._id))
+            self._signature = self._provider_data = None
+        waiting, self._waiting = self._waiting, []
+        for event in waiting:
+            self._say(event)
+
+    def error(self, error: LLMError) -> None:
+        """The stream has failed."""
+        if self.ended:
+            return
+        self.start()
+        self.close_block()
+        self._say_calls(self.calls.close(failed=True))
+        self._say(ErrorEvent(error))
+        self.ended = True
+
+    def end(self, *, over: bool = False) -> None:
+        """Nothing more will come. `over` says that the wire's end marker was seen."""
+        if self.ended:
+            return
+        if not over and self._finish is None:
+            self.error(StreamError("truncated", "the stream ended without a finish reason or an end marker"))
+            return
+        self.start()
+        self.close_block()
+        self._say_calls(self.calls.close())
+        reason, raw = self._finish or (None, None)
+        message = replace(fold_message(self._said), metadata=self._identity)
+        if self._refused:
+            reason = "content_filter"
+        elif reason in (None, "stop", "other") and any(not call.metadata.get("server") for call in message.tool_calls):
+            reason = "tool_calls"
+        self._say(MessageCompleted(message, reason, raw, self._metadata))
+        self.ended = True
+
+    def _begin(self, kind: Literal["text", "thinking"], id: str | None) -> None:
+        self.start()
+        self.close_block()
+        self._open, self._id = kind, id
+
+    def _add(self, event: Event) -> None:
+        if self.ended:
+            return
+        self.start()
+        if self._open is None:
+            self._say(event)
+        else:
+            self._waiting.append(event)
+
+    def _say_calls(self, events: list[Event]) -> None:
+        for event in events:
+            if type(event) is ToolCallStarted:
+                self.start()
+                self.close_block()
+            self._say(event)
+
+    def _say(self, event: Event) -> None:
+        self._events.append(event)
+        if type(event) not in _DELTAS:
+            self._said.append(event)

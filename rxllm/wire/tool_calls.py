@@ -1,0 +1,173 @@
+"""Tool calls from the deltas of any OpenAI-shaped wire.
+
+A delta has an index, an id, a name and a piece of arguments; providers leave out, repeat or reuse each of them. Which
+call does a delta belong to?
+
+====================  ===================  ==================================================================
+index                 id                   the delta belongs to
+====================  ===================  ==================================================================
+known                 none, or its own     that index's call
+known                 new                  a new call, if it has a name or the old arguments are complete;
+                                           else that index's call (some servers invent an id per delta)
+new                   known                that id's call, if it has no name; else a new call
+new                   none, or new         a new call
+None, null or -1      known                that id's call
+None, null or -1      new                  a new call
+None, null or -1      none                 the latest call, unless it brings a name that cannot be the latest's
+====================  ===================  ==================================================================
+
+A call starts once its id and name are known and the calls before it have started; what came before is held back. The
+first name counts: nobody sends names in pieces, many send them again. Where no id ever comes, or one that is already
+taken, the id is ``call_<k>``, with k the calls so far in the thread plus the position in this response.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, cast
+
+import msgspec
+
+from rxllm.events import NOTHING, Event, ToolCallCompleted, ToolCallDelta, ToolCallStarted
+from rxllm.values import Message
+
+
+class _Call:
+    __slots__ = ("id", "metadata", "name", "pieces", "position", "state", "wire_id")
+
+    def __init__(self, position: int) -> None:
+        self.position = position
+        self.wire_id = ""
+        self.id = ""
+        self.name = ""
+        self.pieces: list[str] = []
+        self.metadata: dict[str, Any] = {}
+        self.state = "held"  # then "started", then "completed"
+
+    def is_whole(self) -> bool:
+        return bool(self.pieces) and self.pieces[-1].endswith("}") and _parse("".join(self.pieces)) is not None
+
+
+class CallTracker:
+    """The calls of one response; `taken` are the ids that the thread has used.
+
+    >>> calls = CallTracker()
+    >>> calls.feed(0, "c1", "add", '{"a"')
+    [ToolCallStarted(id='c1', name='add', metadata={}), ToolCallDelta(id='c1', arguments_delta='{"a"')]
+    >>> calls.feed(0, None, None, ": 1}")
+    [ToolCallDelta(id='c1', arguments_delta=': 1}')]
+    >>> calls.close()[0].arguments
+    {'a': 1}
+    """
+
+    def __init__(self, taken: Iterable[str] = ()) -> None:
+        self._taken = list(taken)
+        self._used = set(self._taken)
+        self._calls: list[_Call] = []
+        self._by_index: dict[int, _Call] = {}
+        self._by_id: dict[str, _Call] = {}
+        self._started = 0  # how many calls, from the first on, are no longer held
+
+    @classmethod
+    def after(cls, messages: Iterable[Message]) -> CallTracker:
+        """The tracker of the response to `messages`."""
+        return cls(call.id for message in messages for call in message.tool_calls)
+
+    def feed(
+        self,
+        index: int | None,
+        id: str | None,
+        name: str | None,
+        arguments: str | Mapping[str, Any] | None,
+        metadata: Mapping[str, Any] = NOTHING,
+    ) -> list[Event]:
+        """The events of one delta. `metadata` (``{"server": True}``) is the call's, and counts until it starts."""
+        if index is not None and index < 0:
+            index = None
+        call = self._find(index, id or "", name or "")
+        if id and not call.wire_id:
+            call.wire_id = id
+            self._by_id.setdefault(id, call)
+        call.name = call.name or name or ""
+        if metadata:
+            call.metadata.update(metadata)
+        if arguments is not None and not isinstance(arguments, str):
+            arguments = msgspec.json.encode(arguments).decode()
+        if arguments:
+            call.pieces.append(arguments)
+            if call.state == "started":
+                return [ToolCallDelta(call.id, arguments)]
+        return self._start() if call.state == "held" else []
+
+    def complete(self, index: int) -> list[Event]:
+        """The events that complete the call of `index`, on a wire that says so."""
+        call = self._by_index.get(index)
+        return self._start(anyway=True) + self._complete(call) if call is not None else []
+
+    def close(self, *, failed: bool = False) -> list[Event]:
+        """The events that complete all calls; those of a stream that has `failed` are marked as incomplete."""
+        events = self._start(anyway=True)
+        for call in self._calls:
+            events += self._complete(call, failed=failed)
+        return events
+
+    def _find(self, index: int | None, id: str, name: str) -> _Call:
+        if index is None:
+            call = self._by_id.get(id) if id else self._calls[-1] if self._calls else None
+            fits = call is not None and (bool(id) or _may_be_named(call, name))
+            return call if call is not None and fits else self._new(None)
+        call = self._by_index.get(index)
+        if call is None:
+            return self._new(index) if name or id not in self._by_id else self._by_id[id]
+        is_other = bool(id and call.wire_id and id != call.wire_id)
+        return self._new(index) if is_other and (name or call.is_whole()) else call
+
+    def _new(self, index: int | None) -> _Call:
+        call = _Call(len(self._calls))
+        self._calls.append(call)
+        if index is not None:
+            self._by_index[index] = call
+        return call
+
+    def _start(self, *, anyway: bool = False) -> list[Event]:
+        events: list[Event] = []
+        for call in self._calls[self._started :]:
+            if not anyway and not (call.wire_id and call.name):
+                break
+            self._started += 1
+            call.state = "started"
+            call.id = self._unique(call)
+            events.append(ToolCallStarted(call.id, call.name, dict(call.metadata)))
+            if call.pieces:
+                events.append(ToolCallDelta(call.id, "".join(call.pieces)))
+        return events
+
+    def _unique(self, call: _Call) -> str:
+        id, k = call.wire_id, len(self._taken) + call.position
+        while not id or id in self._used:
+            id, k = f"call_{k}", k + 1
+        self._used.add(id)
+        return id
+
+    def _complete(self, call: _Call, *, failed: bool = False) -> list[Event]:
+        if call.state != "started":
+            return []
+        call.state = "completed"
+        raw = "".join(call.pieces)
+        arguments = _parse(raw) if raw.strip() else {}
+        metadata = dict(call.metadata)
+        if failed or arguments is None:
+            metadata["error"] = "incomplete" if failed else "invalid_json"
+        return [ToolCallCompleted(call.id, call.name, arguments or {}, raw, metadata)]
+
+
+def _may_be_named(call: _Call, name: str) -> bool:
+    return not name or not call.name or (name == call.name and not call.is_whole())
+
+
+def _parse(raw: str) -> dict[str, Any] | None:
+    try:
+        parsed = msgspec.json.decode(raw)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    return cast(dict[str, Any], parsed) if isinstance(parsed, dict) else None

@@ -1,0 +1,189 @@
+"""Every recorded Chat Completions stream: lawful, the same however it is cut, and what the official SDK makes of it.
+
+Where the fold differs from the SDK's, a named rule of ours says why; a difference that no rule explains is a failure.
+"""
+
+from __future__ import annotations
+
+import random
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from functools import cache
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import pytest
+
+from rxllm.adapters._openai_chat_wire import ChatDecoder
+from rxllm.collector import StreamCollector
+from rxllm.events import Event, RawChunk
+from rxllm.values import Response
+from tests.corpus import Recording, recordings
+from tests.wire.lawful import lawful
+
+httpx2 = pytest.importorskip("httpx2")
+openai = pytest.importorskip("openai")
+streaming = pytest.importorskip("openai.lib.streaming.chat")
+
+
+class Fold(NamedTuple):
+    """What is compared."""
+
+    text: str
+    calls: list[tuple[str, str, str]]
+    finish_reason: str | None
+    usage: tuple[int | None, int | None, int | None] | None
+
+
+class Case(NamedTuple):
+    recording: Recording
+    response: Response[Any]
+    snapshot: Any  # the SDK's, None where it has none
+    failure: Exception | None  # the SDK's
+
+
+def decode(body: bytes, cuts: list[int] | None = None) -> list[Event]:
+    decoder = ChatDecoder()
+    edges = [0, *(cuts or []), len(body)]
+    pieces = (body[a:b] for a, b in pairwise(edges))
+    events = [event for piece in pieces for event in decoder.feed(piece)]
+    return events + decoder.close()
+
+
+def fold(events: list[Event]) -> Response[Any]:
+    state = StreamCollector()
+    for event in events:
+        state = state.apply_event(event)
+    return state.to_response()
+
+
+def by_sdk(body: bytes) -> tuple[Any, Exception | None]:
+    answer = httpx2.Response(200, headers={"content-type": "text/event-stream"}, content=body)
+    http = httpx2.Client(transport=httpx2.MockTransport(lambda request: answer))
+    state = streaming.ChatCompletionStreamState()
+    failure = None
+    with http, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # pydantic's, of content that is not text
+        client = openai.OpenAI(api_key="none", http_client=http, max_retries=0)
+        try:
+            for chunk in client.chat.completions.create(model="any", messages=[], stream=True):
+                state.handle_chunk(chunk)
+        except Exception as error:
+            failure = error
+        try:
+            return state.current_completion_snapshot, failure
+        except AssertionError:
+            return None, failure
+
+
+def ours(response: Response[Any]) -> Fold:
+    usage = response.usage
+    counted = (usage.input_tokens, usage.output_tokens, usage.total_tokens)
+    calls = [(call.id, call.name, call.raw_arguments or "") for call in response.tool_calls]
+    return Fold(response.output_text, calls, response.finish_reason, None if counted == (None,) * 3 else counted)
+
+
+def theirs(snapshot: Any) -> Fold:
+    choices = [choice for choice in snapshot.choices if choice.index == 0] if snapshot else []
+    usage = snapshot and snapshot.usage
+    counted = (usage.prompt_tokens, usage.completion_tokens, usage.total_tokens) if usage else None
+    if not choices:
+        return Fold("", [], None, counted)
+    message = choices[0].message
+    calls = [(call.id, call.function.name, call.function.arguments) for call in message.tool_calls or ()]
+    return Fold(message.content or "", calls, choices[0].finish_reason, counted)
+
+
+def reuses_index(case: Case) -> bool:
+    # The SDK joins calls of one index: their arguments become a row of objects.
+    joined = "".join(call.function.arguments or "" for call in case.snapshot.choices[0].message.tool_calls)
+    return "".join(call.raw_arguments or "" for call in case.response.tool_calls) == joined
+
+
+def is_derived(case: Case) -> bool:
+    given, derived = case.response.raw_finish_reason, case.response.finish_reason
+    return given in (None, "stop") and derived == "tool_calls" and bool(case.response.tool_calls)
+
+
+RULES: dict[str, tuple[set[str], Callable[[Case], bool]]] = {
+    # the SDK's helper raises on chunks that its types do not foresee; the rest of the stream is lost to it
+    "the SDK fails": (
+        {"text", "calls", "finish_reason", "usage"},
+        lambda case: case.failure is not None and not isinstance(case.failure, openai.APIError),
+    ),
+    "an error in the stream is a result": (
+        {"calls", "finish_reason", "usage"},
+        lambda case: case.response.error is not None and isinstance(case.failure, openai.APIError),
+    ),
+    "a refusal is text": (
+        {"text"},
+        lambda case: case.snapshot.choices[0].message.refusal == case.response.output_text,
+    ),
+    "a refusal finishes as content_filter": (
+        {"finish_reason"},
+        lambda case: bool(case.snapshot.choices[0].message.refusal) and case.response.finish_reason == "content_filter",
+    ),
+    "a new id on a used index is a new call": ({"calls"}, lambda case: reuses_index(case)),
+    "complete calls make the finish reason tool_calls": ({"finish_reason"}, lambda case: is_derived(case)),
+    "a late stop takes no tool_calls back": (
+        {"finish_reason"},
+        lambda case: case.response.raw_finish_reason == "tool_calls" and case.response.finish_reason == "tool_calls",
+    ),
+    "groq's usage counts": (
+        {"usage"},
+        lambda case: case.snapshot.usage is None and b"x_groq" in case.recording.body,
+    ),
+}
+
+
+@cache
+def cases() -> tuple[Case, ...]:
+    return tuple(Case(each, fold(decode(each.body)), *by_sdk(each.body)) for each in recordings("openai-chat"))
+
+
+def test_every_stream_is_lawful():
+    for recording in recordings("openai-chat"):
+        try:
+            lawful(decode(recording.body))
+        except AssertionError as error:
+            raise AssertionError(f"{recording}: {error}") from error
+
+
+def test_any_cut_gives_the_same_events():
+    chance = random.Random(0)
+    for recording in recordings("openai-chat"):
+        size = len(recording.body)
+        whole = decode(recording.body)
+        cuts = sorted(chance.sample(range(size), min(size, 50)))
+        assert decode(recording.body, cuts) == whole, recording
+
+
+def test_byte_by_byte_gives_the_same_events():
+    small = [each for each in recordings("openai-chat") if len(each.body) < 12_000]
+    assert small
+    for recording in small:
+        assert decode(recording.body, list(range(len(recording.body)))) == decode(recording.body), recording
+
+
+def test_raw_adds_one_raw_chunk_per_frame_and_changes_nothing_else():
+    for recording in recordings("openai-chat"):
+        decoder = ChatDecoder(raw=True)
+        events = decoder.feed(recording.body) + decoder.close()
+        assert [each for each in events if not isinstance(each, RawChunk)] == decode(recording.body), recording
+
+
+def test_the_fold_is_the_sdks_but_for_our_rules():
+    used: Counter[str] = Counter()
+    unexplained: list[Any] = []
+    for case in cases():
+        mine, other = ours(case.response), theirs(case.snapshot)
+        for aspect in Fold._fields:
+            if getattr(mine, aspect) == getattr(other, aspect):
+                continue
+            rule = next((name for name, (of, holds) in RULES.items() if aspect in of and holds(case)), None)
+            used[str(rule)] += 1
+            if rule is None:
+                unexplained.append((str(case.recording), aspect, getattr(mine, aspect), getattr(other, aspect)))
+    assert not unexplained
+    assert set(used) == set(RULES), "a rule that explains nothing is no rule"

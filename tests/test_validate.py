@@ -1,0 +1,197 @@
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+
+from rxllm import validate
+from rxllm.values import (
+    Image,
+    ImagePart,
+    Message,
+    Request,
+    TextPart,
+    Thread,
+    Tool,
+    ToolCall,
+    ValidationError,
+    json_schema,
+    system,
+    tool,
+    tool_result,
+    user,
+)
+from tests import strategies
+
+
+def faults(check: Any, value: Any) -> tuple[Any, ...]:
+    with pytest.raises(ValidationError) as caught:
+        check(value)
+    assert (
+        caught.value.reason
+        == {
+            validate.request: "invalid_request",
+            validate.message: "invalid_message",
+            validate.thread: "invalid_thread",
+            validate.tool: "invalid_tool",
+        }[check]
+    )
+    return caught.value.errors
+
+
+def asking(**fields: Any) -> Request:
+    return Request((user("Hi"),), **fields)
+
+
+@tool
+def add(a: int, b: int) -> int:
+    return a + b
+
+
+def test_what_is_right_passes() -> None:
+    image = ImagePart(Image.from_url("https://example.org/a.png"))
+    thread = Thread((system("Be brief."), user([TextPart("What is it?"), image]), tool_result("a", {"x": 1})))
+    full = Request(
+        thread.messages,
+        tools=(add, Tool("look-up_2", "finds", {})),
+        temperature=0,
+        max_tokens=1,
+        stop=("END",),
+        seed=0,
+        response_format=json_schema("city", {"type": "object"}),
+        structured_finalize=True,
+    )
+    assert validate.request(full) is None
+    assert validate.thread(thread) is None
+    assert validate.message(user("")) is None
+    assert validate.tool(add) is None
+
+
+def test_an_empty_thread_passes_and_an_empty_request_does_not() -> None:
+    validate.thread(Thread())
+    assert faults(validate.request, Request()) == ((("messages",), "empty"),)
+
+
+@pytest.mark.parametrize(
+    ("fields", "path", "what"),
+    [
+        ({"temperature": -0.1}, "temperature", "out_of_range"),
+        ({"temperature": 2.1}, "temperature", "out_of_range"),
+        ({"temperature": math.nan}, "temperature", "out_of_range"),
+        ({"temperature": math.inf}, "temperature", "out_of_range"),
+        ({"temperature": "hot"}, "temperature", "wrong_type"),
+        ({"temperature": True}, "temperature", "wrong_type"),
+        ({"max_tokens": 0}, "max_tokens", "must_be_positive"),
+        ({"max_tokens": -5}, "max_tokens", "must_be_positive"),
+        ({"max_tokens": 1.5}, "max_tokens", "wrong_type"),
+        ({"max_tokens": math.nan}, "max_tokens", "wrong_type"),
+        ({"max_tokens": "many"}, "max_tokens", "wrong_type"),
+        ({"seed": "lucky"}, "seed", "wrong_type"),
+        ({"stop": "END"}, "stop", "wrong_type"),
+        ({"tools": (Tool("f"), Tool("g"), Tool("f"))}, "tools", "duplicate_name"),
+        ({"tools": None}, "tools", "wrong_type"),
+        ({"response_format": "json"}, "response_format", "invalid_shape"),
+        ({"response_format": 5}, "response_format", "invalid_shape"),
+        ({"response_format": {}}, "response_format", "invalid_shape"),
+        ({"response_format": {"type": "json_schema"}}, "response_format", "invalid_shape"),
+        ({"response_format": {"type": "json_schema", "name": 1, "schema": {}}}, "response_format", "invalid_shape"),
+        ({"structured_finalize": True}, "structured_finalize", "requires_json_schema"),
+        (
+            {"structured_finalize": True, "response_format": {"type": "json_object"}},
+            "structured_finalize",
+            "requires_json_schema",
+        ),
+    ],
+)
+def test_a_request_s_fault_is_named(fields: dict[str, Any], path: str, what: str) -> None:
+    assert faults(validate.request, asking(**fields)) == (((path,), what),)
+
+
+@pytest.mark.parametrize("response_format", [None, "text", {"type": "text"}, {"type": "json_object"}])
+def test_response_formats_without_a_schema(response_format: Any) -> None:
+    validate.request(asking(response_format=response_format))
+
+
+@pytest.mark.parametrize(
+    ("message", "path", "what"),
+    [
+        (Message("robot"), ("role",), "unknown"),  # type: ignore[arg-type]
+        (Message(["user"]), ("role",), "unknown"),  # type: ignore[arg-type]
+        (Message("user", None), ("content",), "invalid_type"),  # type: ignore[arg-type]
+        (Message("user", 5), ("content",), "invalid_type"),  # type: ignore[arg-type]
+        (Message("user", {"x": 1}), ("content",), "invalid_type"),
+        (Message("user", (TextPart("a"), "b")), ("content", 1), "invalid_part_type"),  # type: ignore[arg-type]
+        (Message("tool", "42"), ("tool_call_id",), "required"),
+        (Message("tool", "42", tool_call_id=""), ("tool_call_id",), "required"),
+        (Message("assistant", tool_calls=("a",)), ("tool_calls", 0), "wrong_type"),  # type: ignore[arg-type]
+        (Message("assistant", tool_calls=None), ("tool_calls",), "wrong_type"),  # type: ignore[arg-type]
+        ("Hi", (), "wrong_type"),
+    ],
+)
+def test_a_message_s_fault_is_named_wherever_it_is(message: Any, path: tuple[Any, ...], what: str) -> None:
+    assert faults(validate.message, message) == ((path, what),)
+    assert faults(validate.thread, Thread((user("Hi"), message))) == ((("messages", 1, *path), what),)
+    assert faults(validate.request, Request((user("Hi"), message))) == ((("messages", 1, *path), what),)
+
+
+@pytest.mark.parametrize(
+    ("made", "path", "what"),
+    [
+        (Tool(""), ("name",), "empty"),
+        (Tool(None), ("name",), "empty"),  # type: ignore[arg-type]
+        (Tool(5), ("name",), "wrong_type"),  # type: ignore[arg-type]
+        (Tool("auto"), ("name",), "reserved_tool_name"),
+        (Tool("none"), ("name",), "reserved_tool_name"),
+        (Tool("required"), ("name",), "reserved_tool_name"),
+        (Tool("get weather"), ("name",), "invalid_format"),
+        (Tool("wétter"), ("name",), "invalid_format"),
+        (Tool("f\n"), ("name",), "invalid_format"),
+        (Tool("f" * 65), ("name",), "invalid_format"),
+        (Tool("f", None), ("description",), "not_a_string"),  # type: ignore[arg-type]
+        (Tool("f", "", []), ("schema",), "not_a_map"),  # type: ignore[arg-type]
+        (print, (), "wrong_type"),
+    ],
+)
+def test_a_tool_s_fault_is_named_wherever_it_is(made: Any, path: tuple[Any, ...], what: str) -> None:
+    assert faults(validate.tool, made) == ((path, what),)
+    assert faults(validate.request, asking(tools=(Tool("g"), made))) == ((("tools", 1, *path), what),)
+
+
+def test_the_longest_name_passes() -> None:
+    validate.tool(Tool("f" * 64))
+
+
+def test_all_faults_are_named_at_once() -> None:
+    wrong = Request((Message("robot", 5),), tools=(Tool(""), Tool("")), temperature=3, max_tokens=0)  # type: ignore[arg-type]
+    assert faults(validate.request, wrong) == (
+        (("messages", 0, "role"), "unknown"),
+        (("messages", 0, "content"), "invalid_type"),
+        (("tools", 0, "name"), "empty"),
+        (("tools", 1, "name"), "empty"),
+        (("tools",), "duplicate_name"),
+        (("temperature",), "out_of_range"),
+        (("max_tokens",), "must_be_positive"),
+    )
+
+
+def test_the_error_s_text_says_where() -> None:
+    with pytest.raises(ValidationError, match=r"messages\.0\.role unknown"):
+        validate.request(Request((Message("robot"),)))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("value", [None, 5, "Hi", {}, [], user("Hi"), ToolCall("a", "f")])
+def test_anything_else_is_the_wrong_type(value: Any) -> None:
+    assert faults(validate.request, value) == (((), "wrong_type"),)
+
+
+@given(strategies.requests)
+def test_any_request_passes_or_is_refused_with_paths(request: Request) -> None:
+    try:
+        validate.request(request)
+    except ValidationError as error:
+        refused = error
+    else:
+        return
+    assert refused.errors
