@@ -467,7 +467,7 @@ def test_the_provider_s_own_finish_reason_is_kept_beside_it() -> None:
 def test_server_calls_and_incomplete_calls_are_not_ours_to_answer(metadata: dict[str, Any]) -> None:
     response = fold(TextDelta("a"), *call("c", **metadata), done("stop")).to_response()
     assert (response.tool_calls, response.finish_reason) == ((), "stop")
-    assert [each.id for each in response.message.tool_calls] == ["c"]  # type: ignore[union-attr]
+    assert [each.id for each in response.message.tool_calls] == ["c"]
 
 
 def test_arguments_that_do_not_parse_are_data() -> None:
@@ -581,4 +581,4 @@ def test_a_state_shows_and_pickles_its_own_text_alone() -> None:
 
 def test_states_cannot_be_changed() -> None:
     with pytest.raises(AttributeError):
-        StreamCollector().thread = THREAD  # type: ignore[misc]
+        StreamCollector().thread = THREAD

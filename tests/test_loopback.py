@@ -66,7 +66,7 @@ def test_an_error_in_a_script_is_raised_at_the_end(client: httpx.Client) -> None
     "body", [[chat_chunk("a"), STALL], endless(every=0.001), endless()], ids=["stall", "slow", "fast"]
 )
 def test_a_close_in_mid_stream_is_seen_at_once(client: httpx.Client, body: object) -> None:
-    with Loopback(Reply(body)) as server:  # type: ignore[arg-type]
+    with Loopback(Reply(body)) as server:
         with client.stream("POST", server.url, json={}) as response:
             next(response.iter_raw())
             before = time.monotonic()
@@ -89,9 +89,9 @@ def test_a_close_is_seen_while_the_client_does_not_read(client: httpx.Client) ->
 def blocked_at(connection: object) -> int:
     """What was sent once two looks in a row find no more."""
     for _ in itertools.count():
-        sent = connection.bytes_sent  # type: ignore[attr-defined]
+        sent = connection.bytes_sent
         time.sleep(0.05)
-        if connection.bytes_sent == sent:  # type: ignore[attr-defined]
+        if connection.bytes_sent == sent:
             return sent
     raise AssertionError
 

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
-from rxllm.events import Custom, ErrorEvent, RawChunk, TextDelta, ToolCallCompleted, ToolExecutionCompleted
+from rxllm.events import EVENT_TAGS, Custom, ErrorEvent, RawChunk, TextDelta, ToolCallCompleted, ToolExecutionCompleted
 from rxllm.serializer import from_json, to_json
 from rxllm.values import (
     AdapterError,
@@ -60,6 +61,29 @@ def test_every_error_comes_back_equal(error: LLMError) -> None:
 def test_every_event_comes_back_equal(event: Any) -> None:
     assert same(from_json(to_json(event)), event)
     assert from_json(to_json(event), type(event)) == event
+
+
+tags = st.sampled_from([*EVENT_TAGS, "Message", "Thread", "Response", "StreamError", "tuple", "map", "bytes", "Nobody"])
+names = st.sampled_from(["role", "content", "messages", "id", "name", "items", "reason", "error", "thread", "v"])
+scalars = st.none() | st.integers(0, 2) | st.sampled_from(["user", "timeout", "AA=="])
+
+
+def tagged(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    known = st.sampled_from(["$", "type"])
+    objects = st.builds(lambda key, tag, more: {**more, key: tag}, known, tags, st.dictionaries(names, inner))
+    return objects | st.lists(inner, max_size=3)
+
+
+@given(st.recursive(scalars, tagged, max_leaves=8))
+def test_any_json_is_read_or_refused_with_a_path(data: Any) -> None:
+    try:
+        value = from_json(json.dumps(data))
+    except ValidationError as error:
+        refused = error
+    else:
+        assert from_json(to_json(value)) == value
+        return
+    assert refused.errors
 
 
 @given(strategies.event_lists)
@@ -189,6 +213,7 @@ def test_unknown_fields_are_skipped() -> None:
         ('{"type": "message_completed", "message": {}}', None, ("message", "role"), "missing"),
         ('{"type": "error", "error": {"$": "Usage"}}', None, ("error",), "wrong_type"),
         ('{"type": "error", "error": {"$": "ToolError", "reason": "boredom"}}', None, ("error", "reason"), "unknown"),
+        ('{"$": "ToolError", "reason": []}', None, ("reason",), "unknown"),
         ('{"$": "ToolError", "reason": "timeout", "metadata": 5}', None, (), "malformed_struct"),
         ('{"type": "custom", "name": "x", "data": {"$": "map", "items": [1]}}', None, ("data",), "malformed_struct"),
         (

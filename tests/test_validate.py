@@ -117,16 +117,16 @@ def test_response_formats_without_a_schema(response_format: Any) -> None:
 @pytest.mark.parametrize(
     ("message", "path", "what"),
     [
-        (Message("robot"), ("role",), "unknown"),  # type: ignore[arg-type]
-        (Message(["user"]), ("role",), "unknown"),  # type: ignore[arg-type]
-        (Message("user", None), ("content",), "invalid_type"),  # type: ignore[arg-type]
-        (Message("user", 5), ("content",), "invalid_type"),  # type: ignore[arg-type]
+        (Message("robot"), ("role",), "unknown"),
+        (Message(["user"]), ("role",), "unknown"),
+        (Message("user", None), ("content",), "invalid_type"),
+        (Message("user", 5), ("content",), "invalid_type"),
         (Message("user", {"x": 1}), ("content",), "invalid_type"),
-        (Message("user", (TextPart("a"), "b")), ("content", 1), "invalid_part_type"),  # type: ignore[arg-type]
+        (Message("user", (TextPart("a"), "b")), ("content", 1), "invalid_part_type"),
         (Message("tool", "42"), ("tool_call_id",), "required"),
         (Message("tool", "42", tool_call_id=""), ("tool_call_id",), "required"),
-        (Message("assistant", tool_calls=("a",)), ("tool_calls", 0), "wrong_type"),  # type: ignore[arg-type]
-        (Message("assistant", tool_calls=None), ("tool_calls",), "wrong_type"),  # type: ignore[arg-type]
+        (Message("assistant", tool_calls=("a",)), ("tool_calls", 0), "wrong_type"),
+        (Message("assistant", tool_calls=None), ("tool_calls",), "wrong_type"),
         ("Hi", (), "wrong_type"),
     ],
 )
@@ -140,8 +140,8 @@ def test_a_message_s_fault_is_named_wherever_it_is(message: Any, path: tuple[Any
     ("made", "path", "what"),
     [
         (Tool(""), ("name",), "empty"),
-        (Tool(None), ("name",), "empty"),  # type: ignore[arg-type]
-        (Tool(5), ("name",), "wrong_type"),  # type: ignore[arg-type]
+        (Tool(None), ("name",), "empty"),
+        (Tool(5), ("name",), "wrong_type"),
         (Tool("auto"), ("name",), "reserved_tool_name"),
         (Tool("none"), ("name",), "reserved_tool_name"),
         (Tool("required"), ("name",), "reserved_tool_name"),
@@ -149,8 +149,8 @@ def test_a_message_s_fault_is_named_wherever_it_is(message: Any, path: tuple[Any
         (Tool("wétter"), ("name",), "invalid_format"),
         (Tool("f\n"), ("name",), "invalid_format"),
         (Tool("f" * 65), ("name",), "invalid_format"),
-        (Tool("f", None), ("description",), "not_a_string"),  # type: ignore[arg-type]
-        (Tool("f", "", []), ("schema",), "not_a_map"),  # type: ignore[arg-type]
+        (Tool("f", None), ("description",), "not_a_string"),
+        (Tool("f", "", []), ("schema",), "not_a_map"),
         (print, (), "wrong_type"),
     ],
 )
@@ -164,7 +164,7 @@ def test_the_longest_name_passes() -> None:
 
 
 def test_all_faults_are_named_at_once() -> None:
-    wrong = Request((Message("robot", 5),), tools=(Tool(""), Tool("")), temperature=3, max_tokens=0)  # type: ignore[arg-type]
+    wrong = Request((Message("robot", 5),), tools=(Tool(""), Tool("")), temperature=3, max_tokens=0)
     assert faults(validate.request, wrong) == (
         (("messages", 0, "role"), "unknown"),
         (("messages", 0, "content"), "invalid_type"),
@@ -178,7 +178,7 @@ def test_all_faults_are_named_at_once() -> None:
 
 def test_the_error_s_text_says_where() -> None:
     with pytest.raises(ValidationError, match=r"messages\.0\.role unknown"):
-        validate.request(Request((Message("robot"),)))  # type: ignore[arg-type]
+        validate.request(Request((Message("robot"),)))
 
 
 @pytest.mark.parametrize("value", [None, 5, "Hi", {}, [], user("Hi"), ToolCall("a", "f")])

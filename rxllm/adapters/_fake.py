@@ -131,7 +131,7 @@ class _Play:
     def _play(self, scheduler: abc.SchedulerBase, state: Any) -> None:
         try:
             for step in self._steps:
-                if isinstance(step, float):
+                if not isinstance(step, list):
                     self._waiting.disposable = clock(self._scheduler).schedule_relative(step, self._play)
                     return
                 for event in step:

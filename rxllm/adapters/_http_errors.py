@@ -77,11 +77,11 @@ def http_error(provider: str, status: int, headers: Mapping[str, str], body: byt
     try:
         payload = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        payload = None
+        payload = _plain_text(body, named.get("content-type", ""))
     request_id = named.get("x-request-id") or named.get("request-id")
     return provider_error(
         provider,
-        payload if payload else _plain_text(body, named.get("content-type", "")),
+        payload,
         status=status,
         retry_after=retry_after(named),
         request_id=request_id,

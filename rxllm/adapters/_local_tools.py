@@ -20,12 +20,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, cast
 
-from rxllm.values import Message, Request, Tool, assistant, json_schema, system, user
+from rxllm.values import Message, Request, Tool, ToolCall, assistant, json_schema, system, user
 
 CALL = "Name the function for each request."
-ANSWER = "Answer the question in one short sentence, with the facts you are given."
-EXAMPLE = (
-    user("Fact: capital Peru is Lima\n\nQuestion: What is the capital of Peru?"),
+ANSWER = "Repeat the fact as the answer to the question, in one short sentence."
+ANSWERS = (
+    user("Question: How much is 61 minus 7?\n\nFact: subtract 61 7 is 54"),
+    assistant("61 minus 7 is 54."),
+    user("Question: What is the capital of Peru?\n\nFact: capital Peru is Lima"),
     assistant("The capital of Peru is Lima."),
 )
 ANSWER_TOKENS = 200
@@ -124,12 +126,14 @@ def _to_answer(messages: tuple[Message, ...], results: list[Message]) -> tuple[M
     question = messages[last].text if messages[last].role == "user" else ""
     facts = "\n".join(f"Fact: {_fact(calls.get(result.tool_call_id or ''), result)}" for result in results)
     earlier = _told(_said(messages[:last]), calls=False)
-    return (_system(messages, ANSWER), *EXAMPLE, *earlier, user(f"{facts}\n\nQuestion: {question}"))
+    return (_system(messages, ANSWER), *ANSWERS, *earlier, user(f"Question: {question}\n\n{facts}"))
 
 
-def _fact(call: Any, result: Message) -> str:
-    subject = f"{call.name.replace('_', ' ')} {_words(call.arguments.values())} is " if call else ""
-    return f"{subject}{_flat(result)}"
+def _fact(call: ToolCall | None, result: Message) -> str:
+    if call is None:
+        return _flat(result)
+    subject = call.name.removeprefix("get_").replace("_", " ")
+    return " ".join([subject, *(str(value) for value in call.arguments.values()), "is", _flat(result)])
 
 
 def _flat(result: Message) -> str:
@@ -142,10 +146,6 @@ def _flat(result: Message) -> str:
     if isinstance(held, dict):
         return ", ".join(f"{name.replace('_', ' ')}: {value}" for name, value in cast(dict[str, Any], held).items())
     return result.text
-
-
-def _words(values: Any) -> str:
-    return " ".join(str(value) for value in values)
 
 
 def _told(messages: tuple[Message, ...], *, calls: bool) -> Iterator[Message]:

@@ -59,7 +59,7 @@ class OpenAIChat(HTTPAdapter):
 
 
 def chat_body(request: Request, *, is_openai: bool = True) -> dict[str, Any]:
-    """The JSON body of `request`. OpenAI alone knows ``max_completion_tokens``; it alone minds ``reasoning_details``."""
+    """The JSON body of `request`. OpenAI alone knows ``max_completion_tokens`` and minds ``reasoning_details``."""
     body = {
         "model": request.model,
         "messages": [_message(message, opaque=not is_openai) for message in request.messages],

@@ -13,88 +13,32 @@ https://platform.openai.com/docs/api-reference/chat-streaming. What the servers 
 
 from __future__ import annotations
 
-import base64
-import binascii
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, cast
 
 import msgspec
 
 from rxllm.adapters._http_errors import provider_error
+from rxllm.adapters._openai_chat_chunks import (
+    FINISH_REASONS,
+    Choice,
+    Chunk,
+    Delta,
+    FirstChunk,
+    Function,
+    audio_of,
+    file_of,
+    to_usage,
+)
 from rxllm.events import Event
-from rxllm.values import FinishReason, Message, StreamError, Usage
+from rxllm.values import Message, StreamError
 from rxllm.wire.blocks import Blocks
 from rxllm.wire.sse import DONE, SSEDecoder
 from rxllm.wire.tool_calls import CallTracker
 
-FINISH_REASONS: dict[str, FinishReason] = {
-    "stop": "stop",
-    "end_turn": "stop",
-    "eos": "stop",
-    "stop_sequence": "stop",
-    "complete": "stop",
-    "length": "length",
-    "max_tokens": "length",
-    "model_length": "length",
-    "tool_calls": "tool_calls",
-    "tool_use": "tool_calls",
-    "function_call": "tool_calls",
-    "content_filter": "content_filter",
-    "refusal": "content_filter",
-    "safety": "content_filter",
-    "sensitive": "content_filter",
-    "error": "error",
-    "network_error": "error",
-    "insufficient_system_resource": "error",
-}
-
-
-class Function(msgspec.Struct, gc=False):
-    name: str | None = None
-    arguments: str | dict[str, Any] | None = None
-
-
-class CallDelta(msgspec.Struct, gc=False):
-    index: int | None = None
-    id: str | None = None
-    function: Function | None = None
-
-
-class Delta(msgspec.Struct, gc=False):
-    content: str | list[dict[str, Any]] | None = None
-    reasoning_content: str | None = None
-    reasoning: str | None = None
-    reasoning_details: list[dict[str, Any]] | None = None
-    tool_calls: list[CallDelta] | None = None
-    function_call: Function | None = None
-    refusal: str | None = None
-    annotations: list[dict[str, Any]] | None = None
-    images: list[dict[str, Any]] | None = None
-    audio: dict[str, Any] | None = None
-
-
-class Choice(msgspec.Struct, gc=False):
-    index: int | None = None
-    delta: Delta | None = None
-    message: Delta | None = None
-    text: str | None = None
-    finish_reason: str | None = None
-
-
-class Chunk(msgspec.Struct, gc=False):
-    choices: list[Choice] | None = None
-    usage: dict[str, Any] | None = None
-    error: Any = None
-    x_groq: dict[str, Any] | None = None
-    citations: list[Any] | None = None
-    search_results: list[dict[str, Any]] | None = None
-
-
-class FirstChunk(Chunk, gc=False):
-    """Read until the response's id and model are known."""
-
-    id: str | None = None
-    model: str | None = None
+_FIRST = msgspec.json.Decoder(FirstChunk)
+_CHUNK = msgspec.json.Decoder(Chunk)
+_NO_FUNCTION = Function()
 
 
 class ChatDecoder:
@@ -261,7 +205,7 @@ class ChatDecoder:
                     texts = (piece.get("text") or "" for piece in cast(list[dict[str, Any]], pieces))
                     self._blocks.thinking("".join(texts))
                 case {"type": "image_url"}:
-                    self._blocks.file(_file(part))
+                    self._blocks.file(file_of(part))
                 case {"type": "reference"}:
                     self._blocks.source(part)
                 case _:
@@ -272,7 +216,7 @@ class ChatDecoder:
             cited = annotation.get("url_citation")
             self._add_source({**annotation, **cited} if isinstance(cited, dict) else annotation)
         for image in delta.images or ():
-            self._blocks.file(_file(image))
+            self._blocks.file(file_of(image))
         for name, held in (delta.audio or {}).items():
             self._audio.setdefault(name, []).append(held)
 
@@ -293,78 +237,11 @@ class ChatDecoder:
 
     def _end(self, *, over: bool) -> None:
         if self._audio:
-            self._blocks.file(_audio(self._audio))
+            self._blocks.file(audio_of(self._audio))
             self._audio = {}
         self._blocks.end(over=over)
-
-
-def to_usage(counted: Mapping[str, Any]) -> Usage:
-    """The counters of a ``usage`` object; those without a field of their own are in `extra`, by their dotted names."""
-    flat = dict(_flat(counted))
-    fields = {field: _first(flat, names) for field, names in _USAGE.items()}
-    extra = {name: held for name, held in flat.items() if not any(name in names for names in _USAGE.values())}
-    return Usage(**fields, extra=extra)
-
-
-_USAGE = {
-    "input_tokens": ("prompt_tokens",),
-    "output_tokens": ("completion_tokens",),
-    "total_tokens": ("total_tokens",),
-    "cached_input_tokens": (
-        "prompt_tokens_details.cached_tokens",
-        "prompt_cache_hit_tokens",
-        "cached_tokens",
-        "cache_read_input_tokens",
-    ),
-    "cache_write_input_tokens": ("prompt_tokens_details.cache_write_tokens", "cache_creation_input_tokens"),
-    "reasoning_tokens": ("completion_tokens_details.reasoning_tokens", "reasoning_tokens"),
-    "input_cost": ("cost.input_tokens_cost",),
-    "output_cost": ("cost.output_tokens_cost",),
-    "total_cost": ("cost", "cost.total_cost"),
-}
-
-_FIRST = msgspec.json.Decoder(FirstChunk)
-_CHUNK = msgspec.json.Decoder(Chunk)
-_NO_FUNCTION = Function()
-
-
-def _flat(counted: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
-    for name, held in counted.items():
-        if isinstance(held, dict):
-            yield from _flat(cast(dict[str, Any], held), f"{prefix}{name}.")
-        elif held is not None:
-            yield f"{prefix}{name}", held
-
-
-def _first(flat: Mapping[str, Any], names: Iterable[str]) -> Any:
-    numbers = (flat[name] for name in names if isinstance(flat.get(name), int | float))
-    return next(numbers, None)
 
 
 def _raw_kind(kind: str) -> str:
     # "usage" is the one kind that is folded, and a frame of that name is not what is meant.
     return "chunk" if kind in ("message", "usage") else kind
-
-
-def _file(part: Mapping[str, Any]) -> dict[str, Any]:
-    held = part.get("image_url")
-    url = str(cast(dict[str, Any], held).get("url") if isinstance(held, dict) else held)
-    head, _, text = url.partition(";base64,")
-    if not head.startswith("data:"):
-        return {"mime_type": "image/*", "url": url}
-    return {"mime_type": head.removeprefix("data:"), "data": _from_base64(text)}
-
-
-def _audio(pieces: Mapping[str, list[Any]]) -> dict[str, Any]:
-    # Streamed sound is 16-bit PCM, the only format that the API streams; each piece is base64 by itself.
-    held = {name: values[-1] for name, values in pieces.items()}
-    held["data"] = b"".join(_from_base64(str(piece)) for piece in pieces.get("data", ()))
-    held["transcript"] = "".join(str(piece) for piece in pieces.get("transcript", ()))
-    return {"mime_type": "audio/pcm", **held}
-
-
-def _from_base64(text: str) -> bytes:
-    try:
-        return base64.b64decode(text)
-    except binascii.Error:
-        return b""

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from rxllm.adapters._local_tools import ANSWER, CALL, EXAMPLE, call_schema, in_plain_words, must_call
+from rxllm.adapters._local_tools import ANSWER, ANSWERS, CALL, call_schema, in_plain_words, must_call
 from rxllm.values import Message, Request, Tool, ToolCall, assistant, system, tool, tool_result, user
 
 
@@ -81,7 +81,7 @@ def test_results_are_facts_and_the_reply_is_text() -> None:
     assert not must_call(request)
     assert said(request) == [
         ("system", ANSWER),
-        *((message.role, message.text) for message in EXAMPLE),
+        *((message.role, message.text) for message in ANSWERS),
         ("user", "Question: 1 + 2?\n\nFact: add 1 2 is 3"),
     ]
     assert in_plain_words(request).response_format == "text"

@@ -52,9 +52,9 @@ def test_values_survive_pickling_and_copying(value: Any) -> None:
 
 
 def test_lists_become_tuples() -> None:
-    assert Thread([user("Hi")]).messages == (user("Hi"),)  # type: ignore[arg-type]
-    assert Message("user", [TextPart("Hi")]).content == (TextPart("Hi"),)  # type: ignore[arg-type]
-    request = Request([user("Hi")], tools=[Tool("f")], stop=["END"])  # type: ignore[arg-type]
+    assert Thread([user("Hi")]).messages == (user("Hi"),)
+    assert Message("user", [TextPart("Hi")]).content == (TextPart("Hi"),)
+    request = Request([user("Hi")], tools=[Tool("f")], stop=["END"])
     assert (request.messages, request.tools, request.stop) == ((user("Hi"),), (Tool("f"),), ("END",))
     assert dataclasses.replace(request, stop=["A"]).stop == ("A",)
 
@@ -143,7 +143,7 @@ def test_the_total_is_the_provider_s_or_the_sum() -> None:
 
 def test_usage_adds_to_nothing_else() -> None:
     with pytest.raises(TypeError):
-        Usage() + 1  # type: ignore[operator]
+        Usage() + 1
 
 
 # What is shown

@@ -1,0 +1,20 @@
+"""Ask a real model on this machine, watch its answer come, and keep the result.
+
+The first run fetches the model, 98 MB, into the user's cache.
+"""
+
+import rxllm
+from rxllm import TextDelta
+from rxllm import operators as ops
+
+answer = rxllm.stream_generate("local", "Why is the sky blue? Answer in one sentence.", temperature=0.0).pipe(
+    ops.tap(lambda event: print(event.delta, end="", flush=True), TextDelta),  # look as it comes
+    ops.to_response(),  # keep the result: one call, one fold
+)
+response = answer.run()
+
+print()
+print()
+print("text:         ", response.output_text)
+print("finish reason:", response.finish_reason)
+print("usage:        ", response.usage)
