@@ -325,11 +325,12 @@ def is_incomplete(call: ToolCall) -> bool:
 def fold_message(events: Iterable[Event]) -> Message:
     """The assistant's message that the events of one response say, its parts in the order of their first appearance.
 
-    The content is plain text where one block of text, and then calls, is all there is.
+    The content is plain text where one block of text, and then calls, is all there is. Where no event says anything, it
+    is what the ``MessageCompleted`` holds.
     """
     events = list(events)
     metadata: dict[str, Any] = {}
-    name: str | None = None
+    whole = Message("assistant")
     blocks = _Blocks()
     for event in events:
         match event:
@@ -348,13 +349,15 @@ def fold_message(events: Iterable[Event]) -> Message:
                 blocks.add(FilePart(dict(event.file)))
             case MessageStarted(message=message) | MessageCompleted(message=message):
                 metadata |= message.metadata
-                name = message.name or name
+                whole = message
             case _:
                 pass
     completed = {event.id for event in events if isinstance(event, ToolCallCompleted)}
     calls = {id: call for id, call in _fold_calls(events).items() if id in completed}
     parts = tuple(part for part in blocks.parts() if not isinstance(part, ToolCallPart) or part.id in calls)
-    return Message("assistant", _content(parts), name, tool_calls=tuple(calls.values()), metadata=metadata)
+    if not parts and not calls:
+        return replace(whole, metadata=metadata)
+    return Message("assistant", _content(parts), whole.name, tool_calls=tuple(calls.values()), metadata=metadata)
 
 
 class _Blocks:

@@ -1,13 +1,14 @@
 """What a stream is made of: a closed union of 25 frozen classes.
 
-Adding a class is a breaking change, adding a field is not. ``match`` over `Event` is exhaustive. What every adapter
-keeps:
+Adding a class is a breaking change, adding a field is not; ``match`` over `Event` is exhaustive. Every adapter keeps:
 
 1. `MessageStarted` first; then content; exactly one `MessageCompleted` or `ErrorEvent`, last.
 2. Per tool call: `ToolCallStarted`, deltas, `ToolCallCompleted`. Ids are unique in the thread.
-3. Every text and thinking block is closed by its completion, which replaces what the deltas said; joined deltas equal
-it. 4. Before an `ErrorEvent`, what is open is closed; an unfinished call is completed with ``metadata["error"] =
-"incomplete"``. 5. The same bytes give equal events, however they are cut.
+3. Every text and thinking block is closed by its completion, which says the same as its deltas joined, before the next
+   block or call begins; so dropping deltas changes no fold.
+4. Before an `ErrorEvent`, what is open is closed; an unfinished call is completed with the ``metadata``
+   ``{"error": "incomplete"}``.
+5. The same bytes give equal events, however they are cut.
 
 Blocks are told apart by `id`; None is the open block.
 """

@@ -12,7 +12,7 @@ from rxllm.values import LLMError
 
 
 def errors_as_events() -> Callable[[Observable[Event]], Stream[Event]]:
-    """An ``on_error`` with an ``LLMError`` becomes an ``ErrorEvent`` and a normal end; other exceptions stay as they are.
+    """An ``on_error`` with an ``LLMError`` becomes an ``ErrorEvent`` and a normal end; other exceptions pass.
 
     ::
 

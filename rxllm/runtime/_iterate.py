@@ -31,7 +31,7 @@ def to_async_iter(source: Observable[T], maxsize: int = 64) -> AsyncItems[T]:
 
 
 class Buffer(abc.ObserverBase[T]):
-    """What stands between a subscription and its iterator. It knows nothing of the iterator, which can so be dropped."""
+    """What stands between a subscription and its iterator. It knows nothing of the iterator, so that can go."""
 
     def __init__(self, maxsize: int, wake: Callable[[], object]) -> None:
         self.gate = Gate(maxsize)

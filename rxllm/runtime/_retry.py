@@ -26,7 +26,7 @@ log = logging.getLogger("rxllm")
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """How often, and how long between. Seconds; the delay doubles from `base_delay` to `max_delay`, plus up to `jitter`.
+    """How often, and how many seconds between: the delay doubles from `base_delay` to `max_delay`, plus `jitter`.
 
     A provider's Retry-After is kept to, unless it asks for more than `max_retry_after`: then the failure is passed on.
     """

@@ -75,6 +75,6 @@ def daemon_threads() -> DaemonThreads:
 
 
 async def in_thread(fn: Callable[[], T]) -> T:
-    """Run blocking `fn` off the loop, with the caller's context. Cancelled, it is left behind and its result dropped."""
+    """Run blocking `fn` off the loop, in the caller's context. Cancelled, it is left behind and its result dropped."""
     context = contextvars.copy_context()
     return await asyncio.get_running_loop().run_in_executor(daemon_threads(), context.run, fn)

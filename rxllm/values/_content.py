@@ -44,7 +44,7 @@ class SourcePart(Value):
 
 @value
 class FilePart(Value):
-    """An image or a sound in the output: ``{"mime_type": ..., "data": bytes}`` or ``{"mime_type": ..., "url": ...}``."""
+    """An image or a sound in the output: its ``"mime_type"``, and its ``"data"`` (bytes) or its ``"url"``."""
 
     file: dict[str, Any]
 

@@ -18,7 +18,7 @@ FinishReason = Literal["stop", "length", "tool_calls", "content_filter", "error"
 
 @value
 class Response(Value, Generic[T]):
-    """The fold of one response: `message` is all of it in order, `output_text` its text, `tool_calls` the client's calls.
+    """The fold of one response: `message` is all of it, `output_text` its text, `tool_calls` the client's calls.
 
     A stream that failed on its way is a Response too: `finish_reason` is ``"error"``, `error` is the error and the
     rest is what had arrived. `id` and `model` are the provider's. `parsed` is the typed value where a `parse` was

@@ -12,7 +12,7 @@ from rxllm.values._value import Value, value
 
 @value
 class Thread(Value):
-    """A conversation: immutable, so every method gives a new one. ``thread + message`` and ``thread + messages`` append.
+    """A conversation: immutable, so every method gives a new one. ``thread + message`` (or messages) appends.
 
     >>> thread = Thread() + system("Be brief.") + user("Hi")
     >>> len(thread), thread.last

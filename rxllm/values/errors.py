@@ -194,7 +194,7 @@ class EngineError(LLMError):
 
 
 class ValidationError(LLMError):
-    """Values that break a rule. `errors` holds pairs of a path and what is wrong there: ``(("messages", 0), "...")``."""
+    """Values that break a rule. `errors` holds pairs of a path and its fault: ``(("messages", 0), "...")``."""
 
     TITLE = "validation failed"
     FIELDS = ("errors",)

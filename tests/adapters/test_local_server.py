@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from rxllm.values import EngineError
 
 
 @pytest.fixture(autouse=True)
-def _no_servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _no_servers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "_servers", {})
     return
 

@@ -6,7 +6,6 @@ import asyncio
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ STORY = Request((user("Write a very long story of a fox."),), options={"ignore_e
 
 
 @pytest.fixture(scope="module")
-def local() -> Iterator[Local]:
+def local() -> Local:
     try:
         find()
     except EngineError as error:
