@@ -7,7 +7,7 @@ import rxllm
 from rxllm import TextDelta
 from rxllm import operators as ops
 
-answer = rxllm.stream_generate("local", "Why is the sky blue? Answer in one sentence.", temperature=0.0).pipe(
+answer = rxllm.stream_generate("local", "Name three primes.", temperature=0.0).pipe(
     ops.tap(lambda event: print(event.delta, end="", flush=True), TextDelta),  # look as it comes
     ops.to_response(),  # keep the result: one call, one fold
 )

@@ -1,7 +1,7 @@
 """Type questions; each is answered as it streams, and a new one cancels the answer that is still coming.
 
 Cancelling closes the old answer's connection, so the model stops working on it. An error is shown and the app goes on.
-End with Ctrl-D, or Ctrl-C.
+End with Ctrl-D, or Ctrl-C. Another model can be named: python examples/reactive_app.py openai:gpt-4.1-mini
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from reactivex import Observable, concat, of
 import rxllm
 from rxllm import operators as ops
 
-MODEL = sys.argv[1] if len(sys.argv) > 1 else "local"
+ENGINE = rxllm.Engine.from_model(sys.argv[1] if len(sys.argv) > 1 else "local")
 
 
 async def typed_lines() -> AsyncIterator[str]:
@@ -25,7 +25,7 @@ async def typed_lines() -> AsyncIterator[str]:
 
 def answer(question: str) -> Observable[str]:
     """The pieces of an answer; what goes wrong is part of the conversation."""
-    pieces = rxllm.stream_generate(MODEL, question).pipe(ops.text())
+    pieces = rxllm.stream_generate(ENGINE, question).pipe(ops.text())
     safe = pieces.catch(lambda error, _: of(f"[{error}]"))
     return concat(of(f"\n> {question}\n"), safe, of("\n"))
 

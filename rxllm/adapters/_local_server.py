@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import importlib
 import logging
-import os
 import threading
 import time
 from concurrent.futures import Future
@@ -28,13 +27,12 @@ class Server:
 
     url: str
     knows_tools: bool
-    held: Any  # ends when it is dropped
 
 
 _log = logging.getLogger("rxllm")
 
-_Key = tuple[Path, int, int]
-_servers: dict[_Key, Future[Server]] = {}
+_servers: dict[tuple[Path, int], Future[Server]] = {}
+_running: list[Any] = []  # llama.cpp's servers, which end when they are dropped: held here and nowhere else
 _guard = threading.Lock()
 
 
@@ -43,7 +41,7 @@ def serve(path: Path, n_ctx: int) -> Server:
 
     Raises ``EngineError``: ``missing_dependency`` without xllamacpp, ``invalid_engine`` for a file that does not load.
     """
-    key = (path, n_ctx, os.getpid())  # a forked child has none of its parent's threads
+    key = (path, n_ctx)
     with _guard:
         found = _servers.get(key)
         ours = found is None
@@ -65,8 +63,9 @@ def _start(path: Path, n_ctx: int) -> Server:
     slow.start()
     began = time.perf_counter()
     try:
-        held = llama.Server(_params(llama, path, n_ctx))
-        server = Server(held.listening_address, _knows_tools(held.listening_address), held)
+        running = llama.Server(_params(llama, path, n_ctx))
+        _running.append(running)
+        server = Server(running.listening_address, _knows_tools(running.listening_address))
     except RuntimeError as error:
         raise EngineError("invalid_engine", f"{path} does not load: {error}", provider="local") from error
     finally:
@@ -107,7 +106,6 @@ def _knows_tools(url: str) -> bool:
 
 @atexit.register
 def _end() -> None:
-    # Here, not when modules are torn down: the server's threads must end while there still is an interpreter.
-    for path, n_ctx, process in list(_servers):
-        if process == os.getpid():
-            del _servers[path, n_ctx, process]
+    # Now, and not when modules are torn down: its threads end at once while there still is an interpreter.
+    _servers.clear()
+    _running.clear()

@@ -135,6 +135,9 @@ class Stream(Observable[T]):
             result = operator(result)
         return Stream.of(cast(Observable[Any], result)) if type(result) is Observable else result
 
+    def __repr__(self) -> str:
+        return "Stream()"
+
     def run(self, scheduler: abc.SchedulerBase | None = None) -> T:
         """Subscribe, wait, and give the last item; see `rxllm.run`."""
         return run(self, scheduler)

@@ -48,7 +48,8 @@ class Message(Value):
 
     def _repr_markdown_(self) -> str:
         calls = "".join(f"\n\n`{call!r}`" for call in self.tool_calls)
-        return f"**{self.role}**: {self.content if isinstance(self.content, dict) else self.text}{calls}"
+        said = str(self.content) if isinstance(self.content, dict) else self.text
+        return f"**{self.role}**{': ' if said else ''}{said}{calls}"
 
 
 def system(text: str) -> Message:

@@ -28,7 +28,7 @@ def test_callers_at_the_same_time_share_one(monkeypatch: pytest.MonkeyPatch, tmp
     def start(path: Path, n_ctx: int) -> Server:
         started.append(path)
         time.sleep(0.05)
-        return Server("http://one", True, None)
+        return Server("http://one", True)
 
     monkeypatch.setattr(server, "_start", start)
     gate = threading.Barrier(8)
@@ -50,7 +50,7 @@ def test_a_failed_start_is_tried_again(monkeypatch: pytest.MonkeyPatch, tmp_path
     monkeypatch.setattr(server, "_start", fail)
     with pytest.raises(EngineError, match="broken"):
         serve(tmp_path, 8192)
-    monkeypatch.setattr(server, "_start", lambda path, n_ctx: Server("http://two", True, None))
+    monkeypatch.setattr(server, "_start", lambda path, n_ctx: Server("http://two", True))
     assert serve(tmp_path, 8192).url == "http://two"
 
 

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from reactivex import never
+
+from rxllm import operators as ops
+from tests.operators.marbles import check
+
+
+class Pairs:
+    def __init__(self) -> None:
+        self.held = ""
+
+    def feed(self, item: str) -> Iterable[str]:
+        self.held += item
+        if len(self.held) == 2:
+            yield self.held
+            self.held = ""
+
+    def close(self) -> Iterable[str]:
+        return [self.held] if self.held else []
+
+
+def test_items_are_fed_and_what_is_left_comes_at_the_end() -> None:
+    check(
+        ops.lift(Pairs),
+        "-a-b-c-|",
+        "^------!",
+        "---P---(c|)",
+        P="ab",
+    )
+
+
+def test_several_items_come_at_once() -> None:
+    class Twice:
+        def feed(self, item: str) -> list[str]:
+            return [item, item]
+
+        def close(self) -> list[str]:
+            return []
+
+    check(
+        lambda source: ops.lift(Twice)(source).pipe(ops.lift(Pairs)),
+        "-a--b--|",
+        "^------!",
+        "-A--B--|",
+        A="aa",
+        B="bb",
+    )
+
+
+def test_an_error_of_the_source_closes_nothing() -> None:
+    check(
+        ops.lift(Pairs),
+        "-a-X",
+        "^--!",
+        "---X",
+        X=ValueError("no"),
+    )
+
+
+def test_an_exception_of_feed_ends_the_stream() -> None:
+    failure = ValueError("no")
+
+    class Refuses(Pairs):
+        def feed(self, item: str) -> Iterable[str]:
+            yield item
+            raise failure
+
+    check(
+        ops.lift(Refuses),
+        "-a-b-|",
+        "^!",
+        "-X",
+        X=failure,
+    )
+
+
+def test_an_exception_of_close_ends_the_stream() -> None:
+    failure = ValueError("no")
+
+    class Refuses(Pairs):
+        def close(self) -> Iterable[str]:
+            raise failure
+
+    check(
+        ops.lift(Refuses),
+        "-a-b-|",
+        "^----!",
+        "---P-X",
+        P="ab",
+        X=failure,
+    )
+
+
+def test_an_exception_of_the_maker_is_the_streams_error() -> None:
+    failure = ValueError("no")
+
+    def make() -> Pairs:
+        raise failure
+
+    errors: list[Exception] = []
+    never().pipe(ops.lift(make)).subscribe(on_error=errors.append)
+    assert errors == [failure]

@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+from rxllm import operators as ops
+from rxllm.events import TextCompleted, TextDelta, ThinkingDelta
+from tests.operators.marbles import check
+
+VALUES = {"d": TextDelta("d"), "t": ThinkingDelta("t"), "c": TextCompleted("d")}
+
+
+def test_one_class_is_kept() -> None:
+    check(
+        ops.only(TextDelta),
+        "-d-t-c-|",
+        "^------!",
+        "-d-----|",
+        **VALUES,
+    )
+
+
+def test_several_classes_are_kept() -> None:
+    check(
+        ops.only(TextDelta, TextCompleted),
+        "-d-t-c-|",
+        "^------!",
+        "-d---c-|",
+        **VALUES,
+    )
+
+
+def test_no_class_keeps_nothing() -> None:
+    check(
+        ops.only(),
+        "-d-t-c-|",
+        "^------!",
+        "-------|",
+        **VALUES,
+    )
+
+
+def test_an_error_passes() -> None:
+    check(
+        ops.only(TextDelta),
+        "-d-t-X",
+        "^----!",
+        "-d---X",
+        X=ValueError("no"),
+        **VALUES,
+    )
+
+
+def test_dispose_releases_the_source() -> None:
+    check(
+        ops.only(TextDelta),
+        "-d-d-d-|",
+        "^---!   ",
+        "-d-d----",
+        **VALUES,
+    )

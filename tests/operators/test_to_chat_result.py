@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import pytest
+from reactivex import from_iterable
+
+from rxllm import operators as ops
+from rxllm.events import ChatCompleted, ErrorEvent, StepCompleted, TextDelta, UsageUpdated
+from rxllm.runtime import Stream
+from rxllm.values import ChatResult, Response, StepResult, StreamError, Thread, Usage, assistant, user
+from tests.operators.marbles import check
+
+THREAD = Thread((user("Hi"),))
+
+
+def test_the_chats_own_result_is_the_result() -> None:
+    result = ChatResult(THREAD, halted_reason="completed")
+    check(
+        ops.to_chat_result(),
+        "-H-c-|",
+        "^----!",
+        "-----(r|)",
+        H=TextDelta("Hi"),
+        c=ChatCompleted(result),
+        r=result,
+    )
+
+
+def test_a_chat_that_was_cut_off_is_cancelled() -> None:
+    step = StepResult(THREAD + assistant("a"), Response(assistant("a"), "a", usage=Usage(1, 1)))
+    events = [StepCompleted(step), TextDelta("b"), UsageUpdated(Usage(2, 0))]
+    result = Stream.of(from_iterable(events)).pipe(ops.to_chat_result(THREAD)).run()
+    assert (result.halted_reason, result.steps, result.thread) == ("cancelled", (step,), step.thread)
+    assert (result.final_response, result.usage) == (step.response, Usage(3, 1))
+
+
+def test_a_chat_that_failed_before_its_end_says_so() -> None:
+    error = StreamError("truncated")
+    result = Stream.of(from_iterable([TextDelta("a"), ErrorEvent(error)])).pipe(ops.to_chat_result(THREAD)).run()
+    assert (result.halted_reason, result.error, result.output_text) == ("error", error, "a")
+
+
+def test_without_a_result_or_a_thread_it_says_what_is_missing() -> None:
+    with pytest.raises(ValueError, match="needs a thread"):
+        Stream.of(from_iterable([TextDelta("a")])).pipe(ops.to_chat_result()).run()

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import pytest
+from reactivex import from_iterable
+
+from rxllm import operators as ops
+from rxllm.events import MessageCompleted, StepCompleted, TextDelta
+from rxllm.runtime import Stream
+from rxllm.values import Message, Response, StepResult, Thread, assistant, user
+from tests.operators.marbles import check
+
+THREAD = Thread((user("Hi"),))
+STOP = MessageCompleted(Message("assistant"), "stop")
+STEP = StepResult(
+    THREAD + assistant("Hi"), Response(assistant("Hi"), "Hi", finish_reason="stop"), done=True, metadata={}
+)
+
+
+def test_a_completed_step_is_the_result() -> None:
+    kept = StepResult(THREAD, Response(), metadata={"mode": "manual"})
+    check(
+        ops.to_step_result(),
+        "-H-c-|",
+        "^----!",
+        "-----(s|)",
+        H=TextDelta("Hi"),
+        c=StepCompleted(kept),
+        s=kept,
+    )
+
+
+def test_of_several_steps_the_last_one_counts() -> None:
+    first, last = StepResult(THREAD, Response()), STEP
+    check(
+        ops.to_step_result(),
+        "-a-b-|",
+        "^----!",
+        "-----(s|)",
+        a=StepCompleted(first),
+        b=StepCompleted(last),
+        s=last,
+    )
+
+
+def test_without_a_completed_step_it_is_what_was_folded_onto_the_thread() -> None:
+    check(
+        ops.to_step_result(THREAD),
+        "-H-c-|",
+        "^----!",
+        "-----(s|)",
+        H=TextDelta("Hi"),
+        c=STOP,
+        s=STEP,
+    )
+
+
+def test_without_a_completed_step_or_a_thread_it_says_what_is_missing() -> None:
+    with pytest.raises(ValueError, match="needs a thread"):
+        Stream.of(from_iterable([TextDelta("Hi"), STOP])).pipe(ops.to_step_result()).run()

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+from typing import Any
+
+from rxllm import operators as ops
+from rxllm.events import RawChunk, StepCompleted, UsageUpdated
+from rxllm.values import Response, StepResult, Thread, Usage
+from tests.operators.marbles import check
+
+
+def step(usage: Usage) -> StepCompleted:
+    return StepCompleted(StepResult(Thread(), Response(usage=usage)))
+
+
+def updated(tokens: int) -> Any:
+    return UsageUpdated(Usage(tokens))
+
+
+def test_within_a_step_the_last_count_counts() -> None:
+    check(
+        ops.usage(),
+        "-a-b-|",
+        "^----!",
+        "-1-2-|",
+        **{"a": updated(3), "b": updated(5), "1": Usage(3), "2": Usage(5)},
+    )
+
+
+def test_over_steps_it_is_the_sum() -> None:
+    check(
+        ops.usage(),
+        "-a-s-b-t-|",
+        "^--------!",
+        "-1---2---|",
+        **{"a": updated(5), "s": step(Usage(5)), "b": updated(4), "t": step(Usage(4)), "1": Usage(5), "2": Usage(9)},
+    )
+
+
+def test_a_step_that_never_said_it_counts_at_its_end() -> None:
+    check(
+        ops.usage(),
+        "-s-b-|",
+        "^----!",
+        "-1-2-|",
+        **{"s": step(Usage(5)), "b": updated(4), "1": Usage(5), "2": Usage(9)},
+    )
+
+
+def test_a_raw_usage_counts_like_any_other() -> None:
+    check(
+        ops.usage(),
+        "-r-s-|",
+        "^----!",
+        "-1---|",
+        **{"r": RawChunk("usage", {"input_tokens": 3}), "s": step(Usage(3)), "1": Usage(3)},
+    )
+
+
+def test_an_unchanged_total_is_said_once() -> None:
+    check(
+        ops.usage(),
+        "-a-a-|",
+        "^----!",
+        "-1---|",
+        **{"a": updated(3), "1": Usage(3)},
+    )

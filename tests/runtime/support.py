@@ -1,0 +1,91 @@
+"""What the tests of the runtime share: a model behind the loopback server, and the measuring of closes."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from rxllm import Engine, OpenAIChat
+from tests.loopback import STALL, Connection, Loopback, Reply, chat_chunk
+
+BOUND = 0.05
+"""Seconds within which the server must have seen the close."""
+
+ROOT = Path(__file__).parents[2]
+
+STALLED = Reply([chat_chunk("a"), chat_chunk("b"), chat_chunk("c"), STALL])
+SILENT = Reply(before=STALL)
+
+
+def model(server: Loopback, **options: Any) -> Engine:
+    """An engine that asks `server`, once."""
+    return Engine(OpenAIChat(base_url=server.url, **options), model="m", retry=False)
+
+
+async def until(condition: Callable[[], bool], timeout: float = 5.0) -> None:
+    """Let the loop run until `condition` holds. Raises ``TimeoutError``."""
+    async with asyncio.timeout(timeout):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+async def until_closed(connection: Connection) -> None:
+    await until(lambda: connection.closed_at is not None)
+
+
+def on_loop(act: Callable[[Loopback], Awaitable[float]]) -> Callable[[Loopback], float]:
+    """`act` on a loop of its own, which lives on until the server has seen the close: no loop's end helps."""
+
+    async def main(server: Loopback) -> float:
+        acted = await act(server)
+        await until_closed(server.connections[0])
+        return acted
+
+    return lambda server: asyncio.run(main(server))
+
+
+def close_times(act: Callable[[Loopback], float], reply: Reply = STALLED, rounds: int = 5) -> list[float]:
+    """Seconds from the moment that `act` gives to the moment when the server saw its connection close."""
+    times: list[float] = []
+    for _ in range(rounds):
+        with Loopback(reply) as server:
+            acted = act(server)
+            connection = server.connections[0]
+            times.append(connection.wait_closed() - acted)
+            assert connection.closed_by == "client"
+    return times
+
+
+def assert_prompt(times: list[float]) -> None:
+    """The median counts: a shared machine may hold up one of several."""
+    print("closed after", ", ".join(f"{1000 * each:.1f} ms" for each in times))  # pytest -rP shows it
+    assert statistics.median(times) < BOUND, times
+
+
+def script(code: str, *args: str, **options: Any) -> subprocess.Popen[str]:
+    """A Python program of its own, warnings being errors; `args` are its ``sys.argv[1:]``."""
+    command = [sys.executable, "-W", "error", "-c", textwrap.dedent(code), *args]
+    return subprocess.Popen(command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
+
+
+def finished(process: subprocess.Popen[str], timeout: float = 20.0) -> tuple[int, str, str]:
+    """The program's exit code, output and errors."""
+    try:
+        out, err = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        out, err = process.communicate()
+        raise AssertionError(f"the script hangs\n{out}\n{err}") from None
+    return process.returncode, out, err
+
+
+def now() -> float:
+    """The clock of the server's `closed_at`, the same in every process."""
+    return time.monotonic()

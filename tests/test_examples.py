@@ -1,0 +1,64 @@
+"""Each example, run as a user runs it."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+def run(name: str, *args: str, **options: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(EXAMPLES / name), *args]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, **options)  # type: ignore[call-overload]
+
+
+def test_quickstart_prints_a_real_models_answer():
+    pytest.importorskip("xllamacpp", reason="the example's model needs rxllm[local]")
+    ran = run("quickstart.py")
+    assert ran.returncode == 0, ran.stderr
+    streamed, _, folded = ran.stdout.partition("\n\n")
+    assert streamed.strip()
+    assert f"text:          {streamed.splitlines()[0]}" in folded
+    assert "finish reason: stop" in folded
+    assert "output_tokens=" in folded
+
+
+@pytest.mark.parametrize("time", range(3))
+def test_tools_works_every_time(time: int):
+    pytest.importorskip("xllamacpp", reason="the example's model needs rxllm[local]")
+    ran = run("tools.py")
+    assert ran.returncode == 0, ran.stderr
+    assert "runs     weather with {'city': 'Paris'}" in ran.stdout
+    assert "(completed after 2 steps" in ran.stdout
+    assert "sunny" in ran.stdout.splitlines()[-2]
+
+
+def test_reactive_app_cancels_the_running_answer():
+    """The second line is typed when the first answer has begun; that one never ends by itself, the second does."""
+    pytest.importorskip("xllamacpp", reason="the example's model needs rxllm[local]")
+    command = [sys.executable, "-u", str(EXAMPLES / "reactive_app.py")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as app:
+        assert app.stdin is not None
+        assert app.stdout is not None
+        app.stdin.write("Tell me a very long story about the sea.\n")
+        app.stdin.flush()
+        begun = ""
+        while len(begun) < 80:
+            begun += app.stdout.read(1)
+        app.stdin.write("Name three fruits.\n")
+        app.stdin.close()
+        rest = app.stdout.read()
+        assert app.wait(timeout=120) == 0
+    story, _, fruits = (begun + rest).partition("> Name three fruits.")
+    assert len(story) < 600
+    assert fruits.strip()
+
+
+def test_reactive_app_goes_on_after_an_error():
+    environment = {name: held for name, held in os.environ.items() if name != "OPENAI_API_KEY"}
+    ran = run("reactive_app.py", "openai:gpt-4.1-mini", input="one\ntwo\n", env=environment)
+    assert ran.returncode == 0, ran.stderr
+    assert "> two\n[no API key for openai" in ran.stdout

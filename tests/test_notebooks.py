@@ -1,0 +1,28 @@
+"""Each notebook, executed from scratch in a fresh kernel; its outputs are kept."""
+
+from pathlib import Path
+
+import pytest
+
+NOTEBOOKS = sorted((Path(__file__).parent.parent / "notebooks").glob("*.ipynb"))
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
+def test_it_runs_and_shows_what_it_kept(path: Path):
+    pytest.importorskip("xllamacpp", reason="the notebooks' model needs rxllm[local]")
+    nbformat = pytest.importorskip("nbformat", reason="notebooks need rxllm[test]")
+    from nbclient import NotebookClient
+
+    kept = nbformat.read(path, as_version=4)
+    fresh = nbformat.read(path, as_version=4)
+    for cell in fresh.cells:
+        cell.pop("outputs", None) if cell.cell_type != "code" else cell.update(outputs=[], execution_count=None)
+    NotebookClient(fresh, timeout=300, kernel_name="python3").execute()
+    assert [kinds(cell) for cell in fresh.cells] == [kinds(cell) for cell in kept.cells]
+
+
+def kinds(cell: dict) -> set[str]:
+    """The kinds of output of a cell that stay the same: a first load's progress on stderr does not."""
+    outputs = cell.get("outputs", [])
+    return {out.get("name") or out["output_type"] for out in outputs if out.get("name") != "stderr"}

@@ -1,0 +1,42 @@
+"""The README tells the truth: its code runs, and prints what it says."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+
+
+def test_the_code_runs_as_one_program():
+    """Every block of Python, in order, in one fresh interpreter."""
+    pytest.importorskip("xllamacpp", reason="the README's model needs rxllm[local]")
+    program = "\n".join(re.findall(r"```python\n(.*?)```", README, re.DOTALL))
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300, cwd=ROOT)
+    assert ran.returncode == 0, ran.stderr
+    first, *_ = re.findall(r"```text\n(.*?)```", README, re.DOTALL)
+    printed = ran.stdout.splitlines()
+    assert printed[0] == first.splitlines()[0]
+    assert re.sub(r"\d+", "N", printed[1]) == re.sub(r"\d+", "N", first.splitlines()[1])
+    assert "Pretty Polly" in ran.stdout
+
+
+def test_the_two_commands_are_there_word_for_word():
+    assert "\npip install '.[local]' && python examples/quickstart.py\n" in README
+    assert "\npip install -e '.[test]' && python -m pytest\n" in README
+
+
+def test_every_operator_is_in_the_table():
+    from rxllm import operators
+
+    missing = [name for name in operators.__all__ if f"`{name}(" not in README]
+    assert not missing
+
+
+def test_what_it_points_to_exists():
+    links = re.findall(r"\]\(([^)#:]+)\)", README)
+    assert links
+    assert [link for link in links if not (ROOT / link).exists()] == []
