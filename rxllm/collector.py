@@ -328,14 +328,23 @@ def fold_message(events: Iterable[Event]) -> Message:
     The content is plain text where one block of text, and then calls, is all there is. Where no event says anything, it
     is what the ``MessageCompleted`` holds.
     """
-    events = list(events)
     metadata: dict[str, Any] = {}
     whole = Message("assistant")
     blocks = _Blocks()
+    of_calls: list[Event] = []
+    kind, block, pieces = None, None, list[str]()  # of the latest delta; nearly every event goes on where that one was
     for event in events:
+        if isinstance(event, TextDelta | ThinkingDelta):
+            if kind is not type(event) or event.id != block:
+                kind, block = type(event), event.id
+                pieces = blocks.pieces(kind, block)
+            pieces.append(event.delta)
+            continue
+        if isinstance(event, ToolCallDelta):
+            of_calls.append(event)
+            continue
+        kind = None
         match event:
-            case TextDelta() | ThinkingDelta():
-                blocks.append(type(event), event.id, event.delta)
             case TextCompleted():
                 blocks.complete(TextDelta, event.id, TextPart(event.text))
             case ThinkingCompleted():
@@ -343,6 +352,7 @@ def fold_message(events: Iterable[Event]) -> Message:
                 blocks.complete(ThinkingDelta, event.id, ThinkingPart(event.text, event.signature, data))
             case ToolCallStarted() | ToolCallCompleted():
                 blocks.mark(event.id)
+                of_calls.append(event)
             case SourceAdded():
                 blocks.add(SourcePart(dict(event.source)))
             case FileAdded():
@@ -352,8 +362,8 @@ def fold_message(events: Iterable[Event]) -> Message:
                 whole = message
             case _:
                 pass
-    completed = {event.id for event in events if isinstance(event, ToolCallCompleted)}
-    calls = {id: call for id, call in _fold_calls(events).items() if id in completed}
+    completed = {event.id for event in of_calls if isinstance(event, ToolCallCompleted)}
+    calls = {id: call for id, call in _fold_calls(of_calls).items() if id in completed}
     parts = tuple(part for part in blocks.parts() if not isinstance(part, ToolCallPart) or part.id in calls)
     if not parts and not calls:
         return replace(whole, metadata=metadata)
@@ -367,11 +377,10 @@ class _Blocks:
         self._parts: dict[Any, Part | list[str]] = {}  # by kind and id, in the order of appearance
         self._open: dict[type[Event], list[Any]] = {TextDelta: [], ThinkingDelta: []}
 
-    def append(self, kind: type[Event], id: str | None, delta: str) -> None:
-        key = self._key(kind, id)
-        pieces = self._parts[key]
-        if isinstance(pieces, list):
-            pieces.append(delta)
+    def pieces(self, kind: type[Event], id: str | None) -> list[str]:
+        """Where the deltas of this block go; nowhere, if it is complete."""
+        pieces = self._parts[self._key(kind, id)]
+        return pieces if isinstance(pieces, list) else []
 
     def complete(self, kind: type[Event], id: str | None, part: Part) -> None:
         key = self._key(kind, id)

@@ -29,7 +29,7 @@ from typing import Any, cast, get_args
 
 import msgspec
 from reactivex import abc
-from reactivex.disposable import CompositeDisposable, Disposable, SerialDisposable
+from reactivex.disposable import CompositeDisposable, Disposable, SerialDisposable, SingleAssignmentDisposable
 from reactivex.scheduler import CurrentThreadScheduler
 
 from rxllm.events import EVENT_CLASSES, Event
@@ -126,13 +126,18 @@ class _Play:
     def _soon(self) -> None:
         # Not at once: the subscriber must have its disposable before the first event, so that take(1) can stop us.
         scheduler = self._scheduler or CurrentThreadScheduler.singleton()
-        self._waiting.disposable = scheduler.schedule(self._play)
+        self._wait_for(lambda: scheduler.schedule(self._play))
+
+    def _wait_for(self, start: Callable[[], abc.DisposableBase]) -> None:
+        waiting = self._waiting.disposable = SingleAssignmentDisposable()  # before it goes on, maybe on another thread
+        waiting.disposable = start()
 
     def _play(self, scheduler: abc.SchedulerBase, state: Any) -> None:
         try:
             for step in self._steps:
                 if not isinstance(step, list):
-                    self._waiting.disposable = clock(self._scheduler).schedule_relative(step, self._play)
+                    seconds = step
+                    self._wait_for(lambda: clock(self._scheduler).schedule_relative(seconds, self._play))
                     return
                 for event in step:
                     if self._disposed:

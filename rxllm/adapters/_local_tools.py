@@ -16,6 +16,7 @@ cannot choose between calling and answering, so under ``"auto"`` it always calls
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, cast
@@ -50,7 +51,8 @@ def in_plain_words(request: Request) -> Request:
         return _limited(replace(plain, messages=_to_answer(request.messages, results)))
     if not tools:
         return replace(plain, messages=tuple(_told(request.messages, calls=False)))
-    examples = (message for tool in tools for message in (user(tool.description or tool.name), assistant(_call(tool))))
+    fitting = sorted(tools, key=lambda tool: _fit(tool, request.messages))  # the latest example weighs most
+    examples = (m for tool in fitting for m in (user(tool.description or tool.name), assistant(_call(tool))))
     messages = (_system(request.messages, CALL), *examples, *_told(_said(request.messages), calls=True))
     return _steady(replace(plain, messages=messages, response_format=json_schema("call", call_schema(tools))))
 
@@ -107,6 +109,21 @@ def _choice(request: Request) -> tuple[Tool, ...]:
             return request.tools
         case {"function": {"name": name}} | {"name": name} | name:
             return tuple(tool for tool in request.tools if tool.name == name)
+
+
+def _fit(tool: Tool, messages: tuple[Message, ...]) -> int:
+    """How many words of `tool` are in the last question; numbers count as a word that a tool with numbers has."""
+    question = next((message.text for message in reversed(messages) if message.role == "user"), "")
+    properties: dict[str, dict[str, Any] | bool] = tool.schema.get("properties", {})
+    wants_numbers = any(
+        isinstance(held, dict) and held.get("type") in ("integer", "number") for held in properties.values()
+    )
+    shared = _words(question) & _words(f"{tool.name} {tool.description} {' '.join(properties)}")
+    return len(shared) + (wants_numbers and any(map(str.isdigit, question)))
+
+
+def _words(text: str) -> set[str]:
+    return {word for word in re.findall(r"[^\W\d_]+", text.lower()) if len(word) > 2}
 
 
 def _results(messages: tuple[Message, ...]) -> list[Message]:

@@ -31,17 +31,16 @@ def continue_with(fn: Callable[[T], Observable[T] | None]) -> Callable[[Observab
             current = SerialDisposable()
 
             def go_on(following: Observable[T]) -> None:
-                last: T | None = None
+                last: list[T] = []
                 subscription = current.disposable = SingleAssignmentDisposable()  # before it can complete
 
                 def on_next(item: T) -> None:
-                    nonlocal last
-                    last = item
+                    last[:] = (item,)
                     observer.on_next(item)
 
                 def on_completed() -> None:
                     try:
-                        after = None if last is None else fn(last)
+                        after = fn(last[0]) if last else None
                     except Exception as error:
                         observer.on_error(error)
                         return

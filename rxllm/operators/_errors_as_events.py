@@ -28,14 +28,22 @@ def errors_as_events() -> Callable[[Observable[Event]], Stream[Event]]:
         def subscribe(
             observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None
         ) -> abc.DisposableBase:
+            delivering = False  # stays True when a subscriber raises: that error is its own, and no part of the stream
+
+            def on_next(event: Event) -> None:
+                nonlocal delivering
+                delivering = True
+                observer.on_next(event)
+                delivering = False
+
             def on_error(error: Exception) -> None:
-                if isinstance(error, LLMError):
+                if isinstance(error, LLMError) and not delivering:
                     observer.on_next(ErrorEvent(error))
                     observer.on_completed()
                 else:
                     observer.on_error(error)
 
-            return source.subscribe(observer.on_next, on_error, observer.on_completed, scheduler=scheduler)
+            return source.subscribe(on_next, on_error, observer.on_completed, scheduler=scheduler)
 
         return Stream(subscribe)
 

@@ -7,7 +7,15 @@ from typing import TypeVar
 
 from reactivex import Observable, abc
 
-from rxllm.events import ErrorEvent, Event
+from rxllm.events import (
+    ErrorEvent,
+    Event,
+    StepRestarted,
+    TextCompleted,
+    TextDelta,
+    ThinkingCompleted,
+    ThinkingDelta,
+)
 from rxllm.runtime import Stream
 
 R = TypeVar("R")
@@ -24,7 +32,12 @@ def pick(make: Callable[[], Callable[[Event], Iterable[R]]]) -> Callable[[Observ
                 if isinstance(event, ErrorEvent):
                     observer.on_error(event.error)
                     return
-                for item in find(event):
+                try:
+                    found = find(event)
+                except Exception as error:  # a raw usage with unknown keys
+                    observer.on_error(error)
+                    return
+                for item in found:
                     observer.on_next(item)
 
             return source.subscribe(on_next, observer.on_error, observer.on_completed, scheduler=scheduler)
@@ -32,3 +45,31 @@ def pick(make: Callable[[], Callable[[Event], Iterable[R]]]) -> Callable[[Observ
         return Stream(subscribe)
 
     return operator
+
+
+class Pieces:
+    """The strings of the blocks of one kind: their deltas, or what was completed where those were left out."""
+
+    def __init__(
+        self, delta: type[TextDelta | ThinkingDelta], completed: type[TextCompleted | ThinkingCompleted]
+    ) -> None:
+        self._delta = delta
+        self._completed = completed
+        self._open: list[str | None] = []
+
+    def __call__(self, event: Event) -> Iterable[str]:
+        if isinstance(event, self._delta):
+            if self._block(event.id) not in self._open:
+                self._open.append(event.id)
+            return (event.delta,)
+        if isinstance(event, self._completed):
+            block = self._block(event.id)
+            if block not in self._open:
+                return (event.text,) if event.text else ()
+            self._open.remove(block)
+        elif isinstance(event, StepRestarted):
+            self._open.clear()
+        return ()
+
+    def _block(self, id: str | None) -> str | None:
+        return self._open[-1] if id is None and self._open else id

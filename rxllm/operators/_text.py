@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from reactivex import Observable
 
 from rxllm.events import Event, TextCompleted, TextDelta
-from rxllm.operators._pick import pick
+from rxllm.operators._pick import Pieces, pick
 from rxllm.runtime import Stream
 
 
@@ -25,19 +25,4 @@ def text() -> Callable[[Observable[Event]], Stream[str]]:
     >>> list(stream_generate(Fake(["Hel", "lo"]), "Hi").pipe(text()))
     ['Hel', 'lo']
     """
-    return pick(_Text)
-
-
-class _Text:
-    def __init__(self) -> None:
-        self._begun: set[str | None] = set()
-
-    def __call__(self, event: Event) -> Iterable[str]:
-        if type(event) is TextDelta:
-            self._begun.add(event.id)
-            return (event.delta,)
-        if type(event) is TextCompleted:
-            if event.id not in self._begun and event.text:
-                return (event.text,)
-            self._begun.discard(event.id)
-        return ()
+    return pick(lambda: Pieces(TextDelta, TextCompleted))

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from reactivex import Observable
 
-from rxllm.events import Event, ThinkingDelta
-from rxllm.operators._pick import pick
+from rxllm.events import Event, ThinkingCompleted, ThinkingDelta
+from rxllm.operators._pick import Pieces, pick
 from rxllm.runtime import Stream
 
 
 def thinking() -> Callable[[Observable[Event]], Stream[str]]:
     """The strings of the thinking as they come. An ``ErrorEvent`` becomes ``on_error``.
+
+    A block whose deltas were left out comes whole, at its completion.
 
     ::
 
@@ -23,8 +25,4 @@ def thinking() -> Callable[[Observable[Event]], Stream[str]]:
     >>> list(stream_generate(Fake([("thinking", "hm"), "Hi"]), "Hello").pipe(thinking()))
     ['hm']
     """
-    return pick(lambda: _delta)
-
-
-def _delta(event: Event) -> Iterable[str]:
-    return (event.delta,) if isinstance(event, ThinkingDelta) else ()
+    return pick(lambda: Pieces(ThinkingDelta, ThinkingCompleted))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, cast
 
 from reactivex import Observable
 
-from rxllm.events import Event, StepCompleted, UsageUpdated
+from rxllm.events import Event, RawChunk, StepCompleted, UsageUpdated
 from rxllm.operators._pick import pick
 from rxllm.runtime import Stream
 from rxllm.values import Usage
@@ -30,10 +31,20 @@ def usage() -> Callable[[Observable[Event]], Stream[Usage]]:
 class _Total:
     def __init__(self) -> None:
         self._before = Usage()
+        self._told = Usage()
 
     def __call__(self, event: Event) -> Iterable[Usage]:
-        if isinstance(event, UsageUpdated):
-            return (self._before + event.usage,)
-        if isinstance(event, StepCompleted):
-            self._before += event.response.usage
-        return ()
+        match event:
+            case UsageUpdated(usage=usage):
+                return self._tell(self._before + usage)
+            case RawChunk(kind="usage", data=Mapping()):
+                return self._tell(self._before + Usage(**cast(Mapping[str, Any], event.data)))
+            case StepCompleted(result=result):
+                self._before += result.response.usage
+                return self._tell(self._before)
+            case _:
+                return ()
+
+    def _tell(self, total: Usage) -> Iterable[Usage]:
+        changed, self._told = total != self._told, total
+        return (total,) if changed else ()

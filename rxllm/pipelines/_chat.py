@@ -15,7 +15,7 @@ from rxllm.pipelines._options import ChatOptions, max_turns
 from rxllm.pipelines._request import Input, as_thread
 from rxllm.pipelines._step import step_events
 from rxllm.runtime import Stream
-from rxllm.values import ChatResult, LLMError, Message, StepResult, Thread, Usage
+from rxllm.values import ChatResult, LLMError, Message, Response, StepResult, Thread, Usage
 
 
 def stream(engine: Engine | str | Any, thread: Input, **opts: Unpack[ChatOptions]) -> Stream[Event]:
@@ -94,7 +94,7 @@ class _Loop:
                 return "manual_tool_calls"
             case _ if finish == "error":
                 return "error"
-            case _ if finish != "tool_calls" or not step.response.tool_calls:
+            case _ if not _is_unfinished(step.response):
                 return "completed"
             case _ if halt_when is not None and halt_when(step):
                 return "halt_when"
@@ -133,6 +133,13 @@ class _Loop:
                 return {}
             case _:  # ask_user, tool_error, a tool's own
                 return {name: held for name, held in told.items() if name != "halted_reason"}
+
+
+def _is_unfinished(response: Response[Any]) -> bool:
+    """Whether the model waits for answers, or for nothing but to be asked again."""
+    return response.raw_finish_reason == "pause_turn" or (
+        response.finish_reason == "tool_calls" and bool(response.tool_calls)
+    )
 
 
 def _kept(told: dict[str, Any], *names: str) -> dict[str, Any]:

@@ -12,10 +12,10 @@ from rxllm.engine import Engine
 from rxllm.events import Event
 from rxllm.operators._bounded import Bounded
 from rxllm.pipelines._call import Setup
-from rxllm.pipelines._options import GenerateOptions
+from rxllm.pipelines._options import GenerateOptions, is_count
 from rxllm.pipelines._request import Input, as_request
 from rxllm.runtime import Stream
-from rxllm.values import LLMError, Request, Response, StreamError, ValidationError
+from rxllm.values import LLMError, Message, Request, Response, StreamError, Thread, ValidationError
 
 
 def stream_generate(
@@ -64,21 +64,20 @@ def generate_many(
 
     A request that fails is a Response with its `error`; the others go on.
     """
-    if concurrency < 1:
-        raise ValidationError("invalid_option", errors=[(("concurrency",), f"must be at least 1, not {concurrency}")])
+    if not is_count(concurrency):
+        raise ValidationError("invalid_option", errors=[(("concurrency",), f"must be at least 1, not {concurrency!r}")])
+    if isinstance(requests, str | Message | Thread):
+        raise ValidationError("invalid_option", errors=[(("requests",), "must be several; for one there is generate")])
     setup = Setup.of(engine, GenerateOptions, opts)
+    asked = [as_request(request) for request in requests]
 
     def subscribe(
         observer: abc.ObserverBase[Response[Any]], scheduler: abc.SchedulerBase | None = None
     ) -> abc.DisposableBase:
-        sources = (_answer(setup, request) for request in requests)
+        sources = (setup.model_events(request).pipe(ops.to_response()) for request in asked)
         return _Many(sources, concurrency, ordered, observer).start(scheduler)
 
     return Stream(subscribe)
-
-
-def _answer(setup: Setup, request: Any) -> Observable[Response[Any]]:
-    return setup.model_events(as_request(request)).pipe(ops.to_response())
 
 
 class _Many:

@@ -127,6 +127,11 @@ def _is_int(held: Any) -> bool:
     return isinstance(held, int) and not isinstance(held, bool)
 
 
+def is_count(held: Any) -> bool:
+    """Whether `held` is a whole number of at least 1."""
+    return _is_int(held) and held >= 1
+
+
 def _is_number(held: Any) -> bool:
     return _is_int(held) or (isinstance(held, float) and math.isfinite(held))
 
@@ -139,12 +144,14 @@ def _is_tools(held: Any) -> bool:
     return isinstance(held, Sequence) and all(isinstance(tool, Tool) for tool in held)  # pyright: ignore
 
 
+_RETRIES = (RetryPolicy, bool, type(None))
+
 _Rule = tuple[str, Callable[[Any], bool] | None]
 _STRING: _Rule = ("a non-empty string", lambda held: isinstance(held, str) and bool(held))
 _MAPPING: _Rule = ("a mapping", lambda held: isinstance(held, Mapping))
 _FLAG: _Rule = ("True or False", lambda held: isinstance(held, bool))
 _FUNCTION: _Rule = ("a function", callable)
-_COUNT: _Rule = ("a whole number of at least 1", lambda held: _is_int(held) and held >= 1)
+_COUNT: _Rule = ("a whole number of at least 1", is_count)
 _SECONDS: _Rule = ("a number of seconds above 0", lambda held: _is_number(held) and held > 0)
 _TEXT_OR_MAPPING: _Rule = ("a string or a mapping", lambda held: isinstance(held, str | Mapping))
 
@@ -159,13 +166,13 @@ _RULES: dict[str, _Rule] = {
     "seed": ("a whole number", _is_int),
     "response_format": _TEXT_OR_MAPPING,
     **dict.fromkeys(("options", "metadata", "context"), _MAPPING),
-    "retry": ("a RetryPolicy, True or False", lambda held: isinstance(held, RetryPolicy | bool) or held == "default"),
+    "retry": ("a RetryPolicy, True, False or None", lambda held: isinstance(held, _RETRIES) or held == "default"),
     "timeout": _SECONDS,
     **dict.fromkeys(("emit_text_deltas", "emit_tool_deltas", "emit_thinking", "include_raw_chunks"), _FLAG),
     **dict.fromkeys(("on_event", "tool_executor", "tool_result_encoder", "approve", "halt_when"), _FUNCTION),
     "mode": ("'auto' or 'manual'", lambda held: held in ("auto", "manual")),
     "on_tool_error": ("'continue', 'halt' or a function", lambda held: held in ("continue", "halt") or callable(held)),
     "tool_timeout": ("None, or " + _SECONDS[0], lambda held: held is None or (_is_number(held) and held > 0)),
-    "max_concurrency": ("None, or " + _COUNT[0], lambda held: held is None or (_is_int(held) and held >= 1)),
+    "max_concurrency": ("None, or " + _COUNT[0], lambda held: held is None or is_count(held)),
     "max_turns": _COUNT,
 }

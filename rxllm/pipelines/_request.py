@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
 from rxllm.engine import Engine, merge_tools
 from rxllm.values import EngineError, Message, Request, Thread, Tool, ValidationError, user
 
-Input = str | Message | Iterable[Message] | Thread
+Input = str | Message | Sequence[Message] | Thread
 """A question, a message, messages or a thread."""
 
 _PLAIN = ("tool_choice", "temperature", "max_tokens", "seed", "reasoning_effort", "response_format")
@@ -53,7 +53,8 @@ def merged(engine: Engine, request: Request, opts: Mapping[str, Any], asked: Map
             return asked[name]
         return held if held not in (None, ()) else opts.get(name)
 
-    tools = merge_tools(merge_tools(engine.tools, request.tools), cast(Iterable[Tool], opts.get("tools", ())))
+    tools = merge_tools(engine.tools, engine.params.get("tools", ()))
+    tools = merge_tools(merge_tools(tools, request.tools), cast(Iterable[Tool], asked.get("tools", ())))
     plain = {name: choose(name, getattr(request, name)) for name in _PLAIN}
     model = choose("model", request.model)
     return Request(
@@ -61,6 +62,7 @@ def merged(engine: Engine, request: Request, opts: Mapping[str, Any], asked: Map
         model=engine.model if model is None else model,
         tools=tools,
         stop=tuple(choose("stop", request.stop) or ()),
+        structured_finalize=request.structured_finalize,
         options=_overlaid("options", engine, request.options, asked),
         metadata=_overlaid("metadata", engine, request.metadata, asked),
         **plain,

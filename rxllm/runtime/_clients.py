@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import ssl
 import weakref
@@ -23,8 +24,9 @@ READ_SECONDS = 600.0
 class Clients:
     """The clients of one adapter: its own, one per loop, or the one that was given, or what a given factory makes.
 
-    Own clients, and those of a factory, are closed at their loop's end, or by `aclose`. A given one is its owner's to
-    close; it belongs to the loop of its first call, and ``EngineError("wrong_loop")`` is raised on another.
+    Own clients, and those of a factory, are closed at their loop's end, when the adapter is dropped, or by `aclose`. A
+    given one is its owner's to close; it belongs to the loop of its first call, and ``EngineError("wrong_loop")`` is
+    raised on another.
     """
 
     def __init__(self, given: Any = None) -> None:
@@ -41,8 +43,8 @@ class Clients:
             self._claim(loop)
             return self._given
         if loop not in self._by_loop:
-            kept = self._by_loop[loop] = _Kept(self._factory())
-            await kept.open()
+            kept = self._by_loop[loop] = _Kept(self._factory(), loop)
+            await kept.open(self)
         return self._by_loop[loop].client
 
     def any(self) -> httpx.AsyncClient:
@@ -63,10 +65,9 @@ class Clients:
             await kept.aclose()
 
     def _claim(self, loop: asyncio.AbstractEventLoop) -> None:
-        owner = self._owner and self._owner()
-        if owner is None:
+        if self._owner is None:
             self._owner = weakref.ref(loop)
-        elif owner is not loop:
+        elif self._owner() is not loop:  # an owner that is gone left its connections in the client
             message = (
                 "this client belongs to another event loop; give the adapter a factory, client=lambda: ..., instead"
             )
@@ -74,14 +75,21 @@ class Clients:
 
 
 class _Kept:
-    """A client and the end of its loop: loops close their asynchronous generators last, and so this one."""
+    """A client and the end of its loop: loops close their asynchronous generators last, and so this one.
 
-    def __init__(self, client: httpx.AsyncClient) -> None:
+    It outlives its `Clients`, because the garbage collector cannot close a connection.
+    """
+
+    def __init__(self, client: httpx.AsyncClient, loop: asyncio.AbstractEventLoop) -> None:
         self.client = client
+        self._loop = loop
         self._guard = self._until_closed()
+        self._closing: asyncio.Task[None] | None = None
 
-    async def open(self) -> None:
+    async def open(self, owner: Clients) -> None:
         await anext(self._guard)
+        self._dropped = weakref.finalize(owner, self._close_soon)
+        self._dropped.atexit = False
 
     async def aclose(self) -> None:
         await self._guard.aclose()
@@ -90,7 +98,15 @@ class _Kept:
         try:
             yield
         finally:
+            self._dropped.detach()
             await self.client.aclose()
+
+    def _close_soon(self) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(self._begin_close)
+
+    def _begin_close(self) -> None:
+        self._closing = self._loop.create_task(self.aclose())
 
 
 def own_client() -> httpx.AsyncClient:

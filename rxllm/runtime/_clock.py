@@ -6,7 +6,7 @@ import asyncio
 from typing import TypeVar
 
 from reactivex import abc, typing
-from reactivex.disposable import SerialDisposable
+from reactivex.disposable import Disposable, SerialDisposable
 from reactivex.scheduler.periodicscheduler import PeriodicScheduler
 
 from rxllm.runtime._portal import call_loop, running_loop
@@ -36,7 +36,8 @@ class LoopScheduler(PeriodicScheduler):
 
         def arm() -> None:
             if seconds > 0:
-                self._loop.call_later(seconds, invoke)
+                handle = self._loop.call_later(seconds, invoke)
+                subscription.disposable = Disposable(lambda: self._cancel(handle))
             else:
                 self._loop.call_soon(invoke)
 
@@ -45,6 +46,13 @@ class LoopScheduler(PeriodicScheduler):
         else:
             self._loop.call_soon_threadsafe(arm)
         return subscription
+
+    def _cancel(self, handle: asyncio.TimerHandle) -> None:
+        # A timer that was only ignored would keep what it calls alive until its time.
+        if running_loop() is self._loop:
+            handle.cancel()
+        elif not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(handle.cancel)
 
     def schedule_absolute(
         self, duetime: typing.AbsoluteTime, action: typing.ScheduledAction[S], state: S | None = None

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import httpx
 
 ERROR_BODY_BYTES = 1 << 20
+ERROR_BODY_SECONDS = 5.0
 DRAIN_SECONDS = 0.25
 """How long the end of a finished response is waited for, so that its connection can be used again."""
 
@@ -73,7 +74,7 @@ async def _run(exchange: Exchange, pump: Pump[Event]) -> None:
         streaming = True
         await _deliver(response, decoder, pump)
     except Exception as error:
-        broken = transport_error(error, exchange.provider, url)
+        broken = None if pump.refused else transport_error(error, exchange.provider, url)
         if broken is None:
             raise
         if not streaming:
@@ -89,9 +90,15 @@ async def _send(client: httpx.AsyncClient, request: httpx.Request, pump: Pump[An
     # Cancelled while it connects, httpcore 1.0.9 never frees the connection's place in the pool.
     theirs: Callable[[str, Any], Awaitable[None]] | None = request.extensions.get("trace")
 
+    connected = False
+
     async def trace(name: str, info: Any) -> None:
-        if name.startswith(("http11.", "http2.")):
+        nonlocal connected
+        if not connected and name.startswith(("http11.", "http2.")):  # once: the closing is traced too
+            connected = True
             pump.release()
+        elif pump.disposed and name == "connection.connect_tcp.started":
+            pump.release()  # it has waited for its place in the pool, and need not connect
         if theirs is not None:
             await theirs(name, info)
 
@@ -110,8 +117,7 @@ async def _deliver(response: httpx.Response, decoder: Decoder, pump: Pump[Event]
             if events and isinstance(events[-1], ErrorEvent):
                 return
             if events and isinstance(events[-1], MessageCompleted):
-                with pump.held():
-                    await _drain(reads)
+                await _drain(reads)
                 return
             await pump.ready()
 
@@ -125,10 +131,12 @@ async def _drain(reads: AsyncGenerator[bytes, None]) -> None:
 
 async def _read_error(response: httpx.Response) -> bytes:
     body = b""
-    async for data in response.aiter_bytes():
-        body += data
-        if len(body) > ERROR_BODY_BYTES:
-            break
+    with contextlib.suppress(Exception):  # the status says more than why its body broke off
+        async with asyncio.timeout(ERROR_BODY_SECONDS):
+            async for data in response.aiter_bytes():
+                body += data
+                if len(body) > ERROR_BODY_BYTES:
+                    break
     return body
 
 

@@ -68,11 +68,12 @@ class Buffer(abc.ObserverBase[T]):
 class Items(Iterator[T], Generic[T]):
     """The items of a stream, for ``for``; the stream runs on rxllm's own loop meanwhile."""
 
+    _subscription: abc.DisposableBase | None = None
+
     def __init__(self, source: Observable[T], maxsize: int = 64) -> None:
         self._source = source
         self._news = threading.Event()
         self._buffer: Buffer[T] = Buffer(maxsize, self._news.set)
-        self._subscription: abc.DisposableBase | None = None
 
     def __next__(self) -> T:
         buffer = self._buffer
@@ -104,17 +105,19 @@ class Items(Iterator[T], Generic[T]):
         self.close()
 
     def __del__(self) -> None:
-        self.close()
+        if self._subscription is not None:
+            self.close()
 
 
 class AsyncItems(AsyncIterator[T], Generic[T]):
     """The items of a stream, for ``async for``."""
 
+    _subscription: abc.DisposableBase | None = None
+
     def __init__(self, source: Observable[T], maxsize: int = 64) -> None:
         self._source = source
         self._news = _News()
         self._buffer: Buffer[T] = Buffer(maxsize, self._news.set)
-        self._subscription: abc.DisposableBase | None = None
 
     async def __anext__(self) -> T:
         buffer = self._buffer
@@ -149,7 +152,8 @@ class AsyncItems(AsyncIterator[T], Generic[T]):
         self._close()
 
     def __del__(self) -> None:
-        self._close()
+        if self._subscription is not None:
+            self._close()
 
 
 class _News:

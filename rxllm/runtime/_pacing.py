@@ -51,10 +51,9 @@ class Gate:
     def when_open(self, wake: Callable[[], None]) -> None:
         """Call `wake` once, on some thread, when the gate is open: now, or later."""
         with self._guard:
-            if self.full:
-                self._sleepers.append(wake)
-                return
-        wake()
+            self._sleepers.append(wake)
+        if not self.full:  # asked afterwards, so that no `take` between the two is missed
+            self.open()
 
     async def wait(self) -> None:
         """Wait until the gate is open."""
@@ -70,8 +69,8 @@ class Gate:
 
 
 @contextlib.contextmanager
-def paced_by(gate: Gate) -> Generator[None]:
-    """Sources subscribed inside wait for `gate`."""
+def paced_by(gate: Gate | None) -> Generator[None]:
+    """Sources subscribed inside wait for `gate`; for nobody if it is None."""
     token = current_gate.set(gate)
     try:
         yield

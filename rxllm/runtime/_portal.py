@@ -25,6 +25,16 @@ _guard = threading.Lock()
 _portal: Portal | None = None
 
 
+def _forget() -> None:
+    # A forked child has none of its parent's threads, and must not touch what they still use.
+    global _guard, _portal
+    _guard, _portal = threading.Lock(), None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
+
+
 class Portal:
     """A thread with a loop."""
 
@@ -42,7 +52,7 @@ class Portal:
         self.loop.close()
 
     def _close(self) -> None:
-        if os.getpid() != _pid:  # a forked child has no such thread
+        if self is not _portal:  # it is the parent's, and this a forked child
             return
         try:
             asyncio.run_coroutine_threadsafe(self._drain(cancel=False), self.loop).result()
@@ -65,15 +75,13 @@ class Portal:
 
 
 _DRAIN = "rxllm-drain"
-_pid = os.getpid()
 
 
 def portal() -> Portal:
     """The process's portal, made on first use."""
-    global _portal, _pid
+    global _portal
     with _guard:
-        if _portal is None or _pid != os.getpid():
-            _pid = os.getpid()
+        if _portal is None:
             _portal = Portal()
     return _portal
 

@@ -5,9 +5,10 @@ state                   what dispose does
 ======================  =====================================================================================
 not begun               the body never runs
 held (connecting)       remembered until `release`, or until the hold's end; httpcore loses the connection's place
-otherwise running                 the task is cancelled, once in a subscriber's call  the body ends by itself: `emit`
-answers False held (closing)          nothing: the body is ending ======================
-=====================================================================================
+running                 the task is cancelled, once
+in a subscriber's call  the body ends by itself: `emit` answers False
+held (closing)          nothing: the body is ending
+======================  =====================================================================================
 
 In every state dispose returns at once, nothing more is delivered, and it may be called from any thread. The body closes
 what it has opened before it returns, so a terminal is sent after the close. A subscriber's exception ends the body and
@@ -102,6 +103,11 @@ class Pump(abc.DisposableBase, Generic[T]):
         self._delivering = False
         return not self.disposed
 
+    @property
+    def refused(self) -> bool:
+        """Whether a subscriber has raised: then the exception on its way is the subscriber's."""
+        return self._delivering
+
     async def ready(self) -> None:
         """Wait while the consumer is behind."""
         if self._gate is not None and self._gate.full:
@@ -163,7 +169,7 @@ class Pump(abc.DisposableBase, Generic[T]):
                 self._observer.on_completed()
             elif not self.disposed:
                 self._observer.on_error(error)
-            elif self._delivering:
+            elif self.refused:
                 raise error
         except Exception as unheard:
             report_unheard(unheard)

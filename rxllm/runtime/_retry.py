@@ -119,7 +119,7 @@ class _Attempts:
                         on_next(each)
 
         def fail(error: Exception) -> None:
-            if held is None or failed or not self._again(error):
+            if not failed and (held is None or not self._again(error)):
                 release()
                 self._observer.on_error(error)
 
@@ -141,11 +141,15 @@ class _Attempts:
         assert isinstance(error, LLMError)
         seconds = self._rules.delay(error, self._attempt)
         log.warning("attempt %d failed (%s); the next one in %.1f s", self._attempt, error, seconds)
-        self._timer.disposable = clock(self._scheduler).schedule_relative(seconds, self._wake)
+        timer = self._timer.disposable = SingleAssignmentDisposable()  # before it can fire
+        timer.disposable = clock(self._scheduler).schedule_relative(seconds, self._wake)
         return True
 
     def _wake(self, scheduler: abc.SchedulerBase, state: Any) -> None:
-        self._subscribe()
+        try:
+            self._subscribe()
+        except Exception as error:  # the adapter's; nobody above would deliver it
+            self._observer.on_error(error)
 
 
 def _is_prelude(event: Event) -> bool:

@@ -12,6 +12,7 @@ from typing import Generic, TypeVar
 from reactivex import Observable, abc, operators
 
 from rxllm.runtime._clock import LoopScheduler
+from rxllm.runtime._pacing import paced_by
 from rxllm.runtime._portal import on_portal, running_loop
 
 T = TypeVar("T")
@@ -68,7 +69,8 @@ class Outcome(Generic[T]):
 
     def subscribe_to(self, source: Observable[T], scheduler: abc.SchedulerBase) -> abc.DisposableBase:
         kept = source.pipe(operators.last())  # an empty source is reactivex's own error
-        return kept.subscribe(self._last.append, self._on_error, self._wake, scheduler=scheduler)
+        with paced_by(None):  # not by the reader of a stream whose tool makes this call
+            return kept.subscribe(self._last.append, self._on_error, self._wake, scheduler=scheduler)
 
     def result(self) -> T:
         """The last item. Raises the error instead, where there is one."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import os
 import queue
 import threading
 from collections.abc import Callable
@@ -64,6 +65,16 @@ class DaemonThreads(ThreadPoolExecutor):
 
 
 _threads: DaemonThreads | None = None
+
+
+def _forget() -> None:
+    # A forked child has none of its parent's threads.
+    global _threads
+    _threads = None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
 
 
 def daemon_threads() -> DaemonThreads:

@@ -2,7 +2,7 @@
 
 1. the call's ``api_key``; 2. the adapter's; 3. the store, ``rxllm.keys.put("openai", "...")``; 4. the environment.
 
-An empty string is no key. Keys live here, in calls and in requests' headers, and nowhere else.
+White space around a key is not part of it, and an empty string is no key. Keys live here, in calls and in requests' headers, and nowhere else.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def find(provider: str, call_key: str | None, adapter_key: str | None, variable:
     """The first key along the chain; None if there is none."""
     variable = variable or variable_for(provider)
     candidates = (call_key, adapter_key, _store.get(provider), os.environ.get(variable))
-    return next((key for key in candidates if key), None)
+    return next((key for given in candidates if given and (key := given.strip())), None)
 
 
 def missing(provider: str, variable: str | None = None) -> EngineError:

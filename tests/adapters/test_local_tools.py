@@ -42,15 +42,24 @@ def test_tools_are_shown_by_example_and_a_call_is_all_that_can_come() -> None:
     assert must_call(request)
     assert said(request) == [
         ("system", f"Be brief.\n{CALL}"),
-        ("user", "Add two numbers."),
-        ("assistant", '{"name": "add", "arguments": {}}'),
         ("user", "The weather in a city."),
         ("assistant", '{"name": "weather", "arguments": {}}'),
+        ("user", "Add two numbers."),
+        ("assistant", '{"name": "add", "arguments": {}}'),
         ("user", "1 + 2?"),
     ]
     assert (plain.tools, plain.temperature, plain.seed, plain.max_tokens) == ((), 0.0, 0, 9)
     assert isinstance(plain.response_format, dict)
     assert plain.response_format["schema"] == call_schema((add, weather))
+
+
+@pytest.mark.parametrize("tools", [(add, weather), (weather, add)])
+@pytest.mark.parametrize(
+    ("question", "last"),
+    [("How is the weather?", "The weather in a city."), ("2+2", "Add two numbers."), ("Add them", "Add two numbers.")],
+)
+def test_the_example_that_fits_the_question_comes_last(tools: tuple[Tool, ...], question: str, last: str) -> None:
+    assert said(Request((user(question),), tools=tools))[-3] == ("user", last)
 
 
 @pytest.mark.parametrize(

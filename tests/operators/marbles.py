@@ -61,15 +61,13 @@ def check(
 
     A ``!`` before the source's end is the subscriber's dispose. A second subscription must see the same.
     """
-    ended = source.find("|") if "|" in source else source.find("X")
     unsubscribed = subscribed.index("!")
     disposed = unsubscribed if not any(end in expected for end in "|X") else None
     for _ in range(2 if resubscribe else 1):  # the operator itself has no state
         scheduler = TestScheduler()
         played = cold(scheduler, source, values)
-        assert record(scheduler, lambda played=played: played.pipe(operator), disposed) == list(
-            parse(expected, values)
-        ), f"ended at {ended}"
+        told = record(scheduler, lambda played=played: played.pipe(operator), disposed)
+        assert told == list(parse(expected, values))
         assert played.subscriptions == [ReactiveTest.subscribe(START, START + unsubscribed)]
 
 

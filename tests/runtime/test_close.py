@@ -257,12 +257,12 @@ def test_a_reader_that_is_behind_leaves() -> None:
 
 
 @pytest.mark.parametrize("reads", [1, 3])
-def test_a_raising_subscriber_is_told_once(reads: int) -> None:
-    """Its own exception goes to its own on_error, after the close."""
-    told: list[tuple[Exception, bool]] = []
+def test_a_raising_subscriber_is_told_once_and_after_the_close(reads: int) -> None:
+    told: list[Exception] = []
 
     async def act(server: Loopback) -> float:
         seen: list[Event] = []
+        errors: list[Exception] = []
         acted = 0.0
 
         def on_next(event: Event) -> None:
@@ -272,23 +272,23 @@ def test_a_raising_subscriber_is_told_once(reads: int) -> None:
                 acted = now()
                 raise KeyError("mine")
 
-        subscription = stream_generate(model(server), "Hi").subscribe(
-            on_next, lambda error: told.append((error, subscription is not None))
-        )
-        await until(lambda: bool(told))
-        await asyncio.sleep(0.01)
+        stream_generate(model(server), "Hi").subscribe(on_next, errors.append)
+        await until(lambda: bool(errors))
+        await until(lambda: server.open_count == 0)
         assert len(seen) == reads
+        told.extend(errors)
         return acted
 
     times = close_times(on_loop(act))
-    assert [repr(error) for error, _ in told] == ["KeyError('mine')"] * len(times)
+    assert [repr(error) for error in told] == ["KeyError('mine')"] * len(times)
     assert_prompt(times)
 
 
 def test_a_raising_subscriber_without_on_error_reaches_the_loops_handler() -> None:
-    contexts: list[dict[str, Any]] = []
+    told: list[Exception] = []
 
     async def act(server: Loopback) -> float:
+        contexts: list[dict[str, Any]] = []
         acted = 0.0
 
         def on_next(event: Event) -> None:
@@ -299,10 +299,12 @@ def test_a_raising_subscriber_without_on_error_reaches_the_loops_handler() -> No
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: contexts.append(context))
         stream_generate(model(server), "Hi").subscribe(on_next)
         await until(lambda: bool(contexts))
+        await until(lambda: server.open_count == 0)
+        told.extend(context["exception"] for context in contexts)
         return acted
 
     times = close_times(on_loop(act))
-    assert [repr(context["exception"]) for context in contexts] == ["KeyError('mine')"] * len(times)
+    assert [repr(error) for error in told] == ["KeyError('mine')"] * len(times)
     assert_prompt(times)
 
 

@@ -84,7 +84,7 @@ class _Execution(abc.DisposableBase):
 
     def _ask(self, approve: Callable[[ToolCall], Any]) -> None:
         self._observer.on_next(ToolApprovalRequested(self._call.id, self._call.name, self._call.arguments))
-        self._resolve(lambda: approve(self._call), self._answered, lambda item: None)
+        self._resolve(lambda: approve(self._call), _is_async(approve), self._answered, lambda item: None)
 
     def _answered(self, answer: Any) -> None:
         if answer is True:
@@ -103,7 +103,8 @@ class _Execution(abc.DisposableBase):
         except ToolError as error:
             self._fail(error)
             return
-        self._resolve(handler, self._return, self._progress)
+        called = self._settings.executor or self._tool.handler
+        self._resolve(handler, _is_async(called), self._return, self._progress)
 
     def _arm(self) -> None:
         seconds = self._settings.tool_timeout
@@ -115,14 +116,16 @@ class _Execution(abc.DisposableBase):
         message = f"the tool {self._tool.name!r} did not finish within {self._settings.tool_timeout} s (tool_timeout)"
         self._fail(self._error("timeout", message))
 
-    def _resolve(self, fn: Callable[[], Any], done: Callable[[Any], None], each: Callable[[Any], None]) -> None:
+    def _resolve(
+        self, fn: Callable[[], Any], is_async: bool, done: Callable[[Any], None], each: Callable[[Any], None]
+    ) -> None:
         """Call `fn` and go on with its result, at once or later; `each` sees the items of a stream."""
         if self._loop is not None:
-            called: Stream[Any] = pumped(lambda pump: _called(pump, fn, self._tool))
+            called: Stream[Any] = pumped(lambda pump: _called(pump, fn, is_async, self._tool))
             self._listen(called, lambda result: self._unwrap(result, done, each))
             return
         try:
-            result = self._in_place(fn)
+            result = self._in_place(fn, is_async)
         except Exception as error:
             self._fail(error)
         else:
@@ -154,8 +157,8 @@ class _Execution(abc.DisposableBase):
 
         subscription.disposable = source.subscribe(on_next, self._fail, lambda: done(last), scheduler=self._scheduler)
 
-    def _in_place(self, fn: Callable[[], Any]) -> Any:
-        if inspect.iscoroutinefunction(self._tool.handler) or inspect.isasyncgenfunction(self._tool.handler):
+    def _in_place(self, fn: Callable[[], Any], is_async: bool) -> Any:
+        if is_async:
             message = "an async tool needs an event loop; under virtual time use a plain function or an Observable"
             raise self._error("handler_raised", message)
         return fn()
@@ -197,14 +200,24 @@ class _Execution(abc.DisposableBase):
         return ToolError(reason, message, tool_name=self._tool.name, tool_call_id=self._call.id)
 
 
-async def _called(pump: Pump[Any], fn: Callable[[], Any], tool: Tool) -> None:
+async def _called(pump: Pump[Any], fn: Callable[[], Any], is_async: bool, tool: Tool) -> None:
     try:
-        is_async = inspect.iscoroutinefunction(tool.handler) or inspect.isasyncgenfunction(tool.handler)
-        result = fn() if is_async else await in_thread(fn)
-        if inspect.isawaitable(result):
+        result = fn() if is_async else await in_thread(lambda: _contained(fn))
+        if inspect.isawaitable(result) and not isinstance(result, Observable):  # which is awaitable too
             result = await result
     except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:
         raise ToolError(
             "handler_exit", f"the tool {tool.name!r} tried to end the process", tool_name=tool.name
         ) from error
     pump.emit((result,))
+
+
+def _contained(fn: Callable[[], Any]) -> Any:
+    try:
+        return fn()
+    except StopIteration as error:  # which no future can hold
+        raise RuntimeError(f"the function raised StopIteration({error})") from error
+
+
+def _is_async(function: Callable[..., Any] | None) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)

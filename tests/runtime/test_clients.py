@@ -1,0 +1,202 @@
+"""Whose client a call is sent with, how often its connections are used, and when they are closed."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import httpx2
+import pytest
+
+import rxllm
+from rxllm import Engine, EngineError, Event, OpenAIChat, generate, stream_generate
+from tests.loopback import STALL, Loopback, Pause, Reply, Request, chat, chat_chunk
+from tests.runtime.support import model, until
+
+ANSWER = Reply(chat("Hello"))
+
+
+async def churn(engine: Engine, disposals: int, workers: int = 20) -> None:
+    """Make calls and dispose them at random moments: at once, while they connect, before the headers, in between."""
+    dice = random.Random(7)
+
+    async def work() -> None:
+        for _ in range(disposals // workers):
+            subscription = stream_generate(engine, "Hi").subscribe(on_error=lambda error: None)
+            match dice.randrange(4):
+                case 0:
+                    pass
+                case 1:
+                    for _ in range(dice.randrange(12)):
+                        await asyncio.sleep(0)
+                case _:
+                    await asyncio.sleep(dice.random() * 0.006)
+            subscription.dispose()
+
+    await asyncio.gather(*(work() for _ in range(workers)))
+
+
+def moody(request: Request) -> Reply:
+    """Answers at once, late, never, or stops in the middle."""
+    dice = random.Random(len(request.body) + next(COUNT))
+    body = [chat_chunk("a"), Pause(dice.random() * 0.004), *chat("b")]
+    return dice.choice(
+        [Reply(body), Reply(body, before=dice.random() * 0.004), Reply(before=STALL), Reply([chat_chunk("a"), STALL])]
+    )
+
+
+COUNT = iter(range(10**9))
+
+
+async def all_places_are_free(engine: Engine, server: Loopback, places: int = 10) -> None:
+    """As many calls as the pool has places are open at the same time, then one is answered."""
+    events: list[Event] = []
+    calls = [stream_generate(engine, "Stall").take(2).do_action(events.append) for _ in range(places)]
+    async with asyncio.timeout(5):
+        await asyncio.gather(*calls)
+    assert len(events) == 2 * places
+
+
+@pytest.mark.parametrize(
+    ("disposals", "make"),
+    [
+        (2000, lambda: httpx.AsyncClient(limits=httpx.Limits(max_connections=10), timeout=httpx.Timeout(5, pool=None))),
+        (500, lambda: httpx2.AsyncClient(limits=httpx2.Limits(max_connections=10), timeout=httpx2.Timeout(5, pool=None))),
+        (1000, None),
+    ],
+    ids=["httpx", "httpx2", "own"],
+)
+def test_random_disposals_leave_the_pool_usable(disposals: int, make: Callable[[], Any] | None) -> None:
+    async def main() -> None:
+        async with client_of(make) as client:
+            engine = model(server, client=client)
+            await churn(engine, disposals)
+            await until(lambda: len([task for task in asyncio.all_tasks() if task.get_name() == "rxllm-call"]) == 0)
+            script["now"] = lambda request: Reply([chat_chunk("a"), Pause(0.02), *chat("b")])
+            await all_places_are_free(engine, server)
+            script["now"] = lambda request: ANSWER
+            assert (await generate(engine, "Hi")).output_text == "Hello"
+
+    script: dict[str, Callable[[Request], Reply]] = {"now": moody}
+    with Loopback(lambda request: script["now"](request)) as server:
+        asyncio.run(main())
+
+
+@asynccontextmanager
+async def client_of(make: Callable[[], Any] | None) -> AsyncIterator[Any]:
+    if make is None:
+        yield None
+    else:
+        async with make() as client:
+            yield client
+
+
+def test_calls_one_after_another_use_one_connection() -> None:
+    async def main() -> None:
+        engine = model(server)
+        for _ in range(20):
+            assert (await generate(engine, "Hi")).output_text == "Hello"
+        assert (len(server.connections), server.open_count) == (1, 1)
+
+    with Loopback(ANSWER) as server:
+        asyncio.run(main())
+        assert len(server.requests) == 20
+        server.connections[0].wait_closed()
+
+
+def test_the_portal_uses_one_connection_too() -> None:
+    with Loopback(ANSWER) as server:
+        engine = model(server)
+        for _ in range(5):
+            generate(engine, "Hi").run()
+        assert len(server.connections) == 1
+        asyncio.run_coroutine_threadsafe(rxllm.aclose(engine), rxllm.runtime.call_loop()).result(5)
+        server.connections[0].wait_closed()
+
+
+def test_connections_are_closed_at_their_loops_end() -> None:
+    """The adapter lives on, and has new ones on the next loop."""
+    with Loopback(ANSWER) as server:
+        engine = model(server)
+        for k in range(3):
+            asyncio.run(await_one(engine))
+            assert server.connections[k].wait_closed() > 0
+            assert server.connections[k].closed_by == "client"
+        assert len(server.connections) == 3
+
+
+def test_a_dropped_adapter_closes_its_connections() -> None:
+    """On the loop where they are, which lives on."""
+    with Loopback(ANSWER) as server:
+        generate(model(server), "Hi").run()
+        gc.collect()
+        server.connections[0].wait_closed()
+
+
+def test_aclose_closes_the_connections_and_the_next_call_opens_another() -> None:
+    async def main() -> None:
+        engine = model(server)
+        await generate(engine, "Hi")
+        await rxllm.aclose(engine)
+        await until(lambda: server.open_count == 0)
+        await rxllm.aclose(engine)
+        assert (await generate(engine, "Hi")).output_text == "Hello"
+        assert len(server.connections) == 2
+
+    with Loopback(ANSWER) as server:
+        asyncio.run(main())
+
+
+@pytest.mark.parametrize("library", [httpx, httpx2])
+def test_a_given_client_is_used_and_left_open(library: Any) -> None:
+    async def main() -> None:
+        async with library.AsyncClient(headers={"x-mine": "yes"}) as client:
+            engine = model(server, client=client)
+            assert (await generate(engine, "Hi")).output_text == "Hello"
+            await rxllm.aclose(engine)
+            assert not client.is_closed
+        assert server.requests[0].headers["x-mine"] == "yes"
+
+    with Loopback(ANSWER) as server:
+        asyncio.run(main())
+
+
+def test_a_given_client_on_another_loop_is_a_clear_error() -> None:
+    """Also when its loop is gone: what it has open was that loop's."""
+    once = Reply(chat("Hello"), headers={"Content-Type": "text/event-stream", "Connection": "close"})
+    with Loopback(once) as server:
+        engine = model(server, client=httpx.AsyncClient())
+        asyncio.run(await_one(engine))
+        for call in (lambda: asyncio.run(await_one(engine)), generate(engine, "Hi").run):
+            with pytest.raises(EngineError, match="factory") as caught:
+                call()
+            assert caught.value.reason == "wrong_loop"
+        assert len(server.requests) == 1
+
+
+async def await_one(engine: Engine) -> None:
+    assert (await generate(engine, "Hi")).output_text == "Hello"
+
+
+@pytest.mark.parametrize("library", [httpx, httpx2])
+def test_a_factory_works_on_several_loops(library: Any) -> None:
+    made: list[Any] = []
+
+    def factory() -> Any:
+        made.append(library.AsyncClient())
+        return made[-1]
+
+    with Loopback(ANSWER) as server:
+        engine = Engine(OpenAIChat(base_url=server.url, client=factory), model="m")
+        asyncio.run(await_one(engine))
+        asyncio.run(await_one(engine))
+        assert [client.is_closed for client in made] == [True, True]
+        assert (len(server.connections), server.open_count) == (2, 0)
+        generate(engine, "Hi").run()
+        asyncio.run_coroutine_threadsafe(rxllm.aclose(engine), rxllm.runtime.call_loop()).result(5)
+        assert made[-1].is_closed
