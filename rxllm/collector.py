@@ -46,6 +46,7 @@ from rxllm.values import (
     LLMError,
     Message,
     Part,
+    ProviderPart,
     Response,
     SourcePart,
     StepResult,
@@ -116,7 +117,7 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
     def apply_event(self, event: Event) -> StreamCollector:
         """The state after `event`. Total over the union; the one thing that raises is a raw usage with unknown keys."""
         rest = self.rest
-        if type(event) in _LOGGED:
+        if type(event) in _LOGGED or (isinstance(event, RawChunk) and isinstance(event.data, ProviderPart)):
             log, length = self.log, self.length
             if len(log) != length:
                 log = log[:length]
@@ -357,6 +358,8 @@ def fold_message(events: Iterable[Event]) -> Message:
                 blocks.add(SourcePart(dict(event.source)))
             case FileAdded():
                 blocks.add(FilePart(dict(event.file)))
+            case RawChunk(data=ProviderPart()):
+                blocks.add(event.data)
             case MessageStarted(message=message) | MessageCompleted(message=message):
                 metadata |= message.metadata
                 whole = message

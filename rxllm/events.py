@@ -99,8 +99,10 @@ class MessageCompleted(msgspec.Struct, frozen=True, tag="message_completed", tag
 
 
 class RawChunk(msgspec.Struct, frozen=True, tag="raw_chunk", tag_field="type"):
-    """A frame as the provider sent it: asked for, or one that no other event says. ``"usage"`` is the only kind that
-    is folded.
+    """A frame as the provider sent it: asked for, or one that no other event says.
+
+    Two are folded, and pass every filter of raw chunks: the kind ``"usage"``, and a `data` that is a ``ProviderPart``
+    (the result of a tool that the provider runs, say), which becomes a part of the message.
     """
 
     kind: str

@@ -25,6 +25,7 @@ an event                                               itself
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any, cast, get_args
 
 import msgspec
@@ -32,7 +33,7 @@ from reactivex import abc
 from reactivex.disposable import CompositeDisposable, Disposable, SerialDisposable, SingleAssignmentDisposable
 from reactivex.scheduler import CurrentThreadScheduler
 
-from rxllm.events import EVENT_CLASSES, Event
+from rxllm.events import EVENT_CLASSES, Event, MessageStarted
 from rxllm.runtime import Stream, clock, current_gate, report_unheard
 from rxllm.values import AdapterError, Call, FinishReason, LLMError, Request, StreamError, ToolCall, Usage
 from rxllm.wire.blocks import Blocks
@@ -136,8 +137,7 @@ class _Play:
         try:
             for step in self._steps:
                 if not isinstance(step, list):
-                    seconds = step
-                    self._wait_for(lambda: clock(self._scheduler).schedule_relative(seconds, self._play))
+                    self._wait_for(partial(clock(self._scheduler).schedule_relative, step, self._play))
                     return
                 for event in step:
                     if self._disposed:
@@ -161,20 +161,31 @@ class _Play:
 def _pieces(turn: Any) -> list[Piece]:
     pieces = cast(list[Piece], turn) if isinstance(turn, list) else [cast(Piece, turn)]
     for piece in pieces:
-        _check(piece)
+        if not _means_something(piece):
+            raise ValueError(f"{piece!r} is no piece of script; a tuple begins with one of {', '.join(_WORDS)}")
     return pieces
 
 
-def _check(piece: Any) -> None:
+def _means_something(piece: Any) -> bool:
     match piece:
-        case str() | ToolCall() | Usage() | BaseException():
-            return
-        case (str(word), _) if word in _WORDS:
-            return
-        case _ if isinstance(piece, EVENT_CLASSES):
-            return
+        case str() | ToolCall() | Usage() | BaseException() | ("text" | "thinking", str()):
+            return True
+        case ("delay", int() | float()) | ("raw_chunk" | "error" | "finish", _) | ("tool_call_delta", Mapping()):
+            return True
+        case ("tool_call", Mapping()):
+            return _fits(ToolCall, cast(Mapping[str, Any], piece[1]))
+        case ("usage", Mapping()):
+            return _fits(Usage, cast(Mapping[str, Any], piece[1]))
         case _:
-            raise ValueError(f"{piece!r} is no piece of script; a tuple begins with one of {', '.join(_WORDS)}")
+            return isinstance(piece, EVENT_CLASSES)
+
+
+def _fits(made: Callable[..., Any], fields: Mapping[str, Any]) -> bool:
+    try:
+        made(**fields)
+    except TypeError:
+        return False
+    return True
 
 
 def _perform(pieces: list[Any], request: Request) -> Iterator[list[Event] | float]:
@@ -182,7 +193,8 @@ def _perform(pieces: list[Any], request: Request) -> Iterator[list[Event] | floa
     if pieces and isinstance(pieces[0], BaseException):
         raise pieces[0]
     blocks = Blocks(CallTracker.after(request.messages))
-    blocks.start()
+    if not isinstance(next(iter(pieces), None), MessageStarted):
+        blocks.start()
     calls = 0
     for piece in pieces:
         match piece:

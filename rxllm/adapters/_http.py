@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
 from rxllm.events import Event
-from rxllm.runtime import Clients, Decoder, Stream, http_stream, keys
+from rxllm.runtime import Clients, Decoder, Stream, http_stream, keys, transport_error
 from rxllm.values import Call, LLMError, Request, ValidationError
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 CONNECT_SECONDS = 10.0
 WRITE_SECONDS = 60.0
+SECRET_LENGTH = 8
 
 
 class HTTPAdapter:
@@ -73,7 +75,7 @@ class HTTPAdapter:
         Raises ``EngineError("missing_key")`` if there is none and the provider's own server is asked; others may need
         none.
         """
-        found = keys.find(self.provider, call.api_key, self._api_key, self.key_variable)
+        found = self._find_key(call)
         if found is None and self.base_url == self.default_base_url:
             raise keys.missing(self.provider, self.key_variable)
         return found
@@ -87,11 +89,32 @@ class HTTPAdapter:
         silence = call.timeout or self.timeout
         timing: dict[str, Any] = {"timeout": (CONNECT_SECONDS, silence, WRITE_SECONDS, None)} if silence else {}
         sent = {"content-type": "application/json", **headers, **self.headers}
+        _refuse_unsendable(sent)
         url = f"{self.base_url}/{path.lstrip('/')}"
-        return self._clients.any().build_request("POST", url, content=content, headers=sent, **timing)
+        try:
+            return self._clients.any().build_request("POST", url, content=content, headers=sent, **timing)
+        except Exception as error:
+            broken = transport_error(error, self.provider, url)
+            if broken is None:
+                raise
+            raise broken from error
+
+    def _find_key(self, call: Call) -> str | None:
+        return keys.find(self.provider, call.api_key, self._api_key, self.key_variable)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.base_url!r})"
+
+
+def _refuse_unsendable(headers: Mapping[str, str]) -> None:
+    # The transport would say so too, and show the header: the key.
+    wrong = [name for name, text in headers.items() if not _SENDABLE.fullmatch(text)]
+    if wrong:
+        errors = [(("headers", name), "holds characters that no header may hold") for name in wrong]
+        raise ValidationError("invalid_request", errors=errors)
+
+
+_SENDABLE = re.compile(r"[!-~]+([ \t]+[!-~]+)*|")
 
 
 class _Exchange:
@@ -99,7 +122,6 @@ class _Exchange:
 
     def __init__(self, adapter: HTTPAdapter, request: Request, call: Call) -> None:
         self.provider = adapter.provider
-        self.error = adapter.error
         self._adapter = adapter
         self._request = request
         self._call = call
@@ -111,3 +133,9 @@ class _Exchange:
 
     def decoder(self) -> Decoder:
         return self._adapter.decoder(self._request, raw=self._call.raw)
+
+    def error(self, status: int, headers: Mapping[str, str], body: bytes) -> LLMError:
+        key = self._adapter._find_key(self._call) or ""  # pyright: ignore[reportPrivateUsage]
+        if len(key) >= SECRET_LENGTH:  # some servers say which key they refuse
+            body = body.replace(key.encode(), b"[key]")
+        return self._adapter.error(status, headers, body)

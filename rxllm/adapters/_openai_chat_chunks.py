@@ -84,11 +84,15 @@ class FirstChunk(Chunk, gc=False):
     model: str | None = None
 
 
-def to_usage(counted: Mapping[str, Any]) -> Usage:
-    """The counters of a ``usage`` object; those without a field of their own are in `extra`, by their dotted names."""
+def to_usage(counted: Mapping[str, Any], known: Mapping[str, Iterable[str]] | None = None) -> Usage:
+    """The counters of a ``usage`` object; those without a field of their own are in `extra`, by their dotted names.
+
+    `known` are the provider's names of each field of `Usage`.
+    """
     flat = dict(_flat(counted))
-    fields = {field: _first(flat, names) for field, names in _USAGE.items()}
-    extra = {name: held for name, held in flat.items() if not any(name in names for names in _USAGE.values())}
+    known = known or _USAGE
+    fields = {field: _first(flat, names) for field, names in known.items()}
+    extra = {name: held for name, held in flat.items() if not any(name in names for names in known.values())}
     return Usage(**fields, extra=extra)
 
 

@@ -43,10 +43,22 @@ def as_adapter(given: Any) -> Adapter:
         raise EngineError("missing_adapter", "the engine has no adapter; give it one, as in Engine(OpenAIChat())")
     if inspect.isasyncgenfunction(given):
         return _Generated(given)
-    if isinstance(given, Adapter):
-        return given
+    if isinstance(given, Adapter) and not isinstance(given, type):
+        return _Checked(given)
     message = f"{given!r} is no adapter: it needs stream(request, call), or to be an async generator function"
     raise EngineError("missing_stream_adapter", message)
+
+
+class _Checked:
+    def __init__(self, adapter: Adapter) -> None:
+        self._adapter = adapter
+
+    def stream(self, request: Request, call: Call) -> Observable[Event]:
+        events: Any = self._adapter.stream(request, call)
+        if isinstance(events, Observable):
+            return cast(Observable[Event], events)
+        message = f"stream(request, call) of {self._adapter!r} gave no Observable but {events!r}"
+        raise EngineError("missing_stream_adapter", message)
 
 
 class _Generated:

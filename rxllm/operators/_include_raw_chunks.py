@@ -8,10 +8,11 @@ from reactivex import Observable, abc
 
 from rxllm.events import Event, RawChunk
 from rxllm.runtime import Stream
+from rxllm.values import ProviderPart
 
 
 def include_raw_chunks(include: bool = False) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Drop ``RawChunk`` events unless `include`; usage always passes.
+    """Drop ``RawChunk`` events unless `include`; usage and parts of the message always pass.
 
     It cannot bring back what was not asked for: the call's option ``include_raw_chunks=True`` makes the decoder emit
     them.
@@ -35,7 +36,7 @@ def include_raw_chunks(include: bool = False) -> Callable[[Observable[Event]], S
             observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None
         ) -> abc.DisposableBase:
             def on_next(event: Event) -> None:
-                if type(event) is not RawChunk or event.kind == "usage":
+                if type(event) is not RawChunk or event.kind == "usage" or isinstance(event.data, ProviderPart):
                     observer.on_next(event)
 
             return source.subscribe(on_next, observer.on_error, observer.on_completed, scheduler=scheduler)

@@ -102,12 +102,19 @@ class _Many:
 
     def _receive(self, index: int, response: Response[Any]) -> None:
         if not self._ordered:
-            self._observer.on_next(response)
+            self._tell(response)
             return
         self._waiting[index] = response
         while self._next in self._waiting:
-            self._observer.on_next(self._waiting.pop(self._next))
+            self._tell(self._waiting.pop(self._next))
             self._next += 1
+
+    def _tell(self, response: Response[Any]) -> None:
+        # A subscriber's exception is its own, and no failure of the request.
+        try:
+            self._observer.on_next(response)
+        except Exception as error:
+            self._observer.on_error(error)
 
     def _end(self, index: int, error: Exception | None) -> None:
         if error is not None:

@@ -12,6 +12,7 @@ from rxllm.runtime._retry import Retry, RetryPolicy, policy, retrying
 from rxllm.runtime._run import run
 from rxllm.runtime._stream import Stream
 from rxllm.runtime._threads import daemon_threads, in_thread
+from rxllm.runtime._transport import transport_error
 
 __all__ = [
     "AsyncItems",
@@ -42,4 +43,5 @@ __all__ = [
     "running_loop",
     "to_async_iter",
     "to_iter",
+    "transport_error",
 ]

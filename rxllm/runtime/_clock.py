@@ -9,7 +9,7 @@ from reactivex import abc, typing
 from reactivex.disposable import Disposable, SerialDisposable
 from reactivex.scheduler.periodicscheduler import PeriodicScheduler
 
-from rxllm.runtime._portal import call_loop, running_loop
+from rxllm.runtime._portal import call_loop, running_loop, timers_of
 
 S = TypeVar("S")
 
@@ -20,6 +20,7 @@ class LoopScheduler(PeriodicScheduler):
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__()
         self._loop = loop
+        self._timers = timers_of(loop)
 
     def schedule(self, action: typing.ScheduledAction[S], state: S | None = None) -> abc.DisposableBase:
         return self.schedule_relative(0.0, action, state)
@@ -36,8 +37,14 @@ class LoopScheduler(PeriodicScheduler):
 
         def arm() -> None:
             if seconds > 0:
-                handle = self._loop.call_later(seconds, invoke)
-                subscription.disposable = Disposable(lambda: self._cancel(handle))
+
+                def fire() -> None:
+                    self._timers.discard(handle)
+                    invoke()
+
+                handle = self._loop.call_later(seconds, fire)
+                self._timers.add(handle)
+                subscription.disposable = Disposable(lambda: self._end(handle))
             else:
                 self._loop.call_soon(invoke)
 
@@ -47,12 +54,16 @@ class LoopScheduler(PeriodicScheduler):
             self._loop.call_soon_threadsafe(arm)
         return subscription
 
-    def _cancel(self, handle: asyncio.TimerHandle) -> None:
+    def _end(self, handle: asyncio.TimerHandle) -> None:
         # A timer that was only ignored would keep what it calls alive until its time.
-        if running_loop() is self._loop:
+        def cancel() -> None:
             handle.cancel()
+            self._timers.discard(handle)
+
+        if running_loop() is self._loop:
+            cancel()
         elif not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(handle.cancel)
+            self._loop.call_soon_threadsafe(cancel)
 
     def schedule_absolute(
         self, duetime: typing.AbsoluteTime, action: typing.ScheduledAction[S], state: S | None = None

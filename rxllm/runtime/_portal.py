@@ -16,6 +16,7 @@ import contextlib
 import contextvars
 import os
 import threading
+import weakref
 from collections.abc import Generator
 
 from rxllm.runtime._threads import daemon_threads
@@ -65,16 +66,25 @@ class Portal:
 
     async def _drain(self, *, cancel: bool) -> None:
         this = asyncio.current_task()
-        while live := {task for task in asyncio.all_tasks() if task is not this and task.get_name() != _DRAIN}:
-            for task in live:
-                if cancel:
-                    task.cancel()
-            if this is not None:
-                this.set_name(_DRAIN)
-            await asyncio.wait(live)
+        if this is not None:
+            this.set_name(_DRAIN)
+        timers = timers_of(self.loop)
+        while (live := {task for task in asyncio.all_tasks() if task.get_name() != _DRAIN}) or timers:
+            if cancel:
+                for each in (*live, *timers):
+                    each.cancel()
+                timers.clear()
+            await (asyncio.wait(live) if live else asyncio.sleep(_TICK))
 
 
 _DRAIN = "rxllm-drain"
+_TICK = 0.01
+_timers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, set[asyncio.TimerHandle]] = weakref.WeakKeyDictionary()
+
+
+def timers_of(loop: asyncio.AbstractEventLoop) -> set[asyncio.TimerHandle]:
+    """The waits on `loop` that are still to end; only touched there."""
+    return _timers.setdefault(loop, set())
 
 
 def portal() -> Portal:

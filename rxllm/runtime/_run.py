@@ -7,7 +7,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from reactivex import Observable, abc, operators
 
@@ -87,6 +87,11 @@ class Outcome(Generic[T]):
 
 
 def _warn_if_blocking() -> None:
-    if running_loop() is not None and "IPython" not in sys.modules:
+    if running_loop() is not None and not _in_ipython():
         message = "run() stops this thread's event loop until the stream ends; inside a coroutine write: await stream"
         warnings.warn(message, RuntimeWarning, stacklevel=4)
+
+
+def _in_ipython() -> bool:
+    ipython: Any = sys.modules.get("IPython")  # a library may have imported it for something else
+    return ipython is not None and ipython.get_ipython() is not None

@@ -24,6 +24,8 @@ _G = TypeVar("_G")
 _H = TypeVar("_H")
 _I = TypeVar("_I")
 
+_Any = Callable[[Any], Any]
+
 
 class Stream(Observable[T]):
     """A cold Observable that rxllm returns: nothing happens before it is subscribed, run, awaited or iterated.
@@ -46,78 +48,84 @@ class Stream(Observable[T]):
     @overload
     def pipe(self, op1: Callable[[Observable[T]], Observable[_A]], /) -> Stream[_A]: ...
     @overload
-    def pipe(self, op1: Callable[[Observable[T]], _A], op2: Callable[[_A], Observable[_B]], /) -> Stream[_B]: ...
+    def pipe(
+        self, op1: Callable[[Observable[T]], Observable[_A]], op2: Callable[[Observable[_A]], Observable[_B]], /
+    ) -> Stream[_B]: ...
     @overload
     def pipe(
-        self, op1: Callable[[Observable[T]], _A], op2: Callable[[_A], _B], op3: Callable[[_B], Observable[_C]], /
+        self,
+        op1: Callable[[Observable[T]], Observable[_A]],
+        op2: Callable[[Observable[_A]], Observable[_B]],
+        op3: Callable[[Observable[_B]], Observable[_C]],
+        /,
     ) -> Stream[_C]: ...
     @overload
     def pipe(
         self,
-        op1: Callable[[Observable[T]], _A],
-        op2: Callable[[_A], _B],
-        op3: Callable[[_B], _C],
-        op4: Callable[[_C], Observable[_D]],
+        op1: Callable[[Observable[T]], Observable[_A]],
+        op2: Callable[[Observable[_A]], Observable[_B]],
+        op3: Callable[[Observable[_B]], Observable[_C]],
+        op4: Callable[[Observable[_C]], Observable[_D]],
         /,
     ) -> Stream[_D]: ...
     @overload
     def pipe(
         self,
-        op1: Callable[[Observable[T]], _A],
-        op2: Callable[[_A], _B],
-        op3: Callable[[_B], _C],
-        op4: Callable[[_C], _D],
-        op5: Callable[[_D], Observable[_E]],
+        op1: Callable[[Observable[T]], Observable[_A]],
+        op2: Callable[[Observable[_A]], Observable[_B]],
+        op3: Callable[[Observable[_B]], Observable[_C]],
+        op4: Callable[[Observable[_C]], Observable[_D]],
+        op5: Callable[[Observable[_D]], Observable[_E]],
         /,
     ) -> Stream[_E]: ...
     @overload
     def pipe(
         self,
-        op1: Callable[[Observable[T]], _A],
-        op2: Callable[[_A], _B],
-        op3: Callable[[_B], _C],
-        op4: Callable[[_C], _D],
-        op5: Callable[[_D], _E],
-        op6: Callable[[_E], Observable[_F]],
+        op1: Callable[[Observable[T]], Observable[_A]],
+        op2: Callable[[Observable[_A]], Observable[_B]],
+        op3: Callable[[Observable[_B]], Observable[_C]],
+        op4: Callable[[Observable[_C]], Observable[_D]],
+        op5: Callable[[Observable[_D]], Observable[_E]],
+        op6: Callable[[Observable[_E]], Observable[_F]],
         /,
     ) -> Stream[_F]: ...
     @overload
     def pipe(
         self,
-        op1: Callable[[Observable[T]], _A],
-        op2: Callable[[_A], _B],
-        op3: Callable[[_B], _C],
-        op4: Callable[[_C], _D],
-        op5: Callable[[_D], _E],
-        op6: Callable[[_E], _F],
-        op7: Callable[[_F], Observable[_G]],
+        op1: Callable[[Observable[T]], Observable[_A]],
+        op2: Callable[[Observable[_A]], Observable[_B]],
+        op3: Callable[[Observable[_B]], Observable[_C]],
+        op4: Callable[[Observable[_C]], Observable[_D]],
+        op5: Callable[[Observable[_D]], Observable[_E]],
+        op6: Callable[[Observable[_E]], Observable[_F]],
+        op7: Callable[[Observable[_F]], Observable[_G]],
         /,
     ) -> Stream[_G]: ...
     @overload
     def pipe(
         self,
-        op1: Callable[[Observable[T]], _A],
-        op2: Callable[[_A], _B],
-        op3: Callable[[_B], _C],
-        op4: Callable[[_C], _D],
-        op5: Callable[[_D], _E],
-        op6: Callable[[_E], _F],
-        op7: Callable[[_F], _G],
-        op8: Callable[[_G], Observable[_H]],
+        op1: Callable[[Observable[T]], Observable[_A]],
+        op2: Callable[[Observable[_A]], Observable[_B]],
+        op3: Callable[[Observable[_B]], Observable[_C]],
+        op4: Callable[[Observable[_C]], Observable[_D]],
+        op5: Callable[[Observable[_D]], Observable[_E]],
+        op6: Callable[[Observable[_E]], Observable[_F]],
+        op7: Callable[[Observable[_F]], Observable[_G]],
+        op8: Callable[[Observable[_G]], Observable[_H]],
         /,
     ) -> Stream[_H]: ...
     @overload
     def pipe(
         self,
-        op1: Callable[[Observable[T]], _A],
-        op2: Callable[[_A], _B],
-        op3: Callable[[_B], _C],
-        op4: Callable[[_C], _D],
-        op5: Callable[[_D], _E],
-        op6: Callable[[_E], _F],
-        op7: Callable[[_F], _G],
-        op8: Callable[[_G], _H],
-        op9: Callable[[_H], Observable[_I]],
+        op1: Callable[[Observable[T]], Observable[_A]],
+        op2: Callable[[Observable[_A]], Observable[_B]],
+        op3: Callable[[Observable[_B]], Observable[_C]],
+        op4: Callable[[Observable[_C]], Observable[_D]],
+        op5: Callable[[Observable[_D]], Observable[_E]],
+        op6: Callable[[Observable[_E]], Observable[_F]],
+        op7: Callable[[Observable[_F]], Observable[_G]],
+        op8: Callable[[Observable[_G]], Observable[_H]],
+        op9: Callable[[Observable[_H]], Observable[_I]],
         /,
     ) -> Stream[_I]: ...
     @overload
@@ -127,7 +135,21 @@ class Stream(Observable[T]):
     @overload
     def pipe(self, op1: Callable[[Observable[T]], _A], op2: Callable[[_A], _B], op3: Callable[[_B], _C], /) -> _C: ...
     @overload
-    def pipe(self, *operators: Callable[[Any], Any]) -> Any: ...
+    def pipe(
+        self,
+        op1: _Any,
+        op2: _Any,
+        op3: _Any,
+        op4: _Any,
+        op5: _Any,
+        op6: _Any,
+        op7: _Any,
+        op8: _Any,
+        op9: _Any,
+        op10: _Any,
+        /,
+        *more: _Any,
+    ) -> Any: ...
     def pipe(self, *operators: Callable[[Any], Any]) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Pass the stream through `operators`, left to right; what the last one gives is a Stream too."""
         result: Any = self

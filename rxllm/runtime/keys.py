@@ -2,7 +2,8 @@
 
 1. the call's ``api_key``; 2. the adapter's; 3. the store, ``rxllm.keys.put("openai", "...")``; 4. the environment.
 
-White space around a key is not part of it, and an empty string is no key. Keys live here, in calls and in requests' headers, and nowhere else.
+White space around a key is not part of it, and an empty string is no key. Keys live here, in calls and in requests'
+headers, and nowhere else.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ state          on                          gives
 new            `start`                     ``MessageStarted``; any other report starts first
 started        `text`, `thinking`, `call`  deltas; one block is open at a time, and a block of another kind or id, or
                                            the start of a call, closes it with its completion
-started        `source`, `file`            the event once the open block is closed, so that no block is torn
+started        `source`, `file`, `part`    the event once the open block is closed, so that no block is torn
 started        `finish`                    nothing: content, errors and usage after a finish reason still count
 started        `error`                     completions, unfinished calls marked as incomplete, ``ErrorEvent``
 started        `end`                       completions and ``MessageCompleted`` if the stream is known to be over (a
@@ -41,7 +41,7 @@ from rxllm.events import (
     ToolCallStarted,
     UsageUpdated,
 )
-from rxllm.values import FinishReason, LLMError, Message, StreamError, Usage
+from rxllm.values import FinishReason, LLMError, Message, ProviderPart, StreamError, Usage
 from rxllm.wire.tool_calls import CallTracker
 
 _DELTAS = (TextDelta, ThinkingDelta, ToolCallDelta)
@@ -147,6 +147,10 @@ class Blocks:
 
     def file(self, file: Mapping[str, Any]) -> None:
         self._add(FileAdded(file))
+
+    def part(self, kind: str, part: ProviderPart) -> None:
+        """Something that only the provider understands, and that goes back to it in this place."""
+        self._add(RawChunk(kind, part))
 
     def raw(self, kind: str, data: Any) -> None:
         if not self.ended:

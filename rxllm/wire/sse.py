@@ -106,6 +106,8 @@ class SSEDecoder:
         # Nearly all of every stream is events of one line: the first ways out are short cuts for those.
         if text.find(b"\n") == len(text) - 2 > 6 and text.startswith(b"data: "):
             return [("message", text[6:-2])]
+        if text.startswith(b"event: ") and text.endswith(b"\n\n"):
+            return self._read_named(text)
         lines = text.split(b"\n")
         lines.pop()
         if len(lines) % 2 or any(lines[1::2]):
@@ -116,6 +118,17 @@ class SSEDecoder:
                 frames.append(("message", line[6:]))
             else:
                 frames += self._read_lines([line, b""])
+        return frames
+
+    def _read_named(self, text: bytes) -> list[Frame]:
+        # Where events have names, nearly all are two lines: the name and the data.
+        frames: list[Frame] = []
+        for event in text[:-2].split(b"\n\n"):
+            name, _, data = event.partition(b"\n")
+            if len(data) > 6 and data.startswith(b"data: ") and name.startswith(b"event: ") and b"\n" not in data:
+                frames.append((name[7:].decode(errors="replace") or "message", data[6:]))
+            else:
+                frames += self._read_lines([*event.split(b"\n"), b""])
         return frames
 
     def _read_lines(self, lines: list[bytes]) -> list[Frame]:

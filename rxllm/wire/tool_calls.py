@@ -99,6 +99,11 @@ class CallTracker:
                 return [ToolCallDelta(call.id, arguments)]
         return self._start() if call.state == "held" else []
 
+    def id_of(self, index: int) -> str:
+        """The id under which the call of `index` goes in the events; empty before it has started."""
+        call = self._by_index.get(index)
+        return call.id if call is not None else ""
+
     def complete(self, index: int) -> list[Event]:
         """The events that complete the call of `index`, on a wire that says so."""
         call = self._by_index.get(index)

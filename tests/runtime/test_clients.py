@@ -21,6 +21,10 @@ from tests.runtime.support import model, until
 ANSWER = Reply(chat("Hello"))
 
 
+def live_calls() -> int:
+    return sum(task.get_name() == "rxllm-call" for task in asyncio.all_tasks())
+
+
 async def churn(engine: Engine, disposals: int, workers: int = 20) -> None:
     """Make calls and dispose them at random moments: at once, while they connect, before the headers, in between."""
     dice = random.Random(7)
@@ -28,15 +32,16 @@ async def churn(engine: Engine, disposals: int, workers: int = 20) -> None:
     async def work() -> None:
         for _ in range(disposals // workers):
             subscription = stream_generate(engine, "Hi").subscribe(on_error=lambda error: None)
-            match dice.randrange(4):
+            match dice.randrange(20):
                 case 0:
                     pass
-                case 1:
+                case 1 | 2 | 3:
                     for _ in range(dice.randrange(12)):
                         await asyncio.sleep(0)
                 case _:
                     await asyncio.sleep(dice.random() * 0.006)
             subscription.dispose()
+            await until(lambda: live_calls() < 2 * workers)
 
     await asyncio.gather(*(work() for _ in range(workers)))
 
@@ -65,8 +70,8 @@ async def all_places_are_free(engine: Engine, server: Loopback, places: int = 10
 @pytest.mark.parametrize(
     ("disposals", "make"),
     [
-        (2000, lambda: httpx.AsyncClient(limits=httpx.Limits(max_connections=10), timeout=httpx.Timeout(5, pool=None))),
-        (500, lambda: httpx2.AsyncClient(limits=httpx2.Limits(max_connections=10), timeout=httpx2.Timeout(5, pool=None))),
+        (2000, lambda: pool_of_ten(httpx)),
+        (500, lambda: pool_of_ten(httpx2)),
         (1000, None),
     ],
     ids=["httpx", "httpx2", "own"],
@@ -76,7 +81,7 @@ def test_random_disposals_leave_the_pool_usable(disposals: int, make: Callable[[
         async with client_of(make) as client:
             engine = model(server, client=client)
             await churn(engine, disposals)
-            await until(lambda: len([task for task in asyncio.all_tasks() if task.get_name() == "rxllm-call"]) == 0)
+            await until(lambda: live_calls() == 0)
             script["now"] = lambda request: Reply([chat_chunk("a"), Pause(0.02), *chat("b")])
             await all_places_are_free(engine, server)
             script["now"] = lambda request: ANSWER
@@ -85,6 +90,10 @@ def test_random_disposals_leave_the_pool_usable(disposals: int, make: Callable[[
     script: dict[str, Callable[[Request], Reply]] = {"now": moody}
     with Loopback(lambda request: script["now"](request)) as server:
         asyncio.run(main())
+
+
+def pool_of_ten(library: Any) -> Any:
+    return library.AsyncClient(limits=library.Limits(max_connections=10), timeout=library.Timeout(5, pool=None))
 
 
 @asynccontextmanager

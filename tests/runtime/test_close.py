@@ -102,7 +102,7 @@ async def leave_async_with(server: Loopback) -> float:
 
 
 async def raise_in_async_for(server: Loopback) -> float:
-    with pytest.raises(KeyError):
+    with pytest.raises(KeyError):  # noqa: PT012
         async for event in stream_generate(model(server), "Hi"):
             if is_last(event):
                 acted = now()
@@ -250,8 +250,7 @@ def test_a_reader_that_is_behind_leaves() -> None:
         with to_iter(stream_generate(model(server), "Hi"), maxsize=1) as events:
             next(events)
             server.wait_requests(1)
-            acted = now()
-        return acted
+            return now()
 
     assert_prompt(close_times(act))
 

@@ -42,7 +42,7 @@ WAYS: dict[str, Make] = {
     "step": lambda engine: stream_step(engine, "Hi"),
     "chat": lambda engine: stream(engine, "Hi"),
     "operators": lambda engine: (
-        stream_generate(engine, "Hi").pipe(ops.tap(lambda event: None)).filter(lambda event: True).map(lambda event: event)
+        stream_generate(engine, "Hi").pipe(ops.tap(bool)).filter(lambda event: True).map(lambda event: event)
     ),
     "retry": lambda engine: stream_generate(engine, "Hi", retry=True),
     "merge": lambda engine: Stream.of(reactivex.merge(stream_generate(engine, "Hi"))),
@@ -195,9 +195,7 @@ def test_several_sources_share_one_readers_pace() -> None:
 
     async def main() -> None:
         taken = 0
-        async with to_async_iter(
-            reactivex.merge(from_async_iter(count), from_async_iter(count)), maxsize=4
-        ) as items:
+        async with to_async_iter(reactivex.merge(from_async_iter(count), from_async_iter(count)), maxsize=4) as items:
             async for _ in items:
                 taken += 1
                 assert len(made) <= taken + 8

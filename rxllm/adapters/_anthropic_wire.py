@@ -1,0 +1,174 @@
+"""The frames of Anthropic's Messages API, and of the servers that speak it, to events.
+
+https://platform.claude.com/docs/en/build-with-claude/streaming. What is done with them besides the blocks:
+
+* usage is cumulative: what ``message_delta`` says replaces what ``message_start`` said, name by name; null says nothing;
+* ``message_stop`` ends the stream, and so does an error; a stop reason does not;
+* a stop reason's details, and the container that the next request must name, are metadata;
+* pings are skipped; a frame of an unknown type, or of unexpected types, is a ``RawChunk``;
+* a message as one JSON document is that of a server that does not stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from rxllm.adapters._anthropic_blocks import Content
+from rxllm.adapters._anthropic_errors import anthropic_error
+from rxllm.adapters._anthropic_frames import FINISH_REASONS, Delta, Frame, MessageFrame, to_usage
+from rxllm.events import Event
+from rxllm.values import LLMError, Message, StreamError
+from rxllm.wire.blocks import Blocks
+from rxllm.wire.sse import DONE, SSEDecoder
+from rxllm.wire.tool_calls import CallTracker
+
+_decode = msgspec.json.Decoder(Frame).decode
+
+
+class MessagesDecoder:
+    """One response's bytes to events; `messages` are those it answers, `raw` asks for a ``RawChunk`` of every frame."""
+
+    def __init__(self, *, provider: str = "anthropic", messages: Iterable[Message] = (), raw: bool = False) -> None:
+        self.provider = provider
+        self.raw = raw
+        self._sse = SSEDecoder()
+        self._blocks = Blocks(CallTracker.after(messages))
+        self._content = Content(self._blocks, provider)
+        self._usage: dict[str, Any] = {}
+        self._whole = False  # an answer that was not streamed has come
+
+    def feed(self, data: bytes) -> list[Event]:
+        try:
+            frames = self._sse.feed(data)
+        except StreamError as error:
+            self._fail(error)
+            frames = []
+        for kind, frame in frames:
+            self._read(kind, frame)
+        return self._blocks.take()
+
+    def close(self) -> list[Event]:
+        try:
+            frames = self._sse.close()
+        except StreamError as error:
+            self._fail(error)
+            frames = []
+        for kind, frame in frames:
+            self._read(kind, frame)
+        self._end(over=self._whole)
+        return self._blocks.take()
+
+    def _read(self, kind: str, data: bytes) -> None:
+        if self._blocks.ended:
+            return
+        try:
+            frame = _decode(data)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            self._read_odd(kind, data)
+        else:
+            self._read_frame(kind, frame, data)
+
+    def _read_odd(self, kind: str, text: bytes) -> None:
+        text = text.strip()
+        if text == DONE:
+            self._end(over=True)
+            return
+        try:
+            data = msgspec.json.decode(text)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            self._read_plain(kind, text.decode(errors="replace"))
+            return
+        try:
+            # JSON of other types than agreed: numbers as strings are forgiven, the rest is shown as it came.
+            frame = msgspec.convert(data, Frame, strict=False)
+        except msgspec.ValidationError:
+            self._blocks.raw(_raw_kind(kind), data)
+            if kind == "error":
+                self._fail(anthropic_error(self.provider, data))
+        else:
+            self._read_frame(kind, frame, text)
+
+    def _read_plain(self, kind: str, text: str) -> None:
+        if kind == "error":
+            self._fail(anthropic_error(self.provider, text))
+        elif text and kind != "ping":
+            message = f"a frame that is not JSON: {text[:200]}"
+            self._fail(StreamError("malformed_event", message, provider=self.provider))
+
+    def _read_frame(self, kind: str, frame: Frame, data: bytes) -> None:
+        named = frame.type or kind
+        if named == "content_block_delta" and frame.delta is not None and not self.raw:
+            if not self._content.add(frame.index, frame.delta):
+                self._read_unknown(named, frame, data)
+        elif named != "ping":
+            self._read_other(named, frame, data)
+
+    def _read_other(self, named: str, frame: Frame, data: bytes) -> None:
+        message = frame if frame.type == "message" else frame.message
+        if message is not None:
+            self._blocks.start(id=message.id, model=message.model)
+        if self.raw:
+            self._blocks.raw(_raw_kind(named), msgspec.json.decode(data))
+        match named:
+            case "content_block_delta" if frame.delta is not None and self._content.add(frame.index, frame.delta):
+                pass
+            case "content_block_start" if frame.content_block is not None:
+                self._content.start(frame.index, frame.content_block)
+            case "content_block_stop":
+                self._content.stop(frame.index)
+            case "message_start" | "message" if message is not None:
+                self._read_message(message)
+                self._whole = message is frame
+            case "message_delta":
+                self._finish(frame.usage, frame.delta)
+                if frame.context_management:
+                    self._blocks.note({"context_management": frame.context_management})
+            case "message_stop":
+                self._end(over=True)
+            case _:
+                self._read_unknown(named, frame, data)
+
+    def _read_unknown(self, named: str, frame: Frame, data: bytes) -> None:
+        held = msgspec.json.decode(data)
+        if named == "error" or frame.error:
+            self._fail(anthropic_error(self.provider, held))
+        elif frame.delta is not None and self._content.add_odd(frame.index, held["delta"]):
+            pass
+        elif not self.raw:
+            self._blocks.raw(_raw_kind(named), held)
+
+    def _read_message(self, message: MessageFrame) -> None:
+        for index, block in enumerate(message.content or ()):
+            self._content.start(index, block)
+            self._content.stop(index)
+        self._finish(message.usage, message)
+
+    def _finish(self, usage: dict[str, Any] | None, said: MessageFrame | Delta | None) -> None:
+        counted = {name: held for name, held in (usage or {}).items() if held is not None}
+        if counted:
+            self._usage |= counted
+            self._blocks.usage(to_usage(self._usage))
+        if said is None:
+            return
+        if said.stop_reason:
+            self._blocks.finish(FINISH_REASONS.get(said.stop_reason, "other"), said.stop_reason)
+        noted = {"stop_sequence": said.stop_sequence, "stop_details": said.stop_details, "container": said.container}
+        self._blocks.note({name: held for name, held in noted.items() if held})
+        if said.container:
+            self._blocks.start(**{f"{self.provider}_container": said.container.get("id")})
+
+    def _fail(self, error: LLMError) -> None:
+        self._content.flush()
+        self._blocks.error(error)
+
+    def _end(self, *, over: bool) -> None:
+        self._content.flush()
+        self._blocks.end(over=over)
+
+
+def _raw_kind(kind: str) -> str:
+    # "usage" is the one kind that is folded, and a frame of that name is not what is meant.
+    return "chunk" if kind in ("message", "usage") else kind

@@ -1,0 +1,164 @@
+"""Messages as Gemini's contents.
+
+https://ai.google.dev/api/caching#Content. A message of the assistant is a ``model`` turn, all else a ``user`` turn; the
+results of one turn's calls must come in one turn, so those that follow each other are joined. System messages are apart,
+see `system_of`. What bears a ``thoughtSignature`` goes back with it, each signed part by itself and unchanged, as
+https://ai.google.dev/gemini-api/docs/thought-signatures asks; what other providers signed is left out.
+"""
+
+from __future__ import annotations
+
+import mimetypes
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any, cast
+
+from rxllm.values import (
+    FilePart,
+    Image,
+    ImagePart,
+    Message,
+    Part,
+    ProviderPart,
+    TextPart,
+    ThinkingPart,
+    ToolCall,
+    ToolCallPart,
+    ValidationError,
+)
+
+PROVIDER = "google"
+
+UNSIGNED = "skip_thought_signature_validator"
+"""What Google documents as the signature of calls that its models did not make; Gemini 3 refuses a turn whose first call
+has none."""
+
+_KNOWS_NO_SIGNATURE = re.compile(r"gemini-[12]\b|^(?!.*gemini)")
+
+
+def system_of(messages: Iterable[Message]) -> dict[str, Any] | None:
+    """The system messages, wherever they stand, as ``systemInstruction``."""
+    texts = [{"text": message.text} for message in messages if message.role == "system" and message.text]
+    return {"parts": texts} if texts else None
+
+
+def contents_of(messages: Iterable[Message], model: str) -> list[dict[str, Any]]:
+    """The turns; `model` is the one that will read them."""
+    contents: list[dict[str, Any]] = []
+    calls: dict[str, ToolCall] = {}
+    after_result = False
+    for message in messages:
+        calls |= {call.id: call for call in message.tool_calls}
+        if message.role == "system":
+            continue
+        parts = _parts(message, calls, model)
+        if parts and after_result and message.role == "tool":
+            contents[-1]["parts"] += parts
+        elif parts:
+            contents.append({"role": "model" if message.role == "assistant" else "user", "parts": parts})
+        after_result = bool(parts) and message.role == "tool"
+    return contents
+
+
+def _parts(message: Message, calls: dict[str, ToolCall], model: str) -> list[dict[str, Any]]:
+    match message.role:
+        case "tool":
+            return [_result(message, calls.get(message.tool_call_id or ""))]
+        case "assistant":
+            return list(_said(message, signed=_KNOWS_NO_SIGNATURE.search(model) is None))
+        case _:
+            return [made for part in message.parts if (made := _part(part)) is not None]
+
+
+def _part(part: Part) -> dict[str, Any] | None:
+    match part:
+        case TextPart(text=str(text)) if text:
+            return {"text": text}
+        case ImagePart(image=image):
+            return image_part(image)
+        case ProviderPart(provider="google", data=data):
+            return data
+        case FilePart(file=file):
+            return _file(file)
+        case _:
+            return None
+
+
+def image_part(image: Image) -> dict[str, Any]:
+    """An image as a part: a URL as ``fileData``, all else as ``inlineData``.
+
+    Raises ``ValidationError("invalid_image_request")`` for bytes without a type, and what cannot be read.
+    """
+    if image.source == "url":
+        url = str(image.data)
+        kind = image.mime_type or mimetypes.guess_type(url.partition("?")[0])[0]
+        return {"fileData": {"fileUri": url, **({"mimeType": kind} if kind else {})}}
+    if image.mime_type is None:
+        raise ValidationError("invalid_image_request", errors=[(("source",), "missing_mime_type")])
+    return {"inlineData": {"mimeType": image.mime_type, "data": image.to_base64()}}
+
+
+def _file(file: dict[str, Any]) -> dict[str, Any] | None:
+    # Gemini's own pictures are needed to go on with them; a picture it merely thought of is not.
+    data, kind, signature = file.get("data"), str(file.get("mime_type")), file.get("thoughtSignature")
+    if not isinstance(data, bytes) or not kind.startswith("image/") or (file.get("thought") and not signature):
+        return None
+    part = image_part(Image.from_binary(data, kind))
+    part |= {"thought": True} if file.get("thought") else {}
+    return part | ({"thoughtSignature": signature} if signature else {})
+
+
+def _said(message: Message, *, signed: bool) -> Iterator[dict[str, Any]]:
+    """The parts of an assistant's message, its calls where they were made; `signed` if calls need a signature."""
+    calls = {call.id: call for call in message.tool_calls}
+    parts = [*message.parts]
+    marked = {part.id for part in parts if isinstance(part, ToolCallPart)}
+    parts += [ToolCallPart(id) for id in calls if id not in marked]
+    made: list[dict[str, Any]] = []
+    for part in parts:
+        match part:
+            case ThinkingPart(signature=str(signature), provider_data={"provider": "google"}):
+                _sign(made, part, signature)
+            case ToolCallPart(id=id) if id in calls:
+                made += _call(calls[id])
+            case _ if (other := _part(part)) is not None:
+                made.append(other)
+            case _:
+                pass
+    first = next((each for each in made if "functionCall" in each), None)
+    if signed and first is not None:
+        first.setdefault("thoughtSignature", UNSIGNED)
+    yield from made
+
+
+def _sign(made: list[dict[str, Any]], part: ThinkingPart, signature: str) -> None:
+    signs = (part.provider_data or {}).get("signs")
+    if signs == "text" and made and made[-1].keys() == {"text"}:
+        made[-1]["thoughtSignature"] = signature
+    elif signs == "thought":
+        made.append({"text": part.text, "thought": True, "thoughtSignature": signature})
+    else:
+        made.append({"text": "", "thoughtSignature": signature})
+
+
+def _call(call: ToolCall) -> Iterable[dict[str, Any]]:
+    metadata = call.metadata
+    if metadata.get("server"):
+        # Of another provider's tools Gemini knows nothing; what they led to is in the text.
+        return cast(list[dict[str, Any]], metadata.get("parts", [])) if metadata.get("provider") == PROVIDER else ()
+    made: dict[str, Any] = {"name": call.name, "args": call.arguments}
+    if metadata.get("google_id"):
+        made["id"] = metadata["google_id"]
+    signature = metadata.get("thoughtSignature")
+    return ({"functionCall": made, **({"thoughtSignature": signature} if signature else {})},)
+
+
+def _result(message: Message, call: ToolCall | None) -> dict[str, Any]:
+    # Without ids, results belong to calls by name and order. Ids that are not Gemini's own are not sent.
+    name = call.name if call else message.name or message.tool_call_id
+    response = message.content if isinstance(message.content, dict) else {"output": message.text}
+    made: dict[str, Any] = {"name": name, "response": response}
+    if call and call.metadata.get("google_id"):
+        made["id"] = call.metadata["google_id"]
+    images = [image_part(part.image) for part in message.parts if isinstance(part, ImagePart)]
+    return {"functionResponse": {**made, **({"parts": images} if images else {})}}

@@ -1,0 +1,148 @@
+"""The decoder of the Responses API: frames of typed deltas, from ``response.created`` to the response's end.
+
+``response.completed``, ``response.incomplete``, ``response.failed`` and ``error`` end the stream, and so does
+``[DONE]``. Sequence numbers are not looked at: servers repeat them and leave them out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from typing import Any, cast
+
+import msgspec
+
+from rxllm.adapters._http_errors import provider_error
+from rxllm.adapters._openai_chat_chunks import to_usage
+from rxllm.adapters._openai_responses_frames import FINISH_REASONS, USAGE, Frame, Head, Item, as_item, to_item
+from rxllm.adapters._openai_responses_output import HANDLERS, SILENT, Output
+from rxllm.events import Event
+from rxllm.values import Message, StreamError
+from rxllm.wire.blocks import Blocks
+from rxllm.wire.sse import DONE, SSEDecoder
+from rxllm.wire.tool_calls import CallTracker
+
+_decode_frame = msgspec.json.Decoder(Frame).decode
+_decode_head = msgspec.json.Decoder(Head | None).decode
+
+_NAMED = frozenset({"response.created", "response.queued", "response.in_progress"})
+_ENDED = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled"})
+
+
+class ResponsesDecoder:
+    """One response's bytes to events; `messages` are those it answers, `offered` the names of the tools it may call,
+    `raw` asks for a ``RawChunk`` of every frame.
+    """
+
+    def __init__(
+        self,
+        *,
+        provider: str = "openai",
+        messages: Iterable[Message] = (),
+        offered: Collection[str] = (),
+        raw: bool = False,
+    ) -> None:
+        self.provider = provider
+        self.raw = raw
+        self._sse = SSEDecoder()
+        self._blocks = Blocks(CallTracker.after(messages))
+        self._output = Output(self._blocks, provider, offered)
+
+    def feed(self, data: bytes) -> list[Event]:
+        self._read_all(self._sse.feed, data)
+        return self._blocks.take()
+
+    def close(self) -> list[Event]:
+        self._read_all(self._sse.close)
+        self._blocks.end()
+        return self._blocks.take()
+
+    def _read_all(self, read: Callable[..., list[tuple[str, bytes]]], *data: bytes) -> None:
+        try:
+            frames = read(*data)
+        except StreamError as error:
+            self._blocks.error(error)
+            return
+        for kind, frame in frames:
+            self._read(kind, frame)
+
+    def _read(self, kind: str, data: bytes) -> None:
+        if self._blocks.ended:
+            return
+        try:
+            frame = _decode_frame(data)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            self._read_odd(kind, data)
+            return
+        if not self._blocks.started or frame.type in _NAMED:
+            head = (_decode_head(frame.response) if frame.response else None) or Head()
+            self._blocks.start(id=head.id, model=head.model)
+        if self.raw:
+            self._blocks.raw(frame.type or "chunk", msgspec.json.decode(data))
+        handler = HANDLERS.get(frame.type)
+        if handler is not None:
+            handler(self._output, frame, data)
+        elif frame.type in _ENDED:
+            self._end(to_item(frame.response))
+        elif frame.type not in _NAMED and frame.type not in SILENT:
+            self._read_other(kind, frame, msgspec.json.decode(data))
+
+    def _read_odd(self, kind: str, data: bytes) -> None:
+        text = data.strip()
+        if text == DONE:
+            self._blocks.end(over=True)
+            return
+        try:
+            parsed = msgspec.json.decode(text)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            self._read_plain(kind, text.decode(errors="replace"))
+            return
+        try:
+            # JSON of other types than agreed: indices of other kinds are forgiven, the rest is shown as it came.
+            _decode_frame(mended := _mend(parsed))
+        except msgspec.ValidationError:
+            self._blocks.raw("chunk", parsed)
+        else:
+            self._read(kind, mended)
+
+    def _read_plain(self, kind: str, text: str) -> None:
+        if kind == "error":
+            self._blocks.error(provider_error(self.provider, text))
+        elif text:
+            message = f"a frame that is not JSON: {text[:200]}"
+            self._blocks.error(StreamError("malformed_event", message, provider=self.provider))
+
+    def _read_other(self, kind: str, frame: Frame, said: Item) -> None:
+        if "error" in (kind, frame.type) or said.get("error"):
+            self._fail({name: held for name, held in said.items() if name not in ("type", "sequence_number")})
+        elif said.get("object") == "response":  # an answer that was not streamed
+            self._end(said)
+        elif not self._output.progress(frame, said) and not self.raw:
+            self._blocks.raw(frame.type or "chunk", said)
+
+    def _end(self, response: Item) -> None:
+        self._blocks.start(id=response.get("id"), model=response.get("model"))
+        self._output.finish(cast(list[Item], response.get("output") or []))
+        if response.get("usage"):
+            self._blocks.usage(to_usage(response["usage"], USAGE))
+        status = str(response.get("status") or "completed")
+        if status in ("failed", "cancelled") or response.get("error"):
+            self._fail({"error": response.get("error") or {"message": f"the response was {status}", "code": status}})
+            return
+        reason = str(as_item(response.get("incomplete_details")).get("reason") or status)
+        self._blocks.finish(FINISH_REASONS.get(reason, "other"), reason)
+        self._blocks.end(over=True)
+
+    def _fail(self, said: Item) -> None:
+        error = provider_error(self.provider, said)
+        cancelled = StreamError("cancelled", error.message, provider=self.provider)
+        self._blocks.error(cancelled if error.code == "cancelled" else error)
+
+
+def _mend(parsed: Any) -> bytes:
+    if isinstance(parsed, dict):
+        held = cast(Item, parsed)
+        for name in ("output_index", "content_index", "summary_index"):
+            if name in held and type(held[name]) is not int:
+                index = str(held.pop(name))
+                held |= {name: int(index)} if index.isdecimal() else {}
+    return msgspec.json.encode(parsed)

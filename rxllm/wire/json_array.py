@@ -1,0 +1,150 @@
+"""A JSON array whose elements are given as they come, cut anywhere.
+
+=========  ==========================  =====================================================================
+state      on                          goes to
+=========  ==========================  =====================================================================
+before     ``[``                       between (white space and a BOM before it say nothing)
+between    ``{`` or ``[``              inside; a comma and white space say nothing
+between    ``]``                       ended
+between    anything else               odd: a number, a word or nonsense, up to the next comma or ``]``
+inside     the bracket that closes it  between; the element is given, as the bytes that were sent
+ended      anything                    nothing
+=========  ==========================  =====================================================================
+
+Brackets inside strings are text. What was searched once is not searched again, so an element that comes in many reads
+costs no more. No element may exceed `max_frame` bytes: nothing is buffered without bound. Any cut of the same bytes
+gives the same elements.
+"""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from rxllm.values import StreamError
+from rxllm.wire.sse import MAX_FRAME
+
+_SPACE = b" \t\r\n,"
+_BEFORE = re.compile(rb"[^\[]*\[")
+_TEXT = re.compile(
+    rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL
+)  # a string up to its end, or to a backslash that was cut off
+_DULL = re.compile(rb'(?:[^"{}\[\]]++|"%b")*+' % _TEXT.pattern, re.DOTALL)  # all but brackets, strings whole
+_OPENING, _CLOSING = (b"{", b"["), (b"}", b"]")
+_ODD = re.compile(rb"[,\]]")
+
+
+class JSONArrayDecoder:
+    """An incremental decoder: `feed` it what was read; it gives the elements that are complete.
+
+    Raises ``StreamError("oversized_frame")`` for an element of more than `max_frame` bytes, after those before it.
+
+    >>> decoder = JSONArrayDecoder()
+    >>> decoder.feed(b'[{"a": "}"},'), decoder.feed(b'{"b"'), decoder.feed(b": 2}]"), decoder.ended
+    ([b'{"a": "}"}'], [], [b'{"b": 2}'], True)
+    """
+
+    def __init__(self, *, max_frame: int = MAX_FRAME) -> None:
+        self.max_frame = max_frame
+        self.ended = False
+        self._begun = False
+        self._pieces: list[bytes] = []  # of the element that is not complete
+        self._held = 0  # bytes in `_pieces`
+        self._tail = b""  # a backslash whose character has not come
+        self._depth = 0
+        self._in_string = False
+        self._odd = False
+        self._oversized = False
+
+    def feed(self, data: bytes) -> list[bytes]:
+        if self._oversized:
+            raise self._error()
+        frames: list[bytes] = []
+        data, at = self._tail + data, 0
+        self._tail = b""
+        while at < len(data) and not self.ended and not self._oversized:
+            at = self._step(data, at, frames)
+        if self._oversized and not frames:
+            raise self._error()
+        return frames
+
+    def close(self) -> list[bytes]:
+        """Nothing: an element that was cut off says nothing."""
+        if self._oversized:
+            raise self._error()
+        return []
+
+    def _step(self, data: bytes, at: int, frames: list[bytes]) -> int:
+        if not self._begun:
+            opening = _BEFORE.match(data, at)
+            self._begun = opening is not None
+            return opening.end() if opening else len(data)
+        if self._depth or self._odd:
+            return self._inside(data, at, frames)
+        byte = data[at : at + 1]
+        if byte in _SPACE:
+            return at + 1
+        if byte == b"]":
+            self.ended = True
+            return at
+        # Nearly every read brings one whole element: what is JSON up to the last brace needs no search.
+        end = data.rfind(b"}") + 1
+        if byte == b"{" and end - at <= self.max_frame and _is_json(data[at:end]):
+            frames.append(data[at:end])
+            return end
+        self._odd = byte not in _OPENING
+        return self._inside(data, at, frames)
+
+    def _inside(self, data: bytes, start: int, frames: list[bytes]) -> int:
+        at = self._end_of_odd(data, start) if self._odd else self._end_of_element(data, start)
+        self._held += at - start
+        self._oversized = self._held > self.max_frame
+        if self._oversized:
+            return at
+        self._pieces.append(data[start:at])
+        if not self._depth and not self._odd:
+            frames.append(b"".join(self._pieces))
+            self._pieces, self._held = [], 0
+        return at + len(self._tail)
+
+    def _end_of_odd(self, data: bytes, at: int) -> int:
+        end = _ODD.search(data, at)
+        self._odd = end is None
+        return end.start() if end else len(data)
+
+    def _end_of_element(self, data: bytes, at: int) -> int:
+        if self._in_string:
+            at = self._end_of_text(data, at)
+        while at < len(data) and not self._in_string:
+            dull = _DULL.match(data, at)
+            at = dull.end() if dull else at
+            mark = data[at : at + 1]
+            if mark == b'"':  # a string whose end has not come
+                self._in_string = True
+                return self._end_of_text(data, at + 1)
+            self._depth += (mark in _OPENING) - (mark in _CLOSING) if mark else 0
+            at += len(mark)
+            if not self._depth:
+                return at
+        return at
+
+    def _end_of_text(self, data: bytes, at: int) -> int:
+        text = _TEXT.match(data, at)
+        at = text.end() if text else at
+        if data[at : at + 1] == b'"':
+            self._in_string = False
+            return at + 1
+        self._tail = data[at:]  # nothing, or the backslash
+        return at
+
+    def _error(self) -> StreamError:
+        return StreamError("oversized_frame", f"a frame of more than {self.max_frame} bytes")
+
+
+def _is_json(text: bytes) -> bool:
+    try:
+        msgspec.json.decode(text, type=msgspec.Raw)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return False
+    return True

@@ -1,0 +1,178 @@
+"""What counts as an adapter, and what is added to the plainest."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import reactivex
+
+from rxllm import (
+    AdapterError,
+    Call,
+    Engine,
+    EngineError,
+    ErrorEvent,
+    Event,
+    Fake,
+    Message,
+    MessageCompleted,
+    MessageStarted,
+    Request,
+    StreamError,
+    TextCompleted,
+    TextDelta,
+    ThinkingCompleted,
+    ThinkingDelta,
+    ToolCallCompleted,
+    ToolCallStarted,
+    generate,
+    stream_generate,
+)
+
+START = MessageStarted(Message("assistant"))
+
+
+def events(adapter: Any) -> list[Event]:
+    return list(stream_generate(adapter, "Hi", retry=False))
+
+
+def says(*said: Any) -> Any:
+    """An async generator function that yields these; an exception it raises."""
+
+    async def adapter(request: Request, call: Call) -> AsyncIterator[Event]:
+        for each in said:
+            if isinstance(each, Exception):
+                raise each
+            yield each
+
+    return adapter
+
+
+def test_the_bookends_are_filled_in() -> None:
+    assert events(says(TextDelta("Hel"), TextDelta("lo"))) == [
+        START,
+        TextDelta("Hel"),
+        TextDelta("lo"),
+        TextCompleted("Hello"),
+        MessageCompleted(Message("assistant", "Hello"), "stop"),
+    ]
+
+
+def test_what_it_says_itself_is_not_said_twice() -> None:
+    whole = [START, TextDelta("a"), TextCompleted("a"), MessageCompleted(Message("assistant", "a"), "length")]
+    assert events(says(*whole, TextDelta("never"))) == whole
+
+
+def test_blocks_are_completed_in_the_order_they_began() -> None:
+    played = events(says(ThinkingDelta("hm"), TextDelta("a", "1"), TextDelta("b", "2"), TextDelta("c", "1")))
+    assert played[5:8] == [ThinkingCompleted("hm"), TextCompleted("ac", "1"), TextCompleted("b", "2")]
+
+
+def test_calls_give_the_finish_reason() -> None:
+    call = ToolCallCompleted("c0", "f", {}, "{}")
+    assert events(says(ToolCallStarted("c0", "f"), call))[-1].finish_reason == "tool_calls"  # type: ignore[union-attr]
+    server = ToolCallCompleted("c0", "f", {}, "{}", {"server": True})
+    assert events(says(ToolCallStarted("c0", "f", {"server": True}), server))[-1].finish_reason == "stop"  # type: ignore[union-attr]
+
+
+def test_nothing_said_is_an_empty_message() -> None:
+    assert events(says()) == [START, MessageCompleted(Message("assistant", ""), "stop")]
+
+
+@pytest.mark.parametrize("error", [AdapterError("timeout"), KeyError("x")])
+def test_a_failure_before_the_first_event(error: Exception) -> None:
+    with pytest.raises(type(error)):
+        events(says(error))
+
+
+def test_a_failure_after_the_first_event() -> None:
+    played = events(says(TextDelta("Hel"), KeyError("x")))
+    assert played[:-1] == [START, TextDelta("Hel"), TextCompleted("Hel")]
+    assert isinstance(played[-1], ErrorEvent)
+    assert isinstance(played[-1].error, StreamError)
+    assert (played[-1].error.reason, "KeyError" in played[-1].error.message) == ("adapter_error", True)
+    assert isinstance(played[-1].error.__cause__, KeyError)
+    assert events(says(TextDelta("a"), AdapterError("timeout")))[-1] == ErrorEvent(AdapterError("timeout"))
+
+
+def test_it_is_told_the_request_and_the_call() -> None:
+    told: list[tuple[Request, Call]] = []
+
+    async def adapter(request: Request, call: Call) -> AsyncIterator[Event]:
+        told.append((request, call))
+        yield TextDelta("Hello")
+
+    generate(Engine(adapter, model="m"), "Hi", request_id="r1", api_key="k", timeout=3.0, metadata={"a": 1}).run()
+    ((request, call),) = told
+    assert (request.model, request.messages[0].text) == ("m", "Hi")
+    assert (call.request_id, call.api_key, call.timeout, call.metadata) == ("r1", "k", 3.0, {"a": 1})
+    assert "k'" not in repr(call)
+
+
+def test_it_is_closed_when_it_is_left() -> None:
+    closed: list[str] = []
+
+    async def adapter(request: Request, call: Call) -> AsyncIterator[Event]:
+        try:
+            while True:
+                yield TextDelta("x")
+        finally:
+            closed.append("yes")
+
+    stream_generate(adapter, "Hi").take(5).run()
+    for _ in range(1000):
+        if closed:
+            break
+        reactivex.timer(0.001).run()
+    assert closed == ["yes"]
+
+
+def test_an_object_with_stream() -> None:
+    class Mine:
+        def stream(self, request: Request, call: Call) -> Any:
+            return reactivex.of(
+                START, TextDelta("a"), TextCompleted("a"), MessageCompleted(Message("assistant", "a"), "stop")
+            )
+
+    assert generate(Mine(), "Hi").run().output_text == "a"
+
+
+async def no_generator(request: Request, call: Call) -> None: ...
+
+
+def no_async(request: Request, call: Call) -> Any:
+    yield TextDelta("x")
+
+
+class Gives:
+    """An adapter that gives something else than an Observable."""
+
+    def __init__(self, given: Any) -> None:
+        self.given = given
+
+    def stream(self, request: Request, call: Call) -> Any:
+        return self.given
+
+
+@pytest.mark.parametrize(
+    ("adapter", "reason"),
+    [
+        (None, "missing_adapter"),
+        (42, "missing_stream_adapter"),
+        (object(), "missing_stream_adapter"),
+        (no_generator, "missing_stream_adapter"),
+        (no_async, "missing_stream_adapter"),
+        (Fake, "missing_stream_adapter"),
+        (Gives(None), "missing_stream_adapter"),
+        (Gives([TextDelta("a")]), "missing_stream_adapter"),
+        ("nobody:model", "unknown_provider"),
+    ],
+    ids=repr,
+)
+def test_what_is_no_adapter_is_a_typed_error(adapter: Any, reason: str) -> None:
+    with pytest.raises(EngineError) as caught:
+        generate(adapter, "Hi").run()
+    assert caught.value.reason == reason
+    assert caught.value.message

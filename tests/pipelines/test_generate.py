@@ -1,0 +1,312 @@
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from reactivex import Observable
+from reactivex.testing import TestScheduler
+
+import rxllm
+from rxllm import AdapterError, Call, Engine, Fake, Request, StreamError, ToolCall, Usage
+from rxllm import operators as ops
+from rxllm.events import (
+    ErrorEvent,
+    Event,
+    MessageCompleted,
+    MessageStarted,
+    RawChunk,
+    TextCompleted,
+    TextDelta,
+    ThinkingCompleted,
+    ThinkingDelta,
+    ToolCallCompleted,
+    ToolCallDelta,
+    ToolCallStarted,
+    UsageUpdated,
+)
+from rxllm.runtime import RetryPolicy, Stream
+from tests.operators.marbles import record
+
+RICH = [
+    ("thinking", "hm"),
+    "Hel",
+    "lo",
+    ("raw_chunk", {"x": 1}),
+    Usage(3, 2),
+    ToolCall("c1", "add", {"a": 1}),
+]
+
+
+def kinds(source: Stream[Event]) -> list[type[Event]]:
+    return [type(event) for event in source]
+
+
+def test_a_response_is_the_fold_of_its_stream() -> None:
+    streamed = rxllm.stream_generate(Fake(RICH), "Hi").pipe(ops.to_response())
+    response = rxllm.generate(Fake(RICH), "Hi").run()
+    assert streamed.run() == response
+    assert (response.output_text, response.usage, response.finish_reason) == ("Hello", Usage(3, 2), "tool_calls")
+
+
+def test_only_the_adapters_events_are_seen() -> None:
+    assert kinds(rxllm.stream_generate(Fake(RICH), "Hi")) == [
+        MessageStarted,
+        ThinkingDelta,
+        ThinkingCompleted,
+        TextDelta,
+        TextDelta,
+        UsageUpdated,
+        TextCompleted,
+        ToolCallStarted,
+        ToolCallDelta,
+        ToolCallCompleted,
+        MessageCompleted,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("option", "dropped"),
+    [("emit_text_deltas", TextDelta), ("emit_tool_deltas", ToolCallDelta), ("emit_thinking", ThinkingDelta)],
+)
+def test_presentation_options_drop_deltas_and_change_no_result(option: str, dropped: type[Event]) -> None:
+    options: dict[str, Any] = {option: False}
+    assert dropped not in kinds(rxllm.stream_generate(Fake(RICH), "Hi", **options))
+    assert rxllm.generate(Fake(RICH), "Hi", **options).run() == rxllm.generate(Fake(RICH), "Hi").run()
+
+
+def test_raw_chunks_come_where_they_are_asked_for() -> None:
+    assert RawChunk not in kinds(rxllm.stream_generate(Fake(RICH), "Hi"))
+    assert RawChunk in kinds(rxllm.stream_generate(Fake(RICH), "Hi", include_raw_chunks=True))
+
+
+def test_on_event_sees_the_adapters_events_unfiltered() -> None:
+    seen: list[Event] = []
+    source = rxllm.stream_generate(Fake(RICH), "Hi", on_event=seen.append, emit_text_deltas=False)
+    shown = list(source)
+    assert {TextDelta, RawChunk} <= {type(event) for event in seen}
+    assert [event for event in seen if not isinstance(event, TextDelta | RawChunk)] == shown
+
+
+def test_an_exception_of_on_event_is_the_streams_error() -> None:
+    def refuse(event: Event) -> None:
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        rxllm.generate(Fake("Hi"), "Hello", on_event=refuse).run()
+
+
+def test_the_engines_operators_are_applied_in_order_and_change_the_result() -> None:
+    def suffix(text: str) -> Any:
+        def change(event: Event) -> Event:
+            match event:
+                case TextDelta(delta=delta):
+                    return TextDelta(delta + text)
+                case TextCompleted(text=whole):
+                    return TextCompleted(whole + text)
+                case _:
+                    return event
+
+        return lambda source: source.map(change)
+
+    seen: list[Event] = []
+    engine = Engine(Fake("Hi"), operators=[suffix("1")]).with_operators(suffix("2"))  # type: ignore[arg-type]
+    assert rxllm.generate(engine, "Hello", on_event=seen.append).run().output_text == "Hi12"
+    assert TextDelta("Hi12") in seen
+
+
+def test_what_the_adapter_may_know_of_the_call() -> None:
+    calls: list[Call] = []
+
+    class Listening:
+        def stream(self, request: Request, call: Call) -> Observable[Event]:
+            calls.append(call)
+            return Fake("Hi").stream(request, call)
+
+    def observe(value: Any) -> None: ...
+
+    engine = Engine(Listening(), observers=(observe,))
+    options: dict[str, Any] = {"api_key": "secret", "timeout": 3.0, "metadata": {"a": 1}, "include_raw_chunks": True}
+    rxllm.generate(engine, "Hi", request_id="r1", **options).run()
+    rxllm.generate(engine, "Hi").run()
+    assert calls[0] == Call("r1", "secret", 3.0, True, {"a": 1}, (observe,))
+    assert len(calls[1].request_id) == 22
+    assert "secret" not in repr(calls[0])
+
+
+def test_each_subscription_has_a_request_id_of_its_own() -> None:
+    ids: list[str] = []
+
+    class Listening:
+        def stream(self, request: Request, call: Call) -> Observable[Event]:
+            ids.append(call.request_id)
+            return Fake("Hi").stream(request, call)
+
+    source = rxllm.generate(Listening(), "Hi")
+    source.run()
+    source.run()
+    assert len(set(ids)) == 2
+
+
+# Errors
+
+
+def test_a_call_that_fails_before_its_first_event_is_raised() -> None:
+    failure = AdapterError("authentication_failed")
+    with pytest.raises(AdapterError) as caught:
+        rxllm.generate(Fake(failure), "Hi").run()
+    assert caught.value == failure
+
+
+def test_a_stream_that_fails_on_its_way_is_a_response() -> None:
+    response = rxllm.generate(Fake(["Hal", Usage(3, 1), ("error", "provider_unavailable")]), "Hi").run()
+    assert (response.finish_reason, response.output_text, response.usage) == ("error", "Hal", Usage(3, 1))
+    assert isinstance(response.error, AdapterError)
+    assert response.error.reason == "provider_unavailable"
+
+
+def test_an_adapter_may_be_a_plain_async_generator() -> None:
+    async def adapter(request: Request, call: Call) -> Any:
+        yield TextDelta(request.messages[-1].text.upper())
+
+    assert rxllm.generate(adapter, "hi").run().output_text == "HI"
+
+
+# Retry, in virtual time
+
+
+def test_a_call_is_made_again_before_its_first_content() -> None:
+    scheduler = TestScheduler()
+    fake = Fake(AdapterError("rate_limited", retry_after=7.0), ["Hel", "lo"])
+    policy = RetryPolicy(jitter=0.0)
+    notes = record(scheduler, lambda: rxllm.generate(fake, "Hi", retry=policy))
+    assert [(tick, kind) for tick, kind, _ in notes] == [(7, "next"), (7, "end")]
+    assert len(fake.requests) == 2
+
+
+def test_without_retry_the_first_failure_is_the_last() -> None:
+    fake = Fake(AdapterError("rate_limited"), "Hello")
+    with pytest.raises(AdapterError):
+        rxllm.generate(fake, "Hi", retry=False).run()
+    assert len(fake.requests) == 1
+
+
+def test_the_calls_retry_wins_over_the_engines() -> None:
+    fake = Fake(AdapterError("rate_limited"), "Hello")
+    with pytest.raises(AdapterError):
+        rxllm.generate(Engine(fake, retry=True), "Hi", retry=False).run()
+
+
+# generate_many
+
+
+def shout(request: Request) -> Any:
+    text = request.messages[-1].text
+    return ValueError(text) if text == "bug" else AdapterError("invalid_request") if text == "no" else text.upper()
+
+
+def test_many_responses_come_in_the_requests_order() -> None:
+    delays = {"a": 3.0, "b": 1.0, "c": 2.0}
+    fake = Fake(lambda request: [("delay", delays[request.messages[-1].text]), request.messages[-1].text])
+    notes = record(TestScheduler(), lambda: rxllm.generate_many(fake, list("abc")))
+    assert [(tick, what.output_text) for tick, kind, what in notes if kind == "next"] == [(3, "a"), (3, "b"), (3, "c")]
+
+
+def test_or_as_they_finish() -> None:
+    delays = {"a": 3.0, "b": 1.0, "c": 2.0}
+    fake = Fake(lambda request: [("delay", delays[request.messages[-1].text]), request.messages[-1].text])
+    notes = record(TestScheduler(), lambda: rxllm.generate_many(fake, list("abc"), ordered=False))
+    assert [(tick, what.output_text) for tick, kind, what in notes if kind == "next"] == [(1, "b"), (2, "c"), (3, "a")]
+
+
+def test_no_more_are_asked_at_once_than_allowed() -> None:
+    scheduler = TestScheduler()
+    asked: list[float] = []
+
+    def turn(request: Request) -> Any:
+        asked.append(scheduler.clock - 200)
+        return [("delay", 10.0), "Hi"]
+
+    record(scheduler, lambda: rxllm.generate_many(Fake(turn), list("abcde"), concurrency=2))
+    assert asked == [0, 0, 10, 10, 20]
+
+
+def test_eight_are_asked_at_once_by_default() -> None:
+    fake = Fake(lambda request: [("delay", 10.0), "Hi"])
+    record(TestScheduler(), lambda: rxllm.generate_many(fake, ["x"] * 20), disposed=5)
+    assert len(fake.requests) == 8
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_a_failure_is_a_response_and_the_others_go_on(ordered: bool) -> None:
+    responses = list(rxllm.generate_many(Fake(shout), ["a", "no", "bug", "b"], ordered=ordered, retry=False))
+    assert [response.output_text for response in responses] == ["A", "", "", "B"]
+    assert [response.finish_reason for response in responses] == ["stop", "error", "error", "stop"]
+    assert responses[1].error == AdapterError("invalid_request")
+    assert isinstance(responses[2].error, StreamError)
+    assert "bug" in responses[2].error.message
+
+
+def test_a_request_that_nobody_can_answer_is_a_failure_too() -> None:
+    responses = list(rxllm.generate_many(Fake("Hi"), ["a", [], "b"]))
+    assert [response.finish_reason for response in responses] == ["stop", "error", "stop"]
+
+
+def test_many_of_none_is_empty() -> None:
+    assert list(rxllm.generate_many(Fake("Hi"), [])) == []
+
+
+def test_an_iterator_of_requests_serves_every_subscription() -> None:
+    source = rxllm.generate_many(Fake(shout), iter(["a", "b"]))
+    assert [response.output_text for response in source] == ["A", "B"]
+    assert [response.output_text for response in source] == ["A", "B"]
+
+
+def test_what_is_no_request_raises_at_the_call() -> None:
+    with pytest.raises(rxllm.ValidationError):
+        rxllm.generate_many(Fake("Hi"), ["a", 3])  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize("alone", ["Hi", rxllm.user("Hi"), rxllm.Thread((rxllm.user("Hi"),))])
+def test_one_request_is_not_many(alone: Any) -> None:
+    with pytest.raises(rxllm.ValidationError, match="requests"):
+        rxllm.generate_many(Fake("Hi"), alone)
+
+
+@pytest.mark.parametrize("concurrency", [0, -1, 1.5, "8", None, True])
+def test_a_concurrency_that_makes_no_sense_raises_at_the_call(concurrency: Any) -> None:
+    with pytest.raises(rxllm.ValidationError, match="concurrency"):
+        rxllm.generate_many(Fake("Hi"), ["a"], concurrency=concurrency)
+
+
+def test_nothing_is_asked_before_subscribe_nor_after_dispose() -> None:
+    fake = Fake(lambda request: [("delay", 10.0), "Hi"])
+    source = rxllm.generate_many(fake, ["x"] * 10, concurrency=2)
+    assert fake.requests == []
+    notes = record(TestScheduler(), lambda: source, disposed=15)
+    assert (len(fake.requests), [kind for _, kind, _ in notes]) == (4, ["next", "next"])
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_a_subscriber_that_raises_gets_it_once(ordered: bool) -> None:
+    failure = ValueError("no")
+    errors: list[Exception] = []
+
+    def refuse(response: Any) -> None:
+        raise failure
+
+    async def main() -> None:
+        source = rxllm.generate_many(Fake([("delay", 0.001), "Hi"]), ["a", "b", "c"], ordered=ordered, concurrency=1)
+        ended = asyncio.Event()
+        source.subscribe(refuse, lambda error: (errors.append(error), ended.set()))
+        await asyncio.wait_for(ended.wait(), 5)
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+    asyncio.run(main())
+    assert errors == [failure]
+
+
+def test_an_error_event_alone_is_a_response() -> None:
+    response = rxllm.generate(Fake([ErrorEvent(StreamError("truncated"))]), "Hi", retry=False).run()
+    assert response.error == StreamError("truncated")

@@ -1,0 +1,95 @@
+"""Time on a loop."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+import weakref
+
+import pytest
+import reactivex
+from reactivex import operators as rx
+
+from rxllm import from_async_iter, to_async_iter
+from rxllm.runtime import LoopScheduler
+from tests.runtime.support import until
+
+
+def test_actions_run_on_the_loops_thread_whoever_schedules_them() -> None:
+    async def main() -> None:
+        scheduler, threads = LoopScheduler(asyncio.get_running_loop()), list[threading.Thread]()
+
+        def note(*_: object) -> None:
+            threads.append(threading.current_thread())
+
+        scheduler.schedule(note)
+        scheduler.schedule_relative(0.001, note)
+        await asyncio.to_thread(scheduler.schedule, note)
+        await asyncio.to_thread(scheduler.schedule_relative, 0.001, note)
+        await asyncio.to_thread(scheduler.schedule_absolute, scheduler.now, note)
+        await until(lambda: len(threads) == 5)
+        assert set(threads) == {threading.current_thread()}
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("seconds", [0, 0.005])
+def test_what_is_disposed_does_not_run(seconds: float) -> None:
+    async def main() -> None:
+        scheduler, ran = LoopScheduler(asyncio.get_running_loop()), list[int]()
+
+        def act() -> None:
+            scheduler.schedule_relative(seconds, lambda *_: ran.append(1)).dispose()
+
+        act()
+        thread = threading.Thread(target=act)
+        thread.start()
+        thread.join()  # the loop stands still meanwhile
+        await asyncio.sleep(0.02)
+        assert ran == []
+
+    asyncio.run(main())
+
+
+def test_a_disposed_timer_keeps_nothing_alive() -> None:
+    class Thing:
+        def act(self, *_: object) -> None: ...
+
+    async def main() -> None:
+        thing = Thing()
+        kept = weakref.ref(thing)
+        LoopScheduler(asyncio.get_running_loop()).schedule_relative(3600, thing.act).dispose()
+        del thing
+        await asyncio.sleep(0)
+        gc.collect()
+        assert kept() is None
+
+    asyncio.run(main())
+
+
+def test_time_operators_start_no_threads() -> None:
+    """They take the scheduler of the subscription, which await and the iterators give."""
+
+    async def count() -> object:
+        for i in range(50):
+            yield i
+            await asyncio.sleep(0)
+
+    async def main() -> None:
+        before = threading.active_count()
+        async with to_async_iter(from_async_iter(count).pipe(rx.timeout(5), rx.debounce(0.001))) as items:
+            assert [item async for item in items][-1] == 49
+        assert threading.active_count() == before
+        assert await from_async_iter(count).pipe(rx.delay(0.001), rx.to_list()) == list(range(50))
+        assert threading.active_count() == before
+
+    asyncio.run(main())
+
+
+def test_an_interval() -> None:
+    async def main() -> None:
+        async with to_async_iter(reactivex.interval(0.001).pipe(rx.take(3))) as items:
+            assert [item async for item in items] == [0, 1, 2]
+
+    asyncio.run(main())

@@ -1,0 +1,51 @@
+"""Threads that nothing waits for."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+
+import pytest
+
+from rxllm.runtime import daemon_threads, in_thread
+from tests.runtime.support import finished, script
+
+name: contextvars.ContextVar[str] = contextvars.ContextVar("name")
+
+
+def test_it_runs_elsewhere_in_the_callers_context() -> None:
+    async def main() -> None:
+        name.set("mine")
+        assert await in_thread(lambda: (name.get(), threading.current_thread() is threading.main_thread())) == (
+            "mine",
+            False,
+        )
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("error", [KeyError("x"), SystemExit(3)])
+def test_what_it_raises_is_raised(error: BaseException) -> None:
+    def fail() -> None:
+        raise error
+
+    assert daemon_threads().submit(fail).exception(5) is error
+
+
+def test_as_many_as_are_needed_run_at_once() -> None:
+    together = threading.Barrier(20)
+    futures = [daemon_threads().submit(together.wait, 5) for _ in range(20)]
+    assert sorted(future.result(5) for future in futures) == list(range(20))
+
+
+def test_a_job_that_hangs_does_not_hold_up_the_end() -> None:
+    code = """
+    import threading
+    from rxllm.runtime import daemon_threads
+    begun = threading.Event()
+    daemon_threads().submit(lambda: (begun.set(), threading.Event().wait()))
+    begun.wait()
+    print("bye")
+    """
+    assert finished(script(code), timeout=10) == (0, "bye\n", "")

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from types import ModuleType
+
+import pytest
+
+import rxllm
+from rxllm import operators, values
+
+MODULES = ["adapters", "operators", "pipelines", "runtime", "values"]
+
+OPTIONAL = ["httpx", "httpx2", "xllamacpp", "IPython", "ipykernel", "jsonschema", "pydantic", "openai", "pytest"]
+
+
+@pytest.mark.parametrize("module", [rxllm, operators, values])
+def test_the_exported_names_are_sorted_and_all_there(module: ModuleType) -> None:
+    assert list(module.__all__) == sorted(module.__all__)
+    assert len(set(module.__all__)) == len(module.__all__)
+    for name in module.__all__:
+        assert getattr(module, name) is not None
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_each_room_says_what_it_exports(name: str) -> None:
+    module = __import__(f"rxllm.{name}", fromlist=["__all__"])
+    assert all(hasattr(module, exported) for exported in module.__all__)
+
+
+def test_what_is_public_in_the_package_is_exported() -> None:
+    rooms = {
+        "adapters",
+        "collector",
+        "display",
+        "engine",
+        "events",
+        "pipelines",
+        "runtime",
+        "testing",
+        "values",
+        "wire",
+    }
+    private = {"import_module", "annotations"}
+    public = {name for name in vars(rxllm) if not name.startswith("_")} - rooms - private
+    assert public - {"TYPE_CHECKING", "Any"} <= set(rxllm.__all__)
+    assert dir(rxllm) == rxllm.__all__
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        rxllm.nothing  # type: ignore[attr-defined]
+
+
+def test_every_event_is_exported() -> None:
+    from rxllm.events import EVENT_CLASSES
+
+    assert len(EVENT_CLASSES) == 25
+    assert {cls.__name__ for cls in EVENT_CLASSES} <= set(rxllm.__all__)
+
+
+def test_every_error_is_exported() -> None:
+    from rxllm.values.errors import ERROR_CLASSES
+
+    assert {name for name, cls in ERROR_CLASSES.items() if cls.__module__.startswith("rxllm")} <= set(rxllm.__all__)
+
+
+def test_importing_it_imports_nothing_optional() -> None:
+    code = f"import sys, rxllm; print(*(name for name in {OPTIONAL!r} if name in sys.modules))"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.split() == []

@@ -1,0 +1,186 @@
+"""What a type checker knows without being told. Checked by pyright, never run."""
+
+# pyright: strict, reportUnnecessaryTypeIgnoreComment=true
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, assert_type
+
+import reactivex
+from reactivex import Observable
+
+import rxllm
+from rxllm import (
+    ChatCompleted,
+    ChatResult,
+    ErrorEvent,
+    Event,
+    Fake,
+    FunctionTool,
+    Response,
+    StepResult,
+    Stream,
+    StreamCollector,
+    TextDelta,
+    Thread,
+    Tool,
+    ToolCall,
+    ToolContext,
+    ToolError,
+    Usage,
+    tool,
+)
+from rxllm import operators as ops
+
+fake = Fake("Hi")
+events = rxllm.stream_generate(fake, "Hello")
+
+# What the functions give
+
+assert_type(events, Stream[Event])
+assert_type(rxllm.generate(fake, "Hello"), Stream[Response[Any]])
+assert_type(rxllm.stream_step(fake, "Hello"), Stream[Event])
+assert_type(rxllm.step(fake, "Hello"), Stream[StepResult])
+assert_type(rxllm.stream(fake, "Hello"), Stream[Event])
+assert_type(rxllm.chat(fake, "Hello"), Stream[ChatResult])
+assert_type(rxllm.generate_many(fake, ["a", rxllm.user("b"), rxllm.request("c")]), Stream[Response[Any]])
+rxllm.generate(fake, [rxllm.user("Hi")])
+rxllm.generate(fake, (rxllm.system("Be brief."), rxllm.user("Hi")))
+rxllm.generate(fake, Thread())
+rxllm.generate("local", rxllm.user("Hi"))
+
+# What a Stream gives
+
+assert_type(events.run(), Event)
+assert_type(rxllm.run(events), Event)
+assert_type(rxllm.chat(fake, "Hello").run().final_response, Response[Any] | None)
+
+
+async def consumed() -> None:
+    assert_type(await rxllm.generate(fake, "Hello"), Response[Any])
+    assert_type(await events, Event)
+    async for event in events:
+        assert_type(event, Event)
+    async with rxllm.to_async_iter(events) as items:
+        async for event in items:
+            assert_type(event, Event)
+
+
+for each in events:
+    assert_type(each, Event)
+with rxllm.to_iter(events.pipe(ops.text())) as strings:
+    assert_type(next(strings), str)
+
+# What the operators give
+
+assert_type(events.pipe(ops.text()), Stream[str])
+assert_type(events.pipe(ops.thinking()), Stream[str])
+assert_type(events.pipe(ops.tool_calls()), Stream[ToolCall])
+assert_type(events.pipe(ops.usage()), Stream[Usage])
+assert_type(events.pipe(ops.only(TextDelta)), Stream[TextDelta])
+assert_type(events.pipe(ops.only(TextDelta, ErrorEvent)), Stream[TextDelta | ErrorEvent])
+assert_type(events.pipe(ops.filter_deltas(text=False)), Stream[Event])
+assert_type(events.pipe(ops.include_raw_chunks()), Stream[Event])
+assert_type(events.pipe(ops.raise_errors()), Stream[Event])
+assert_type(events.pipe(ops.errors_as_events()), Stream[Event])
+assert_type(events.pipe(ops.run_tools()), Stream[Event])
+assert_type(events.pipe(ops.scan_collect()), Stream[StreamCollector])
+assert_type(events.pipe(ops.to_response()), Stream[Response[Any]])
+assert_type(events.pipe(ops.to_response(int)), Stream[Response[int]])
+assert_type(events.pipe(ops.to_response(lambda text: text.split())), Stream[Response[list[str]]])
+assert_type(events.pipe(ops.to_response(int)).run().parsed, int | None)
+assert_type(events.pipe(ops.to_step_result()), Stream[StepResult])
+assert_type(events.pipe(ops.to_chat_result()), Stream[ChatResult])
+assert_type(events.pipe(ops.to_text()), Stream[str])
+assert_type(events.pipe(ops.to_text()).run(), str)
+
+
+def after(last: Event) -> Observable[Event] | None:
+    return events if isinstance(last, ChatCompleted) else None
+
+
+assert_type(events.pipe(ops.continue_with(after)), Stream[Event])
+
+# A hand-made list of operators is not known
+
+middleware = [ops.raise_errors(), ops.include_raw_chunks()]
+events.pipe(*middleware)
+
+# tap
+
+assert_type(events.pipe(ops.tap(lambda event: assert_type(event, Event))), Stream[Event])
+assert_type(events.pipe(ops.tap(lambda event: assert_type(event.delta, str), TextDelta)), Stream[Event])
+assert_type(
+    events.pipe(ops.tap(lambda event: assert_type(event, TextDelta | ErrorEvent), TextDelta, ErrorEvent)),
+    Stream[Event],
+)
+assert_type(events.pipe(ops.text(), ops.tap(lambda piece: assert_type(piece, str))), Stream[str])
+
+# Several operators, and reactivex's own
+
+assert_type(
+    events.pipe(
+        ops.tap(lambda event: print(event.delta, end="", flush=True), TextDelta),
+        ops.include_raw_chunks(),
+        ops.filter_deltas(tool=False),
+        ops.to_response(),
+    ),
+    Stream[Response[Any]],
+)
+assert_type(events.pipe(ops.only(TextDelta)).map(lambda event: len(event.delta)), Observable[int])
+assert_type(
+    events.pipe(ops.only(TextDelta)).map(lambda event: event.delta).scan(lambda a, b: a + b, ""), Observable[str]
+)
+assert_type(reactivex.of("a").switch_map(lambda asked: rxllm.generate(fake, asked)), Observable[Response[Any]])
+assert_type(reactivex.of(TextDelta("a")).pipe(ops.text()), Stream[str])
+assert_type(rxllm.run(reactivex.of(1, 2)), int)
+
+# lift
+
+
+class Lines:
+    def feed(self, item: str) -> Iterable[bytes]:
+        return [item.encode()]
+
+    def close(self) -> Iterable[bytes]:
+        return []
+
+
+assert_type(events.pipe(ops.text(), ops.lift(Lines)), Stream[bytes])
+
+# Tools
+
+
+@tool
+def add(a: int, b: int = 1) -> int:
+    return a + b
+
+
+@tool(approval=True)
+async def pay(amount: float, context: ToolContext) -> str:
+    return f"{amount} {context.session_id}"
+
+
+assert_type(add(1), int)
+assert_type(add(a=1, b=2), int)
+assert_type(add.name, str)
+as_tool: Tool = add
+as_function: FunctionTool[..., int] = add
+assert_type(tool(name="look", handler=print, manual=True), Tool)
+
+
+async def paid() -> None:
+    assert_type(await pay(1.5, ToolContext(ToolCall("c1", "pay"))), str)
+
+
+# Options
+
+
+def policy(call: ToolCall, error: ToolError) -> str:
+    return f"{call.name}: {error.reason}"
+
+
+rxllm.generate(fake, "Hi", temperature=0.0, tools=[add, pay], stop=("END",), options={"top_k": 1}, on_event=print)
+rxllm.chat(fake, "Hi", tools=[add], on_tool_error=policy, max_turns=3, halt_when=lambda step: step.done)
+rxllm.step(fake, "Hi", mode="manual", tool_timeout=None, approve=lambda call: call.name == "pay", retry=False)

@@ -1,0 +1,46 @@
+"""What a type checker refuses: each comment must be needed. Checked by pyright, never run."""
+
+# pyright: strict, reportUnnecessaryTypeIgnoreComment=true
+
+from __future__ import annotations
+
+import rxllm
+from rxllm import Fake, TextDelta, tool
+from rxllm import operators as ops
+
+fake = Fake("Hi")
+events = rxllm.stream_generate(fake, "Hello")
+
+# Options are a closed set
+
+rxllm.generate(fake, "Hi", top_k=1)  # pyright: ignore[reportCallIssue]
+rxllm.generate(fake, "Hi", max_turns=1)  # pyright: ignore[reportCallIssue]
+rxllm.step(fake, "Hi", max_turns=1)  # pyright: ignore[reportCallIssue]
+rxllm.generate(fake, "Hi", temperature="hot")  # pyright: ignore[reportArgumentType]
+rxllm.chat(fake, "Hi", mode="sometimes")  # pyright: ignore[reportArgumentType]
+rxllm.chat(fake, "Hi", on_tool_error="ignore")  # pyright: ignore[reportArgumentType]
+rxllm.chat(fake, "Hi", halt_when=lambda step: step.nothing)  # pyright: ignore
+rxllm.generate(fake, 3)  # pyright: ignore[reportArgumentType]
+rxllm.generate(fake, {"role": "user"})  # pyright: ignore[reportArgumentType]
+
+# Operators fit where their input is
+
+events.pipe(ops.to_text(), ops.text())  # pyright: ignore
+events.pipe(ops.tap(lambda event: event.nothing, TextDelta))  # pyright: ignore
+events.pipe(ops.only(TextDelta)).map(lambda event: event.nothing)  # pyright: ignore
+
+# A decorated function keeps its parameters
+
+
+@tool
+def add(a: int, b: int = 1) -> int:
+    return a + b
+
+
+add("1")  # pyright: ignore[reportArgumentType]
+add()  # pyright: ignore[reportCallIssue]
+tool(handler=print)  # pyright: ignore
+
+# Values and events are frozen
+
+TextDelta("Hi").delta = "no"  # pyright: ignore[reportAttributeAccessIssue]
