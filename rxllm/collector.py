@@ -77,7 +77,10 @@ _LOGGED = frozenset(
     }
 )
 
-_DONE = ("stop", "length", "content_filter", "error")
+_DONE = ("stop", "length", "content_filter", "error", "other")
+
+PAUSE = "pause_turn"
+"""The raw finish reason of a provider that wants to be asked again with what it has said so far."""
 
 
 class Rest(msgspec.Struct, frozen=True):
@@ -236,7 +239,7 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
             thread=self.thread + answer(response) + results,
             response=response,
             tool_results=results,
-            done=self.halt is not None or response.finish_reason in _DONE,
+            done=self.halt is not None or (response.finish_reason in _DONE and not is_unfinished(response)),
             metadata=halt_metadata(self.halt),
         )
 
@@ -288,6 +291,12 @@ def answer(response: Response[Any]) -> tuple[Message, ...]:
     parts = tuple(part for part in message.parts if not isinstance(part, ToolCallPart) or part.id in ids)
     content = _content(parts)
     return (replace(message, content=content, tool_calls=calls),) if content or calls else ()
+
+
+def is_unfinished(response: Response[Any]) -> bool:
+    """Whether the model waits for answers to its calls, or for nothing but to be asked again."""
+    waits = response.finish_reason == "tool_calls" and bool(response.tool_calls)
+    return waits or response.raw_finish_reason == PAUSE
 
 
 def halt_metadata(halt: ToolHalt | AskUserRequested | None) -> dict[str, Any]:

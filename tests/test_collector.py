@@ -388,7 +388,7 @@ def test_tool_results_of_a_step_are_in_the_order_of_its_calls() -> None:
         ("content_filter", True),
         ("error", True),
         ("tool_calls", False),
-        ("other", False),
+        ("other", True),
         (None, False),
     ],
 )

@@ -91,8 +91,8 @@ def default_max_tokens(model: str) -> int:
 
 
 def _thinking(effort: str | None, model: str, limit: int) -> dict[str, Any]:
-    # https://platform.claude.com/docs/en/build-with-claude/effort: Claude from 4.6 on thinks as much as the effort says;
-    # what is older, or speaks the same API, knows a budget: at least 1,024 tokens, and the answer wants some too.
+    # https://platform.claude.com/docs/en/build-with-claude/effort: Claude from 4.6 on thinks as much as the effort
+    # says; what is older, or speaks the same API, knows a budget: at least 1,024 tokens, and the answer wants some too.
     if effort is None:
         return {}
     if effort in ("none", "disabled"):

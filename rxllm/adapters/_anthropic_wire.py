@@ -2,7 +2,7 @@
 
 https://platform.claude.com/docs/en/build-with-claude/streaming. What is done with them besides the blocks:
 
-* usage is cumulative: what ``message_delta`` says replaces what ``message_start`` said, name by name; null says nothing;
+* usage is cumulative: ``message_delta`` replaces what ``message_start`` said, name by name, and null says nothing;
 * ``message_stop`` ends the stream, and so does an error; a stop reason does not;
 * a stop reason's details, and the container that the next request must name, are metadata;
 * pings are skipped; a frame of an unknown type, or of unexpected types, is a ``RawChunk``;

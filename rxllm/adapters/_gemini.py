@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 GOOGLE = "https://generativelanguage.googleapis.com/v1beta"
 
 _VARIABLES = ("GOOGLE_API_KEY", "GEMINI_API_KEY")
-_BUDGETS = {"none": 0, "minimal": 512, "low": 1024, "medium": 8192, "high": 24576, "xhigh": 32768}
+_BUDGETS = {"none": 0, "minimal": 512, "low": 1024, "medium": 8192, "high": 24576, "xhigh": 24576}
 _MODES = {"auto": "AUTO", "none": "NONE", "required": "ANY"}
 
 
@@ -71,14 +71,14 @@ def gemini_body(request: Request) -> dict[str, Any]:
         "systemInstruction": system_of(request.messages),
         "tools": [{"functionDeclarations": [_tool(tool) for tool in request.tools]}] if request.tools else None,
         "toolConfig": _tool_config(request.tool_choice),
-        "generationConfig": {
-            "temperature": request.temperature,
-            "maxOutputTokens": request.max_tokens,
-            "stopSequences": list(request.stop) or None,
-            "seed": request.seed,
-            "thinkingConfig": _thinking(request.reasoning_effort, model),
+        "generationConfig": _filled(
+            temperature=request.temperature,
+            maxOutputTokens=request.max_tokens,
+            stopSequences=list(request.stop) or None,
+            seed=request.seed,
+            thinkingConfig=_thinking(request.reasoning_effort, model),
             **_response_format(request.response_format),
-        },
+        ),
     }
     options = dict(request.options)
     if isinstance(options.get("tools"), list):
@@ -88,20 +88,24 @@ def gemini_body(request: Request) -> dict[str, Any]:
 
 
 def merge(body: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """`options` over `body`, objects into objects; what is None is left out.
+    """`options` over `body`, objects into objects; an option of None takes a field out.
 
-    >>> merge({"a": {"b": 1, "c": 2}, "d": None}, {"a": {"c": None, "e": 3}})
-    {'a': {'b': 1, 'e': 3}}
+    >>> merge({"a": {"b": 1, "c": 2}, "d": 3}, {"a": {"c": None, "e": 4}})
+    {'a': {'b': 1, 'e': 4}, 'd': 3}
     """
-    merged: dict[str, Any] = {}
-    for name, held in {**body, **options}.items():
-        under = body.get(name)
-        if isinstance(held, Mapping):
-            inner = cast(Mapping[str, Any], held)
-            held = merge(cast(Mapping[str, Any], under), inner) if isinstance(under, Mapping) else inner
-        if held is not None:
-            merged[name] = held
+    merged = dict(body)
+    for name, held in options.items():
+        under = merged.get(name)
+        if isinstance(held, Mapping) and isinstance(under, Mapping):
+            held = merge(cast(Mapping[str, Any], under), cast(Mapping[str, Any], held))
+        merged[name] = held
+        if held is None:
+            del merged[name]
     return merged
+
+
+def _filled(**fields: Any) -> dict[str, Any]:
+    return {name: held for name, held in fields.items() if held is not None}
 
 
 def _tool(tool: Tool) -> dict[str, Any]:

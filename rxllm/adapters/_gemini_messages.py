@@ -1,9 +1,9 @@
 """Messages as Gemini's contents.
 
-https://ai.google.dev/api/caching#Content. A message of the assistant is a ``model`` turn, all else a ``user`` turn; the
-results of one turn's calls must come in one turn, so those that follow each other are joined. System messages are apart,
-see `system_of`. What bears a ``thoughtSignature`` goes back with it, each signed part by itself and unchanged, as
-https://ai.google.dev/gemini-api/docs/thought-signatures asks; what other providers signed is left out.
+https://ai.google.dev/api/caching#Content. A message of the assistant is a ``model`` turn, all else a ``user`` turn;
+the results of one turn's calls must come in one turn, so those that follow each other are joined. System messages are
+apart, see `system_of`. What bears a ``thoughtSignature`` goes back with it, each signed part by itself and unchanged,
+as https://ai.google.dev/gemini-api/docs/thought-signatures asks; what other providers signed is left out.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import mimetypes
 import re
 from collections.abc import Iterable, Iterator
 from typing import Any, cast
+
+import msgspec
 
 from rxllm.values import (
     FilePart,
@@ -30,8 +32,9 @@ from rxllm.values import (
 PROVIDER = "google"
 
 UNSIGNED = "skip_thought_signature_validator"
-"""What Google documents as the signature of calls that its models did not make; Gemini 3 refuses a turn whose first call
-has none."""
+"""What Google documents as the signature of calls that its models did not make; Gemini 3 refuses a turn whose first
+call has none.
+"""
 
 _KNOWS_NO_SIGNATURE = re.compile(r"gemini-[12]\b|^(?!.*gemini)")
 
@@ -77,7 +80,7 @@ def _part(part: Part) -> dict[str, Any] | None:
         case ImagePart(image=image):
             return image_part(image)
         case ProviderPart(provider="google", data=data):
-            return data
+            return dict(data)
         case FilePart(file=file):
             return _file(file)
         case _:
@@ -99,13 +102,18 @@ def image_part(image: Image) -> dict[str, Any]:
 
 
 def _file(file: dict[str, Any]) -> dict[str, Any] | None:
-    # Gemini's own pictures are needed to go on with them; a picture it merely thought of is not.
     data, kind, signature = file.get("data"), str(file.get("mime_type")), file.get("thoughtSignature")
-    if not isinstance(data, bytes) or not kind.startswith("image/") or (file.get("thought") and not signature):
-        return None
+    if not isinstance(data, bytes):
+        return {"fileData": {"fileUri": file["url"], "mimeType": kind}} if file.get("url") else None
     part = image_part(Image.from_binary(data, kind))
     part |= {"thought": True} if file.get("thought") else {}
     return part | ({"thoughtSignature": signature} if signature else {})
+
+
+def _goes_back(file: dict[str, Any]) -> bool:
+    # Pictures are needed to go on with them; one that was merely thought of is not, nor is sound.
+    is_image = str(file.get("mime_type")).startswith("image/") and isinstance(file.get("data"), bytes)
+    return bool(file.get("thoughtSignature")) or (is_image and not file.get("thought"))
 
 
 def _said(message: Message, *, signed: bool) -> Iterator[dict[str, Any]]:
@@ -121,6 +129,8 @@ def _said(message: Message, *, signed: bool) -> Iterator[dict[str, Any]]:
                 _sign(made, part, signature)
             case ToolCallPart(id=id) if id in calls:
                 made += _call(calls[id])
+            case FilePart(file=file) if not _goes_back(file):
+                pass
             case _ if (other := _part(part)) is not None:
                 made.append(other)
             case _:
@@ -156,9 +166,18 @@ def _call(call: ToolCall) -> Iterable[dict[str, Any]]:
 def _result(message: Message, call: ToolCall | None) -> dict[str, Any]:
     # Without ids, results belong to calls by name and order. Ids that are not Gemini's own are not sent.
     name = call.name if call else message.name or message.tool_call_id
-    response = message.content if isinstance(message.content, dict) else {"output": message.text}
-    made: dict[str, Any] = {"name": name, "response": response}
+    made: dict[str, Any] = {"name": name, "response": _response(message)}
     if call and call.metadata.get("google_id"):
         made["id"] = call.metadata["google_id"]
     images = [image_part(part.image) for part in message.parts if isinstance(part, ImagePart)]
     return {"functionResponse": {**made, **({"parts": images} if images else {})}}
+
+
+def _response(message: Message) -> dict[str, Any]:
+    # An object says itself; all else is ``output``, as the documentation has it.
+    if isinstance(message.content, dict):
+        return message.content
+    try:
+        return msgspec.json.decode(message.text, type=dict[str, Any])
+    except msgspec.DecodeError:
+        return {"output": message.text}

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from rxllm.adapters._http import HTTPAdapter
 from rxllm.adapters._http_errors import http_error
+from rxllm.adapters._openai_responses_frames import as_item
 from rxllm.adapters._openai_responses_input import input_items
 from rxllm.adapters._openai_responses_wire import ResponsesDecoder
 from rxllm.values import AdapterError, Call, EngineError, Request, Tool, ValidationError
@@ -48,9 +49,8 @@ class OpenAIResponses(HTTPAdapter):
         return self.post("/responses", responses_body(request, provider=self.provider), call, headers=headers)
 
     def decoder(self, request: Request, *, raw: bool = False) -> ResponsesDecoder:
-        offered = {tool.name for tool in request.tools} | {
-            str(tool.get("name")) for tool in request.options.get("tools") or () if isinstance(tool, dict)
-        }
+        optional = (as_item(tool).get("name") for tool in request.options.get("tools") or ())
+        offered = {tool.name for tool in request.tools} | {str(name) for name in optional}
         return ResponsesDecoder(provider=self.provider, messages=request.messages, offered=offered, raw=raw)
 
     def error(self, status: int, headers: Mapping[str, str], body: bytes) -> AdapterError:
@@ -92,10 +92,10 @@ def _reasons(request: Request) -> bool:
 
 
 def _tool(tool: Tool, provider: str) -> dict[str, Any]:
-    own = tool.metadata.get(provider)
-    if isinstance(own, dict):
+    own = as_item(tool.metadata.get(provider))
+    if own:
         named = {"name": tool.name, "description": tool.description} if own.get("type") == "custom" else {}
-        return {**named, **cast(dict[str, Any], own)}
+        return {**named, **own}
     # Left out, `strict` would mean True here, and schemas that do not fit would be refused.
     return {
         "type": "function",
@@ -111,8 +111,7 @@ def _tool_choice(request: Request, provider: str) -> Any:
     if choice is None or isinstance(choice, dict) or choice in ("auto", "none", "required"):
         return choice
     chosen = next((tool for tool in request.tools if tool.name == choice), None)
-    own = chosen.metadata.get(provider) if chosen is not None else None
-    kind = own.get("type") if isinstance(own, dict) else "function"
+    kind = as_item(chosen.metadata.get(provider)).get("type", "function") if chosen is not None else "function"
     return {"type": kind, "name": choice} if kind in ("function", "custom") else {"type": kind}
 
 

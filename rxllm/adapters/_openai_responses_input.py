@@ -170,16 +170,18 @@ def _result(message: Message, call: ToolCall | None, provider: str) -> Item:
         case "tool_search_call":
             return {"type": "tool_search_output", "call_id": message.tool_call_id, "execution": "client", **given}
         case _:
-            said = given or _PLAIN.get(kind, lambda text: {"output": text})(_to_text(message))
+            said = given or _output_of(kind, message.text)
             return {"type": f"{kind}_output", "call_id": message.tool_call_id, **said}
 
 
-_PLAIN = {
-    "apply_patch_call": lambda text: {"status": "completed", "output": text},
-    "shell_call": lambda text: {
-        "output": [{"stdout": text, "stderr": "", "outcome": {"type": "exit", "exit_code": 0}}]
-    },
-}
+def _output_of(kind: str, text: str) -> Item:
+    match kind:
+        case "apply_patch_call":
+            return {"status": "completed", "output": text}
+        case "shell_call":
+            return {"output": [{"stdout": text, "stderr": "", "outcome": {"type": "exit", "exit_code": 0}}]}
+        case _:
+            return {"output": text}
 
 
 def _to_text(message: Message) -> str:

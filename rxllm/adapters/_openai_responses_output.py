@@ -1,6 +1,7 @@
 """What the items of a response's output say, in the order in which it is said.
 
-1. The index names the item. Ids do not: some servers invent one per frame.
+1. A frame belongs to the item of its id, or, where that id is new, to the latest item of its index: some servers
+   invent an id per frame, others say index 0 of everything.
 2. An item is what ``response.output_item.done`` says; ciphertext is taken from there alone, for it differs from frame
    to frame. What no delta said is said then, or at the end, for servers that leave out deltas or whole items.
 3. A text or a thought is a block of its own, and one that goes on after another began is a further block: nothing is
@@ -11,7 +12,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections import Counter
+from collections.abc import Collection, Iterable
 from typing import Any, cast
 
 import msgspec
@@ -34,20 +36,25 @@ from rxllm.events import ToolProgress
 from rxllm.values import ProviderPart
 from rxllm.wire.blocks import Blocks
 
-Key = tuple[str, int, int]
-"""Which block: its kind, the item's index, the part's index."""
 
+class _Slot:
+    """An item while it is streamed.
 
-class _Call:
-    """A call while it is streamed; `said` is whether its arguments have begun, `field` the one that is open."""
+    `said` are the parts that deltas have said, by their kind and index; `tool` is a call's name and `call_id` the id
+    of its events, `field` the argument whose text is open; `about` is the call that the item is about.
+    """
 
-    def __init__(self, index: int, id: str, item: Item, *, server: bool) -> None:
-        self.index = index
-        self.id = id
-        self.wire_id = item.get("call_id")
-        self.name = call_name(item)
-        self.server = server
-        self.said = False
+    def __init__(self, number: int, item: Item) -> None:
+        self.number = number
+        self.id = str(item.get("id") or "")
+        self.kind = str(item["type"])
+        self.said: set[tuple[str, int]] = set()
+        self.done = False
+        self.wire_id = str(item.get("call_id") or self.id)
+        self.about: _Slot | None = None
+        self.tool = ""
+        self.call_id = ""
+        self.server = False
         self.field = ""
 
 
@@ -58,26 +65,29 @@ class Output:
         self.provider = provider
         self._blocks = blocks
         self._offered = offered
-        self._calls: dict[int, _Call] = {}
-        self._results: dict[int, _Call] = {}  # the calls of which an item is the result
-        self._ids: dict[int, str] = {}  # of the items by index, as they were first given
-        self._done: set[int] = set()
-        self._done_ids: set[str] = set()
-        self._open: Key | None = None  # the block that the last delta was of
+        self._slots: list[_Slot] = []
+        self._by_id: dict[str, _Slot] = {}
+        self._by_index: dict[int, _Slot] = {}
+        self._open: tuple[str, int, int] | None = None  # the block of the last delta: its kind, slot and part
         self._block = ""  # its id
-        self._said: dict[Key, int] = {}  # how often each block was begun
+        self._begun: Counter[str] = Counter()  # the blocks, by the first part of their ids
         self._sources: set[Any] = set()
 
     def finish(self, items: Iterable[Item]) -> None:
-        """The output as the end of the stream gives it: what is not known yet is read now."""
+        """The output as the end of the stream gives it: items that are not known yet are read now."""
+        known = Counter(slot.kind for slot in self._slots if slot.done)
         for index, item in enumerate(items):
-            if index not in self._done and str(item.get("id")) not in self._done_ids and item.get("type"):
-                self._end_item(index, item)
+            kind = str(item.get("type"))
+            known[kind] -= 1
+            if known[kind] < 0 and "type" in item:
+                slot = self._by_id.get(str(item.get("id"))) or self._by_index.get(index)
+                fits = slot is not None and slot.kind == kind and not slot.done
+                self._end_item(slot if slot is not None and fits else self._begin(index, item), item)
 
     def progress(self, frame: Frame, said: Item) -> bool:
         """Whether `said` is about a call, so that it is now said as its progress, in the provider's words."""
-        index = self._index(frame)
-        call = self._calls.get(index) or self._results.get(index)
+        slot = self._slot(frame)
+        call = slot.about if slot is not None else None
         if call is None or not frame.type.startswith("response."):
             return False
         known = ("sequence_number", "item_id", "output_index", "obfuscation", "partial_image_b64")
@@ -85,44 +95,52 @@ class Output:
         if "partial_image_b64" in said:
             data |= image_of(str(said["partial_image_b64"]), said)
         self._open = None
-        self._blocks.event(ToolProgress(call.id, call.name, data))
+        self._blocks.event(ToolProgress(call.call_id, call.tool, data))
         return True
 
-    def _index(self, frame: Frame) -> int:
+    def _slot(self, frame: Frame) -> _Slot | None:
+        slot = self._by_id.get(frame.item_id) if frame.item_id else None
+        if slot is not None:
+            return slot
         if frame.output_index is not None:
-            return frame.output_index
-        return next((i for i, id in self._ids.items() if id == frame.item_id), max(self._ids, default=0))
+            return self._by_index.get(frame.output_index)
+        return self._slots[-1] if self._slots else None
 
-    def _to(self, key: Key) -> str:
-        """The id of the block that goes on, or begins, with `key`."""
+    def _to(self, kind: str, slot: _Slot | None, part: int) -> str:
+        """The id of the block that goes on, or begins, here."""
+        key = (kind, slot.number if slot else -1, part)
         if key == self._open:
             return self._block
-        kind, index, part = key
-        times = self._said[key] = self._said.get(key, 0) + 1
-        names = [self._ids.get(index) or f"{index}", f"{part}" if part else "", f"+{times - 1}" if times > 1 else ""]
-        if kind == "content" and ("summary", index, part) in self._said:
-            names.insert(1, kind)
-        self._open, self._block = key, ".".join(name for name in names if name)
+        if slot is not None:
+            slot.said.add((kind, part))
+        name = ".".join(each for each in (slot.id if slot else "", f"{part}" if part else "") if each)
+        self._begun[name] += 1
+        times = self._begun[name]
+        self._open, self._block = key, name if times == 1 and name else f"{name}+{times - 1}"
         return self._block
 
     def on_text(self, frame: Frame, data: bytes) -> None:
-        if isinstance(frame.delta, str) and frame.delta:
-            self._blocks.text(frame.delta, self._to(("text", self._index(frame), frame.content_index)))
+        delta = frame.delta
+        if isinstance(delta, str) and delta:
+            self._blocks.text(delta, self._to("text", self._slot(frame), frame.content_index))
 
     def on_refusal(self, frame: Frame, data: bytes) -> None:
-        if isinstance(frame.delta, str) and frame.delta:
-            self._blocks.refusal(frame.delta, self._to(("text", self._index(frame), frame.content_index)))
+        delta = frame.delta
+        if isinstance(delta, str) and delta:
+            self._blocks.refusal(delta, self._to("text", self._slot(frame), frame.content_index))
 
     def on_summary(self, frame: Frame, data: bytes) -> None:
-        if isinstance(frame.delta, str) and frame.delta:
-            self._blocks.thinking(frame.delta, self._to(("summary", self._index(frame), frame.summary_index)))
+        delta = frame.delta
+        if isinstance(delta, str) and delta:
+            self._blocks.thinking(delta, self._to("summary", self._slot(frame), frame.summary_index))
 
     def on_thought(self, frame: Frame, data: bytes) -> None:
-        if isinstance(frame.delta, str) and frame.delta:
-            self._blocks.thinking(frame.delta, self._to(("content", self._index(frame), frame.content_index)))
+        delta = frame.delta
+        if isinstance(delta, str) and delta:
+            self._blocks.thinking(delta, self._to("content", self._slot(frame), frame.content_index))
 
     def on_text_done(self, frame: Frame, data: bytes) -> None:
-        if self._open == ("text", self._index(frame), frame.content_index):
+        if self._open is not None and self._open[0] == "text":
             self._close_block()
 
     def _close_block(self) -> None:
@@ -141,149 +159,111 @@ class Output:
                 self._blocks.source(named)
 
     def on_arguments(self, frame: Frame, data: bytes) -> None:
-        call = self._calls.get(self._index(frame))
-        if call is not None and isinstance(frame.delta, str) and frame.delta:
-            call.said = True
-            self._blocks.call(call.index, None, None, frame.delta)
+        self._say_arguments(self._slot(frame), frame.delta)
 
     def on_input(self, frame: Frame, data: bytes) -> None:
-        self._on_free_text("input", frame)
+        self._say_free_text("input", self._slot(frame), frame.delta)
 
     def on_code(self, frame: Frame, data: bytes) -> None:
-        self._on_free_text("code", frame)
+        self._say_free_text("code", self._slot(frame), frame.delta)
 
-    def _on_free_text(self, field: str, frame: Frame) -> None:
+    def _say_arguments(self, call: _Slot | None, delta: Any) -> None:
+        if call is not None and isinstance(delta, str) and delta:
+            call.said.add(("arguments", 0))
+            self._blocks.call(call.number, None, None, delta)
+
+    def _say_free_text(self, field: str, call: _Slot | None, delta: Any) -> None:
         # Text that is no JSON is streamed as the JSON of an object with this one field.
-        call = self._calls.get(self._index(frame))
-        if call is not None and isinstance(frame.delta, str) and frame.delta:
-            piece = msgspec.json.encode(frame.delta).decode()[1:-1]
-            self._blocks.call(call.index, None, None, piece if call.said else f'{{"{field}":"{piece}')
-            call.said, call.field = True, field
+        if call is not None and isinstance(delta, str) and delta:
+            piece = msgspec.json.encode(delta).decode()[1:-1]
+            self._say_arguments(call, piece if call.field else f'{{"{field}":"{piece}')
+            call.field = field
 
     def on_item_added(self, frame: Frame, data: bytes) -> None:
         item = to_item(frame.item)
-        index = frame.output_index if frame.output_index is not None else len(self._ids)
-        if item.get("type"):
-            self._begin(index, item)
+        if "type" in item:
+            self._begin(frame.output_index, item)
 
-    def _begin(self, index: int, item: Item) -> None:
-        self._ids[index] = str(item.get("id") or "")
+    def _begin(self, index: int | None, item: Item) -> _Slot:
+        slot = _Slot(len(self._slots), item)
+        self._slots.append(slot)
+        self._by_index[slot.number if index is None else index] = slot
+        if slot.id:
+            self._by_id[slot.id] = slot
         if is_call(item):
-            server = is_server(item, self._offered)
-            self._open = None
-            wire_id = str(item.get("call_id") or item.get("id") or "")
-            self._blocks.call(index, wire_id, call_name(item), None, {"server": True} if server else {})
-            self._calls[index] = _Call(index, self._blocks.calls.id_of(index) or wire_id, item, server=server)
-        elif item.get("call_id"):
-            of = next((call for call in self._calls.values() if call.wire_id == item["call_id"]), None)
-            if of is not None:
-                self._results[index] = of
-        elif item.get("type") == "message" and item.get("phase"):
+            self._begin_call(slot, item)
+        elif "call_id" in item:  # a result
+            slot.about = next((call for call in self._slots if call.tool and call.wire_id == slot.wire_id), None)
+        elif slot.kind == "message" and item.get("phase"):
             # The provider wants to be told again which of its messages were the answer.
             self._close_block()
             self._blocks.part("phase", ProviderPart(self.provider, {"type": "message", "phase": item["phase"]}))
+        return slot
+
+    def _begin_call(self, slot: _Slot, item: Item) -> None:
+        self._open = None
+        slot.about, slot.tool, slot.server = slot, call_name(item), is_server(item, self._offered)
+        self._blocks.call(slot.number, slot.wire_id, slot.tool, None, {"server": True} if slot.server else {})
+        slot.call_id = self._blocks.calls.id_of(slot.number) or slot.wire_id
 
     def on_item_done(self, frame: Frame, data: bytes) -> None:
         item = to_item(frame.item)
-        if item.get("type"):
-            self._end_item(self._index_of(frame, item), item)
+        if "type" in item:
+            slot = self._by_id.get(str(item.get("id"))) or self._slot(frame)
+            fits = slot is not None and slot.kind == item["type"]
+            self._end_item(slot if slot is not None and fits else self._begin(frame.output_index, item), item)
 
-    def _index_of(self, frame: Frame, item: Item) -> int:
-        if frame.output_index is not None:
-            return frame.output_index
-        return next((i for i, id in self._ids.items() if id == item.get("id")), len(self._ids))
+    def _end_item(self, slot: _Slot, item: Item) -> None:
+        if slot.done:
+            return
+        slot.done = True
+        if slot.tool:
+            self._end_call(slot, item)
+        elif slot.kind == "message":
+            self._end_message(slot, item)
+        elif slot.kind == "reasoning":
+            self._end_thinking(slot, item)
+        else:
+            self._close_block()
+            self._blocks.part(slot.kind, ProviderPart(self.provider, item))
 
-    def _end_item(self, index: int, item: Item) -> None:
-        if index not in self._ids:
-            self._begin(index, item)
-        self._done.add(index)
-        self._done_ids.add(str(item.get("id")))
-        match item["type"]:
-            case "message":
-                self._end_message(index, item)
-            case "reasoning":
-                self._end_thinking(index, item)
-            case _ if index in self._calls:
-                self._end_call(self._calls[index], item)
-            case kind:
-                self._close_block()
-                self._blocks.part(kind, ProviderPart(self.provider, item))
-
-    def _end_message(self, index: int, item: Item) -> None:
-        for place, part in enumerate(cast(list[Item], item.get("content") or [])):
-            key = ("text", index, place)
+    def _end_message(self, slot: _Slot, item: Item) -> None:
+        for place, part in enumerate(map(as_item, cast(list[Any], item.get("content") or []))):
+            is_new = ("text", place) not in slot.said
             match part:
-                case {"type": "output_text", "text": str(text)} if key not in self._said:
-                    self._blocks.text(text, self._to(key))
-                case {"type": "refusal", "refusal": str(text)} if key not in self._said:
-                    self._blocks.refusal(text, self._to(key))
-                case {"type": "output_text" | "refusal"}:
-                    pass
+                case {"type": "output_text", "text": str(text)}:
+                    self._blocks.text(text if is_new else "", self._to("text", slot, place) if is_new else None)
+                case {"type": "refusal", "refusal": str(text)}:
+                    self._blocks.refusal(text if is_new else "", self._to("text", slot, place) if is_new else None)
                 case _:
                     self._blocks.raw("content", part)
             self._add_sources(part.get("annotations") or ())
         self._close_block()
 
-    def _end_thinking(self, index: int, item: Item) -> None:
+    def _end_thinking(self, slot: _Slot, item: Item) -> None:
         for kind in ("summary", "content"):
-            for place, part in enumerate(cast(list[Item], item.get(kind) or [])):
-                if (kind, index, place) not in self._said:
-                    self._blocks.thinking(str(part.get("text") or ""), self._to((kind, index, place)))
+            for place, part in enumerate(map(as_item, cast(list[Any], item.get(kind) or []))):
+                if (kind, place) not in slot.said:
+                    self._blocks.thinking(str(part.get("text") or ""), self._to(kind, slot, place))
         if item.get("encrypted_content") or item.get("summary") or item.get("content"):
-            goes_on = self._open is not None and self._open[0] in ("summary", "content") and self._open[1] == index
-            id = self._block if goes_on else self._to(("summary", index, len(item.get("summary") or ())))
+            goes_on = self._open is not None and self._open[0] != "text" and self._open[1] == slot.number
+            id = self._block if goes_on else self._to("summary", slot, len(item.get("summary") or ()))
             self._blocks.sign(None, {"provider": self.provider, "item": item}, id)
         self._close_block()
 
-    def _end_call(self, call: _Call, item: Item) -> None:
+    def _end_call(self, call: _Slot, item: Item) -> None:
         metadata: Item = {}
-        if not call.server and item["type"] != "function_call":
-            metadata = {"provider": self.provider, "item": item}
-        elif item["type"] == "function_call":
+        if call.kind == "function_call":
             told = {name: item[name] for name in ("namespace", "caller") if item.get(name)}
             metadata = {"provider": self.provider, "item": {"type": "function_call", **told}} if told else {}
-        rest = call_arguments(item) if not call.said else '"}' if call.field else None
-        self._blocks.call(call.index, None, None, rest, metadata)
-        self._blocks.complete_call(call.index)
+        elif not call.server:
+            metadata = {"provider": self.provider, "item": item}
+        rest = '"}' if call.field else None if call.said else call_arguments(item)
+        self._blocks.call(call.number, None, None, rest, metadata)
+        self._blocks.complete_call(call.number)
         self._open = None
         if call.server:
-            self._blocks.part(item["type"], ProviderPart(self.provider, item))
+            self._blocks.part(call.kind, ProviderPart(self.provider, item))
         self._add_sources(call_sources(item))
         for file in call_files(item):
             self._blocks.file(file)
-
-
-HANDLERS: dict[str, Callable[[Output, Frame, bytes], None]] = {
-    "response.output_item.added": Output.on_item_added,
-    "response.output_item.done": Output.on_item_done,
-    "response.output_text.delta": Output.on_text,
-    "response.output_text.done": Output.on_text_done,
-    "response.output_text.annotation.added": Output.on_annotation,
-    "response.refusal.delta": Output.on_refusal,
-    "response.refusal.done": Output.on_text_done,
-    "response.reasoning_summary_text.delta": Output.on_summary,
-    "response.reasoning_text.delta": Output.on_thought,
-    "response.function_call_arguments.delta": Output.on_arguments,
-    "response.mcp_call_arguments.delta": Output.on_arguments,
-    "response.custom_tool_call_input.delta": Output.on_input,
-    "response.code_interpreter_call_code.delta": Output.on_code,
-}
-
-SILENT = frozenset(
-    {
-        "response.content_part.added",
-        "response.content_part.done",
-        "response.reasoning_summary_part.added",
-        "response.reasoning_summary_part.done",
-        "response.reasoning_summary_text.done",
-        "response.reasoning_text.done",
-        "response.function_call_arguments.done",
-        "response.mcp_call_arguments.done",
-        "response.custom_tool_call_input.done",
-        "response.code_interpreter_call_code.done",
-        "keepalive",
-        "response.keepalive",
-        "ping",
-    }
-)
-"""The frames that say nothing new."""

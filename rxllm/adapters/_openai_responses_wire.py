@@ -14,7 +14,7 @@ import msgspec
 from rxllm.adapters._http_errors import provider_error
 from rxllm.adapters._openai_chat_chunks import to_usage
 from rxllm.adapters._openai_responses_frames import FINISH_REASONS, USAGE, Frame, Head, Item, as_item, to_item
-from rxllm.adapters._openai_responses_output import HANDLERS, SILENT, Output
+from rxllm.adapters._openai_responses_output import Output
 from rxllm.events import Event
 from rxllm.values import Message, StreamError
 from rxllm.wire.blocks import Blocks
@@ -26,6 +26,42 @@ _decode_head = msgspec.json.Decoder(Head | None).decode
 
 _NAMED = frozenset({"response.created", "response.queued", "response.in_progress"})
 _ENDED = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled"})
+
+
+_HANDLERS: dict[str, Callable[[Output, Frame, bytes], None]] = {
+    "response.output_item.added": Output.on_item_added,
+    "response.output_item.done": Output.on_item_done,
+    "response.output_text.delta": Output.on_text,
+    "response.output_text.done": Output.on_text_done,
+    "response.output_text.annotation.added": Output.on_annotation,
+    "response.refusal.delta": Output.on_refusal,
+    "response.refusal.done": Output.on_text_done,
+    "response.reasoning_summary_text.delta": Output.on_summary,
+    "response.reasoning_text.delta": Output.on_thought,
+    "response.function_call_arguments.delta": Output.on_arguments,
+    "response.mcp_call_arguments.delta": Output.on_arguments,
+    "response.custom_tool_call_input.delta": Output.on_input,
+    "response.code_interpreter_call_code.delta": Output.on_code,
+}
+
+_SILENT = frozenset(
+    {
+        "response.content_part.added",
+        "response.content_part.done",
+        "response.reasoning_summary_part.added",
+        "response.reasoning_summary_part.done",
+        "response.reasoning_summary_text.done",
+        "response.reasoning_text.done",
+        "response.function_call_arguments.done",
+        "response.mcp_call_arguments.done",
+        "response.custom_tool_call_input.done",
+        "response.code_interpreter_call_code.done",
+        "keepalive",
+        "response.keepalive",
+        "ping",
+    }
+)
+"""The frames that say nothing new."""
 
 
 class ResponsesDecoder:
@@ -78,12 +114,12 @@ class ResponsesDecoder:
             self._blocks.start(id=head.id, model=head.model)
         if self.raw:
             self._blocks.raw(frame.type or "chunk", msgspec.json.decode(data))
-        handler = HANDLERS.get(frame.type)
+        handler = _HANDLERS.get(frame.type)
         if handler is not None:
             handler(self._output, frame, data)
         elif frame.type in _ENDED:
             self._end(to_item(frame.response))
-        elif frame.type not in _NAMED and frame.type not in SILENT:
+        elif frame.type not in _NAMED and frame.type not in _SILENT:
             self._read_other(kind, frame, msgspec.json.decode(data))
 
     def _read_odd(self, kind: str, data: bytes) -> None:

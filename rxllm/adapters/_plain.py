@@ -9,17 +9,19 @@ from typing import Any, Protocol, cast, runtime_checkable
 
 from reactivex import Observable
 
-from rxllm.collector import fold_message
+from rxllm.collector import fold_message, is_server
 from rxllm.events import (
+    Custom,
     ErrorEvent,
     Event,
     MessageCompleted,
     MessageStarted,
+    RawChunk,
     TextCompleted,
     TextDelta,
     ThinkingCompleted,
     ThinkingDelta,
-    ToolCallCompleted,
+    UsageUpdated,
 )
 from rxllm.runtime import Stream, from_async_iter
 from rxllm.values import Call, EngineError, LLMError, Message, Request, StreamError
@@ -70,53 +72,71 @@ class _Generated:
 
 
 async def _bookended(events: AsyncIterator[Event]) -> AsyncIterator[Event]:
-    said: list[Event] = []
+    bookends = _Bookends()
     try:
         async with aclosing(cast(Any, events)):
             async for event in events:
-                if not said and not isinstance(event, MessageStarted):
-                    said.append(MessageStarted(Message("assistant")))
-                    yield said[0]
-                said.append(event)
-                yield event
+                for each in bookends.feed(event):
+                    yield each
                 if isinstance(event, MessageCompleted | ErrorEvent):
                     return
     except Exception as error:
-        if not said:
+        if not bookends.said:
             raise
-        for each in _open_blocks(said):
+        for each in bookends.feed(ErrorEvent(_streamed(error))):
             yield each
-        yield ErrorEvent(_streamed(error))
         return
-    if not said:
-        said.append(MessageStarted(Message("assistant")))
-        yield said[0]
-    for each in _open_blocks(said):
-        said.append(each)
+    for each in bookends.close():
         yield each
-    message = fold_message(said)
-    yield MessageCompleted(message, "tool_calls" if _client_calls(said) else "stop")
 
 
-def _open_blocks(said: list[Event]) -> list[Event]:
-    """The completions that are missing, in the order in which their blocks began."""
-    blocks: dict[tuple[bool, str | None], list[str]] = {}
-    for event in said:
+class _Bookends:
+    """Adds the events that a generator may leave out. One block is open at a time; whatever else comes closes it."""
+
+    def __init__(self) -> None:
+        self.said: list[Event] = []
+        self._block: tuple[bool, str | None] | None = None  # whether it is text, and its id
+        self._pieces: list[str] = []
+
+    def feed(self, event: Event) -> list[Event]:
+        given: list[Event] = []
+        if not self.said and not isinstance(event, MessageStarted):
+            given.append(MessageStarted(Message("assistant")))
         match event:
             case TextDelta() | ThinkingDelta():
-                blocks.setdefault((isinstance(event, TextDelta), event.id), []).append(event.delta)
+                block = (isinstance(event, TextDelta), event.id)
+                if block != self._block:
+                    given += self._close_block()
+                    self._block = block
+                self._pieces.append(event.delta)
             case TextCompleted() | ThinkingCompleted():
-                blocks.pop((isinstance(event, TextCompleted), event.id), None)
-            case _:
+                if self._block == (isinstance(event, TextCompleted), event.id):
+                    self._block, self._pieces = None, []
+                given += self._close_block()
+            case UsageUpdated() | RawChunk() | Custom():
                 pass
-    return [
-        TextCompleted("".join(pieces), id) if is_text else ThinkingCompleted("".join(pieces), id=id)
-        for (is_text, id), pieces in blocks.items()
-    ]
+            case _:
+                given += self._close_block()
+        given.append(event)
+        self.said += given
+        return given
 
+    def close(self) -> list[Event]:
+        """What is missing at the end."""
+        before = len(self.said)
+        self.said += [] if self.said else [MessageStarted(Message("assistant"))]
+        self.said += self._close_block()
+        message = fold_message(self.said)
+        reason = "stop" if all(map(is_server, message.tool_calls)) else "tool_calls"
+        self.said.append(MessageCompleted(message, reason))
+        return self.said[before:]
 
-def _client_calls(said: list[Event]) -> bool:
-    return any(isinstance(event, ToolCallCompleted) and not event.metadata.get("server") for event in said)
+    def _close_block(self) -> list[Event]:
+        (block, text), self._block, self._pieces = (self._block, "".join(self._pieces)), None, []
+        if block is None:
+            return []
+        is_text, id = block
+        return [TextCompleted(text, id) if is_text else ThinkingCompleted(text, id=id)]
 
 
 def _streamed(error: Exception) -> LLMError:

@@ -7,6 +7,7 @@ from typing import Any, Unpack
 from reactivex import Observable, just
 
 from rxllm import operators as ops
+from rxllm.collector import is_unfinished
 from rxllm.engine import Engine
 from rxllm.events import ChatCompleted, ErrorEvent, Event, StepCompleted
 from rxllm.operators import continue_with
@@ -15,7 +16,7 @@ from rxllm.pipelines._options import ChatOptions, max_turns
 from rxllm.pipelines._request import Input, as_thread
 from rxllm.pipelines._step import step_events
 from rxllm.runtime import Stream
-from rxllm.values import ChatResult, LLMError, Message, Response, StepResult, Thread, Usage
+from rxllm.values import ChatResult, LLMError, Message, StepResult, Thread, Usage
 
 
 def stream(engine: Engine | str | Any, thread: Input, **opts: Unpack[ChatOptions]) -> Stream[Event]:
@@ -94,7 +95,7 @@ class _Loop:
                 return "manual_tool_calls"
             case _ if finish == "error":
                 return "error"
-            case _ if not _is_unfinished(step.response):
+            case _ if not is_unfinished(step.response):
                 return "completed"
             case _ if halt_when is not None and halt_when(step):
                 return "halt_when"
@@ -133,13 +134,6 @@ class _Loop:
                 return {}
             case _:  # ask_user, tool_error, a tool's own
                 return {name: held for name, held in told.items() if name != "halted_reason"}
-
-
-def _is_unfinished(response: Response[Any]) -> bool:
-    """Whether the model waits for answers, or for nothing but to be asked again."""
-    return response.raw_finish_reason == "pause_turn" or (
-        response.finish_reason == "tool_calls" and bool(response.tool_calls)
-    )
 
 
 def _kept(told: dict[str, Any], *names: str) -> dict[str, Any]:

@@ -65,9 +65,15 @@ def test_what_it_says_itself_is_not_said_twice() -> None:
     assert events(says(*whole, TextDelta("never"))) == whole
 
 
-def test_blocks_are_completed_in_the_order_they_began() -> None:
-    played = events(says(ThinkingDelta("hm"), TextDelta("a", "1"), TextDelta("b", "2"), TextDelta("c", "1")))
-    assert played[5:8] == [ThinkingCompleted("hm"), TextCompleted("ac", "1"), TextCompleted("b", "2")]
+def test_a_block_is_completed_before_the_next_one_begins() -> None:
+    assert events(says(ThinkingDelta("hm"), TextDelta("a", "1"), TextDelta("b", "2")))[1:7] == [
+        ThinkingDelta("hm"),
+        ThinkingCompleted("hm"),
+        TextDelta("a", "1"),
+        TextCompleted("a", "1"),
+        TextDelta("b", "2"),
+        TextCompleted("b", "2"),
+    ]
 
 
 def test_calls_give_the_finish_reason() -> None:

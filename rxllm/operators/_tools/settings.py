@@ -56,8 +56,8 @@ class ToolSettings:
         checks = {
             "mode": self.mode in ("auto", "manual"),
             "on_tool_error": self.on_tool_error in ("continue", "halt") or callable(self.on_tool_error),
-            "tool_timeout": self.tool_timeout is None or self.tool_timeout > 0,
-            "max_concurrency": self.max_concurrency is None or self.max_concurrency >= 1,
+            "tool_timeout": _is_positive(self.tool_timeout, int | float),
+            "max_concurrency": _is_positive(self.max_concurrency, int),
             "tools": len({tool.name for tool in self.tools}) == len(self.tools),
         }
         wrong = [((name,), f"cannot be {getattr(self, name)!r}") for name, fine in checks.items() if not fine]
@@ -99,6 +99,10 @@ class ToolSettings:
             return self.encode({"error": said}, call)
         except ToolError:
             return encode_result({"error": said})
+
+
+def _is_positive(held: Any, kind: Any) -> bool:
+    return held is None or (isinstance(held, kind) and not isinstance(held, bool) and held > 0)
 
 
 def encode_result(result: Any) -> str:

@@ -1,0 +1,207 @@
+"""Every recorded Responses stream: lawful, the same however it is cut, and what the official SDK makes of it.
+
+Where the fold differs from the SDK's, a named rule of ours says why; a difference that no rule explains is a failure.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from functools import cache
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import pytest
+
+from rxllm.adapters._openai_responses_wire import ResponsesDecoder
+from rxllm.collector import StreamCollector
+from rxllm.events import Event, RawChunk
+from rxllm.values import ProviderPart, Response, SourcePart, ThinkingPart
+from tests.corpus import Recording, recordings
+from tests.wire.lawful import lawful
+
+httpx2 = pytest.importorskip("httpx2")
+openai = pytest.importorskip("openai")
+streaming = pytest.importorskip("openai.lib.streaming.responses._responses")
+
+ENDS = ("response.completed", "response.incomplete", "response.failed")
+
+
+class Fold(NamedTuple):
+    """What is compared."""
+
+    text: str
+    thinking: str
+    calls: list[tuple[str, str]]  # the client's, by id and name
+    arguments: list[str]  # of the function calls
+    opaque: list[str | None]  # the ids of the items that only the provider understands, reasoning included
+    citations: int
+    finish_reason: str | None
+    usage: tuple[int | None, ...] | None
+
+
+class Case(NamedTuple):
+    recording: Recording
+    response: Response[Any]
+    snapshot: Any  # the SDK's, None where it has none
+    failure: Exception | None  # the SDK's
+
+
+def decode(body: bytes, cuts: list[int] | None = None, **options: Any) -> list[Event]:
+    decoder = ResponsesDecoder(**options)
+    edges = [0, *(cuts or []), len(body)]
+    pieces = (body[a:b] for a, b in pairwise(edges))
+    events = [event for piece in pieces for event in decoder.feed(piece)]
+    return events + decoder.close()
+
+
+def fold(events: list[Event]) -> Response[Any]:
+    state = StreamCollector()
+    for event in events:
+        state = state.apply_event(event)
+    return state.to_response()
+
+
+def by_sdk(body: bytes) -> tuple[Any, Exception | None]:
+    answer = httpx2.Response(200, headers={"content-type": "text/event-stream"}, content=body)
+    http = httpx2.Client(transport=httpx2.MockTransport(lambda request: answer))
+    state = streaming.ResponseStreamState(text_format=openai.omit, input_tools=openai.omit)
+    snapshot = None
+    with http:
+        client = openai.OpenAI(api_key="none", http_client=http, max_retries=0)
+        try:
+            for event in client.responses.create(model="any", input="", stream=True):
+                said = state.handle_event(event)
+                ends = [each.response for each in said if each.type in ENDS]
+                snapshot = ends[-1] if ends else snapshot
+        except Exception as error:
+            return snapshot, error
+    return snapshot, None
+
+
+def is_client(item: Any) -> bool:
+    of_client = ("function_call", "computer_call", "local_shell_call", "apply_patch_call")
+    in_container = getattr(getattr(item, "environment", None), "type", "") == "container_reference"
+    is_local = item.type == "shell_call" and not in_container
+    return item.type in of_client or is_local or (item.type == "tool_search_call" and item.execution == "client")
+
+
+def ours(response: Response[Any]) -> Fold:
+    usage, parts = response.usage, response.message.parts if response.message else ()
+    counted = (
+        usage.input_tokens,
+        usage.output_tokens,
+        usage.total_tokens,
+        usage.cached_input_tokens,
+        usage.reasoning_tokens,
+    )
+    opaque = [part.data.get("id") for part in parts if isinstance(part, ProviderPart) and "id" in part.data]
+    thought = [part for part in parts if isinstance(part, ThinkingPart)]
+    return Fold(
+        response.output_text,
+        "".join(part.text for part in thought),
+        [(call.id, call.name) for call in response.tool_calls],
+        [call.raw_arguments or "" for call in response.tool_calls if not call.metadata.get("item")],
+        opaque + [part.provider_data["item"]["id"] for part in thought if part.provider_data],
+        sum(isinstance(part, SourcePart) and "annotation" not in part.source for part in parts),
+        response.raw_finish_reason,
+        None if counted == (None,) * 5 else counted,
+    )
+
+
+def theirs(snapshot: Any) -> Fold:
+    if snapshot is None:
+        return Fold("", "", [], [], [], 0, None, None)
+    usage, output = snapshot.usage, snapshot.output
+    messages = [item for item in output if item.type == "message"]
+    contents = [part for item in messages for part in item.content]
+    reasoned = [item for item in output if item.type == "reasoning"]
+    thoughts = [part.text for item in reasoned for part in [*item.summary, *(item.content or ())]]
+    calls = [item for item in output if is_client(item)]
+    known = {"message", "reasoning"}
+    opaque = [item.id for item in output if item.type not in known and item not in calls]
+    useful = [item for item in reasoned if item.summary or item.content or item.encrypted_content]
+    named = [item for item in calls if item.type == "function_call" and not getattr(item, "caller", None)]
+    searched = [s for item in output if item.type == "web_search_call" for s in getattr(item.action, "sources", 0) or ()]
+    cited = [note for part in contents for note in getattr(part, "annotations", None) or ()]
+    return Fold(
+        snapshot.output_text,
+        "".join(thoughts),
+        [(item.call_id, getattr(item, "name", None) or item.type.removesuffix("_call")) for item in calls],
+        [item.arguments for item in named],
+        opaque + [item.id for item in useful],
+        len(cited) + len(searched),
+        (snapshot.incomplete_details and snapshot.incomplete_details.reason) or snapshot.status,
+        usage
+        and (
+            usage.input_tokens,
+            usage.output_tokens,
+            usage.total_tokens,
+            usage.input_tokens_details.cached_tokens,
+            usage.output_tokens_details.reasoning_tokens,
+        ),
+    )
+
+
+RULES: dict[str, tuple[set[str], Callable[[Case], bool]]] = {}
+
+
+@cache
+def cases() -> tuple[Case, ...]:
+    return tuple(Case(each, fold(decode(each.body)), *by_sdk(each.body)) for each in recordings("openai-responses"))
+
+
+def test_every_stream_is_lawful():
+    for recording in recordings("openai-responses"):
+        try:
+            lawful(decode(recording.body))
+        except AssertionError as error:
+            raise AssertionError(f"{recording}: {error}") from error
+
+
+def test_any_cut_gives_the_same_events():
+    chance = random.Random(0)
+    for recording in recordings("openai-responses"):
+        size = len(recording.body)
+        whole = decode(recording.body)
+        cuts = sorted(chance.sample(range(size), min(size, 50)))
+        assert decode(recording.body, cuts) == whole, recording
+
+
+def test_byte_by_byte_gives_the_same_events():
+    small = [each for each in recordings("openai-responses") if len(each.body) < 12_000]
+    assert small
+    for recording in small:
+        assert decode(recording.body, list(range(len(recording.body)))) == decode(recording.body), recording
+
+
+def test_raw_adds_one_raw_chunk_per_frame_and_changes_nothing_else():
+    for recording in recordings("openai-responses"):
+        raw, said = decode(recording.body, raw=True), decode(recording.body)
+        assert [each for each in raw if not is_raw(each)] == [each for each in said if not is_raw(each)], recording
+
+
+def is_raw(event: Event) -> bool:
+    return isinstance(event, RawChunk) and not isinstance(event.data, ProviderPart)
+
+
+def test_no_recorded_frame_is_unknown():
+    unknown = Counter(e.kind for each in recordings("openai-responses") for e in decode(each.body) if is_raw(e))
+    assert not unknown
+
+
+def test_the_fold_is_the_sdks_but_for_our_rules():
+    used: Counter[str] = Counter()
+    unexplained: list[Any] = []
+    for case in cases():
+        mine, other = ours(case.response), theirs(case.snapshot)
+        for aspect in Fold._fields:
+            if getattr(mine, aspect) == getattr(other, aspect):
+                continue
+            rule = next((name for name, (of, holds) in RULES.items() if aspect in of and holds(case)), None)
+            used[str(rule)] += 1
+            if rule is None:
+                unexplained.append((str(case.recording), aspect, getattr(mine, aspect), getattr(other, aspect)))
+    assert not unexplained
+    assert set(used) == set(RULES), "a rule that explains nothing is no rule"
