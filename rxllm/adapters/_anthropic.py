@@ -121,7 +121,8 @@ def _tool(tool: Tool, provider: str) -> dict[str, Any]:
     own: dict[str, Any] = tool.metadata.get(provider) or {}
     said: dict[str, Any] = {"name": tool.name}
     if not own.get("type") or own["type"] == "custom":
-        said |= {"description": tool.description, "input_schema": {"type": "object", **tool.schema}}
+        said |= {"description": tool.description} if tool.description else {}
+        said["input_schema"] = {"type": "object", **tool.schema}
     return {**said, **own, **cache_control(tool.metadata)}
 
 

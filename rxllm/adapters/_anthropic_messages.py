@@ -57,7 +57,7 @@ def turns_of(messages: Iterable[Message], provider: str) -> list[Block]:
         turn["content"].sort(key=_is_no_result)
     if turns and turns[-1]["role"] == "assistant":
         _strip_end(turns[-1]["content"])
-    return turns
+    return [{**turn, "content": _plain(turn["content"])} for turn in turns]
 
 
 def _is_no_result(block: Block) -> bool:
@@ -187,6 +187,10 @@ def _source(image: Image) -> Block:
     uri = str(image.data) if image.source == "url" else image.to_data_uri()
     kind, _, data = uri.removeprefix("data:").partition(";base64,")
     return {"type": "base64", "media_type": kind, "data": data}
+
+
+def _plain(blocks: list[Block]) -> Any:
+    return blocks[0]["text"] if len(blocks) == 1 and blocks[0].keys() == {"type", "text"} else blocks
 
 
 def _strip_end(blocks: list[Block]) -> None:

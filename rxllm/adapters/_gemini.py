@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from rxllm.adapters._gemini_messages import contents_of, system_of
 from rxllm.adapters._gemini_wire import GeminiDecoder
 from rxllm.adapters._http import HTTPAdapter
 from rxllm.adapters._http_errors import http_error
+from rxllm.adapters._merge import merge
 from rxllm.runtime import keys
 from rxllm.values import AdapterError, Call, EngineError, Request, Tool, ValidationError
 
@@ -33,6 +34,7 @@ class Gemini(HTTPAdapter):
     """
 
     provider = "google"
+    key_variable = " or ".join(_VARIABLES)
     default_base_url = GOOGLE
 
     def build(self, request: Request, call: Call) -> httpx.Request:
@@ -50,13 +52,10 @@ class Gemini(HTTPAdapter):
     def error(self, status: int, headers: Mapping[str, str], body: bytes) -> AdapterError:
         return http_error(self.provider, status, headers, body)
 
-    def key(self, call: Call) -> str | None:
-        """The API key, in the order of Google's own SDK: ``GOOGLE_API_KEY`` comes before ``GEMINI_API_KEY``."""
+    def _find_key(self, call: Call) -> str | None:
+        # In the order of Google's own SDK.
         found = (keys.find(self.provider, call.api_key, self._api_key, variable) for variable in _VARIABLES)
-        key = next((each for each in found if each), None)
-        if key is None and self.base_url == self.default_base_url:
-            raise keys.missing(self.provider, " or ".join(_VARIABLES))
-        return key
+        return next((key for key in found if key), None)
 
     def _auth(self, key: str) -> dict[str, str]:
         is_token = "aiplatform.googleapis.com" in self.base_url and not key.startswith(("AIza", "AQ."))
@@ -85,23 +84,6 @@ def gemini_body(request: Request) -> dict[str, Any]:
         options["tools"] = [*(body["tools"] or ()), *options["tools"]]
     merged = merge(body, options)
     return {name: held for name, held in merged.items() if held or name == "contents"}
-
-
-def merge(body: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """`options` over `body`, objects into objects; an option of None takes a field out.
-
-    >>> merge({"a": {"b": 1, "c": 2}, "d": 3}, {"a": {"c": None, "e": 4}})
-    {'a': {'b': 1, 'e': 4}, 'd': 3}
-    """
-    merged = dict(body)
-    for name, held in options.items():
-        under = merged.get(name)
-        if isinstance(held, Mapping) and isinstance(under, Mapping):
-            held = merge(cast(Mapping[str, Any], under), cast(Mapping[str, Any], held))
-        merged[name] = held
-        if held is None:
-            del merged[name]
-    return merged
 
 
 def _filled(**fields: Any) -> dict[str, Any]:

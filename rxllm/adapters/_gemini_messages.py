@@ -11,7 +11,7 @@ from __future__ import annotations
 import mimetypes
 import re
 from collections.abc import Iterable, Iterator
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
@@ -126,7 +126,9 @@ def _said(message: Message, *, signed: bool) -> Iterator[dict[str, Any]]:
     for part in parts:
         match part:
             case ThinkingPart(signature=str(signature), provider_data={"provider": "google"}):
-                _sign(made, part, signature)
+                made.append({"text": part.text, "thought": True, "thoughtSignature": signature})
+            case ProviderPart(provider="google", data={"thoughtSignature": signature, **rest}) if not rest:
+                _sign(made, signature)
             case ToolCallPart(id=id) if id in calls:
                 made += _call(calls[id])
             case FilePart(file=file) if not _goes_back(file):
@@ -141,25 +143,19 @@ def _said(message: Message, *, signed: bool) -> Iterator[dict[str, Any]]:
     yield from made
 
 
-def _sign(made: list[dict[str, Any]], part: ThinkingPart, signature: str) -> None:
-    signs = (part.provider_data or {}).get("signs")
-    if signs == "text" and made and made[-1].keys() == {"text"}:
+def _sign(made: list[dict[str, Any]], signature: str) -> None:
+    if made and made[-1].keys() == {"text"}:
         made[-1]["thoughtSignature"] = signature
-    elif signs == "thought":
-        made.append({"text": part.text, "thought": True, "thoughtSignature": signature})
-    else:
+    else:  # somebody has taken the text away
         made.append({"text": "", "thoughtSignature": signature})
 
 
 def _call(call: ToolCall) -> Iterable[dict[str, Any]]:
-    metadata = call.metadata
-    if metadata.get("server"):
-        # Of another provider's tools Gemini knows nothing; what they led to is in the text.
-        return cast(list[dict[str, Any]], metadata.get("parts", [])) if metadata.get("provider") == PROVIDER else ()
-    made: dict[str, Any] = {"name": call.name, "args": call.arguments}
-    if metadata.get("google_id"):
-        made["id"] = metadata["google_id"]
-    signature = metadata.get("thoughtSignature")
+    if call.metadata.get("server"):
+        return ()  # Gemini's own are kept as parts; of others' tools it knows nothing, and what they led to is text
+    own = call.metadata.get(PROVIDER) or {}
+    made = {"name": call.name, "args": call.arguments, **({"id": own["id"]} if own.get("id") else {})}
+    signature = own.get("thoughtSignature")
     return ({"functionCall": made, **({"thoughtSignature": signature} if signature else {})},)
 
 
@@ -167,8 +163,9 @@ def _result(message: Message, call: ToolCall | None) -> dict[str, Any]:
     # Without ids, results belong to calls by name and order. Ids that are not Gemini's own are not sent.
     name = call.name if call else message.name or message.tool_call_id
     made: dict[str, Any] = {"name": name, "response": _response(message)}
-    if call and call.metadata.get("google_id"):
-        made["id"] = call.metadata["google_id"]
+    own = (call.metadata.get(PROVIDER) or {}) if call else {}
+    if own.get("id"):
+        made["id"] = own["id"]
     images = [image_part(part.image) for part in message.parts if isinstance(part, ImagePart)]
     return {"functionResponse": {**made, **({"parts": images} if images else {})}}
 

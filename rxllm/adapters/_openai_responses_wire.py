@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
 from typing import Any, cast
 
 import msgspec
@@ -159,7 +160,8 @@ class ResponsesDecoder:
         self._blocks.start(id=response.get("id"), model=response.get("model"))
         self._output.finish(cast(list[Item], response.get("output") or []))
         if response.get("usage"):
-            self._blocks.usage(to_usage(response["usage"], USAGE))
+            usage = to_usage(response["usage"], USAGE)
+            self._blocks.usage(replace(usage, tool_usage=as_item(response.get("tool_usage"))))
         status = str(response.get("status") or "completed")
         if status in ("failed", "cancelled") or response.get("error"):
             self._fail({"error": response.get("error") or {"message": f"the response was {status}", "code": status}})

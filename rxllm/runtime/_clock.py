@@ -9,7 +9,7 @@ from reactivex import abc, typing
 from reactivex.disposable import Disposable, SerialDisposable
 from reactivex.scheduler.periodicscheduler import PeriodicScheduler
 
-from rxllm.runtime._portal import call_loop, running_loop, timers_of
+from rxllm.runtime._portal import call_loop, running_loop, start_on, timers_of
 
 S = TypeVar("S")
 
@@ -51,7 +51,7 @@ class LoopScheduler(PeriodicScheduler):
         if running_loop() is self._loop:
             arm()
         else:
-            self._loop.call_soon_threadsafe(arm)
+            start_on(self._loop, arm)
         return subscription
 
     def _end(self, handle: asyncio.TimerHandle) -> None:

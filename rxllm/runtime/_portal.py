@@ -17,7 +17,7 @@ import contextvars
 import os
 import threading
 import weakref
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 
 from rxllm.runtime._threads import daemon_threads
 
@@ -117,6 +117,55 @@ def call_context() -> contextvars.Context:
     return context
 
 
+class _Starts:
+    """What waits for a subscription to be whole. It is `open` while that is being made."""
+
+    def __init__(self) -> None:
+        self.open = True
+        self.waiting: list[Callable[[], object]] = []
+
+    def release(self) -> None:
+        self.open = False
+        waiting, self.waiting = self.waiting, []  # contexts are copied: nothing must be kept alive by this
+        for start in waiting:
+            start()
+
+
+_starts: contextvars.ContextVar[_Starts | None] = contextvars.ContextVar("rxllm_starts", default=None)
+
+
+@contextlib.contextmanager
+def subscribing() -> Generator[None]:
+    """What is started inside on another thread's loop starts at the end.
+
+    Otherwise the first events could come while the operators are still being subscribed, and ``take(1)`` would dispose
+    a subscription that it has not been given yet.
+    """
+    outer = _starts.get()
+    if (outer is not None and outer.open) or (_chosen.get() is None and running_loop() is not None):
+        yield
+        return
+    starts = _Starts()
+    token = _starts.set(starts)
+    try:
+        yield
+    finally:
+        _starts.reset(token)
+        starts.release()
+
+
+def start_on(
+    loop: asyncio.AbstractEventLoop, fn: Callable[[], object], context: contextvars.Context | None = None
+) -> None:
+    """Call `fn` soon on `loop`, which runs on another thread."""
+    context = context or contextvars.copy_context()
+    starts = _starts.get()
+    if starts is not None and starts.open:
+        starts.waiting.append(lambda: loop.call_soon_threadsafe(fn, context=context))
+    else:
+        loop.call_soon_threadsafe(fn, context=context)
+
+
 @contextlib.contextmanager
 def on_portal() -> Generator[Portal]:
     """Calls made inside run on the portal. Raises ``RuntimeError`` on the portal's own thread, which cannot wait for
@@ -127,6 +176,7 @@ def on_portal() -> Generator[Portal]:
         raise RuntimeError("this would wait for itself: inside rxllm's own loop use await or async for instead")
     token = _chosen.set(chosen.loop)
     try:
-        yield chosen
+        with subscribing():
+            yield chosen
     finally:
         _chosen.reset(token)

@@ -27,7 +27,7 @@ from typing import Any, Generic, TypeVar
 from reactivex import abc
 
 from rxllm.runtime._pacing import current_gate
-from rxllm.runtime._portal import call_context, call_loop, running_loop
+from rxllm.runtime._portal import call_context, call_loop, running_loop, start_on
 from rxllm.runtime._stream import Stream
 from rxllm.values import StreamError
 
@@ -90,7 +90,7 @@ class Pump(abc.DisposableBase, Generic[T]):
         if running_loop() is self._loop:
             context.run(self._begin)
         else:
-            self._loop.call_soon_threadsafe(self._begin, context=context)
+            start_on(self._loop, self._begin, context)
 
     def emit(self, items: Iterable[T]) -> bool:
         """Deliver `items`; False when nobody listens any more."""

@@ -11,6 +11,7 @@ from typing import Any, TypeVar, cast, overload
 from reactivex import Observable, abc
 
 from rxllm.runtime._iterate import AsyncItems, Items
+from rxllm.runtime._portal import subscribing
 from rxllm.runtime._run import last, run
 
 T = TypeVar("T", covariant=True)
@@ -156,6 +157,18 @@ class Stream(Observable[T]):
         for operator in operators:
             result = operator(result)
         return Stream.of(cast(Observable[Any], result)) if type(result) is Observable else result
+
+    def subscribe(
+        self,
+        on_next: abc.ObserverBase[T] | abc.OnNext[T] | None = None,
+        on_error: abc.OnError | None = None,
+        on_completed: abc.OnCompleted | None = None,
+        *,
+        scheduler: abc.SchedulerBase | None = None,
+    ) -> abc.DisposableBase:
+        """Start a call of one's own; the disposable ends it. See reactivex's ``Observable.subscribe``."""
+        with subscribing():
+            return super().subscribe(on_next, on_error, on_completed, scheduler=scheduler)
 
     def __repr__(self) -> str:
         return "Stream()"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 import warnings
 from typing import Any
@@ -286,3 +287,16 @@ def test_chunks_and_ends_arrive_in_one_piece_or_many() -> None:
         with Loopback(Reply([body[i : i + size] for i in range(0, len(body), size)])) as server:
             results.append(list(stream_generate(model(server), "Hi")))
     assert results[0] == results[1] == results[2]
+
+
+def test_a_subscription_is_whole_before_its_first_event_comes():
+    """Else `take(1)` would dispose what it has not been given yet, and a second request would go out."""
+    slow = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(100):
+            fake = Fake(ToolCall("c0", "nothing", {}), "done")
+            rxllm.stream(fake, "Hi", tools=[tool(name="nothing", handler=lambda arguments: "")]).take(1).run()
+            assert len(fake.requests) == 1
+    finally:
+        sys.setswitchinterval(slow)

@@ -1,0 +1,148 @@
+"""The parts of Gemini's content to events.
+
+https://ai.google.dev/api/caching#Part and https://ai.google.dev/gemini-api/docs/thought-signatures. What comes, and
+what is done:
+
+* a call comes whole, or value by value (``partialArgs``); most have no id, and none is made of the name;
+* a ``thoughtSignature`` goes back with the part it came with: a call's is in its metadata, a file's in the file; that
+  of thinking is the block's, that of text a ``ProviderPart`` after it; signed and unsigned text are never joined;
+* code execution and other tools of the server are calls with the metadata ``{"server": True}``; these parts and their
+  results are ``ProviderPart``s, which go back as they are;
+* a part of nothing known is a ``RawChunk``.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Any, cast
+
+import msgspec
+
+from rxllm.adapters._gemini_chunks import FunctionCall, Part, PartialArguments
+from rxllm.values import ProviderPart
+from rxllm.wire.blocks import Blocks
+
+PROVIDER = "google"
+
+
+class PartReader:
+    """Reports the parts of one response to its `blocks`; with `raw`, somebody else shows what is not known."""
+
+    def __init__(self, blocks: Blocks, *, raw: bool) -> None:
+        self.raw = raw
+        self._blocks = blocks
+        self._calls = 0  # so far; a call's number is its index
+        self._partial: tuple[int, PartialArguments] | None = None
+
+    def read(self, part: Part, frame: bytes) -> None:
+        if part.text and not part.thought_signature:
+            if part.thought:
+                self._blocks.thinking(part.text)
+            else:
+                self._blocks.text(part.text)
+        elif part.function_call is not None:
+            self._read_call(part.function_call, part.thought_signature)
+        elif part.inline_data or part.file_data:
+            self._blocks.file(_file(part))
+        elif part.text is None:
+            self._read_server(part, frame)
+        elif part.thought_signature:
+            self._read_signed(part.text, part.thought_signature, thought=bool(part.thought))
+
+    def _read_signed(self, text: str, signature: str, *, thought: bool) -> None:
+        blocks = self._blocks
+        blocks.close_block()
+        if thought:
+            blocks.thinking(text)
+            blocks.sign(signature, {"provider": PROVIDER})
+        else:
+            blocks.text(text)
+            signed = {"thoughtSignature": signature} if text else {"text": "", "thoughtSignature": signature}
+            blocks.part("thoughtSignature", ProviderPart(PROVIDER, signed))
+        blocks.close_block()
+
+    def _read_call(self, call: FunctionCall, signature: str | None) -> None:
+        if call.name:
+            self._finish_partial()
+            index = self._new_call()
+            own = {"id": call.id, "thoughtSignature": signature}
+            own = {name: held for name, held in own.items() if held}
+            goes_on = bool(call.partial_args or call.will_continue)
+            arguments = None if goes_on else call.args
+            self._blocks.call(index, call.id, call.name, arguments, {PROVIDER: own} if own else {})
+            if goes_on:
+                self._partial = (index, PartialArguments())
+            else:
+                self._blocks.complete_call(index)
+        if self._partial is not None:
+            self._partial[1].feed(call.partial_args or ())
+            if not call.will_continue:
+                self._finish_partial()
+
+    def cut(self) -> None:
+        """Nothing more will come: of a call that is not complete there is what has come."""
+        if self._partial is not None:
+            index, partial = self._partial
+            self._partial = None
+            self._blocks.call(index, None, None, partial.finish())
+
+    def _finish_partial(self) -> None:
+        index = self._partial[0] if self._partial is not None else None
+        self.cut()
+        if index is not None:
+            self._blocks.complete_call(index)
+
+    def _read_server(self, part: Part, frame: bytes) -> None:
+        match part:
+            case Part(executable_code=dict(code)):
+                self._call_server("code_execution", code.get("id"), code)
+                self._keep("executableCode", code, part)
+            case Part(tool_call=dict(call)):
+                self._call_server(str(call.get("toolType", "server_tool")).lower(), call.get("id"), call.get("args"))
+                self._keep("toolCall", call, part)
+            case Part(code_execution_result=dict(result)):
+                self._keep("codeExecutionResult", result, part)
+            case Part(tool_response=dict(response)):
+                self._keep("toolResponse", response, part)
+            case Part(thought_signature=str(signature)):
+                self._read_signed("", signature, thought=bool(part.thought))
+            case _ if not self.raw:
+                self._blocks.raw("part", msgspec.json.decode(frame))
+            case _:
+                pass
+
+    def _call_server(self, name: str, id: Any, arguments: Any) -> None:
+        index = self._new_call()
+        given = {k: v for k, v in cast(dict[str, Any], arguments or {}).items() if k != "id"}
+        self._blocks.call(index, str(id) if id else None, name, given, {"server": True})
+        self._blocks.complete_call(index)
+
+    def _keep(self, kind: str, held: dict[str, Any], part: Part) -> None:
+        signed = {"thoughtSignature": part.thought_signature} if part.thought_signature else {}
+        self._blocks.part(kind, ProviderPart(PROVIDER, {kind: held, **signed}))
+
+    def _new_call(self) -> int:
+        self._calls += 1
+        return self._calls - 1
+
+
+def _file(part: Part) -> dict[str, Any]:
+    held = part.inline_data or part.file_data or {}
+    file: dict[str, Any] = {"mime_type": held.get("mimeType") or "application/octet-stream"}
+    if part.inline_data:
+        file["data"] = _from_base64(str(held.get("data") or ""))
+    else:
+        file["url"] = held.get("fileUri")
+    if part.thought:
+        file["thought"] = True
+    if part.thought_signature:
+        file["thoughtSignature"] = part.thought_signature
+    return file
+
+
+def _from_base64(text: str) -> bytes:
+    try:
+        return base64.b64decode(text)
+    except binascii.Error:
+        return b""

@@ -1,0 +1,195 @@
+"""The answers of Ollama's own API to events: of ``/api/chat``, and of ``/api/generate``.
+
+https://docs.ollama.com/api/chat. One JSON object a line; ``/api/generate`` has text and thinking at the top of it. What
+comes, and what is done:
+
+* text and thinking come in pieces; a call comes whole, its arguments as an object. Its id is missing before version
+  0.12.10, its ``index`` is 0 for all in some versions: each entry is a call of its own;
+* the line with ``done`` is the end, and has the usage; without a ``done_reason`` (older servers) it means ``stop``;
+* an ``error`` ends the stream: the model's runner has failed, unless its words say otherwise;
+* a line of nothing known is a ``RawChunk``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from rxllm.adapters._http_errors import provider_error
+from rxllm.events import Event
+from rxllm.values import AdapterError, FinishReason, Message, StreamError, Usage
+from rxllm.wire.blocks import Blocks
+from rxllm.wire.ndjson import NDJSONDecoder
+from rxllm.wire.tool_calls import CallTracker
+
+PROVIDER = "ollama"
+
+FINISH_REASONS: dict[str, FinishReason] = {"stop": "stop", "length": "length", "load": "other", "unload": "other"}
+
+
+class Function(msgspec.Struct, gc=False):
+    name: str | None = None
+    arguments: dict[str, Any] | str | None = None
+
+
+class CallEntry(msgspec.Struct, gc=False):
+    id: str | None = None
+    function: Function | None = None
+
+
+class Said(msgspec.Struct, gc=False):
+    content: str | None = None
+    thinking: str | None = None
+    tool_calls: list[CallEntry] | None = None
+
+
+class Line(msgspec.Struct, gc=False):
+    message: Said | None = None
+    response: str | None = None  # this and the next of /api/generate
+    thinking: str | None = None
+    done: bool | None = None
+    error: Any = None
+
+
+class FirstLine(Line, gc=False):
+    """Read until the model is known."""
+
+    model: str | None = None
+
+
+class LastLine(msgspec.Struct, gc=False):
+    """The line with ``done``, read once more; times are in nanoseconds."""
+
+    done_reason: str | None = None
+    prompt_eval_count: int | None = None
+    eval_count: int | None = None
+    total_duration: int | None = None
+    load_duration: int | None = None
+    prompt_eval_duration: int | None = None
+    eval_duration: int | None = None
+
+
+_FIRST = msgspec.json.Decoder(FirstLine)
+_LINE = msgspec.json.Decoder(Line)
+OWN = {"provider": PROVIDER}  # nothing is signed, but whose thinking it is decides whether it goes back
+_DURATIONS = ("total_duration", "load_duration", "prompt_eval_duration", "eval_duration")
+
+
+class OllamaDecoder:
+    """One response's bytes to events; `messages` are those it answers, `raw` asks for a ``RawChunk`` of every line."""
+
+    def __init__(self, *, messages: Iterable[Message] = (), raw: bool = False) -> None:
+        self.raw = raw
+        self._lines = NDJSONDecoder()
+        self._blocks = Blocks(CallTracker.after(messages))
+        self._decode: Any = _FIRST.decode
+        self._calls = 0
+
+    def feed(self, data: bytes) -> list[Event]:
+        try:
+            lines = self._lines.feed(data)
+        except StreamError as error:
+            self._blocks.error(error)
+            lines = []
+        for line in lines:
+            self._read(line)
+        return self._blocks.take()
+
+    def close(self) -> list[Event]:
+        try:
+            lines = self._lines.close()
+        except StreamError as error:
+            self._blocks.error(error)
+            lines = []
+        for line in lines:
+            self._read(line)
+        self._blocks.end()
+        return self._blocks.take()
+
+    def _read(self, frame: bytes) -> None:
+        if self._blocks.ended:
+            return
+        try:
+            line: Line = self._decode(frame)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            self._read_odd(frame)
+        else:
+            self._read_line(line, frame)
+
+    def _read_odd(self, frame: bytes) -> None:
+        try:
+            data = msgspec.json.decode(frame)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            message = f"a frame that is not JSON: {frame[:200].decode(errors='replace')}"
+            self._blocks.error(StreamError("malformed_event", message, provider=PROVIDER))
+            return
+        try:
+            # JSON of other types than agreed: numbers as strings are forgiven, the rest is shown as it came.
+            line = msgspec.convert(data, FirstLine, strict=False)
+        except msgspec.ValidationError:
+            self._blocks.raw("line", data)
+        else:
+            self._read_line(line, frame)
+
+    def _read_line(self, line: Line, frame: bytes) -> None:
+        if type(line) is FirstLine:
+            self._blocks.start(model=line.model)
+            if line.model:
+                self._decode = _LINE.decode
+        if self.raw:
+            self._blocks.raw("line", msgspec.json.decode(frame))
+        said = line.message
+        if said is not None:
+            self._read_said(said)
+        if line.thinking:
+            self._think(line.thinking)
+        if line.response:
+            self._blocks.text(line.response)
+        if line.error:
+            self._blocks.error(stream_error(msgspec.json.decode(frame)))
+        elif line.done:
+            self._read_end(frame)
+        elif said is None and line.response is None and not line.thinking and not self.raw:
+            self._blocks.raw("line", msgspec.json.decode(frame))
+
+    def _read_said(self, said: Said) -> None:
+        if said.thinking:
+            self._think(said.thinking)
+        if said.content:
+            self._blocks.text(said.content)
+        for entry in said.tool_calls or ():
+            if entry.function is not None:
+                self._blocks.call(self._calls, entry.id, entry.function.name, entry.function.arguments)
+                self._blocks.complete_call(self._calls)
+                self._calls += 1
+
+    def _think(self, text: str) -> None:
+        self._blocks.thinking(text)
+        self._blocks.sign(provider_data=OWN)
+
+    def _read_end(self, frame: bytes) -> None:
+        last = msgspec.convert(_countable(msgspec.json.decode(frame)), LastLine, strict=False)
+        reason = last.done_reason or None
+        self._blocks.usage(to_usage(last))
+        self._blocks.finish(FINISH_REASONS.get(reason, "other") if reason else "stop", reason)
+        self._blocks.end(over=True)
+
+
+def to_usage(last: LastLine) -> Usage:
+    """The counters of the last line; ``prompt_eval_count`` is missing where the whole prompt was cached."""
+    durations = {name: getattr(last, name) for name in _DURATIONS}
+    extra = {name: held for name, held in durations.items() if held is not None}
+    return Usage(input_tokens=last.prompt_eval_count, output_tokens=last.eval_count, extra=extra)
+
+
+def stream_error(payload: Mapping[str, Any]) -> AdapterError:
+    """The error of a line: its words alone tell what it is, and where they do not, the server has failed."""
+    error = provider_error(PROVIDER, payload)
+    return error if error.reason != "unknown" else provider_error(PROVIDER, {"type": "server_error", **payload})
+
+
+def _countable(line: Mapping[str, Any]) -> dict[str, Any]:
+    names = LastLine.__struct_fields__
+    return {name: held for name, held in line.items() if name in names and isinstance(held, int | float | str)}
