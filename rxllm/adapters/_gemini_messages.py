@@ -153,7 +153,7 @@ def _sign(made: list[dict[str, Any]], signature: str) -> None:
 def _call(call: ToolCall) -> Iterable[dict[str, Any]]:
     if call.metadata.get("server"):
         return ()  # Gemini's own are kept as parts; of others' tools it knows nothing, and what they led to is text
-    own = call.metadata.get(PROVIDER) or {}
+    own: dict[str, Any] = call.metadata.get(PROVIDER) or {}
     made = {"name": call.name, "args": call.arguments, **({"id": own["id"]} if own.get("id") else {})}
     signature = own.get("thoughtSignature")
     return ({"functionCall": made, **({"thoughtSignature": signature} if signature else {})},)
@@ -163,7 +163,7 @@ def _result(message: Message, call: ToolCall | None) -> dict[str, Any]:
     # Without ids, results belong to calls by name and order. Ids that are not Gemini's own are not sent.
     name = call.name if call else message.name or message.tool_call_id
     made: dict[str, Any] = {"name": name, "response": _response(message)}
-    own = (call.metadata.get(PROVIDER) or {}) if call else {}
+    own: dict[str, Any] = (call.metadata.get(PROVIDER) or {}) if call else {}
     if own.get("id"):
         made["id"] = own["id"]
     images = [image_part(part.image) for part in message.parts if isinstance(part, ImagePart)]

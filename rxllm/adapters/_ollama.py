@@ -57,13 +57,15 @@ class Ollama(HTTPAdapter):
 
 
 def ollama_body(request: Request) -> dict[str, Any]:
-    """The JSON body of `request`. Ollama has no choice of tools: with ``"none"`` they are not sent."""
-    tools = [] if request.tool_choice == "none" else request.tools
+    """The JSON body of `request`.
+
+    Ollama has no choice of tools: none are sent with ``"none"``, and only the one that is named.
+    """
     body = {
         "model": request.model,
         "messages": _messages(request.messages),
         "stream": True,
-        "tools": [_tool(tool) for tool in tools],
+        "tools": [_tool(tool) for tool in _chosen(request)],
         "think": _think(request.reasoning_effort),
         "format": _format(request.response_format),
         "options": _filled(
@@ -117,6 +119,13 @@ def _thinking(message: Message) -> str:
 
 def _call(call: ToolCall) -> dict[str, Any]:
     return {"id": call.id, "function": {"name": call.name, "arguments": call.arguments}}
+
+
+def _chosen(request: Request) -> Iterable[Tool]:
+    choice = request.tool_choice
+    if not isinstance(choice, str) or choice in ("auto", "required"):
+        return request.tools
+    return (tool for tool in request.tools if tool.name == choice)
 
 
 def _tool(tool: Tool) -> dict[str, Any]:

@@ -54,13 +54,6 @@ class Frame(msgspec.Struct, gc=False):
     response: msgspec.Raw = _NOTHING
 
 
-class Head(msgspec.Struct, gc=False):
-    """What names a response."""
-
-    id: str | None = None
-    model: str | None = None
-
-
 def is_call(item: Item) -> bool:
     """Whether the item asks for something to be done, rather than saying something or being a result."""
     kind = str(item.get("type"))

@@ -106,14 +106,17 @@ class Output:
             return self._by_index.get(frame.output_index)
         return self._slots[-1] if self._slots else None
 
-    def _to(self, kind: str, slot: _Slot | None, part: int) -> str:
+    def _said_by(self, kind: str, frame: Frame) -> _Slot:
+        # A stream that is resumed may begin in the middle of an item.
+        return self._slot(frame) or self._begin(frame.output_index, {"type": kind, "id": frame.item_id})
+
+    def _to(self, kind: str, slot: _Slot, part: int) -> str:
         """The id of the block that goes on, or begins, here."""
-        key = (kind, slot.number if slot else -1, part)
+        key = (kind, slot.number, part)
         if key == self._open:
             return self._block
-        if slot is not None:
-            slot.said.add((kind, part))
-        name = ".".join(each for each in (slot.id if slot else "", f"{part}" if part else "") if each)
+        slot.said.add((kind, part))
+        name = f"{slot.id}.{part}" if part else slot.id
         self._begun[name] += 1
         times = self._begun[name]
         self._open, self._block = key, name if times == 1 and name else f"{name}+{times - 1}"
@@ -122,22 +125,22 @@ class Output:
     def on_text(self, frame: Frame, data: bytes) -> None:
         delta = frame.delta
         if isinstance(delta, str) and delta:
-            self._blocks.text(delta, self._to("text", self._slot(frame), frame.content_index))
+            self._blocks.text(delta, self._to("text", self._said_by("message", frame), frame.content_index))
 
     def on_refusal(self, frame: Frame, data: bytes) -> None:
         delta = frame.delta
         if isinstance(delta, str) and delta:
-            self._blocks.refusal(delta, self._to("text", self._slot(frame), frame.content_index))
+            self._blocks.refusal(delta, self._to("text", self._said_by("message", frame), frame.content_index))
 
     def on_summary(self, frame: Frame, data: bytes) -> None:
         delta = frame.delta
         if isinstance(delta, str) and delta:
-            self._blocks.thinking(delta, self._to("summary", self._slot(frame), frame.summary_index))
+            self._blocks.thinking(delta, self._to("summary", self._said_by("reasoning", frame), frame.summary_index))
 
     def on_thought(self, frame: Frame, data: bytes) -> None:
         delta = frame.delta
         if isinstance(delta, str) and delta:
-            self._blocks.thinking(delta, self._to("content", self._slot(frame), frame.content_index))
+            self._blocks.thinking(delta, self._to("content", self._said_by("reasoning", frame), frame.content_index))
 
     def on_text_done(self, frame: Frame, data: bytes) -> None:
         if self._open is not None and self._open[0] == "text":

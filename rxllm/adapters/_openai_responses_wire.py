@@ -14,7 +14,7 @@ import msgspec
 
 from rxllm.adapters._http_errors import provider_error
 from rxllm.adapters._openai_chat_chunks import to_usage
-from rxllm.adapters._openai_responses_frames import FINISH_REASONS, USAGE, Frame, Head, Item, as_item, to_item
+from rxllm.adapters._openai_responses_frames import FINISH_REASONS, USAGE, Frame, Item, as_item, to_item
 from rxllm.adapters._openai_responses_output import Output
 from rxllm.events import Event
 from rxllm.values import Message, StreamError
@@ -23,7 +23,6 @@ from rxllm.wire.sse import DONE, SSEDecoder
 from rxllm.wire.tool_calls import CallTracker
 
 _decode_frame = msgspec.json.Decoder(Frame).decode
-_decode_head = msgspec.json.Decoder(Head | None).decode
 
 _NAMED = frozenset({"response.created", "response.queued", "response.in_progress"})
 _ENDED = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled"})
@@ -111,8 +110,8 @@ class ResponsesDecoder:
             self._read_odd(kind, data)
             return
         if not self._blocks.started or frame.type in _NAMED:
-            head = (_decode_head(frame.response) if frame.response else None) or Head()
-            self._blocks.start(id=head.id, model=head.model)
+            head = to_item(frame.response) if frame.type else as_item(msgspec.json.decode(data))
+            self._blocks.start(id=head.get("id"), model=head.get("model"))
         if self.raw:
             self._blocks.raw(frame.type or "chunk", msgspec.json.decode(data))
         handler = _HANDLERS.get(frame.type)

@@ -1,0 +1,76 @@
+"""What a response means for its thread: what it adds, what it waits for, why it halts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from rxllm.collector._message import content_of
+from rxllm.events import (
+    AskUserRequested,
+    ToolHalt,
+)
+from rxllm.values import (
+    Message,
+    Response,
+    ToolCall,
+    ToolCallPart,
+)
+
+PAUSE = "pause_turn"
+"""The raw finish reason of a provider that wants to be asked again with what it has said so far."""
+
+
+def answer(response: Response[Any]) -> tuple[Message, ...]:
+    """What a response adds to its thread: its message, with the calls that are to be answered and no others."""
+    message = response.message
+    if message is None:
+        return ()
+    kept = tuple(c for c in message.tool_calls if is_server(c)) + response.tool_calls
+    kept = kept if response.finish_reason == "tool_calls" else tuple(c for c in kept if is_server(c))
+    if kept == message.tool_calls:
+        return (message,) if message.content or kept else ()
+    ids = {call.id for call in kept}
+    calls = tuple(call for call in message.tool_calls if call.id in ids)
+    parts = tuple(part for part in message.parts if not isinstance(part, ToolCallPart) or part.id in ids)
+    content = content_of(parts)
+    return (replace(message, content=content, tool_calls=calls),) if content or calls else ()
+
+
+def is_unfinished(response: Response[Any]) -> bool:
+    """Whether the model waits for answers to its calls, or for nothing but to be asked again."""
+    waits = response.finish_reason == "tool_calls" and bool(response.tool_calls)
+    return waits or response.raw_finish_reason == PAUSE
+
+
+def halt_metadata(halt: ToolHalt | AskUserRequested | None) -> dict[str, Any]:
+    """What a step's metadata says of its halt."""
+    match halt:
+        case None:
+            return {}
+        case AskUserRequested():
+            return {
+                "halted_reason": "ask_user",
+                "pending_tool_call_id": halt.tool_call_id,
+                "pending_question": halt.question,
+                "ask_user_opts": dict(halt.opts),
+            }
+        case ToolHalt(reason="tool_error"):
+            return {"halted_reason": "tool_error", "halt_tool_call_id": halt.tool_call_id, **halt.metadata}
+        case ToolHalt():
+            return {
+                "halted_reason": halt.reason,
+                "halt_tool_call_id": halt.tool_call_id,
+                "halt_result": halt.result,
+                **halt.metadata,
+            }
+
+
+def is_server(call: ToolCall) -> bool:
+    """Whether the provider runs this call itself."""
+    return bool(call.metadata.get("server"))
+
+
+def is_incomplete(call: ToolCall) -> bool:
+    """Whether the stream ended before the call did."""
+    return call.metadata.get("error") == "incomplete"

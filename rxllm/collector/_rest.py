@@ -1,0 +1,108 @@
+"""The part of a state that is not the log, and how events change it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import msgspec
+
+from rxllm.events import (
+    AskUserRequested,
+    ChatCompleted,
+    ErrorEvent,
+    Event,
+    MessageCompleted,
+    RawChunk,
+    ToolHalt,
+    ToolResultEncoded,
+    UsageUpdated,
+)
+from rxllm.values import (
+    ChatResult,
+    FinishReason,
+    LLMError,
+    Message,
+    StepResult,
+    Usage,
+)
+
+AWAITING_USER = "<awaiting user response>"
+"""What the model is told of a call that waits for the user."""
+
+
+class Rest(msgspec.Struct, frozen=True):
+    """All of a state but the log.
+
+    `halt` is the first halting event of the step. `error` and `metadata` outlive the step; `earlier` are those from
+    before it, to which a restart goes back.
+    """
+
+    steps: tuple[StepResult, ...] = ()
+    tool_results: tuple[Message, ...] = ()
+    halt: ToolHalt | AskUserRequested | None = None
+    usage: Usage = Usage()
+    finish_reason: FinishReason | None = None
+    raw_finish_reason: str | None = None
+    error: LLMError | None = None
+    metadata: Mapping[str, Any] = {}
+    chat_result: ChatResult | None = None
+    earlier: tuple[LLMError | None, Mapping[str, Any]] = (None, {})
+    fresh: bool = False  # nothing folded since the last StepCompleted
+
+
+def apply_to_rest(rest: Rest, event: Event) -> Rest:
+    match event:
+        case UsageUpdated(usage=usage):
+            return msgspec.structs.replace(rest, usage=usage, fresh=False)
+        case RawChunk(kind="usage", data=Mapping()):
+            usage = Usage(**cast(Mapping[str, Any], event.data))
+            return msgspec.structs.replace(rest, usage=usage, fresh=False)
+        case ErrorEvent(error=error):
+            return msgspec.structs.replace(rest, error=error, finish_reason="error", fresh=False)
+        case ToolResultEncoded():
+            return _with_result(rest, event.id, event.content)
+        case ToolHalt():
+            content = event.content if event.content is not None else str(event.result)
+            return _with_result(_with_halt(rest, event), event.tool_call_id, content)
+        case AskUserRequested():
+            return _with_result(_with_halt(rest, event), event.tool_call_id, AWAITING_USER)
+        case ChatCompleted(result=result):
+            return msgspec.structs.replace(rest, chat_result=result)
+        case _:
+            return rest
+
+
+def complete(rest: Rest, event: MessageCompleted) -> Rest:
+    return msgspec.structs.replace(
+        rest,
+        # An error is not forgotten because the adapter goes on after it.
+        finish_reason="error" if rest.finish_reason == "error" else event.finish_reason or rest.finish_reason,
+        raw_finish_reason=event.raw_finish_reason or rest.raw_finish_reason,
+        metadata={**rest.metadata, **event.metadata},
+    )
+
+
+def _with_result(rest: Rest, id: str, content: str) -> Rest:
+    message = Message("tool", content, tool_call_id=id)
+    return msgspec.structs.replace(rest, tool_results=(*rest.tool_results, message), fresh=False)
+
+
+def _with_halt(rest: Rest, event: ToolHalt | AskUserRequested) -> Rest:
+    return rest if rest.halt is not None else msgspec.structs.replace(rest, halt=event)
+
+
+def next_step(rest: Rest, result: StepResult) -> Rest:
+    return Rest(
+        steps=(*rest.steps, result),
+        error=rest.error,
+        metadata=rest.metadata,
+        chat_result=rest.chat_result,
+        earlier=(rest.error, rest.metadata),
+        fresh=True,
+    )
+
+
+def same_step(rest: Rest) -> Rest:
+    error, metadata = rest.earlier
+    return Rest(steps=rest.steps, error=error, metadata=metadata, chat_result=rest.chat_result, earlier=rest.earlier)

@@ -1,0 +1,235 @@
+"""The state of a fold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from rxllm.collector._answer import answer, halt_metadata, is_incomplete, is_server, is_unfinished
+from rxllm.collector._message import fold_calls, fold_message
+from rxllm.collector._rest import Rest, apply_to_rest, complete, next_step, same_step
+from rxllm.events import (
+    AskUserRequested,
+    Event,
+    FileAdded,
+    MessageCompleted,
+    MessageStarted,
+    RawChunk,
+    SourceAdded,
+    StepCompleted,
+    StepRestarted,
+    TextCompleted,
+    TextDelta,
+    ThinkingCompleted,
+    ThinkingDelta,
+    ToolCallCompleted,
+    ToolCallDelta,
+    ToolCallStarted,
+    ToolHalt,
+)
+from rxllm.values import (
+    ChatResult,
+    FinishReason,
+    LLMError,
+    Message,
+    ProviderPart,
+    Response,
+    StepResult,
+    Thread,
+    ToolCall,
+    Usage,
+)
+
+_LOGGED = frozenset(
+    {
+        MessageStarted,
+        TextDelta,
+        TextCompleted,
+        ThinkingDelta,
+        ThinkingCompleted,
+        ToolCallStarted,
+        ToolCallDelta,
+        ToolCallCompleted,
+        SourceAdded,
+        FileAdded,
+        MessageCompleted,
+    }
+)
+
+_DONE = ("stop", "length", "content_filter", "error", "other")
+
+
+class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=True):
+    """The state of a fold. Start with ``StreamCollector()``, or ``StreamCollector(thread)`` for a step or a chat.
+
+    >>> from reactivex import from_iterable
+    >>> events = from_iterable([TextDelta("hel"), TextDelta("lo")])
+    >>> events.scan(StreamCollector.apply_event, StreamCollector()).run().current_text
+    'hello'
+    """
+
+    thread: Thread | None = None
+    log: list[Event] = msgspec.field(default_factory=list[Event])
+    length: int = 0
+    rest: Rest = Rest()
+
+    def apply_event(self, event: Event) -> StreamCollector:
+        """The state after `event`. Total over the union; the one thing that raises is a raw usage with unknown keys."""
+        rest = self.rest
+        if type(event) in _LOGGED or (isinstance(event, RawChunk) and isinstance(event.data, ProviderPart)):
+            log, length = self.log, self.length
+            if len(log) != length:
+                log = log[:length]
+            log.append(event)
+            if rest.fresh:
+                rest = msgspec.structs.replace(rest, fresh=False)
+            if type(event) is MessageCompleted:
+                rest = complete(rest, event)
+            return StreamCollector(self.thread, log, length + 1, rest)
+        match event:
+            case StepCompleted(result=result):
+                return StreamCollector(result.thread, [], 0, next_step(rest, result))
+            case StepRestarted():
+                return StreamCollector(self.thread, [], 0, same_step(rest))
+            case _:
+                changed = apply_to_rest(rest, event)
+                return self if changed is rest else StreamCollector(self.thread, self.log, self.length, changed)
+
+    @property
+    def message(self) -> Message:
+        """What the current message says so far."""
+        return fold_message(self.log[: self.length])
+
+    @property
+    def current_text(self) -> str:
+        """The text of the current message so far."""
+        return self.message.text
+
+    @property
+    def current_tool_calls(self) -> Mapping[str, ToolCall]:
+        """The calls of the current message so far, unfinished ones included, by id."""
+        return fold_calls(self.log[: self.length])
+
+    @property
+    def tool_call_order(self) -> tuple[str, ...]:
+        return tuple(self.current_tool_calls)
+
+    @property
+    def last_message(self) -> Message | None:
+        """The message of the step's ``MessageCompleted``."""
+        completed = (event for event in reversed(self.log[: self.length]) if isinstance(event, MessageCompleted))
+        return next((event.message for event in completed), None)
+
+    @property
+    def steps(self) -> tuple[StepResult, ...]:
+        return self.rest.steps
+
+    @property
+    def tool_results(self) -> tuple[Message, ...]:
+        return self.rest.tool_results
+
+    @property
+    def halt(self) -> ToolHalt | AskUserRequested | None:
+        return self.rest.halt
+
+    @property
+    def usage(self) -> Usage:
+        """What the current step has cost."""
+        return self.rest.usage
+
+    @property
+    def finish_reason(self) -> FinishReason | None:
+        return self.rest.finish_reason
+
+    @property
+    def raw_finish_reason(self) -> str | None:
+        return self.rest.raw_finish_reason
+
+    @property
+    def error(self) -> LLMError | None:
+        return self.rest.error
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        return self.rest.metadata
+
+    @property
+    def chat_result(self) -> ChatResult | None:
+        return self.rest.chat_result
+
+    @property
+    def done(self) -> bool:
+        return self.rest.chat_result is not None
+
+    def to_response(self) -> Response[Any]:
+        """The response so far; right after a ``StepCompleted``, that step's."""
+        rest = self.rest
+        if rest.fresh:
+            return rest.steps[-1].response
+        message = self.message
+        calls = tuple(call for call in message.tool_calls if not is_server(call) and not is_incomplete(call))
+        wins = rest.finish_reason in ("length", "content_filter", "error")
+        return Response(
+            message=message,
+            output_text=message.text,
+            tool_calls=calls,
+            finish_reason=rest.finish_reason if wins or not calls else "tool_calls",
+            raw_finish_reason=rest.raw_finish_reason,
+            usage=rest.usage,
+            error=rest.error if rest.finish_reason == "error" else None,
+            id=message.metadata.get("id"),
+            model=message.metadata.get("model"),
+            metadata=dict(rest.metadata),
+        )
+
+    def to_step_result(self) -> StepResult:
+        """The step so far; right after a ``StepCompleted``, that step. Raises ``ValueError`` without a thread."""
+        if self.rest.fresh:
+            return self.rest.steps[-1]
+        if self.thread is None:
+            raise ValueError("a step needs a thread: start from StreamCollector(thread)")
+        response = self.to_response()
+        order = {call.id: place for place, call in enumerate(response.tool_calls)}
+        results = tuple(sorted(self.tool_results, key=lambda result: order.get(result.tool_call_id or "", len(order))))
+        return StepResult(
+            thread=self.thread + answer(response) + results,
+            response=response,
+            tool_results=results,
+            done=self.halt is not None or (response.finish_reason in _DONE and not is_unfinished(response)),
+            metadata=halt_metadata(self.halt),
+        )
+
+    def to_chat_result(self) -> ChatResult:
+        """The chat's result; before its ``ChatCompleted``, what there is of it, halted as ``cancelled`` or ``error``.
+
+        Raises ``ValueError`` with neither a result nor a thread.
+        """
+        if self.chat_result is not None:
+            return self.chat_result
+        if self.thread is None:
+            raise ValueError("a chat needs a thread: start from StreamCollector(thread)")
+        return ChatResult(
+            thread=self.thread,
+            final_response=self.steps[-1].response if self.steps else self.to_response(),
+            steps=self.steps,
+            halted_reason="cancelled" if self.error is None else "error",
+            usage=sum((step.response.usage for step in self.steps), self.usage),
+            error=self.error,
+            metadata=dict(self.metadata),
+        )
+
+    def _own(self) -> tuple[Any, ...]:
+        return (self.thread, self.message, self.current_tool_calls, self.last_message, self.rest)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, StreamCollector) and self._own() == other._own()
+
+    __hash__ = None  # pyright: ignore[reportAssignmentType]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (StreamCollector, (self.thread, self.log[: self.length], self.length, self.rest))
+
+    def __repr__(self) -> str:
+        return f"StreamCollector({self.current_text!r}, {self.finish_reason}, {len(self.steps)} steps)"
