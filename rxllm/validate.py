@@ -11,6 +11,14 @@ wrong there, ``(("messages", 0, "role"), "unknown")``. Nothing is checked that o
 `message`                   role ``unknown``; content ``invalid_type``, ``invalid_part_type``; tool_call_id ``required``
 `tool`                      name ``empty``, ``reserved_tool_name``, ``invalid_format``; description ``not_a_string``;
                             schema ``not_a_map``
+`session`                   status ``unknown``; pending_question and pending_tool_calls ``required_for_status``;
+                            metadata ``error_required_for_status``; and what the messages of its thread break
+`image_request`             operation ``unknown``; n ``must_be_positive``; size ``invalid_shape``; style, background and
+                            response_format ``unknown``; input_images and mask ``invalid_image``. To generate: prompt
+                            ``required_for_operation``, input_images ``must_be_empty``; to edit: prompt
+                            ``required_for_operation``, input_images ``invalid_count`` without any; for a variation:
+                            prompt ``not_allowed_for_operation``, input_images ``invalid_count`` but for one; a mask
+                            but to edit ``not_allowed_for_operation``
 everywhere                  ``wrong_type``
 ==========================  ===========================================================================================
 """
@@ -22,7 +30,20 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast, get_args
 
-from rxllm.values import Message, Part, Request, Role, Thread, Tool, ToolCall, ValidationError
+from rxllm.values import (
+    Image,
+    ImageRequest,
+    Message,
+    Part,
+    Request,
+    Role,
+    Session,
+    SessionStatus,
+    Thread,
+    Tool,
+    ToolCall,
+    ValidationError,
+)
 from rxllm.values.errors import Path
 
 Fault = tuple[Path, str]
@@ -51,6 +72,16 @@ def message(value: Message) -> None:
 def tool(value: Tool) -> None:
     """Raises ``ValidationError("invalid_tool")``, unless a model could be told of it."""
     _raise("invalid_tool", _tool_faults(value))
+
+
+def session(value: Session) -> None:
+    """Raises ``ValidationError("invalid_session")``, unless its fields are what its status promises."""
+    _raise("invalid_session", _session_faults(value))
+
+
+def image_request(value: ImageRequest) -> None:
+    """Raises ``ValidationError("invalid_image_request")``, unless an image model could be asked this."""
+    _raise("invalid_image_request", _image_request_faults(value))
 
 
 def _raise(reason: str, faults: Iterator[Fault]) -> None:
@@ -85,6 +116,21 @@ def _thread_faults(value: Any) -> Iterator[Fault]:
         yield from _each("messages", value.messages, _message_faults)
     else:
         yield (), "wrong_type"
+
+
+def _session_faults(value: Any) -> Iterator[Fault]:
+    if not isinstance(value, Session):
+        yield (), "wrong_type"
+        return
+    if value.status not in get_args(SessionStatus):
+        yield ("status",), "unknown"
+    if value.status == "awaiting_user" and value.pending_question is None:
+        yield ("pending_question",), "required_for_status"
+    if value.status == "awaiting_tools" and not value.pending_tool_calls:
+        yield ("pending_tool_calls",), "required_for_status"
+    if value.status == "error" and "error" not in value.metadata:
+        yield ("metadata",), "error_required_for_status"
+    yield from ((("thread", *path), what) for path, what in _thread_faults(value.thread))
 
 
 def _message_faults(value: Any) -> Iterator[Fault]:
@@ -182,5 +228,63 @@ def _is_json_schema(held: Any) -> bool:
     match held:
         case {"type": "json_schema", "name": str(), "schema": Mapping(), **rest}:
             return isinstance(rest.get("strict", True), bool)
+        case _:
+            return False
+
+
+_IMAGE_WORDS: dict[str, tuple[str | None, ...]] = {
+    "operation": ("generate", "edit", "variation"),
+    "response_format": ("binary", "base64", "url"),
+    "style": (None, "natural", "vivid"),
+    "background": (None, "transparent", "opaque", "auto"),
+}
+
+
+def _image_request_faults(value: Any) -> Iterator[Fault]:
+    if not isinstance(value, ImageRequest):
+        yield (), "wrong_type"
+        return
+    yield from (((name,), "unknown") for name, words in _IMAGE_WORDS.items() if getattr(value, name) not in words)
+    texts = ((name, getattr(value, name)) for name in ("model", "prompt", "quality"))
+    yield from (((name,), "wrong_type") for name, held in texts if not isinstance(held, str | None))
+    if value.n is None:  # pyright: ignore[reportUnnecessaryComparison]
+        yield ("n",), "wrong_type"
+    yield from _whole_faults("n", value.n, lambda number: number > 0, "must_be_positive")
+    if not _is_image_size(value.size):
+        yield ("size",), "invalid_shape"
+    yield from _each("input_images", value.input_images, _image_faults)
+    if value.mask is not None:
+        yield from ((("mask",), what) for _, what in _image_faults(value.mask))
+    if isinstance(value.input_images, tuple):  # pyright: ignore[reportUnnecessaryIsInstance]
+        yield from _operation_faults(value)
+
+
+def _operation_faults(value: ImageRequest) -> Iterator[Fault]:
+    count, has_prompt = len(value.input_images), isinstance(value.prompt, str) and bool(value.prompt.strip())
+    if value.operation in ("generate", "edit") and not has_prompt:
+        yield ("prompt",), "required_for_operation"
+    if value.operation == "variation" and value.prompt:
+        yield ("prompt",), "not_allowed_for_operation"
+    if value.operation == "generate" and count:
+        yield ("input_images",), "must_be_empty"
+    if (value.operation == "edit" and not count) or (value.operation == "variation" and count != 1):
+        yield ("input_images",), "invalid_count"
+    if value.operation != "edit" and value.mask is not None:
+        yield ("mask",), "not_allowed_for_operation"
+
+
+def _image_faults(value: Any) -> Iterator[Fault]:
+    if not isinstance(value, Image) or not isinstance(value.data, bytes if value.source == "binary" else str):
+        yield (), "invalid_image"
+
+
+def _is_image_size(held: Any) -> bool:
+    match held:
+        case None:
+            return True
+        case str():
+            return bool(held)
+        case (int() as width, int() as height):
+            return width > 0 and height > 0
         case _:
             return False

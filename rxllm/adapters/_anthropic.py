@@ -28,9 +28,10 @@ class Anthropic(HTTPAdapter):
     merged over the body, so whatever a server understands besides can be said there; an option of None takes a field
     out, and ``betas`` (a list of names) becomes the header ``anthropic-beta``. The API has no seed: it is not sent.
 
-    A tool's ``metadata["anthropic"]`` is merged over what is said of it (``{"strict": True}``); with a ``"type"`` it is
-    all that is said besides the name, as the tools want that the server runs (``{"type": "web_search_20250305"}``).
-    ``metadata["cache"]`` of a part, a message or a tool (True, ``"5m"``, ``"1h"``) ends a prefix that is to be cached.
+    A tool's ``metadata["strict"]`` makes its schema binding. Its ``metadata["anthropic"]`` is merged over what is said
+    of it (``{"eager_input_streaming": True}``); with a ``"type"`` it is all that is said besides the name, as the tools
+    want that the server runs (``{"type": "web_search_20250305"}``). ``metadata["cache"]`` of a part, a message or a
+    tool (True, ``"5m"``, ``"1h"``) ends a prefix that is to be cached.
     """
 
     provider = "anthropic"
@@ -76,7 +77,10 @@ def messages_body(request: Request, *, provider: str = "anthropic") -> dict[str,
     wanted = _output_format(request.response_format)
     if wanted is not None:
         body["output_config"] = {**body.get("output_config", {}), "format": wanted}
+    config: dict[str, Any] = body.get("output_config") or {}
     body |= request.options
+    if config and isinstance(body["output_config"], dict):
+        body["output_config"] = {**config, **body["output_config"]}
     empty = ("system", "tools", "stop_sequences")
     return {name: held for name, held in body.items() if held is not None and (held or name not in empty)}
 
@@ -123,7 +127,8 @@ def _tool(tool: Tool, provider: str) -> dict[str, Any]:
     if not own.get("type") or own["type"] == "custom":
         said |= {"description": tool.description} if tool.description else {}
         said["input_schema"] = {"type": "object", **tool.schema}
-    return {**said, **own, **cache_control(tool.metadata)}
+    strict = {"strict": True} if tool.metadata.get("strict") else {}
+    return {**said, **strict, **own, **cache_control(tool.metadata)}
 
 
 def _tool_choice(choice: str | dict[str, Any] | None) -> Any:

@@ -25,7 +25,7 @@ def anthropic_http_error(provider: str, status: int, headers: Mapping[str, str],
 
 def _coded(error: AdapterError) -> AdapterError:
     code = error.metadata.get("type")
-    if error.code is None and isinstance(code, str):
+    if error.code is None and isinstance(code, str) and code != "error":
         error.code = code
         error.metadata = {name: held for name, held in error.metadata.items() if name != "type"}
     return error

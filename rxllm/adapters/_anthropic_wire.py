@@ -12,7 +12,7 @@ https://platform.claude.com/docs/en/build-with-claude/streaming. What is done wi
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -86,7 +86,7 @@ class MessagesDecoder:
             frame = msgspec.convert(data, Frame, strict=False)
         except msgspec.ValidationError:
             self._blocks.raw(_raw_kind(kind), data)
-            if kind == "error":
+            if kind == "error" or (isinstance(data, dict) and cast(dict[str, Any], data).get("type") == "error"):
                 self._fail(anthropic_error(self.provider, data))
         else:
             self._read_frame(kind, frame, text)

@@ -6,25 +6,22 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from rxllm.adapters._gemini_auth import GoogleKeys
+from rxllm.adapters._gemini_errors import answer_error
 from rxllm.adapters._gemini_messages import contents_of, system_of
 from rxllm.adapters._gemini_wire import GeminiDecoder
 from rxllm.adapters._http import HTTPAdapter
-from rxllm.adapters._http_errors import http_error
 from rxllm.adapters._merge import merge
-from rxllm.runtime import keys
 from rxllm.values import AdapterError, Call, EngineError, Request, Tool, ValidationError
 
 if TYPE_CHECKING:
     import httpx
 
-GOOGLE = "https://generativelanguage.googleapis.com/v1beta"
-
-_VARIABLES = ("GOOGLE_API_KEY", "GEMINI_API_KEY")
 _BUDGETS = {"none": 0, "minimal": 512, "low": 1024, "medium": 8192, "high": 24576, "xhigh": 24576}
 _MODES = {"auto": "AUTO", "none": "NONE", "required": "ANY"}
 
 
-class Gemini(HTTPAdapter):
+class Gemini(GoogleKeys, HTTPAdapter):
     """``POST {base_url}/models/{model}:streamGenerateContent?alt=sse`` of the Gemini API, or of Vertex AI.
 
     The key is `api_key`, the call's, ``GOOGLE_API_KEY`` or ``GEMINI_API_KEY``. For Vertex, give the `base_url`
@@ -32,10 +29,6 @@ class Gemini(HTTPAdapter):
     ``Request.options`` is merged over the body, objects into objects: ``{"generationConfig": {"topP": 0.9}}``; what it
     has for ``tools`` (``[{"googleSearch": {}}]``) comes beside the functions; None takes a field out.
     """
-
-    provider = "google"
-    key_variable = " or ".join(_VARIABLES)
-    default_base_url = GOOGLE
 
     def build(self, request: Request, call: Call) -> httpx.Request:
         """The request as it will be sent. Raises ``EngineError("missing_model")`` without a model."""
@@ -50,16 +43,7 @@ class Gemini(HTTPAdapter):
         return GeminiDecoder(messages=request.messages, raw=raw)
 
     def error(self, status: int, headers: Mapping[str, str], body: bytes) -> AdapterError:
-        return http_error(self.provider, status, headers, body)
-
-    def _find_key(self, call: Call) -> str | None:
-        # In the order of Google's own SDK.
-        found = (keys.find(self.provider, call.api_key, self._api_key, variable) for variable in _VARIABLES)
-        return next((key for key in found if key), None)
-
-    def _auth(self, key: str) -> dict[str, str]:
-        is_token = "aiplatform.googleapis.com" in self.base_url and not key.startswith(("AIza", "AQ."))
-        return {"authorization": f"Bearer {key}"} if is_token else {"x-goog-api-key": key}
+        return answer_error(status, headers, body)
 
 
 def gemini_body(request: Request) -> dict[str, Any]:

@@ -14,6 +14,8 @@ import msgspec
 
 from rxllm.values import FinishReason, Usage
 
+PROVIDER = "google"
+
 _BY_REASON: dict[FinishReason, str] = {
     "stop": "STOP 1",
     "length": "MAX_TOKENS 2",
@@ -119,21 +121,18 @@ def _count(counted: Mapping[str, Any], name: str) -> int | None:
 
 def _flat(items: Iterable[tuple[str, Any]]) -> Iterable[tuple[str, Any]]:
     for name, held in items:
-        match held:
-            case [*details] if all(isinstance(each, dict) for each in details):
-                # [{"modality": "TEXT", "tokenCount": 3}, ...]
-                for each in cast(list[dict[str, Any]], details):
-                    yield f"{name}.{each.get('modality')}", each.get("tokenCount", 0)
-            case dict():
-                inner = cast(dict[str, Any], held)
-                yield from _flat((f"{name}.{key}", value) for key, value in inner.items())
-            case None:
-                pass
-            case _:
-                yield name, held
+        if isinstance(held, list) and all(isinstance(each, dict) for each in cast(list[Any], held)):
+            # [{"modality": "TEXT", "tokenCount": 3}, ...]
+            for each in cast(list[dict[str, Any]], held):
+                yield f"{name}.{each.get('modality')}", each.get("tokenCount", 0)
+        elif isinstance(held, dict):
+            inner = cast(dict[str, Any], held)
+            yield from _flat((f"{name}.{key}", value) for key, value in inner.items())
+        elif held is not None:
+            yield name, held
 
 
-_STEP = re.compile(r"""\.([^.\[\]]+)|\[(\d+)\]|\[(?:'([^']*)'|"([^"]*)")\]""")
+_STEP = re.compile(r"""\.([^.\[\]]+)|\[(\d{1,9})\]|\[(?:'([^']*)'|"([^"]*)")\]""")
 
 
 class PartialArguments:
@@ -186,7 +185,7 @@ def _assign(root: dict[str, Any], path: str, value: Any) -> None:
         int(step[2]) if step[2] else step[1] or step[3] or step[4] or "" for step in _STEP.finditer(path)
     ]
     at: Any = root
-    for key, following in zip(keys, [*keys[1:], None], strict=True):
+    for key, following in zip(keys, [*keys[1:], None], strict=False):
         empty: Any = value if following is None else [] if isinstance(following, int) else {}
         if isinstance(at, list) and isinstance(key, int):
             at = _put_item(cast(list[Any], at), key, empty, replace=following is None)

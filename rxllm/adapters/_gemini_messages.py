@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from rxllm.adapters._gemini_chunks import PROVIDER
 from rxllm.values import (
     FilePart,
     Image,
@@ -28,8 +29,6 @@ from rxllm.values import (
     ToolCallPart,
     ValidationError,
 )
-
-PROVIDER = "google"
 
 UNSIGNED = "skip_thought_signature_validator"
 """What Google documents as the signature of calls that its models did not make; Gemini 3 refuses a turn whose first

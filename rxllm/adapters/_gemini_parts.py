@@ -19,11 +19,9 @@ from typing import Any, cast
 
 import msgspec
 
-from rxllm.adapters._gemini_chunks import FunctionCall, Part, PartialArguments
+from rxllm.adapters._gemini_chunks import PROVIDER, FunctionCall, Part, PartialArguments
 from rxllm.values import ProviderPart
 from rxllm.wire.blocks import Blocks
-
-PROVIDER = "google"
 
 
 class PartReader:
@@ -42,7 +40,7 @@ class PartReader:
             else:
                 self._blocks.text(part.text)
         elif part.function_call is not None:
-            self._read_call(part.function_call, part.thought_signature)
+            self._read_call(part.function_call, part.thought_signature, frame)
         elif part.inline_data or part.file_data:
             self._blocks.file(_file(part))
         elif part.text is None:
@@ -62,7 +60,7 @@ class PartReader:
             blocks.part("thoughtSignature", ProviderPart(PROVIDER, signed))
         blocks.close_block()
 
-    def _read_call(self, call: FunctionCall, signature: str | None) -> None:
+    def _read_call(self, call: FunctionCall, signature: str | None, frame: bytes) -> None:
         if call.name:
             self._finish_partial()
             index = self._new_call()
@@ -79,6 +77,8 @@ class PartReader:
             self._partial[1].feed(call.partial_args or ())
             if not call.will_continue:
                 self._finish_partial()
+        elif not call.name:
+            self._show(frame)  # the rest of a call that never began
 
     def cut(self) -> None:
         """Nothing more will come: of a call that is not complete there is what has come."""
@@ -107,14 +107,17 @@ class PartReader:
                 self._keep("toolResponse", response, part)
             case Part(thought_signature=str(signature)):
                 self._read_signed("", signature, thought=bool(part.thought))
-            case _ if not self.raw:
-                self._blocks.raw("part", msgspec.json.decode(frame))
             case _:
-                pass
+                self._show(frame)
+
+    def _show(self, frame: bytes) -> None:
+        if not self.raw:
+            self._blocks.raw("part", msgspec.json.decode(frame))
 
     def _call_server(self, name: str, id: Any, arguments: Any) -> None:
         index = self._new_call()
-        given = {k: v for k, v in cast(dict[str, Any], arguments or {}).items() if k != "id"}
+        given = cast(dict[str, Any], arguments) if isinstance(arguments, dict) else {}
+        given = {key: held for key, held in given.items() if key != "id"}
         self._blocks.call(index, str(id) if id else None, name, given, {"server": True})
         self._blocks.complete_call(index)
 

@@ -15,11 +15,11 @@ from typing import Any
 
 import msgspec
 
-from rxllm.adapters._gemini_chunks import COUNTERS, FINISH_REASONS, Candidate, Chunk, FirstChunk, to_usage
+from rxllm.adapters._gemini_chunks import COUNTERS, FINISH_REASONS, PROVIDER, Candidate, Chunk, FirstChunk, to_usage
+from rxllm.adapters._gemini_errors import stream_error
 from rxllm.adapters._gemini_frames import GeminiFrames
-from rxllm.adapters._gemini_parts import PROVIDER, PartReader
+from rxllm.adapters._gemini_parts import PartReader
 from rxllm.adapters._gemini_sources import sources_of
-from rxllm.adapters._http_errors import provider_error
 from rxllm.events import Event
 from rxllm.values import LLMError, Message, StreamError
 from rxllm.wire.blocks import Blocks
@@ -71,7 +71,7 @@ class GeminiDecoder:
             return
         try:
             chunk: Chunk = self._decode(frame)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             self._read_odd(kind, frame)
         else:
             self._read_chunk(kind, chunk, frame)
@@ -79,7 +79,7 @@ class GeminiDecoder:
     def _read_odd(self, kind: str, frame: bytes) -> None:
         try:
             data = msgspec.json.decode(frame)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             message = f"a frame that is not JSON: {frame[:200].decode(errors='replace')}"
             self._fail(StreamError("malformed_event", message, provider=PROVIDER))
             return
@@ -88,6 +88,8 @@ class GeminiDecoder:
             chunk = msgspec.convert(data, FirstChunk, strict=False)
         except msgspec.ValidationError:
             self._blocks.raw(_raw_kind(kind), data)
+            if kind == "error":
+                self._fail(stream_error(data))
         else:
             self._read_chunk(kind, chunk, frame)
 
@@ -106,7 +108,7 @@ class GeminiDecoder:
         if chunk.prompt_feedback:
             self._read_feedback(chunk.prompt_feedback)
         if chunk.error or kind == "error":
-            self._fail(provider_error(PROVIDER, msgspec.json.decode(frame)))
+            self._fail(stream_error(msgspec.json.decode(frame)))
         elif chunk.candidates is None and not self.raw:
             data = msgspec.json.decode(frame)
             if data.keys() - _KNOWN:

@@ -59,18 +59,6 @@ class FirstLine(Line, gc=False):
     model: str | None = None
 
 
-class LastLine(msgspec.Struct, gc=False):
-    """The line with ``done``, read once more; times are in nanoseconds."""
-
-    done_reason: str | None = None
-    prompt_eval_count: int | None = None
-    eval_count: int | None = None
-    total_duration: int | None = None
-    load_duration: int | None = None
-    prompt_eval_duration: int | None = None
-    eval_duration: int | None = None
-
-
 _FIRST = msgspec.json.Decoder(FirstLine)
 _LINE = msgspec.json.Decoder(Line)
 OWN = {"provider": PROVIDER}  # nothing is signed, but whose thinking it is decides whether it goes back
@@ -113,7 +101,7 @@ class OllamaDecoder:
             return
         try:
             line: Line = self._decode(frame)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             self._read_odd(frame)
         else:
             self._read_line(line, frame)
@@ -121,7 +109,7 @@ class OllamaDecoder:
     def _read_odd(self, frame: bytes) -> None:
         try:
             data = msgspec.json.decode(frame)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             message = f"a frame that is not JSON: {frame[:200].decode(errors='replace')}"
             self._blocks.error(StreamError("malformed_event", message, provider=PROVIDER))
             return
@@ -170,18 +158,18 @@ class OllamaDecoder:
         self._blocks.sign(provider_data=OWN)
 
     def _read_end(self, frame: bytes) -> None:
-        last = msgspec.convert(_countable(msgspec.json.decode(frame)), LastLine, strict=False)
-        reason = last.done_reason or None
+        last = msgspec.json.decode(frame)
+        reason = str(last.get("done_reason") or "") or None
         self._blocks.usage(to_usage(last))
         self._blocks.finish(FINISH_REASONS.get(reason, "other") if reason else "stop", reason)
         self._blocks.end(over=True)
 
 
-def to_usage(last: LastLine) -> Usage:
-    """The counters of the last line; ``prompt_eval_count`` is missing where the whole prompt was cached."""
-    durations = {name: getattr(last, name) for name in _DURATIONS}
+def to_usage(last: Mapping[str, Any]) -> Usage:
+    """The counters of the last line, times in nanoseconds; of a prompt that was cached there is no count."""
+    durations = {name: _count(last, name) for name in _DURATIONS}
     extra = {name: held for name, held in durations.items() if held is not None}
-    return Usage(input_tokens=last.prompt_eval_count, output_tokens=last.eval_count, extra=extra)
+    return Usage(_count(last, "prompt_eval_count"), _count(last, "eval_count"), extra=extra)
 
 
 def stream_error(payload: Mapping[str, Any]) -> AdapterError:
@@ -190,6 +178,8 @@ def stream_error(payload: Mapping[str, Any]) -> AdapterError:
     return error if error.reason != "unknown" else provider_error(PROVIDER, {"type": "server_error", **payload})
 
 
-def _countable(line: Mapping[str, Any]) -> dict[str, Any]:
-    names = LastLine.__struct_fields__
-    return {name: held for name, held in line.items() if name in names and isinstance(held, int | float | str)}
+def _count(last: Mapping[str, Any], name: str) -> int | None:
+    held = last.get(name)
+    return (
+        int(held) if isinstance(held, int) or (isinstance(held, str) and held.isdecimal() and len(held) < 19) else None
+    )

@@ -54,6 +54,32 @@ class Frame(msgspec.Struct, gc=False):
     response: msgspec.Raw = _NOTHING
 
 
+class Slot:
+    """An item while it is streamed.
+
+    `said` are the parts that deltas have said, by their kind and index; `tool` is a call's name and `call_id` the id
+    of its events, `field` the argument whose text is open; `about` is the call that the item is about.
+    """
+
+    def __init__(self, number: int, item: Item) -> None:
+        self.number = number
+        self.id = item_id(item)
+        self.kind = str(item["type"])
+        self.said: set[tuple[str, int]] = set()
+        self.done = False
+        self.wire_id = str(item.get("call_id") or self.id)
+        self.about: Slot | None = None
+        self.tool = ""
+        self.call_id = ""
+        self.server = False
+        self.field = ""
+
+
+def item_id(item: Item) -> str:
+    """The id that frames name the item by."""
+    return str(item.get("id") or item.get("call_id") or "")
+
+
 def is_call(item: Item) -> bool:
     """Whether the item asks for something to be done, rather than saying something or being a result."""
     kind = str(item.get("type"))
@@ -101,8 +127,7 @@ def call_arguments(item: Item) -> str:
 
 def call_sources(item: Item) -> Iterable[Item]:
     """The results of a search, where the request asked for them with `include`."""
-    found = as_item(item.get("action")).get("sources") or item.get("results")
-    return (as_item(source) for source in cast(list[Any], found if isinstance(found, list) else []))
+    return as_items(as_item(item.get("action")).get("sources") or item.get("results"))
 
 
 def call_files(item: Item) -> Iterable[Item]:
@@ -110,7 +135,7 @@ def call_files(item: Item) -> Iterable[Item]:
     if item.get("type") == "image_generation_call" and item.get("result"):
         named = {name: item[name] for name in ("id", "revised_prompt", "size") if item.get(name)}
         yield {**image_of(str(item["result"]), item), **named}
-    for output in map(as_item, cast(list[Any], item.get("outputs") or [])):
+    for output in as_items(item.get("outputs")):
         if output.get("type") == "image" and output.get("url"):
             yield {"mime_type": "image/*", "url": output["url"]}
 
@@ -124,11 +149,10 @@ def image_of(text: str, described: Mapping[str, Any]) -> Item:
     return {"mime_type": f"image/{described.get('output_format') or 'png'}", "data": data}
 
 
-def source_key(source: Item) -> tuple[Any, ...]:
+def source_key(source: Item) -> str:
     """What makes a citation the same one when it is said again."""
-    place = tuple(source.get(name) for name in ("start_index", "end_index", "index"))
-    named = next((source[name] for name in ("url", "file_id") if source.get(name)), None)
-    return (named if named is not None else repr(source), *place)
+    named = source.get("url") or source.get("file_id")
+    return repr([named, *map(source.get, ("start_index", "end_index", "index"))] if named else source)
 
 
 def to_item(raw: msgspec.Raw) -> Item:
@@ -139,3 +163,8 @@ def to_item(raw: msgspec.Raw) -> Item:
 def as_item(held: Any) -> Item:
     """What should be an object; empty where it is none."""
     return cast(Item, held) if isinstance(held, dict) else {}
+
+
+def as_items(held: Any) -> list[Item]:
+    """What should be a list of objects."""
+    return [as_item(each) for each in cast(list[Any], held)] if isinstance(held, list) else []

@@ -104,7 +104,9 @@ def _answer(message: Message, provider: str, *, stored: bool) -> Iterable[Item]:
 
     def said() -> Iterable[Item]:
         if texts:
-            yield {"role": "assistant", "content": "".join(texts), **phase}
+            # The long form, which smaller servers than OpenAI's ask for.
+            content: list[Item] = [{"type": "output_text", "text": "".join(texts), "annotations": []}]
+            yield {"type": "message", "role": "assistant", "content": content, **phase}
             texts.clear()
 
     for part in message.parts:

@@ -14,14 +14,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
 from rxllm.adapters._openai_responses_frames import (
     Frame,
     Item,
+    Slot,
     as_item,
+    as_items,
     call_arguments,
     call_files,
     call_name,
@@ -29,33 +31,13 @@ from rxllm.adapters._openai_responses_frames import (
     image_of,
     is_call,
     is_server,
+    item_id,
     source_key,
     to_item,
 )
 from rxllm.events import ToolProgress
 from rxllm.values import ProviderPart
 from rxllm.wire.blocks import Blocks
-
-
-class _Slot:
-    """An item while it is streamed.
-
-    `said` are the parts that deltas have said, by their kind and index; `tool` is a call's name and `call_id` the id
-    of its events, `field` the argument whose text is open; `about` is the call that the item is about.
-    """
-
-    def __init__(self, number: int, item: Item) -> None:
-        self.number = number
-        self.id = str(item.get("id") or "")
-        self.kind = str(item["type"])
-        self.said: set[tuple[str, int]] = set()
-        self.done = False
-        self.wire_id = str(item.get("call_id") or self.id)
-        self.about: _Slot | None = None
-        self.tool = ""
-        self.call_id = ""
-        self.server = False
-        self.field = ""
 
 
 class Output:
@@ -65,13 +47,13 @@ class Output:
         self.provider = provider
         self._blocks = blocks
         self._offered = offered
-        self._slots: list[_Slot] = []
-        self._by_id: dict[str, _Slot] = {}
-        self._by_index: dict[int, _Slot] = {}
+        self._slots: list[Slot] = []
+        self._by_id: dict[str, Slot] = {}
+        self._by_index: dict[int, Slot] = {}
         self._open: tuple[str, int, int] | None = None  # the block of the last delta: its kind, slot and part
         self._block = ""  # its id
         self._begun: Counter[str] = Counter()  # the blocks, by the first part of their ids
-        self._sources: set[Any] = set()
+        self._sources: set[str] = set()
 
     def finish(self, items: Iterable[Item]) -> None:
         """The output as the end of the stream gives it: items that are not known yet are read now."""
@@ -80,7 +62,7 @@ class Output:
             kind = str(item.get("type"))
             known[kind] -= 1
             if known[kind] < 0 and "type" in item:
-                slot = self._by_id.get(str(item.get("id"))) or self._by_index.get(index)
+                slot = self._by_id.get(item_id(item)) or self._by_index.get(index)
                 fits = slot is not None and slot.kind == kind and not slot.done
                 self._end_item(slot if slot is not None and fits else self._begin(index, item), item)
 
@@ -98,7 +80,7 @@ class Output:
         self._blocks.event(ToolProgress(call.call_id, call.tool, data))
         return True
 
-    def _slot(self, frame: Frame) -> _Slot | None:
+    def _slot(self, frame: Frame) -> Slot | None:
         slot = self._by_id.get(frame.item_id) if frame.item_id else None
         if slot is not None:
             return slot
@@ -106,11 +88,11 @@ class Output:
             return self._by_index.get(frame.output_index)
         return self._slots[-1] if self._slots else None
 
-    def _said_by(self, kind: str, frame: Frame) -> _Slot:
+    def _item(self, kind: str, frame: Frame) -> Slot:
         # A stream that is resumed may begin in the middle of an item.
         return self._slot(frame) or self._begin(frame.output_index, {"type": kind, "id": frame.item_id})
 
-    def _to(self, kind: str, slot: _Slot, part: int) -> str:
+    def _to(self, kind: str, slot: Slot, part: int) -> str:
         """The id of the block that goes on, or begins, here."""
         key = (kind, slot.number, part)
         if key == self._open:
@@ -123,27 +105,24 @@ class Output:
         return self._block
 
     def on_text(self, frame: Frame, data: bytes) -> None:
-        delta = frame.delta
-        if isinstance(delta, str) and delta:
-            self._blocks.text(delta, self._to("text", self._said_by("message", frame), frame.content_index))
+        if isinstance(frame.delta, str) and frame.delta:
+            self._blocks.text(frame.delta, self._to("text", self._item("message", frame), frame.content_index))
 
     def on_refusal(self, frame: Frame, data: bytes) -> None:
-        delta = frame.delta
-        if isinstance(delta, str) and delta:
-            self._blocks.refusal(delta, self._to("text", self._said_by("message", frame), frame.content_index))
+        if isinstance(frame.delta, str) and frame.delta:
+            self._blocks.refusal(frame.delta, self._to("text", self._item("message", frame), frame.content_index))
 
     def on_summary(self, frame: Frame, data: bytes) -> None:
-        delta = frame.delta
-        if isinstance(delta, str) and delta:
-            self._blocks.thinking(delta, self._to("summary", self._said_by("reasoning", frame), frame.summary_index))
+        if isinstance(frame.delta, str) and frame.delta:
+            self._blocks.thinking(frame.delta, self._to("summary", self._item("reasoning", frame), frame.summary_index))
 
     def on_thought(self, frame: Frame, data: bytes) -> None:
-        delta = frame.delta
-        if isinstance(delta, str) and delta:
-            self._blocks.thinking(delta, self._to("content", self._said_by("reasoning", frame), frame.content_index))
+        if isinstance(frame.delta, str) and frame.delta:
+            self._blocks.thinking(frame.delta, self._to("content", self._item("reasoning", frame), frame.content_index))
 
     def on_text_done(self, frame: Frame, data: bytes) -> None:
-        if self._open is not None and self._open[0] == "text":
+        slot = self._slot(frame)
+        if slot is not None and self._open == ("text", slot.number, frame.content_index):
             self._close_block()
 
     def _close_block(self) -> None:
@@ -151,15 +130,14 @@ class Output:
         self._blocks.close_block()
 
     def on_annotation(self, frame: Frame, data: bytes) -> None:
-        self._add_sources([msgspec.json.decode(data).get("annotation")])
+        self._add_sources([as_item(msgspec.json.decode(data).get("annotation"))])
 
-    def _add_sources(self, sources: Iterable[Any]) -> None:
+    def _add_sources(self, sources: Iterable[Item]) -> None:
         for source in sources:
-            named = as_item(source)
-            key = source_key(named)
-            if named and key not in self._sources:
+            key = source_key(source)
+            if source and key not in self._sources:
                 self._sources.add(key)
-                self._blocks.source(named)
+                self._blocks.source(source)
 
     def on_arguments(self, frame: Frame, data: bytes) -> None:
         self._say_arguments(self._slot(frame), frame.delta)
@@ -170,12 +148,12 @@ class Output:
     def on_code(self, frame: Frame, data: bytes) -> None:
         self._say_free_text("code", self._slot(frame), frame.delta)
 
-    def _say_arguments(self, call: _Slot | None, delta: Any) -> None:
+    def _say_arguments(self, call: Slot | None, delta: Any) -> None:
         if call is not None and isinstance(delta, str) and delta:
             call.said.add(("arguments", 0))
             self._blocks.call(call.number, None, None, delta)
 
-    def _say_free_text(self, field: str, call: _Slot | None, delta: Any) -> None:
+    def _say_free_text(self, field: str, call: Slot | None, delta: Any) -> None:
         # Text that is no JSON is streamed as the JSON of an object with this one field.
         if call is not None and isinstance(delta, str) and delta:
             piece = msgspec.json.encode(delta).decode()[1:-1]
@@ -187,8 +165,8 @@ class Output:
         if "type" in item:
             self._begin(frame.output_index, item)
 
-    def _begin(self, index: int | None, item: Item) -> _Slot:
-        slot = _Slot(len(self._slots), item)
+    def _begin(self, index: int | None, item: Item) -> Slot:
+        slot = Slot(len(self._slots), item)
         self._slots.append(slot)
         self._by_index[slot.number if index is None else index] = slot
         if slot.id:
@@ -203,7 +181,7 @@ class Output:
             self._blocks.part("phase", ProviderPart(self.provider, {"type": "message", "phase": item["phase"]}))
         return slot
 
-    def _begin_call(self, slot: _Slot, item: Item) -> None:
+    def _begin_call(self, slot: Slot, item: Item) -> None:
         self._open = None
         slot.about, slot.tool, slot.server = slot, call_name(item), is_server(item, self._offered)
         self._blocks.call(slot.number, slot.wire_id, slot.tool, None, {"server": True} if slot.server else {})
@@ -212,11 +190,11 @@ class Output:
     def on_item_done(self, frame: Frame, data: bytes) -> None:
         item = to_item(frame.item)
         if "type" in item:
-            slot = self._by_id.get(str(item.get("id"))) or self._slot(frame)
+            slot = self._by_id.get(item_id(item)) or self._slot(frame)
             fits = slot is not None and slot.kind == item["type"]
             self._end_item(slot if slot is not None and fits else self._begin(frame.output_index, item), item)
 
-    def _end_item(self, slot: _Slot, item: Item) -> None:
+    def _end_item(self, slot: Slot, item: Item) -> None:
         if slot.done:
             return
         slot.done = True
@@ -230,8 +208,8 @@ class Output:
             self._close_block()
             self._blocks.part(slot.kind, ProviderPart(self.provider, item))
 
-    def _end_message(self, slot: _Slot, item: Item) -> None:
-        for place, part in enumerate(map(as_item, cast(list[Any], item.get("content") or []))):
+    def _end_message(self, slot: Slot, item: Item) -> None:
+        for place, part in enumerate(as_items(item.get("content"))):
             is_new = ("text", place) not in slot.said
             match part:
                 case {"type": "output_text", "text": str(text)}:
@@ -240,21 +218,21 @@ class Output:
                     self._blocks.refusal(text if is_new else "", self._to("text", slot, place) if is_new else None)
                 case _:
                     self._blocks.raw("content", part)
-            self._add_sources(part.get("annotations") or ())
+            self._add_sources(as_items(part.get("annotations")))
         self._close_block()
 
-    def _end_thinking(self, slot: _Slot, item: Item) -> None:
+    def _end_thinking(self, slot: Slot, item: Item) -> None:
         for kind in ("summary", "content"):
-            for place, part in enumerate(map(as_item, cast(list[Any], item.get(kind) or []))):
+            for place, part in enumerate(as_items(item.get(kind))):
                 if (kind, place) not in slot.said:
                     self._blocks.thinking(str(part.get("text") or ""), self._to(kind, slot, place))
         if item.get("encrypted_content") or item.get("summary") or item.get("content"):
             goes_on = self._open is not None and self._open[0] != "text" and self._open[1] == slot.number
-            id = self._block if goes_on else self._to("summary", slot, len(item.get("summary") or ()))
+            id = self._block if goes_on else self._to("summary", slot, len(as_items(item.get("summary"))))
             self._blocks.sign(None, {"provider": self.provider, "item": item}, id)
         self._close_block()
 
-    def _end_call(self, call: _Slot, item: Item) -> None:
+    def _end_call(self, call: Slot, item: Item) -> None:
         metadata: Item = {}
         if call.kind == "function_call":
             told = {name: item[name] for name in ("namespace", "caller") if item.get(name)}

@@ -14,7 +14,7 @@ import msgspec
 
 from rxllm.adapters._http_errors import provider_error
 from rxllm.adapters._openai_chat_chunks import to_usage
-from rxllm.adapters._openai_responses_frames import FINISH_REASONS, USAGE, Frame, Item, as_item, to_item
+from rxllm.adapters._openai_responses_frames import FINISH_REASONS, USAGE, Frame, Item, as_item, as_items, to_item
 from rxllm.adapters._openai_responses_output import Output
 from rxllm.events import Event
 from rxllm.values import Message, StreamError
@@ -113,7 +113,7 @@ class ResponsesDecoder:
             head = to_item(frame.response) if frame.type else as_item(msgspec.json.decode(data))
             self._blocks.start(id=head.get("id"), model=head.get("model"))
         if self.raw:
-            self._blocks.raw(frame.type or "chunk", msgspec.json.decode(data))
+            self._blocks.raw(_raw_kind(frame), msgspec.json.decode(data))
         handler = _HANDLERS.get(frame.type)
         if handler is not None:
             handler(self._output, frame, data)
@@ -153,13 +153,14 @@ class ResponsesDecoder:
         elif said.get("object") == "response":  # an answer that was not streamed
             self._end(said)
         elif not self._output.progress(frame, said) and not self.raw:
-            self._blocks.raw(frame.type or "chunk", said)
+            self._blocks.raw(_raw_kind(frame), said)
 
     def _end(self, response: Item) -> None:
         self._blocks.start(id=response.get("id"), model=response.get("model"))
-        self._output.finish(cast(list[Item], response.get("output") or []))
-        if response.get("usage"):
-            usage = to_usage(response["usage"], USAGE)
+        self._output.finish(as_items(response.get("output")))
+        counted = as_item(response.get("usage"))
+        if counted:
+            usage = to_usage(counted, USAGE)
             self._blocks.usage(replace(usage, tool_usage=as_item(response.get("tool_usage"))))
         status = str(response.get("status") or "completed")
         if status in ("failed", "cancelled") or response.get("error"):
@@ -183,3 +184,8 @@ def _mend(parsed: Any) -> bytes:
                 index = str(held.pop(name))
                 held |= {name: int(index)} if index.isdecimal() else {}
     return msgspec.json.encode(parsed)
+
+
+def _raw_kind(frame: Frame) -> str:
+    # "usage" is the one kind that is folded, and a frame of that name is not what is meant.
+    return frame.type if frame.type not in ("", "usage") else "chunk"

@@ -17,6 +17,7 @@ from rxllm.operators._text import text
 from rxllm.operators._thinking import thinking
 from rxllm.operators._to_chat_result import to_chat_result
 from rxllm.operators._to_response import to_response
+from rxllm.operators._to_session import to_session
 from rxllm.operators._to_step_result import to_step_result
 from rxllm.operators._to_text import to_text
 from rxllm.operators._tool_calls import tool_calls
@@ -37,6 +38,7 @@ __all__ = [
     "thinking",
     "to_chat_result",
     "to_response",
+    "to_session",
     "to_step_result",
     "to_text",
     "tool_calls",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar, overload
 
@@ -12,7 +12,7 @@ from rxllm.collector import StreamCollector
 from rxllm.events import Event
 from rxllm.operators._fold import fold
 from rxllm.runtime import Stream
-from rxllm.values import LLMError, Response, ValidationError
+from rxllm.values import LLMError, Response, ResponseFormat, ValidationError, reader
 
 T = TypeVar("T")
 
@@ -20,9 +20,13 @@ T = TypeVar("T")
 @overload
 def to_response(parse: None = None) -> Callable[[Observable[Event]], Stream[Response[Any]]]: ...
 @overload
-def to_response(parse: Callable[[str], T]) -> Callable[[Observable[Event]], Stream[Response[T]]]: ...
-def to_response(parse: Callable[[str], Any] | None = None) -> Callable[[Observable[Event]], Stream[Response[Any]]]:
-    """Fold the stream to its `Response`; ``parse(output_text)`` gives its `parsed`.
+def to_response(parse: Callable[[str], T] | type[T]) -> Callable[[Observable[Event]], Stream[Response[T]]]: ...
+@overload
+def to_response(parse: str | Mapping[str, Any]) -> Callable[[Observable[Event]], Stream[Response[Any]]]: ...
+def to_response(
+    parse: Callable[[str], Any] | ResponseFormat | None = None,
+) -> Callable[[Observable[Event]], Stream[Response[Any]]]:
+    """Fold the stream to its `Response`; `parse` gives its `parsed`.
 
     ::
 
@@ -33,21 +37,29 @@ def to_response(parse: Callable[[str], Any] | None = None) -> Callable[[Observab
     >>> stream_generate(Fake("42"), "Six times seven?").pipe(to_response(int)).run().parsed
     42
 
-    A response that failed, or that has tool calls, is not parsed. An exception of `parse` is raised as
-    ``ValidationError("invalid_output")``, whose metadata keeps the text.
+    `parse` is a function of the text, or a ``response_format``: the text is then JSON, with or without a Markdown
+    fence, and `parsed` a validated value. A response that failed, or that has tool calls, is not parsed. A text that
+    does not fit ends the stream with ``ValidationError("invalid_output")``, whose metadata keeps the text, the finish
+    reason and the usage, so that ``retry`` and ``catch`` see it.
     """
-    if parse is None:
+    read = reader(parse)
+    if read is None:
         return fold(StreamCollector.to_response)
-    return fold(lambda state: _parsed(state.to_response(), parse))
+    return fold(lambda state: _parsed(state.to_response(), read))
 
 
 def _parsed(response: Response[Any], parse: Callable[[str], T]) -> Response[T]:
     if response.finish_reason == "error" or response.tool_calls:
         return response
+    kept = {"text": response.output_text, "finish_reason": response.finish_reason, "usage": response.usage}
     try:
         return replace(response, parsed=parse(response.output_text))
+    except ValidationError as error:
+        if error.reason != "invalid_output":
+            raise
+        raise ValidationError(error.reason, error.message, errors=error.errors, metadata=kept) from error.__cause__
     except LLMError:
         raise
     except Exception as error:
         message = f"the answer does not parse: {type(error).__name__}: {error}"
-        raise ValidationError("invalid_output", message, metadata={"text": response.output_text}) from error
+        raise ValidationError("invalid_output", message, metadata=kept) from error

@@ -2,21 +2,29 @@
 
 from rxllm.pipelines._chat import chat, stream
 from rxllm.pipelines._generate import generate, generate_many, stream_generate
+from rxllm.pipelines._images import ImageOptions, edit_image, generate_image, image_variations
 from rxllm.pipelines._options import ChatOptions, GenerateOptions, StepOptions
 from rxllm.pipelines._request import Input, request
+from rxllm.pipelines._resume import resume, stream_resume
 from rxllm.pipelines._step import step, stream_step
 
 __all__ = [
     "ChatOptions",
     "GenerateOptions",
+    "ImageOptions",
     "Input",
     "StepOptions",
     "chat",
+    "edit_image",
     "generate",
+    "generate_image",
     "generate_many",
+    "image_variations",
     "request",
+    "resume",
     "step",
     "stream",
     "stream_generate",
+    "stream_resume",
     "stream_step",
 ]

@@ -15,9 +15,10 @@ from rxllm.adapters import as_adapter
 from rxllm.engine import Engine, as_engine
 from rxllm.events import Event
 from rxllm.operators._tools.settings import ToolSettings
+from rxllm.pipelines._observe import CallSpan, Observers, Span, retry_told, watched
 from rxllm.pipelines._options import checked
-from rxllm.pipelines._request import merged, refuse_unanswered
-from rxllm.runtime import Retry, Stream, policy, retrying
+from rxllm.pipelines._request import chosen, merged, refuse_unanswered
+from rxllm.runtime import Stream, policy, retrying
 from rxllm.values import Call, Request, Thread
 
 T = TypeVar("T")
@@ -30,11 +31,12 @@ class Setup:
     engine: Engine
     opts: Mapping[str, Any]
     asked: Mapping[str, Any]
+    observers: Observers
 
     @classmethod
     def of(cls, engine: Any, options: type[Any], given: Mapping[str, Any]) -> Setup:
         made = as_engine(engine)
-        return cls(made, checked(options, made, given), given)
+        return cls(made, checked(options, made, given), given, Observers(made.observers))
 
     def model_events(self, request: Request, request_id: str | None = None) -> Stream[Event]:
         """The adapter's events: retried, through the engine's operators, seen by ``on_event``."""
@@ -43,13 +45,19 @@ class Setup:
             asked = merged(self.engine, request, self.opts, self.asked)
             validate.request(asked)
             refuse_unanswered(Thread(asked.messages))
-            adapter = as_adapter(self.engine.adapter)
-            call = self._call(request_id or self.request_id())
-            events = retrying(lambda: adapter.stream(asked, call), policy(self._retry))
+            events = self._asking(asked, request_id or self.request_id())
             events = events.pipe(*self.engine.operators) if self.engine.operators else events
             return events.pipe(ops.tap(self.opts["on_event"])) if "on_event" in self.opts else events
 
         return deferred(make)
+
+    def observed(self, events: Stream[Event], span: Callable[..., Span], *about: Any) -> Stream[Event]:
+        """`events`, of which ``span(observers, clock, *about)`` tells the engine's observers, if it has any."""
+        return watched(events, lambda now: span(self.observers, now, *about)) if self.observers else events
+
+    def response_format(self, request: Request) -> Any:
+        """What the answer to `request` is to be, as the caller said it."""
+        return chosen("response_format", request.response_format, self.opts, self.asked)
 
     def presented(self, events: Stream[Event]) -> Stream[Event]:
         """What the subscriber asked to see of `events`."""
@@ -81,9 +89,14 @@ class Setup:
         """The option, else a new one: 22 characters that are safe in a URL."""
         return self.opts.get("request_id") or secrets.token_urlsafe(16)
 
-    @property
-    def _retry(self) -> Retry:
-        return self.opts.get("retry", self.engine.retry)
+    def _asking(self, request: Request, request_id: str) -> Stream[Event]:
+        adapter = as_adapter(self.engine.adapter)
+        call = self._call(request_id)
+        rules = policy(self.engine.retry)
+        rules = policy(self.opts["retry"], rules) if "retry" in self.opts else rules
+        about = (request_id, name_of(self.engine.adapter), request.model)
+        told = retry_told(self.observers, *about) if self.observers else None
+        return self.observed(retrying(lambda: adapter.stream(request, call), rules, told), CallSpan, *about)
 
     def _call(self, request_id: str) -> Call:
         return Call(
@@ -92,7 +105,7 @@ class Setup:
             timeout=self.opts.get("timeout"),
             raw=self.opts.get("include_raw_chunks", False),
             metadata=self.opts.get("metadata", {}),
-            observers=self.engine.observers,
+            observers=(self.observers.tell,) if self.observers else (),
         )
 
 
@@ -103,3 +116,8 @@ def deferred(make: Callable[[], Observable[T]]) -> Stream[T]:
         return make().subscribe(observer, scheduler=scheduler)
 
     return Stream(subscribe)
+
+
+def name_of(adapter: Any) -> str:
+    """The adapter's provider, else its own name."""
+    return getattr(adapter, "provider", None) or getattr(adapter, "__name__", None) or type(adapter).__name__

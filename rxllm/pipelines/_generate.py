@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Unpack
+from typing import Any, TypeVar, Unpack, overload
 
 from reactivex import Observable, abc
 
@@ -12,10 +12,12 @@ from rxllm.engine import Engine
 from rxllm.events import Event
 from rxllm.operators._bounded import Bounded
 from rxllm.pipelines._call import Setup
-from rxllm.pipelines._options import GenerateOptions, is_count
+from rxllm.pipelines._options import GenerateOptions, PlainOptions, is_count
 from rxllm.pipelines._request import Input, as_request
 from rxllm.runtime import Stream
 from rxllm.values import LLMError, Message, Request, Response, StreamError, Thread, ValidationError
+
+T = TypeVar("T")
 
 
 def stream_generate(
@@ -35,18 +37,48 @@ def stream_generate(
     return setup.presented(setup.model_events(as_request(request)))
 
 
+@overload
+def generate(
+    engine: Engine | str | Any, request: Input | Request, *, response_format: type[T], **opts: Unpack[PlainOptions]
+) -> Stream[Response[T]]: ...
+@overload
 def generate(
     engine: Engine | str | Any, request: Input | Request, **opts: Unpack[GenerateOptions]
-) -> Stream[Response[Any]]:
+) -> Stream[Response[Any]]: ...
+def generate(engine: Engine | str | Any, request: Input | Request, **opts: Any) -> Stream[Response[Any]]:
     """One response: the fold of `stream_generate`.
 
     >>> from rxllm import Fake
     >>> generate(Fake("Hello"), "Hi").run()
     Response('Hello', stop, 0 tokens)
+
+    With a `response_format` the model is asked for JSON, and `parsed` is the validated value:
+
+    >>> from dataclasses import dataclass
+    >>> @dataclass
+    ... class City:
+    ...     name: str
+    >>> generate(Fake('{"name": "Lima"}'), "The capital of Peru?", response_format=City).run().parsed
+    City(name='Lima')
+
+    An answer that does not fit goes to ``on_error``, as ``ValidationError("invalid_output")``; see
+    ``operators.to_response``.
     """
-    return Setup.of(engine, GenerateOptions, opts).model_events(as_request(request)).pipe(ops.to_response())
+    setup, asked = Setup.of(engine, GenerateOptions, opts), as_request(request)
+    return setup.model_events(asked).pipe(ops.to_response(setup.response_format(asked)))
 
 
+@overload
+def generate_many(
+    engine: Engine | str | Any,
+    requests: Iterable[Input | Request],
+    *,
+    concurrency: int = 8,
+    ordered: bool = True,
+    response_format: type[T],
+    **opts: Unpack[PlainOptions],
+) -> Stream[Response[T]]: ...
+@overload
 def generate_many(
     engine: Engine | str | Any,
     requests: Iterable[Input | Request],
@@ -54,6 +86,14 @@ def generate_many(
     concurrency: int = 8,
     ordered: bool = True,
     **opts: Unpack[GenerateOptions],
+) -> Stream[Response[Any]]: ...
+def generate_many(
+    engine: Engine | str | Any,
+    requests: Iterable[Input | Request],
+    *,
+    concurrency: int = 8,
+    ordered: bool = True,
+    **opts: Any,
 ) -> Stream[Response[Any]]:
     """The responses to many requests, `concurrency` of them at a time, in the requests' order or as they finish.
 
@@ -74,7 +114,9 @@ def generate_many(
     def subscribe(
         observer: abc.ObserverBase[Response[Any]], scheduler: abc.SchedulerBase | None = None
     ) -> abc.DisposableBase:
-        sources = (setup.model_events(request).pipe(ops.to_response()) for request in asked)
+        sources = (
+            setup.model_events(request).pipe(ops.to_response(setup.response_format(request))) for request in asked
+        )
         return _Many(sources, concurrency, ordered, observer).start(scheduler)
 
     return Stream(subscribe)

@@ -13,14 +13,22 @@ from typing import Any, Literal, TypedDict, cast
 from rxllm.engine import Engine
 from rxllm.events import Event
 from rxllm.operators._tools.settings import Approve, Encoder, Executor, OnToolError
-from rxllm.runtime import Retry, RetryPolicy
-from rxllm.values import EngineError, StepResult, Tool, ValidationError
+from rxllm.runtime import Retry, RetryPolicy, policy
+from rxllm.values import (
+    EngineError,
+    ResponseFormat,
+    StepResult,
+    Tool,
+    ValidationError,
+    as_response_format,
+    is_format_class,
+)
 
 MAX_TURNS = 8
 
 
-class GenerateOptions(TypedDict, total=False):
-    """What a request can be made with, how the call is made, and what of it is shown. `timeout` in seconds."""
+class PlainOptions(TypedDict, total=False):
+    """Those of `GenerateOptions` that do not decide what type an answer has."""
 
     model: str
     tools: Sequence[Tool]
@@ -30,7 +38,7 @@ class GenerateOptions(TypedDict, total=False):
     stop: Sequence[str]
     seed: int
     reasoning_effort: str
-    response_format: str | Mapping[str, Any]
+    structured_finalize: bool
     options: Mapping[str, Any]
     metadata: Mapping[str, Any]
     context: Mapping[str, Any]
@@ -44,6 +52,12 @@ class GenerateOptions(TypedDict, total=False):
     emit_thinking: bool
     include_raw_chunks: bool
     on_event: Callable[[Event], object]
+
+
+class GenerateOptions(PlainOptions, total=False):
+    """What a request can be made with, how the call is made, and what of it is shown. `timeout` in seconds."""
+
+    response_format: ResponseFormat
 
 
 class StepOptions(GenerateOptions, total=False):
@@ -60,11 +74,12 @@ class StepOptions(GenerateOptions, total=False):
 
 class ChatOptions(StepOptions, total=False):
     """And when the chat ends: after `max_turns` steps (8, or ``RXLLM_MAX_TURNS``), or when ``halt_when(step)`` says
-    so.
+    so; and with ``structured_finalize`` what the user then says to ask for the structured answer.
     """
 
     max_turns: int
     halt_when: Callable[[StepResult], bool]
+    structured_finalize_nudge: str
 
 
 def checked(options: type[Any], engine: Engine, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -81,6 +96,8 @@ def checked(options: type[Any], engine: Engine, given: Mapping[str, Any]) -> dic
     wrong = [((name,), why) for name, held in merged.items() if (why := _fault(name, held)) is not None]
     if wrong:
         raise ValidationError("invalid_option", errors=wrong)
+    as_response_format(merged.get("response_format"))
+    policy(merged.get("retry"), policy(engine.retry))
     return merged
 
 
@@ -115,7 +132,7 @@ def _refuse_unknown(options: type[Any], given: Mapping[str, Any]) -> None:
     raise EngineError("unknown_option", message)
 
 
-_CHAT_ONLY = {"max_turns", "halt_when"}
+_CHAT_ONLY = {"max_turns", "halt_when", "structured_finalize_nudge"}
 
 
 def _fault(name: str, held: Any) -> str | None:
@@ -144,7 +161,7 @@ def _is_tools(held: Any) -> bool:
     return isinstance(held, Sequence) and all(isinstance(tool, Tool) for tool in held)  # pyright: ignore
 
 
-_RETRIES = (RetryPolicy, bool, type(None))
+_RETRIES = (RetryPolicy, Mapping, bool, type(None))
 
 _Rule = tuple[str, Callable[[Any], bool] | None]
 _STRING: _Rule = ("a non-empty string", lambda held: isinstance(held, str) and bool(held))
@@ -164,9 +181,15 @@ _RULES: dict[str, _Rule] = {
     "max_tokens": _COUNT,
     "stop": ("a sequence of strings", _is_strings),
     "seed": ("a whole number", _is_int),
-    "response_format": _TEXT_OR_MAPPING,
+    "response_format": (
+        "a dataclass, a TypedDict, a msgspec Struct, a pydantic model, or what json_schema(...) makes",
+        lambda held: isinstance(held, str | Mapping) or is_format_class(held),
+    ),
     **dict.fromkeys(("options", "metadata", "context"), _MAPPING),
-    "retry": ("a RetryPolicy, True, False or None", lambda held: isinstance(held, _RETRIES) or held == "default"),
+    "retry": (
+        "a RetryPolicy, a mapping of its fields, True, False or None",
+        lambda held: isinstance(held, _RETRIES) or held == "default",
+    ),
     "timeout": _SECONDS,
     **dict.fromkeys(("emit_text_deltas", "emit_tool_deltas", "emit_thinking", "include_raw_chunks"), _FLAG),
     **dict.fromkeys(("on_event", "tool_executor", "tool_result_encoder", "approve", "halt_when"), _FUNCTION),
@@ -175,4 +198,6 @@ _RULES: dict[str, _Rule] = {
     "tool_timeout": ("None, or " + _SECONDS[0], lambda held: held is None or (_is_number(held) and held > 0)),
     "max_concurrency": ("None, or " + _COUNT[0], lambda held: held is None or is_count(held)),
     "max_turns": _COUNT,
+    "structured_finalize": _FLAG,
+    "structured_finalize_nudge": ("a string", lambda held: isinstance(held, str)),
 }

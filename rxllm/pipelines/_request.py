@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from rxllm.engine import Engine, merge_tools
-from rxllm.values import EngineError, Message, Request, Thread, Tool, ValidationError, user
+from rxllm.values import EngineError, Message, Request, Thread, Tool, ValidationError, as_response_format, user
 
 Input = str | Message | Sequence[Message] | Thread
 """A question, a message, messages or a thread."""
@@ -49,24 +49,30 @@ def merged(engine: Engine, request: Request, opts: Mapping[str, Any], asked: Map
     """`request` with every option in its place. `asked` are the call's own options, `opts` those over the engine's."""
 
     def choose(name: str, held: Any) -> Any:
-        if name in asked:
-            return asked[name]
-        return held if held not in (None, ()) else opts.get(name)
+        return chosen(name, held, opts, asked)
 
     tools = merge_tools(engine.tools, engine.params.get("tools", ()))
     tools = merge_tools(merge_tools(tools, request.tools), cast(Iterable[Tool], asked.get("tools", ())))
     plain = {name: choose(name, getattr(request, name)) for name in _PLAIN}
+    plain["response_format"] = as_response_format(plain["response_format"])
     model = choose("model", request.model)
     return Request(
         messages=request.messages,
         model=engine.model if model is None else model,
         tools=tools,
         stop=tuple(choose("stop", request.stop) or ()),
-        structured_finalize=request.structured_finalize,
+        structured_finalize=bool(choose("structured_finalize", request.structured_finalize or None)),
         options=_overlaid("options", engine, request.options, asked),
         metadata=_overlaid("metadata", engine, request.metadata, asked),
         **plain,
     )
+
+
+def chosen(name: str, held: Any, opts: Mapping[str, Any], asked: Mapping[str, Any]) -> Any:
+    """The call's own option, else what the request has `held`, else the engine's."""
+    if name in asked:
+        return asked[name]
+    return held if held not in (None, ()) else opts.get(name)
 
 
 def refuse_unanswered(thread: Thread) -> None:

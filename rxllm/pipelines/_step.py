@@ -9,6 +9,7 @@ from rxllm.engine import Engine
 from rxllm.events import Event
 from rxllm.operators._run_tools import run_with
 from rxllm.pipelines._call import Setup, deferred
+from rxllm.pipelines._observe import StepSpan
 from rxllm.pipelines._options import StepOptions
 from rxllm.pipelines._request import Input, as_thread
 from rxllm.runtime import Stream
@@ -42,6 +43,7 @@ def step_events(setup: Setup, thread: Thread, request_id: str | None = None) -> 
 
     def make() -> Stream[Event]:
         id = request_id or setup.request_id()
-        return setup.model_events(Request(thread.messages), id).pipe(run_with(setup.tool_settings(id), thread))
+        events = setup.model_events(Request(thread.messages), id).pipe(run_with(setup.tool_settings(id), thread))
+        return setup.observed(events, StepSpan, id)
 
     return deferred(make)

@@ -3,6 +3,7 @@
 from rxllm.runtime._clients import Clients
 from rxllm.runtime._clock import LoopScheduler, clock
 from rxllm.runtime._conclude import conclude
+from rxllm.runtime._fetch import Answer, Asker, fetched
 from rxllm.runtime._http import Decoder, Exchange, http_stream
 from rxllm.runtime._iterate import AsyncItems, Items, to_async_iter, to_iter
 from rxllm.runtime._pacing import Gate, current_gate
@@ -15,6 +16,8 @@ from rxllm.runtime._threads import daemon_threads, in_thread
 from rxllm.runtime._transport import transport_error
 
 __all__ = [
+    "Answer",
+    "Asker",
     "AsyncItems",
     "Clients",
     "Decoder",
@@ -32,6 +35,7 @@ __all__ = [
     "conclude",
     "current_gate",
     "daemon_threads",
+    "fetched",
     "from_async_iter",
     "http_stream",
     "in_thread",

@@ -62,28 +62,41 @@ def http_stream(exchange: Callable[[], Exchange]) -> Stream[Event]:
 
 async def _run(exchange: Exchange, pump: Pump[Event]) -> None:
     client, request = await exchange.open()
-    url = f"{request.url.scheme}://{request.url.netloc.decode()}{request.url.path}"
+    url = address(request)
     decoder = exchange.decoder()
     streaming = False
-    response: httpx.Response | None = None
     broken: AdapterError | None = None
     try:
-        response = await _send(client, request, pump)
-        if response.status_code >= 300:
-            raise exchange.error(response.status_code, response.headers, await _read_error(response))
-        streaming = True
-        await _deliver(response, decoder, pump)
+        async with answered(client, request, pump) as response:
+            if response.status_code >= 300:
+                raise exchange.error(response.status_code, response.headers, await read_error(response))
+            streaming = True
+            await _deliver(response, decoder, pump)
     except Exception as error:
         broken = None if pump.refused else transport_error(error, exchange.provider, url)
         if broken is None:
             raise
         if not streaming:
             raise broken from error
-    finally:
-        if response is not None:
-            with pump.held():
-                await response.aclose()
     pump.emit(decoder.close() if broken is None else _explained(decoder.close(), broken))
+
+
+def address(request: httpx.Request) -> str:
+    """The URL without its query, which may hold a secret."""
+    return f"{request.url.scheme}://{request.url.netloc.decode()}{request.url.path}"
+
+
+@contextlib.asynccontextmanager
+async def answered(
+    client: httpx.AsyncClient, request: httpx.Request, pump: Pump[Any]
+) -> AsyncGenerator[httpx.Response, None]:
+    """The answer to `request`, its body unread; closed in the end. A dispose waits while it connects and closes."""
+    response = await _send(client, request, pump)
+    try:
+        yield response
+    finally:
+        with pump.held():
+            await response.aclose()
 
 
 async def _send(client: httpx.AsyncClient, request: httpx.Request, pump: Pump[Any]) -> httpx.Response:
@@ -129,7 +142,8 @@ async def _drain(reads: AsyncGenerator[bytes, None]) -> None:
                 pass
 
 
-async def _read_error(response: httpx.Response) -> bytes:
+async def read_error(response: httpx.Response) -> bytes:
+    """The body that explains a refusal, as far as it comes soon."""
     body = b""
     with contextlib.suppress(Exception):  # the status says more than why its body broke off
         async with asyncio.timeout(ERROR_BODY_SECONDS):

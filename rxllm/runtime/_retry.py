@@ -8,9 +8,10 @@ failure is passed on as it came.
 from __future__ import annotations
 
 import logging
+import math
 import random
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 from reactivex import Observable, abc
@@ -19,16 +20,19 @@ from reactivex.disposable import CompositeDisposable, SerialDisposable, SingleAs
 from rxllm.events import ErrorEvent, Event, MessageStarted, RawChunk, UsageUpdated
 from rxllm.runtime._clock import clock
 from rxllm.runtime._stream import Stream
-from rxllm.values import AdapterError, LLMError, StreamError
+from rxllm.values import AdapterError, LLMError, StreamError, ValidationError
 
 log = logging.getLogger("rxllm")
 
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """How often, and how many seconds between: the delay doubles from `base_delay` to `max_delay`, plus `jitter`.
+    """How often, and how many seconds between: the delay doubles from `base_delay` to `max_delay`, plus up to `jitter`.
 
     A provider's Retry-After is kept to, unless it asks for more than `max_retry_after`: then the failure is passed on.
+    `retry_on` holds reasons of `AdapterError` and `StreamError`. 0 attempts are one: the first is no retry.
+
+    Raises ``ValidationError("invalid_option")`` for values that make no sense.
     """
 
     max_attempts: int = 3
@@ -39,42 +43,92 @@ class RetryPolicy:
         {"rate_limited", "provider_unavailable", "timeout", "network_error", "truncated"}
     )
     max_retry_after: float = 60.0
+    respect_retry_after: bool = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "retry_on", _reasons(self.retry_on))
+        checks = {name: _is_seconds(getattr(self, name)) for name in _SECONDS}
+        checks["max_attempts"] = type(self.max_attempts) is int and self.max_attempts >= 0
+        checks["respect_retry_after"] = type(self.respect_retry_after) is bool
+        checks["retry_on"] = self.retry_on <= _REASONS
+        wrong = [(("retry", name), f"cannot be {getattr(self, name)!r}") for name, fine in checks.items() if not fine]
+        if wrong:
+            raise ValidationError("invalid_option", errors=wrong)
 
     def delay(self, error: LLMError, attempt: int) -> float:
         """Seconds to wait after the failed `attempt`, the first being 1."""
-        asked = (error.retry_after or 0.0) if isinstance(error, AdapterError) else 0.0
-        backoff = min(self.max_delay, self.base_delay * 2 ** (attempt - 1))
-        return max(asked, backoff) + random.uniform(0.0, self.jitter)
+        backoff = min(self.max_delay, self.base_delay * 2.0 ** min(attempt - 1, 64))
+        return max(self._asked(error), backoff) + random.uniform(0.0, self.jitter)
 
     def allows(self, error: BaseException, attempt: int) -> bool:
         """Whether another attempt follows the failed `attempt`."""
         if not isinstance(error, AdapterError | StreamError) or attempt >= self.max_attempts:
             return False
-        asked = (error.retry_after or 0.0) if isinstance(error, AdapterError) else 0.0
-        return error.reason in self.retry_on and asked <= self.max_retry_after
+        return error.reason in self.retry_on and self._asked(error) <= self.max_retry_after
+
+    def _asked(self, error: LLMError) -> float:
+        return (error.retry_after or 0.0) if self.respect_retry_after and isinstance(error, AdapterError) else 0.0
 
 
-Retry = RetryPolicy | Literal["default"] | bool | None
+_SECONDS = ("base_delay", "max_delay", "jitter", "max_retry_after")
+_REASONS = AdapterError.REASONS | StreamError.REASONS
+
+Retry = RetryPolicy | Mapping[str, Any] | Literal["default"] | bool | None
+OnRetry = Callable[[int, float, LLMError], None]
 
 
-def policy(retry: Retry) -> RetryPolicy:
-    """The policy meant by an engine's or a call's ``retry``: False is none at all."""
+def policy(retry: Retry, base: RetryPolicy | None = None) -> RetryPolicy:
+    """The policy meant by an engine's or a call's ``retry``: False is none at all, a mapping is laid over `base`.
+
+    >>> policy({"max_attempts": 5}).max_attempts
+    5
+
+    Raises ``ValidationError("invalid_option")`` for a mapping with other names than `RetryPolicy` has fields.
+    """
     match retry:
         case RetryPolicy():
             return retry
+        case Mapping():
+            return _laid_over(base or RetryPolicy(), retry)
         case False:
             return RetryPolicy(max_attempts=1)
         case _:
             return RetryPolicy()
 
 
-def retrying(make: Callable[[], Observable[Event]], rules: RetryPolicy) -> Stream[Event]:
-    """The events of ``make()``, made again while they fail before their first content."""
+def _laid_over(base: RetryPolicy, given: Mapping[str, Any]) -> RetryPolicy:
+    known = {spec.name for spec in fields(RetryPolicy)}
+    unknown = [
+        (("retry", str(name)), f"is unknown; there are {', '.join(sorted(known))}") for name in given.keys() - known
+    ]
+    if unknown:
+        raise ValidationError("invalid_option", errors=sorted(unknown))
+    return replace(base, **given)
+
+
+def _reasons(held: Any) -> frozenset[Any]:
+    try:
+        return frozenset((held,) if isinstance(held, str) else held)
+    except TypeError:
+        return frozenset((held,))  # which is no reason
+
+
+def _is_seconds(held: Any) -> bool:
+    return isinstance(held, int | float) and not isinstance(held, bool) and 0 <= held < math.inf
+
+
+def retrying(
+    make: Callable[[], Observable[Event]], rules: RetryPolicy, on_retry: OnRetry | None = None
+) -> Stream[Event]:
+    """The events of ``make()``, made again while they fail before their first content.
+
+    ``on_retry(attempt, delay, error)`` is called before each wait.
+    """
     if rules.max_attempts <= 1:
         return Stream.of(make())
 
     def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
-        return _Attempts(make, rules, observer, scheduler).start()
+        return _Attempts(make, rules, on_retry, observer, scheduler).start()
 
     return Stream(subscribe)
 
@@ -84,11 +138,13 @@ class _Attempts:
         self,
         make: Callable[[], Observable[Event]],
         rules: RetryPolicy,
+        on_retry: OnRetry | None,
         observer: abc.ObserverBase[Event],
         scheduler: abc.SchedulerBase | None,
     ) -> None:
         self._make = make
         self._rules = rules
+        self._on_retry = on_retry
         self._observer = observer
         self._scheduler = scheduler
         self._source = SerialDisposable()
@@ -141,6 +197,8 @@ class _Attempts:
         assert isinstance(error, LLMError)
         seconds = self._rules.delay(error, self._attempt)
         log.warning("attempt %d failed (%s); the next one in %.1f s", self._attempt, error, seconds)
+        if self._on_retry is not None:
+            self._on_retry(self._attempt, seconds, error)
         timer = self._timer.disposable = SingleAssignmentDisposable()  # before it can fire
         timer.disposable = clock(self._scheduler).schedule_relative(seconds, self._wake)
         return True

@@ -1,6 +1,14 @@
-"""API keys: where they are looked for, in this order.
+"""API keys: where they are looked for, and in which order. The first that is not empty is taken.
 
-1. the call's ``api_key``; 2. the adapter's; 3. the store, ``rxllm.keys.put("openai", "...")``; 4. the environment.
+================  ====================================================================
+source            how a key gets there
+================  ====================================================================
+``"call"``        ``generate(..., api_key="...")``
+``"adapter"``     ``OpenAIChat(api_key="...")``
+``"store"``       ``rxllm.keys.put("openai", "...")``
+``"environment"`` the variable ``OPENAI_API_KEY``
+``"dotenv"``      the same, in a file, once ``rxllm.keys.load_dotenv()`` was called
+================  ====================================================================
 
 White space around a key is not part of it, and an empty string is no key. Keys live here, in calls and in requests'
 headers, and nowhere else.
@@ -9,12 +17,35 @@ headers, and nowhere else.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Literal
 
 from rxllm.values import EngineError
 
-_store: dict[str, str] = {}
+Source = Literal["call", "adapter", "store", "environment", "dotenv"]
 
 _VARIABLES = {"google": "GOOGLE_API_KEY"}
+
+
+class _Dotenv:
+    """What the dotenv file said when it was read; nothing else of this process sees it."""
+
+    def __init__(self) -> None:
+        self.path: str | None = None
+        self.variables: dict[str, str] = {}
+
+    def state(self, variable: str) -> str:
+        if self.path is None:
+            return "a dotenv file (none is read; rxllm.keys.load_dotenv() does)"
+        if not Path(self.path).is_file():
+            return f"the dotenv file {self.path}, which does not exist"
+        return f"{variable} in the dotenv file {self.path}"
+
+
+_store: dict[str, str] = {}
+_dotenv = _Dotenv()
 
 
 def put(provider: str, key: str) -> None:
@@ -27,9 +58,42 @@ def delete(provider: str) -> None:
     _store.pop(provider, None)
 
 
+def clear() -> None:
+    """Forget every key that was put here, and the dotenv file."""
+    _store.clear()
+    _dotenv.path = None
+    _dotenv.variables = {}
+
+
+def load_dotenv(path: str | Path | None = None) -> bool:
+    """From now on, look in the dotenv file at `path` too; in the next ``.env``, from the working directory upwards.
+
+    It is read now, and once; the environment is left as it is. True if there was a file. Needs ``rxllm[dotenv]``;
+    without it ``EngineError("missing_dependency")`` is raised.
+    """
+    try:
+        dotenv = import_module("dotenv")
+    except ImportError as error:
+        message = "reading a dotenv file needs python-dotenv: pip install 'rxllm[dotenv]'"
+        raise EngineError("missing_dependency", message) from error
+    found = str(path) if path is not None else dotenv.find_dotenv(usecwd=True)
+    _dotenv.path = os.path.abspath(found or ".env")
+    # A key is taken as it is written: a "$" in it names no other variable.
+    read: dict[str, str | None] = (
+        dotenv.dotenv_values(_dotenv.path, interpolate=False) if os.path.exists(_dotenv.path) else {}
+    )
+    _dotenv.variables = {name: held for name, held in read.items() if held}
+    return os.path.isfile(_dotenv.path)
+
+
 def get(provider: str) -> str | None:
-    """The key of `provider` from the store or the environment; None if there is none."""
-    return _store.get(provider) or os.environ.get(variable_for(provider)) or None
+    """The key of `provider` from the store, the environment or the dotenv file; None if there is none."""
+    return find(provider, None, None)
+
+
+def source(provider: str) -> Source | None:
+    """Where `get` finds the key of `provider`; None if nowhere."""
+    return next((where for where, _ in _found(provider, None, None, None)), None)
 
 
 def variable_for(provider: str) -> str:
@@ -43,9 +107,7 @@ def variable_for(provider: str) -> str:
 
 def find(provider: str, call_key: str | None, adapter_key: str | None, variable: str | None = None) -> str | None:
     """The first key along the chain; None if there is none."""
-    variable = variable or variable_for(provider)
-    candidates = (call_key, adapter_key, _store.get(provider), os.environ.get(variable))
-    return next((key for given in candidates if given and (key := given.strip())), None)
+    return next((key for _, key in _found(provider, call_key, adapter_key, variable)), None)
 
 
 def missing(provider: str, variable: str | None = None) -> EngineError:
@@ -56,6 +118,23 @@ def missing(provider: str, variable: str | None = None) -> EngineError:
         "the adapter's api_key=",
         f"the key store (rxllm.keys.put({provider!r}, ...))",
         f"the environment variable {variable}",
+        _dotenv.state(variable),
     )
     message = f"no API key for {provider}: looked in {', '.join(places)}"
     return EngineError("missing_key", message, provider=provider, metadata={"checked_sources": list(places)})
+
+
+def _found(
+    provider: str, call_key: str | None, adapter_key: str | None, variable: str | None
+) -> Iterator[tuple[Source, str]]:
+    variable = variable or variable_for(provider)
+    candidates: tuple[tuple[Source, str | None], ...] = (
+        ("call", call_key),
+        ("adapter", adapter_key),
+        ("store", _store.get(provider)),
+        ("environment", os.environ.get(variable)),
+        ("dotenv", _dotenv.variables.get(variable)),
+    )
+    for where, given in candidates:
+        if given and (key := given.strip()):
+            yield where, key

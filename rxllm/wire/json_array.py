@@ -145,6 +145,6 @@ class JSONArrayDecoder:
 def _is_json(text: bytes) -> bool:
     try:
         msgspec.json.decode(text, type=msgspec.Raw)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return False
     return True

@@ -88,6 +88,6 @@ class NDJSONDecoder:
 def _is_complete(frame: bytes) -> bool:
     try:
         msgspec.json.decode(frame)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return False
     return True

@@ -86,6 +86,13 @@ def turns(*messages: Message) -> list[dict[str, Any]]:
     return asked(*messages)["messages"]
 
 
+def test_the_judge_judges():
+    with pytest.raises(pydantic.ValidationError):
+        check(
+            {"model": "m", "max_tokens": 1, "stream": True, "messages": [{"role": "user", "content": [{"type": "x"}]}]}
+        )
+
+
 def test_the_least_request():
     request = built(Request((user("Hi"),), MODEL))
     assert str(request.url) == "https://api.anthropic.com/v1/messages"
@@ -283,12 +290,13 @@ def test_tools_and_their_choice():
 
 
 def test_what_only_this_provider_knows_of_a_tool():
-    strict = tool(name="f", schema={"type": "object"}, manual=True, metadata={"anthropic": {"strict": True}})
+    own = {"strict": True, "anthropic": {"eager_input_streaming": True}}
+    strict = tool(name="f", schema={"type": "object"}, manual=True, metadata=own)
     search = tool(
         name="web_search", manual=True, metadata={"anthropic": {"type": "web_search_20250305", "max_uses": 2}}
     )
     assert asked(user("Hi"), tools=(strict, search))["tools"] == [
-        {"name": "f", "input_schema": {"type": "object"}, "strict": True},
+        {"name": "f", "input_schema": {"type": "object"}, "strict": True, "eager_input_streaming": True},
         {"name": "web_search", "type": "web_search_20250305", "max_uses": 2},
     ]
 
@@ -299,6 +307,9 @@ def test_a_json_schema():
     said = asked(user("Hi"), model="claude-opus-4-6", response_format=json_schema("s", schema), reasoning_effort="low")
     closed = {"additionalProperties": False, **schema}
     assert said["output_config"] == {"effort": "low", "format": {"type": "json_schema", "schema": closed}}
+    more = {"output_config": {"effort": "max"}}
+    said = asked(user("Hi"), response_format=json_schema("s", schema), options=more)
+    assert said["output_config"].keys() == {"format", "effort"}
     assert "output_config" not in asked(user("Hi"), response_format="text")
 
 

@@ -17,10 +17,12 @@ from typing import Any, NamedTuple
 import pytest
 
 from rxllm.adapters._anthropic_frames import FINISH_REASONS
+from rxllm.adapters._anthropic_messages import turns_of
 from rxllm.adapters._anthropic_wire import MessagesDecoder
 from rxllm.collector import StreamCollector, is_server
 from rxllm.events import Event, RawChunk
-from rxllm.values import Message, ProviderPart, Response, SourcePart, ThinkingPart, ToolCall
+from rxllm.values import Message, ProviderPart, Response, SourcePart, ThinkingPart, ToolCall, user
+from tests.adapters.test_anthropic_build import asked
 from tests.corpus import Recording, recordings
 from tests.wire.lawful import lawful
 
@@ -233,3 +235,37 @@ def test_the_fold_is_the_sdks_but_for_our_rules():
                 unexplained.append((str(case.recording), aspect, getattr(mine, aspect), getattr(other, aspect)))
     assert not unexplained
     assert set(used) == set(RULES), "a rule that explains nothing is no rule"
+
+
+def sent_back(message: Message) -> list[dict[str, Any]]:
+    """The blocks of an answer that is no prefill."""
+    turn = turns_of((message, Message("user", "more")), "anthropic")[0]
+    if turn["role"] == "user":
+        return []
+    return [{"type": "text", "text": turn["content"]}] if isinstance(turn["content"], str) else turn["content"]
+
+
+def plain(held: Any) -> Any:
+    """Without what says nothing: nulls, no citations, a call that the model made itself."""
+    match held:
+        case dict():
+            empty = (None, {"type": "direct"})
+            return {k: plain(v) for k, v in held.items() if v not in empty and not (k == "citations" and not v)}
+        case list():
+            return [plain(each) for each in held]
+        case _:
+            return held
+
+
+def test_what_was_said_goes_back_as_the_sdk_would_send_it():
+    for case in cases():
+        blocks = [block.to_dict() for block in case.snapshot.content]
+        said = [block for block in blocks if block.get("text", "x").strip()]
+        assert case.response.message is not None
+        assert plain(sent_back(case.response.message)) == plain(said), case.recording
+
+
+def test_what_was_said_may_go_back():
+    for case in cases():
+        assert case.response.message is not None
+        asked(user("Hi"), case.response.message, user("more"))  # which checks the SDK's types

@@ -60,6 +60,11 @@ def test_the_table_of_the_documentation(status: int, code: str, message: str, ex
     assert (error.reason, error.code, error.message) == (expected, code, message)
 
 
+def test_an_error_in_another_shape():
+    error = Anthropic(api_key="k").error(502, {}, b'{"type": "error", "message": "bad gateway"}')
+    assert (error.reason, error.code, error.message) == ("provider_unavailable", None, "bad gateway")
+
+
 RECORDED = {
     ("404", "model:"): "invalid_request",
     ("401", "API key is invalid"): "authentication_failed",

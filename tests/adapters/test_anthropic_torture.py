@@ -167,6 +167,21 @@ def test_10_an_error_that_is_no_json():
     assert response.error.message == "upstream went away"
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        b'event: error\ndata: {"message": "no", "code": "x"}\n\n',
+        b'data: {"type": "error", "message": "no", "code": "x"}\n\n',
+        b'data: {"error": {"message": "no", "type": "x"}}\n\n',
+        b'event: error\ndata: {"error": {"message": "no", "type": "x"}, "index": [], "type": 5}\n\n',
+    ],
+)
+def test_10_errors_in_the_shapes_of_others(error: bytes):
+    response = said(START + HI + error)[1]
+    assert isinstance(response.error, AdapterError)
+    assert (response.error.message, response.error.code) == ("no", "x")
+
+
 def test_11_an_error_in_the_middle_of_a_call():
     events, _ = said(START + tool_use(0) + json_of(0, '{"x"') + frame("error", error={"type": "api_error"}))
     assert events[-1] == ToolCallCompleted("a", "f", {}, '{"x"', {"error": "incomplete"})

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from rxllm.adapters._gemini_messages import contents_of
 from rxllm.adapters._gemini_wire import GeminiDecoder
 from rxllm.collector import StreamCollector
 from rxllm.events import Event, RawChunk
@@ -209,6 +210,44 @@ def test_only_streams_without_a_finish_reason_are_truncated():
     assert failed == {str(each) for each in recordings("gemini") if "no_finish_reason" in each.features}
     errors = [case.response.error for case in cases() if case.response.error is not None]
     assert all(isinstance(error, StreamError) and error.reason == "truncated" for error in errors)
+
+
+def sent_parts(body: bytes) -> list[dict[str, Any]]:
+    """What came, as it should go back: unsigned thoughts left out, unsigned texts joined."""
+    chunks = json.loads(body) if body.startswith(b"[") else sse_data(body)
+    candidates = [each for chunk in chunks for each in chunk.get("candidates", ())]
+    sent: list[dict[str, Any]] = []
+    joins = False
+    for part in (part for each in candidates for part in each.get("content", {}).get("parts", ())):
+        signed = "thoughtSignature" in part
+        if "functionCall" in part:
+            part["functionCall"].setdefault("args", {})
+        if not signed and (part.get("thought") or part.get("text") == ""):
+            joins = joins and not part.get("thought")
+        elif joins and part.keys() == {"text"}:
+            sent[-1]["text"] += part["text"]
+        else:
+            sent.append(part)
+            joins = part.keys() == {"text"}
+    return sent
+
+
+def sse_data(body: bytes) -> list[Any]:
+    return [json.loads(line[5:]) for line in body.splitlines() if line.startswith(b"data:")]
+
+
+def test_every_message_goes_back_as_it_came():
+    signed = 0
+    for case in cases():
+        if b"partialArgs" in case.recording.body:
+            continue
+        expected = sent_parts(case.recording.body)
+        contents = contents_of([case.response.message], "gemini-2.5-flash")
+        assert contents == ([{"role": "model", "parts": expected}] if expected else []), case.recording
+        for content in contents:
+            genai.types.Content.model_validate(content)
+        signed += sum("thoughtSignature" in part for part in expected)
+    assert signed >= 20
 
 
 def test_the_sdk_reads_no_array():

@@ -158,7 +158,7 @@ def test_a_missing_key_names_every_place() -> None:
     assert (caught.value.reason, caught.value.provider) == ("missing_key", "openai")
     for place in ("api_key=", "rxllm.keys.put('openai'", "OPENAI_API_KEY"):
         assert place in caught.value.message
-    assert len(caught.value.metadata["checked_sources"]) == 4
+    assert len(caught.value.metadata["checked_sources"]) == 5
     asyncio.run(asyncio.sleep(0))
 
 

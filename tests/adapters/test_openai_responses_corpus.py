@@ -246,3 +246,29 @@ def test_the_fold_is_the_sdks_but_for_our_rules():
                 unexplained.append((str(case.recording), aspect, getattr(mine, aspect), getattr(other, aspect)))
     assert not unexplained
     assert set(used) == set(RULES), "a rule that explains nothing is no rule"
+
+
+JUNK: list[Any] = [None, 0, -1, "", "x", "2", True, 1.5, [], [None], [[]], {}, {"type": 5}]
+
+
+def spoil(held: Any, chance: random.Random) -> Any:
+    """`held` with some of what is in it changed or taken out."""
+    if chance.random() < 0.04:
+        return chance.choice(JUNK)
+    match held:
+        case dict():
+            return {name: spoil(each, chance) for name, each in held.items() if chance.random() > 0.02}
+        case list():
+            return [spoil(each, chance) for each in held]
+        case _:
+            return held
+
+
+def test_spoilt_frames_are_lawful_too():
+    chance = random.Random(0)
+    for recording in recordings("openai-responses"):
+        if len(recording.body) < 20_000 and "parallel-tool-call-wrapper" not in recording.name:
+            frames = [data for _, data in SSEDecoder().feed(recording.body) if data != b"[DONE]"]
+            for _ in range(3):
+                spoilt = [msgspec.json.encode(spoil(msgspec.json.decode(frame), chance)) for frame in frames]
+                lawful(decode(b"".join(b"data: %b\n\n" % frame for frame in spoilt)))

@@ -43,12 +43,22 @@ def added(index: int, item: Any) -> bytes:
     return frame("response.output_item.added", output_index=index, item=item)
 
 
+def begun(index: int, id: str, parts: int = 1) -> bytes:
+    """A message with its parts, as OpenAI begins it."""
+    empty = {"type": "output_text", "text": "", "annotations": []}
+    places = [{"output_index": index, "item_id": id, "content_index": place} for place in range(parts)]
+    return added(index, message(id)) + b"".join(
+        frame("response.content_part.added", **place, part=empty) for place in places
+    )
+
+
 def done(index: int, item: Any) -> bytes:
     return frame("response.output_item.done", output_index=index, item=item)
 
 
 def delta(kind: str, index: int, id: str, text: str, **place: int) -> bytes:
-    return frame(f"response.{kind}.delta", output_index=index, item_id=id, delta=text, **place)
+    first = {"content_index": 0} if kind == "output_text" else {}
+    return frame(f"response.{kind}.delta", output_index=index, item_id=id, delta=text, **{**first, **place})
 
 
 def message(id: str, *texts: str) -> dict[str, Any]:
@@ -61,7 +71,7 @@ def function(id: str, call_id: str, arguments: str) -> dict[str, Any]:
 
 CREATED = response("created")
 COMPLETED = response("completed")
-HI = added(0, message("m1")) + delta("output_text", 0, "m1", "Hi", content_index=0)
+HI = begun(0, "m1") + delta("output_text", 0, "m1", "Hi")
 HI_DONE = done(0, message("m1", "Hi"))
 WHOLE = CREATED + HI + HI_DONE + COMPLETED
 CALLS = (ToolCall("a", "f", {"x": 1}, '{"x":1}'), ToolCall("b", "f", {"x": 2}, '{"x":2}'))
@@ -105,17 +115,18 @@ def test_02_no_event_lines():
 
 
 def test_03_crlf_and_a_missing_last_blank_line():
+    # the SDK never sees the last frame, and ends in silence
     assert_says_hi(WHOLE.replace(b"\n", b"\r\n").rstrip())
 
 
 def test_04_line_separators_inside_json():
     text = "a\u2028b\u2029c\u0085d"
-    body = CREATED + added(0, message("m1")) + delta("output_text", 0, "m1", text) + COMPLETED
+    body = CREATED + begun(0, "m1") + delta("output_text", 0, "m1", text) + done(0, message("m1", text)) + COMPLETED
     assert said(body)[1].output_text == text
 
 
 def test_05_utf8_split_at_every_byte():
-    body = CREATED + added(0, message("m1")) + delta("output_text", 0, "m1", "é€😀") + COMPLETED
+    body = CREATED + begun(0, "m1") + delta("output_text", 0, "m1", "é€😀") + COMPLETED
     whole = decode(body)
     assert whole[1] == TextDelta("é€😀", "m1")
     for i in range(len(body)):
@@ -170,8 +181,8 @@ def test_10_cancelled():
 
 
 def test_11_ids_that_change_from_frame_to_frame():
-    # the SDK raises: Lifecycle response identity changed
-    body = CREATED.replace(b"r1", b"r0") + added(0, message("m1"))
+    # the SDK raises: Completed output item identity changed
+    body = CREATED.replace(b"r1", b"r0") + begun(0, "m1")
     body += delta("output_text", 0, "m2", "H") + delta("output_text", 0, "m3", "i") + done(0, message("m4", "Hi"))
     events, folded = said(body + COMPLETED)
     assert [event.delta for event in events if isinstance(event, TextDelta)] == ["H", "i"]
@@ -219,9 +230,9 @@ def test_16_two_calls_whose_deltas_are_mixed():
 
 
 def test_17_two_texts_whose_deltas_are_mixed():
-    body = CREATED + added(0, message("m1")) + added(1, message("m2"))
+    body = CREATED + begun(0, "m1") + begun(1, "m2")
     for index, text in [(0, "a"), (1, "b"), (0, "c"), (1, "d")]:
-        body += delta("output_text", index, f"m{index + 1}", text, content_index=0)
+        body += delta("output_text", index, f"m{index + 1}", text)
     events, folded = said(body + done(0, message("m1", "ac")) + done(1, message("m2", "bd")) + COMPLETED)
     texts = [(event.text, event.id) for event in events if isinstance(event, TextCompleted)]
     assert texts == [("a", "m1"), ("b", "m2"), ("c", "m1+1"), ("d", "m2+1")]
@@ -229,7 +240,7 @@ def test_17_two_texts_whose_deltas_are_mixed():
 
 
 def test_18_texts_of_one_message():
-    body = CREATED + added(0, message("m1"))
+    body = CREATED + begun(0, "m1", 2)
     body += delta("output_text", 0, "m1", "a", content_index=0) + delta("output_text", 0, "m1", "b", content_index=1)
     events, folded = said(body + done(0, message("m1", "a", "b")) + COMPLETED)
     assert [(e.text, e.id) for e in events if isinstance(e, TextCompleted)] == [("a", "m1"), ("b", "m1.1")]
@@ -249,7 +260,7 @@ def test_19_ciphertext_differs_from_frame_to_frame():
 
 def test_20_nulls_strings_and_missing_indices():
     # the SDK raises: it asks for an item None
-    body = CREATED + added(0, message("m1")).replace(b'"output_index":0', b'"output_index":"0"')
+    body = CREATED + begun(0, "m1").replace(b'"output_index":0', b'"output_index":"0"')
     body += frame("response.output_text.delta", output_index=None, item_id="m1", content_index=None, delta="H")
     body += frame("response.output_text.delta", item_id="m1", delta="i", logprobs=None, obfuscation="x")
     assert said(body + response("completed", usage=None, incomplete_details=None))[1].output_text == "Hi"
@@ -275,11 +286,13 @@ def test_23_a_call_id_that_the_thread_has_used():
 
 
 def test_24_an_answer_that_was_not_streamed():
+    # the SDK says nothing at all
     whole = {"id": "r1", "object": "response", "model": "m", "status": "completed", "output": [message("m1", "Hi")]}
     assert_says_hi(msgspec.json.format(msgspec.json.encode(whole)))
 
 
 def test_25_an_error_with_status_200():
+    # the SDK says nothing at all
     error = said(b'{"error": {"message": "no", "code": "context_length_exceeded"}}')[1].error
     assert error == AdapterError("context_length_exceeded", "no", provider="openai", code="context_length_exceeded")
 
@@ -290,6 +303,22 @@ def test_26_a_frame_that_is_not_json(body: bytes):
     assert events == SAID
     assert isinstance(folded.error, StreamError)
     assert folded.error.reason == "malformed_event"
+
+
+def test_27_no_indices_and_the_ends_of_all_items_at_the_end():
+    # llama.cpp; the SDK raises: list indices must be integers
+    calls = [{**function("", "a", '{"x":1}')}, {**function("", "b", '{"x":2}')}]
+    body = CREATED + frame("response.output_item.added", item=message("m1"))
+    body += frame("response.output_text.delta", item_id="m1", delta="Hi")
+    for call in calls:
+        del call["id"]
+        body += frame("response.output_item.added", item={**call, "arguments": ""})
+        body += frame("response.function_call_arguments.delta", item_id=call["call_id"], delta=call["arguments"])
+    for item in [message("m1", "Hi"), *calls]:
+        body += frame("response.output_item.done", item=item)
+    events, folded = said(body + response("completed", output=[message("m1", "Hi"), *calls]))
+    assert events[:3] == SAID
+    assert (folded.output_text, folded.tool_calls) == ("Hi", CALLS)
 
 
 BODY = (

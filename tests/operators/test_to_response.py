@@ -9,7 +9,7 @@ from rxllm import operators as ops
 from rxllm.collector import StreamCollector
 from rxllm.events import ErrorEvent, Event, MessageCompleted, RawChunk, TextDelta, ToolCallCompleted
 from rxllm.runtime import Stream
-from rxllm.values import Message, Response, StreamError, ToolCall, ValidationError
+from rxllm.values import Message, Response, StreamError, ToolCall, Usage, ValidationError
 from tests.operators.marbles import check
 
 STOP = MessageCompleted(Message("assistant"), "stop")
@@ -60,7 +60,7 @@ def test_a_failed_parse_is_an_error_that_keeps_the_text() -> None:
     with pytest.raises(ValidationError) as caught:
         responses(TextDelta("two"), STOP).pipe(ops.to_response(int)).run()
     assert caught.value.reason == "invalid_output"
-    assert caught.value.metadata == {"text": "two"}
+    assert caught.value.metadata == {"text": "two", "finish_reason": "stop", "usage": Usage()}
     assert isinstance(caught.value.__cause__, ValueError)
 
 

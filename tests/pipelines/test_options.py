@@ -220,7 +220,7 @@ FIELDS: dict[str, tuple[Any, Any, Any, Any]] = {  # the call's, the request's, t
 @pytest.mark.parametrize("name", FIELDS)
 def test_the_call_wins_over_the_request_over_the_engine_over_the_default(name: str) -> None:
     call, request, engine, default = FIELDS[name]
-    fake = Fake("Hi")
+    fake = Fake("{}")
     bare, full = Engine(fake), Engine(fake).with_params(**{name: engine})
     asked = rxllm.request("Hi", **{name: request})
     for source in (
@@ -284,14 +284,14 @@ def test_tools_are_added_and_one_of_the_same_name_takes_its_place() -> None:
 
 
 def test_structured_finalize_of_a_request_reaches_the_adapter() -> None:
-    fake = Fake("Hi")
+    fake = Fake("{}")
     asked = Request((user("Hi"),), response_format=rxllm.json_schema("x", {}), structured_finalize=True)
     rxllm.generate(fake, asked).run()
     assert fake.requests == [asked]
 
 
 def test_a_request_that_says_everything_reaches_the_adapter_as_it_is() -> None:
-    fake = Fake("Hi")
+    fake = Fake("{}")
     asked = rxllm.request("Hi", **{name: request for name, (_, request, _, _) in FIELDS.items()}, options={"top_k": 1})
     rxllm.generate(fake, asked).run()
     assert fake.requests == [asked]

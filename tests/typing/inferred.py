@@ -5,8 +5,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, assert_type
+from dataclasses import dataclass
+from typing import Any, Generic, TypedDict, TypeVar, assert_type
 
+import msgspec
 import reactivex
 from reactivex import Observable
 
@@ -49,6 +51,35 @@ rxllm.generate(fake, [rxllm.user("Hi")])
 rxllm.generate(fake, (rxllm.system("Be brief."), rxllm.user("Hi")))
 rxllm.generate(fake, Thread())
 rxllm.generate("local", rxllm.user("Hi"))
+
+# Structured answers
+
+
+@dataclass
+class City:
+    name: str
+
+
+class Place(TypedDict):
+    name: str
+
+
+Held = TypeVar("Held")
+
+
+class Box(msgspec.Struct, Generic[Held]):
+    held: Held
+
+
+assert_type(rxllm.generate(fake, "Hello", response_format=City), Stream[Response[City]])
+assert_type(rxllm.generate(fake, "Hello", response_format=City, temperature=0.0).run().parsed, City | None)
+assert_type(rxllm.generate(fake, "Hello", response_format=Place), Stream[Response[Place]])
+assert_type(rxllm.generate(fake, "Hello", response_format=Box[int]), Stream[Response[Box[int]]])
+assert_type(rxllm.generate(fake, "Hello", response_format=rxllm.json_schema("x", {})), Stream[Response[Any]])
+assert_type(rxllm.generate_many(fake, ["a"], response_format=City, concurrency=2), Stream[Response[City]])
+assert_type(events.pipe(ops.to_response(City)), Stream[Response[City]])
+assert_type(events.pipe(ops.to_response(rxllm.json_schema("x", {}))), Stream[Response[Any]])
+rxllm.chat(fake, "Hello", response_format=City)
 
 # What a Stream gives
 

@@ -20,6 +20,8 @@ rxllm.generate(fake, "Hi", temperature="hot")  # pyright: ignore[reportArgumentT
 rxllm.chat(fake, "Hi", mode="sometimes")  # pyright: ignore[reportArgumentType]
 rxllm.chat(fake, "Hi", on_tool_error="ignore")  # pyright: ignore[reportArgumentType]
 rxllm.chat(fake, "Hi", halt_when=lambda step: step.nothing)  # pyright: ignore
+rxllm.generate(fake, "Hi", response_format=3)  # pyright: ignore
+rxllm.generate(fake, "Hi", response_format=int, top_k=1)  # pyright: ignore[reportCallIssue]
 rxllm.generate(fake, 3)  # pyright: ignore[reportArgumentType]
 rxllm.generate(fake, {"role": "user"})  # pyright: ignore[reportArgumentType]
 

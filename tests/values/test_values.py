@@ -164,7 +164,7 @@ def test_usage_adds_to_nothing_else() -> None:
             Response(assistant("2, 3"), "2, 3", finish_reason="stop", usage=Usage(4, 7)),
             "Response('2, 3', stop, 11 tokens)",
         ),
-        (Image.from_binary(b"\0" * 999, "image/png"), "Image(source='binary', mime_type='image/png')"),
+        (Image.from_binary(b"\0" * 999, "image/png"), "Image(binary, image/png, 999 bytes)"),
     ],
 )
 def test_reprs_are_short(value: Any, shown: str) -> None:

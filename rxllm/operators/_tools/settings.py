@@ -9,7 +9,16 @@ from typing import Any, Literal
 
 import msgspec
 
-from rxllm.values import Tool, ToolCall, ToolContext, ToolError, ValidationError
+from rxllm.values import (
+    FunctionTool,
+    Tool,
+    ToolCall,
+    ToolContext,
+    ToolError,
+    ValidationError,
+    described,
+    schema_faults,
+)
 
 Executor = Callable[[Tool, Mapping[str, Any], ToolContext], Any]
 Encoder = Callable[[Any], str]
@@ -76,6 +85,8 @@ class ToolSettings:
         if "error" in call.metadata:
             message = f"the arguments are not a JSON object: {call.raw_arguments!r}"
             raise ToolError("invalid_arguments", message, tool_name=tool.name, tool_call_id=call.id)
+        if self.executor is not None or not _converts(tool):
+            _check(tool, call)
         if self.executor is not None:
             executor = self.executor
             return lambda: executor(tool, call.arguments, context)
@@ -99,6 +110,22 @@ class ToolSettings:
             return self.encode({"error": said}, call)
         except ToolError:
             return encode_result({"error": said})
+
+
+def _converts(tool: Tool) -> bool:
+    """Whether the tool itself sees to it that its arguments have the right types."""
+    return isinstance(tool, FunctionTool)
+
+
+def _check(tool: Tool, call: ToolCall) -> None:
+    """Raises ``ToolError("invalid_arguments")`` where the arguments break the tool's schema, if jsonschema is there."""
+    try:
+        faults = schema_faults(tool.schema, call.arguments)
+    except Exception as error:  # jsonschema's own
+        faults = [((), f"the schema of the tool is wrong: {str(error).partition(chr(10))[0]}")]
+    if faults:
+        message = f"the arguments do not fit: {described(faults)}"
+        raise ToolError("invalid_arguments", message, tool_name=tool.name, tool_call_id=call.id)
 
 
 def _is_positive(held: Any, kind: Any) -> bool:

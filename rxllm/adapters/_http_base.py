@@ -1,0 +1,119 @@
+"""What all adapters that speak HTTP share: where they ask, with which key and client, and how a request is made."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import msgspec
+
+from rxllm.runtime import Clients, keys, transport_error
+from rxllm.values import Call, LLMError, ValidationError
+
+if TYPE_CHECKING:
+    import httpx
+
+CONNECT_SECONDS = 10.0
+WRITE_SECONDS = 60.0
+SECRET_LENGTH = 8
+
+File = tuple[str, tuple[str, bytes, str]]
+"""A form's field that is a file: the field's name, and the file's name, bytes and type."""
+
+
+class HTTPBase:
+    """Where an adapter asks, and how.
+
+    `client` is an ``httpx.AsyncClient`` or ``httpx2.AsyncClient``, or a function that makes one; `headers` are sent
+    with every request; `timeout` is the longest silence between two reads, in seconds.
+    """
+
+    provider: ClassVar[str]
+    default_base_url: ClassVar[str]
+    key_variable: ClassVar[str | None] = None
+
+    def __init__(
+        self,
+        *,
+        api_key: str | None = None,
+        base_url: str | None = None,
+        client: httpx.AsyncClient | Callable[[], httpx.AsyncClient] | Any = None,
+        headers: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        self.base_url = (base_url or self.default_base_url).rstrip("/")
+        self.headers = dict(headers or {})
+        self.timeout = timeout
+        self._api_key = api_key
+        self._clients = Clients(client)
+
+    def error(self, status: int, headers: Mapping[str, str], body: bytes) -> LLMError:
+        """What an answer with an HTTP status of 300 or more means."""
+        raise NotImplementedError
+
+    async def aclose(self) -> None:
+        """Close the running loop's connections. The adapter can be used again."""
+        await self._clients.aclose()
+
+    def key(self, call: Call) -> str | None:
+        """The API key of `call`.
+
+        Raises ``EngineError("missing_key")`` if there is none and the provider's own server is asked; others may need
+        none.
+        """
+        found = self._find_key(call)
+        if found is None and self.base_url == self.default_base_url:
+            raise keys.missing(self.provider, self.key_variable)
+        return found
+
+    def post(self, path: str, body: Mapping[str, Any], call: Call, *, headers: Mapping[str, str]) -> httpx.Request:
+        """A POST of `body` as JSON to `path` under the base URL."""
+        try:
+            content = msgspec.json.encode(body)
+        except TypeError as error:
+            raise ValidationError("invalid_request", f"the request has no JSON form: {error}") from error
+        return self._post(path, call, {"content-type": "application/json", **headers}, content=content)
+
+    def post_form(
+        self, path: str, fields: Mapping[str, Any], files: Sequence[File], call: Call, *, headers: Mapping[str, str]
+    ) -> httpx.Request:
+        """A POST of a form with files, ``multipart/form-data``."""
+        return self._post(path, call, headers, data=dict(fields), files=list(files))
+
+    def _post(self, path: str, call: Call, headers: Mapping[str, str], **content: Any) -> httpx.Request:
+        silence = call.timeout or self.timeout
+        timing: dict[str, Any] = {"timeout": (CONNECT_SECONDS, silence, WRITE_SECONDS, None)} if silence else {}
+        sent = {**headers, **self.headers}
+        _refuse_unsendable(sent)
+        url = f"{self.base_url}/{path.lstrip('/')}"
+        try:
+            return self._clients.any().build_request("POST", url, headers=sent, **content, **timing)
+        except Exception as error:
+            broken = transport_error(error, self.provider, url)
+            if broken is None:
+                raise
+            raise broken from error
+
+    def _refusal(self, status: int, headers: Mapping[str, str], body: bytes, call: Call) -> LLMError:
+        key = self._find_key(call) or ""
+        if len(key) >= SECRET_LENGTH:  # some servers say which key they refuse
+            body = body.replace(key.encode(), b"[key]")
+        return self.error(status, headers, body)
+
+    def _find_key(self, call: Call) -> str | None:
+        return keys.find(self.provider, call.api_key, self._api_key, self.key_variable)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.base_url!r})"
+
+
+def _refuse_unsendable(headers: Mapping[str, str]) -> None:
+    # The transport would say so too, and show the header: the key.
+    wrong = [name for name, text in headers.items() if not _SENDABLE.fullmatch(text)]
+    if wrong:
+        errors = [(("headers", name), "holds characters that no header may hold") for name in wrong]
+        raise ValidationError("invalid_request", errors=errors)
+
+
+_SENDABLE = re.compile(r"[!-~]+([ \t]+[!-~]+)*|")

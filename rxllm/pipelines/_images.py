@@ -1,0 +1,149 @@
+"""Images: asked for, edited, varied. Each call is a cold Stream of one response."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal, TypedDict, Unpack, cast
+
+from reactivex import Observable
+
+from rxllm import adapters, validate
+from rxllm.adapters._image_adapter import ImageAdapter, as_image_adapter
+from rxllm.engine import Engine, as_engine
+from rxllm.pipelines._call import deferred
+from rxllm.pipelines._options import checked
+from rxllm.runtime import Retry, Stream, policy, retrying
+from rxllm.values import Call, Image, ImageRequest, ImageResponse, ValidationError
+
+BUILT_IN = {"openai": "OpenAIImages", "google": "GeminiImages"}
+"""The image adapter classes by provider name."""
+
+
+class ImageOptions(TypedDict, total=False):
+    """What images can be asked for with, see `ImageRequest`, and how the call is made."""
+
+    model: str
+    n: int
+    size: tuple[int, int] | str
+    quality: str
+    style: Literal["natural", "vivid"]
+    background: Literal["transparent", "opaque", "auto"]
+    response_format: Literal["binary", "base64", "url"]
+    options: Mapping[str, Any]
+    metadata: Mapping[str, Any]
+    api_key: str
+    retry: Retry
+    request_id: str
+
+
+def generate_image(
+    engine: Engine | str | Any, prompt_or_request: str | ImageRequest, **opts: Unpack[ImageOptions]
+) -> Stream[ImageResponse]:
+    """Images of a prompt, or what an `ImageRequest` asks for. Each subscription asks anew.
+
+    >>> from rxllm.adapters import FakeImages
+    >>> engine = Engine(image_adapter=FakeImages(Image.from_binary(b"GIF89a", "image/gif")))
+    >>> generate_image(engine, "a kestrel").run()
+    ImageResponse([Image(binary, image/gif, 6 bytes)])
+
+    `engine` is an `Engine` with an ``image_adapter``, an image adapter, or ``"provider:model"``. Unknown and senseless
+    options raise at once (`EngineError`, `ValidationError`); all else goes to ``on_error``. An engine's params are for
+    models' calls; its model is used here too unless it has an ``adapter``, whose model it then is. The request is sent
+    as it is: ``validate.image_request`` checks one.
+    """
+    if isinstance(prompt_or_request, str):
+        prompt_or_request = ImageRequest(prompt=prompt_or_request)
+    elif not isinstance(prompt_or_request, ImageRequest):  # pyright: ignore[reportUnnecessaryIsInstance]
+        message = f"images are asked for with a prompt or an ImageRequest, not {prompt_or_request!r}"
+        raise ValidationError("invalid_image_request", message, errors=[((), "wrong_type")])
+    return _responses(engine, prompt_or_request, opts)
+
+
+def edit_image(
+    engine: Engine | str | Any,
+    images: Image | Sequence[Image],
+    prompt: str,
+    *,
+    mask: Image | None = None,
+    **opts: Unpack[ImageOptions],
+) -> Stream[ImageResponse]:
+    """The images, changed as the prompt says. All of them are sent, and the mask; none of them becomes the mask.
+
+    >>> from rxllm.adapters import FakeImages
+    >>> bird, fake = Image.from_binary(b"GIF89a", "image/gif"), FakeImages(Image.from_url("https://example.org/a.png"))
+    >>> edit_image(fake, bird, "make the sky pink").run().images
+    (Image(url, 'https://example.org/a.png'),)
+    """
+    given = (images,) if isinstance(images, Image) else tuple(images)
+    _refuse_others(given if mask is None else (*given, mask))
+    return _responses(engine, ImageRequest("edit", prompt=prompt, input_images=given, mask=mask), opts)
+
+
+def image_variations(engine: Engine | str | Any, image: Image, **opts: Unpack[ImageOptions]) -> Stream[ImageResponse]:
+    """Variations of one image; there is no prompt."""
+    _refuse_others((image,))
+    return _responses(engine, ImageRequest("variation", input_images=(image,)), opts)
+
+
+def _responses(engine: Any, request: ImageRequest, given: Mapping[str, Any]) -> Stream[ImageResponse]:
+    made = _as_image_engine(engine)
+    opts = checked(ImageOptions, Engine(), given)
+    _refuse_senseless(opts)
+
+    def make() -> Observable[ImageResponse]:
+        adapter = as_image_adapter(made.image_adapter)
+        asked = _merged(made, request, opts)
+        call = Call(
+            request_id=opts.get("request_id") or secrets.token_urlsafe(16),
+            api_key=opts.get("api_key"),
+            metadata=asked.metadata,
+            observers=made.observers,
+        )
+        # The retry is that of every call. A response is its first content, so nothing is held back for long.
+        attempts = cast(Callable[[], Any], lambda: adapter.generate(asked, call))
+        return cast(Any, retrying(attempts, policy(opts.get("retry", made.retry))))
+
+    return deferred(make)
+
+
+def _as_image_engine(given: Any) -> Engine:
+    if isinstance(given, ImageAdapter) and not isinstance(given, type):
+        return Engine(image_adapter=given)
+    provider, _, model = given.partition(":") if isinstance(given, str) else ("", "", "")
+    if provider in BUILT_IN:
+        return Engine(image_adapter=getattr(adapters, BUILT_IN[provider])(), model=model or None)
+    return as_engine(given)
+
+
+def _merged(engine: Engine, request: ImageRequest, opts: Mapping[str, Any]) -> ImageRequest:
+    # A model beside a chat adapter is that one's, and would be refused here.
+    default = engine.model if engine.adapter is None else None
+    plain = {name: held for name, held in opts.items() if name in _PLAIN}
+    return replace(
+        request,
+        options={**request.options, **opts.get("options", {})},
+        metadata={**request.metadata, **opts.get("metadata", {})},
+        **{"model": request.model or default, **plain},
+    )
+
+
+_PLAIN = ("model", "n", "size", "quality", "style", "background", "response_format")
+
+
+def _refuse_senseless(opts: Mapping[str, Any]) -> None:
+    named = {name: held for name, held in opts.items() if name in _PLAIN}
+    try:
+        validate.image_request(ImageRequest(**named))
+    except ValidationError as error:
+        # What the rest of the request lacks is no option's fault.
+        wrong = [(path, f"{what}: {named[str(path[0])]!r}") for path, what in error.errors if path[0] in named]
+        if wrong:
+            raise ValidationError("invalid_option", errors=wrong) from None
+
+
+def _refuse_others(images: Iterable[Any]) -> None:
+    if not all(isinstance(image, Image) for image in images):
+        message = "images are given as Image values: Image.from_file(...), from_binary, from_base64 or from_url"
+        raise ValidationError("invalid_image_request", message, errors=[(("input_images",), "invalid_image")])

@@ -1,0 +1,234 @@
+"""Telling an engine's observers what happens: spans of events, each with one start and one finish.
+
+A span watches a stream that passes it by and changes nothing of it. Its finish is told when the stream ends, and
+before the subscriber hears of that; a stream that is left is finished when it is disposed. What had said its last word
+before it was left is not cancelled.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import replace
+from typing import Protocol
+
+from reactivex import Observable, abc
+from reactivex.disposable import CompositeDisposable, Disposable
+
+from rxllm.collector import StreamCollector
+from rxllm.events import (
+    ChatCompleted,
+    ErrorEvent,
+    Event,
+    MessageCompleted,
+    MessageStarted,
+    RawChunk,
+    StepCompleted,
+    ToolExecutionCompleted,
+    ToolExecutionStarted,
+    UsageUpdated,
+)
+from rxllm.runtime import LoopScheduler, Stream
+from rxllm.values import (
+    CallFinished,
+    CallStarted,
+    ChatFinished,
+    ChatResult,
+    ChatStarted,
+    FirstToken,
+    LLMError,
+    Outcome,
+    RetryAttempt,
+    StepFinished,
+    StepResult,
+    StepStarted,
+    Telemetry,
+    ToolFinished,
+    ToolStarted,
+)
+
+log = logging.getLogger("rxllm")
+
+Clock = Callable[[], float]
+
+
+class Observers:
+    """An engine's observers during one call of the facade. One that raises disturbs nothing; it is logged once."""
+
+    def __init__(self, functions: Iterable[Callable[[Telemetry], object]] = ()) -> None:
+        self._functions = tuple(functions)
+        self._failed: set[int] = set()
+
+    def __bool__(self) -> bool:
+        return bool(self._functions)
+
+    def tell(self, told: Telemetry) -> None:
+        """Give `told` to each of them."""
+        for index, function in enumerate(self._functions):
+            try:
+                function(told)
+            except Exception as error:
+                if index not in self._failed:
+                    self._failed.add(index)
+                    log.warning("an observer failed at a %s", type(told).__name__, exc_info=error)
+
+
+class Span(Protocol):
+    """What is told of one stream."""
+
+    def see(self, event: Event) -> None: ...
+
+    def finish(self, outcome: Outcome, error: Exception | None) -> None: ...
+
+
+def watched(source: Observable[Event], begin: Callable[[Clock], Span]) -> Stream[Event]:
+    """`source`, each subscription of it watched by a span of its own."""
+
+    def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
+        span = begin(_clock(scheduler))
+        ending = threading.Lock()  # dispose may come from any thread
+
+        def finish(outcome: Outcome, error: Exception | None = None) -> None:
+            if ending.acquire(blocking=False):
+                span.finish(outcome, error)
+
+        def on_next(event: Event) -> None:
+            if not ending.locked():
+                span.see(event)
+            observer.on_next(event)
+
+        def on_error(error: Exception) -> None:
+            finish("failed", error)
+            observer.on_error(error)
+
+        def on_completed() -> None:
+            finish("completed")
+            observer.on_completed()
+
+        subscription = source.subscribe(on_next, on_error, on_completed, scheduler=scheduler)
+        return CompositeDisposable(subscription, Disposable(lambda: finish("cancelled")))  # the inner spans first
+
+    return Stream(subscribe)
+
+
+class CallSpan:
+    """One model's response: start, first token, finish."""
+
+    def __init__(self, observers: Observers, now: Clock, request_id: str, provider: str, model: str | None) -> None:
+        self._observers = observers
+        self._now = now
+        self._about = (request_id, provider, model)
+        self._began = now()
+        self._state = StreamCollector()
+        self._has_begun = self._has_ended = False
+        observers.tell(CallStarted(*self._about))
+
+    def see(self, event: Event) -> None:
+        with suppress(Exception):  # a raw usage with unknown keys, which the fold of the caller meets too
+            self._state = self._state.apply_event(event)
+        if isinstance(event, MessageCompleted | ErrorEvent):
+            self._has_ended = True
+        elif not self._has_begun and not isinstance(event, MessageStarted | UsageUpdated | RawChunk):
+            self._has_begun = True
+            self._observers.tell(FirstToken(*self._about, self._now() - self._began))
+
+    def finish(self, outcome: Outcome, error: Exception | None) -> None:
+        response = self._state.to_response()
+        error = error or response.error
+        outcome = _settled(outcome, self._has_ended, error)
+        reason = None if outcome == "cancelled" else "error" if error else response.finish_reason
+        seconds = self._now() - self._began
+        self._observers.tell(CallFinished(*self._about, outcome, seconds, reason, response.usage, error))
+
+
+class StepSpan:
+    """One step and the tools in it."""
+
+    def __init__(self, observers: Observers, now: Clock, request_id: str) -> None:
+        self._observers = observers
+        self._now = now
+        self._request_id = request_id
+        self._began = now()
+        self._tools: dict[str, tuple[str, float]] = {}  # those that run: name and start by call
+        self._result: StepResult | None = None
+        observers.tell(StepStarted(request_id))
+
+    def see(self, event: Event) -> None:
+        match event:
+            case ToolExecutionStarted(id=id, name=name):
+                self._tools[id] = (name, self._now())
+                self._observers.tell(ToolStarted(self._request_id, name, id))
+            case ToolExecutionCompleted(id=id, error=error) if id in self._tools:  # a denied call has not started
+                self._finish_tool(id, "failed" if error else "completed", error)
+            case StepCompleted(result=result):
+                self._result = result
+            case _:
+                pass
+
+    def finish(self, outcome: Outcome, error: Exception | None) -> None:
+        for id in list(self._tools):
+            self._finish_tool(id, "cancelled", None)
+        response = self._result.response if self._result else None
+        error = error or (response.error if response else None)
+        outcome = _settled(outcome, response is not None, error)
+        finished = StepFinished(self._request_id, outcome, self._now() - self._began, error=error)
+        if response:
+            finished = replace(finished, finish_reason=response.finish_reason, usage=response.usage)
+        self._observers.tell(finished)
+
+    def _finish_tool(self, id: str, outcome: Outcome, error: LLMError | None) -> None:
+        name, began = self._tools.pop(id)
+        self._observers.tell(ToolFinished(self._request_id, name, id, outcome, self._now() - began, error))
+
+
+class ChatSpan:
+    """A chat, round its steps."""
+
+    def __init__(self, observers: Observers, now: Clock, request_id: str) -> None:
+        self._observers = observers
+        self._now = now
+        self._request_id = request_id
+        self._began = now()
+        self._result: ChatResult | None = None
+        observers.tell(ChatStarted(request_id))
+
+    def see(self, event: Event) -> None:
+        if isinstance(event, ChatCompleted):
+            self._result = event.result
+
+    def finish(self, outcome: Outcome, error: Exception | None) -> None:
+        result = self._result
+        error = error or (result.error if result else None)
+        outcome = _settled(outcome, result is not None, error)
+        finished = ChatFinished(self._request_id, outcome, self._now() - self._began, error=error)
+        if result:
+            steps = len(result.steps)
+            finished = replace(finished, halted_reason=result.halted_reason, steps=steps, usage=result.usage)
+        self._observers.tell(finished)
+
+
+def retry_told(
+    observers: Observers, request_id: str, provider: str, model: str | None
+) -> Callable[[int, float, LLMError], None]:
+    """What `retrying` calls before it waits."""
+
+    def tell(attempt: int, delay: float, error: LLMError) -> None:
+        observers.tell(RetryAttempt(request_id, provider, model, attempt, delay, error))
+
+    return tell
+
+
+def _settled(outcome: Outcome, has_ended: bool, error: Exception | None) -> Outcome:
+    if outcome == "cancelled" and not has_ended:
+        return outcome
+    return "failed" if error is not None else "completed"
+
+
+def _clock(scheduler: abc.SchedulerBase | None) -> Clock:
+    """Seconds on the scheduler's clock; on a loop, and without a scheduler, those of a clock that is never set back."""
+    if scheduler is None or isinstance(scheduler, LoopScheduler):
+        return time.perf_counter
+    return lambda: scheduler.now.timestamp()

@@ -1,0 +1,97 @@
+"""The one-shot HTTP source: whole answers, for calls that have nothing to stream.
+
+Connecting, cancelling and closing are those of the event source, ``_http``: the response is closed before the item.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from rxllm.runtime._http import address, answered, read_error
+from rxllm.runtime._pump import Pump, pumped
+from rxllm.runtime._stream import Stream
+from rxllm.runtime._transport import transport_error
+from rxllm.values import AdapterError
+
+if TYPE_CHECKING:
+    import httpx
+
+T = TypeVar("T")
+
+ANSWER_BYTES = 1 << 28
+"""The largest answer that is read: four images of 4096 x 4096 pixels, in base64, need less."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A whole answer, whatever its status."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class Asker:
+    """Sends requests on behalf of one subscription: a dispose ends whichever is under way."""
+
+    def __init__(self, pump: Pump[Any]) -> None:
+        self._pump = pump
+
+    async def ask(
+        self,
+        client: httpx.AsyncClient,
+        request: httpx.Request,
+        *,
+        provider: str | None = None,
+        limit: int = ANSWER_BYTES,
+        seconds: float | None = None,
+    ) -> Answer:
+        """The answer to `request`; `seconds` bound the reading of its body, `limit` its size in bytes.
+
+        Raises ``AdapterError``: ``network_error``, ``timeout``, and ``malformed_response`` for a body that is too long.
+        """
+        url = address(request)
+        try:
+            async with answered(client, request, self._pump) as response, asyncio.timeout(seconds):
+                if response.status_code >= 300:
+                    body = await read_error(response)
+                else:
+                    body = await self._read(response, limit)
+                return Answer(response.status_code, response.headers, body)
+        except TimeoutError as error:
+            raise AdapterError("timeout", f"{url} took longer than {seconds} s", provider=provider) from error
+        except _TooLong as error:
+            message = f"{url} sent more than {limit} bytes"
+            raise AdapterError("malformed_response", message, provider=provider) from error
+        except Exception as error:
+            broken = transport_error(error, provider, url)
+            if broken is None:
+                raise
+            raise broken from error
+
+    async def _read(self, response: httpx.Response, limit: int) -> bytes:
+        body = bytearray()
+        async for data in response.aiter_bytes():
+            body += data
+            if len(body) > limit:
+                raise _TooLong
+            if self._pump.disposed:  # while it connected, and nobody listens any more
+                break
+        return bytes(body)
+
+
+class _TooLong(Exception):  # noqa: N818 it never leaves this file
+    pass
+
+
+def fetched(work: Callable[[Asker], Awaitable[T]]) -> Stream[T]:
+    """A cold Stream of the one item that ``work(asker)`` gives; each subscription does the work anew."""
+
+    async def body(pump: Pump[T]) -> None:
+        item = await work(Asker(pump))
+        pump.emit((item,))
+
+    return pumped(body)

@@ -1,0 +1,147 @@
+"""What an engine's observers are told while calls run.
+
+=================================  ================================================================================
+value                              told
+=================================  ================================================================================
+`CallStarted`, `CallFinished`      when one model is asked for one response, and when that stream has drained
+`FirstToken`                       once a call, when its first content comes
+`RetryAttempt`                     before each wait for another attempt at the same call
+`StepStarted`, `StepFinished`      round a call and the tools that its response asks for
+`ToolStarted`, `ToolFinished`      when a tool begins to run, and when its outcome is known
+`ChatStarted`, `ChatFinished`      round the steps of a chat
+=================================  ================================================================================
+
+Each start has exactly one finish: `outcome` is ``"completed"``, ``"failed"`` or ``"cancelled"``. Durations are in
+seconds, on the clock of the subscription's scheduler. `request_id` is one and the same for everything that one call of
+the facade does. No key is in them, nor what was asked or answered; an `error` says what its raiser said.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from rxllm.values._response import FinishReason
+from rxllm.values._usage import Usage
+
+Outcome = Literal["completed", "failed", "cancelled"]
+
+
+@dataclass(frozen=True)
+class CallStarted:
+    """A model is asked. `provider` is the adapter's, or the adapter's name if it has none."""
+
+    request_id: str
+    provider: str
+    model: str | None
+
+
+@dataclass(frozen=True)
+class FirstToken:
+    """The first content has come, `seconds` after the start: the waits for other attempts are in it."""
+
+    request_id: str
+    provider: str
+    model: str | None
+    seconds: float
+
+
+@dataclass(frozen=True)
+class CallFinished:
+    """The response has ended; `finish_reason` and `usage` are the `Response`'s, as far as it came."""
+
+    request_id: str
+    provider: str
+    model: str | None
+    outcome: Outcome
+    seconds: float
+    finish_reason: FinishReason | None = None
+    usage: Usage = field(default_factory=Usage)
+    error: Exception | None = None
+
+
+@dataclass(frozen=True)
+class RetryAttempt:
+    """The attempt number `attempt`, from 1, failed with `error`; the next one is `delay` seconds away."""
+
+    request_id: str
+    provider: str
+    model: str | None
+    attempt: int
+    delay: float
+    error: Exception
+
+
+@dataclass(frozen=True)
+class StepStarted:
+    """A step begins."""
+
+    request_id: str
+
+
+@dataclass(frozen=True)
+class StepFinished:
+    """A step has ended, its tools with it."""
+
+    request_id: str
+    outcome: Outcome
+    seconds: float
+    finish_reason: FinishReason | None = None
+    usage: Usage = field(default_factory=Usage)
+    error: Exception | None = None
+
+
+@dataclass(frozen=True)
+class ToolStarted:
+    """A tool runs."""
+
+    request_id: str
+    tool: str
+    tool_call_id: str
+
+
+@dataclass(frozen=True)
+class ToolFinished:
+    """A tool has returned, failed, or was left behind."""
+
+    request_id: str
+    tool: str
+    tool_call_id: str
+    outcome: Outcome
+    seconds: float
+    error: Exception | None = None
+
+
+@dataclass(frozen=True)
+class ChatStarted:
+    """A chat begins."""
+
+    request_id: str
+
+
+@dataclass(frozen=True)
+class ChatFinished:
+    """A chat has ended; `halted_reason` and `usage` are the `ChatResult`'s, `steps` how many it has."""
+
+    request_id: str
+    outcome: Outcome
+    seconds: float
+    halted_reason: str | None = None
+    steps: int = 0
+    usage: Usage = field(default_factory=Usage)
+    error: Exception | None = None
+
+
+Telemetry = (
+    CallStarted
+    | FirstToken
+    | CallFinished
+    | RetryAttempt
+    | StepStarted
+    | StepFinished
+    | ToolStarted
+    | ToolFinished
+    | ChatStarted
+    | ChatFinished
+)
+"""What an observer is given."""

@@ -1,0 +1,268 @@
+"""What the items of the output say, kind by kind."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from rxllm.adapters._openai_chat_chunks import to_usage
+from rxllm.adapters._openai_responses_frames import USAGE
+from rxllm.events import FileAdded, RawChunk, SourceAdded, ThinkingCompleted, ToolCallCompleted, ToolProgress
+from rxllm.values import ProviderPart, TextPart, ThinkingPart, ToolCallPart, Usage
+from tests.adapters.test_openai_responses_torture import (
+    COMPLETED,
+    CREATED,
+    HI,
+    HI_DONE,
+    WHOLE,
+    added,
+    decode,
+    delta,
+    done,
+    frame,
+    message,
+    response,
+    said,
+)
+
+
+def of(kind: type, body: bytes, **options: Any) -> list[Any]:
+    return [event for event in decode(CREATED + body + COMPLETED, **options) if isinstance(event, kind)]
+
+
+def item(type: str, **data: Any) -> dict[str, Any]:
+    return {"type": type, "id": "i", **data}
+
+
+def whole(given: dict[str, Any]) -> bytes:
+    return added(0, given) + done(0, given)
+
+
+@pytest.mark.parametrize(
+    ("type", "details", "reason", "raw"),
+    [
+        ("completed", None, "stop", "completed"),
+        ("incomplete", {"reason": "max_output_tokens"}, "length", "max_output_tokens"),
+        ("incomplete", {"reason": "content_filter"}, "content_filter", "content_filter"),
+        ("incomplete", {"reason": "novel"}, "other", "novel"),
+        ("incomplete", None, "other", "incomplete"),
+    ],
+)
+def test_finish_reasons(type: str, details: Any, reason: str, raw: str):
+    folded = said(CREATED + HI + HI_DONE + response(type, incomplete_details=details))[1]
+    assert (folded.finish_reason, folded.raw_finish_reason) == (reason, raw)
+
+
+def test_a_call_that_the_limit_cut_runs_nothing():
+    call = item("function_call", call_id="a", name="f", arguments='{"x')
+    cut = response("incomplete", incomplete_details={"reason": "max_output_tokens"})
+    folded = said(CREATED + added(0, call) + delta("function_call_arguments", 0, "i", '{"x') + done(0, call) + cut)[1]
+    assert (folded.finish_reason, folded.tool_calls[0].metadata["error"]) == ("length", "invalid_json")
+
+
+def test_a_refusal_is_text():
+    refused = item("message", content=[{"type": "refusal", "refusal": "No."}])
+    for body in (added(0, refused) + delta("refusal", 0, "i", "No."), b""):
+        folded = said(CREATED + body + done(0, refused) + COMPLETED)[1]
+        assert (folded.output_text, folded.finish_reason) == ("No.", "content_filter")
+
+
+def test_summaries_are_blocks_and_the_last_one_is_signed():
+    parts = [{"type": "summary_text", "text": "a"}, {"type": "summary_text", "text": "b"}]
+    thought = item("reasoning", summary=parts, encrypted_content="x")
+    body = added(0, item("reasoning", summary=[]))
+    body += delta("reasoning_summary_text", 0, "i", "a", summary_index=0)
+    body += delta("reasoning_summary_text", 0, "i", "b", summary_index=1)
+    expected = [
+        ThinkingCompleted("a", None, None, "i"),
+        ThinkingCompleted("b", None, {"provider": "openai", "item": thought}, "i.1"),
+    ]
+    assert of(ThinkingCompleted, body + done(0, thought)) == expected
+    assert of(ThinkingCompleted, whole(thought)) == expected
+
+
+def test_a_thought_that_a_call_cut_short_loses_nothing():
+    thought = item("reasoning", summary=[{"type": "summary_text", "text": "a"}], encrypted_content="x")
+    call = {"type": "function_call", "id": "j", "call_id": "c", "name": "f", "arguments": "{}"}
+    body = added(0, item("reasoning")) + delta("reasoning_summary_text", 0, "i", "a", summary_index=0)
+    folded = said(CREATED + body + added(1, call) + done(1, call) + done(0, thought) + COMPLETED)[1]
+    assert folded.message is not None
+    assert folded.message.parts == (
+        ThinkingPart("a"),
+        ToolCallPart("c"),
+        ThinkingPart("", None, {"provider": "openai", "item": thought}),
+    )
+
+
+def test_the_thoughts_of_open_models_are_text():
+    thought = item("reasoning", summary=[], content=[{"type": "reasoning_text", "text": "hm"}])
+    body = added(0, item("reasoning")) + delta("reasoning_text", 0, "i", "hm", content_index=0) + done(0, thought)
+    assert of(ThinkingCompleted, body) == [ThinkingCompleted("hm", None, {"provider": "openai", "item": thought}, "i")]
+
+
+def test_a_thought_that_says_nothing_is_nothing():
+    assert of(ThinkingCompleted, whole(item("reasoning", summary=[]))) == []
+
+
+SEARCHED = {"type": "search", "query": "q"}
+IN_CONTAINER = {"type": "container_reference"}
+SERVER: list[tuple[dict[str, Any], str, dict[str, Any]]] = [
+    (
+        item("web_search_call", action={"type": "search", "query": "q", "sources": []}),
+        "web_search",
+        {"type": "search", "query": "q"},
+    ),
+    (item("file_search_call", queries=["q"], results=None), "file_search", {"queries": ["q"]}),
+    (item("code_interpreter_call", code="1", outputs=[]), "code_interpreter", {"code": "1"}),
+    (item("image_generation_call", result="AAE=", revised_prompt="p"), "image_generation", {"prompt": "p"}),
+    (item("mcp_call", name="f", arguments='{"x":1}', output="y", server_label="s"), "f", {"x": 1}),
+    (item("mcp_list_tools", server_label="s", tools=[]), "mcp_list_tools", {"server_label": "s"}),
+    (item("tool_search_call", arguments={"goal": "g"}, execution="server", call_id=None), "tool_search", {"goal": "g"}),
+    (item("program", call_id="i", code="1", fingerprint="x"), "program", {"code": "1"}),
+    (
+        item("shell_call", call_id="i", action={"commands": ["ls"]}, environment={"type": "container_reference"}),
+        "shell",
+        {"commands": ["ls"]},
+    ),
+    (item("custom_tool_call", call_id="i", name="x_search", input="q"), "x_search", {"input": "q"}),
+    (item("novel_call"), "novel", {}),
+]
+
+
+@pytest.mark.parametrize(("given", "name", "arguments"), SERVER)
+def test_what_the_provider_does_by_itself(given: dict[str, Any], name: str, arguments: dict[str, Any]):
+    events, folded = said(CREATED + whole(given) + COMPLETED)
+    (call,) = [event for event in events if isinstance(event, ToolCallCompleted)]
+    assert (call.id, call.name, call.arguments, call.metadata) == ("i", name, arguments, {"server": True})
+    assert (folded.tool_calls, folded.finish_reason) == ((), "stop")
+    assert folded.message is not None
+    assert ProviderPart("openai", given) in folded.message.parts
+
+
+CLIENT: list[tuple[dict[str, Any], str, dict[str, Any]]] = [
+    (item("custom_tool_call", call_id="c", name="f", input='say "hi"'), "f", {"input": 'say "hi"'}),
+    (item("computer_call", call_id="c", action={"type": "click", "x": 1}), "computer", {"type": "click", "x": 1}),
+    (item("local_shell_call", call_id="c", action={"command": ["ls"]}), "local_shell", {"command": ["ls"]}),
+    (item("shell_call", call_id="c", action={"commands": ["ls"]}), "shell", {"commands": ["ls"]}),
+    (item("apply_patch_call", call_id="c", operation={"path": "p"}), "apply_patch", {"path": "p"}),
+    (item("tool_search_call", arguments={"goal": "g"}, execution="client", call_id="c"), "tool_search", {"goal": "g"}),
+]
+
+
+@pytest.mark.parametrize(("given", "name", "arguments"), CLIENT)
+def test_what_the_client_is_asked_to_do(given: dict[str, Any], name: str, arguments: dict[str, Any]):
+    folded = said(CREATED + whole(given) + COMPLETED, offered={"f"})[1]
+    (call,) = folded.tool_calls
+    assert (call.id, call.name, call.arguments) == ("c", name, arguments)
+    assert call.metadata == {"provider": "openai", "item": given}
+    assert folded.finish_reason == "tool_calls"
+
+
+def test_free_text_is_streamed_as_json():
+    given = item("custom_tool_call", call_id="c", name="f", input='a"\nb')
+    body = added(0, {**given, "input": ""})
+    body += delta("custom_tool_call_input", 0, "i", 'a"') + delta("custom_tool_call_input", 0, "i", "\nb")
+    (call,) = of(ToolCallCompleted, body + done(0, given), offered={"f"})
+    assert (call.arguments, call.raw_arguments) == ({"input": 'a"\nb'}, r'{"input":"a\"\nb"}')
+
+
+def test_what_a_call_says_on_its_way_is_its_progress():
+    given = item("web_search_call", action={"type": "search"})
+    body = added(0, item("web_search_call"))
+    body += frame("response.web_search_call.searching", output_index=0, item_id="i", sequence_number=3)
+    assert of(ToolProgress, body + done(0, given)) == [
+        ToolProgress("i", "web_search", {"type": "response.web_search_call.searching"})
+    ]
+
+
+def test_a_partial_image_is_progress_and_the_last_one_a_file():
+    given = item("image_generation_call", result="AAE=", output_format="webp", size="1x1")
+    body = added(0, item("image_generation_call"))
+    body += frame(
+        "response.image_generation_call.partial_image",
+        output_index=0,
+        item_id="i",
+        partial_image_index=0,
+        partial_image_b64="AA==",
+    )
+    (progress,) = of(ToolProgress, body)
+    assert (progress.data["data"], progress.data["mime_type"]) == (b"\0", "image/png")
+    assert of(FileAdded, body + done(0, given)) == [
+        FileAdded({"mime_type": "image/webp", "data": b"\0\1", "id": "i", "size": "1x1"})
+    ]
+
+
+def test_the_output_of_a_call_is_its_progress_too():
+    call = item("shell_call", call_id="c", action={}, environment={"type": "container_reference"})
+    output = {"type": "shell_call_output", "id": "o", "call_id": "c", "output": []}
+    body = whole(call) + added(1, output)
+    body += frame("response.shell_call_output_content.delta", output_index=1, item_id="o", delta={"stdout": "x"})
+    (progress,) = of(ToolProgress, body + done(1, output))
+    assert (progress.id, progress.name, progress.data["delta"]) == ("c", "shell", {"stdout": "x"})
+    assert RawChunk("shell_call_output", ProviderPart("openai", output)) in of(RawChunk, body + done(1, output))
+
+
+def test_citations_are_sources_once():
+    cited = {"type": "url_citation", "url": "u", "start_index": 0, "end_index": 1}
+    note = frame("response.output_text.annotation.added", output_index=0, item_id="m1", annotation=cited)
+    given = message("m1", "Hi")
+    given["content"][0]["annotations"] = [cited, {"type": "file_citation", "file_id": "f", "index": 0}]
+    found = {"type": "url", "url": "v"}
+    search = {"type": "web_search_call", "id": "w", "action": {"type": "search", "sources": [found]}}
+    body = added(1, search) + done(1, search)
+    assert of(SourceAdded, HI + note + done(0, given) + body) == [
+        SourceAdded(cited),
+        SourceAdded({"type": "file_citation", "file_id": "f", "index": 0}),
+        SourceAdded(found),
+    ]
+
+
+def test_phases_are_kept():
+    given = {**message("m1", "Hi"), "phase": "commentary"}
+    folded = said(CREATED + added(0, given) + done(0, given) + COMPLETED)[1]
+    assert folded.message is not None
+    mark = ProviderPart("openai", {"type": "message", "phase": "commentary"})
+    assert folded.message.parts == (mark, TextPart("Hi"))
+
+
+def test_items_and_contents_that_nobody_knows_are_shown_and_kept():
+    given = item("compaction", encrypted_content="x")
+    assert of(RawChunk, whole(given)) == [RawChunk("compaction", ProviderPart("openai", given))]
+    odd = item("message", content=[{"type": "novel"}])
+    assert of(RawChunk, whole(odd)) == [RawChunk("content", {"type": "novel"})]
+
+
+def test_frames_that_nobody_knows_are_shown():
+    assert of(RawChunk, frame("response.novel", x=1)) == [
+        RawChunk("response.novel", {"type": "response.novel", "x": 1})
+    ]
+    assert of(RawChunk, b"data: [1]\n\n") == [RawChunk("chunk", [1])]
+    assert of(RawChunk, b'data: {"type": 5}\n\n') == [RawChunk("chunk", {"type": 5})]
+
+
+def test_raw_frames_come_before_their_events():
+    names = [type(event).__name__ for event in decode(WHOLE, raw=True)]
+    assert names[:6] == ["MessageStarted", "RawChunk", "RawChunk", "RawChunk", "RawChunk", "TextDelta"]
+    assert names[6:] == ["RawChunk", "TextCompleted", "RawChunk", "MessageCompleted"]
+
+
+def test_the_counters():
+    counted = {
+        "input_tokens": 10,
+        "output_tokens": 5,
+        "total_tokens": 15,
+        "input_tokens_details": {"cached_tokens": 4, "cache_write_tokens": 2},
+        "output_tokens_details": {"reasoning_tokens": 3},
+        "cost": 0.5,
+        "num_sources_used": 1,
+    }
+    assert to_usage(counted, USAGE) == Usage(10, 5, 4, 2, 3, 15, total_cost=0.5, extra={"num_sources_used": 1})
+    searched = {"web_search": {"num_requests": 1}}
+    folded = said(CREATED + response("completed", usage={"input_tokens": 1}, tool_usage=searched))[1]
+    assert folded.usage == Usage(1, tool_usage=searched)
+
+
+def test_the_model_of_the_end_counts_where_the_beginning_had_none():
+    body = CREATED.replace(b'"model":"m",', b"") + COMPLETED
+    assert said(body)[1].model == "m"
+    assert msgspec.json.decode(COMPLETED.split(b"data: ")[1])["response"]["model"] == "m"
