@@ -100,7 +100,21 @@ from rxllm.values import (
 )
 
 if TYPE_CHECKING:
-    from rxllm.adapters import Adapter, Fake, HTTPAdapter, Local, OpenAIChat
+    from rxllm.adapters import (
+        Adapter,
+        Anthropic,
+        Fake,
+        FakeImages,
+        Gemini,
+        GeminiImages,
+        HTTPAdapter,
+        Local,
+        Ollama,
+        OpenAIChat,
+        OpenAIImages,
+        OpenAIResponses,
+        providers,
+    )
     from rxllm.display import show
 
 __version__ = "0.1.0"
@@ -108,6 +122,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Adapter",
     "AdapterError",
+    "Anthropic",
     "AskUserRequested",
     "Call",
     "ChatCompleted",
@@ -119,9 +134,12 @@ __all__ = [
     "ErrorEvent",
     "Event",
     "Fake",
+    "FakeImages",
     "FileAdded",
     "FilePart",
     "FunctionTool",
+    "Gemini",
+    "GeminiImages",
     "GenerateOptions",
     "HTTPAdapter",
     "Halt",
@@ -134,7 +152,10 @@ __all__ = [
     "Message",
     "MessageCompleted",
     "MessageStarted",
+    "Ollama",
     "OpenAIChat",
+    "OpenAIImages",
+    "OpenAIResponses",
     "Part",
     "ProviderPart",
     "RawChunk",
@@ -187,6 +208,7 @@ __all__ = [
     "keys",
     "operators",
     "plugins",
+    "providers",
     "request",
     "run",
     "serializer",
@@ -206,10 +228,18 @@ __all__ = [
 
 _LAZY = {
     "Adapter": "rxllm.adapters",
+    "Anthropic": "rxllm.adapters",
     "Fake": "rxllm.adapters",
+    "FakeImages": "rxllm.adapters",
+    "Gemini": "rxllm.adapters",
+    "GeminiImages": "rxllm.adapters",
     "HTTPAdapter": "rxllm.adapters",
     "Local": "rxllm.adapters",
+    "Ollama": "rxllm.adapters",
     "OpenAIChat": "rxllm.adapters",
+    "OpenAIImages": "rxllm.adapters",
+    "OpenAIResponses": "rxllm.adapters",
+    "providers": "rxllm.adapters",
     "show": "rxllm.display",
 }
 

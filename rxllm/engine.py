@@ -8,10 +8,9 @@ from typing import Any
 
 from reactivex import Observable
 
-from rxllm import plugins
 from rxllm.events import Event
 from rxllm.runtime import Retry
-from rxllm.values import EngineError, Tool
+from rxllm.values import Tool
 
 Operator = Callable[[Observable[Event]], Observable[Event]]
 
@@ -70,7 +69,9 @@ class Engine:
         Raises ``EngineError("unknown_provider")``, which names those there are.
         """
         provider, _, model = name.partition(":")
-        return cls(_adapter(provider, model), model=model or None)
+        from rxllm.adapters import connect
+
+        return cls(connect(provider, model), model=model or None)
 
 
 def as_engine(given: Any) -> Engine:
@@ -96,22 +97,3 @@ def merge_tools(tools: Iterable[Tool], others: Iterable[Tool]) -> tuple[Tool, ..
     """
     by_name = {tool.name: tool for tool in tools}
     return tuple({**by_name, **{tool.name: tool for tool in others}}.values())
-
-
-def _adapter(provider: str, model: str) -> Any:
-    from rxllm import adapters
-
-    if provider == "local":
-        return adapters.Local(model or None)
-    if provider in BUILT_IN:
-        return getattr(adapters, BUILT_IN[provider])()
-    try:
-        return plugins.load("rxllm.adapters", provider)(model)
-    except KeyError:
-        known = ", ".join(sorted({*BUILT_IN, "local", *plugins.names("rxllm.adapters")}))
-        message = f"no provider is called {provider!r}; there are: {known}. Models are named as provider:model"
-        raise EngineError("unknown_provider", message, provider=provider) from None
-
-
-BUILT_IN = {"openai": "OpenAIChat"}
-"""The adapter classes by provider name."""

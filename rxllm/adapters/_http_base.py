@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -29,9 +29,9 @@ class HTTPBase:
     with every request; `timeout` is the longest silence between two reads, in seconds.
     """
 
-    provider: ClassVar[str]
-    default_base_url: ClassVar[str]
-    key_variable: ClassVar[str | None] = None
+    provider: str
+    default_base_url: str
+    key_variable: str | None = None
 
     def __init__(
         self,

@@ -89,7 +89,9 @@ class Compatible(OpenAIChat):
     def build(self, request: Request, call: Call) -> httpx.Request:
         renamed = {name: getattr(request, field) for field, name in self.profile.names.items()}
         kept = {field: None for field in self.profile.names}
-        return super().build(replace(request, options={**self.profile.options, **renamed, **request.options}, **kept), call)
+        return super().build(
+            replace(request, options={**self.profile.options, **renamed, **request.options}, **kept), call
+        )
 
     def __repr__(self) -> str:
         return f"Compatible({self.provider!r}, {self.base_url!r})"

@@ -13,6 +13,7 @@ from rxllm.operators import continue_with
 from rxllm.pipelines._call import Setup, deferred
 from rxllm.pipelines._halted import Answers, HaltedStep, completing
 from rxllm.pipelines._loop import Loop
+from rxllm.pipelines._observe import ChatSpan, StepSpan
 from rxllm.pipelines._options import ChatOptions, max_turns
 from rxllm.pipelines._request import Input, as_thread
 from rxllm.runtime import Stream
@@ -78,9 +79,11 @@ def _events(setup: Setup, thread: Thread, answers: Answers) -> Stream[Event]:
         settings = setup.tool_settings(loop.request_id)
         halted = HaltedStep.of(thread)
         if halted is None:
-            answers.outcomes((), settings)
-            return loop.first().pipe(continue_with(loop.after))
-        return completing(halted, answers, settings).pipe(continue_with(loop.after))
+            answers.outcomes((), settings)  # refuses those there are
+            first = loop.first()
+        else:
+            first = setup.observed(completing(halted, answers, settings), StepSpan, loop.request_id)
+        return setup.observed(first.pipe(continue_with(loop.after)), ChatSpan, loop.request_id)
 
     return deferred(make)
 

@@ -18,9 +18,12 @@ def openai_images(count: int = 1, **fields: Any) -> dict[str, Any]:
 
 def gemini_images(count: int = 1, **fields: Any) -> dict[str, Any]:
     """An answer of Gemini's with so many candidates, an image of one pixel each; `fields` beside them."""
-    part = {"inlineData": {"mimeType": "image/png", "data": PNG.data}}
-    candidates = [{"content": {"parts": [part]}, "finishReason": "STOP", "index": i} for i in range(count)]
-    return {"candidates": candidates, "responseId": "r1", **fields}
+
+    def candidate(index: int) -> dict[str, Any]:
+        part = {"inlineData": {"mimeType": "image/png", "data": PNG.data}}
+        return {"content": {"parts": [part]}, "finishReason": "STOP", "index": index}
+
+    return {"candidates": [candidate(i) for i in range(count)], "responseId": "r1", **fields}
 
 
 def image_reply(data: bytes = PNG.to_binary(), kind: str = "image/png") -> Reply:

@@ -1,0 +1,296 @@
+"""How an image call runs: inputs fetched, answers read whole, failures by name, closes at once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import httpx2
+import pytest
+
+from rxllm.adapters import OpenAIImages
+from rxllm.engine import Engine
+from rxllm.pipelines import edit_image, generate_image
+from rxllm.runtime import Stream
+from rxllm.values import Image, ImageAdapterError, ImageResponse
+from tests.adapters.image_conformance import PNG
+from tests.adapters.images import image_reply, openai_images, parts_of
+from tests.loopback import STALL, Cut, Loopback, Pause, Reply, Request
+from tests.runtime.support import SILENT, assert_prompt, close_times, now, on_loop, until
+
+KEY = "sk-sentinel-0123456789"
+MADE = Reply.of_json(openai_images())
+
+
+def images(server: Loopback, **options: Any) -> Stream[ImageResponse]:
+    """A call to `server`, made once."""
+    return generate_image(OpenAIImages(base_url=server.url, **options), "a kestrel", model="m", retry=False)
+
+
+def failure(reply: Reply, **options: Any) -> ImageAdapterError:
+    with Loopback(reply) as server, pytest.raises(ImageAdapterError) as caught:
+        images(server, **options).run()
+    return caught.value
+
+
+# Answers
+
+
+def test_an_answer_in_pieces_is_one_response() -> None:
+    text = json.dumps(openai_images(2)).encode()
+    with Loopback(Reply([text[:9], Pause(0.02), text[9:50], text[50:]])) as server:
+        assert len(images(server).run().images) == 2
+
+
+@pytest.mark.parametrize("make", [httpx.AsyncClient, httpx2.AsyncClient])
+def test_a_client_of_ones_own(make: Callable[[], Any]) -> None:
+    """Forms too."""
+
+    async def main() -> None:
+        async with make() as client:
+            adapter = OpenAIImages(base_url=server.url, client=client)
+            assert len((await generate_image(adapter, "a kestrel", model="m")).images) == 1
+            assert len((await edit_image(adapter, [PNG, PNG], "more", model="m")).images) == 1
+
+    with Loopback(MADE) as server:
+        asyncio.run(main())
+        assert [part.name for part in parts_of(server.requests[1]) if part.filename] == ["image[]", "image[]"]
+
+
+def test_the_connection_is_used_again_and_closed_by_aclose() -> None:
+    async def main() -> None:
+        adapter = OpenAIImages(base_url=server.url)
+        for _ in range(3):
+            await generate_image(adapter, "a kestrel", model="m")
+        assert (len(server.connections), server.open_count) == (1, 1)
+        await adapter.aclose()
+        await until(lambda: server.open_count == 0)
+
+    with Loopback(MADE) as server:
+        asyncio.run(main())
+
+
+def test_the_terminal_comes_after_the_close() -> None:
+    """An answer that is refused half read leaves no connection behind."""
+
+    async def main() -> bool:
+        seen: list[bool] = []
+
+        def settled(error: Exception) -> None:
+            server.wait_until(lambda: server.open_count == 0, 1.0)
+            seen.append(True)
+
+        images(server).subscribe(on_error=settled)
+        await until(lambda: bool(seen))
+        return seen[0]
+
+    with Loopback(Reply([b"x" * 60_000] * 40, status=500)) as server:
+        assert asyncio.run(main())
+
+
+# Failures
+
+
+def unused_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return probe.getsockname()[1]
+
+
+@pytest.mark.parametrize(
+    ("reply", "reason"),
+    [
+        (Reply(before=STALL), "timeout"),
+        (Reply([b'{"data": ', STALL]), "timeout"),
+        (Reply([b'{"data": ', Cut.RESET]), "network_error"),
+        (Reply([b'{"data": ', Cut.FIN]), "network_error"),
+        (Reply.of_json({}, 302, location="/elsewhere"), "invalid_request"),
+        (Reply(b"<html>busy</html>", status=503), "provider_unavailable"),
+    ],
+    ids=["silence", "stall", "reset", "fin", "redirect", "html"],
+)
+def test_what_breaks_is_an_error_of_images(reply: Reply, reason: str) -> None:
+    error = failure(reply, timeout=0.1, api_key=KEY)
+    assert (type(error), error.reason, error.provider) == (ImageAdapterError, reason, "openai")
+    shown: Any = error
+    while shown is not None:
+        assert KEY not in f"{shown!r} {shown} {vars(shown)!r}"
+        shown = shown.__cause__
+
+
+def test_a_refused_connection() -> None:
+    adapter = OpenAIImages(base_url=f"http://127.0.0.1:{unused_port()}")
+    with pytest.raises(ImageAdapterError) as caught:
+        generate_image(adapter, "a kestrel", model="m", retry=False).run()
+    assert caught.value.reason == "network_error"
+    assert type(caught.value.__cause__).__name__ == "ConnectError"
+
+
+def test_an_answer_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rxllm.runtime._fetch.Asker.ask.__kwdefaults__", {"provider": None, "limit": 9, "seconds": None})
+    assert failure(MADE).reason == "malformed_response"
+
+
+def test_a_failure_is_tried_again() -> None:
+    busy = Reply.of_json({"error": {"message": "busy"}}, 503, retry_after="0")
+    with Loopback([busy, Reply([Cut.RESET]), MADE]) as server:
+        from rxllm.runtime import RetryPolicy
+
+        engine = Engine(image_adapter=OpenAIImages(base_url=server.url), retry=RetryPolicy(base_delay=0, jitter=0))
+        assert len(generate_image(engine, "a kestrel", model="m").run().images) == 1
+        assert len(server.requests) == 3
+
+
+# Inputs that are URLs
+
+
+def edited(pictures: Callable[[Request], Reply] | Reply, path: str = "/a.png") -> list[Any]:
+    """The files that are sent for one image whose URL leads to `pictures`."""
+    with Loopback(pictures) as there, Loopback(MADE) as server:
+        adapter = OpenAIImages(base_url=server.url, api_key=KEY, headers={"x-mine": "secret"})
+        image = Image.from_url(there.url + path)
+        edit_image(adapter, [PNG, image], "more", mask=image, model="m", retry=False).run()
+        assert all(request.headers.keys() == {"host", "accept"} for request in there.requests)
+        return [part for part in parts_of(server.requests[0]) if part.filename]
+
+
+def unfetched(pictures: Any, path: str = "/a.png?sig=secret") -> ImageAdapterError:
+    with Loopback(pictures) as there, Loopback(MADE) as server:
+        with pytest.raises(ImageAdapterError, match="could not be fetched") as caught:
+            image = Image.from_url(path if "://" in path else there.url + path)
+            edit_image(OpenAIImages(base_url=server.url), image, "more", model="m", retry=False).run()
+        assert server.requests == []
+    assert caught.value.metadata["url"].endswith(path.partition("?")[0])
+    assert "secret" not in str(caught.value)
+    return caught.value
+
+
+def test_they_are_fetched_and_sent_with_the_type_that_came() -> None:
+    files = edited(image_reply(b"webp", "image/webp; charset=x"))
+    assert [(part.name, part.kind, part.data) for part in files] == [
+        ("image[]", "image/png", PNG.to_binary()),
+        ("image[]", "image/webp", b"webp"),
+        ("mask", "image/webp", b"webp"),
+    ]
+
+
+def test_redirects_are_followed() -> None:
+    def reply(request: Request) -> Reply:
+        hops = int(request.path.lstrip("/"))
+        return Reply(status=302, headers={"Location": str(hops - 1)}) if hops else image_reply()
+
+    assert len(edited(reply, "/5")) == 3
+    assert "more than 5 times" in unfetched(reply, "/6").message
+
+
+def test_a_data_uri_needs_no_fetching() -> None:
+    with Loopback(MADE) as server:
+        image = Image.from_url(PNG.to_data_uri())
+        edit_image(OpenAIImages(base_url=server.url), image, "more", model="m").run()
+        (file,) = [part for part in parts_of(server.requests[0]) if part.filename]
+    assert (file.kind, file.data) == ("image/png", PNG.to_binary())
+
+
+@pytest.mark.parametrize(
+    ("reply", "reason", "why"),
+    [
+        (Reply(b"", status=404), "invalid_request", "HTTP 404"),
+        (Reply(b"<html>", headers={"Content-Type": "text/html"}), "invalid_request", "text/html"),
+        (Reply(b"x", headers={}), "invalid_request", "no type"),
+        (Reply([b"x", Cut.RESET]), "network_error", "could not be reached"),
+        (Reply(status=302, headers={"Location": "file:///etc/passwd"}), "invalid_request", "only http"),
+    ],
+)
+def test_what_is_no_picture(reply: Reply, reason: str, why: str) -> None:
+    error = unfetched(reply)
+    assert error.reason == reason
+    assert why in error.message
+
+
+def test_other_schemes_are_not_fetched() -> None:
+    assert unfetched(Reply(), "file:///etc/passwd").reason == "invalid_request"
+    assert unfetched(Reply(), "ftp://127.0.0.1/a.png").reason == "invalid_request"
+
+
+def test_a_picture_that_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rxllm.adapters._http_images.FETCH_BYTES", 100_000)
+    error = unfetched(Reply([b"x" * 60_000] * 9, headers={"Content-Type": "image/png"}))
+    assert error.reason == "invalid_request"
+    assert "100000 bytes" in error.message
+
+
+@pytest.mark.parametrize("reply", [Reply([b"x", STALL], headers={"Content-Type": "image/png"}), Reply(before=STALL)])
+def test_a_picture_that_does_not_come(monkeypatch: pytest.MonkeyPatch, reply: Reply) -> None:
+    monkeypatch.setattr("rxllm.adapters._http_images.FETCH_SECONDS", 0.1)
+    assert unfetched(reply).reason == "timeout"
+
+
+def test_a_slow_drip_is_no_way_round_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rxllm.adapters._http_images.FETCH_SECONDS", 0.2)
+    drip = [each for _ in range(40) for each in (b"x", Pause(0.05))]
+    assert unfetched(Reply(drip, headers={"Content-Type": "image/png"})).reason == "timeout"
+
+
+# Closes
+
+
+async def _dispose_once_asked(server: Loopback, call: Stream[Any]) -> float:
+    subscription = call.subscribe()
+    await until(lambda: bool(server.requests))
+    acted = now()
+    subscription.dispose()
+    return acted
+
+
+def test_a_dispose_before_the_answer_closes() -> None:
+    assert_prompt(close_times(on_loop(lambda server: _dispose_once_asked(server, images(server))), SILENT))
+
+
+def test_a_dispose_within_the_answer_closes() -> None:
+    begun = Reply([b'{"data": ', STALL])
+    assert_prompt(close_times(on_loop(lambda server: _dispose_once_asked(server, images(server))), begun))
+
+
+def test_a_dispose_while_an_input_is_fetched_closes() -> None:
+    def call(server: Loopback) -> Stream[ImageResponse]:
+        adapter = OpenAIImages(base_url="http://127.0.0.1:1")
+        return edit_image(adapter, Image.from_url(server.url + "/a.png"), "more", model="m")
+
+    assert_prompt(close_times(on_loop(lambda server: _dispose_once_asked(server, call(server))), SILENT))
+
+
+def test_a_call_that_is_cancelled_closes() -> None:
+    async def act(server: Loopback) -> float:
+        task = asyncio.create_task(_awaited(images(server)))
+        await until(lambda: bool(server.requests))
+        acted = now()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return acted
+
+    assert_prompt(close_times(on_loop(act), SILENT))
+
+
+async def _awaited(call: Stream[Any]) -> Any:
+    return await call
+
+
+def test_calls_disposed_while_they_connect_cost_the_pool_nothing() -> None:
+    """A pool of two is still usable after forty of them."""
+
+    async def main() -> None:
+        async with httpx.AsyncClient(limits=httpx.Limits(max_connections=2)) as client:
+            adapter = OpenAIImages(base_url=server.url, client=client)
+            for _ in range(40):
+                subscription = generate_image(adapter, "a kestrel", model="m").subscribe()
+                await asyncio.sleep(0)
+                subscription.dispose()
+            async with asyncio.timeout(5):
+                assert len((await generate_image(adapter, "a kestrel", model="m")).images) == 1
+
+    with Loopback(MADE) as server:
+        asyncio.run(main())
