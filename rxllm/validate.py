@@ -274,7 +274,7 @@ def _operation_faults(value: ImageRequest) -> Iterator[Fault]:
 
 
 def _image_faults(value: Any) -> Iterator[Fault]:
-    if not isinstance(value, Image) or not isinstance(value.data, bytes if value.source == "binary" else str):
+    if not isinstance(value, Image) or isinstance(value.data, bytes) != (value.source == "binary"):
         yield (), "invalid_image"
 
 

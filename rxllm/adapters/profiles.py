@@ -88,7 +88,7 @@ class Compatible(OpenAIChat):
 
     def build(self, request: Request, call: Call) -> httpx.Request:
         renamed = {name: getattr(request, field) for field, name in self.profile.names.items()}
-        kept = {field: None for field in self.profile.names}
+        kept = dict.fromkeys(self.profile.names)
         return super().build(
             replace(request, options={**self.profile.options, **renamed, **request.options}, **kept), call
         )

@@ -46,14 +46,15 @@ class Asker:
         request: httpx.Request,
         *,
         provider: str | None = None,
-        limit: int = ANSWER_BYTES,
+        limit: int | None = None,
         seconds: float | None = None,
     ) -> Answer:
-        """The answer to `request`; `seconds` bound the reading of its body, `limit` its size in bytes.
+        """The answer to `request`; `seconds` bound the reading of its body, `limit` its size in bytes (256 MiB).
 
         Raises ``AdapterError``: ``network_error``, ``timeout``, and ``malformed_response`` for a body that is too long.
         """
         url = address(request)
+        limit = ANSWER_BYTES if limit is None else limit
         try:
             async with answered(client, request, self._pump) as response, asyncio.timeout(seconds):
                 if response.status_code >= 300:

@@ -55,8 +55,8 @@ class ImageConformance:
     def test_an_unknown_operation_is_refused_before_any_io(self) -> None:
         with self.serving(1) as served:
             unknown: Any = next(iter(sorted(OPERATIONS - set(served.adapter.operations))), "animation")
+            asked = ImageRequest(unknown, prompt="a kestrel", input_images=(PNG,))
             with pytest.raises(ImageAdapterError) as caught:
-                asked = ImageRequest(unknown, prompt="a kestrel", input_images=(PNG,))
                 generate_image(served.adapter, asked, model=self.model).run()
             assert caught.value.reason == "unsupported_operation"
             assert caught.value.metadata["operation"] == unknown

@@ -15,7 +15,7 @@ import pytest
 from rxllm.adapters import OpenAIImages
 from rxllm.engine import Engine
 from rxllm.pipelines import edit_image, generate_image
-from rxllm.runtime import Stream
+from rxllm.runtime import RetryPolicy, Stream
 from rxllm.values import Image, ImageAdapterError, ImageResponse
 from tests.adapters.image_conformance import PNG
 from tests.adapters.images import image_reply, openai_images, parts_of
@@ -129,16 +129,14 @@ def test_a_refused_connection() -> None:
     assert type(caught.value.__cause__).__name__ == "ConnectError"
 
 
-def test_an_answer_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rxllm.runtime._fetch.Asker.ask.__kwdefaults__", {"provider": None, "limit": 9, "seconds": None})
+def test_an_answer_that_is_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rxllm.runtime._fetch.ANSWER_BYTES", 9)
     assert failure(MADE).reason == "malformed_response"
 
 
 def test_a_failure_is_tried_again() -> None:
     busy = Reply.of_json({"error": {"message": "busy"}}, 503, retry_after="0")
     with Loopback([busy, Reply([Cut.RESET]), MADE]) as server:
-        from rxllm.runtime import RetryPolicy
-
         engine = Engine(image_adapter=OpenAIImages(base_url=server.url), retry=RetryPolicy(base_delay=0, jitter=0))
         assert len(generate_image(engine, "a kestrel", model="m").run().images) == 1
         assert len(server.requests) == 3
@@ -159,8 +157,8 @@ def edited(pictures: Callable[[Request], Reply] | Reply, path: str = "/a.png") -
 
 def unfetched(pictures: Any, path: str = "/a.png?sig=secret") -> ImageAdapterError:
     with Loopback(pictures) as there, Loopback(MADE) as server:
+        image = Image.from_url(path if "://" in path else there.url + path)
         with pytest.raises(ImageAdapterError, match="could not be fetched") as caught:
-            image = Image.from_url(path if "://" in path else there.url + path)
             edit_image(OpenAIImages(base_url=server.url), image, "more", model="m", retry=False).run()
         assert server.requests == []
     assert caught.value.metadata["url"].endswith(path.partition("?")[0])

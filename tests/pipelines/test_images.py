@@ -84,7 +84,9 @@ def test_options_win_over_the_request_and_the_request_over_the_engine() -> None:
 
 def test_the_chat_models_name_and_params_are_not_for_images() -> None:
     fake = FakeImages(IMAGE)
-    engine = Engine(Fake("Hi"), model="chatty", params={"temperature": 0.5, "options": {"top_k": 3}}, image_adapter=fake)
+    engine = Engine(
+        Fake("Hi"), model="chatty", params={"temperature": 0.5, "options": {"top_k": 3}}, image_adapter=fake
+    )
     generate_image(engine, "a kestrel").run()
     assert fake.requests == [ImageRequest(prompt="a kestrel")]
 
