@@ -12,7 +12,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from rxllm import operators, plugins, serializer, validate
+from rxllm import operators, plugins, serializer, session, validate
 from rxllm.collector import StreamCollector
 from rxllm.engine import Engine, aclose
 from rxllm.events import (
@@ -52,9 +52,11 @@ from rxllm.pipelines import (
     generate,
     generate_many,
     request,
+    resume,
     step,
     stream,
     stream_generate,
+    stream_resume,
     stream_step,
 )
 from rxllm.runtime import RetryPolicy, Stream, from_async_iter, keys, run, to_async_iter, to_iter
@@ -75,7 +77,9 @@ from rxllm.values import (
     ProviderPart,
     Request,
     Response,
+    Session,
     SessionError,
+    SessionStatus,
     SourcePart,
     StepResult,
     StreamError,
@@ -87,6 +91,7 @@ from rxllm.values import (
     ToolCallPart,
     ToolContext,
     ToolError,
+    Turn,
     Usage,
     ValidationError,
     ask_user,
@@ -162,7 +167,9 @@ __all__ = [
     "Request",
     "Response",
     "RetryPolicy",
+    "Session",
     "SessionError",
+    "SessionStatus",
     "SourceAdded",
     "SourcePart",
     "StepCompleted",
@@ -193,6 +200,7 @@ __all__ = [
     "ToolHalt",
     "ToolProgress",
     "ToolResultEncoded",
+    "Turn",
     "Usage",
     "UsageUpdated",
     "ValidationError",
@@ -210,12 +218,15 @@ __all__ = [
     "plugins",
     "providers",
     "request",
+    "resume",
     "run",
     "serializer",
+    "session",
     "show",
     "step",
     "stream",
     "stream_generate",
+    "stream_resume",
     "stream_step",
     "system",
     "to_async_iter",

@@ -83,9 +83,11 @@ def as_engine(given: Any) -> Engine:
 
 async def aclose(engine: Any) -> None:
     """Close the connections that an engine, or an adapter, keeps for the running loop. It can be used again."""
-    close = getattr(as_engine(engine).adapter, "aclose", None)
-    if close is not None:
-        await close()
+    made = as_engine(engine)
+    for adapter in (made.adapter, made.image_adapter):
+        close = getattr(adapter, "aclose", None)
+        if close is not None:
+            await close()
 
 
 def merge_tools(tools: Iterable[Tool], others: Iterable[Tool]) -> tuple[Tool, ...]:

@@ -19,86 +19,33 @@ import msgspec
 from rxllm.adapters._anthropic_blocks import Content
 from rxllm.adapters._anthropic_errors import anthropic_error
 from rxllm.adapters._anthropic_frames import FINISH_REASONS, Delta, Frame, MessageFrame, to_usage
-from rxllm.events import Event
-from rxllm.values import LLMError, Message, StreamError
+from rxllm.values import AdapterError, LLMError, Message
 from rxllm.wire.blocks import Blocks
-from rxllm.wire.sse import DONE, SSEDecoder
+from rxllm.wire.frames import FrameDecoder, raw_kind
+from rxllm.wire.sse import SSEDecoder
 from rxllm.wire.tool_calls import CallTracker
 
-_decode = msgspec.json.Decoder(Frame).decode
+_FRAME = msgspec.json.Decoder(Frame)
 
 
-class MessagesDecoder:
+class MessagesDecoder(FrameDecoder):
     """One response's bytes to events; `messages` are those it answers, `raw` asks for a ``RawChunk`` of every frame."""
 
     def __init__(self, *, provider: str = "anthropic", messages: Iterable[Message] = (), raw: bool = False) -> None:
-        self.provider = provider
-        self.raw = raw
-        self._sse = SSEDecoder()
-        self._blocks = Blocks(CallTracker.after(messages))
+        super().__init__(SSEDecoder(), Blocks(CallTracker.after(messages)), _FRAME, provider=provider, raw=raw)
         self._content = Content(self._blocks, provider)
         self._usage: dict[str, Any] = {}
-        self._whole = False  # an answer that was not streamed has come
 
-    def feed(self, data: bytes) -> list[Event]:
-        try:
-            frames = self._sse.feed(data)
-        except StreamError as error:
-            self._fail(error)
-            frames = []
-        for kind, frame in frames:
-            self._read(kind, frame)
-        return self._blocks.take()
-
-    def close(self) -> list[Event]:
-        try:
-            frames = self._sse.close()
-        except StreamError as error:
-            self._fail(error)
-            frames = []
-        for kind, frame in frames:
-            self._read(kind, frame)
-        self._end(over=self._whole)
-        return self._blocks.take()
-
-    def _read(self, kind: str, data: bytes) -> None:
-        if self._blocks.ended:
-            return
-        try:
-            frame = _decode(data)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            self._read_odd(kind, data)
-        else:
-            self._read_frame(kind, frame, data)
-
-    def _read_odd(self, kind: str, text: bytes) -> None:
-        text = text.strip()
-        if text == DONE:
-            self._end(over=True)
-            return
-        try:
-            data = msgspec.json.decode(text)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            self._read_plain(kind, text.decode(errors="replace"))
-            return
-        try:
-            # JSON of other types than agreed: numbers as strings are forgiven, the rest is shown as it came.
-            frame = msgspec.convert(data, Frame, strict=False)
-        except msgspec.ValidationError:
-            self._blocks.raw(_raw_kind(kind), data)
-            if kind == "error" or (isinstance(data, dict) and cast(dict[str, Any], data).get("type") == "error"):
-                self._fail(anthropic_error(self.provider, data))
-        else:
-            self._read_frame(kind, frame, text)
+    def _read_unfit(self, kind: str, data: Any, frame: bytes) -> None:
+        super()._read_unfit(kind, data, frame)
+        if isinstance(data, dict) and cast(dict[str, Any], data).get("type") == "error":
+            self._fail(self._error_of(data))
 
     def _read_plain(self, kind: str, text: str) -> None:
-        if kind == "error":
-            self._fail(anthropic_error(self.provider, text))
-        elif text and kind != "ping":
-            message = f"a frame that is not JSON: {text[:200]}"
-            self._fail(StreamError("malformed_event", message, provider=self.provider))
+        if kind != "ping":
+            super()._read_plain(kind, text)
 
-    def _read_frame(self, kind: str, frame: Frame, data: bytes) -> None:
+    def _read(self, kind: str, frame: Frame, data: bytes, /) -> None:
         named = frame.type or kind
         if named == "content_block_delta" and frame.delta is not None and not self.raw:
             if not self._content.add(frame.index, frame.delta):
@@ -111,7 +58,7 @@ class MessagesDecoder:
         if message is not None:
             self._blocks.start(id=message.id, model=message.model)
         if self.raw:
-            self._blocks.raw(_raw_kind(named), msgspec.json.decode(data))
+            self._blocks.raw(raw_kind(named), msgspec.json.decode(data))
         match named:
             case "content_block_delta" if frame.delta is not None and self._content.add(frame.index, frame.delta):
                 pass
@@ -134,11 +81,11 @@ class MessagesDecoder:
     def _read_unknown(self, named: str, frame: Frame, data: bytes) -> None:
         held = msgspec.json.decode(data)
         if named == "error" or frame.error:
-            self._fail(anthropic_error(self.provider, held))
+            self._fail(self._error_of(held))
         elif frame.delta is not None and self._content.add_odd(frame.index, held["delta"]):
             pass
         elif not self.raw:
-            self._blocks.raw(_raw_kind(named), held)
+            self._blocks.raw(raw_kind(named), held)
 
     def _read_message(self, message: MessageFrame) -> None:
         for index, block in enumerate(message.content or ()):
@@ -162,13 +109,11 @@ class MessagesDecoder:
 
     def _fail(self, error: LLMError) -> None:
         self._content.flush()
-        self._blocks.error(error)
+        super()._fail(error)
 
     def _end(self, *, over: bool) -> None:
         self._content.flush()
-        self._blocks.end(over=over)
+        super()._end(over=over)
 
-
-def _raw_kind(kind: str) -> str:
-    # "usage" is the one kind that is folded, and a frame of that name is not what is meant.
-    return "chunk" if kind in ("message", "usage") else kind
+    def _error_of(self, payload: Any) -> AdapterError:
+        return anthropic_error(self.provider, payload)

@@ -21,8 +21,9 @@ from rxllm.adapters._gemini_frames import GeminiFrames
 from rxllm.adapters._gemini_parts import PartReader
 from rxllm.adapters._gemini_sources import sources_of
 from rxllm.events import Event
-from rxllm.values import LLMError, Message, StreamError
+from rxllm.values import AdapterError, LLMError, Message
 from rxllm.wire.blocks import Blocks
+from rxllm.wire.frames import UNREADABLE, FrameDecoder, malformed, raw_kind
 from rxllm.wire.tool_calls import CallTracker
 
 _FIRST = msgspec.json.Decoder(FirstChunk)
@@ -30,76 +31,39 @@ _CHUNK = msgspec.json.Decoder(Chunk)
 _KNOWN = {"candidates", "usageMetadata", "promptFeedback", "modelVersion", "responseId", "createTime"}
 
 
-class GeminiDecoder:
+class GeminiDecoder(FrameDecoder):
     """One response's bytes to events; `messages` are those it answers, `raw` asks for a ``RawChunk`` of every chunk."""
 
     def __init__(self, *, messages: Iterable[Message] = (), raw: bool = False) -> None:
-        self.raw = raw
         self._frames = GeminiFrames()
-        self._blocks = Blocks(CallTracker.after(messages))
-        self._decode: Any = _FIRST.decode
+        super().__init__(self._frames, Blocks(CallTracker.after(messages)), _FIRST, provider=PROVIDER, raw=raw)
         self._usage: dict[str, Any] | None = None
         self._parts = PartReader(self._blocks, raw=raw)
         self._sources: set[str] = set()
         self._grounding: dict[str, Any] = {}
 
     def feed(self, data: bytes) -> list[Event]:
-        try:
-            frames = self._frames.feed(data)
-        except StreamError as error:
-            self._fail(error)
-            frames = []
-        for kind, frame in frames:
-            self._read(kind, frame)
+        events = super().feed(data)
         if self._frames.ended:
             self._end(over=True)
-        return self._blocks.take()
-
-    def close(self) -> list[Event]:
-        try:
-            frames = self._frames.close()
-        except StreamError as error:
-            self._fail(error)
-            frames = []
-        for kind, frame in frames:
-            self._read(kind, frame)
-        self._end(over=False)
-        return self._blocks.take()
-
-    def _read(self, kind: str, frame: bytes) -> None:
-        if self._blocks.ended:
-            return
-        try:
-            chunk: Chunk = self._decode(frame)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            self._read_odd(kind, frame)
-        else:
-            self._read_chunk(kind, chunk, frame)
+            events += self._blocks.take()
+        return events
 
     def _read_odd(self, kind: str, frame: bytes) -> None:
         try:
             data = msgspec.json.decode(frame)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            message = f"a frame that is not JSON: {frame[:200].decode(errors='replace')}"
-            self._fail(StreamError("malformed_event", message, provider=PROVIDER))
-            return
-        try:
-            # JSON of other types than agreed: numbers as strings are forgiven, the rest is shown as it came.
-            chunk = msgspec.convert(data, FirstChunk, strict=False)
-        except msgspec.ValidationError:
-            self._blocks.raw(_raw_kind(kind), data)
-            if kind == "error":
-                self._fail(stream_error(data))
+        except UNREADABLE:
+            self._fail(malformed(frame[:200].decode(errors="replace"), PROVIDER))
         else:
-            self._read_chunk(kind, chunk, frame)
+            self._read_unfit(kind, data, frame)
 
-    def _read_chunk(self, kind: str, chunk: Chunk, frame: bytes) -> None:
+    def _read(self, kind: str, chunk: Chunk, frame: bytes, /) -> None:
         if type(chunk) is FirstChunk:
             self._blocks.start(id=chunk.response_id, model=chunk.model_version)
             if chunk.response_id and chunk.model_version:
                 self._decode = _CHUNK.decode
         if self.raw:
-            self._blocks.raw(_raw_kind(kind), msgspec.json.decode(frame))
+            self._blocks.raw(raw_kind(kind), msgspec.json.decode(frame))
         for candidate in chunk.candidates or ():
             if not candidate.index:
                 self._read_candidate(candidate, frame)
@@ -108,11 +72,11 @@ class GeminiDecoder:
         if chunk.prompt_feedback:
             self._read_feedback(chunk.prompt_feedback)
         if chunk.error or kind == "error":
-            self._fail(stream_error(msgspec.json.decode(frame)))
+            self._fail(self._error_of(msgspec.json.decode(frame)))
         elif chunk.candidates is None and not self.raw:
             data = msgspec.json.decode(frame)
             if data.keys() - _KNOWN:
-                self._blocks.raw(_raw_kind(kind), data)
+                self._blocks.raw(raw_kind(kind), data)
 
     def _read_candidate(self, candidate: Candidate, frame: bytes) -> None:
         if candidate.content is not None:
@@ -148,7 +112,7 @@ class GeminiDecoder:
 
     def _fail(self, error: LLMError) -> None:
         self._parts.cut()
-        self._blocks.error(error)
+        super()._fail(error)
 
     def _end(self, *, over: bool) -> None:
         if self._blocks.ended:
@@ -156,9 +120,7 @@ class GeminiDecoder:
         self._parts.cut()
         if self._grounding:
             self._blocks.note({"grounding_metadata": self._grounding})
-        self._blocks.end(over=over)
+        super()._end(over=over)
 
-
-def _raw_kind(kind: str) -> str:
-    # "usage" is the one kind that is folded, and a frame of that name is not what is meant.
-    return "chunk" if kind in ("message", "usage") else kind
+    def _error_of(self, payload: Any) -> AdapterError:
+        return stream_error(payload)

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from rxllm.adapters._http_base import HTTPBase
-from rxllm.events import Event
-from rxllm.runtime import Decoder, Stream, http_stream
+from rxllm.events import ErrorEvent, Event
+from rxllm.runtime import Decoder, Stream, http_stream, keys
 from rxllm.values import Call, LLMError, Request
 
 if TYPE_CHECKING:
@@ -52,7 +52,28 @@ class _Exchange:
         return client, self._adapter.build(self._request, self._call)
 
     def decoder(self) -> Decoder:
-        return self._adapter.decoder(self._request, raw=self._call.raw)
+        made = self._adapter.decoder(self._request, raw=self._call.raw)
+        key = self._adapter._find_key(self._call)  # pyright: ignore[reportPrivateUsage]
+        return _Discreet(made, key) if key else made
 
     def error(self, status: int, headers: Mapping[str, str], body: bytes) -> LLMError:
         return self._adapter._refusal(status, headers, body, self._call)  # pyright: ignore[reportPrivateUsage]
+
+
+class _Discreet:
+    """A decoder whose errors do not say the key. An error is the last event of a stream."""
+
+    def __init__(self, decoder: Decoder, key: str) -> None:
+        self._decoder = decoder
+        self._key = key
+
+    def feed(self, data: bytes) -> list[Event]:
+        return self._checked(self._decoder.feed(data))
+
+    def close(self) -> list[Event]:
+        return self._checked(self._decoder.close())
+
+    def _checked(self, events: list[Event]) -> list[Event]:
+        if events and isinstance(last := events[-1], ErrorEvent):
+            return [*events[:-1], ErrorEvent(keys.redacted(last.error, self._key))]
+        return events

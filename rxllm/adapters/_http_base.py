@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 CONNECT_SECONDS = 10.0
 WRITE_SECONDS = 60.0
-SECRET_LENGTH = 8
 
 File = tuple[str, tuple[str, bytes, str]]
 """A form's field that is a file: the field's name, and the file's name, bytes and type."""
@@ -86,7 +85,8 @@ class HTTPBase:
         timing: dict[str, Any] = {"timeout": (CONNECT_SECONDS, silence, WRITE_SECONDS, None)} if silence else {}
         sent = {**headers, **self.headers}
         _refuse_unsendable(sent)
-        url = f"{self.base_url}/{path.lstrip('/')}"
+        base, _, query = self.base_url.partition("?")
+        url = f"{base.rstrip('/')}/{path.lstrip('/')}" + (f"{'&' if '?' in path else '?'}{query}" if query else "")
         try:
             return self._clients.any().build_request("POST", url, headers=sent, **content, **timing)
         except Exception as error:
@@ -97,9 +97,9 @@ class HTTPBase:
 
     def _refusal(self, status: int, headers: Mapping[str, str], body: bytes, call: Call) -> LLMError:
         key = self._find_key(call) or ""
-        if len(key) >= SECRET_LENGTH:  # some servers say which key they refuse
+        if len(key) >= keys.SECRET_LENGTH:  # before a long body is cut, perhaps within the key
             body = body.replace(key.encode(), b"[key]")
-        return self.error(status, headers, body)
+        return keys.redacted(self.error(status, headers, body), key)
 
     def _find_key(self, call: Call) -> str | None:
         return keys.find(self.provider, call.api_key, self._api_key, self.key_variable)

@@ -21,7 +21,10 @@ _TOO_LONG = re.compile(
     r"|too many (input )?tokens|exceeds the maximum number of (input )?tokens|token count.*exceeds",
     re.IGNORECASE,
 )
-_FILTERED = re.compile(r"content (management|filter)|content_filter|responsible ?ai", re.IGNORECASE)
+_FILTERED = re.compile(
+    r"content (management|filter)|content_filter|responsible ?ai|violates usage guidelines|input was flagged",
+    re.IGNORECASE,
+)
 
 _BY_CODE = {
     "context_length_exceeded": (
@@ -121,9 +124,11 @@ def provider_error(
 ) -> AdapterError:
     """The error that `payload` says: the parsed body of an answer, or of an error frame inside a stream."""
     said = _flatten(payload)
-    message = _message(said)
+    behind = _behind(said)
+    message = ": ".join(filter(None, (_message(said), _message(behind)))) or None
     details = [cast(dict[str, Any], each) for each in _list(said.get("details")) if isinstance(each, dict)]
-    named = [said.get(name) for name in ("code", "type", "status")] + [each.get("reason") for each in details]
+    named = [each.get(name) for each in (said, behind) for name in ("code", "type", "status")]
+    named += [each.get("reason") for each in details]
     codes = [str(code) for code in named if code not in (None, "")]
     if status is None:
         status = next((int(code) for code in codes if re.fullmatch(r"[45]\d\d", code)), None)
@@ -169,6 +174,18 @@ def _flatten(payload: Any) -> dict[str, Any]:
     return dict(outer)
 
 
+def _behind(said: Mapping[str, Any]) -> dict[str, Any]:
+    # OpenRouter's {"metadata": {"raw": ...}}: what the provider behind it said, in JSON or words.
+    passed_on = said.get("metadata")
+    raw = cast(dict[str, Any], passed_on).get("raw") if isinstance(passed_on, dict) else None
+    if not isinstance(raw, str):
+        return {}
+    try:
+        return _flatten(msgspec.json.decode(raw))
+    except msgspec.DecodeError:
+        return {"message": raw[:500]}
+
+
 def _message(said: Mapping[str, Any]) -> str | None:
     for name in ("message", "detail", "error", "msg"):
         held = said.get(name)
@@ -179,7 +196,7 @@ def _message(said: Mapping[str, Any]) -> str | None:
 
 def _reason(status: int | None, codes: list[str], message: str | None) -> str:
     by_code = [_REASONS[code] for code in codes if code in _REASONS]
-    if status in (None, 400, 413, 422, 500) or any(reason in _SPECIFIC for reason in by_code):
+    if status in (None, 400, 403, 413, 422, 500) or any(reason in _SPECIFIC for reason in by_code):
         for reason, words in zip(_SPECIFIC, (_TOO_LONG, _FILTERED), strict=True):
             if reason in by_code or words.search(message or ""):
                 return reason

@@ -119,7 +119,8 @@ class HTTPImageAdapter(HTTPBase):
                 raise self._unfetched(url, "only http and https are fetched")
             try:
                 request = _anonymous(client, there)
-                answer = await asker.ask(client, request, limit=FETCH_BYTES, seconds=FETCH_SECONDS)
+                bounds: dict[str, Any] = {"limit": FETCH_BYTES, "seconds": FETCH_SECONDS}
+                answer = await asker.ask(client, request, anonymous=True, **bounds)
             except AdapterError as error:
                 reason = "invalid_request" if error.reason == "malformed_response" else error.reason
                 raise self._unfetched(url, error.message, reason) from error

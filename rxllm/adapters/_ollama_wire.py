@@ -21,6 +21,7 @@ from rxllm.adapters._http_errors import provider_error
 from rxllm.events import Event
 from rxllm.values import AdapterError, FinishReason, Message, StreamError, Usage
 from rxllm.wire.blocks import Blocks
+from rxllm.wire.frames import UNREADABLE, malformed
 from rxllm.wire.ndjson import NDJSONDecoder
 from rxllm.wire.tool_calls import CallTracker
 
@@ -101,7 +102,7 @@ class OllamaDecoder:
             return
         try:
             line: Line = self._decode(frame)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        except UNREADABLE:
             self._read_odd(frame)
         else:
             self._read_line(line, frame)
@@ -109,9 +110,8 @@ class OllamaDecoder:
     def _read_odd(self, frame: bytes) -> None:
         try:
             data = msgspec.json.decode(frame)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            message = f"a frame that is not JSON: {frame[:200].decode(errors='replace')}"
-            self._blocks.error(StreamError("malformed_event", message, provider=PROVIDER))
+        except UNREADABLE:
+            self._blocks.error(malformed(frame[:200].decode(errors="replace"), PROVIDER))
             return
         try:
             # JSON of other types than agreed: numbers as strings are forgiven, the rest is shown as it came.

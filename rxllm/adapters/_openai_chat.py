@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -30,12 +31,18 @@ if TYPE_CHECKING:
 
 OPENAI = "https://api.openai.com/v1"
 
+_IS_OPENAI = re.compile(r"https://(api\.openai\.com|[^/]+\.(openai|cognitiveservices|services\.ai)\.azure\.com)(/|$)")
+
 
 class OpenAIChat(HTTPAdapter):
     """``POST {base_url}/chat/completions`` of OpenAI, or of a server that is compatible with it.
 
     A key is needed for OpenAI alone: from `api_key`, the call, or ``OPENAI_API_KEY``. ``Request.options`` is merged
     over the body, so whatever a server understands besides can be said there; an option of None takes a field out.
+
+    Azure's `base_url` is ``https://NAME.openai.azure.com/openai/v1``, with the resource's key as `api_key`. The dated
+    versions of its API are ``.../openai/deployments/MODEL?api-version=2024-10-21``, with ``headers={"api-key": KEY}``;
+    a header of that name takes the place of every other key.
     """
 
     provider = "openai"
@@ -46,9 +53,9 @@ class OpenAIChat(HTTPAdapter):
         """The request as it will be sent. Raises ``EngineError("missing_model")`` without a model."""
         if not request.model:
             raise EngineError("missing_model", "name a model: model=...", provider=self.provider)
-        key = self.key(call)
+        key = None if "api-key" in self.headers else self.key(call)
         headers = {"authorization": f"Bearer {key}"} if key else {}
-        is_openai = self.base_url.startswith("https://api.openai.com")
+        is_openai = _IS_OPENAI.match(self.base_url) is not None
         return self.post("/chat/completions", chat_body(request, is_openai=is_openai), call, headers=headers)
 
     def decoder(self, request: Request, *, raw: bool = False) -> ChatDecoder:

@@ -30,10 +30,10 @@ from rxllm.adapters._openai_chat_chunks import (
     file_of,
     to_usage,
 )
-from rxllm.events import Event
-from rxllm.values import Message, StreamError
+from rxllm.values import AdapterError, Message
 from rxllm.wire.blocks import Blocks
-from rxllm.wire.sse import DONE, SSEDecoder
+from rxllm.wire.frames import FrameDecoder, raw_kind
+from rxllm.wire.sse import SSEDecoder
 from rxllm.wire.tool_calls import CallTracker
 
 _FIRST = msgspec.json.Decoder(FirstChunk)
@@ -41,88 +41,23 @@ _CHUNK = msgspec.json.Decoder(Chunk)
 _NO_FUNCTION = Function()
 
 
-class ChatDecoder:
+class ChatDecoder(FrameDecoder):
     """One response's bytes to events; `messages` are those it answers, `raw` asks for a ``RawChunk`` of every frame."""
 
     def __init__(self, *, provider: str = "openai", messages: Iterable[Message] = (), raw: bool = False) -> None:
-        self.provider = provider
-        self.raw = raw
         self._sse = SSEDecoder()
-        self._blocks = Blocks(CallTracker.after(messages))
-        self._decode: Any = _FIRST.decode
+        super().__init__(self._sse, Blocks(CallTracker.after(messages)), _FIRST, provider=provider, raw=raw)
         self._usage: dict[str, Any] | None = None
-        self._whole = False  # an answer that was not streamed has come
         self._sources: set[Any] = set()
         self._audio: dict[str, list[Any]] = {}
 
-    def feed(self, data: bytes) -> list[Event]:
-        try:
-            frames = self._sse.feed(data)
-        except StreamError as error:
-            self._blocks.error(error)
-            frames = []
-        for kind, frame in frames:
-            self._read(kind, frame)
-        return self._blocks.take()
-
-    def close(self) -> list[Event]:
-        try:
-            frames = self._sse.close()
-        except StreamError as error:
-            self._blocks.error(error)
-            frames = []
-        for kind, frame in frames:
-            self._read(kind, frame)
-        self._end(over=self._whole and self._sse.is_json)
-        return self._blocks.take()
-
-    def _read(self, kind: str, frame: bytes) -> None:
-        if self._blocks.ended:
-            return
-        if frame == DONE:
-            self._end(over=True)
-            return
-        try:
-            chunk: Chunk = self._decode(frame)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            self._read_odd(kind, frame)
-        else:
-            self._read_chunk(kind, chunk, frame)
-
-    def _read_odd(self, kind: str, frame: bytes) -> None:
-        text = frame.strip()
-        if text == DONE:
-            self._end(over=True)
-            return
-        try:
-            data = msgspec.json.decode(text)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            self._read_plain(kind, text.decode(errors="replace"))
-            return
-        try:
-            # JSON of other types than agreed: numbers as strings are forgiven, the rest is shown as it came.
-            chunk = msgspec.convert(data, FirstChunk, strict=False)
-        except msgspec.ValidationError:
-            self._blocks.raw(_raw_kind(kind), data)
-            if kind == "error":
-                self._blocks.error(provider_error(self.provider, data))
-        else:
-            self._read_chunk(kind, chunk, frame)
-
-    def _read_plain(self, kind: str, text: str) -> None:
-        if kind == "error":
-            self._blocks.error(provider_error(self.provider, text))
-        elif text:
-            message = f"a frame that is not JSON: {text[:200]}"
-            self._blocks.error(StreamError("malformed_event", message, provider=self.provider))
-
-    def _read_chunk(self, kind: str, chunk: Chunk, frame: bytes) -> None:
+    def _read(self, kind: str, chunk: Chunk, frame: bytes, /) -> None:
         if type(chunk) is FirstChunk:
             self._blocks.start(id=chunk.id, model=chunk.model)
             if chunk.id and chunk.model:
                 self._decode = _CHUNK.decode
         if self.raw:
-            self._blocks.raw(_raw_kind(kind), msgspec.json.decode(frame))
+            self._blocks.raw(raw_kind(kind), msgspec.json.decode(frame))
         if chunk.search_results or chunk.citations:
             self._read_sources(chunk)
         for choice in chunk.choices or ():
@@ -138,14 +73,14 @@ class ChatDecoder:
         if chunk.usage or chunk.x_groq:
             self._read_usage(chunk.usage or (chunk.x_groq or {}).get("usage"))
         if chunk.error or kind == "error":
-            self._blocks.error(provider_error(self.provider, msgspec.json.decode(frame)))
+            self._fail(self._error_of(msgspec.json.decode(frame)))
         elif chunk.choices is None and not chunk.usage:
             self._read_unknown(kind, frame)
 
     def _read_whole(self, choice: Choice) -> None:
         if choice.message is not None:
             self._read_delta(choice.message)
-            self._whole = True
+            self._whole = self._sse.is_json
         elif choice.text:
             self._blocks.text(choice.text)
 
@@ -157,9 +92,9 @@ class ChatDecoder:
     def _read_unknown(self, kind: str, frame: bytes) -> None:
         data = msgspec.json.decode(frame)
         if data.get("object") == "error":
-            self._blocks.error(provider_error(self.provider, data))
+            self._fail(self._error_of(data))
         elif not self.raw and not data.keys() & {"choices", "object", "usage", "x_groq", "search_results", "citations"}:
-            self._blocks.raw(_raw_kind(kind), data)
+            self._blocks.raw(raw_kind(kind), data)
 
     def _read_delta(self, delta: Delta) -> None:
         blocks = self._blocks
@@ -239,9 +174,7 @@ class ChatDecoder:
         if self._audio:
             self._blocks.file(audio_of(self._audio))
             self._audio = {}
-        self._blocks.end(over=over)
+        super()._end(over=over)
 
-
-def _raw_kind(kind: str) -> str:
-    # "usage" is the one kind that is folded, and a frame of that name is not what is meant.
-    return "chunk" if kind in ("message", "usage") else kind
+    def _error_of(self, payload: Any) -> AdapterError:
+        return provider_error(self.provider, payload)

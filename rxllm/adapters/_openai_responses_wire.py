@@ -16,13 +16,13 @@ from rxllm.adapters._http_errors import provider_error
 from rxllm.adapters._openai_chat_chunks import to_usage
 from rxllm.adapters._openai_responses_frames import FINISH_REASONS, USAGE, Frame, Item, as_item, as_items, to_item
 from rxllm.adapters._openai_responses_output import Output
-from rxllm.events import Event
-from rxllm.values import Message, StreamError
+from rxllm.values import AdapterError, Message, StreamError
 from rxllm.wire.blocks import Blocks
-from rxllm.wire.sse import DONE, SSEDecoder
+from rxllm.wire.frames import FrameDecoder
+from rxllm.wire.sse import SSEDecoder
 from rxllm.wire.tool_calls import CallTracker
 
-_decode_frame = msgspec.json.Decoder(Frame).decode
+_FRAME = msgspec.json.Decoder(Frame)
 
 _NAMED = frozenset({"response.created", "response.queued", "response.in_progress"})
 _ENDED = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled"})
@@ -64,7 +64,7 @@ _SILENT = frozenset(
 """The frames that say nothing new."""
 
 
-class ResponsesDecoder:
+class ResponsesDecoder(FrameDecoder):
     """One response's bytes to events; `messages` are those it answers, `offered` the names of the tools it may call,
     `raw` asks for a ``RawChunk`` of every frame.
     """
@@ -77,38 +77,10 @@ class ResponsesDecoder:
         offered: Collection[str] = (),
         raw: bool = False,
     ) -> None:
-        self.provider = provider
-        self.raw = raw
-        self._sse = SSEDecoder()
-        self._blocks = Blocks(CallTracker.after(messages))
+        super().__init__(SSEDecoder(), Blocks(CallTracker.after(messages)), _FRAME, provider=provider, raw=raw)
         self._output = Output(self._blocks, provider, offered)
 
-    def feed(self, data: bytes) -> list[Event]:
-        self._read_all(self._sse.feed, data)
-        return self._blocks.take()
-
-    def close(self) -> list[Event]:
-        self._read_all(self._sse.close)
-        self._blocks.end()
-        return self._blocks.take()
-
-    def _read_all(self, read: Callable[..., list[tuple[str, bytes]]], *data: bytes) -> None:
-        try:
-            frames = read(*data)
-        except StreamError as error:
-            self._blocks.error(error)
-            return
-        for kind, frame in frames:
-            self._read(kind, frame)
-
-    def _read(self, kind: str, data: bytes) -> None:
-        if self._blocks.ended:
-            return
-        try:
-            frame = _decode_frame(data)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            self._read_odd(kind, data)
-            return
+    def _read(self, kind: str, frame: Frame, data: bytes, /) -> None:
         if not self._blocks.started or frame.type in _NAMED:
             head = to_item(frame.response) if frame.type else as_item(msgspec.json.decode(data))
             self._blocks.start(id=head.get("id"), model=head.get("model"))
@@ -118,44 +90,27 @@ class ResponsesDecoder:
         if handler is not None:
             handler(self._output, frame, data)
         elif frame.type in _ENDED:
-            self._end(to_item(frame.response))
+            self._complete(to_item(frame.response))
         elif frame.type not in _NAMED and frame.type not in _SILENT:
             self._read_other(kind, frame, msgspec.json.decode(data))
 
-    def _read_odd(self, kind: str, data: bytes) -> None:
-        text = data.strip()
-        if text == DONE:
-            self._blocks.end(over=True)
-            return
+    def _read_unfit(self, kind: str, data: Any, frame: bytes) -> None:
         try:
-            parsed = msgspec.json.decode(text)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            self._read_plain(kind, text.decode(errors="replace"))
-            return
-        try:
-            # JSON of other types than agreed: indices of other kinds are forgiven, the rest is shown as it came.
-            _decode_frame(mended := _mend(parsed))
+            said = self._decode(mended := _mend(data))
         except msgspec.ValidationError:
-            self._blocks.raw("chunk", parsed)
+            self._blocks.raw("chunk", data)
         else:
-            self._read(kind, mended)
-
-    def _read_plain(self, kind: str, text: str) -> None:
-        if kind == "error":
-            self._blocks.error(provider_error(self.provider, text))
-        elif text:
-            message = f"a frame that is not JSON: {text[:200]}"
-            self._blocks.error(StreamError("malformed_event", message, provider=self.provider))
+            self._read(kind, said, mended)
 
     def _read_other(self, kind: str, frame: Frame, said: Item) -> None:
         if "error" in (kind, frame.type) or said.get("error"):
-            self._fail({name: held for name, held in said.items() if name not in ("type", "sequence_number")})
+            self._failed({name: held for name, held in said.items() if name not in ("type", "sequence_number")})
         elif said.get("object") == "response":  # an answer that was not streamed
-            self._end(said)
+            self._complete(said)
         elif not self._output.progress(frame, said) and not self.raw:
             self._blocks.raw(_raw_kind(frame), said)
 
-    def _end(self, response: Item) -> None:
+    def _complete(self, response: Item) -> None:
         self._blocks.start(id=response.get("id"), model=response.get("model"))
         self._output.finish(as_items(response.get("output")))
         counted = as_item(response.get("usage"))
@@ -164,16 +119,19 @@ class ResponsesDecoder:
             self._blocks.usage(replace(usage, tool_usage=as_item(response.get("tool_usage"))))
         status = str(response.get("status") or "completed")
         if status in ("failed", "cancelled") or response.get("error"):
-            self._fail({"error": response.get("error") or {"message": f"the response was {status}", "code": status}})
+            self._failed({"error": response.get("error") or {"message": f"the response was {status}", "code": status}})
             return
         reason = str(as_item(response.get("incomplete_details")).get("reason") or status)
         self._blocks.finish(FINISH_REASONS.get(reason, "other"), reason)
         self._blocks.end(over=True)
 
-    def _fail(self, said: Item) -> None:
-        error = provider_error(self.provider, said)
+    def _failed(self, said: Item) -> None:
+        error = self._error_of(said)
         cancelled = StreamError("cancelled", error.message, provider=self.provider)
-        self._blocks.error(cancelled if error.code == "cancelled" else error)
+        self._fail(cancelled if error.code == "cancelled" else error)
+
+    def _error_of(self, payload: Any) -> AdapterError:
+        return provider_error(self.provider, payload)
 
 
 def _mend(parsed: Any) -> bytes:

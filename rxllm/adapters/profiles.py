@@ -6,8 +6,10 @@ makes the adapter of one.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from rxllm import plugins
@@ -17,7 +19,7 @@ from rxllm.adapters._local import Local
 from rxllm.adapters._ollama import Ollama
 from rxllm.adapters._openai_chat import OpenAIChat
 from rxllm.adapters._openai_responses import OpenAIResponses
-from rxllm.values import Call, EngineError, Request
+from rxllm.values import Call, EngineError, Message, Request
 
 if TYPE_CHECKING:
     import httpx
@@ -25,16 +27,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Profile:
-    """A server that is compatible with OpenAI's: its address and the variable of its key, None where it needs none.
+    """A server that is compatible with OpenAI's: its address and the variable of its key, None where none is needed.
 
     `options` are merged into the body below the caller's own (None takes a field out); `names` says which fields it
-    calls differently.
+    calls differently; `call_id` is what the ids of calls must look like, where it minds.
     """
 
     base_url: str
     key_variable: str | None
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     names: Mapping[str, str] = field(default_factory=dict[str, str])
+    call_id: str | None = None
 
 
 PROFILES: dict[str, Profile] = {
@@ -46,10 +49,20 @@ PROFILES: dict[str, Profile] = {
     "huggingface": Profile("https://router.huggingface.co/v1", "HF_TOKEN"),
     "llamacpp": Profile("http://localhost:8080/v1", None),
     "lmstudio": Profile("http://localhost:1234/v1", None),
-    "minimax": Profile("https://api.minimax.io/v1", "MINIMAX_API_KEY"),
-    # It refuses fields that it does not know, and says its usage without being asked.
+    # Unasked, it leaves its thoughts in the text, between tags. Its max_tokens is deprecated, as is that of xAI.
+    "minimax": Profile(
+        "https://api.minimax.io/v1",
+        "MINIMAX_API_KEY",
+        {"reasoning_split": True},
+        {"max_tokens": "max_completion_tokens"},
+    ),
+    # It refuses fields that it does not know, and ids of calls that are not its own, and says its usage unasked.
     "mistral": Profile(
-        "https://api.mistral.ai/v1", "MISTRAL_API_KEY", {"stream_options": None}, {"seed": "random_seed"}
+        "https://api.mistral.ai/v1",
+        "MISTRAL_API_KEY",
+        {"stream_options": None},
+        {"seed": "random_seed"},
+        call_id="[a-zA-Z0-9]{9}",
     ),
     "moonshot": Profile("https://api.moonshot.ai/v1", "MOONSHOT_API_KEY"),
     "nvidia": Profile("https://integrate.api.nvidia.com/v1", "NVIDIA_API_KEY"),
@@ -57,7 +70,7 @@ PROFILES: dict[str, Profile] = {
     "perplexity": Profile("https://api.perplexity.ai", "PERPLEXITY_API_KEY"),
     "together": Profile("https://api.together.xyz/v1", "TOGETHER_API_KEY"),
     "vllm": Profile("http://localhost:8000/v1", None),
-    "xai": Profile("https://api.x.ai/v1", "XAI_API_KEY"),
+    "xai": Profile("https://api.x.ai/v1", "XAI_API_KEY", names={"max_tokens": "max_completion_tokens"}),
     "zai": Profile("https://api.z.ai/api/paas/v4", "ZAI_API_KEY"),
 }
 
@@ -87,14 +100,30 @@ class Compatible(OpenAIChat):
         super().__init__(**connection)
 
     def build(self, request: Request, call: Call) -> httpx.Request:
-        renamed = {name: getattr(request, field) for field, name in self.profile.names.items()}
-        kept = dict.fromkeys(self.profile.names)
-        return super().build(
-            replace(request, options={**self.profile.options, **renamed, **request.options}, **kept), call
-        )
+        profile = self.profile
+        renamed = {name: getattr(request, field) for field, name in profile.names.items()}
+        changed: dict[str, Any] = dict.fromkeys(profile.names)
+        changed["options"] = {**profile.options, **renamed, **request.options}
+        if profile.call_id:
+            changed["messages"] = tuple(_with_ids(message, profile.call_id) for message in request.messages)
+        return super().build(replace(request, **changed), call)
+
+    def key(self, call: Call) -> str | None:
+        return super().key(call) if self.key_variable else self._find_key(call)
 
     def __repr__(self) -> str:
         return f"Compatible({self.provider!r}, {self.base_url!r})"
+
+
+def _with_ids(message: Message, wanted: str) -> Message:
+    # Calls that another provider made; a call and its result get the same id.
+    calls = tuple(replace(call, id=_fitting(call.id, wanted)) for call in message.tool_calls)
+    answered = message.tool_call_id
+    return replace(message, tool_calls=calls, tool_call_id=answered and _fitting(answered, wanted))
+
+
+def _fitting(id: str, wanted: str) -> str:
+    return id if re.fullmatch(wanted, id) else sha256(id.encode()).hexdigest()[:9]
 
 
 def providers() -> list[str]:

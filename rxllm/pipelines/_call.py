@@ -92,8 +92,7 @@ class Setup:
     def _asking(self, request: Request, request_id: str) -> Stream[Event]:
         adapter = as_adapter(self.engine.adapter)
         call = self._call(request_id)
-        rules = policy(self.engine.retry)
-        rules = policy(self.opts["retry"], rules) if "retry" in self.opts else rules
+        rules = policy(self.opts.get("retry", self.engine.retry), self.engine.retry)
         about = (request_id, name_of(self.engine.adapter), request.model)
         told = retry_told(self.observers, *about) if self.observers else None
         return self.observed(retrying(lambda: adapter.stream(request, call), rules, told), CallSpan, *about)

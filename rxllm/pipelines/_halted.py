@@ -16,7 +16,7 @@ The step's response is what the thread holds of it; its usage is empty, for the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -152,10 +152,12 @@ def _all(sources: Iterable[Observable[Event]], limit: int) -> Stream[Event]:
             if is_halting(event):
                 halts[index] = event
             else:
-                _tell(observer.on_next, event, observer)
+                _tell(observer, event)
+
+        def finish() -> None:
+            conclude(observer, [halts[index] for index in sorted(halts)])
 
         def run(_: abc.SchedulerBase, __: object = None) -> abc.DisposableBase:
-            finish: Callable[[], None] = lambda: conclude(observer, [halts[index] for index in sorted(halts)])  # noqa: E731
             running = Bounded(sources, limit, receive, lambda index, error: None, finish)
             running.start(scheduler)
             return running
@@ -166,9 +168,9 @@ def _all(sources: Iterable[Observable[Event]], limit: int) -> Stream[Event]:
     return Stream(subscribe)
 
 
-def _tell(fn: Callable[[Event], None], event: Event, observer: abc.ObserverBase[Event]) -> None:
+def _tell(observer: abc.ObserverBase[Event], event: Event) -> None:
     try:
-        fn(event)
+        observer.on_next(event)
     except Exception as error:  # a subscriber's: nobody above would deliver it
         observer.on_error(error)
 

@@ -12,12 +12,13 @@ from reactivex import Observable
 from rxllm import adapters, validate
 from rxllm.adapters._image_adapter import ImageAdapter, as_image_adapter
 from rxllm.engine import Engine, as_engine
-from rxllm.pipelines._call import deferred
+from rxllm.pipelines._call import deferred, name_of
+from rxllm.pipelines._observe import ImagesSpan, Observers, retry_told, watched
 from rxllm.pipelines._options import checked
 from rxllm.runtime import Retry, Stream, policy, retrying
 from rxllm.values import Call, Image, ImageRequest, ImageResponse, ValidationError
 
-BUILT_IN = {"openai": "OpenAIImages", "google": "GeminiImages"}
+BUILT_IN = {"openai": "OpenAIImages", "google": "GeminiImages", "gemini": "GeminiImages"}
 """The image adapter classes by provider name."""
 
 
@@ -89,8 +90,10 @@ def image_variations(engine: Engine | str | Any, image: Image, **opts: Unpack[Im
 
 def _responses(engine: Any, request: ImageRequest, given: Mapping[str, Any]) -> Stream[ImageResponse]:
     made = _as_image_engine(engine)
-    opts = checked(ImageOptions, Engine(), given)
+    # In a chat `response_format` means something else.
+    opts = checked(ImageOptions, Engine(), {k: v for k, v in given.items() if k != "response_format"}) | dict(given)
     _refuse_senseless(opts)
+    observers = Observers(made.observers)
 
     def make() -> Observable[ImageResponse]:
         adapter = as_image_adapter(made.image_adapter)
@@ -99,11 +102,17 @@ def _responses(engine: Any, request: ImageRequest, given: Mapping[str, Any]) -> 
             request_id=opts.get("request_id") or secrets.token_urlsafe(16),
             api_key=opts.get("api_key"),
             metadata=asked.metadata,
-            observers=made.observers,
+            observers=(observers.tell,) if observers else (),
         )
-        # The retry is that of every call. A response is its first content, so nothing is held back for long.
+        about = (call.request_id, name_of(adapter), asked.model)
+        rules = policy(made.retry)
+        rules = policy(opts["retry"], rules) if "retry" in opts else rules
+        # Retries and spans are those of every stream: a response is the first content, so nothing is held back.
         attempts = cast(Callable[[], Any], lambda: adapter.generate(asked, call))
-        return cast(Any, retrying(attempts, policy(opts.get("retry", made.retry))))
+        told = retry_told(observers, *about) if observers else None
+        source = retrying(attempts, rules, told)
+        source = watched(source, lambda now: ImagesSpan(observers, now, about, asked)) if observers else source
+        return cast(Any, source)
 
     return deferred(make)
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from reactivex import Observable, abc
 from reactivex.disposable import CompositeDisposable, Disposable
@@ -39,6 +39,10 @@ from rxllm.values import (
     ChatResult,
     ChatStarted,
     FirstToken,
+    ImageRequest,
+    ImageResponse,
+    ImagesFinished,
+    ImagesStarted,
     LLMError,
     Outcome,
     RetryAttempt,
@@ -208,6 +212,29 @@ class ChatSpan:
             steps = len(result.steps)
             finished = replace(finished, halted_reason=result.halted_reason, steps=steps, usage=result.usage)
         self._observers.tell(finished)
+
+
+class ImagesSpan:
+    """A call for images."""
+
+    def __init__(
+        self, observers: Observers, now: Clock, about: tuple[str, str, str | None], request: ImageRequest
+    ) -> None:
+        self._observers = observers
+        self._now = now
+        self._about = (*about, request.operation)
+        self._began = now()
+        self._response: ImageResponse | None = None
+        observers.tell(ImagesStarted(*self._about, request.n))
+
+    def see(self, event: Any) -> None:
+        self._response = event
+
+    def finish(self, outcome: Outcome, error: Exception | None) -> None:
+        outcome = _settled(outcome, self._response is not None, error)
+        made = self._response or ImageResponse()
+        seconds = self._now() - self._began
+        self._observers.tell(ImagesFinished(*self._about, outcome, seconds, len(made.images), made.usage, error))
 
 
 def retry_told(

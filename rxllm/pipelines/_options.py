@@ -97,7 +97,8 @@ def checked(options: type[Any], engine: Engine, given: Mapping[str, Any]) -> dic
     if wrong:
         raise ValidationError("invalid_option", errors=wrong)
     as_response_format(merged.get("response_format"))
-    policy(merged.get("retry"), policy(engine.retry))
+    policy(merged.get("retry"), engine.retry)
+    policy(engine.retry)
     return merged
 
 

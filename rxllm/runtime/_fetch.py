@@ -48,15 +48,18 @@ class Asker:
         provider: str | None = None,
         limit: int | None = None,
         seconds: float | None = None,
+        anonymous: bool = False,
     ) -> Answer:
         """The answer to `request`; `seconds` bound the reading of its body, `limit` its size in bytes (256 MiB).
+        `anonymous` keeps the client's own ``auth`` out of it.
 
         Raises ``AdapterError``: ``network_error``, ``timeout``, and ``malformed_response`` for a body that is too long.
         """
         url = address(request)
         limit = ANSWER_BYTES if limit is None else limit
+        sending: dict[str, Any] = {"auth": None} if anonymous else {}
         try:
-            async with answered(client, request, self._pump) as response, asyncio.timeout(seconds):
+            async with answered(client, request, self._pump, **sending) as response, asyncio.timeout(seconds):
                 if response.status_code >= 300:
                     body = await read_error(response)
                 else:

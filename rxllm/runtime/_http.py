@@ -88,10 +88,13 @@ def address(request: httpx.Request) -> str:
 
 @contextlib.asynccontextmanager
 async def answered(
-    client: httpx.AsyncClient, request: httpx.Request, pump: Pump[Any]
+    client: httpx.AsyncClient, request: httpx.Request, pump: Pump[Any], **sending: Any
 ) -> AsyncGenerator[httpx.Response, None]:
-    """The answer to `request`, its body unread; closed in the end. A dispose waits while it connects and closes."""
-    response = await _send(client, request, pump)
+    """The answer to `request`, its body unread; closed in the end. A dispose waits while it connects and closes.
+
+    `sending` is for the client's ``send``.
+    """
+    response = await _send(client, request, pump, sending)
     try:
         yield response
     finally:
@@ -99,7 +102,9 @@ async def answered(
             await response.aclose()
 
 
-async def _send(client: httpx.AsyncClient, request: httpx.Request, pump: Pump[Any]) -> httpx.Response:
+async def _send(
+    client: httpx.AsyncClient, request: httpx.Request, pump: Pump[Any], sending: Mapping[str, Any]
+) -> httpx.Response:
     # Cancelled while it connects, httpcore 1.0.9 never frees the connection's place in the pool.
     theirs: Callable[[str, Any], Awaitable[None]] | None = request.extensions.get("trace")
 
@@ -117,7 +122,7 @@ async def _send(client: httpx.AsyncClient, request: httpx.Request, pump: Pump[An
 
     request.extensions = {**request.extensions, "trace": trace}
     with pump.held():
-        return await client.send(request, stream=True)
+        return await client.send(request, stream=True, **sending)
 
 
 async def _deliver(response: httpx.Response, decoder: Decoder, pump: Pump[Event]) -> None:

@@ -77,8 +77,10 @@ Retry = RetryPolicy | Mapping[str, Any] | Literal["default"] | bool | None
 OnRetry = Callable[[int, float, LLMError], None]
 
 
-def policy(retry: Retry, base: RetryPolicy | None = None) -> RetryPolicy:
+def policy(retry: Retry, base: Retry = "default") -> RetryPolicy:
     """The policy meant by an engine's or a call's ``retry``: False is none at all, a mapping is laid over `base`.
+
+    A mapping asks for retries: over a `base` of False it is laid over the default.
 
     >>> policy({"max_attempts": 5}).max_attempts
     5
@@ -89,7 +91,7 @@ def policy(retry: Retry, base: RetryPolicy | None = None) -> RetryPolicy:
         case RetryPolicy():
             return retry
         case Mapping():
-            return _laid_over(base or RetryPolicy(), retry)
+            return _laid_over(policy(base or "default"), retry)
         case False:
             return RetryPolicy(max_attempts=1)
         case _:

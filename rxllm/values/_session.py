@@ -26,7 +26,7 @@ from rxllm.values._results import ChatResult, StepResult
 from rxllm.values._thread import Thread
 from rxllm.values._tool_call import ToolCall
 from rxllm.values._value import Value, value
-from rxllm.values.errors import SessionError
+from rxllm.values.errors import SessionError, ValidationError
 
 SessionStatus = Literal["idle", "awaiting_user", "awaiting_tools", "completed", "error"]
 
@@ -63,7 +63,7 @@ class Session(Value):
     @property
     def legal(self) -> tuple[str, ...]:
         """The operations that its status allows."""
-        return LEGAL[self.status]
+        return LEGAL.get(self.status, ())
 
     def require(self, operation: str) -> None:
         """Raises `SessionError` unless `operation` is legal now: ``session_in_error_state``, or
@@ -95,7 +95,7 @@ class Session(Value):
         >>> waiting.submit_tool_result("a", "signed").status
         'idle'
 
-        Raises ``SessionError``: ``unknown_tool_call_id``, or as `require`.
+        Raises ``SessionError("unknown_tool_call_id")``, or as `require`; ``ValidationError("not_serializable")``.
         """
         self.require("submit_tool_result")
         return self._submit({tool_call_id: content})
@@ -116,7 +116,7 @@ class Session(Value):
         after = "idle" if self.pending_question is None else "awaiting_user"
         return replace(
             self,
-            thread=with_results(self.thread, {id: tool_result(id, _told(held)) for id, held in results.items()}),
+            thread=with_results(self.thread, {id: tool_result(id, _told(id, held)) for id, held in results.items()}),
             pending_tool_calls=left,
             status="awaiting_tools" if left else after,
         )
@@ -161,6 +161,10 @@ class Session(Value):
         calls = _pending(result)
         return replace(ended, status="awaiting_tools", pending_tool_calls=calls) if calls else ended
 
+    def _repr_markdown_(self) -> str:
+        asks = "".join(f"\n\n`{call!r}`?" for call in self.pending_tool_calls)
+        return f"{self.thread._repr_markdown_()}{asks}\n\n*{self.status}*"  # pyright: ignore[reportPrivateUsage]
+
 
 @value
 class Turn(Value):
@@ -176,6 +180,9 @@ class Turn(Value):
 
     def __repr__(self) -> str:
         return f"Turn({self.session.status}, {self.result!r})"
+
+    def _repr_markdown_(self) -> str:
+        return self.session._repr_markdown_()  # pyright: ignore[reportPrivateUsage]
 
 
 def question(text: str, tool_call_id: str | None) -> Message:
@@ -216,5 +223,8 @@ def _fault(result: ChatResult | StepResult, told: Mapping[str, Any]) -> Any:
     return error if error is not None else told.get("on_tool_error_exception", dict(told))
 
 
-def _told(content: str | Mapping[str, Any]) -> str:
-    return content if isinstance(content, str) else msgspec.json.encode(content).decode()
+def _told(id: str, content: str | Mapping[str, Any]) -> str:
+    try:
+        return content if isinstance(content, str) else msgspec.json.encode(content).decode()
+    except (TypeError, ValueError) as error:
+        raise ValidationError("not_serializable", str(error), errors=[((id,), "not_serializable")]) from error

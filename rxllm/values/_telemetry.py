@@ -9,6 +9,7 @@ value                              told
 `StepStarted`, `StepFinished`      round a call and the tools that its response asks for
 `ToolStarted`, `ToolFinished`      when a tool begins to run, and when its outcome is known
 `ChatStarted`, `ChatFinished`      round the steps of a chat
+`ImagesStarted`, `ImagesFinished`  round a call for images
 =================================  ================================================================================
 
 Each start has exactly one finish: `outcome` is ``"completed"``, ``"failed"`` or ``"cancelled"``. Durations are in
@@ -21,6 +22,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from rxllm.values._image_request import ImageUsage
 from rxllm.values._response import FinishReason
 from rxllm.values._usage import Usage
 
@@ -132,6 +134,32 @@ class ChatFinished:
     error: Exception | None = None
 
 
+@dataclass(frozen=True)
+class ImagesStarted:
+    """An image model is asked for `n` images."""
+
+    request_id: str
+    provider: str
+    model: str | None
+    operation: str
+    n: int
+
+
+@dataclass(frozen=True)
+class ImagesFinished:
+    """The images have come, or will not; `images` is how many they are, `usage` the `ImageResponse`'s."""
+
+    request_id: str
+    provider: str
+    model: str | None
+    operation: str
+    outcome: Outcome
+    seconds: float
+    images: int = 0
+    usage: ImageUsage = field(default_factory=ImageUsage)
+    error: Exception | None = None
+
+
 Telemetry = (
     CallStarted
     | FirstToken
@@ -143,5 +171,7 @@ Telemetry = (
     | ToolFinished
     | ChatStarted
     | ChatFinished
+    | ImagesStarted
+    | ImagesFinished
 )
 """What an observer is given."""

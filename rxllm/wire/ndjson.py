@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import msgspec
 
-from rxllm.values import StreamError
-from rxllm.wire.sse import BOM, MAX_FRAME
+from rxllm.wire.bounded import MAX_FRAME, Bounded
+from rxllm.wire.sse import BOM
 
 
-class NDJSONDecoder:
+class NDJSONDecoder(Bounded):
     """An incremental decoder: `feed` it what was read, `close` it at the end; both give the lines that are complete.
 
     Raises ``StreamError("oversized_frame")`` for a line of more than `max_frame` bytes, after the lines before it.
@@ -27,11 +27,8 @@ class NDJSONDecoder:
     """
 
     def __init__(self, *, max_frame: int = MAX_FRAME) -> None:
-        self.max_frame = max_frame
-        self._pieces: list[bytes] = []  # of the line that has not ended
-        self._held = 0  # bytes in `_pieces`
+        super().__init__(max_frame=max_frame)
         self._first = True
-        self._oversized = False
 
     def feed(self, data: bytes) -> list[bytes]:
         if self._oversized:
@@ -65,24 +62,6 @@ class NDJSONDecoder:
             if frame:
                 frames.append(frame)
         return frames
-
-    def _hold(self, data: bytes) -> None:
-        self._pieces.append(data)
-        self._held += len(data)
-        self._oversized = self._oversized or self._held > self.max_frame
-
-    def _take(self) -> bytes:
-        taken = b"".join(self._pieces)
-        self._pieces, self._held = [], 0
-        return taken
-
-    def _given(self, frames: list[bytes]) -> list[bytes]:
-        if self._oversized and not frames:
-            raise self._error()
-        return frames
-
-    def _error(self) -> StreamError:
-        return StreamError("oversized_frame", f"a frame of more than {self.max_frame} bytes")
 
 
 def _is_complete(frame: bytes) -> bool:

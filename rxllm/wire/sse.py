@@ -21,19 +21,18 @@ from functools import lru_cache
 
 import msgspec
 
-from rxllm.values import StreamError
+from rxllm.wire.bounded import MAX_FRAME, Bounded
 
 BOM = b"\xef\xbb\xbf"
 DONE = b"[DONE]"
 _CR = 13  # an int is found faster than bytes
 _NAMED = re.compile(rb"event: ([^\n]++)\ndata: ([^\n]++)\n\n")
-MAX_FRAME = 16 * 2**20
 
 Frame = tuple[str, bytes]
 """An event's type, ``"message"`` unless the stream says otherwise, and its data."""
 
 
-class SSEDecoder:
+class SSEDecoder(Bounded):
     """An incremental decoder: `feed` it what was read, `close` it at the end; both give the frames that are complete.
 
     Raises ``StreamError("oversized_frame")`` for a frame of more than `max_frame` bytes, after the frames before it.
@@ -44,16 +43,13 @@ class SSEDecoder:
     """
 
     def __init__(self, *, max_frame: int = MAX_FRAME) -> None:
-        self.max_frame = max_frame
+        super().__init__(max_frame=max_frame)
         self.is_json = False  # rule 5
-        self._pieces: list[bytes] = []  # of the line that has not ended
-        self._held = 0  # bytes in `_pieces`
         self._event = "message"
         self._data: list[bytes] = []
         self._size = 0  # bytes in `_data`, counted from its second line on
         self._started = False
         self._after_cr = False
-        self._oversized = False
 
     def feed(self, data: bytes) -> list[Frame]:
         if self._oversized:
@@ -172,24 +168,6 @@ class SSEDecoder:
             return lines
         long = next((i for i, line in enumerate(lines) if len(line) > self.max_frame), None)
         return lines[:long]
-
-    def _hold(self, data: bytes) -> None:
-        self._pieces.append(data)
-        self._held += len(data)
-        self._oversized = self._oversized or self._held > self.max_frame
-
-    def _take(self) -> bytes:
-        taken = b"".join(self._pieces)
-        self._pieces, self._held = [], 0
-        return taken
-
-    def _given(self, frames: list[Frame]) -> list[Frame]:
-        if self._oversized and not frames:
-            raise self._error()
-        return frames
-
-    def _error(self) -> StreamError:
-        return StreamError("oversized_frame", f"a frame of more than {self.max_frame} bytes")
 
 
 @lru_cache(64)

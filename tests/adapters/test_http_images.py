@@ -13,7 +13,7 @@ import httpx2
 import pytest
 
 from rxllm.adapters import OpenAIImages
-from rxllm.engine import Engine
+from rxllm.engine import Engine, aclose
 from rxllm.pipelines import edit_image, generate_image
 from rxllm.runtime import RetryPolicy, Stream
 from rxllm.values import Image, ImageAdapterError, ImageResponse
@@ -61,13 +61,13 @@ def test_a_client_of_ones_own(make: Callable[[], Any]) -> None:
         assert [part.name for part in parts_of(server.requests[1]) if part.filename] == ["image[]", "image[]"]
 
 
-def test_the_connection_is_used_again_and_closed_by_aclose() -> None:
+def test_the_connection_is_used_again_and_closed_with_the_engines() -> None:
     async def main() -> None:
-        adapter = OpenAIImages(base_url=server.url)
+        engine = Engine(image_adapter=OpenAIImages(base_url=server.url), model="m")
         for _ in range(3):
-            await generate_image(adapter, "a kestrel", model="m")
+            await generate_image(engine, "a kestrel")
         assert (len(server.connections), server.open_count) == (1, 1)
-        await adapter.aclose()
+        await aclose(engine)
         await until(lambda: server.open_count == 0)
 
     with Loopback(MADE) as server:
@@ -153,6 +153,19 @@ def edited(pictures: Callable[[Request], Reply] | Reply, path: str = "/a.png") -
         edit_image(adapter, [PNG, image], "more", mask=image, model="m", retry=False).run()
         assert all(request.headers.keys() == {"host", "accept"} for request in there.requests)
         return [part for part in parts_of(server.requests[0]) if part.filename]
+
+
+@pytest.mark.parametrize("make", [httpx.AsyncClient, httpx2.AsyncClient])
+def test_what_a_client_says_by_itself_is_not_for_the_pictures_host(make: Callable[..., Any]) -> None:
+    async def main() -> None:
+        async with make(auth=("me", KEY), headers={"x-mine": KEY}, cookies={"mine": KEY}) as client:
+            adapter = OpenAIImages(base_url=server.url, client=client)
+            await edit_image(adapter, Image.from_url(there.url + "/a.png"), "more", model="m")
+
+    with Loopback(image_reply()) as there, Loopback(MADE) as server:
+        asyncio.run(main())
+        assert there.requests[0].headers.keys() == {"host", "accept"}
+        assert server.requests[0].headers["x-mine"] == KEY
 
 
 def unfetched(pictures: Any, path: str = "/a.png?sig=secret") -> ImageAdapterError:

@@ -12,7 +12,7 @@ from reactivex.testing import ReactiveTest, TestScheduler
 from rxllm import operators as ops
 from rxllm.events import ErrorEvent, Event, MessageCompleted, MessageStarted, TextCompleted, TextDelta
 from rxllm.runtime import Stream
-from rxllm.values import Message, StreamError, Thread, Usage, user
+from rxllm.values import Message, Session, StreamError, Thread, Usage, user
 from tests.operators.marbles import START, Spy, cold, record
 
 THREAD = Thread((user("Hi"),))
@@ -50,6 +50,7 @@ OPERATORS: dict[str, Callable[[], Any]] = {
     "thinking": ops.thinking,
     "to_chat_result": lambda: ops.to_chat_result(THREAD),
     "to_response": ops.to_response,
+    "to_session": lambda: ops.to_session(Session(thread=THREAD)),
     "to_step_result": lambda: ops.to_step_result(THREAD),
     "to_text": ops.to_text,
     "tool_calls": ops.tool_calls,

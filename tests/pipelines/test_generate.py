@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -123,13 +124,16 @@ def test_what_the_adapter_may_know_of_the_call() -> None:
             calls.append(call)
             return Fake("Hi").stream(request, call)
 
-    def observe(value: Any) -> None: ...
-
-    engine = Engine(Listening(), observers=(observe,))
+    told: list[Any] = []
+    engine = Engine(Listening(), observers=(told.append,))
     options: dict[str, Any] = {"api_key": "secret", "timeout": 3.0, "metadata": {"a": 1}, "include_raw_chunks": True}
     rxllm.generate(engine, "Hi", request_id="r1", **options).run()
     rxllm.generate(engine, "Hi").run()
-    assert calls[0] == Call("r1", "secret", 3.0, True, {"a": 1}, (observe,))
+    assert replace(calls[0], observers=()) == Call("r1", "secret", 3.0, True, {"a": 1})
+    told.clear()
+    for tell in calls[0].observers:
+        tell("what the adapter has to tell")
+    assert told == ["what the adapter has to tell"]
     assert len(calls[1].request_id) == 22
     assert "secret" not in repr(calls[0])
 

@@ -20,6 +20,10 @@ from rxllm.values import (
     ImageAdapterError,
     ImageRequest,
     ImageResponse,
+    ImagesFinished,
+    ImagesStarted,
+    ImageUsage,
+    RetryAttempt,
     ValidationError,
 )
 
@@ -99,11 +103,12 @@ def test_the_adapter_is_told_of_the_call() -> None:
             calls.append(call)
             return super().generate(request, call)
 
-    engine = Engine(image_adapter=Listening(IMAGE), observers=(print,))
+    engine = Engine(image_adapter=Listening(IMAGE), observers=(lambda told: None,))
     generate_image(engine, "a kestrel", request_id="mine", api_key="k", metadata={"x": 1}).run()
     generate_image(engine, "a kestrel").run()
     generate_image(engine, "a kestrel").run()
-    assert calls[0] == Call(request_id="mine", api_key="k", metadata={"x": 1}, observers=(print,))
+    assert (calls[0].request_id, calls[0].api_key, calls[0].metadata) == ("mine", "k", {"x": 1})
+    assert len(calls[0].observers) == 1
     assert len(calls[1].request_id) == 22
     assert calls[1].request_id != calls[2].request_id
     assert "'k'" not in repr(calls[0])
@@ -222,12 +227,52 @@ def test_every_failure_is_passed_on_as_it_came(reason: str) -> None:
     assert len(fake.requests) == 1
 
 
+def test_a_calls_retry_is_laid_over_the_engines() -> None:
+    fake = FakeImages(("error", "timeout"), ("error", "timeout"), IMAGE)
+    engine = Engine(image_adapter=fake, retry=RetryPolicy(base_delay=0, jitter=0))
+    with pytest.raises(ImageAdapterError):
+        generate_image(engine, "a kestrel", retry={"max_attempts": 2}).run()
+    assert len(fake.requests) == 2
+
+
 def test_the_wait_between_is_of_the_subscriptions_clock() -> None:
     fake = FakeImages(ImageAdapterError("rate_limited", retry_after=7.0), IMAGE)
     scheduler = TestScheduler()
     images = generate_image(fake, "a kestrel", retry=RetryPolicy(jitter=0))
     seen = scheduler.start(lambda: images, disposed=1000.0).messages
     assert [(each.time, each.value.kind) for each in seen] == [(207.0, "N"), (207.0, "C")]
+
+
+# What observers are told
+
+
+def heard(fake: FakeImages, disposed: float = 1000.0, **opts: Any) -> list[Any]:
+    told: list[Any] = []
+    engine = Engine(image_adapter=fake, model="m", observers=(told.append,), retry=RetryPolicy(jitter=0))
+    images = generate_image(engine, "a kestrel", n=2, request_id="r", **opts)
+    TestScheduler().start(lambda: images, disposed=disposed)
+    return told
+
+
+STARTED = ImagesStarted("r", "FakeImages", "m", "generate", 2)
+
+
+def test_a_call_is_told_with_its_retries() -> None:
+    failure = ImageAdapterError("rate_limited", retry_after=7.0)
+    told = heard(FakeImages([failure], [("delay", 3), IMAGE, OTHER]))
+    finished = ImagesFinished("r", "FakeImages", "m", "generate", "completed", 10.0, 2, ImageUsage(images=2))
+    assert told == [STARTED, RetryAttempt("r", "FakeImages", "m", 1, 7.0, failure), finished]
+
+
+def test_a_failure_is_told() -> None:
+    failure = ImageAdapterError("content_filter")
+    told = heard(FakeImages(failure))
+    assert told == [STARTED, ImagesFinished("r", "FakeImages", "m", "generate", "failed", 0.0, error=failure)]
+
+
+def test_a_call_that_is_left_is_told_once() -> None:
+    told = heard(FakeImages(script=[("delay", 60), IMAGE]), disposed=230.0)
+    assert told == [STARTED, ImagesFinished("r", "FakeImages", "m", "generate", "cancelled", 30.0)]
 
 
 def test_images_are_streams_like_any_other() -> None:

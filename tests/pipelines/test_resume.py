@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from typing import Any
 
 import pytest
@@ -203,7 +205,9 @@ def test_max_turns_counts_the_models_turns_alone() -> None:
 
 def test_a_thread_will_do_as_well_as_a_result() -> None:
     waiting = halted(call("sign"))
-    one, other = (resume(Fake("x"), given, results={"c1": "ok"}, tools=TOOLS).run() for given in (waiting, waiting.thread))
+    one, other = (
+        resume(Fake("x"), given, results={"c1": "ok"}, tools=TOOLS).run() for given in (waiting, waiting.thread)
+    )
     assert one == other
 
 
@@ -227,7 +231,9 @@ def test_it_may_halt_again_and_go_on_again() -> None:
 
 def test_a_halt_of_an_approved_tool_halts_the_chat() -> None:
     fake = Fake("never asked")
-    result = resume(fake, halted(call("stop"), call("pay", "c2")), approvals={"c1": True, "c2": True}, tools=TOOLS).run()
+    result = resume(
+        fake, halted(call("stop"), call("pay", "c2")), approvals={"c1": True, "c2": True}, tools=TOOLS
+    ).run()
     assert (result.halted_reason, result.metadata) == ("found", {"halt_tool_call_id": "c1", "halt_result": 42})
     assert (RUNS, contents(result), fake.requests) == (["pay 1"], [("c1", "42"), ("c2", "paid 1")], [])
 
@@ -362,6 +368,35 @@ def test_a_subscriber_that_raises_gets_it_once() -> None:
     source = stream_resume(fake, halted(call("pay")), approvals={"c1": True}, tools=TOOLS)
     with pytest.raises(ValueError, match="no"):
         source.pipe(ops.tap(refuse, ToolExecutionStarted)).run()
+    assert fake.requests == []
+
+
+def test_observers_hear_of_the_chat_and_its_steps_once_each() -> None:
+    told: list[Any] = []
+    engine = rxllm.Engine(Fake("Thanks."), tools=tuple(TOOLS), observers=(told.append,))
+    resume(engine, halted(call("pay")), approvals={"c1": True}).run()
+    names = [type(each).__name__ for each in told]
+    assert [names.count(f"{what}Started") for what in ("Chat", "Step", "Tool", "Call")] == [1, 2, 1, 1]
+    assert [names.count(f"{what}Finished") for what in ("Chat", "Step", "Tool", "Call")] == [1, 2, 1, 1]
+
+
+def test_disposing_ends_the_tools_that_run() -> None:
+    begun, cancelled = threading.Event(), threading.Event()
+
+    @tool(approval=True)
+    async def wait() -> None:
+        begun.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            cancelled.set()
+
+    waiting = rxllm.chat(Fake(call("wait")), "Hi", tools=[wait]).run()
+    fake = Fake("never asked")
+    subscription = stream_resume(fake, waiting, approvals={"c1": True}, tools=[wait]).subscribe()
+    assert begun.wait(10)
+    subscription.dispose()
+    assert cancelled.wait(10)
     assert fake.requests == []
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -52,6 +53,19 @@ def test_the_first_pass_has_tools_and_no_format_the_second_the_format_and_no_too
     assert [request.tool_choice for request in fake.requests] == ["auto", "auto", None]
     assert (result.halted_reason, result.output_text, len(result.steps)) == ("completed", ANSWER, 3)
     assert result.metadata == {"structured_finalize": {"pass_1_halted": "completed"}}
+
+
+def test_the_format_may_be_a_class() -> None:
+    @dataclass
+    class City:
+        name: str
+
+    fake = Fake("It is Lima.", ANSWER)
+    chat(fake, response_format=City)
+    first, last = (request.response_format for request in fake.requests)
+    assert first is None
+    assert isinstance(last, dict)
+    assert last["schema"]["properties"] == {"name": {"type": "string"}}
 
 
 def test_the_user_asks_for_it_in_between() -> None:

@@ -17,9 +17,8 @@ pytest.importorskip("xllamacpp", reason="xllamacpp is not installed")
 
 @dataclass
 class City:
-    country: Annotated[str, msgspec.Meta(max_length=30)]
     continent: Literal["Africa", "America", "Asia", "Europe"]
-    millions: Annotated[int, msgspec.Meta(ge=0, le=99)]
+    millions: Annotated[int, msgspec.Meta(ge=0, le=9)]
 
 
 @pytest.fixture(scope="module")
@@ -33,24 +32,23 @@ def local() -> Local:
 
 def test_the_grammar_binds_the_answer_to_a_class(local: Local) -> None:
     asked = rxllm.generate(
-        local, "Tell me about Paris, the capital of France.", response_format=City, temperature=0.0, max_tokens=120
+        local, "Tell me about Paris, the capital of France.", response_format=City, temperature=0.0, max_tokens=60
     )
     city = asked.run().parsed
     assert isinstance(city, City)
-    assert 0 <= city.millions <= 99
+    assert 0 <= city.millions <= 9
 
 
 def test_the_grammar_binds_the_answer_to_a_schema(local: Local) -> None:
     schema: dict[str, Any] = {
         "type": "object",
-        "properties": {"prime": {"type": "boolean"}, "factors": {"type": "array", "items": {"enum": [2, 3, 5]}}},
-        "required": ["prime", "factors"],
+        "properties": {"prime": {"type": "boolean"}},
+        "required": ["prime"],
         "additionalProperties": False,
     }
-    schema["properties"]["factors"]["maxItems"] = 3
     said = rxllm.json_schema("answer", schema)
-    parsed = rxllm.generate(local, "Is 6 prime?", response_format=said, temperature=0.0, max_tokens=80).run().parsed
-    assert parsed.keys() == {"prime", "factors"}
+    parsed = rxllm.generate(local, "Is 6 prime?", response_format=said, temperature=0.0, max_tokens=40).run().parsed
+    assert parsed in ({"prime": True}, {"prime": False})
 
 
 def test_an_answer_that_is_cut_short_does_not_fit(local: Local) -> None:

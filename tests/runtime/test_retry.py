@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from reactivex import Observable
 from reactivex.testing import ReactiveTest, TestScheduler
 
 from rxllm import (
     AdapterError,
     Call,
+    Engine,
     EngineError,
     ErrorEvent,
     Event,
+    Fake,
     Message,
     MessageCompleted,
     MessageStarted,
@@ -26,9 +31,11 @@ from rxllm import (
     TextDelta,
     Usage,
     UsageUpdated,
+    ValidationError,
     generate,
     stream_generate,
 )
+from rxllm.values import RetryAttempt
 from tests.loopback import Loopback, Reply, chat
 from tests.runtime.support import model
 
@@ -223,11 +230,119 @@ def test_the_servers_retry_after_over_the_wire() -> None:
         assert (caught.value.retry_after, len(server.requests)) == (0.03, 1)
 
 
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({"retry_after": "7"}, 7.0),
+        ({"retry_after": "0.5"}, 0.5),
+        ({"retry_after": "Wed, 21 Oct 2026 07:28:30 GMT", "date": "Wed, 21 Oct 2026 07:28:00 GMT"}, 30.0),
+        ({"retry_after": "Wed, 21 Oct 2015 07:28:00 GMT"}, 0.0),
+        ({"retry_after": "-3"}, 0.0),
+        ({"retry_after": "soon"}, None),
+        ({"retry_after": "9", "retry_after_ms": "250"}, 0.25),
+        ({}, None),
+    ],
+)
+def test_retry_after_is_seconds_or_a_date(headers: dict[str, str], seconds: float | None) -> None:
+    with Loopback(Reply.of_json({"error": {"message": "busy"}}, 429, **headers)) as server:
+        with pytest.raises(AdapterError) as caught:
+            generate(model(server), "Hi").run()
+        assert caught.value.retry_after == seconds
+
+
+def test_a_date_is_waited_for() -> None:
+    date = {"retry_after": "Wed, 21 Oct 2026 07:28:01 GMT", "date": "Wed, 21 Oct 2026 07:28:00 GMT"}
+    with Loopback([Reply.of_json({}, 503, **date), Reply(chat("Hello"))]) as server:
+        told: list[RetryAttempt] = []
+        engine = replace(model(server), observers=(lambda each: isinstance(each, RetryAttempt) and told.append(each),))
+        stream = generate(engine, "Hi", retry={"base_delay": 0.0, "jitter": 0.0})
+        assert stream.run().output_text == "Hello"
+        assert [each.delay for each in told] == [1.0]
+
+
+def test_retry_after_may_be_ignored() -> None:
+    policy = RetryPolicy(base_delay=20, jitter=0, respect_retry_after=False)
+    _, calls = played([on_error(10, AdapterError("rate_limited", retry_after=999))], answer(), policy=policy)
+    assert calls == [[subscribe(200, 210)], [subscribe(230, 242)]]
+
+
+@given(st.floats(0, 100), st.floats(0, 100), st.floats(0, 10), st.integers(1, 2000), st.none() | st.floats(0, 60))
+def test_a_delay_is_the_computed_one_and_at_most_the_jitter_more(
+    base: float, top: float, jitter: float, attempt: int, asked: float | None
+) -> None:
+    """Law 27."""
+    policy = RetryPolicy(base_delay=base, max_delay=top, jitter=jitter)
+    computed = max(asked or 0.0, min(top, base * 2.0 ** min(attempt - 1, 64)))
+    delay = policy.delay(AdapterError("rate_limited", retry_after=asked), attempt)
+    assert computed <= delay <= computed + jitter
+
+
+# A policy as a mapping
+
+
+def tries(engine: Any = "default", call: Any = None) -> int:
+    """How often a model that is always busy is asked."""
+    fake = Fake([AdapterError("timeout")])
+    opts: dict[str, Any] = {} if call is None else {"retry": call}
+    with pytest.raises(AdapterError):
+        generate(Engine(fake, retry=engine), "Hi", **opts).run()
+    return len(fake.requests)
+
+
+QUICK = {"base_delay": 0.0, "jitter": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("engine", "call", "expected"),
+    [
+        ({**QUICK, "max_attempts": 2}, None, 2),
+        (False, {**QUICK, "max_attempts": 4}, 4),
+        (False, QUICK, 3),
+        ({**QUICK, "max_attempts": 2}, {"max_attempts": 5}, 5),
+        (RetryPolicy(max_attempts=4, **QUICK), {"max_delay": 1.0}, 4),
+        ({"max_attempts": 5}, QUICK, 5),
+        ({"max_attempts": 5}, False, 1),
+        ({"max_attempts": 0}, None, 1),
+        ({**QUICK, "retry_on": ["rate_limited"]}, None, 1),
+        ({**QUICK, "retry_on": "timeout"}, None, 3),
+        ({}, QUICK, 3),
+    ],
+)
+def test_a_mapping_is_laid_over_the_engines_policy(engine: Any, call: Any, expected: int) -> None:
+    assert tries(engine, call) == expected
+
+
+@pytest.mark.parametrize(
+    ("wrong", "name"),
+    [
+        ({"max_tries": 5}, "max_tries"),
+        ({1: 5}, "1"),
+        ({"max_attempts": -1}, "max_attempts"),
+        ({"max_attempts": 1.5}, "max_attempts"),
+        ({"max_attempts": True}, "max_attempts"),
+        ({"base_delay": -1}, "base_delay"),
+        ({"max_delay": float("nan")}, "max_delay"),
+        ({"jitter": "0"}, "jitter"),
+        ({"max_retry_after": float("inf")}, "max_retry_after"),
+        ({"retry_on": {"bad_luck"}}, "retry_on"),
+        ({"retry_on": 429}, "retry_on"),
+        ({"respect_retry_after": 1}, "respect_retry_after"),
+    ],
+)
+def test_what_makes_no_sense_raises_at_the_call(wrong: Any, name: str) -> None:
+    for engine, opts in (
+        (Engine(Fake("Hi")), {"retry": wrong}),
+        (Engine(Fake("Hi"), retry=wrong), {}),
+        (Engine(Fake("Hi")).with_params(retry=wrong), {}),
+    ):
+        with pytest.raises(ValidationError) as caught:
+            generate(engine, "Hi", **opts)
+        assert (caught.value.reason, caught.value.errors[0][0]) == ("invalid_option", ("retry", name))
+
+
 def test_on_a_thread_without_a_loop() -> None:
     """A plain subscription has no scheduler: the waits are on the portal, and none is lost."""
     import threading
-
-    from rxllm import Fake
 
     for _ in range(50):
         done = threading.Event()

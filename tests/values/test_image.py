@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rxllm import serializer
+from rxllm import serializer, validate
 from rxllm.values import Image, ImageRequest, ImageResponse, ImageUsage, ValidationError, image_request
 from tests.strategies import images, maps, texts
 
@@ -154,6 +154,8 @@ def test_a_request_is_built_from_a_prompt() -> None:
         (1024, 1024),
         2,
     )
+    validate.image_request(asked)
+    assert serializer.from_json(serializer.to_json(asked)) == asked
     assert (image_request("a kestrel").n, image_request("a kestrel").response_format) == (1, "binary")
     with pytest.raises(TypeError):
         image_request("a kestrel", sise="auto")

@@ -68,7 +68,10 @@ def test_then_it_waits_for_the_user_if_there_is_a_question() -> None:
 
 
 def test_an_unknown_call_is_refused_and_nothing_is_submitted() -> None:
-    for submit in (lambda: WAITING.submit_tool_result("z", "x"), lambda: WAITING.submit_tool_results({"a": "1", "z": "2"})):
+    for submit in (
+        lambda: WAITING.submit_tool_result("z", "x"),
+        lambda: WAITING.submit_tool_results({"a": "1", "z": "2"}),
+    ):
         with pytest.raises(SessionError, match="'z'") as caught:
             submit()
         assert (caught.value.reason, caught.value.metadata) == ("unknown_tool_call_id", {"tool_call_id": "z"})
@@ -78,6 +81,18 @@ def test_an_unknown_call_is_refused_and_nothing_is_submitted() -> None:
 def test_no_results_are_the_same_session_in_any_status() -> None:
     assert Session().submit_tool_results({}) == Session()
     assert FAILED.submit_tool_results([]) == FAILED
+
+
+def test_a_result_that_has_no_json_is_refused() -> None:
+    with pytest.raises(ValidationError) as caught:
+        WAITING.submit_tool_result("a", {"f": print})
+    assert (caught.value.reason, caught.value.errors) == ("not_serializable", ((("a",), "not_serializable"),))
+
+
+def test_in_a_notebook_it_shows_what_it_waits_for() -> None:
+    shown = Turn(WAITING, ChatResult(ASKED))._repr_markdown_()
+    assert "`sign()`?" in shown
+    assert "*awaiting_tools*" in shown
 
 
 # Legality
