@@ -48,6 +48,8 @@ class OpenAIChat(HTTPAdapter):
     provider = "openai"
     key_variable = "OPENAI_API_KEY"
     default_base_url = OPENAI
+    thoughts_field: str | None = None
+    """The field of an assistant's message in which its thoughts go back, for servers that want them."""
 
     def build(self, request: Request, call: Call) -> httpx.Request:
         """The request as it will be sent. Raises ``EngineError("missing_model")`` without a model."""
@@ -56,7 +58,8 @@ class OpenAIChat(HTTPAdapter):
         key = None if "api-key" in self.headers else self.key(call)
         headers = {"authorization": f"Bearer {key}"} if key else {}
         is_openai = _IS_OPENAI.match(self.base_url) is not None
-        return self.post("/chat/completions", chat_body(request, is_openai=is_openai), call, headers=headers)
+        body = chat_body(request, is_openai=is_openai, thoughts_field=self.thoughts_field)
+        return self.post("/chat/completions", body, call, headers=headers)
 
     def decoder(self, request: Request, *, raw: bool = False) -> ChatDecoder:
         return ChatDecoder(provider=self.provider, messages=request.messages, raw=raw)
@@ -65,11 +68,13 @@ class OpenAIChat(HTTPAdapter):
         return http_error(self.provider, status, headers, body)
 
 
-def chat_body(request: Request, *, is_openai: bool = True) -> dict[str, Any]:
+def chat_body(request: Request, *, is_openai: bool = True, thoughts_field: str | None = None) -> dict[str, Any]:
     """The JSON body of `request`. OpenAI alone knows ``max_completion_tokens`` and minds ``reasoning_details``."""
     body = {
         "model": request.model,
-        "messages": [_message(message, opaque=not is_openai) for message in request.messages],
+        "messages": [
+            _message(message, opaque=not is_openai, thoughts_field=thoughts_field) for message in request.messages
+        ],
         "stream": True,
         "stream_options": {"include_usage": True},
         "tools": [_tool(tool) for tool in request.tools],
@@ -85,7 +90,7 @@ def chat_body(request: Request, *, is_openai: bool = True) -> dict[str, Any]:
     return {name: held for name, held in body.items() if held is not None and (held or name not in ("tools", "stop"))}
 
 
-def _message(message: Message, *, opaque: bool) -> dict[str, Any]:
+def _message(message: Message, *, opaque: bool, thoughts_field: str | None) -> dict[str, Any]:
     said: dict[str, Any] = {"role": message.role, "content": _content(message)}
     if message.name:
         said["name"] = message.name
@@ -98,6 +103,8 @@ def _message(message: Message, *, opaque: bool) -> dict[str, Any]:
     details = list(_reasoning_details(message)) if opaque else []
     if details:
         said["reasoning_details"] = details
+    if thoughts_field and message.role == "assistant":
+        said[thoughts_field] = _thoughts(message)
     return said
 
 
@@ -127,6 +134,12 @@ def _url(image: Image) -> str:
 def _call(call: ToolCall) -> dict[str, Any]:
     arguments = call.raw_arguments or msgspec.json.encode(call.arguments).decode()
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}
+
+
+def _thoughts(message: Message) -> str:
+    # Those of other wires bear a signature or data of theirs.
+    thoughts = (part for part in message.parts if isinstance(part, ThinkingPart))
+    return "".join(part.text for part in thoughts if part.signature is None and not part.provider_data)
 
 
 def _reasoning_details(message: Message) -> Iterable[dict[str, Any]]:

@@ -30,7 +30,8 @@ class Profile:
     """A server that is compatible with OpenAI's: its address and the variable of its key, None where none is needed.
 
     `options` are merged into the body below the caller's own (None takes a field out); `names` says which fields it
-    calls differently; `call_id` is what the ids of calls must look like, where it minds.
+    calls differently; `call_id` is what the ids of calls must look like, where it minds, and `thoughts_field` where its
+    thoughts go back to it: those that want them refuse a tool run without.
     """
 
     base_url: str
@@ -38,12 +39,13 @@ class Profile:
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     names: Mapping[str, str] = field(default_factory=dict[str, str])
     call_id: str | None = None
+    thoughts_field: str | None = None
 
 
 PROFILES: dict[str, Profile] = {
     "alibaba": Profile("https://dashscope-intl.aliyuncs.com/compatible-mode/v1", "DASHSCOPE_API_KEY"),
     "cerebras": Profile("https://api.cerebras.ai/v1", "CEREBRAS_API_KEY"),
-    "deepseek": Profile("https://api.deepseek.com", "DEEPSEEK_API_KEY"),
+    "deepseek": Profile("https://api.deepseek.com", "DEEPSEEK_API_KEY", thoughts_field="reasoning_content"),
     "fireworks": Profile("https://api.fireworks.ai/inference/v1", "FIREWORKS_API_KEY"),
     "groq": Profile("https://api.groq.com/openai/v1", "GROQ_API_KEY"),
     "huggingface": Profile("https://router.huggingface.co/v1", "HF_TOKEN"),
@@ -64,14 +66,14 @@ PROFILES: dict[str, Profile] = {
         {"seed": "random_seed"},
         call_id="[a-zA-Z0-9]{9}",
     ),
-    "moonshot": Profile("https://api.moonshot.ai/v1", "MOONSHOT_API_KEY"),
+    "moonshot": Profile("https://api.moonshot.ai/v1", "MOONSHOT_API_KEY", thoughts_field="reasoning_content"),
     "nvidia": Profile("https://integrate.api.nvidia.com/v1", "NVIDIA_API_KEY"),
     "openrouter": Profile("https://openrouter.ai/api/v1", "OPENROUTER_API_KEY"),
     "perplexity": Profile("https://api.perplexity.ai", "PERPLEXITY_API_KEY"),
-    "together": Profile("https://api.together.xyz/v1", "TOGETHER_API_KEY"),
+    "together": Profile("https://api.together.ai/v1", "TOGETHER_API_KEY"),
     "vllm": Profile("http://localhost:8000/v1", None),
     "xai": Profile("https://api.x.ai/v1", "XAI_API_KEY", names={"max_tokens": "max_completion_tokens"}),
-    "zai": Profile("https://api.z.ai/api/paas/v4", "ZAI_API_KEY"),
+    "zai": Profile("https://api.z.ai/api/paas/v4", "ZAI_API_KEY", thoughts_field="reasoning_content"),
 }
 
 _OWN: dict[str, Callable[[str], Any]] = {
@@ -97,6 +99,7 @@ class Compatible(OpenAIChat):
         self.provider = provider
         self.default_base_url = self.profile.base_url
         self.key_variable = self.profile.key_variable
+        self.thoughts_field = self.profile.thoughts_field
         super().__init__(**connection)
 
     def build(self, request: Request, call: Call) -> httpx.Request:

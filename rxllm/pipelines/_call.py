@@ -15,9 +15,10 @@ from rxllm.adapters import as_adapter
 from rxllm.engine import Engine, as_engine
 from rxllm.events import Event
 from rxllm.operators._tools.settings import ToolSettings
-from rxllm.pipelines._observe import CallSpan, Observers, Span, retry_told, watched
+from rxllm.pipelines._observe import Observers, Span, retry_told, watched
 from rxllm.pipelines._options import checked
 from rxllm.pipelines._request import chosen, merged, refuse_unanswered
+from rxllm.pipelines._spans import CallSpan
 from rxllm.runtime import Stream, policy, retrying
 from rxllm.values import Call, Request, Thread
 

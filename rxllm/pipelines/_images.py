@@ -13,8 +13,9 @@ from rxllm import adapters, validate
 from rxllm.adapters._image_adapter import ImageAdapter, as_image_adapter
 from rxllm.engine import Engine, as_engine
 from rxllm.pipelines._call import deferred, name_of
-from rxllm.pipelines._observe import ImagesSpan, Observers, retry_told, watched
+from rxllm.pipelines._observe import Observers, retry_told, watched
 from rxllm.pipelines._options import checked
+from rxllm.pipelines._spans import ImagesSpan
 from rxllm.runtime import Retry, Stream, policy, retrying
 from rxllm.values import Call, Image, ImageRequest, ImageResponse, ValidationError
 

@@ -13,9 +13,9 @@ from rxllm.operators import continue_with
 from rxllm.pipelines._call import Setup, deferred
 from rxllm.pipelines._halted import Answers, HaltedStep, completing
 from rxllm.pipelines._loop import Loop
-from rxllm.pipelines._observe import ChatSpan, StepSpan
 from rxllm.pipelines._options import ChatOptions, max_turns
 from rxllm.pipelines._request import Input, as_thread
+from rxllm.pipelines._spans import ChatSpan, StepSpan
 from rxllm.runtime import Stream
 from rxllm.values import ChatResult, Thread, ValidationError
 

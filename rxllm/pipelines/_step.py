@@ -9,9 +9,9 @@ from rxllm.engine import Engine
 from rxllm.events import Event
 from rxllm.operators._run_tools import run_with
 from rxllm.pipelines._call import Setup, deferred
-from rxllm.pipelines._observe import StepSpan
 from rxllm.pipelines._options import StepOptions
 from rxllm.pipelines._request import Input, as_thread
+from rxllm.pipelines._spans import StepSpan
 from rxllm.runtime import Stream
 from rxllm.values import Request, StepResult, Thread
 

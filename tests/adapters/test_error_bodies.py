@@ -183,3 +183,26 @@ def test_what_the_provider_behind_a_router_said_is_told():
     assert len(routed) >= 9
     for body in routed:
         assert (body.error.message or "").removeprefix("Provider returned error: ") not in ("", body.said["message"])
+
+
+@pytest.mark.parametrize(
+    ("status", "metadata", "message", "expected"),
+    [
+        (
+            400,
+            {"raw": '{"error": {"code": "context_length_exceeded"}}'},
+            "Provider returned error",
+            "context_length_exceeded",
+        ),
+        (400, {"raw": "maximum context length is 9 tokens"}, "Provider returned error", "context_length_exceeded"),
+        (400, {"raw": '{"error": {"code": "content_filter"}}'}, "Provider returned error", "content_filter"),
+        (403, {"reasons": ["violence"]}, "x requires moderation. Your input was flagged", "content_filter"),
+        (403, {"raw": None}, "Key limit exceeded", "authentication_failed"),
+        (429, {"raw": "temporarily rate-limited upstream"}, "Provider returned error", "rate_limited"),
+        (502, {"raw": ["no text"]}, "Provider returned error", "provider_unavailable"),
+    ],
+)
+def test_the_reason_may_be_behind_the_router(status: int, metadata: dict[str, Any], message: str, expected: str):
+    said = {"error": {"code": status, "message": message, "metadata": metadata}}
+    error = OpenAIChat().error(status, {}, json.dumps(said).encode())
+    assert (error.reason, error.code, error.metadata) == (expected, str(status), {"metadata": metadata})

@@ -17,7 +17,19 @@ from rxllm.adapters._openai_chat import OpenAIChat
 from rxllm.adapters._openai_responses import OpenAIResponses
 from rxllm.adapters.profiles import PROFILES, Compatible, connect
 from rxllm.runtime import keys
-from rxllm.values import AdapterError, Call, EngineError, Request, Tool, ToolCall, assistant, tool_result, user
+from rxllm.values import (
+    AdapterError,
+    Call,
+    EngineError,
+    Request,
+    TextPart,
+    ThinkingPart,
+    Tool,
+    ToolCall,
+    assistant,
+    tool_result,
+    user,
+)
 from tests.corpus import VARIABLE
 from tests.loopback import Loopback, Reply
 
@@ -36,7 +48,7 @@ COMPATIBLE = {
     "nvidia": ("https://integrate.api.nvidia.com/v1", "NVIDIA_API_KEY"),
     "openrouter": ("https://openrouter.ai/api/v1", "OPENROUTER_API_KEY"),
     "perplexity": ("https://api.perplexity.ai", "PERPLEXITY_API_KEY"),
-    "together": ("https://api.together.xyz/v1", "TOGETHER_API_KEY"),
+    "together": ("https://api.together.ai/v1", "TOGETHER_API_KEY"),
     "vllm": ("http://localhost:8000/v1", None),
     "xai": ("https://api.x.ai/v1", "XAI_API_KEY"),
     "zai": ("https://api.z.ai/api/paas/v4", "ZAI_API_KEY"),
@@ -138,12 +150,10 @@ def test_a_whole_call_at_another_address():
 
 
 def test_its_errors_say_whose_they_are():
-    with (
-        Loopback(Reply.of_json({"detail": "Invalid API Key"}, 401)) as server,
-        pytest.raises(AdapterError) as caught,
-    ):
-        adapter = Compatible("mistral", api_key="k", base_url=server.url)
-        generate(Engine(adapter, model="m", retry=False), "Hi").run()
+    with Loopback(Reply.of_json({"detail": "Invalid API Key"}, 401)) as server:
+        engine = Engine(Compatible("mistral", api_key="k", base_url=server.url), model="m", retry=False)
+        with pytest.raises(AdapterError) as caught:
+            generate(engine, "Hi").run()
     assert (caught.value.reason, caught.value.provider) == ("authentication_failed", "mistral")
 
 
@@ -190,6 +200,37 @@ def test_mistral_wants_ids_of_nine_letters():
 def test_minimax_says_its_thoughts_apart():
     assert body("minimax")["reasoning_split"] is True
     assert "reasoning_split" not in body("minimax", options={"reasoning_split": None})
+
+
+def chunk(**delta: Any) -> bytes:
+    return b"data: %b\n\n" % json.dumps({"choices": [{"delta": delta}]}).encode()
+
+
+@rxllm.tool
+def f(x: int = 0) -> int:
+    return 2 * x
+
+
+@pytest.mark.parametrize("name", COMPATIBLE)
+def test_thoughts_go_back_to_those_that_want_them(name: str):
+    called = {"index": 0, "id": "D681PevKs", "function": {"name": "f", "arguments": '{"x": 1}'}}
+    thinks = Reply([chunk(reasoning_content="hm"), chunk(tool_calls=[called]), b"data: [DONE]\n\n"])
+    with Loopback([thinks, ANSWER]) as server:
+        engine = Engine(Compatible(name, api_key="k", base_url=server.url), model="m", retry=False)
+        result = rxllm.chat(engine, "Hi", tools=[f]).run()
+        rxllm.chat(engine, result.thread + user("More")).run()
+    said = [message for message in server.requests[2].json["messages"] if message["role"] == "assistant"]
+    wanted = ["hm", ""] if name in ("deepseek", "moonshot", "zai") else [None, None]
+    assert [message.get("reasoning_content") for message in said] == wanted
+
+
+def test_thoughts_of_another_provider_do_not_go_to_it():
+    foreign = rxllm.Message("assistant", (ThinkingPart("secret", signature="s"), TextPart("Hi")))
+    assert body("deepseek", user("Hi"), foreign)["messages"][1] == {
+        "role": "assistant",
+        "content": "Hi",
+        "reasoning_content": "",
+    }
 
 
 def test_no_profile_has_a_key_in_its_repr():

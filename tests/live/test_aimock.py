@@ -155,7 +155,8 @@ def test_too_many_requests(engine: Engine):
 
 
 @pytest.mark.parametrize(
-    ("said", "status", "reason"), [("broken", 500, "provider_unavailable"), ("what nobody knows", 404, "invalid_request")]
+    ("said", "status", "reason"),
+    [("broken", 500, "provider_unavailable"), ("what nobody knows", 404, "invalid_request")],
 )
 def test_an_answer_of_no(engine: Engine, said: str, status: int, reason: str):
     with pytest.raises(AdapterError) as caught:

@@ -378,8 +378,9 @@ def test_durations_on_a_real_loop_cover_the_stream() -> None:
 
 
 def test_neither_what_was_asked_nor_what_was_answered_is_told() -> None:
-    engine, told = watched(Fake(ToolCall("c1", "double", {"x": 77}), "my answer"), tools=(double,))
+    look = tool(name="look", handler=lambda arguments: "my result")
+    engine, told = watched(Fake(ToolCall("c1", "look", {"at": "my argument"}), "my answer"), tools=(look,))
     rxllm.chat(engine, [rxllm.system("my system"), rxllm.user("my question")], api_key="my-secret-key").run()
-    said = repr(told)
-    assert not any(word in said for word in ("my question", "my system", "my answer", "77", "154", "my-secret-key"))
+    secrets = ("my question", "my system", "my argument", "my result", "my answer", "my-secret-key")
+    assert not [word for word in secrets if word in repr(told)]
     assert all(not any("message" in spec.name for spec in fields(each)) for each in told)
