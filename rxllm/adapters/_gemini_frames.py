@@ -13,13 +13,9 @@ class GeminiFrames:
     """The chunks of an event stream or of a JSON array, whichever begins."""
 
     def __init__(self) -> None:
+        self.ended = False  # the array is closed; an event stream has no such mark
         self._held = b""
         self._source: SSEDecoder | JSONArrayDecoder | None = None
-
-    @property
-    def ended(self) -> bool:
-        """Whether the array is closed; an event stream has no such mark."""
-        return isinstance(self._source, JSONArrayDecoder) and self._source.ended
 
     def feed(self, data: bytes) -> list[tuple[str, bytes]]:
         source = self._source
@@ -33,6 +29,7 @@ class GeminiFrames:
                 return []
             source = self._source = JSONArrayDecoder() if begun[:1] == b"[" else SSEDecoder()
         frames = source.feed(data)
+        self.ended = isinstance(source, JSONArrayDecoder) and source.ended
         return [("message", frame) if isinstance(frame, bytes) else frame for frame in frames]
 
     def close(self) -> list[tuple[str, bytes]]:

@@ -55,8 +55,7 @@ class OpenAIChat(HTTPAdapter):
         """The request as it will be sent. Raises ``EngineError("missing_model")`` without a model."""
         if not request.model:
             raise EngineError("missing_model", "name a model: model=...", provider=self.provider)
-        key = None if "api-key" in self.headers else self.key(call)
-        headers = {"authorization": f"Bearer {key}"} if key else {}
+        headers = bearer(self, call)
         is_openai = _IS_OPENAI.match(self.base_url) is not None
         body = chat_body(request, is_openai=is_openai, thoughts_field=self.thoughts_field)
         return self.post("/chat/completions", body, call, headers=headers)
@@ -66,6 +65,14 @@ class OpenAIChat(HTTPAdapter):
 
     def error(self, status: int, headers: Mapping[str, str], body: bytes) -> AdapterError:
         return http_error(self.provider, status, headers, body)
+
+
+def bearer(adapter: HTTPAdapter, call: Call) -> dict[str, str]:
+    """The header of the key, unless the adapter's own headers have Azure's."""
+    if any(name.lower() == "api-key" for name in adapter.headers):
+        return {}
+    key = adapter.key(call)
+    return {"authorization": f"Bearer {key}"} if key else {}
 
 
 def chat_body(request: Request, *, is_openai: bool = True, thoughts_field: str | None = None) -> dict[str, Any]:

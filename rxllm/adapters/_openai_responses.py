@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rxllm.adapters._http import HTTPAdapter
 from rxllm.adapters._http_errors import http_error
+from rxllm.adapters._openai_chat import bearer
 from rxllm.adapters._openai_responses_frames import as_item
 from rxllm.adapters._openai_responses_input import input_items
 from rxllm.adapters._openai_responses_wire import ResponsesDecoder
@@ -25,10 +26,10 @@ _STATEFUL = ("previous_response_id", "conversation", "background")
 class OpenAIResponses(HTTPAdapter):
     """``POST {base_url}/responses`` of OpenAI, or of a server that is compatible with it.
 
-    A key is needed for OpenAI alone: from `api_key`, the call, or ``OPENAI_API_KEY``. Every request says the whole
-    thread, so nothing is stored (``"store": False``) and what the model thought is asked for in encrypted form, to be
-    sent back; ``Request.options`` that lean on the server's memory (``store``, ``previous_response_id``,
-    ``conversation``, ``background``) leave that to you.
+    A key is needed for OpenAI alone: from `api_key`, the call, or ``OPENAI_API_KEY``; for Azure see `OpenAIChat`.
+    Every request says the whole thread, so nothing is stored (``"store": False``) and what the model thought is asked
+    for in encrypted form, to be sent back; ``Request.options`` that lean on the server's memory (``store``,
+    ``previous_response_id``, ``conversation``, ``background``) leave that to you.
 
     ``Request.options`` is merged over the body, objects field by field: ``{"reasoning": {"summary": "auto"}}`` goes
     together with a `reasoning_effort`. None takes a field out. The provider's own tools are given there, as
@@ -44,9 +45,8 @@ class OpenAIResponses(HTTPAdapter):
         """The request as it will be sent. Raises ``EngineError("missing_model")`` without a model."""
         if not request.model:
             raise EngineError("missing_model", "name a model: model=...", provider=self.provider)
-        key = self.key(call)
-        headers = {"authorization": f"Bearer {key}"} if key else {}
-        return self.post("/responses", responses_body(request, provider=self.provider), call, headers=headers)
+        body = responses_body(request, provider=self.provider)
+        return self.post("/responses", body, call, headers=bearer(self, call))
 
     def decoder(self, request: Request, *, raw: bool = False) -> ResponsesDecoder:
         optional = (as_item(tool).get("name") for tool in request.options.get("tools") or ())

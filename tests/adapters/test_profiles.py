@@ -280,7 +280,10 @@ class TestAzure:
         asked = json.loads(adapter.build(Request((user("Hi"),), "m", max_tokens=9), Call()).content)
         assert asked["max_completion_tokens"] == 9
 
-    def test_the_responses_api(self):
-        adapter = OpenAIResponses(base_url="https://n.openai.azure.com/openai?api-version=preview", api_key="k")
-        built = adapter.build(Request((user("Hi"),), "m"), Call())
+    def test_the_responses_api(self, monkeypatch: pytest.MonkeyPatch):
+        monkeypatch.setenv("OPENAI_API_KEY", "OpenAI's")
+        url = "https://n.openai.azure.com/openai?api-version=preview"
+        built = OpenAIResponses(base_url=url, headers={"Api-Key": "k"}).build(Request((user("Hi"),), "m"), Call())
         assert str(built.url) == "https://n.openai.azure.com/openai/responses?api-version=preview"
+        assert built.headers["api-key"] == "k"
+        assert "authorization" not in built.headers

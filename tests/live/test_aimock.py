@@ -23,7 +23,7 @@ from rxllm.adapters import Anthropic, Gemini, Ollama, OpenAIChat, OpenAIResponse
 from rxllm.adapters.profiles import Compatible
 from rxllm.events import ErrorEvent, Event, MessageCompleted, TextDelta
 from rxllm.runtime import run
-from rxllm.values import AdapterError, LLMError, StreamError, ThinkingPart
+from rxllm.values import AdapterError, StreamError, ThinkingPart
 from tests.wire.lawful import lawful
 
 SERVER = Path(__file__).parents[1] / "node_modules" / "@copilotkit" / "aimock" / "dist" / "cli.js"
@@ -185,21 +185,24 @@ def test_a_stream_that_breaks_off(engine: Engine):
     assert text != ANSWER
     last = events[-1]
     assert isinstance(last, ErrorEvent)
+    assert isinstance(last.error, StreamError)
+    assert last.error.reason == "truncated"
     response = generate(engine, "break off").run()
     assert response.output_text
     assert response.error == last.error
-    with pytest.raises(LLMError):
+    with pytest.raises(StreamError):
         response.raise_for_error()
 
 
 def test_a_connection_that_is_dropped_before_the_answer(engine: Engine):
-    with pytest.raises(LLMError) as caught:
+    with pytest.raises(AdapterError) as caught:
         generate(engine, "hang up").run()
-    assert isinstance(caught.value, (AdapterError, StreamError))
-    assert caught.value.reason != "unknown"
+    assert caught.value.reason == "network_error"
 
 
 def test_an_answer_that_is_no_stream(engine: Engine):
-    with pytest.raises(LLMError) as caught:
-        generate(engine, "babble").run().raise_for_error()
-    assert caught.value.reason != "unknown"
+    response = generate(engine, "babble").run()
+    assert response.output_text == ""
+    with pytest.raises(StreamError) as caught:
+        response.raise_for_error()
+    assert caught.value.reason == "truncated"
