@@ -89,8 +89,11 @@ class FrameDecoder(ABC):
                 said = self._decode(frame)
             except UNREADABLE:
                 self._read_odd(kind, frame)
-            else:
+                continue
+            try:
                 self._read(kind, said, frame)
+            except UnicodeDecodeError:  # in a field that the typed decode has skipped
+                self._read_plain(kind, frame.decode(errors="replace"))
 
     def _read_odd(self, kind: str, frame: bytes) -> None:
         text = frame.strip()
@@ -99,7 +102,7 @@ class FrameDecoder(ABC):
             return
         try:
             data = msgspec.json.decode(text)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except UNREADABLE:
             self._read_plain(kind, text.decode(errors="replace"))
         else:
             self._read_unfit(kind, data, text)

@@ -23,7 +23,7 @@ import re
 import msgspec
 
 from rxllm.values import StreamError
-from rxllm.wire.sse import MAX_FRAME
+from rxllm.wire.bounded import MAX_FRAME
 
 _SPACE = b" \t\r\n,"
 _BEFORE = re.compile(rb"[^\[]*\[")

@@ -180,6 +180,6 @@ def _is_complete(data: bytes) -> bool:
         return True
     try:
         msgspec.json.decode(data)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return False
     return True
