@@ -106,8 +106,7 @@ def _responses(engine: Any, request: ImageRequest, given: Mapping[str, Any]) -> 
             observers=(observers.tell,) if observers else (),
         )
         about = (call.request_id, name_of(adapter), asked.model)
-        rules = policy(made.retry)
-        rules = policy(opts["retry"], rules) if "retry" in opts else rules
+        rules = policy(opts.get("retry", made.retry), made.retry)
         # Retries and spans are those of every stream: a response is the first content, so nothing is held back.
         attempts = cast(Callable[[], Any], lambda: adapter.generate(asked, call))
         told = retry_told(observers, *about) if observers else None
