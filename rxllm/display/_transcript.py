@@ -9,10 +9,12 @@ from rxllm.events import (
     StepRestarted,
     TextDelta,
     ThinkingDelta,
+    ToolApprovalRequested,
     ToolCallCompleted,
     ToolProgress,
     ToolResultEncoded,
 )
+from rxllm.values._message import as_code
 
 RESULT_WIDTH = 200
 
@@ -41,6 +43,8 @@ class Transcript:
                 return self._write("thinking", delta)
             case ToolCallCompleted():
                 return self._note(f"{event.tool_call!r}")
+            case ToolApprovalRequested(name=name):
+                return self._note(f"{name} waits for approval")
             case ToolProgress(name=name, data=data):
                 return self._note(f"{name}: {_clipped(str(data))}")
             case ToolResultEncoded(content=content):
@@ -78,7 +82,7 @@ def _styled(kind: str, text: str) -> str:
         case "thinking":
             return "\n".join(f"> {line}" for line in text.splitlines())
         case "note":
-            return f"`{text.replace('`', chr(39))}`"
+            return as_code(text)
         case _:
             return text
 

@@ -49,6 +49,7 @@ class Message(Value):
     def _repr_markdown_(self) -> str:
         calls = "".join(f"\n\n`{call!r}`" for call in self.tool_calls)
         said = str(self.content) if isinstance(self.content, dict) else self.text
+        said = as_code(said) if self.role == "tool" and said else said
         return f"**{self.role}**{': ' if said else ''}{said}{calls}"
 
 
@@ -86,3 +87,12 @@ def tool_result(tool_call_id: str, content: str | dict[str, Any]) -> Message:
     'call_0'
     """
     return Message("tool", content, tool_call_id=tool_call_id)
+
+
+def as_code(text: str) -> str:
+    """Markdown that shows `text` as it is.
+
+    >>> as_code("<b>")
+    '`<b>`'
+    """
+    return f"`{text.replace('`', chr(39))}`"

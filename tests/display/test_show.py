@@ -58,6 +58,18 @@ def test_markdown_quotes_thinking_and_marks_tools():
     assert transcript.markdown() == "> a\n> b\n\n`double(x=2)`\n\n`→ 4`\n\n4"
 
 
+def test_a_call_that_waits_for_approval_says_so(capsys):
+    careful = rxllm.tool(name="pay", handler=lambda arguments: "paid", approval=True)
+    result = rxllm.show(rxllm.stream(Fake(ToolCall("c0", "pay", {"amount": 5})), "Pay", tools=[careful]))
+    assert result.halted_reason == "approval"
+    assert capsys.readouterr().out == "pay(amount=5)\n\npay waits for approval\n"
+
+
+def test_what_a_tool_was_told_is_shown_as_it_is():
+    message = rxllm.Message("tool", "<awaiting user response>", tool_call_id="c0")
+    assert message._repr_markdown_() == "**tool**: `<awaiting user response>`"
+
+
 @rxllm.tool
 def double(x: int) -> int:
     """Twice as much."""

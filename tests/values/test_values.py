@@ -191,7 +191,7 @@ def test_notebooks_get_markdown() -> None:
     chat = ChatResult(Thread((message,)), response, (step,), "completed")
     assert message._repr_markdown_() == "**assistant**: Hi\n\n`add(x=1)`"
     assert response._repr_markdown_() == "Hi\n\n**StreamError**: stream error: truncated\n\n*stop, 3 tokens*"
-    assert step._repr_markdown_().endswith("**tool**: 2")
+    assert step._repr_markdown_().endswith("**tool**: `2`")
     assert chat._repr_markdown_().endswith("*completed, 1 steps, 0 tokens*")
     assert (Thread((user("a"), user("b"))))._repr_markdown_() == "**user**: a\n\n**user**: b"
 
