@@ -1,6 +1,6 @@
 """Ask a real model on this machine, watch its answer come, and keep the result.
 
-The first run fetches the model, 98 MB, into the user's cache.
+The first run fetches the model, 93 MB, into the user's cache.
 """
 
 import rxllm

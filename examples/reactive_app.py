@@ -31,7 +31,7 @@ def answer(question: str) -> Observable[str]:
 
 
 def main() -> None:
-    answers = rxllm.from_async_iter(typed_lines).switch_map(answer)
+    answers = rxllm.from_async_iter(typed_lines).switch_map(answer).start_with("")
     rxllm.run(answers.pipe(ops.tap(lambda piece: print(piece, end="", flush=True))))
 
 

@@ -62,3 +62,8 @@ def test_reactive_app_goes_on_after_an_error():
     ran = run("reactive_app.py", "openai:gpt-4.1-mini", input="one\ntwo\n", env=environment)
     assert ran.returncode == 0, ran.stderr
     assert "> two\n[no API key for openai" in ran.stdout
+
+
+def test_reactive_app_ends_quietly_without_a_question():
+    ran = run("reactive_app.py", input="")
+    assert (ran.returncode, ran.stderr) == (0, "")

@@ -10,6 +10,7 @@ from rxllm.adapters._anthropic_errors import anthropic_http_error
 from rxllm.adapters._anthropic_messages import cache_control, system_of, turns_of
 from rxllm.adapters._anthropic_wire import MessagesDecoder
 from rxllm.adapters._http import HTTPAdapter
+from rxllm.adapters._http_base import missing_model
 from rxllm.values import AdapterError, Call, EngineError, Request, Tool, ValidationError
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class Anthropic(HTTPAdapter):
     def build(self, request: Request, call: Call) -> httpx.Request:
         """The request as it will be sent. Raises ``EngineError("missing_model")`` without a model."""
         if not request.model:
-            raise EngineError("missing_model", "name a model: model=...", provider=self.provider)
+            raise missing_model(self.provider)
         key = self.key(call)
         headers = {"anthropic-version": VERSION} | ({"x-api-key": key} if key else {})
         body = messages_body(request, provider=self.provider)

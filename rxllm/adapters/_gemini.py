@@ -11,8 +11,9 @@ from rxllm.adapters._gemini_errors import answer_error
 from rxllm.adapters._gemini_messages import contents_of, system_of
 from rxllm.adapters._gemini_wire import GeminiDecoder
 from rxllm.adapters._http import HTTPAdapter
+from rxllm.adapters._http_base import missing_model
 from rxllm.adapters._merge import merge
-from rxllm.values import AdapterError, Call, EngineError, Request, Tool, ValidationError
+from rxllm.values import AdapterError, Call, Request, Tool, ValidationError
 
 if TYPE_CHECKING:
     import httpx
@@ -33,7 +34,7 @@ class Gemini(GoogleKeys, HTTPAdapter):
     def build(self, request: Request, call: Call) -> httpx.Request:
         """The request as it will be sent. Raises ``EngineError("missing_model")`` without a model."""
         if not request.model:
-            raise EngineError("missing_model", "name a model: model=...", provider=self.provider)
+            raise missing_model(self.provider)
         key = self.key(call)
         path = request.model if "/" in request.model else f"models/{request.model}"
         path = f"/{path}:streamGenerateContent?alt=sse"

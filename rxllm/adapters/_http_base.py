@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from rxllm.runtime import Clients, keys, transport_error
-from rxllm.values import Call, LLMError, ValidationError
+from rxllm.values import Call, EngineError, LLMError, ValidationError
 
 if TYPE_CHECKING:
     import httpx
@@ -41,7 +41,7 @@ class HTTPBase:
         headers: Mapping[str, str] | None = None,
         timeout: float | None = None,
     ) -> None:
-        self.base_url = (base_url or self.default_base_url).rstrip("/")
+        self.base_url = _url(base_url or self.default_base_url)
         self.headers = dict(headers or {})
         self.timeout = timeout
         self._api_key = api_key
@@ -106,6 +106,19 @@ class HTTPBase:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.base_url!r})"
+
+
+def _url(given: str) -> str:
+    if not re.match(r"https?://[^/\s]+", given):
+        wrong = (("base_url",), f"must begin with http:// or https://, not {given!r}")
+        raise ValidationError("invalid_option", errors=[wrong])
+    return given.rstrip("/")
+
+
+def missing_model(provider: str) -> EngineError:
+    """The error of a call that names no model."""
+    message = f'{provider} must be told which model: write model="...", or "{provider}:..." for the engine'
+    return EngineError("missing_model", message, provider=provider)
 
 
 def _refuse_unsendable(headers: Mapping[str, str]) -> None:

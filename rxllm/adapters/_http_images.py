@@ -7,14 +7,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import urljoin, urlsplit
 
-from rxllm.adapters._http_base import HTTPBase
+from rxllm.adapters._http_base import HTTPBase, missing_model
 from rxllm.adapters._http_errors import http_error
 from rxllm.adapters._image_adapter import refuse
 from rxllm.runtime import Answer, Asker, Stream, fetched
 from rxllm.values import (
     AdapterError,
     Call,
-    EngineError,
     Image,
     ImageAdapterError,
     ImageRequest,
@@ -51,7 +50,7 @@ class HTTPImageAdapter(HTTPBase):
         """Raises ``ImageAdapterError`` for what cannot be asked, as ``unsupported_operation``."""
         refuse(request, self.provider, self.operations)
         if not request.model:
-            raise EngineError("missing_model", "name a model: model=...", provider=self.provider)
+            raise missing_model(self.provider)
 
     def needs_bytes(self, image: Image) -> bool:
         """Whether a URL given as an input must be fetched, because the provider does not."""

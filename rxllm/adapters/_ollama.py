@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from rxllm.adapters._http import HTTPAdapter
+from rxllm.adapters._http_base import missing_model
 from rxllm.adapters._http_errors import http_error
 from rxllm.adapters._merge import merge
 from rxllm.adapters._ollama_wire import OWN, OllamaDecoder
 from rxllm.values import (
     AdapterError,
     Call,
-    EngineError,
     ImagePart,
     Message,
     Request,
@@ -44,7 +44,7 @@ class Ollama(HTTPAdapter):
     def build(self, request: Request, call: Call) -> httpx.Request:
         """The request as it will be sent. Raises ``EngineError("missing_model")`` without a model."""
         if not request.model:
-            raise EngineError("missing_model", "name a model: model=...", provider=self.provider)
+            raise missing_model(self.provider)
         key = self._find_key(call)
         headers = {"authorization": f"Bearer {key}"} if key else {}
         return self.post("/api/chat", ollama_body(request), call, headers=headers)

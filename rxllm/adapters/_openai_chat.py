@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from rxllm.adapters._http import HTTPAdapter
+from rxllm.adapters._http_base import missing_model
 from rxllm.adapters._http_errors import http_error
 from rxllm.adapters._openai_chat_wire import ChatDecoder
 from rxllm.values import (
     AdapterError,
     Call,
-    EngineError,
     Image,
     ImagePart,
     Message,
@@ -54,7 +54,7 @@ class OpenAIChat(HTTPAdapter):
     def build(self, request: Request, call: Call) -> httpx.Request:
         """The request as it will be sent. Raises ``EngineError("missing_model")`` without a model."""
         if not request.model:
-            raise EngineError("missing_model", "name a model: model=...", provider=self.provider)
+            raise missing_model(self.provider)
         headers = bearer(self, call)
         is_openai = _IS_OPENAI.match(self.base_url) is not None
         body = chat_body(request, is_openai=is_openai, thoughts_field=self.thoughts_field)

@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from rxllm.adapters._http import HTTPAdapter
+from rxllm.adapters._http_base import missing_model
 from rxllm.adapters._http_errors import http_error
 from rxllm.adapters._openai_chat import bearer
 from rxllm.adapters._openai_responses_frames import as_item
 from rxllm.adapters._openai_responses_input import input_items
 from rxllm.adapters._openai_responses_wire import ResponsesDecoder
-from rxllm.values import AdapterError, Call, EngineError, Request, Tool, ValidationError
+from rxllm.values import AdapterError, Call, Request, Tool, ValidationError
 
 if TYPE_CHECKING:
     import httpx
@@ -44,7 +45,7 @@ class OpenAIResponses(HTTPAdapter):
     def build(self, request: Request, call: Call) -> httpx.Request:
         """The request as it will be sent. Raises ``EngineError("missing_model")`` without a model."""
         if not request.model:
-            raise EngineError("missing_model", "name a model: model=...", provider=self.provider)
+            raise missing_model(self.provider)
         body = responses_body(request, provider=self.provider)
         return self.post("/responses", body, call, headers=bearer(self, call))
 

@@ -11,6 +11,7 @@ from reactivex import Observable
 
 from rxllm.collector import fold_message, is_server
 from rxllm.events import (
+    EVENT_CLASSES,
     Custom,
     ErrorEvent,
     Event,
@@ -99,6 +100,9 @@ class _Bookends:
         self._pieces: list[str] = []
 
     def feed(self, event: Event) -> list[Event]:
+        if not isinstance(event, EVENT_CLASSES):  # pyright: ignore[reportUnnecessaryIsInstance]
+            message = f"the adapter yielded {event!r}, which is no event; for text, yield TextDelta(...)"
+            raise StreamError("malformed_event", message)
         given: list[Event] = []
         if not self.said and not isinstance(event, MessageStarted):
             given.append(MessageStarted(Message("assistant")))

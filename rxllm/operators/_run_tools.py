@@ -53,6 +53,11 @@ def run_tools(
     replacement or ``halt(...)``. Halts are emitted once all siblings have finished, in the order of the calls. A call
     of a tool that does not exist runs none of them and is an ``ErrorEvent`` with ``EngineError("unknown_tool")``.
 
+    Tools with ``approval=True`` run once ``approve(call)`` says True (a bool, a reason to refuse, an awaitable or an
+    Observable of these); without `approve` they are left to the caller. At most `max_concurrency` tools run at once.
+    `executor(tool, arguments, context)` runs a tool in its handler's place, `encoder(result)` gives the text that the
+    model is told, `context` is what tools find in their `ToolContext`.
+
     Raises ``ValidationError("invalid_option")`` for options that make no sense.
     """
     settings = ToolSettings(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar, Unpack, overload
 
 from reactivex import Observable, abc
@@ -15,7 +15,7 @@ from rxllm.pipelines._call import Setup
 from rxllm.pipelines._options import GenerateOptions, PlainOptions, is_count
 from rxllm.pipelines._request import Input, as_request
 from rxllm.runtime import Stream
-from rxllm.values import LLMError, Message, Request, Response, StreamError, Thread, ValidationError
+from rxllm.values import LLMError, Message, Request, Response, StreamError, Thread, Usage, ValidationError
 
 T = TypeVar("T")
 
@@ -160,7 +160,14 @@ class _Many:
 
     def _end(self, index: int, error: Exception | None) -> None:
         if error is not None:
-            self._receive(index, Response(finish_reason="error", error=_typed(error)))
+            self._receive(index, _failed(_typed(error)))
+
+
+def _failed(error: LLMError) -> Response[Any]:
+    """The response of a request that failed, with what an answer of the wrong format had said."""
+    said: Mapping[str, Any] = error.metadata if error.reason == "invalid_output" else {}
+    text, usage = said.get("text", ""), said.get("usage", Usage())
+    return Response(output_text=text, finish_reason="error", usage=usage, error=error)
 
 
 def _typed(error: Exception) -> LLMError:

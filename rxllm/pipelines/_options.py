@@ -55,13 +55,18 @@ class PlainOptions(TypedDict, total=False):
 
 
 class GenerateOptions(PlainOptions, total=False):
-    """What a request can be made with, how the call is made, and what of it is shown. `timeout` in seconds."""
+    """What a request can be made with, how the call is made, and what of it is shown.
+
+    `timeout` is the longest silence between two reads of an answer that comes over HTTP, in seconds; for a bound on the
+    whole, use reactivex's ``timeout``. `response_format` is what the model is asked for; `generate` also parses the
+    answer, step and chat leave that to the reader of their final text.
+    """
 
     response_format: ResponseFormat
 
 
 class StepOptions(GenerateOptions, total=False):
-    """And how tools are run, see ``operators.run_tools``."""
+    """And how tools are run, see ``operators.run_tools``; `approve` is asked about the tools with ``approval=True``."""
 
     mode: Literal["auto", "manual"]
     on_tool_error: OnToolError

@@ -22,6 +22,8 @@ def transport_error(error: Exception, provider: str | None, url: str) -> Adapter
     if reason is None:
         return None
     said = str(error) or names[0]
-    made = AdapterError(reason, f"{url} could not be reached: {said} ({names[0]})", provider=provider)
+    silent = reason == "timeout" and "Connect" not in names[0]
+    what = "sent nothing for longer than the timeout" if silent else f"could not be reached: {said}"
+    made = AdapterError(reason, f"{url} {what} ({names[0]})", provider=provider)
     made.__cause__ = error
     return made

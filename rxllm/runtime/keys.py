@@ -22,7 +22,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
 
-from rxllm.values import EngineError, LLMError
+from rxllm.values import EngineError, LLMError, ValidationError
 
 Source = Literal["call", "adapter", "store", "environment", "dotenv"]
 
@@ -53,7 +53,9 @@ _dotenv = _Dotenv()
 
 
 def put(provider: str, key: str) -> None:
-    """Keep `key` for `provider` in this process."""
+    """Keep `key` for `provider` in this process. Raises ``ValidationError("invalid_option")`` for what is no text."""
+    if not isinstance(key, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ValidationError("invalid_option", errors=[(("key",), "must be a string")])
     _store[provider] = key
 
 

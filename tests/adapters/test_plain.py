@@ -182,3 +182,12 @@ def test_what_is_no_adapter_is_a_typed_error(adapter: Any, reason: str) -> None:
         generate(adapter, "Hi").run()
     assert caught.value.reason == reason
     assert caught.value.message
+
+
+@pytest.mark.parametrize("given", ["text", None, 3])
+def test_what_is_no_event_is_refused_by_name(given: object) -> None:
+    async def adapter(request: Request, call: Call) -> AsyncIterator[Any]:
+        yield given
+
+    with pytest.raises(StreamError, match=r"is no event; for text, yield TextDelta"):
+        generate(adapter, "Hi", retry=False).run()
