@@ -31,8 +31,9 @@ from rxllm.values import (
 )
 
 UNSIGNED = "skip_thought_signature_validator"
-"""What Google documents as the signature of calls that its models did not make; Gemini 3 refuses a turn whose first
-call has none.
+"""The signature of calls that Gemini did not make: Gemini 3 refuses a turn whose first call has none
+(https://docs.cloud.google.com/vertex-ai/generative-ai/docs/thought-signatures). The value is the one that other clients
+send; it has not been tried on Google's server.
 """
 
 _KNOWS_NO_SIGNATURE = re.compile(r"gemini-[12]\b|^(?!.*gemini)")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -15,19 +16,15 @@ if TYPE_CHECKING:
 
 
 class HTTPAdapter(HTTPBase):
-    """Gives ``stream`` to a class that has `build`, `decoder` and `error`.
+    """Gives ``stream`` to a class that has `build`, `decoder` and `error`; for its arguments see `HTTPBase`."""
 
-    `client` is an ``httpx.AsyncClient`` or ``httpx2.AsyncClient``, or a function that makes one; `headers` are sent
-    with every request; `timeout` is the longest silence between two reads, in seconds.
-    """
-
+    @abstractmethod
     def build(self, request: Request, call: Call) -> httpx.Request:
         """The request as it would be sent. Nothing is sent."""
-        raise NotImplementedError
 
+    @abstractmethod
     def decoder(self, request: Request, *, raw: bool = False) -> Decoder:
         """A fresh decoder of the answer to `request`; `raw` asks for ``RawChunk`` events too."""
-        raise NotImplementedError
 
     async def prepare(self, request: Request, call: Call) -> None:
         """Whatever must happen before `build`; nothing, for most."""

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from rxllm.runtime import Clients, keys, transport_error
+from rxllm.runtime import CONNECT_SECONDS, Clients, keys, transport_error
 from rxllm.values import Call, EngineError, LLMError, ValidationError
 
 if TYPE_CHECKING:
     import httpx
 
-CONNECT_SECONDS = 10.0
 WRITE_SECONDS = 60.0
 
 File = tuple[str, tuple[str, bytes, str]]
 """A form's field that is a file: the field's name, and the file's name, bytes and type."""
 
 
-class HTTPBase:
+class HTTPBase(ABC):
     """Where an adapter asks, and how.
 
     `client` is an ``httpx.AsyncClient`` or ``httpx2.AsyncClient``, or a function that makes one; `headers` are sent
@@ -47,9 +47,9 @@ class HTTPBase:
         self._api_key = api_key
         self._clients = Clients(client)
 
+    @abstractmethod
     def error(self, status: int, headers: Mapping[str, str], body: bytes) -> LLMError:
         """What an answer with an HTTP status of 300 or more means."""
-        raise NotImplementedError
 
     async def aclose(self) -> None:
         """Close the running loop's connections. The adapter can be used again."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -32,19 +33,18 @@ FETCH_REDIRECTS = 5
 class HTTPImageAdapter(HTTPBase):
     """Gives ``generate`` to a class that has `operations`, `build` and `read`; `refuse` is asked before all I/O.
 
-    `client` is an ``httpx.AsyncClient`` or ``httpx2.AsyncClient``, or a function that makes one; `headers` are sent
-    with every request; `timeout` is the longest silence between two reads, in seconds.
+    For its arguments see `HTTPBase`.
     """
 
     operations: ClassVar[Collection[str]]
 
+    @abstractmethod
     def build(self, request: ImageRequest, call: Call) -> httpx.Request:
         """The request as it would be sent. Nothing is sent."""
-        raise NotImplementedError
 
+    @abstractmethod
     def read(self, request: ImageRequest, answer: Answer) -> ImageResponse:
         """What an answer with a status below 300 says."""
-        raise NotImplementedError
 
     def refuse(self, request: ImageRequest) -> None:
         """Raises ``ImageAdapterError`` for what cannot be asked, as ``unsupported_operation``."""

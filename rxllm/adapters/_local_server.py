@@ -93,7 +93,7 @@ def _params(llama: Any, path: Path, n_ctx: int) -> Any:
     params.use_jinja = True
     params.ui = False
     params.model_alias = {path.stem}  # else the answers name the whole path
-    # Threads wait for each other by spinning: with as many as processors, any other work slows an answer tenfold.
+    # Threads wait for each other by spinning: with as many as processors, other work slows an answer many times over.
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = max(1, (os.cpu_count() or 1) // 2)
     params.cache_ram_mib = 0  # by default, prompts of ended calls are kept in up to 8 GiB
     return params

@@ -1,6 +1,6 @@
 """How a call runs: streams, their loop, their sockets, their pace, their keys, their retries."""
 
-from rxllm.runtime._clients import Clients
+from rxllm.runtime._clients import CONNECT_SECONDS, Clients
 from rxllm.runtime._clock import LoopScheduler, clock
 from rxllm.runtime._conclude import conclude
 from rxllm.runtime._fetch import Answer, Asker, fetched
@@ -16,6 +16,7 @@ from rxllm.runtime._threads import daemon_threads, in_thread
 from rxllm.runtime._transport import transport_error
 
 __all__ = [
+    "CONNECT_SECONDS",
     "Answer",
     "Asker",
     "AsyncItems",

@@ -21,8 +21,8 @@ class Response(Value, Generic[T]):
     """The fold of one response: `message` is all of it, `output_text` its text, `tool_calls` the client's calls.
 
     A stream that failed on its way is a Response too: `finish_reason` is ``"error"``, `error` is the error and the
-    rest is what had arrived. `id` and `model` are the provider's. `parsed` is the value of the answer where a
-    `response_format`, or a `parse`, asked for one; an instance of a class has no JSON.
+    rest is what had arrived. `id` and `model` are the provider's. `parsed` is the value of the answer where
+    `generate` was given a `response_format`, or ``to_response`` a `parse`; an instance of a class has no JSON.
     """
 
     message: Message | None = None

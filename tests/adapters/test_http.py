@@ -11,6 +11,7 @@ import httpx
 import httpx2
 import pytest
 
+import rxllm
 from rxllm import (
     AdapterError,
     Call,
@@ -199,3 +200,24 @@ def test_a_recorded_stream_is_replayed_by_feeding_its_decoder() -> None:
     decoder = OpenAIChat().decoder(ASKED)
     events = [event for chunk in chat("Hel", "lo") for event in decoder.feed(chunk)] + decoder.close()
     assert [event.delta for event in events if isinstance(event, TextDelta)] == ["Hel", "lo"]
+
+
+@pytest.mark.parametrize("url", ["nonsense", "ftp://example.invalid", "http://"])
+def test_a_base_url_that_is_none_is_refused_at_once(url: str) -> None:
+    with pytest.raises(rxllm.ValidationError, match="must begin with http"):
+        rxllm.OpenAIChat(base_url=url)
+
+
+def test_an_adapter_that_lacks_a_method_cannot_be_made() -> None:
+    class Half(rxllm.HTTPAdapter):
+        provider = "half"
+        default_base_url = "http://127.0.0.1:1"
+
+    with pytest.raises(TypeError, match="build"):
+        Half()  # type: ignore[abstract]
+
+
+def test_a_call_without_a_model_says_how_to_name_one() -> None:
+    with pytest.raises(rxllm.EngineError, match="write model=") as caught:
+        rxllm.generate("openai", "Hi", api_key="key").run()
+    assert caught.value.reason == "missing_model"

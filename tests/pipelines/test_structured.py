@@ -318,3 +318,14 @@ def test_the_model_is_told_what_does_not_fit_and_nothing_runs(options: Any) -> N
 def test_without_jsonschema_arguments_pass_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jsonschema", None)
     assert told({"city": 3})[0] == [{"city": 3}]
+
+
+def test_many_answers_keep_what_a_wrong_one_said() -> None:
+    @dataclass
+    class Place:
+        name: str
+
+    (response,) = rxllm.generate_many(Fake(["nope", Usage(3, 1)]), ["Where?"], response_format=Place)
+    assert (response.output_text, response.usage, response.finish_reason) == ("nope", Usage(3, 1), "error")
+    assert response.error is not None
+    assert response.error.reason == "invalid_output"

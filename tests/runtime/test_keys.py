@@ -239,3 +239,9 @@ def test_what_is_redacted_keeps_its_class_and_cause() -> None:
     shown = keys.redacted(error, "sk-12345678")
     assert shown == rxllm.AdapterError("rate_limited", "no [key]", retry_after=3.0, metadata={"a": ("[key]", 1)})
     assert shown.__cause__ is error.__cause__
+
+
+def test_a_key_that_is_no_text_is_refused_when_it_is_put() -> None:
+    with pytest.raises(rxllm.ValidationError, match="must be a string"):
+        rxllm.keys.put("openai", 3)  # type: ignore[arg-type]
+    assert rxllm.keys.get("openai") != 3
