@@ -37,6 +37,7 @@ from rxllm.events import (
     ToolResultEncoded,
     UsageUpdated,
 )
+from rxllm.testing import strategies
 from rxllm.values import (
     ChatResult,
     FilePart,
@@ -55,7 +56,6 @@ from rxllm.values import (
     tool_result,
     user,
 )
-from tests import strategies
 
 THREAD = Thread((user("Hi"),))
 ERROR = StreamError("truncated")

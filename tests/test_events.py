@@ -17,8 +17,8 @@ from rxllm.events import (
     ToolCallCompleted,
     ToolCallStarted,
 )
+from rxllm.testing import strategies
 from rxllm.values import Message, Response, StepResult, Thread, ToolCall
-from tests import strategies
 
 
 def test_the_union_is_closed() -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from rxllm.events import EVENT_TAGS, Custom, ErrorEvent, RawChunk, TextDelta, ToolCallCompleted, ToolExecutionCompleted
 from rxllm.serializer import from_json, to_json
+from rxllm.testing import strategies
 from rxllm.values import (
     AdapterError,
     ChatResult,
@@ -30,7 +31,6 @@ from rxllm.values import (
     tool,
     user,
 )
-from tests import strategies
 
 
 def faults(text: str, cls: Any = None) -> tuple[Any, ...]:

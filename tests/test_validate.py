@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 
 from rxllm import validate
+from rxllm.testing import strategies
 from rxllm.values import (
     Image,
     ImagePart,
@@ -23,7 +24,6 @@ from rxllm.values import (
     tool_result,
     user,
 )
-from tests import strategies
 
 
 def faults(check: Any, value: Any) -> tuple[Any, ...]:

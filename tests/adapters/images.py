@@ -7,8 +7,8 @@ from email import message_from_bytes
 from email.message import Message
 from typing import Any
 
+from rxllm.testing.loopback import Reply, Request
 from tests.adapters.image_conformance import PNG
-from tests.loopback import Reply, Request
 
 
 def openai_images(count: int = 1, **fields: Any) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from rxllm import Engine, RawChunk, TextDelta, generate, stream_generate
 from rxllm import operators as ops
 from rxllm.adapters._anthropic import Anthropic
 from rxllm.serializer import from_json, to_json
+from rxllm.testing.loopback import STALL, Loopback, Reply
 from rxllm.values import ProviderPart, Thread
 from tests.adapters.test_anthropic_torture import (
     CALL_A,
@@ -25,7 +26,6 @@ from tests.adapters.test_anthropic_torture import (
     stop,
     tool_use,
 )
-from tests.loopback import STALL, Loopback, Reply
 from tests.runtime.support import assert_prompt, close_times, now, on_loop, until
 
 THINKING = (

@@ -11,9 +11,9 @@ from rxllm import Engine, TextDelta, generate, stream_generate
 from rxllm.adapters._gemini import Gemini
 from rxllm.adapters._openai_chat import OpenAIChat
 from rxllm.serializer import from_json, to_json
+from rxllm.testing.loopback import STALL, Loopback, Reply, chat_chunk, chat_finish
 from rxllm.values import Thread
 from tests.adapters.test_gemini_torture import HI, STOP, call, data, sse
-from tests.loopback import STALL, Loopback, Reply, chat_chunk, chat_finish
 from tests.runtime.support import assert_prompt, close_times, now, on_loop, until
 
 MODEL = "gemini-3-flash"

@@ -33,7 +33,7 @@ from rxllm import (
     stream_generate,
     user,
 )
-from tests.loopback import Loopback, Reply, chat
+from rxllm.testing.loopback import Loopback, Reply, chat
 
 KEY = "sk-sentinel-0123456789"
 ASKED = Request((user("Hi"),), model="m")

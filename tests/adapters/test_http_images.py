@@ -16,10 +16,10 @@ from rxllm.adapters import OpenAIImages
 from rxllm.engine import Engine, aclose
 from rxllm.pipelines import edit_image, generate_image
 from rxllm.runtime import RetryPolicy, Stream
+from rxllm.testing.loopback import STALL, Cut, Loopback, Pause, Reply, Request
 from rxllm.values import Image, ImageAdapterError, ImageResponse
 from tests.adapters.image_conformance import PNG
 from tests.adapters.images import image_reply, openai_images, parts_of
-from tests.loopback import STALL, Cut, Loopback, Pause, Reply, Request
 from tests.runtime.support import SILENT, assert_prompt, close_times, now, on_loop, until
 
 KEY = "sk-sentinel-0123456789"

@@ -10,9 +10,9 @@ import rxllm
 from rxllm import Engine, TextDelta, generate, stream_generate
 from rxllm.adapters._ollama import Ollama
 from rxllm.serializer import from_json, to_json
+from rxllm.testing.loopback import STALL, Loopback, Reply
 from rxllm.values import Thread
 from tests.adapters.test_ollama_torture import HI, STOP, call, line
-from tests.loopback import STALL, Loopback, Reply
 from tests.runtime.support import assert_prompt, close_times, now, on_loop, until
 
 NDJSON = {"Content-Type": "application/x-ndjson"}

@@ -13,6 +13,7 @@ from pydantic import ConfigDict, TypeAdapter
 
 from rxllm.adapters import OpenAIImages
 from rxllm.pipelines import edit_image, generate_image, image_variations
+from rxllm.testing.loopback import Loopback, Reply
 from rxllm.values import (
     Call,
     EngineError,
@@ -26,7 +27,6 @@ from rxllm.values import (
 )
 from tests.adapters.image_conformance import PNG
 from tests.adapters.images import image_reply, openai_images, parts_of
-from tests.loopback import Loopback, Reply
 
 MASK = Image.from_binary(b"mask", "image/png")
 WEBP = Image.from_binary(b"webp", "image/webp")

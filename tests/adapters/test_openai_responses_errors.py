@@ -13,10 +13,10 @@ import pytest
 from rxllm import Engine, chat, stream_generate, tool
 from rxllm.adapters._openai_responses import OpenAIResponses
 from rxllm.events import TextDelta
+from rxllm.testing.loopback import STALL, Loopback, Reply
 from rxllm.values import AdapterError
 from tests.adapters.test_openai_responses_torture import COMPLETED, CREATED, HI, WHOLE, added, done, response, said
 from tests.corpus import VARIABLE
-from tests.loopback import STALL, Loopback, Reply
 from tests.runtime.support import assert_prompt, close_times, now, on_loop, until
 
 REASONS = {

@@ -17,6 +17,7 @@ from rxllm.adapters._openai_chat import OpenAIChat
 from rxllm.adapters._openai_responses import OpenAIResponses
 from rxllm.adapters.profiles import PROFILES, Compatible, connect
 from rxllm.runtime import keys
+from rxllm.testing.loopback import Loopback, Reply
 from rxllm.values import (
     AdapterError,
     Call,
@@ -31,7 +32,6 @@ from rxllm.values import (
     user,
 )
 from tests.corpus import VARIABLE
-from tests.loopback import Loopback, Reply
 
 COMPATIBLE = {
     "alibaba": ("https://dashscope-intl.aliyuncs.com/compatible-mode/v1", "DASHSCOPE_API_KEY"),

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from rxllm import AdapterError, Fake, StreamError, ToolCall, ToolError, Usage, ask_user, halt, tool
-from tests import strategies
+from rxllm.testing import strategies
 
 TOOL_NAMES = ["add", "raises", "halts", "asks", "greedy", "streams", "progresses", "odd", "manual", "approval"]
 

@@ -29,7 +29,7 @@ from rxllm.events import (
     ToolProgress,
 )
 from rxllm.runtime import Stream
-from tests import strategies
+from rxllm.testing import strategies
 from tests.laws import scripts
 from tests.laws.scripts import fake
 

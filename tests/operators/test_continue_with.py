@@ -5,7 +5,7 @@ from typing import Any
 from reactivex.testing import ReactiveTest, TestScheduler
 
 from rxllm import operators as ops
-from tests.operators.marbles import START, check, cold, record
+from rxllm.testing.marbles import START, check, cold, record
 
 
 def chain(scheduler: TestScheduler, *marbles: str) -> list[Any]:

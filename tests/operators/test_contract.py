@@ -12,8 +12,8 @@ from reactivex.testing import ReactiveTest, TestScheduler
 from rxllm import operators as ops
 from rxllm.events import ErrorEvent, Event, MessageCompleted, MessageStarted, TextCompleted, TextDelta
 from rxllm.runtime import Stream
+from rxllm.testing.marbles import START, Spy, cold, record
 from rxllm.values import Message, Session, StreamError, Thread, Usage, user
-from tests.operators.marbles import START, Spy, cold, record
 
 THREAD = Thread((user("Hi"),))
 EVENTS: list[Event] = [

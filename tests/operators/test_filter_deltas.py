@@ -10,7 +10,7 @@ from rxllm.events import (
     ToolCallDelta,
     ToolCallStarted,
 )
-from tests.operators.marbles import check
+from rxllm.testing.marbles import check
 
 VALUES = {
     "h": ThinkingDelta("hm"),

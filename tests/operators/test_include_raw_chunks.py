@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from rxllm import operators as ops
 from rxllm.events import RawChunk, TextDelta
-from tests.operators.marbles import check
+from rxllm.testing.marbles import check
 
 VALUES = {"r": RawChunk("chunk", {"x": 1}), "u": RawChunk("usage", {"input_tokens": 3}), "d": TextDelta("Hi")}
 

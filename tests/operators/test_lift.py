@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from reactivex import never
 
 from rxllm import operators as ops
-from tests.operators.marbles import check
+from rxllm.testing.marbles import check
 
 
 class Pairs:

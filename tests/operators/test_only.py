@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from rxllm import operators as ops
 from rxllm.events import TextCompleted, TextDelta, ThinkingDelta
-from tests.operators.marbles import check
+from rxllm.testing.marbles import check
 
 VALUES = {"d": TextDelta("d"), "t": ThinkingDelta("t"), "c": TextCompleted("d")}
 

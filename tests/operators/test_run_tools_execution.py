@@ -27,8 +27,8 @@ from rxllm.events import (
     ToolResultEncoded,
 )
 from rxllm.runtime import Stream, call_loop
+from rxllm.testing.marbles import START, cold, record
 from rxllm.values import Tool, ToolCall, ToolError
-from tests.operators.marbles import START, cold, record
 from tests.operators.tools import THREAD, calling, contents, response, result, told
 
 PATIENCE = 5.0  # seconds until a test that would hang fails

@@ -6,8 +6,8 @@ from rxllm import operators as ops
 from rxllm.collector import StreamCollector
 from rxllm.events import RawChunk, TextDelta
 from rxllm.runtime import Stream
+from rxllm.testing.marbles import check
 from rxllm.values import Thread, user
-from tests.operators.marbles import check
 
 HELLO = [TextDelta("H"), TextDelta("i")]
 THREAD = Thread((user("Hi"),))

@@ -4,7 +4,7 @@ from typing import Any
 
 from rxllm import operators as ops
 from rxllm.events import TextCompleted, TextDelta
-from tests.operators.marbles import check
+from rxllm.testing.marbles import check
 
 VALUES: dict[str, Any] = {"d": TextDelta("d"), "c": TextCompleted("d")}
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from rxllm import operators as ops
 from rxllm.events import ErrorEvent, StepRestarted, TextCompleted, TextDelta, ThinkingDelta
+from rxllm.testing.marbles import check
 from rxllm.values import StreamError
-from tests.operators.marbles import check
 
 
 def test_the_deltas_come_as_strings() -> None:

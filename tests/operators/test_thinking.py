@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from rxllm import operators as ops
 from rxllm.events import TextDelta, ThinkingCompleted, ThinkingDelta
-from tests.operators.marbles import check
+from rxllm.testing.marbles import check
 
 
 def test_the_deltas_come_as_strings() -> None:

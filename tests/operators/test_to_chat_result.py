@@ -6,8 +6,8 @@ from reactivex import from_iterable
 from rxllm import operators as ops
 from rxllm.events import ChatCompleted, ErrorEvent, StepCompleted, TextDelta, UsageUpdated
 from rxllm.runtime import Stream
+from rxllm.testing.marbles import check
 from rxllm.values import ChatResult, Response, StepResult, StreamError, Thread, Usage, assistant, user
-from tests.operators.marbles import check
 
 THREAD = Thread((user("Hi"),))
 

@@ -9,8 +9,8 @@ from rxllm import operators as ops
 from rxllm.collector import StreamCollector
 from rxllm.events import ErrorEvent, Event, MessageCompleted, RawChunk, TextDelta, ToolCallCompleted
 from rxllm.runtime import Stream
+from rxllm.testing.marbles import check
 from rxllm.values import Message, Response, StreamError, ToolCall, Usage, ValidationError
-from tests.operators.marbles import check
 
 STOP = MessageCompleted(Message("assistant"), "stop")
 VALUES: dict[str, Any] = {"H": TextDelta("H"), "i": TextDelta("i"), "s": STOP}

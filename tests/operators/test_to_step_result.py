@@ -6,8 +6,8 @@ from reactivex import from_iterable
 from rxllm import operators as ops
 from rxllm.events import MessageCompleted, StepCompleted, TextDelta
 from rxllm.runtime import Stream
+from rxllm.testing.marbles import check
 from rxllm.values import Message, Response, StepResult, Thread, assistant, user
-from tests.operators.marbles import check
 
 THREAD = Thread((user("Hi"),))
 STOP = MessageCompleted(Message("assistant"), "stop")

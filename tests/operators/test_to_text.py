@@ -6,8 +6,8 @@ from reactivex import from_iterable
 from rxllm import operators as ops
 from rxllm.events import ChatCompleted, ErrorEvent, MessageCompleted, StepCompleted, TextDelta, ThinkingDelta
 from rxllm.runtime import Stream
+from rxllm.testing.marbles import check
 from rxllm.values import ChatResult, Message, Response, StepResult, StreamError, Thread, assistant
-from tests.operators.marbles import check
 
 STOP = MessageCompleted(Message("assistant"), "stop")
 ANSWER = Response(assistant("42"), "42", finish_reason="stop")

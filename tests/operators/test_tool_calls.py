@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from rxllm import operators as ops
 from rxllm.events import ToolCallCompleted, ToolCallDelta, ToolCallStarted
+from rxllm.testing.marbles import check
 from rxllm.values import ToolCall
-from tests.operators.marbles import check
 
 
 def test_finished_calls_come_at_their_completion() -> None:

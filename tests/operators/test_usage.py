@@ -4,8 +4,8 @@ from typing import Any
 
 from rxllm import operators as ops
 from rxllm.events import RawChunk, StepCompleted, UsageUpdated
+from rxllm.testing.marbles import check
 from rxllm.values import Response, StepResult, Thread, Usage
-from tests.operators.marbles import check
 
 
 def step(usage: Usage) -> StepCompleted:

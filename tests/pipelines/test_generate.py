@@ -27,7 +27,7 @@ from rxllm.events import (
     UsageUpdated,
 )
 from rxllm.runtime import RetryPolicy, Stream
-from tests.operators.marbles import record
+from rxllm.testing.marbles import record
 
 RICH = [
     ("thinking", "hm"),

@@ -16,6 +16,7 @@ from reactivex.testing import TestScheduler
 import rxllm
 from rxllm import AdapterError, Engine, Fake, RetryPolicy, StreamError, ToolCall, ToolError, Usage, tool
 from rxllm.pipelines import resume
+from rxllm.testing.marbles import record
 from rxllm.values import (
     CallFinished,
     CallStarted,
@@ -29,7 +30,6 @@ from rxllm.values import (
     ToolFinished,
     ToolStarted,
 )
-from tests.operators.marbles import record
 
 ID = "r1"
 ABOUT = (ID, "Fake", "small")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rxllm import Engine, OpenAIChat
-from tests.loopback import STALL, Connection, Loopback, Reply, chat_chunk
+from rxllm.testing.loopback import STALL, Connection, Loopback, Reply, chat_chunk
 
 BOUND = 0.05
 """Seconds within which the server must have seen the close."""

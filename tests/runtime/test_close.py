@@ -14,7 +14,7 @@ from reactivex import operators as rx
 
 from rxllm import Event, TextDelta, generate, stream, stream_generate, to_async_iter, to_iter
 from rxllm import operators as ops
-from tests.loopback import STALL, Loopback, Reply, chat_chunk, chat_finish
+from rxllm.testing.loopback import STALL, Loopback, Reply, chat_chunk, chat_finish
 from tests.runtime.support import (
     SILENT,
     STALLED,

@@ -26,7 +26,7 @@ from rxllm import (
     stream_generate,
 )
 from rxllm import operators as ops
-from tests.loopback import DONE, STALL, Cut, Loopback, Pause, Reply, chat, chat_chunk, chat_finish, endless
+from rxllm.testing.loopback import DONE, STALL, Cut, Loopback, Pause, Reply, chat, chat_chunk, chat_finish, endless
 from tests.runtime.support import assert_prompt, model, now, until
 
 KEY = "sk-sentinel-0123456789"

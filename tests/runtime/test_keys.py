@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import rxllm
 from rxllm import Anthropic, Call, Engine, EngineError, Gemini, OpenAIChat, Request, keys, serializer, user
-from tests.loopback import chat_chunk
+from rxllm.testing.loopback import chat_chunk
 
 ASKED = Request((user("Hi"),), model="m")
 

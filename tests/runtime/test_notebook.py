@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.loopback import Loopback, Reply, chat
+from rxllm.testing.loopback import Loopback, Reply, chat
 from tests.runtime.support import ROOT, STALLED, assert_prompt
 
 manager = pytest.importorskip("jupyter_client.manager", reason="needs ipykernel and jupyter_client")

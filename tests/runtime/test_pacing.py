@@ -27,7 +27,7 @@ from rxllm import (
     tool,
 )
 from rxllm import operators as ops
-from tests.loopback import DONE, Connection, Loopback, Reply, chat_chunk, chat_finish
+from rxllm.testing.loopback import DONE, Connection, Loopback, Reply, chat_chunk, chat_finish
 from tests.runtime.support import Engine, model, until
 
 CHUNKS = 6000

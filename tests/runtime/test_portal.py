@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from tests.loopback import Loopback, Pause, Reply, chat, chat_chunk
+from rxllm.testing.loopback import Loopback, Pause, Reply, chat, chat_chunk
 from tests.runtime.support import BOUND, STALLED, finished, now, script
 
 SLOW = Reply([chat_chunk("Hel"), Pause(0.3), *chat("lo")])

@@ -35,8 +35,8 @@ from rxllm import (
     generate,
     stream_generate,
 )
+from rxllm.testing.loopback import Loopback, Reply, chat
 from rxllm.values import RetryAttempt
-from tests.loopback import Loopback, Reply, chat
 from tests.runtime.support import model
 
 on_next, on_error, on_completed = ReactiveTest.on_next, ReactiveTest.on_error, ReactiveTest.on_completed

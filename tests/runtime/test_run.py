@@ -26,8 +26,8 @@ from rxllm import (
     stream_generate,
     tool,
 )
-from tests.loopback import Loopback, Reply, chat_chunk, chat_finish
-from tests.loopback import chat as said
+from rxllm.testing.loopback import Loopback, Reply, chat_chunk, chat_finish
+from rxllm.testing.loopback import chat as said
 from tests.runtime.support import STALLED, model, until
 
 ANSWER = Reply(said("Hel", "lo"))

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 
+from rxllm.testing import strategies
 from rxllm.values import (
     AdapterError,
     EngineError,
@@ -17,7 +18,6 @@ from rxllm.values import (
     ToolError,
     ValidationError,
 )
-from tests import strategies
 
 CLASSES = [AdapterError, ImageAdapterError, StreamError, EngineError, ValidationError, ToolError, SessionError]
 

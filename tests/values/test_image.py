@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rxllm import serializer, validate
+from rxllm.testing.strategies import images, maps, texts
 from rxllm.values import Image, ImageRequest, ImageResponse, ImageUsage, ValidationError, image_request
-from tests.strategies import images, maps, texts
 
 PNG = b"\x89PNG\r\n"
 TEXT = base64.b64encode(PNG).decode()

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rxllm import serializer, validate
+from rxllm.testing import strategies
 from rxllm.values import (
     ChatResult,
     Message,
@@ -23,7 +24,6 @@ from rxllm.values import (
     ValidationError,
     user,
 )
-from tests import strategies
 
 SIGN, SEND = ToolCall("a", "sign"), ToolCall("b", "send")
 ASKED = Thread((user("Hi"), Message("assistant", "", tool_calls=(SIGN, SEND))))

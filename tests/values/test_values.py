@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 
 import rxllm.values as values
+from rxllm.testing import strategies
 from rxllm.values import (
     Call,
     ChatResult,
@@ -31,7 +32,6 @@ from rxllm.values import (
     tool_result,
     user,
 )
-from tests import strategies
 
 
 def test_the_public_names_are_sorted_and_exist() -> None:

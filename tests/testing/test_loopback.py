@@ -7,7 +7,19 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from tests.loopback import DONE, STALL, Cut, Loopback, Pause, Reply, Request, chat, chat_chunk, chat_finish, endless
+from rxllm.testing.loopback import (
+    DONE,
+    STALL,
+    Cut,
+    Loopback,
+    Pause,
+    Reply,
+    Request,
+    chat,
+    chat_chunk,
+    chat_finish,
+    endless,
+)
 
 
 @pytest.fixture

@@ -5,16 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from rxllm import events as ev
 from rxllm import values as va
 from rxllm.values.errors import ERROR_CLASSES
-
-# A busy machine is no fault of the code's.
-settings.register_profile("rxllm", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("rxllm")
 
 texts = st.text(max_size=12)
 ids = st.sampled_from(["a", "b", "c"]) | texts
