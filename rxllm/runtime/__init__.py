@@ -1,7 +1,9 @@
 """How a call runs: streams, their loop, their sockets, their pace, their keys, their retries."""
 
+from rxllm.runtime._assembly import Assembly, assembling, current_assembly
+from rxllm.runtime._attempts import Plan, attempting, is_prelude
 from rxllm.runtime._clients import CONNECT_SECONDS, Clients
-from rxllm.runtime._clock import LoopScheduler, clock
+from rxllm.runtime._clock import LoopScheduler, clock, stopwatch
 from rxllm.runtime._conclude import conclude
 from rxllm.runtime._fetch import Answer, Asker, fetched
 from rxllm.runtime._http import Decoder, Exchange, http_stream
@@ -13,12 +15,14 @@ from rxllm.runtime._retry import Retry, RetryPolicy, policy, retrying
 from rxllm.runtime._run import run
 from rxllm.runtime._stream import Stream
 from rxllm.runtime._threads import daemon_threads, in_thread
+from rxllm.runtime._timeouts import Timeouts, is_seconds
 from rxllm.runtime._transport import transport_error
 
 __all__ = [
     "CONNECT_SECONDS",
     "Answer",
     "Asker",
+    "Assembly",
     "AsyncItems",
     "Clients",
     "Decoder",
@@ -26,26 +30,34 @@ __all__ = [
     "Gate",
     "Items",
     "LoopScheduler",
+    "Plan",
     "Pump",
     "Retry",
     "RetryPolicy",
     "Stream",
+    "Timeouts",
+    "assembling",
+    "attempting",
     "call_context",
     "call_loop",
     "clock",
     "conclude",
+    "current_assembly",
     "current_gate",
     "daemon_threads",
     "fetched",
     "from_async_iter",
     "http_stream",
     "in_thread",
+    "is_prelude",
+    "is_seconds",
     "policy",
     "pumped",
     "report_unheard",
     "retrying",
     "run",
     "running_loop",
+    "stopwatch",
     "to_async_iter",
     "to_iter",
     "transport_error",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Callable
 from typing import TypeVar
 
 from reactivex import abc, typing
@@ -74,3 +76,10 @@ class LoopScheduler(PeriodicScheduler):
 def clock(scheduler: abc.SchedulerBase | None) -> abc.SchedulerBase:
     """The scheduler that tells the time of a subscription: its own, else the loop of the call."""
     return scheduler if scheduler is not None else LoopScheduler(call_loop())
+
+
+def stopwatch(scheduler: abc.SchedulerBase | None) -> Callable[[], float]:
+    """Seconds on the scheduler's clock; on a loop, and without a scheduler, those of a clock that is never set back."""
+    if scheduler is None or isinstance(scheduler, LoopScheduler):
+        return time.perf_counter
+    return lambda: scheduler.now.timestamp()

@@ -71,7 +71,7 @@ async def _run(exchange: Exchange, pump: Pump[Event]) -> None:
             if response.status_code >= 300:
                 raise exchange.error(response.status_code, response.headers, await read_error(response))
             streaming = True
-            await _deliver(response, decoder, pump)
+            await _deliver(response, decoder, pump, lambda: page_error(response.headers, exchange.provider, url))
     except Exception as error:
         broken = None if pump.refused else transport_error(error, exchange.provider, url)
         if broken is None:
@@ -115,6 +115,8 @@ async def _send(
         if not connected and name.startswith(("http11.", "http2.")):  # once: the closing is traced too
             connected = True
             pump.release()
+        elif name.endswith("response_closed.started"):
+            pump.hold()  # also on its own account, when a read has timed out; cancelled then, it never closes
         elif pump.disposed and name == "connection.connect_tcp.started":
             pump.release()  # it has waited for its place in the pool, and need not connect
         if theirs is not None:
@@ -125,10 +127,33 @@ async def _send(
         return await client.send(request, stream=True, **sending)
 
 
-async def _deliver(response: httpx.Response, decoder: Decoder, pump: Pump[Event]) -> None:
+def may_be_page(headers: Mapping[str, str]) -> bool:
+    """Whether an answer calls itself HTML, as those of login pages and of wrong addresses do."""
+    return "html" in headers.get("content-type", "").lower()
+
+
+def begins_page(data: bytes) -> bool:
+    """Whether an answer that may be a page is one: neither an event stream nor JSON begins so."""
+    return data.lstrip()[:1] == b"<"
+
+
+def page_error(headers: Mapping[str, str], provider: str, url: str) -> AdapterError:
+    """The error of a page that came with a good status."""
+    message = f"{url} answered with a page ({headers.get('content-type')}), and no model: is the base_url right?"
+    return AdapterError("malformed_response", message, provider=provider, status=200)
+
+
+async def _deliver(
+    response: httpx.Response, decoder: Decoder, pump: Pump[Event], page: Callable[[], AdapterError]
+) -> None:
+    unsure = may_be_page(response.headers)
     reads = cast(AsyncGenerator[bytes, None], response.aiter_bytes())
     async with contextlib.aclosing(reads):
         while not pump.disposed and (data := await anext(reads, None)) is not None:
+            if unsure and data.strip():
+                if begins_page(data):
+                    raise page()
+                unsure = False
             events = decoder.feed(data)
             if not pump.emit(events):
                 return

@@ -14,6 +14,7 @@ from typing import Any, Generic, Self, TypeVar, cast
 from reactivex import Observable, abc
 
 from rxllm.runtime._clock import LoopScheduler
+from rxllm.runtime._given import check_source
 from rxllm.runtime._pacing import Gate, paced_by
 from rxllm.runtime._portal import on_portal, running_loop
 
@@ -22,11 +23,13 @@ T = TypeVar("T")
 
 def to_iter(source: Observable[T], maxsize: int = 64) -> Items[T]:
     """An iterator over `source`, best used as ``with to_iter(source) as items:``."""
+    check_source(source, "to_iter")
     return Items(source, maxsize)
 
 
 def to_async_iter(source: Observable[T], maxsize: int = 64) -> AsyncItems[T]:
     """An asynchronous iterator over `source`, best used as ``async with to_async_iter(source) as items:``."""
+    check_source(source, "to_async_iter")
     return AsyncItems(source, maxsize)
 
 

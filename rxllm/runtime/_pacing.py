@@ -28,6 +28,7 @@ class Gate:
         self.waiting: deque[Any] = deque()
         self._maxsize = maxsize
         self._sleepers: list[Callable[[], None]] = []
+        self._idlers: list[Callable[[], None]] = []
         self._guard = threading.Lock()
 
     @property
@@ -39,6 +40,8 @@ class Gate:
         item = self.waiting.popleft()
         if self._sleepers and len(self.waiting) <= self._maxsize // 2:
             self.open()
+        if self._idlers and not self.waiting:
+            self._wake_idlers()
         return item
 
     def open(self) -> None:
@@ -54,6 +57,19 @@ class Gate:
             self._sleepers.append(wake)
         if not self.full:  # asked afterwards, so that no `take` between the two is missed
             self.open()
+
+    def when_idle(self, wake: Callable[[], None]) -> None:
+        """Call `wake` once, on some thread, when nothing waits: now, or later."""
+        with self._guard:
+            self._idlers.append(wake)
+        if not self.waiting:
+            self._wake_idlers()
+
+    def _wake_idlers(self) -> None:
+        with self._guard:
+            idlers, self._idlers = self._idlers, []
+        for wake in idlers:
+            wake()
 
     async def wait(self) -> None:
         """Wait until the gate is open."""

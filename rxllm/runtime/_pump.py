@@ -122,6 +122,10 @@ class Pump(abc.DisposableBase, Generic[T]):
         finally:
             self._held = False
 
+    def hold(self) -> None:
+        """Begin a hold that lasts until the next one ends: the body is closing what it has opened, and then it ends."""
+        self._held = True
+
     def release(self) -> None:
         """End a hold early, and carry out the dispose that waits for it."""
         self._held = False

@@ -10,15 +10,14 @@ from __future__ import annotations
 import logging
 import math
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
-from reactivex import Observable, abc
-from reactivex.disposable import CompositeDisposable, SerialDisposable, SingleAssignmentDisposable
+from reactivex import Observable
 
-from rxllm.events import ErrorEvent, Event, MessageStarted, RawChunk, UsageUpdated
-from rxllm.runtime._clock import clock
+from rxllm.events import Event
+from rxllm.runtime._attempts import attempting
 from rxllm.runtime._stream import Stream
 from rxllm.values import AdapterError, LLMError, StreamError, ValidationError
 
@@ -30,7 +29,8 @@ class RetryPolicy:
     """How often, and how many seconds between: the delay doubles from `base_delay` to `max_delay`, plus up to `jitter`.
 
     A provider's Retry-After is kept to, unless it asks for more than `max_retry_after`: then the failure is passed on.
-    `retry_on` holds reasons of `AdapterError` and `StreamError`. 0 attempts are one: the first is no retry.
+    `retry_on` holds reasons of `AdapterError` and `StreamError`; a credit that is used up is never waited for. 0
+    attempts are one: the first is no retry.
 
     Raises ``ValidationError("invalid_option")`` for values that make no sense.
     """
@@ -64,11 +64,16 @@ class RetryPolicy:
         """Whether another attempt follows the failed `attempt`."""
         if not isinstance(error, AdapterError | StreamError) or attempt >= self.max_attempts:
             return False
+        if isinstance(error, AdapterError) and (error.status == 402 or error.code in _SPENT):
+            return False
         return error.reason in self.retry_on and self._asked(error) <= self.max_retry_after
 
     def _asked(self, error: LLMError) -> float:
         return (error.retry_after or 0.0) if self.respect_retry_after and isinstance(error, AdapterError) else 0.0
 
+
+_SPENT = ("insufficient_quota", "billing_error", "payment_required")
+"""Codes of a credit that is used up: waiting brings none."""
 
 _SECONDS = ("base_delay", "max_delay", "jitter", "max_retry_after")
 _REASONS = AdapterError.REASONS | StreamError.REASONS
@@ -128,89 +133,29 @@ def retrying(
     """
     if rules.max_attempts <= 1:
         return Stream.of(make())
-
-    def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
-        return _Attempts(make, rules, on_retry, observer, scheduler).start()
-
-    return Stream(subscribe)
+    return attempting(lambda: _Retrying(make, rules, on_retry))
 
 
-class _Attempts:
-    def __init__(
-        self,
-        make: Callable[[], Observable[Event]],
-        rules: RetryPolicy,
-        on_retry: OnRetry | None,
-        observer: abc.ObserverBase[Event],
-        scheduler: abc.SchedulerBase | None,
-    ) -> None:
+class _Retrying:
+    late = False
+
+    def __init__(self, make: Callable[[], Observable[Event]], rules: RetryPolicy, on_retry: OnRetry | None) -> None:
         self._make = make
         self._rules = rules
         self._on_retry = on_retry
-        self._observer = observer
-        self._scheduler = scheduler
-        self._source = SerialDisposable()
-        self._timer = SerialDisposable()
-        self._attempt = 0
 
-    def start(self) -> abc.DisposableBase:
-        self._subscribe()
-        return CompositeDisposable(self._source, self._timer)
+    def source(self, attempt: int) -> Observable[Event]:
+        return self._make()
 
-    def _subscribe(self) -> None:
-        self._attempt += 1
-        held: list[Event] | None = []
-        on_next, failed = self._observer.on_next, False
-
-        def receive(event: Event) -> None:
-            nonlocal held, failed
-            if held is None:
-                on_next(event)
-            elif not failed:
-                if isinstance(event, ErrorEvent) and self._again(event.error):
-                    failed = True
-                    return
-                held.append(event)
-                if not _is_prelude(event):
-                    passed, held = held, None
-                    for each in passed:
-                        on_next(each)
-
-        def fail(error: Exception) -> None:
-            if not failed and (held is None or not self._again(error)):
-                release()
-                self._observer.on_error(error)
-
-        def complete() -> None:
-            if not failed:
-                release()
-                self._observer.on_completed()
-
-        def release() -> None:
-            for each in held or ():
-                on_next(each)
-
-        subscription = self._source.disposable = SingleAssignmentDisposable()  # before it can fail
-        subscription.disposable = self._make().subscribe(receive, fail, complete, scheduler=self._scheduler)
-
-    def _again(self, error: Exception) -> bool:
-        if not self._rules.allows(error, self._attempt):
-            return False
+    def again(self, error: Exception, attempt: int) -> float | None:
+        if not self._rules.allows(error, attempt):
+            return None
         assert isinstance(error, LLMError)
-        seconds = self._rules.delay(error, self._attempt)
-        log.warning("attempt %d failed (%s); the next one in %.1f s", self._attempt, error, seconds)
+        seconds = self._rules.delay(error, attempt)
+        log.warning("attempt %d failed (%s); the next one in %.1f s", attempt, error, seconds)
         if self._on_retry is not None:
-            self._on_retry(self._attempt, seconds, error)
-        timer = self._timer.disposable = SingleAssignmentDisposable()  # before it can fire
-        timer.disposable = clock(self._scheduler).schedule_relative(seconds, self._wake)
-        return True
+            self._on_retry(attempt, seconds, error)
+        return seconds
 
-    def _wake(self, scheduler: abc.SchedulerBase, state: Any) -> None:
-        try:
-            self._subscribe()
-        except Exception as error:  # the adapter's; nobody above would deliver it
-            self._observer.on_error(error)
-
-
-def _is_prelude(event: Event) -> bool:
-    return isinstance(event, MessageStarted | UsageUpdated) or (isinstance(event, RawChunk) and event.kind == "usage")
+    def opens(self, attempt: int) -> Iterable[Event]:
+        return ()

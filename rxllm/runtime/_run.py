@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 from reactivex import Observable, abc, operators
 
 from rxllm.runtime._clock import LoopScheduler
+from rxllm.runtime._given import check_source
 from rxllm.runtime._pacing import paced_by
 from rxllm.runtime._portal import on_portal, running_loop
 
@@ -24,8 +25,9 @@ def run(source: Observable[T], scheduler: abc.SchedulerBase | None = None) -> T:
     Ctrl-C and a notebook's stop button dispose the subscription, which closes its connections. Works in a script, in a
     thread and in a notebook; on a thread whose event loop is running it warns, because that loop stands still
     meanwhile. Raises the stream's error, ``SequenceContainsNoElementsError`` if there was no item, and
-    ``RuntimeError`` on rxllm's own loop.
+    ``RuntimeError`` on rxllm's own loop; ``ValidationError("invalid_option")`` for what is no Observable.
     """
+    check_source(source, "run")
     with on_portal() as portal:
         _warn_if_blocking()
         ended = threading.Event()

@@ -10,6 +10,7 @@ from typing import Any, TypeVar, cast, overload
 
 from reactivex import Observable, abc
 
+from rxllm.runtime._given import check_operators
 from rxllm.runtime._iterate import AsyncItems, Items
 from rxllm.runtime._portal import subscribing
 from rxllm.runtime._run import last, run
@@ -152,7 +153,11 @@ class Stream(Observable[T]):
         *more: _Any,
     ) -> Any: ...
     def pipe(self, *operators: Callable[[Any], Any]) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Pass the stream through `operators`, left to right; what the last one gives is a Stream too."""
+        """Pass the stream through `operators`, left to right; what the last one gives is a Stream too.
+
+        Raises ``ValidationError("invalid_option")`` for what is no operator, such as one without its brackets.
+        """
+        check_operators(operators)
         result: Any = self
         for operator in operators:
             result = operator(result)

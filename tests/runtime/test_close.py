@@ -12,7 +12,19 @@ import pytest
 from reactivex import Subject
 from reactivex import operators as rx
 
-from rxllm import Event, TextDelta, generate, stream, stream_generate, to_async_iter, to_iter
+from rxllm import (
+    Call,
+    Engine,
+    Event,
+    OpenAIChat,
+    Request,
+    TextDelta,
+    generate,
+    stream,
+    stream_generate,
+    to_async_iter,
+    to_iter,
+)
 from rxllm import operators as ops
 from rxllm.testing.loopback import STALL, Loopback, Reply, chat_chunk, chat_finish
 from tests.runtime.support import (
@@ -194,6 +206,32 @@ def test_disposed_while_it_connects() -> None:
         await asyncio.sleep(0.02)
         assert events == []
         return server.connections[0].accepted_at
+
+    assert_prompt(close_times(on_loop(act)))
+
+
+def test_disposed_while_a_timed_out_connection_closes() -> None:
+    """Cancelled at this moment, httpcore would leave the connection open for good."""
+
+    async def act(server: Loopback) -> float:
+        acted = 0.0
+
+        async def trace(name: str, info: Any) -> None:
+            nonlocal acted
+            if name == "http11.response_closed.started":
+                acted = now()
+                subscription.dispose()
+
+        class Traced(OpenAIChat):
+            def build(self, request: Request, call: Call) -> Any:
+                made = super().build(request, call)
+                made.extensions["trace"] = trace
+                return made
+
+        engine = Engine(Traced(base_url=server.url, timeout=0.05), model="m", retry=False)
+        subscription = stream_generate(engine, "Hi").subscribe()
+        await until(lambda: acted > 0)
+        return acted
 
     assert_prompt(close_times(on_loop(act)))
 

@@ -160,7 +160,7 @@ def test_silence_before_the_headers_is_a_timeout() -> None:
 
 
 def test_the_calls_timeout_wins_over_the_adapters() -> None:
-    with Loopback(Reply(before=STALL)) as server, pytest.raises(AdapterError, match="ReadTimeout"):
+    with Loopback(Reply(before=STALL)) as server, pytest.raises(AdapterError, match="within 0.1 s"):
         generate(model(server, timeout=60.0), "Hi", timeout=0.1).run()
 
 
@@ -191,7 +191,7 @@ def test_an_address_that_is_none_is_refused(url: str) -> None:
 def test_a_status_and_what_its_body_says(status: int, reason: str) -> None:
     body = {"error": {"message": "Not so.", "type": "whatever", "code": "c17"}}
     error = failure(Reply.of_json(body, status, retry_after="7", x_request_id="req-1", location="/elsewhere"))
-    assert (error.reason, error.message, error.provider) == (reason, "Not so.", "openai")
+    assert (error.reason, error.message.partition(" (http")[0], error.provider) == (reason, "Not so.", "openai")
     assert (error.status, error.code, error.retry_after, error.request_id) == (status, "c17", 7.0, "req-1")
 
 

@@ -1,0 +1,96 @@
+"""Limits of time that a provider's pings do not defeat."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+
+from reactivex import Observable, abc
+
+from rxllm.events import ErrorEvent, Event
+from rxllm.operators._unfinished import Unfinished
+from rxllm.operators._watch import Heard, Watch
+from rxllm.runtime import Stream, Timeouts
+from rxllm.values import AdapterError, StreamError
+
+
+def timeouts(
+    first: float | None = None, idle: float | None = None, total: float | None = None
+) -> Callable[[Observable[Event]], Stream[Event]]:
+    """End a stream whose first content takes longer than `first` seconds, that is then silent for longer than `idle`,
+    or that takes longer than `total`.
+
+    ::
+
+        source               --start--H--ping--ping--ping--i--end--|
+        timeouts(idle=10)    --start--H--ping--ping-(H,error)|        (H completed, and what is the matter)
+
+    >>> from rxllm import Fake, stream_generate
+    >>> slow = stream_generate(Fake(["Hel", ("delay", 60), "lo"]), "Hi").pipe(timeouts(first=5, idle=0.01))
+    >>> [type(event).__name__ for event in slow]
+    ['MessageStarted', 'TextDelta', 'TextCompleted', 'ErrorEvent']
+
+    Content is what the model says: bookends, usage and raw frames, with which a provider shows that it is alive, keep
+    no limit away. What has come is kept: what is open is closed, and an ``ErrorEvent`` with ``StreamError("timeout")``
+    ends the stream; before the first event it is ``on_error`` with ``AdapterError("timeout")``. The error's metadata
+    says which `limit` it was, its `seconds`, and how many `events` had come. The source is disposed, which closes its
+    connection. While the consumer is behind, only `total` counts. After a ``MessageCompleted`` nothing is timed until
+    something follows.
+
+    The call option ``timeout`` does the same below retry, with a number or a `Timeouts`: then a first content that is
+    late is a failed attempt, and the next one follows.
+
+    Raises ``ValidationError("invalid_option")`` for what is no number above 0.
+    """
+    return limited(Timeouts(first, idle, total))
+
+
+def limited(limits: Timeouts, provider: str | None = None) -> Callable[[Observable[Event]], Stream[Event]]:
+    """`timeouts` with its limits as a value; `provider` is named in the error."""
+
+    def operator(source: Observable[Event]) -> Stream[Event]:
+        if limits == Timeouts():
+            return Stream.of(source)
+
+        def subscribe(
+            observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None
+        ) -> abc.DisposableBase:
+            return Watch(_Limits(limits, provider), observer, scheduler).start(source)
+
+        return Stream(subscribe)
+
+    return operator
+
+
+_SAID: Mapping[str, str] = {
+    "first": "nothing was said within {:g} s",
+    "idle": "nothing more was said for {:g} s",
+    "total": "it was not over within {:g} s",
+}
+
+
+class _Limits:
+    def __init__(self, limits: Timeouts, provider: str | None) -> None:
+        self._limits = limits
+        self._provider = provider
+        self._unfinished = Unfinished()
+        self.see = self._unfinished.see
+
+    def due(self, heard: Heard) -> float | None:
+        return None if heard.over else min((at for at, _, _ in self._deadlines(heard)), default=math.inf)
+
+    def act(self, heard: Heard) -> Iterable[Event] | Exception:
+        _, limit, seconds = min(self._deadlines(heard))
+        message = f"{_SAID[limit].format(seconds)} (timeout {limit!r}, after {heard.events} events)"
+        metadata = {"limit": limit, "seconds": seconds, "events": heard.events}
+        if not heard.events:
+            return AdapterError("timeout", message, provider=self._provider, metadata=metadata)
+        error = StreamError("timeout", message, provider=self._provider, metadata=metadata)
+        return [*self._unfinished.close(), ErrorEvent(error)]
+
+    def _deadlines(self, heard: Heard) -> Iterable[tuple[float, str, float]]:
+        limit, silence = ("idle", self._limits.idle) if heard.spoken else ("first", self._limits.first)
+        if silence is not None:
+            yield heard.last + silence, limit, silence
+        if self._limits.total is not None:
+            yield heard.began + self._limits.total, "total", self._limits.total

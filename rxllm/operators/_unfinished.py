@@ -1,0 +1,78 @@
+"""What is open in a stream that may be cut. Not an operator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from rxllm.events import (
+    ErrorEvent,
+    Event,
+    MessageCompleted,
+    StepCompleted,
+    StepRestarted,
+    TextCompleted,
+    TextDelta,
+    ThinkingCompleted,
+    ThinkingDelta,
+    ToolCallCompleted,
+    ToolCallDelta,
+    ToolCallStarted,
+)
+
+_Kind = type[TextDelta] | type[ThinkingDelta]
+
+
+class Unfinished:
+    """The blocks and calls that `see` has seen begin and not end; `close` gives what closes them."""
+
+    def __init__(self) -> None:
+        self._blocks: dict[tuple[_Kind, str | None], list[str]] = {}
+        self._calls: dict[str, tuple[str, Mapping[str, Any], list[str]]] = {}
+        self._kind: type[Event] | None = None  # of the last delta, if that was the last event; nearly all go on with it
+        self._id: str | None = None
+        self._append: Callable[[str], None] = list[str]().append
+
+    def see(self, event: Event) -> None:
+        if type(event) is TextDelta or type(event) is ThinkingDelta:
+            if type(event) is not self._kind or event.id != self._id:
+                self._begin(type(event), event.id)
+            self._append(event.delta)
+            return
+        self._kind = None
+        match event:
+            case TextCompleted(id=id):
+                self._blocks.pop(self._key(TextDelta, id), None)
+            case ThinkingCompleted(id=id):
+                self._blocks.pop(self._key(ThinkingDelta, id), None)
+            case ToolCallStarted():
+                self._calls[event.id] = (event.name, event.metadata, [])
+            case ToolCallDelta() if event.id in self._calls:
+                self._calls[event.id][2].append(event.arguments_delta)
+            case ToolCallCompleted():
+                self._calls.pop(event.id, None)
+            case MessageCompleted() | ErrorEvent() | StepCompleted() | StepRestarted():
+                self._blocks.clear()
+                self._calls.clear()
+            case _:
+                pass
+
+    def close(self) -> list[Event]:
+        """Their completions, in the order in which they began; an unfinished call says that it is incomplete."""
+        events: list[Event] = []
+        for (kind, id), pieces in self._blocks.items():
+            text = "".join(pieces)
+            events.append(TextCompleted(text, id) if kind is TextDelta else ThinkingCompleted(text, id=id))
+        for id, (name, metadata, pieces) in self._calls.items():
+            events.append(ToolCallCompleted(id, name, {}, "".join(pieces), {**metadata, "error": "incomplete"}))
+        return events
+
+    def _begin(self, kind: _Kind, id: str | None) -> None:
+        self._kind, self._id = kind, id
+        self._append = self._blocks.setdefault(self._key(kind, id), []).append
+
+    def _key(self, kind: _Kind, id: str | None) -> tuple[_Kind, str | None]:
+        """Which block is meant; None is the latest that is open."""
+        if id is not None:
+            return kind, id
+        return next((key for key in reversed(self._blocks) if key[0] is kind), (kind, None))

@@ -1,0 +1,52 @@
+"""What an operator of an engine may know of the call that it is applied to.
+
+A pipeline puts it into a context variable while it applies ``engine.operators``. An operator that needs more than the
+events reads it when it is applied, not later.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from reactivex import Observable
+
+from rxllm.events import Event
+from rxllm.values import Call, Request, Usage
+
+
+class Ask(Protocol):
+    """Asks another engine, or an adapter with a `model`, the same."""
+
+    def __call__(self, engine: Any, model: str | None = None) -> Observable[Event]: ...
+
+
+@dataclass(frozen=True)
+class Assembly:
+    """The call that is being put together: its `request`, with every option in its place, and what travels beside it.
+
+    `provider` is the adapter's name, and `before` what the chat's earlier steps have used. ``ask(engine)`` is a cold
+    Observable of another engine's answer to the request.
+    """
+
+    request: Request
+    call: Call
+    ask: Ask
+    provider: str
+    before: Usage
+
+
+current_assembly: contextvars.ContextVar[Assembly | None] = contextvars.ContextVar("rxllm_assembly", default=None)
+
+
+@contextlib.contextmanager
+def assembling(assembly: Assembly) -> Generator[None]:
+    """Operators that are applied inside belong to the call of `assembly`."""
+    token = current_assembly.set(assembly)
+    try:
+        yield
+    finally:
+        current_assembly.reset(token)

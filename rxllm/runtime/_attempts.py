@@ -1,0 +1,184 @@
+"""One attempt after another at a stream of events.
+
+Each attempt is held back until its first content or its ``MessageCompleted``: one that fails before leaves no trace.
+
+::
+
+    attempt 1    start--X                      (held back, and gone)
+    attempt 2              start--H--i--end|
+    seen         -----------------start,H--i--end|
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+from reactivex import Observable, abc
+from reactivex.disposable import CompositeDisposable, SerialDisposable, SingleAssignmentDisposable
+
+from rxllm.events import ErrorEvent, Event, MessageStarted, RawChunk, UsageUpdated
+from rxllm.runtime._clock import clock
+from rxllm.runtime._conclude import conclude
+from rxllm.runtime._stream import Stream
+from rxllm.values import LLMError
+
+
+class Plan(Protocol):
+    """What is attempted in one subscription. Attempts are counted from 1."""
+
+    late: bool
+    """Whether failures after the first content are asked about too."""
+
+    def source(self, attempt: int) -> Observable[Event]: ...
+
+    def again(self, error: Exception, attempt: int) -> float | None:
+        """Seconds until the next attempt, now that `attempt` has failed; None passes its failure on."""
+        ...
+
+    def opens(self, attempt: int) -> Iterable[Event]:
+        """The first content of `attempt` is there: what is to be said before its events."""
+        ...
+
+
+class Attempts:
+    """One subscription to the attempts of `plan`; `start` gives its disposable."""
+
+    def __init__(
+        self, plan: Plan, observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None
+    ) -> None:
+        self.observer = observer
+        self.begun = False  # some attempt has been seen
+        self._plan = plan
+        self._scheduler = scheduler
+        self._source = SerialDisposable()
+        self._timer = SerialDisposable()
+        self._count = 0
+
+    def start(self) -> abc.DisposableBase:
+        self._subscribe()
+        return CompositeDisposable(self._source, self._timer)
+
+    def opened(self, held: list[Event]) -> list[Event]:
+        """What is seen of an attempt that has `held` its first content."""
+        if self.begun and isinstance(held[-1], ErrorEvent):
+            return held[-1:]  # a later attempt has failed at once: what an earlier one said stands
+        self.begun = True
+        return [*self._plan.opens(self._count), *held]
+
+    def again(self, error: Exception) -> bool:
+        """Whether the plan has seen to the failure of the latest attempt."""
+        try:
+            seconds = self._plan.again(error, self._count)
+        except Exception as raised:  # by a function of the user's
+            self.observer.on_error(raised)
+            return True
+        if seconds is None:
+            return False
+        timer = self._timer.disposable = SingleAssignmentDisposable()  # before it can fire
+        timer.disposable = clock(self._scheduler).schedule_relative(seconds, self._wake)
+        return True
+
+    def _subscribe(self) -> None:
+        self._count += 1
+        attempt = _Attempt(self, self._plan.late)
+        subscription = self._source.disposable = SingleAssignmentDisposable()  # before it can fail
+        subscription.disposable = self._plan.source(self._count).subscribe(
+            attempt.on_next, attempt.on_error, attempt.on_completed, scheduler=self._scheduler
+        )
+
+    def _wake(self, scheduler: abc.SchedulerBase, state: Any) -> None:
+        try:
+            self._subscribe()
+        except Exception as error:  # the adapter's; nobody above would deliver it
+            self.observer.on_error(error)
+
+
+class _Attempt:
+    """One of them: held, then passed on. While what was held is given out, what comes meanwhile waits behind it."""
+
+    __slots__ = ("_attempts", "_delivering", "_end", "_failed", "_held", "_late", "_observer", "_pass", "_releasing")
+
+    def __init__(self, attempts: Attempts, late: bool) -> None:
+        self._attempts = attempts
+        self._late = late
+        self._observer = attempts.observer
+        self._held: list[Event] | None = []
+        self._pass: Callable[[Event], object] = self._pass_late if late else self._observer.on_next
+        self._releasing = False
+        self._failed = False  # and the plan has seen to it
+        self._delivering = False  # stays True when a subscriber raises: that is no failed attempt
+        self._end: Callable[[], None] | None = None  # that came while what was held is given out
+
+    def on_next(self, event: Event) -> None:
+        if self._held is None:
+            self._pass(event)
+        elif not self._failed:
+            self._hold(self._held, event)
+
+    def on_error(self, error: Exception) -> None:
+        if self._failed:
+            return
+        mine = self._held is not None or (self._late and not self._delivering)
+        if mine and self._attempts.again(error):
+            return
+        if self._held is not None and self._attempts.begun and isinstance(error, LLMError):
+            conclude(self._observer, (ErrorEvent(error),))
+        else:
+            self._finish(lambda: self._observer.on_error(error))
+
+    def on_completed(self) -> None:
+        if not self._failed:
+            self._finish(self._observer.on_completed)
+
+    def _hold(self, held: list[Event], event: Event) -> None:
+        if isinstance(event, ErrorEvent) and self._attempts.again(event.error):
+            self._failed = True
+            return
+        held.append(event)
+        if not is_prelude(event):
+            self._release(self._attempts.opened(held))
+
+    def _release(self, waiting: list[Event]) -> None:
+        after, self._held = self._pass, None
+        self._pass, self._releasing = waiting.append, True
+        try:
+            for event in waiting:  # it may grow meanwhile
+                self._deliver(event)
+        finally:
+            self._pass, self._releasing = after, False
+        if self._end is not None:
+            self._end()
+
+    def _finish(self, end: Callable[[], None]) -> None:
+        if self._releasing:
+            self._end = end
+            return
+        for event in self._held or ():
+            self._observer.on_next(event)
+        end()
+
+    def _pass_late(self, event: Event) -> None:
+        if isinstance(event, ErrorEvent) and not self._failed and self._attempts.again(event.error):
+            self._failed = True
+        if not self._failed:
+            self._deliver(event)
+
+    def _deliver(self, event: Event) -> None:
+        before, self._delivering = self._delivering, True
+        self._observer.on_next(event)
+        self._delivering = before
+
+
+def is_prelude(event: Event) -> bool:
+    """Whether `event` may come before the first content."""
+    return isinstance(event, MessageStarted | UsageUpdated) or (isinstance(event, RawChunk) and event.kind == "usage")
+
+
+def attempting(make: Callable[[], Plan]) -> Stream[Event]:
+    """The attempts of a fresh ``make()``, a `Plan`, for each subscription."""
+
+    def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
+        return Attempts(make(), observer, scheduler).start()
+
+    return Stream(subscribe)

@@ -1,0 +1,52 @@
+"""How long a stream may take."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from rxllm.values import ValidationError
+
+
+@dataclass(frozen=True)
+class Timeouts:
+    """Limits of one response, in seconds; None is no limit. See ``operators.timeouts``.
+
+    `first` is how long its first content may take, `idle` how long it may then be silent, `total` how long all of it
+    may take. As a call's option, `first` and `idle` are each attempt's, `total` is for all attempts together.
+
+    >>> Timeouts(first=30, idle=10)
+    Timeouts(first=30, idle=10, total=None)
+
+    Raises ``ValidationError("invalid_option")`` for what is no number above 0.
+    """
+
+    first: float | None = None
+    idle: float | None = None
+    total: float | None = None
+
+    def __post_init__(self) -> None:
+        limits = {"first": self.first, "idle": self.idle, "total": self.total}
+        wrong = [
+            ((name,), f"must be None, or a number of seconds above 0, not {held!r}")
+            for name, held in limits.items()
+            if held is not None and not is_seconds(held)
+        ]
+        if wrong:
+            raise ValidationError("invalid_option", errors=wrong)
+
+    @classmethod
+    def of(cls, given: Timeouts | float | None) -> Timeouts:
+        """What a call's ``timeout`` means: a number is the longest silence, the one before the first content too."""
+        return given if isinstance(given, Timeouts) else cls(given, given)
+
+    @property
+    def silence(self) -> float | None:
+        """The longest silence that is allowed at any time, for a transport's own timeout."""
+        return None if self.first is None or self.idle is None else max(self.first, self.idle)
+
+
+def is_seconds(held: Any) -> bool:
+    """Whether `held` is a finite number above 0."""
+    return isinstance(held, int | float) and not isinstance(held, bool) and 0 < held < math.inf
