@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Protocol, TypeVar
 
@@ -49,6 +50,7 @@ def lift(make: Callable[[], Feeder[T, R]]) -> Callable[[Observable[T]], Stream[R
     def operator(source: Observable[T]) -> Stream[R]:
         def subscribe(observer: abc.ObserverBase[R], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
             feeder = make()
+            waiting: deque[R] = deque()  # the first of them is being delivered
 
             def on_next(item: T) -> None:
                 try:
@@ -56,8 +58,11 @@ def lift(make: Callable[[], Feeder[T, R]]) -> Callable[[Observable[T]], Stream[R
                 except Exception as error:
                     observer.on_error(error)
                     return
-                for each in given:
-                    observer.on_next(each)
+                delivering = bool(waiting)  # further up, and it gave this item too
+                waiting.extend(given)
+                while waiting and not delivering:
+                    observer.on_next(waiting[0])
+                    waiting.popleft()
 
             def on_completed() -> None:
                 try:
@@ -65,7 +70,7 @@ def lift(make: Callable[[], Feeder[T, R]]) -> Callable[[Observable[T]], Stream[R
                 except Exception as error:
                     observer.on_error(error)
                 else:
-                    conclude(observer, given)
+                    conclude(observer, (*list(waiting)[1:], *given))
 
             return source.subscribe(on_next, observer.on_error, on_completed, scheduler=scheduler)
 

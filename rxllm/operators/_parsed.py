@@ -1,0 +1,59 @@
+"""The answer as a value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import UnionType
+from typing import Any, TypeVar, overload
+
+from reactivex import Observable
+
+from rxllm.collector import StreamCollector
+from rxllm.events import Event
+from rxllm.operators import _parsing
+from rxllm.operators._fold import fold
+from rxllm.operators._typed import read_as
+from rxllm.runtime import Stream
+from rxllm.values import Response, ValidationError
+
+T = TypeVar("T")
+
+
+@overload
+def parsed(type: type[T] | Callable[[str], T], /) -> Callable[[Observable[Event]], Stream[T]]: ...
+@overload
+def parsed(type: Mapping[str, Any] | UnionType, /) -> Callable[[Observable[Event]], Stream[Any]]: ...
+def parsed(type: Any, /) -> Callable[[Observable[Event]], Stream[Any]]:
+    """The answer, which is JSON, as one validated value of `type`, when all of it has come.
+
+    ::
+
+        source         --{"na--me": "Lima"}--end--|
+        parsed(City)   ---------------------------(City("Lima"))|
+
+    >>> from rxllm import Fake, stream_generate
+    >>> stream_generate(Fake("[2, 3, 5]"), "Three primes?").pipe(parsed(list[int])).run()
+    [2, 3, 5]
+
+    `type` is what a ``response_format`` may be (a dataclass, a pydantic model, ``json_schema(...)``), any other type
+    that msgspec knows, or a function of the text. Of a chat it is the final answer. Text that does not fit, and a
+    response that asks for tools instead, end the stream with ``ValidationError("invalid_output")``, whose metadata
+    keeps the text, the finish reason and the usage; a stream that failed ends with its own error.
+
+    Raises ``ValidationError("invalid_option")`` for a `type` that is none of these.
+    """
+    read = read_as("type", type)
+    return fold(lambda state: _value(_answer(state), read))
+
+
+def _answer(state: StreamCollector) -> Response[Any]:
+    if state.chat_result is None:
+        return state.to_response().raise_for_error()
+    return state.chat_result.raise_for_error().final_response or Response()
+
+
+def _value(response: Response[Any], read: Callable[[str], Any]) -> Any:
+    if response.tool_calls:
+        kept = {"text": response.output_text, "finish_reason": response.finish_reason, "usage": response.usage}
+        raise ValidationError("invalid_output", "the response asks for tools, and is no answer", metadata=kept)
+    return _parsing.parsed(response, read).parsed

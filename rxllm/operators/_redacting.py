@@ -1,0 +1,134 @@
+"""Events whose text is replaced by a `Redactor`, in every place where it is said. Not an operator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from rxllm.events import (
+    ChatCompleted,
+    ErrorEvent,
+    Event,
+    MessageCompleted,
+    StepCompleted,
+    StepRestarted,
+    TextCompleted,
+    TextDelta,
+    ThinkingCompleted,
+    ThinkingDelta,
+)
+from rxllm.operators._redactor import Redactor
+from rxllm.values import ChatResult, Message, Part, Response, StepResult, TextPart, ThinkingPart, Thread
+
+_CHANGED = frozenset(
+    {
+        TextDelta,
+        TextCompleted,
+        ThinkingDelta,
+        ThinkingCompleted,
+        MessageCompleted,
+        ErrorEvent,
+        StepRestarted,
+        StepCompleted,
+        ChatCompleted,
+    }
+)
+
+
+class Redacting:
+    """One stream. `open` are the blocks that are not complete, by class of delta and id."""
+
+    def __init__(self, make: Callable[[], Redactor]) -> None:
+        self._make = make
+        self._whole = make().whole
+        self._open: dict[tuple[Any, str | None], Redactor] = {}
+
+    def feed(self, event: Event) -> Iterable[Event]:
+        return self._changed(event) if type(event) in _CHANGED else (event,)
+
+    def _changed(self, event: Event) -> Iterable[Event]:
+        match event:
+            case TextDelta() | ThinkingDelta():
+                return self._delta(event)
+            case TextCompleted():
+                changed = TextCompleted(self._whole(event.text), event.id)
+                return (*self._rest(self._key(TextDelta, event.id)), changed)
+            case ThinkingCompleted():
+                return (*self._rest(self._key(ThinkingDelta, event.id)), self._thought(event))
+            case MessageCompleted():
+                return (*self.close(), msgspec.structs.replace(event, message=self._message(event.message)))
+            case ErrorEvent():
+                return (*self.close(), event)
+            case StepRestarted():
+                self._open.clear()
+                return (event,)
+            case StepCompleted():
+                return (StepCompleted(self._step(event.result)),)
+            case ChatCompleted():
+                return (ChatCompleted(self._chat(event.result)),)
+            case _:
+                return (event,)
+
+    def close(self) -> Iterable[Event]:
+        return [event for key in list(self._open) for event in self._rest(key)]
+
+    def _delta(self, event: TextDelta | ThinkingDelta) -> Iterable[Event]:
+        key = self._key(type(event), event.id)
+        block = self._open.get(key) or self._open.setdefault(key, self._make())
+        shown = block.feed(event.delta)
+        if shown == event.delta:
+            return (event,)
+        return (type(event)(shown, event.id),) if shown else ()
+
+    def _rest(self, key: tuple[Any, str | None]) -> Iterable[Event]:
+        block = self._open.pop(key, None)
+        rest = block.close() if block is not None else ""
+        return (key[0](rest, key[1]),) if rest else ()
+
+    def _key(self, kind: Any, id: str | None) -> tuple[Any, str | None]:
+        """None is the open block, as in the fold."""
+        if id is None:
+            for key in reversed(self._open):
+                if key[0] is kind:
+                    return key
+        return kind, id
+
+    def _thought(self, event: ThinkingCompleted) -> ThinkingCompleted:
+        text = self._whole(event.text)
+        return event if text == event.text else ThinkingCompleted(text, id=event.id)
+
+    def _message(self, message: Message) -> Message:
+        if isinstance(message.content, str):
+            return replace(message, content=self._whole(message.content))
+        if isinstance(message.content, dict):
+            return message
+        return replace(message, content=tuple(map(self._part, message.content)))
+
+    def _part(self, part: Part) -> Part:
+        if not isinstance(part, TextPart | ThinkingPart):
+            return part
+        text = self._whole(part.text)
+        if text == part.text:
+            return part
+        return ThinkingPart(text) if isinstance(part, ThinkingPart) else replace(part, text=text)
+
+    def _response(self, response: Response[Any]) -> Response[Any]:
+        if response.message is None:
+            return replace(response, output_text=self._whole(response.output_text))
+        message = self._message(response.message)
+        return replace(response, message=message, output_text=message.text)
+
+    def _thread(self, thread: Thread) -> Thread:
+        messages = (self._message(each) if each.role == "assistant" else each for each in thread.messages)
+        return replace(thread, messages=tuple(messages))
+
+    def _step(self, step: StepResult[Any]) -> StepResult[Any]:
+        return replace(step, response=self._response(step.response), thread=self._thread(step.thread))
+
+    def _chat(self, chat: ChatResult[Any]) -> ChatResult[Any]:
+        final = chat.final_response and self._response(chat.final_response)
+        steps = tuple(map(self._step, chat.steps))
+        return replace(chat, final_response=final, steps=steps, thread=self._thread(chat.thread))

@@ -1,0 +1,259 @@
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from reactivex import Subject, of
+from reactivex.testing import ReactiveTest, TestScheduler
+
+from rxllm import Fake, StreamCollector, stream_generate, to_async_iter, to_iter
+from rxllm import operators as ops
+from rxllm.events import (
+    Event,
+    MessageCompleted,
+    MessageStarted,
+    TextCompleted,
+    TextDelta,
+    ThinkingDelta,
+    ToolCallDelta,
+    UsageUpdated,
+)
+from rxllm.operators._conflate import MOST
+from rxllm.runtime import Gate
+from rxllm.runtime._pacing import paced_by
+from rxllm.testing import strategies
+from rxllm.testing._trial import Clock
+from rxllm.testing.marbles import check
+from rxllm.values import Usage
+
+
+class Consumer:
+    """What an iterator is: it has a gate, and takes items when it likes."""
+
+    def __init__(self, maxsize: int = 64) -> None:
+        self.gate = Gate(maxsize)
+        self.events: Subject[Event] = Subject()
+        self.scheduler = Clock()
+        self.ends: list[Exception | None] = []
+        with paced_by(self.gate):
+            self.subscription = self.events.pipe(ops.conflate()).subscribe(
+                self.gate.waiting.append, self.ends.append, lambda: self.ends.append(None), scheduler=self.scheduler
+            )
+
+    def say(self, *events: Event) -> None:
+        for event in events:
+            self.events.on_next(event)
+
+    def take(self) -> Any:
+        item = self.gate.take()
+        self.scheduler.advance_by(1.0)  # the gate's owner asks the loop to go on
+        return item
+
+    @property
+    def waiting(self) -> list[Any]:
+        return list(self.gate.waiting)
+
+
+def test_a_quick_consumer_gets_every_event_as_it_came() -> None:
+    check(ops.conflate(), "-a-b-c-|", "^------!", "-a-b-c-|", a=TextDelta("a"), b=TextDelta("b"), c=TextCompleted("ab"))
+
+
+def test_a_dispose_ends_it() -> None:
+    check(ops.conflate(), "-a-b-c-|", "^---!", "-a-b", a=TextDelta("a"), b=TextDelta("b"), c=TextCompleted("ab"))
+
+
+def test_deltas_are_joined_while_items_wait() -> None:
+    consumer = Consumer()
+    consumer.say(*map(TextDelta, "Hello"))
+    assert consumer.waiting == [TextDelta("H")]
+    assert consumer.take() == TextDelta("H")
+    assert consumer.waiting == [TextDelta("ello")]
+    assert consumer.take() == TextDelta("ello")
+    consumer.say(TextDelta("!"))
+    assert consumer.waiting == [TextDelta("!")]
+
+
+def test_who_has_taken_all_gets_the_next_event_at_once() -> None:
+    consumer = Consumer()
+    consumer.say(*map(TextDelta, "abc"))
+    consumer.gate.take()
+    assert consumer.waiting == []
+    consumer.say(TextDelta("d"))
+    assert consumer.waiting == [TextDelta("bcd")]
+
+
+def test_nothing_is_left_to_do_after_the_end() -> None:
+    consumer = Consumer()
+    consumer.say(*map(TextDelta, "abc"))
+    consumer.gate.take()
+    assert consumer.scheduler.waiting == 1
+    consumer.events.on_completed()
+    assert consumer.scheduler.waiting == 0
+
+
+def test_only_neighbours_of_the_same_block_are_joined() -> None:
+    consumer = Consumer()
+    consumer.say(
+        TextDelta("first"),
+        ThinkingDelta("h", "1"),
+        ThinkingDelta("m", "1"),
+        ThinkingDelta("m", "2"),
+        TextDelta("a", "1"),
+        TextDelta("b"),
+        TextDelta("c"),
+        ToolCallDelta("c1", "{"),
+        ToolCallDelta("c1", "}"),
+        ToolCallDelta("c2", "{}"),
+        UsageUpdated(Usage(1, 1)),
+        TextDelta("d"),
+    )
+    consumer.take()
+    assert consumer.waiting == [
+        ThinkingDelta("hm", "1"),
+        ThinkingDelta("m", "2"),
+        TextDelta("a", "1"),
+        TextDelta("bc"),
+        ToolCallDelta("c1", "{}"),
+        ToolCallDelta("c2", "{}"),
+        UsageUpdated(Usage(1, 1)),
+        TextDelta("d"),
+    ]
+
+
+def test_what_is_said_while_on_next_runs_is_joined() -> None:
+    events: Subject[Event] = Subject()
+    told: list[Any] = []
+
+    def hear(event: Event) -> None:
+        told.append(event)
+        if len(told) == 1:
+            for letter in "bcd":
+                events.on_next(TextDelta(letter))
+            assert told == [TextDelta("a")]
+
+    events.pipe(ops.conflate()).subscribe(hear)
+    events.on_next(TextDelta("a"))
+    assert told == [TextDelta("a"), TextDelta("bcd")]
+
+
+def test_the_end_brings_what_waits() -> None:
+    consumer = Consumer()
+    consumer.say(*map(TextDelta, "abc"), TextCompleted("abc"))
+    consumer.events.on_completed()
+    assert consumer.waiting == [TextDelta("a"), TextDelta("bc"), TextCompleted("abc")]
+    assert consumer.ends == [None]
+
+
+def test_an_error_brings_what_waits_before_it() -> None:
+    consumer, error = Consumer(), ValueError("no")
+    consumer.say(*map(TextDelta, "abc"))
+    consumer.events.on_error(error)
+    assert consumer.waiting == [TextDelta("a"), TextDelta("bc")]
+    assert consumer.ends == [error]
+
+
+def test_a_dispose_drops_what_waits() -> None:
+    consumer = Consumer()
+    consumer.say(*map(TextDelta, "abc"))
+    consumer.subscription.dispose()
+    consumer.take()
+    assert consumer.waiting == []
+    assert not consumer.events.observers
+
+
+def test_a_consumer_that_never_looks_is_given_so_much_and_then_the_source_waits() -> None:
+    consumer = Consumer(maxsize=3)
+    consumer.say(*[TextDelta("x")] * (2 * MOST + 5))
+    assert consumer.waiting == [TextDelta("x"), TextDelta("x" * MOST), TextDelta("x" * MOST)]
+    assert consumer.gate.full
+
+
+def test_a_subscriber_s_exception_comes_back_once() -> None:
+    failure, errors, told = ValueError("no"), list[Exception](), list[Any]()
+    gate, events, scheduler = Gate(8), Subject[Event](), TestScheduler()
+
+    def refuse(event: Any) -> None:
+        gate.waiting.append(event)
+        told.append(event)
+        if len(told) == 2:
+            raise failure
+
+    with paced_by(gate):
+        events.pipe(ops.conflate()).subscribe(refuse, errors.append, scheduler=scheduler)
+    for letter in "abc":
+        events.on_next(TextDelta(letter))
+    gate.take()
+    scheduler.advance_by(1.0)
+    assert errors == [failure]
+    assert told == [TextDelta("a"), TextDelta("bc")]
+    assert not events.observers
+
+
+def test_for_loops_get_joined_deltas_and_lose_nothing() -> None:
+    letters = [f"{i} " for i in range(2000)]
+    with to_iter(stream_generate(Fake(letters), "Hi").pipe(ops.conflate())) as items:
+        told = list(items)
+    assert "".join(event.delta for event in told if isinstance(event, TextDelta)) == "".join(letters)
+    assert [type(event) for event in (told[0], *told[-2:])] == [MessageStarted, TextCompleted, MessageCompleted]
+
+
+def test_a_slow_reader_is_never_far_behind() -> None:
+    async def main() -> list[Event]:
+        told: list[Event] = []
+        async with to_async_iter(stream_generate(Fake(["x"] * 500), "Hi").pipe(ops.conflate())) as items:
+            async for event in items:
+                told.append(event)
+                await asyncio.sleep(0)
+        return told
+
+    told = asyncio.run(main())
+    assert len(told) < 20
+    assert "".join(event.delta for event in told if isinstance(event, TextDelta)) == "x" * 500
+
+
+@given(st.lists(strategies.lawful_events, max_size=2), st.data())
+def test_the_fold_stays_the_same(responses: list[list[Event]], data: st.DataObject) -> None:
+    events = [event for response in responses for event in response]
+    consumer, told = Consumer(), list[Any]()
+    for event in events:
+        consumer.say(event)
+        while consumer.waiting and data.draw(st.booleans()):
+            told.append(consumer.take())
+    consumer.events.on_completed()
+    told += consumer.waiting
+    assert len(told) <= len(events)
+    assert _fold(told) == _fold(events)
+
+
+def _fold(events: list[Any]) -> StreamCollector:
+    state = StreamCollector()
+    for event in events:
+        state = state.apply_event(event)
+    return state
+
+
+def test_a_gate_wakes_whoever_waits_for_it_to_be_idle() -> None:
+    gate, woken = Gate(4), list[int]()
+    gate.when_idle(lambda: woken.append(1))
+    assert woken == [1]
+    gate.waiting.extend("ab")
+    gate.when_idle(lambda: woken.append(2))
+    gate.take()
+    assert woken == [1]
+    gate.take()
+    assert woken == [1, 2]
+    gate.waiting.append("c")
+    gate.take()
+    assert woken == [1, 2]
+
+
+def test_without_an_iterator_no_clock_is_asked() -> None:
+    scheduler = TestScheduler()
+    told = scheduler.start(lambda: of(TextDelta("a"), TextDelta("b")).pipe(ops.conflate()))
+    assert told.messages == [
+        ReactiveTest.on_next(200, TextDelta("a")),
+        ReactiveTest.on_next(200, TextDelta("b")),
+        ReactiveTest.on_completed(200),
+    ]

@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from reactivex import from_iterable
+
+from rxllm import Fake, ToolCall, ValidationError, stream, tool
+from rxllm import operators as ops
+from rxllm.events import ErrorEvent, StepRestarted, TextDelta
+from rxllm.operators._array_splitter import ArraySplitter
+from rxllm.testing import assert_operator
+from rxllm.testing._events import played
+from rxllm.testing.marbles import check
+from rxllm.values import StreamError
+from tests.operators.scripts import pieces, said, through
+from tests.operators.test_partial_json import json_values
+
+
+@dataclass
+class City:
+    name: str
+
+
+VALUES: dict[str, Any] = {
+    "a": TextDelta('{"cities": [{"name": "Li'),
+    "b": TextDelta('ma"}, {"na'),
+    "c": TextDelta('me": "Oslo"}]'),
+    "d": TextDelta(', "more": false}'),
+    "1": City("Lima"),
+    "2": City("Oslo"),
+}
+
+
+def items(text: str, *path: str, wanted: Any = None) -> list[Any]:
+    return through(ops.items(wanted, *path), said(text))
+
+
+def test_an_element_comes_when_it_is_complete() -> None:
+    check(ops.items(City, "cities"), "-a-b-c-d-|", "^--------!", "---1-2---|", **VALUES)
+
+
+def test_a_dispose_ends_it() -> None:
+    check(ops.items(City, "cities"), "-a-b-c-d-|", "^---!", "---1", **VALUES)
+
+
+def test_take_releases_the_source() -> None:
+    check(lambda source: source.pipe(ops.items(City, "cities")).take(1), "-a-b-c-|", "^--!", "---(1|)", **VALUES)
+
+
+def test_a_streamed_error_is_raised() -> None:
+    error = StreamError("truncated")
+    check(ops.items(City, "cities"), "-a-b-e-|", "^----!", "---1-X", **VALUES | {"e": ErrorEvent(error), "X": error})
+
+
+def test_it_keeps_the_rules_of_operators() -> None:
+    assert_operator(lambda: ops.items(int), events=said(["[1", ", 2", "3, 4]"]))
+
+
+def test_scalars_come_with_what_follows_them_and_strings_at_once() -> None:
+    events = [TextDelta(piece) for piece in ("[1", "2", ', "a', '"', ", tr", "ue", "]")]
+    check(
+        ops.items(),
+        "abcdefg|",
+        "^------!",
+        "--12--3|",
+        **dict(zip("abcdefg", events, strict=True)) | {"1": 12, "2": "a", "3": True},
+    )
+
+
+def test_where_the_array_may_be() -> None:
+    assert items("[]") == items('{"a": []}', "a") == []
+    assert items('{"x": {"a": [1]}, "a": {"b": [2], "c": 3}, "b": [4]}', "a", "b") == [2]
+    assert items('{"a": "b", "b": ["a", ["b"], {"b": [1]}]}', "b") == ["a", ["b"], {"b": [1]}]
+    assert items('{"\\u0061\\"": [1]}', 'a"') == [1]
+    assert items("\n```json\n[1, 2]\n```") == items(" " * 100 + "[1, 2]") == [1, 2]
+
+
+@pytest.mark.parametrize("text", ["[1, 2", "Hello [1]", "[1 2]", "[1,,2]", "[1]]", '{"a": 1}', '"[1]"', "[1}"])
+def test_what_has_no_array_ends_with_an_error_that_keeps_the_text(text: str) -> None:
+    with pytest.raises(ValidationError) as refusal:
+        items(text)
+    assert refusal.value.reason == "invalid_output"
+    assert refusal.value.metadata["text"] in text
+
+
+@pytest.mark.parametrize("text", ['{"b": [1]}', '{"a": {"b": [1]}}', '[{"a": [1]}]', '{"a": 1}'])
+def test_an_array_elsewhere_is_none(text: str) -> None:
+    with pytest.raises(ValidationError, match="no array at a") as refusal:
+        items(text, "a")
+    assert refusal.value.metadata == {"text": text}
+
+
+def test_an_element_that_does_not_fit_is_named() -> None:
+    told: list[Any] = []
+    errors: list[Any] = []
+    from_iterable(said(["[1, ", '"two", 3]'])).pipe(ops.items(int)).subscribe(told.append, errors.append)
+    assert told == [1]
+    assert errors[0].reason == "invalid_output"
+    assert errors[0].metadata == {"text": '"two"', "index": 1}
+    assert "element 1" in errors[0].message
+
+
+def test_an_element_that_a_function_refuses_is_named() -> None:
+    with pytest.raises(ValidationError, match="element 0 does not parse: ZeroDivisionError"):
+        items("[1]", wanted=lambda text: 1 / 0)
+
+
+def test_nothing_said_is_nothing() -> None:
+    assert items("") == items("  \n") == []
+
+
+def test_each_message_begins_anew_and_what_goes_with_calls_is_not_read() -> None:
+    look = tool(name="look", handler=lambda arguments: "42")
+    fake = Fake(["Well, [or] ", ToolCall("c1", "look", {})], ["[4", "2]"])
+    assert played(stream(fake, "Hi", tools=[look]).pipe(ops.items(int))) == [42]
+    events = [TextDelta("[1, 2"), StepRestarted("again", 2), TextDelta("[3]")]
+    assert through(ops.items(int), events) == [1, 3]
+
+
+@given(st.lists(json_values, max_size=5), st.sampled_from([(), ("a",), ("a", "b"), ('"\\',)]), st.booleans(), st.data())
+def test_the_elements_are_the_array_however_it_was_cut(
+    elements: list[Any], path: tuple[str, ...], ascii: bool, data: st.DataObject
+) -> None:
+    document: Any = elements
+    for key in reversed(path):
+        document = {"x": ["a", {"a": [1]}], "y": "a", key: document, "z": {"a": [2], "b": [3]}}
+    text = json.dumps(document, ensure_ascii=ascii, indent=data.draw(st.sampled_from([None, 1])))
+    assert through(ops.items(None, *path), said(data.draw(pieces(text)))) == elements
+
+
+@given(st.text(alphabet='[]{},:"\\ab1 ', max_size=30), st.data())
+def test_any_text_at_all_is_cut_the_same(text: str, data: st.DataObject) -> None:
+    whole, cut = ArraySplitter(("a",)), ArraySplitter(("a",))
+    told = [element for piece in data.draw(pieces(text)) for element in cut.feed(piece)]
+    assert told == list(whole.feed(text))
+    assert cut.found == whole.found
+
+
+@pytest.mark.parametrize("bad", [({"type": "text"},), (3,), (int, 1), (int, "a", None)])
+def test_what_makes_no_sense_is_refused(bad: tuple[Any, ...]) -> None:
+    with pytest.raises(ValidationError, match=r"type|path") as refusal:
+        ops.items(*bad)
+    assert refusal.value.reason == "invalid_option"

@@ -1,0 +1,274 @@
+from __future__ import annotations
+
+import asyncio
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from reactivex import Subject
+from reactivex.scheduler import VirtualTimeScheduler
+from reactivex.testing import ReactiveTest, TestScheduler
+
+from rxllm import Fake, ValidationError, stream_generate
+from rxllm import operators as ops
+from rxllm.events import (
+    ErrorEvent,
+    Event,
+    StepRestarted,
+    TextCompleted,
+    TextDelta,
+    ThinkingCompleted,
+    ThinkingDelta,
+    ToolCallStarted,
+)
+from rxllm.runtime import Stream
+from rxllm.testing._trial import Clock
+from rxllm.testing.marbles import check
+from rxllm.values import StreamError
+from tests.operators.scripts import TEXTS, pieces, recorded, said, texts
+
+LAG = 0.25
+Timed = list[tuple[float, Any]]
+
+
+def played(source: Timed, end: float = 100.0, error: Exception | None = None, lag: float = LAG) -> Timed:
+    """When `smooth` says what, in seconds; its end is None, or the error."""
+    scheduler = TestScheduler()
+    notes = [ReactiveTest.on_next(at, event) for at, event in source]
+    notes.append(ReactiveTest.on_error(end, error) if error else ReactiveTest.on_completed(end))
+    cold = scheduler.create_cold_observable(notes)
+    told = scheduler.start(lambda: cold.pipe(ops.smooth(lag)), disposed=10_000)
+    return [(float(each.time) - 200, _said(each.value)) for each in told.messages]
+
+
+def _said(note: Any) -> Any:
+    return {"N": lambda: note.value, "E": lambda: note.exception, "C": lambda: None}[note.kind]()
+
+
+def deltas(told: Timed) -> list[str]:
+    return [event.delta for _, event in told if isinstance(event, TextDelta | ThinkingDelta)]
+
+
+def test_what_comes_evenly_is_not_touched() -> None:
+    check(
+        ops.smooth(),
+        "-s-a-b-c-d-|",
+        "^----------!",
+        "-s-a-b-c-d-|",
+        s=StepRestarted("again", 2),
+        a=TextDelta("Hello "),
+        b=TextDelta("world"),
+        c=TextCompleted("Hello world"),
+        d=ThinkingDelta("hm"),
+    )
+
+
+def test_a_burst_is_spread_word_by_word_over_the_lag() -> None:
+    told = played([(1, TextDelta("one two three four five six seven eight "))])
+    times = [at for at, event in told if event is not None]
+    assert deltas(told) == ["one ", "two ", "three ", "four ", "five ", "six ", "seven ", "eight "]
+    assert times[0] == 1
+    assert times[-1] == pytest.approx(1 + LAG, abs=0.06)
+    assert max(after - before for before, after in pairwise(times)) < 2 * LAG / 8
+
+
+def test_bursts_are_spread_until_the_next_one() -> None:
+    source = [(1 + 0.2 * i, TextDelta("a b c d e f ")) for i in range(10)]
+    times = [at for at, event in played(source) if event is not None][6:]  # the first could not be foreseen
+    gaps = [after - before for before, after in pairwise(times)]
+    assert len(times) == 54
+    assert 0.01 < min(gaps) <= max(gaps) < 0.06  # evenly they would be 0.033; in bursts they are 0 and 0.2
+
+
+def test_a_word_behind_a_burst_does_not_hold_it_up() -> None:
+    told = played([(1, TextDelta("a " * 30, "1")), (1 + LAG / 2, TextDelta("b ", "2"))])
+    assert max(at for at, event in told if event is not None and event.id == "1") <= 1 + LAG
+
+
+def test_a_word_behind_a_burst_does_not_push_it_out() -> None:
+    source = [(1 + 0.2 * i, TextDelta("a b c d e f ")) for i in range(10)]
+    times = [at for at, event in played([*source, (2.82, TextDelta("g "))]) if event is not None]
+    assert max(map(times.count, times)) == 1
+
+
+def test_the_timer_is_gone_when_the_end_is_told() -> None:
+    clock, waiting = Clock(), list[int]()
+    events: Subject[Event] = Subject()
+    piped = events.pipe(ops.smooth())
+    piped.subscribe(on_completed=lambda: waiting.append(clock.waiting), scheduler=clock)
+    events.on_next(TextDelta("a"))
+    assert clock.waiting == 1
+    events.on_completed()
+    assert waiting == [0]
+
+
+def test_words_that_come_faster_than_frames_hardly_wait() -> None:
+    source = [(1 + 0.01 * i, TextDelta("word ")) for i in range(100)]
+    told = played(source)
+    lags = [went - came for (came, _), (went, _) in zip(source, told[:-1], strict=True)]
+    assert max(lags[10:]) < 0.12
+
+
+def test_the_end_and_what_follows_wait_for_the_text() -> None:
+    rest = [TextCompleted("a b c "), ToolCallStarted("c1", "add")]
+    told = played([(1, TextDelta("a b c ")), *((1, event) for event in rest)], end=1)
+    assert [event for _, event in told[-3:]] == [*rest, None]
+    assert 1 + LAG / 2 < told[-1][0] <= 1 + LAG
+    assert {at for at, _ in told[-3:]} == {told[-1][0]}
+
+
+def test_thinking_and_blocks_are_kept_apart() -> None:
+    source = [ThinkingDelta("h"), ThinkingDelta("m "), TextDelta("a", "1"), TextDelta("b c", "2"), TextDelta("d", "2")]
+    assert [event for _, event in played([(1, event) for event in source])] == [
+        ThinkingDelta("h"),
+        ThinkingDelta("m "),
+        TextDelta("a", "1"),
+        TextDelta("b ", "2"),
+        TextDelta("cd", "2"),
+        None,
+    ]
+
+
+def test_an_error_brings_what_waits_before_it() -> None:
+    error = ValueError("no")
+    told = played([(1, TextDelta("a b c ")), (1, TextCompleted("a b c "))], end=1.01, error=error)
+    assert [event for _, event in told[1:]] == [TextDelta("b "), TextDelta("c "), TextCompleted("a b c "), error]
+    assert [at for at, _ in told[1:]] == pytest.approx([1.01] * 4)
+
+
+def test_an_error_in_the_stream_waits_like_any_event() -> None:
+    event = ErrorEvent(StreamError("truncated"))
+    told = played([(1, TextDelta("a b c ")), (1, event)], end=1)
+    assert deltas(told) == ["a ", "b ", "c "]
+    assert [each for _, each in told[-2:]] == [event, None]
+
+
+def test_a_dispose_drops_what_waits() -> None:
+    scheduler = TestScheduler()
+    source = scheduler.create_hot_observable([ReactiveTest.on_next(210, TextDelta("a b c "))])
+    told = scheduler.start(lambda: source.pipe(ops.smooth(5.0)), disposed=211)
+    assert [note.value.value for note in told.messages] == [TextDelta("a ")]
+    assert source.subscriptions == [ReactiveTest.subscribe(200, 211)]
+
+
+def test_without_lag_everything_passes() -> None:
+    source = said(["one two ", "three"])
+    assert [event for _, event in played([(1, event) for event in source], lag=0)][:-1] == source
+    events: Subject[Event] = Subject()
+    assert isinstance(events.pipe(ops.smooth(0)), Stream)
+
+
+def test_a_subscriber_s_exception_comes_back_once() -> None:
+    scheduler, errors, told = TestScheduler(), list[Exception](), list[Any]()
+    failure = ValueError("no")
+
+    def refuse(event: Any) -> None:
+        told.append(event)
+        if len(told) == 2:
+            raise failure
+
+    events: Subject[Event] = Subject()
+    events.pipe(ops.smooth()).subscribe(refuse, errors.append, scheduler=scheduler)
+    events.on_next(TextDelta("a b c "))
+    scheduler.advance_by(10.0)
+    assert errors == [failure]
+    assert told == [TextDelta("a "), TextDelta("b ")]
+    assert not events.observers
+
+
+def test_a_clock_that_is_set_back_holds_nothing_up() -> None:
+    class Unsteady(VirtualTimeScheduler):
+        offset = 0.0
+
+        @property
+        def now(self) -> Any:
+            return self.to_datetime(self._clock - self.offset)
+
+        def schedule_relative(self, duetime: Any, action: Any, state: Any = None) -> Any:
+            return self.schedule_absolute(self._clock + duetime, action, state)
+
+    scheduler, told = Unsteady(), list[Any]()
+    events: Subject[Event] = Subject()
+    events.pipe(ops.smooth()).subscribe(told.append, scheduler=scheduler)
+    events.on_next(TextDelta("a b c d "))
+    scheduler.offset = 3600
+    scheduler.start()
+    assert "".join(event.delta for event in told) == "a b c d "
+    assert scheduler._clock < 2 * LAG
+
+
+def test_a_character_is_never_cut() -> None:
+    told = played([(1, TextDelta("か\u3099が 👩‍👩‍👧 漢\U000e0100字 e\u0301te\u0301"))])
+    assert deltas(told) == ["か\u3099", "が ", "👩‍👩‍👧 ", "漢\U000e0100", "字 ", "e\u0301te\u0301"]
+
+
+@st.composite
+def streams(draw: st.DrawFn) -> Timed:
+    """A text in pieces, with other events between, at any times."""
+    at, source = 1.0, Timed()
+    for piece in draw(pieces(draw(texts()))):
+        at += draw(st.sampled_from([0.0, 0.0, 0.003, 0.02, 0.1, 0.4]))
+        kind = draw(st.sampled_from([TextDelta, TextDelta, TextDelta, ThinkingDelta, ToolCallStarted]))
+        source.append((at, kind(piece, "x")))
+    return source
+
+
+@given(streams(), st.sampled_from([0.0, 0.02, 1.0]), st.sampled_from([0.05, LAG, 1.0]))
+def test_nothing_is_lost_moved_or_late(source: Timed, rest: float, lag: float) -> None:
+    end = (source[-1][0] if source else 0.0) + rest
+    told = played(source, end, lag=lag)
+    assert told.pop()[1] is None
+    assert _characters(told) == _characters(source)
+    for came, went in zip(_times(source), _times(told), strict=True):
+        assert came - 1e-9 <= went <= came + lag + 1e-6
+
+
+def _characters(told: Timed) -> list[Any]:
+    return [
+        each
+        for _, event in told
+        for each in (
+            [(type(event), event.id, character) for character in event.delta] if hasattr(event, "delta") else [event]
+        )
+        if not hasattr(event, "delta") or event.delta
+    ]
+
+
+def _times(told: Timed) -> list[float]:
+    return [at for at, event in told for _ in (event.delta if hasattr(event, "delta") else "x")]
+
+
+def test_recorded_texts_come_whole() -> None:
+    for text in (*TEXTS, *recorded()[:20]):
+        events = said(text[i : i + 7] for i in range(0, len(text), 7))
+        source = [(1 + 0.01 * i, event) for i, event in enumerate(events)]
+        told = played(source, source[-1][0])
+        assert "".join(deltas(told)) == text
+        assert [type(event) for _, event in told[-3:]] == [TextCompleted, type(source[-1][1]), type(None)]
+
+
+def test_on_a_loop_it_ends_with_everything_and_no_timer() -> None:
+    async def main() -> list[Event]:
+        events = await stream_generate(Fake("one two three four"), "Hi").pipe(ops.smooth(0.05)).to_list()
+        loop = asyncio.get_running_loop()
+        assert not [each for each in getattr(loop, "_scheduled", ()) if not each.cancelled()]
+        return events
+
+    told = asyncio.run(main())
+    assert [event.delta for event in told if isinstance(event, TextDelta)] == ["one ", "two ", "three ", "four"]
+    assert [type(event).__name__ for event in told[-2:]] == ["TextCompleted", "MessageCompleted"]
+
+
+@pytest.mark.parametrize("lag", [-1, float("nan"), float("inf"), "1", None, True])
+def test_a_lag_that_makes_no_sense_is_refused(lag: Any) -> None:
+    with pytest.raises(ValidationError, match="max_lag") as refusal:
+        ops.smooth(lag)
+    assert refusal.value.reason == "invalid_option"
+
+
+def test_thinking_is_smoothed_too() -> None:
+    told = played([(1, ThinkingDelta("a b c ")), (1, ThinkingCompleted("a b c "))])
+    assert deltas(told) == ["a ", "b ", "c "]
+    assert told[-2][1] == ThinkingCompleted("a b c ")

@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rxllm import operators as ops
+from rxllm.events import ErrorEvent, StepRestarted, TextCompleted, TextDelta, ThinkingDelta, ToolCallDelta
+from rxllm.operators._segments import split_words
+from rxllm.testing.marbles import check
+from rxllm.values import StreamError
+from tests.operators.scripts import TEXTS, pieces, recorded, said, texts, through
+
+
+def words(*deltas: str) -> list[str]:
+    return through(ops.words(), said(deltas))
+
+
+def test_a_word_comes_when_the_next_one_begins() -> None:
+    check(
+        ops.words(),
+        "-a-b-t-c-d-e|",
+        "^-----------!",
+        "---1-----2-3|",
+        a=TextDelta("Hel"),
+        b=TextDelta("lo w"),
+        t=ThinkingDelta("hm"),
+        c=TextDelta("orld"),
+        d=TextDelta("  again"),
+        e=TextCompleted("Hello world  again"),
+        **{"1": "Hello ", "2": "world  ", "3": "again"},
+    )
+
+
+def test_what_is_left_comes_when_the_stream_ends_without_a_completion() -> None:
+    check(
+        ops.words(),
+        "-a-b-|",
+        "^----!",
+        "---1-(2|)",
+        a=TextDelta("Hi"),
+        b=TextDelta(" you"),
+        **{"1": "Hi ", "2": "you"},
+    )
+
+
+def test_blocks_are_not_run_together() -> None:
+    told = through(ops.words(), [TextDelta("Hi"), TextCompleted("Hi"), TextDelta("you"), TextCompleted("you")])
+    assert told == ["Hi", "you"]
+
+
+def test_a_dispose_ends_it() -> None:
+    check(
+        ops.words(),
+        "-a-b-c-|",
+        "^---!",
+        "---1",
+        a=TextDelta("a "),
+        b=TextDelta("b "),
+        c=TextDelta("c "),
+        **{"1": "a "},
+    )
+
+
+def test_a_streamed_error_is_raised_without_the_word_it_cut_off() -> None:
+    error = StreamError("truncated")
+    check(
+        ops.words(),
+        "-a-e|",
+        "^--!",
+        "-1-X",
+        **{"a": TextDelta("Hi wor"), "e": ErrorEvent(error), "1": "Hi ", "X": error},
+    )
+
+
+def test_an_error_of_the_source_passes_without_the_word_it_cut_off() -> None:
+    error = ValueError("no")
+    check(ops.words(), "-a-X", "^--!", "-1-X", **{"a": TextDelta("Hi wor"), "1": "Hi ", "X": error})
+
+
+def test_what_a_restart_makes_void_does_not_come() -> None:
+    events = [TextDelta("Hi wor"), StepRestarted("again", 2), TextDelta("Hello"), TextCompleted("Hello")]
+    assert through(ops.words(), events) == ["Hi ", "Hello"]
+
+
+def test_only_text_is_cut() -> None:
+    assert through(ops.words(), [ToolCallDelta("c", "{} "), ThinkingDelta("a b c")]) == []
+
+
+def test_white_space_belongs_to_the_word_before() -> None:
+    assert words("  Hello \n\n wide\tworld ") == ["  Hello \n\n ", "wide\t", "world "]
+    assert words("  \n ") == ["  \n "]
+    assert words() == words("") == []
+
+
+def test_a_script_without_spaces_is_cut_into_characters() -> None:
+    assert words("我是GPT\uff0c你好。") == ["我", "是", "GPT\uff0c", "你", "好。"]
+    assert words("カタカナ") == ["カ", "タ", "カ", "ナ"]
+    assert words("ขอบคุณ") == ["ข", "อ", "บ", "คุ", "ณ"]
+
+
+def test_a_character_is_never_cut() -> None:
+    assert words("か\u3099が゚ 漢\U000e0100字") == ["か\u3099", "が゚ ", "漢\U000e0100", "字"]
+    assert words("👩‍👩‍👧👍🏽 🇩🇪🇫🇷") == ["👩‍👩‍👧👍🏽 ", "🇩🇪🇫🇷"]
+
+
+def test_letters_that_stand_on_one_another_are_not_cut() -> None:
+    assert words("\u1780\u17d2\u1780\u1780") == ["\u1780\u17d2\u1780", "\u1780"]
+    assert words("\u0e01\u0e33\u0e01") == ["\u0e01\u0e33", "\u0e01"]
+
+
+def test_quotes_and_brackets_stay_with_what_they_hold() -> None:
+    assert words("他说「走吧」。") == ["他", "说", "「走", "吧」。"]
+
+
+@given(st.data(), texts())
+def test_the_words_are_the_text_however_it_was_cut(data: st.DataObject, text: str) -> None:
+    told = words(*data.draw(pieces(text)))
+    assert "".join(told) == text
+    assert told == words(text)
+
+
+@given(st.text(alphabet="ab.\n\t -") | texts())
+def test_a_text_that_is_whole_is_cut_the_same(text: str) -> None:
+    assert split_words(text) == words(text)
+
+
+def test_recorded_texts_character_by_character() -> None:
+    for text in (*TEXTS, *recorded()):
+        told = words(*text)
+        assert "".join(told) == text
+        assert told == words(text)
