@@ -1,5 +1,153 @@
-"""The kit for authors of operators and adapters.
+"""The kit for authors of operators and adapters, and for tests of programs that use rxllm.
 
-`loopback` is a real server that notes who closed when, `marbles` draws timed streams, `strategies` generates values and
-events.
+=================  =====================================================================================================
+for operators      `assert_operator` (`OPERATOR_RULES`); `marbles`: timed streams, drawn
+for adapters       `assert_adapter` (`ADAPTER_RULES`); `AdapterConformance`, `HTTPAdapterConformance` and
+                   `ImageConformance`: suites of tests, which a `Script` tells what a service says (`PNG`,
+                   `REQUEST_ID`), a `Served` what it saw, and `refusal` how it says no; `loopback`: a real server that
+                   notes who closed when; `chunkings`, `cut`: bytes in chunks
+for tools          `assert_executor` (`EXECUTOR_RULES`), `assert_encoder` (`ENCODER_RULES`)
+for programs       `sandbox`: another model than the one that the code names; `record`, `replay_file`: streams in files;
+                   ``rxllm.Fake``, the scripted model
+for all            `events`: what an adapter would say; `strategies`: any value and any event, for hypothesis
+=================  =====================================================================================================
+
+An operator keeps the Rx contract, in virtual time, and leaves the events consistent:
+
+>>> from rxllm import Fake, TextDelta, operators as ops, stream_generate, testing
+>>> testing.assert_operator(lambda: ops.map_text(str.upper))
+
+What it does is drawn: the source, when it is used, and what comes out.
+
+>>> testing.marbles.check(
+...     ops.only(TextDelta),
+...     "-h-s-i-|",
+...     "^------!",
+...     "-h---i-|",
+...     h=TextDelta("H"), s="something else", i=TextDelta("i"),
+... )
+
+An adapter keeps its own rules; one that speaks HTTP is asked about its wire by ``HTTPAdapterConformance``.
+
+>>> testing.assert_adapter(Fake("Hello"))
+
+A stream without an adapter, and bytes in every way that a network may cut them:
+
+>>> [type(event).__name__ for event in testing.events("Hi", thinking="hm")][1:4]
+['ThinkingDelta', 'ThinkingCompleted', 'TextDelta']
+>>> list(testing.chunkings(b"hi"))[:2]
+[[b'hi'], [b'h', b'i']]
+
+A program that names its model, without that model; and a stream that was recorded once, and is played in tests:
+
+>>> with testing.sandbox(Fake("2, 3, 5.")):
+...     stream_generate("openai:gpt-5", "Name three primes.").pipe(ops.to_text()).run()
+'2, 3, 5.'
+>>> import pathlib, tempfile
+>>> folder = tempfile.TemporaryDirectory()
+>>> path = pathlib.Path(folder.name, "hello.jsonl")
+>>> live = stream_generate(Fake(["Hel", "lo"]), "Hi").pipe(testing.record(path), ops.to_text()).run()
+>>> live == testing.replay_file(path).pipe(ops.to_text()).run()
+True
+>>> folder.cleanup()
+
+A server that answers as a script says; with pytest, the fixture `loopback` stops it and raises what was wrong in the
+script::
+
+    from rxllm.testing.loopback import STALL, Reply, chat_chunk
+
+    def test_leaving_closes_the_connection(loopback):
+        server = loopback(Reply([chat_chunk("Hi"), STALL]))
+        adapter = rxllm.OpenAIChat(base_url=server.url, api_key="k")
+        rxllm.stream_generate(adapter, "Hello", model="m").take(2).run()
+        server.connections[0].wait_closed()
+
+The fixture comes with rxllm: its pytest plugin is loaded by itself, imports nothing before it is used, and lets pytest
+rewrite the assertions of this kit. ``pytest -p no:rxllm`` leaves it out. `strategies` need hypothesis, the suites of
+tests and the fixture need pytest; rxllm installs neither.
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rxllm.testing._adapters import AdapterConformance
+    from rxllm.testing._assert_adapter import ADAPTER_RULES, assert_adapter
+    from rxllm.testing._chunks import chunkings, cut
+    from rxllm.testing._events import events
+    from rxllm.testing._http_adapters import HTTPAdapterConformance, refusal
+    from rxllm.testing._images import PNG, ImageConformance
+    from rxllm.testing._operators import OPERATOR_RULES, assert_operator
+    from rxllm.testing._record import record
+    from rxllm.testing._replay import replay_file
+    from rxllm.testing._sandbox import sandbox
+    from rxllm.testing._served import REQUEST_ID, Script, Served
+    from rxllm.testing._tools import ENCODER_RULES, EXECUTOR_RULES, assert_encoder, assert_executor
+
+__all__ = [
+    "ADAPTER_RULES",
+    "ENCODER_RULES",
+    "EXECUTOR_RULES",
+    "OPERATOR_RULES",
+    "PNG",
+    "REQUEST_ID",
+    "AdapterConformance",
+    "HTTPAdapterConformance",
+    "ImageConformance",
+    "Script",
+    "Served",
+    "assert_adapter",
+    "assert_encoder",
+    "assert_executor",
+    "assert_operator",
+    "chunkings",
+    "cut",
+    "events",
+    "record",
+    "refusal",
+    "replay_file",
+    "sandbox",
+]
+
+_LAZY = {
+    "ADAPTER_RULES": "_assert_adapter",
+    "AdapterConformance": "_adapters",
+    "ENCODER_RULES": "_tools",
+    "EXECUTOR_RULES": "_tools",
+    "HTTPAdapterConformance": "_http_adapters",
+    "ImageConformance": "_images",
+    "OPERATOR_RULES": "_operators",
+    "PNG": "_images",
+    "REQUEST_ID": "_served",
+    "Script": "_served",
+    "Served": "_served",
+    "assert_adapter": "_assert_adapter",
+    "assert_encoder": "_tools",
+    "assert_executor": "_tools",
+    "assert_operator": "_operators",
+    "chunkings": "_chunks",
+    "cut": "_chunks",
+    "events": "_events",
+    "record": "_record",
+    "refusal": "_http_adapters",
+    "replay_file": "_replay",
+    "sandbox": "_sandbox",
+}
+
+
+_MODULES = ("loopback", "marbles", "strategies")
+
+
+def __getattr__(name: str) -> Any:
+    # Each part is imported when it is used: only some need pytest, hypothesis or httpx.
+    if name in _MODULES:
+        return import_module(f"rxllm.testing.{name}")
+    if name not in _LAZY:
+        raise AttributeError(f"module 'rxllm.testing' has no attribute {name!r}")
+    return getattr(import_module(f"rxllm.testing.{_LAZY[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,19 +1,48 @@
-"""Hypothesis strategies: any value, any error, any event, and the event sequences that adapters may emit."""
+"""Hypothesis strategies: any value, any error, any event, and the event sequences that adapters may emit.
+
+>>> from hypothesis import given
+>>> from rxllm.testing import strategies
+>>> @given(strategies.lawful_events)
+... def test_it_begins_with_its_start(events):
+...     assert type(events[0]).__name__ == "MessageStarted"
+>>> test_it_begins_with_its_start()
+
+=====================================================================  =============================================
+`lawful_events`                                                        one response, as every adapter emits it
+`events`, `event_lists`                                                any event, and any events in any order
+`errors`                                                               any error of rxllm's
+`values`; `messages`, `requests`, `responses`, `threads`, `tools` ...  any value, and those of one kind
+`chunked(data)`                                                        bytes in any chunks
+=====================================================================  =============================================
+
+Needs hypothesis, which rxllm does not install.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
-from hypothesis import strategies as st
+
+try:
+    from hypothesis import strategies as st
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        "rxllm.testing.strategies needs hypothesis: pip install hypothesis", name=error.name
+    ) from error
 
 from rxllm import events as ev
 from rxllm import values as va
+from rxllm.collector import fold_message, is_server
+from rxllm.testing._chunks import cut
 from rxllm.values.errors import ERROR_CLASSES
 
 texts = st.text(max_size=12)
 ids = st.sampled_from(["a", "b", "c"]) | texts
-finish_reasons = st.sampled_from([None, "stop", "length", "tool_calls", "content_filter", "error", "other"])
+finish_reasons: st.SearchStrategy[va.FinishReason | None] = st.sampled_from(
+    [None, "stop", "length", "tool_calls", "content_filter", "error", "other"]
+)
 
 floats = st.floats(allow_nan=False)
 scalars = st.none() | st.booleans() | st.integers() | floats | texts | st.binary(max_size=6)
@@ -119,13 +148,19 @@ responses = st.builds(
     model=st.none() | texts,
     metadata=maps,
 )
+
+
+def _manual(call: va.ToolCall) -> dict[str, Any]:
+    return {"manual_tool_calls": (call,)}
+
+
 step_results = st.builds(
     va.StepResult,
     thread=threads,
     response=responses,
     tool_results=st.lists(messages, max_size=2).map(tuple),
     done=st.booleans(),
-    metadata=maps | st.builds(lambda call: {"manual_tool_calls": (call,)}, tool_calls),
+    metadata=maps | st.builds(_manual, tool_calls),
 )
 chat_results = st.builds(
     va.ChatResult,
@@ -173,7 +208,7 @@ def _event(cls: type[ev.Event]) -> st.SearchStrategy[Any]:
     for spec in msgspec.structs.fields(cls):
         mapping = "Mapping" in str(spec.type)
         given[spec.name] = maps if mapping else _event_fields.get(spec.name, texts)
-    special = {
+    special: dict[type[ev.Event], dict[str, st.SearchStrategy[Any]]] = {
         ev.StepCompleted: {"result": step_results},
         ev.ChatCompleted: {"result": chat_results},
         # A raw usage with other names raises, as it should; the one test of that makes its own.
@@ -227,14 +262,23 @@ def _lawful(draw: st.DrawFn) -> list[ev.Event]:
             case "source":
                 body.append(ev.SourceAdded(draw(maps)))
             case "usage":
-                body.append(ev.UsageUpdated(draw(usages)))
+                body.append(ev.UsageUpdated(replace(draw(usages), total_tokens=i)))  # said once per change
             case _:
                 body += draw(_block(kind, draw(st.sampled_from([None, str(i)]))))
     started = ev.MessageStarted(va.Message("assistant", metadata={"id": "r", "model": "m"}))
-    reason = draw(finish_reasons.filter(lambda reason: reason != "error"))
-    completed = ev.MessageCompleted(va.Message("assistant"), reason)
+    message = fold_message([started, *body])
+    waits = any(not is_server(call) for call in message.tool_calls)
+    waiting: st.SearchStrategy[va.FinishReason | None] = st.sampled_from(["tool_calls", "length", "content_filter"])
+    reasons = waiting if waits else finish_reasons
+    completed = ev.MessageCompleted(message, draw(reasons.filter(lambda reason: reason != "error")))
     return [started, *body, draw(st.sampled_from([completed, ev.ErrorEvent(va.StreamError("truncated"))]))]
 
 
 lawful_events = _lawful()
 """One response as every adapter emits it: bookends, closed blocks, calls with deltas, one end."""
+
+
+@st.composite
+def chunked(draw: st.DrawFn, data: bytes) -> list[bytes]:
+    """`data` in any chunks, empty ones among them; it shrinks to a single one."""
+    return cut(data, *draw(st.lists(st.integers(0, len(data)), max_size=30)))

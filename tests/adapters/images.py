@@ -7,8 +7,8 @@ from email import message_from_bytes
 from email.message import Message
 from typing import Any
 
+from rxllm.testing import PNG
 from rxllm.testing.loopback import Reply, Request
-from tests.adapters.image_conformance import PNG
 
 
 def openai_images(count: int = 1, **fields: Any) -> dict[str, Any]:

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from rxllm.adapters import FakeImages, GeminiImages, OpenAIImages
+from rxllm.testing import PNG, REQUEST_ID, ImageConformance, Served
 from rxllm.testing.loopback import Loopback, Reply
 from rxllm.values import ImageAdapterError, ImageRequest
-from tests.adapters.image_conformance import PNG, REQUEST_ID, ImageConformance, Served
 from tests.adapters.images import gemini_images, openai_images
 
 

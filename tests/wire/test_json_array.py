@@ -1,13 +1,13 @@
 """The elements of a JSON array, however it is cut."""
 
 import json
-from itertools import pairwise
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rxllm.testing import cut
 from rxllm.values import StreamError
 from rxllm.wire.json_array import JSONArrayDecoder
 
@@ -29,8 +29,7 @@ def test_any_cut_of_any_array(elements: list[Any], indent: int | None, ascii_onl
     body = json.dumps(elements, indent=indent, ensure_ascii=ascii_only).encode(errors="surrogatepass")
     whole = decode(body)
     assert [json.loads(frame.decode(errors="surrogatepass")) for frame in whole] == elements
-    edges = sorted({0, len(body), *(cut for cut in cuts if cut < len(body))})
-    assert decode(*(body[a:b] for a, b in pairwise(edges))) == whole
+    assert decode(*cut(body, *(place for place in cuts if place < len(body)))) == whole
     assert decode(*(bytes([each]) for each in body)) == whole
 
 

@@ -1,13 +1,13 @@
 """The lines of newline-delimited JSON, however they are cut."""
 
 import json
-from itertools import pairwise
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rxllm.testing import cut
 from rxllm.values import StreamError
 from rxllm.wire.ndjson import NDJSONDecoder
 
@@ -26,8 +26,7 @@ def test_any_cut_of_any_lines(values: list[Any], end: str, cuts: list[int]):
     body = "".join(json.dumps(value) + end for value in values).encode()
     whole = decode(body)
     assert [json.loads(frame) for frame in whole] == values
-    edges = sorted({0, len(body), *(cut for cut in cuts if cut < len(body))})
-    assert decode(*(body[a:b] for a, b in pairwise(edges))) == whole
+    assert decode(*cut(body, *(place for place in cuts if place < len(body)))) == whole
     assert decode(*(bytes([each]) for each in body)) == whole
 
 

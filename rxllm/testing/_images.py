@@ -1,20 +1,18 @@
-"""What every image adapter keeps, in nine cases.
+"""What every image adapter keeps, in nine cases, as a suite for pytest.
 
 A subclass says how a service that answers in a given way is set up, in `serving`; nothing else is known of the adapter.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
-from rxllm.adapters import ImageAdapter
 from rxllm.pipelines import edit_image, generate_image, image_variations
 from rxllm.runtime import Stream
+from rxllm.testing._served import REQUEST_ID, Served
 from rxllm.values import Image, ImageAdapterError, ImageRequest, ImageResponse
 
 OPERATIONS = {"generate", "edit", "variation"}
@@ -24,24 +22,14 @@ PNG = Image.from_base64(
 )
 """One pixel."""
 
-REQUEST_ID = "req-conformance"
-
-
-@dataclass(frozen=True)
-class Served:
-    """An adapter, and how many requests have reached its service."""
-
-    adapter: ImageAdapter
-    asked: Callable[[], int]
-
 
 class ImageConformance:
-    """Nine cases. `model` is one that knows all of the adapter's operations."""
+    """Nine cases. A subclass says in `serving` how its service is set up; `model` knows all of its operations."""
 
-    model = "conformance"
+    model: ClassVar[str] = "conformance"
 
     def serving(self, images: int | None) -> AbstractContextManager[Served]:
-        """An adapter whose service answers each call with so many images, at most as many as were asked for.
+        """An adapter whose service answers each call with so many images, `PNG` each; at most as many as asked for.
 
         For None it refuses each call, as with HTTP status 400, with the request id `REQUEST_ID`.
         """

@@ -1,0 +1,171 @@
+"""The order of responses, tools, steps and the end of a chat.
+
+=========  ==================================================  ======================================================
+phase      on                                                  goes to
+=========  ==================================================  ======================================================
+start      ``MessageStarted``                                  message
+start      a tool's event: a chat that is resumed              tools
+message    content                                             message
+message    ``MessageCompleted``, ``ErrorEvent``                over, failed
+over       a tool's event, ``ErrorEvent`` of an unknown tool   tools
+over       ``StepCompleted``                                   step
+tools      a tool's event                                      tools
+tools      ``StepCompleted``                                   step
+failed     ``StepCompleted``                                   step
+step       ``MessageStarted``, ``ErrorEvent``                  message, lost
+step       ``ChatCompleted``                                   chat
+lost       ``ChatCompleted``                                   chat
+any step   ``StepRestarted``: what came in the step is void    start
+=========  ==================================================  ======================================================
+
+A stream may end as `over` or `failed` (one response), after its one `step`, and as `chat`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from rxllm.events import (
+    EVENT_CLASSES,
+    AskUserRequested,
+    ChatCompleted,
+    Custom,
+    ErrorEvent,
+    Event,
+    FileAdded,
+    MessageCompleted,
+    MessageStarted,
+    RawChunk,
+    SourceAdded,
+    StepCompleted,
+    StepRestarted,
+    TextCompleted,
+    TextDelta,
+    ThinkingCompleted,
+    ThinkingDelta,
+    ToolApprovalRequested,
+    ToolCallCompleted,
+    ToolCallDelta,
+    ToolCallStarted,
+    ToolExecutionCompleted,
+    ToolExecutionStarted,
+    ToolHalt,
+    ToolProgress,
+    ToolResultEncoded,
+    UsageUpdated,
+)
+from rxllm.operators._rules.response import Broken, Response
+from rxllm.values import StreamError
+
+_CLASSES = frozenset[type[Any]](EVENT_CLASSES)
+
+_CONTENT = (
+    *(TextDelta, TextCompleted, ThinkingDelta, ThinkingCompleted),
+    *(ToolCallStarted, ToolCallDelta, ToolCallCompleted),
+    *(SourceAdded, FileAdded, UsageUpdated, RawChunk, Custom),
+    ToolProgress,  # of a tool that the provider runs
+)
+_TOOLS = (
+    *(ToolApprovalRequested, ToolExecutionStarted, ToolProgress, ToolExecutionCompleted),
+    *(ToolResultEncoded, ToolHalt, AskUserRequested, Custom),
+)
+_ENDED: dict[type[Any], str] = {StepCompleted: "step", StepRestarted: "start"}
+
+_NEXT: dict[str, dict[type[Any], str]] = {
+    "start": {MessageStarted: "message", StepRestarted: "start", **dict.fromkeys(_TOOLS[:-1], "tools")},
+    "message": {
+        **dict.fromkeys(_CONTENT, "message"),
+        MessageCompleted: "over",
+        ErrorEvent: "failed",
+        StepRestarted: "start",
+    },
+    "over": {**dict.fromkeys(_TOOLS, "tools"), **_ENDED},
+    "tools": {**dict.fromkeys(_TOOLS, "tools"), **_ENDED},
+    "failed": _ENDED,
+    "step": {
+        MessageStarted: "message",
+        ErrorEvent: "lost",
+        ChatCompleted: "chat",
+        Custom: "step",
+        StepRestarted: "start",
+    },
+    "lost": {ChatCompleted: "chat"},
+    "chat": {},
+}
+
+_OUT_OF_PLACE = {
+    "start": ("message_started", "a response begins with MessageStarted"),
+    "message": ("terminal", "a response ends with one MessageCompleted or ErrorEvent before this"),
+    "over": ("terminal", "nothing of the response follows its end"),
+    "tools": ("step_completed", "the tools' events end with StepCompleted"),
+    "failed": ("terminal", "nothing of the response follows its error"),
+    "step": ("message_started", "a step begins with MessageStarted"),
+    "lost": ("chat_completed", "a step that could not begin ends the chat"),
+    "chat": ("chat_completed", "nothing follows ChatCompleted"),
+}
+
+_MISSING = {
+    "start": "message_started",
+    "message": "terminal",
+    **dict.fromkeys(("over", "tools", "failed"), "step_completed"),
+    **dict.fromkeys(("step", "lost"), "chat_completed"),
+}
+
+
+class Rules:
+    """Passes lawful events on. `feed` and `close` raise ``StreamError("malformed_event")`` at the first that is not."""
+
+    def __init__(self) -> None:
+        self._index = -1
+        self._phase = "start"
+        self._steps = 0
+        self._used: set[str] = set()  # the ids of the calls of earlier steps
+        self._response = Response(self._used)
+
+    def feed(self, event: Event) -> Iterable[Event]:
+        self._index += 1
+        try:
+            self._check(event)
+        except Broken as broken:
+            raise self._error(broken, event) from None
+        return (event,)
+
+    def close(self) -> Iterable[Event]:
+        alone = {"over": 0, "failed": 0, "step": 1}  # steps by which the phase may be the last
+        if self._phase == "chat" or alone.get(self._phase) == self._steps:
+            return ()
+        self._index += 1
+        raise self._error(Broken(_MISSING[self._phase], "it is missing at the end"), None)
+
+    def _check(self, event: Event) -> None:
+        if type(event) not in _CLASSES:
+            raise Broken("event", "this is none of the classes of rxllm.Event")
+        following = self._following(event)
+        if following is None:
+            raise Broken(*_OUT_OF_PLACE[self._phase])
+        if following == "start":
+            self._response = Response(self._used)
+        elif self._phase == "message" or following == "message":
+            self._response.feed(event)
+        if following == "step" and self._phase != "step":
+            self._steps += 1
+            self._used |= self._response.ids
+            self._response = Response(self._used)
+        self._phase = following
+
+    def _following(self, event: Event) -> str | None:
+        if self._phase == "over" and isinstance(event, ErrorEvent) and event.error.reason == "unknown_tool":
+            return "tools"  # the step's own word, not the adapter's
+        return _NEXT[self._phase].get(type(event))
+
+    def _error(self, broken: Broken, event: Any) -> StreamError:
+        rule, why = broken.args
+        shown = "the end" if event is None else repr(event)[:200]
+        config = getattr(event, "__struct_config__", None)
+        return StreamError(
+            "malformed_event",
+            f"unlawful: {rule}: {why}, at event {self._index}, {shown}",
+            event_index=self._index,
+            metadata={"rule": rule, "event": config and config.tag},
+        )

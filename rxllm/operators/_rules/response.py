@@ -1,0 +1,137 @@
+"""The rules of one response."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from rxllm.collector import fold_message, is_server
+from rxllm.events import (
+    ErrorEvent,
+    Event,
+    MessageCompleted,
+    TextCompleted,
+    TextDelta,
+    ThinkingCompleted,
+    ThinkingDelta,
+    ToolCallCompleted,
+    ToolCallDelta,
+    ToolCallStarted,
+    UsageUpdated,
+)
+from rxllm.values import Usage
+
+_DELTAS = (TextDelta, ThinkingDelta, ToolCallDelta)
+
+
+class Broken(Exception):  # noqa: N818 it never leaves this folder
+    """A rule, and how it is broken."""
+
+
+class Response:
+    """What is open in one response, and all that it has said."""
+
+    def __init__(self, used: set[str]) -> None:
+        self.ids: set[str] = set()
+        self._used = used
+        self._log: list[Event] = []
+        self._block: type[Event] | None = None
+        self._id: str | None = None
+        self._pieces: list[str] = []
+        self._calls: dict[str, tuple[str, list[str]]] = {}  # the name and the pieces of those that are open
+        self._usage: Usage | None = None
+
+    def feed(self, event: Event) -> None:
+        self._log.append(event)
+        match event:
+            case TextDelta() | ThinkingDelta():
+                self._delta(event)
+            case TextCompleted():
+                self._complete(TextDelta, event)
+            case ThinkingCompleted():
+                self._complete(ThinkingDelta, event)
+            case ToolCallStarted():
+                self._start_call(event)
+            case ToolCallDelta():
+                self._call(event.id)[1].append(event.arguments_delta)
+            case ToolCallCompleted():
+                self._complete_call(event)
+            case UsageUpdated():
+                self._count(event)
+            case MessageCompleted():
+                self._end()
+                self._check_message(event)
+            case ErrorEvent():
+                self._end()
+            case _:
+                pass
+
+    def _delta(self, event: TextDelta | ThinkingDelta) -> None:
+        if self._block is not type(event) or self._id != event.id:
+            self._no_block()
+            self._block, self._id = type(event), event.id
+        self._pieces.append(event.delta)
+
+    def _complete(self, kind: type[Event], event: TextCompleted | ThinkingCompleted) -> None:
+        if self._block is not None and (self._block is not kind or event.id not in (None, self._id)):
+            self._no_block()
+        said = "".join(self._pieces)
+        if event.text != said:
+            raise Broken("block_text", f"the deltas of the block say {said!r}")
+        self._block, self._id, self._pieces = None, None, []
+
+    def _no_block(self) -> None:
+        if self._block is not None:
+            named = "" if self._id is None else f" {self._id!r}"
+            raise Broken("block_closed", f"the block{named} of {self._block.__name__} is still open")
+
+    def _start_call(self, event: ToolCallStarted) -> None:
+        self._no_block()
+        if not event.id or event.id in self.ids or event.id in self._used:
+            raise Broken("call_id", f"{event.id!r} is empty or taken: ids are unique in the thread")
+        self.ids.add(event.id)
+        self._calls[event.id] = (event.name, [])
+
+    def _call(self, id: str) -> tuple[str, list[str]]:
+        if id not in self._calls:
+            raise Broken("call_order", f"no call {id!r} is open")
+        return self._calls[id]
+
+    def _complete_call(self, event: ToolCallCompleted) -> None:
+        name, pieces = self._call(event.id)
+        if event.name != name:
+            raise Broken("call_name", f"the call has started as {name!r}")
+        said = "".join(pieces)
+        if event.raw_arguments != said:
+            raise Broken("call_raw_arguments", f"the deltas of the call say {said!r}")
+        if "error" not in event.metadata and event.arguments != _parsed(said):
+            raise Broken("call_arguments", "they are not what the raw ones say, and no error is in the metadata")
+        del self._calls[event.id]
+
+    def _count(self, event: UsageUpdated) -> None:
+        if event.usage == self._usage:
+            raise Broken("usage_changed", "usage is said once per change")
+        self._usage = event.usage
+
+    def _end(self) -> None:
+        self._no_block()
+        if self._calls:
+            raise Broken("call_completed", f"the calls {', '.join(self._calls)} are still open")
+        if fold_message(self._log) != fold_message(each for each in self._log if not isinstance(each, _DELTAS)):
+            raise Broken("message_folded", "without the deltas the fold is another")
+
+    def _check_message(self, event: MessageCompleted) -> None:
+        folded = fold_message(self._log)
+        if event.message != folded:
+            raise Broken("message_folded", f"the fold of the events is {folded!r}")
+        clients = [call for call in folded.tool_calls if not is_server(call)]
+        if clients and event.finish_reason not in ("tool_calls", "length", "content_filter", "error"):
+            raise Broken("finish_reason", f"{event.finish_reason!r} leaves calls unanswered")
+
+
+def _parsed(raw: str) -> Any:
+    try:
+        return msgspec.json.decode(raw) if raw.strip() else {}
+    except (msgspec.DecodeError, RecursionError):
+        return None

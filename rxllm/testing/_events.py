@@ -1,0 +1,59 @@
+"""What an adapter would say, without one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
+
+from reactivex import Observable
+from reactivex.scheduler import VirtualTimeScheduler
+
+from rxllm.adapters import Fake
+from rxllm.events import Event
+from rxllm.values import Call, Request, ToolCall, Usage
+
+T = TypeVar("T")
+
+
+def events(
+    *pieces: Any,
+    thinking: str | Iterable[str] = (),
+    tool_calls: Sequence[ToolCall] = (),
+    usage: Usage | None = None,
+    finish_reason: str | None = None,
+) -> list[Event]:
+    """The events of one response, as every adapter would emit them.
+
+    >>> for event in events("Hel", "lo", thinking="hm"):
+    ...     print(event)
+    MessageStarted(message=Message('assistant', ''))
+    ThinkingDelta(delta='hm', id=None)
+    ThinkingCompleted(text='hm', signature=None, provider_data=None, id=None)
+    TextDelta(delta='Hel', id=None)
+    TextDelta(delta='lo', id=None)
+    TextCompleted(text='Hello', id=None)
+    MessageCompleted(message=Message('assistant', 'Hello'), finish_reason='stop', raw_finish_reason=None, metadata={})
+
+    `pieces` are a turn in the script language of `Fake`: text, and whatever else in whatever order; its delays take no
+    time. The keywords are for the usual order: thinking (a string is one delta) before the pieces, calls, usage and
+    finish reason after them. An exception that is first is raised; later it is the ``ErrorEvent``.
+
+    Raises ``ValueError`` for a piece that means nothing.
+    """
+    thoughts = (thinking,) if isinstance(thinking, str) else thinking
+    script = [*(("thinking", thought) for thought in thoughts), *pieces, *tool_calls]
+    script += [usage] if usage is not None else []
+    script += [("finish", finish_reason)] if finish_reason is not None else []
+    return played(Fake(script=script).stream(Request(), Call()))
+
+
+def played(source: Observable[T]) -> list[T]:
+    """All that `source` says, in virtual time; raises what it fails with."""
+    told: list[T] = []
+    failed: list[Exception] = []
+    scheduler = VirtualTimeScheduler(0.0)
+    source.subscribe(told.append, failed.append, scheduler=scheduler)
+    scheduler.start()
+    if failed:
+        raise failed[0]
+    return told

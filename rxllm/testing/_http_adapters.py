@@ -1,0 +1,189 @@
+"""What every adapter that speaks HTTP keeps, over a real socket and in its provider's own words."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from reactivex import from_iterable
+
+from rxllm import operators as ops
+from rxllm.adapters import HTTPAdapter
+from rxllm.events import ErrorEvent, Event, TextDelta
+from rxllm.runtime import Decoder
+from rxllm.testing._adapters import CALLS, TEXTS, AdapterConformance
+from rxllm.testing._chunks import chunkings
+from rxllm.testing._served import REQUEST_ID, Script, Served
+from rxllm.testing.loopback import STALL, Cut, Loopback, Reply
+from rxllm.values import AdapterError, Call, StreamError
+
+KEY = "sk-conformance-0123456789abcdef"
+
+BODILESS = ("malformed_response", "unsupported_feature", "unknown")
+"""The reasons that no status stands for."""
+
+
+class HTTPAdapterConformance(AdapterConformance):
+    """A subclass says its provider's wire in five methods, and a loopback server speaks it::
+
+        class TestMine(HTTPAdapterConformance):
+            def adapter(self, url, **connection): return Mine(base_url=url, **connection)
+            def said(self, script): return [frame(text=text) for text in script.texts]
+            def ended(self, script): return [frame(done=True)]
+            def failed(self, error): return [frame(error={"code": error.reason, "message": error.message})]
+            def refused(self, error): return refusal(error, {"message": error.message})
+
+    Timeouts, torn streams and servers that are not there need no words. `headers` are those of a stream's answer.
+    """
+
+    reasons = tuple(sorted(AdapterError.REASONS - {*BODILESS, "no_scripted_response"}))
+    headers: ClassVar[dict[str, str]] = {"Content-Type": "text/event-stream"}
+
+    def adapter(self, url: str, **connection: Any) -> HTTPAdapter:
+        """The adapter that asks the server at `url`; `connection` is ``api_key`` or nothing."""
+        raise NotImplementedError
+
+    def said(self, script: Script) -> list[bytes]:
+        """The bytes of the script's texts and calls and of what comes before them, a read each."""
+        raise NotImplementedError
+
+    def ended(self, script: Script) -> list[bytes]:
+        """The bytes of a proper end."""
+        raise NotImplementedError
+
+    def failed(self, error: AdapterError) -> list[bytes]:
+        """The bytes of an error inside a stream, which say its reason and message."""
+        raise NotImplementedError
+
+    def refused(self, error: AdapterError) -> Reply:
+        """The answer that says the error's reason, message, ``retry_after`` and ``request_id``; see `refusal`."""
+        raise NotImplementedError
+
+    @contextmanager
+    def serving(self, script: Script) -> Generator[Served]:
+        if script.refuses and script.error is not None and script.error.reason == "network_error":
+            with _nobody() as url:
+                yield Served(self.adapter(url), lambda: 0)
+            return
+        with Loopback(lambda request: self._reply(script)) as server:
+            connections = server.connections
+            yield Served(
+                self.adapter(server.url),
+                lambda: len(server.requests),
+                lambda: sum(connection.closed_by == "client" for connection in connections),
+            )
+
+    def _reply(self, script: Script) -> Reply:
+        error = script.error
+        if error is not None and script.refuses:
+            assert isinstance(error, AdapterError)
+            return Reply(before=STALL) if error.reason == "timeout" else self.refused(error)
+        if script.stalls and not script.texts:
+            return Reply([STALL], headers=self.headers)
+        return Reply([*self.said(script), *self._last(script)], headers=self.headers)
+
+    def _last(self, script: Script) -> list[Any]:
+        match script.error:
+            case None:
+                return [STALL] if script.stalls else self.ended(script)
+            case AdapterError():
+                return self.failed(script.error)
+            case error:
+                return [STALL if error.reason == "timeout" else Cut.FIN]
+
+    # Only with a wire
+
+    def test_a_cancelled_stream_keeps_what_came(self) -> None:
+        events, errors = list[Event](), list[Exception]()
+
+        async def leave(served: Served) -> None:
+            came = asyncio.Event()
+
+            def receive(event: Event) -> None:
+                events.append(event)
+                if isinstance(event, TextDelta) and event.delta == TEXTS[-1]:
+                    came.set()
+
+            self.stream(served).subscribe(receive, errors.append)
+            async with asyncio.timeout(self.seconds):
+                await came.wait()
+            # Now the loop ends, and the call with it.
+
+        with self.serving(Script(TEXTS, stalls=True)) as served:
+            asyncio.run(leave(served))
+            self.seen(served)
+        assert tuple(event.delta for event in events if isinstance(event, TextDelta)) == TEXTS
+        assert [(type(error), getattr(error, "reason", None)) for error in errors] == [(StreamError, "cancelled")]
+
+    def test_the_same_bytes_give_the_same_events_however_they_are_cut(self) -> None:
+        for script in (Script(TEXTS), Script(calls=CALLS), Script(TEXTS, error=AdapterError(self.breaks))):
+            data = b"".join([*self.said(script), *self._last(script)])
+            whole = self.decoded([data])
+            lawful = self.hear(from_iterable(whole).pipe(ops.verify()))
+            assert lawful.error is None, repr(lawful.error)
+            for chunks in chunkings(data):
+                assert self.decoded(chunks) == whole, f"cut after {list(map(len, chunks))[:20]} bytes"
+
+    def test_the_network_gives_what_the_decoder_gives(self) -> None:
+        script = Script(TEXTS, CALLS)
+        with self.serving(script) as served:
+            assert self.events(served) == self.decoded([*self.said(script), *self.ended(script)])
+
+    def test_half_a_stream_is_truncated(self) -> None:
+        events = self.decoded(self.said(Script(TEXTS)))
+        assert isinstance(events[-1], ErrorEvent)
+        assert events[-1].error.reason == "truncated"
+
+    def test_build_sends_nothing_and_passes_the_timeout_on(self) -> None:
+        with self.serving(Script(TEXTS)) as served:
+            built = served.adapter.build(self.request, Call(timeout=7.0))
+            assert served.asked() == 0
+        assert built.extensions["timeout"]["read"] == 7.0
+
+    def test_no_error_shows_the_key(self) -> None:
+        said = f"the key {KEY} is wrong"
+        before = AdapterError("authentication_failed", said, request_id=REQUEST_ID)
+        for script in (Script(error=before), Script(TEXTS, error=AdapterError(self.breaks, said))):
+            with self.serving(script) as served:
+                told = self.hear(self.stream(served, api_key=KEY))
+            assert "is wrong" in repr([*told.errors, *told.events]), "the provider's message is kept"
+            shown = [repr(told), *map(str, told.errors), *(repr(error.__dict__) for error in told.errors)]
+            assert KEY not in "".join(shown)
+
+    def test_no_adapter_shows_its_key(self) -> None:
+        assert KEY not in repr(self.adapter("http://127.0.0.1:1", api_key=KEY))
+
+    def decoded(self, chunks: list[bytes]) -> list[Event]:
+        """The events of these reads."""
+        decoder: Decoder = self.adapter("http://127.0.0.1:1").decoder(self.request)
+        return [*(event for chunk in chunks for event in decoder.feed(chunk)), *decoder.close()]
+
+
+STATUSES = {
+    "authentication_failed": 401,
+    "rate_limited": 429,
+    "invalid_request": 400,
+    "context_length_exceeded": 400,
+    "content_filter": 400,
+    "provider_unavailable": 503,
+}
+
+
+def refusal(error: AdapterError, body: Any, status: int | None = None) -> Reply:
+    """An answer with the usual status of the error's reason, and its request id and wait in the usual headers."""
+    named = {"x-request-id": error.request_id, "retry-after": error.retry_after}
+    headers = {name: str(held) for name, held in named.items() if held is not None}
+    reply = Reply.of_json(body, status or STATUSES[error.reason])
+    return replace(reply, headers={**reply.headers, **headers})
+
+
+@contextmanager
+def _nobody() -> Generator[str]:
+    """An address at which nobody listens: the port is taken, so that nobody will."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{taken.getsockname()[1]}"

@@ -1,0 +1,70 @@
+"""What every operator keeps, as a suite."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from rxllm.testing._operator_rules import ITEMS, RULES, consistent
+from rxllm.testing._trial import Make
+
+OPERATOR_RULES: dict[str, str] = {
+    "cold": "nothing happens before it is subscribed",
+    "once": "it subscribes to its source once",
+    "scheduler": "it passes the subscription's scheduler on",
+    "ends": "there is one end, and nothing after it",
+    "ends_with_source": "it ends when its source does",
+    "errors": "the source's exception passes, at once and as it is",
+    "disposal": "a dispose reaches the source at once, and nothing comes afterwards",
+    "dispose_inside": "a dispose from inside on_next is the same",
+    "left_over": "no timer and no thread is left after the end or a dispose",
+    "afresh": "a second subscription starts afresh",
+    "apart": "what is subscribed at the same time has nothing in common",
+    "at_once": "a source that says all at once gives the same items, and take(1) releases it",
+    "reentrant": "an item that comes while another is being delivered gives what it gives later",
+    "subscribed_inside": "it can be subscribed again from inside on_next",
+    "subscriber": "a subscriber's exception comes back to its on_error, once, and releases the source",
+    "consistent": "deltas, completions, messages and results say the same",
+}
+"""The rules of `assert_operator`, by name, in the order in which they are checked."""
+
+
+def assert_operator(
+    make: Make,
+    *,
+    events: Sequence[Any] | None = None,
+    only: Collection[str] | None = None,
+    without: Collection[str] = (),
+) -> None:
+    """Check that the operators that `make` gives keep all of `OPERATOR_RULES`.
+
+    >>> from rxllm import operators as ops
+    >>> assert_operator(lambda: ops.filter_deltas(text=False))
+
+    `events` are what the source says; without them, a lawful response. For an operator from events to events they must
+    be lawful; for any other they are whatever it takes. `only` names the rules to check, and `without` those that this
+    operator rightly breaks: ``ends_with_source`` where it ends early or late, ``errors`` where it handles errors,
+    ``once`` where it subscribes again.
+
+    To have each rule as a test of its own::
+
+        @pytest.mark.parametrize("rule", OPERATOR_RULES)
+        def test_the_contract(rule):
+            assert_operator(my_operator, only=[rule])
+
+    Time is virtual: an operator must take its own from the subscription's scheduler. Raises ``AssertionError``, which
+    names every broken rule and says how, and ``ValueError`` for a rule that is none.
+    """
+    if unknown := sorted({*(only or ()), *without} - set(OPERATOR_RULES)):
+        raise ValueError(f"no such rule: {', '.join(unknown)}; there are {', '.join(OPERATOR_RULES)}")
+    items = list(ITEMS if events is None else events)
+    broken: list[str] = []
+    for name, sentence in OPERATOR_RULES.items():
+        if name in without or (only is not None and name not in only):
+            continue
+        try:
+            consistent(make, events) if name == "consistent" else RULES[name](make, items)
+        except AssertionError as error:
+            broken.append(f"{name}: {sentence}, but {error}")
+    if broken:
+        raise AssertionError("\n".join(broken))

@@ -1,0 +1,143 @@
+"""Streams in files: recorded with their timing, and played again.
+
+A file is lines of JSON, one per notification: ``at``, in seconds since the subscription, and one of
+
+=================  ===================================================================================
+``"next"``         an event or a value, as ``rxllm.serializer`` writes it
+``"error"``        an error, in the same way; one that is not rxllm's as a ``StreamError("adapter_error")`` that
+                   names it
+``"completed"``    true
+``"disposed"``     true: the subscriber left
+=================  ===================================================================================
+
+The last three are the last line.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TextIO, TypeVar
+
+from reactivex import Observable, abc
+from reactivex.disposable import CompositeDisposable, Disposable
+
+from rxllm.runtime import Stream
+from rxllm.serializer import to_json
+from rxllm.values import LLMError, StreamError, ValidationError
+
+T = TypeVar("T")
+
+
+def record(path: str | Path) -> Callable[[Observable[T]], Stream[T]]:
+    """Write each stream of events to a file while it passes, with its timing; `replay_file` plays it.
+
+    ::
+
+        source          --a--b--|
+        record(path)    --a--b--|        (and in the file: 2 a, 5 b, 8 completed)
+
+    >>> import tempfile
+    >>> from rxllm import Fake, stream_generate
+    >>> from rxllm.testing import replay_file
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     live = stream_generate(Fake("Hi"), "Hello").pipe(record(f"{folder}/hi.jsonl")).to_list().run()
+    ...     live == replay_file(f"{folder}/hi.jsonl").to_list().run()
+    True
+
+    Every subscription writes a file of its own, or over the one that is there: the first at `path` (``hi.jsonl``), then
+    ``hi.2.jsonl`` and so on. The file is written line by line, and complete and closed before the stream's end is
+    passed on, or when the subscriber leaves. Times are the subscription's scheduler's.
+
+    An item that has no JSON ends the stream with ``ValidationError("not_serializable")``, a file that cannot be written
+    with its ``OSError``.
+    """
+    numbers = itertools.count(1)
+
+    def operator(source: Observable[T]) -> Stream[T]:
+        def subscribe(observer: abc.ObserverBase[T], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
+            recording = _Recording(_numbered(Path(path), next(numbers)), stopwatch(scheduler))
+            delivering = False  # stays True when a subscriber raises: that error is its own, and no part of the stream
+
+            def on_next(item: T) -> None:
+                nonlocal delivering
+                try:
+                    recording.write("next", to_json(item))  # pyright: ignore[reportArgumentType]
+                except Exception as error:
+                    on_error(error)
+                    return
+                delivering = True
+                observer.on_next(item)
+                delivering = False
+
+            def on_error(error: Exception) -> None:
+                leave() if delivering else recording.end("error", _json(error))
+                observer.on_error(error)
+
+            def on_completed() -> None:
+                failure = recording.end("completed", "true")
+                observer.on_completed() if failure is None else observer.on_error(failure)
+
+            def leave() -> None:
+                recording.end("disposed", "true")
+
+            subscription = source.subscribe(on_next, on_error, on_completed, scheduler=scheduler)
+            return CompositeDisposable(subscription, Disposable(leave))
+
+        return Stream(subscribe)
+
+    return operator
+
+
+def stopwatch(scheduler: abc.SchedulerBase | None) -> Callable[[], float]:
+    """A function that tells the seconds since now, on `scheduler`."""
+    if scheduler is None:
+        began = time.monotonic()
+        return lambda: time.monotonic() - began
+    start = scheduler.now
+    return lambda: (scheduler.now - start).total_seconds()
+
+
+class _Recording:
+    """One file. After its last line it takes no more; that may come from another thread."""
+
+    def __init__(self, path: Path, seconds: Callable[[], float]) -> None:
+        self._file: TextIO | None = path.open("w", encoding="utf-8", buffering=1)
+        self._seconds = seconds
+        self._lock = threading.Lock()
+
+    def write(self, kind: str, json: str) -> None:
+        with self._lock:
+            if self._file is not None:
+                self._file.write(f'{{"at": {round(self._seconds(), 6)!r}, "{kind}": {json}}}\n')
+
+    def end(self, kind: str, json: str) -> OSError | None:
+        """Write the last line and close the file; the answer is what prevented it."""
+        try:
+            self.write(kind, json)
+            self._close()
+        except OSError as error:
+            with suppress(OSError):
+                self._close()
+            return error
+
+    def _close(self) -> None:
+        with self._lock:
+            file, self._file = self._file, None
+        if file is not None:
+            file.close()
+
+
+def _numbered(path: Path, number: int) -> Path:
+    return path if number == 1 else path.with_suffix(f".{number}{path.suffix}")
+
+
+def _json(error: Exception) -> str:
+    with suppress(ValidationError):  # what an error holds need not be data
+        if isinstance(error, LLMError):
+            return to_json(error)
+    return to_json(StreamError("adapter_error", f"{type(error).__name__}: {error}"))

@@ -1,0 +1,156 @@
+"""A recorded stream, played again."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from reactivex import abc
+from reactivex.disposable import CompositeDisposable, Disposable, SerialDisposable, SingleAssignmentDisposable
+from reactivex.scheduler import CurrentThreadScheduler
+
+from rxllm.events import Event
+from rxllm.runtime import Stream, clock, current_gate, report_unheard
+from rxllm.serializer import from_json
+from rxllm.testing._record import stopwatch
+from rxllm.values import LLMError, StreamError, ValidationError
+
+
+def replay_file(path: str | Path, speed: float = 1.0) -> Stream[Event]:
+    """What `record` has written, at the times that it came, or `speed` times as fast; ``math.inf``: all at once.
+
+    ::
+
+        replay_file(path)           --a--b--|        (in the file: 2 a, 5 b, 8 completed)
+        replay_file(path, 0.5)      ----a-----b-----|
+
+    It ends as the recorded stream did: a recorded error comes through ``on_error``, and where the subscriber had left,
+    ``StreamError("cancelled")``. The file is read when the stream is subscribed. One that is not as `record` writes it
+    gives ``ValidationError("invalid_request")``, whose message names the file and the line, as does `metadata`; one
+    that is not there, its ``OSError``.
+
+    Raises ``ValueError`` for a `speed` that is not positive.
+    """
+    if not speed > 0:
+        raise ValueError(f"speed is a positive number, not {speed!r}")
+
+    def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
+        return _Play(_read(Path(path)), speed, observer, scheduler).start()
+
+    return Stream(subscribe)
+
+
+class _Line(msgspec.Struct, forbid_unknown_fields=True):
+    """A line of the file: one of the last four is there."""
+
+    at: float
+    next: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    error: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    completed: bool = False
+    disposed: bool = False
+
+
+class _Note(msgspec.Struct):
+    """What is played at `at`: an `item`, or if it is None the end, with its `error` if there is one."""
+
+    at: float
+    item: Any = None
+    error: Exception | None = None
+
+
+class _Play:
+    """One subscription: it waits for each note's time, and while the consumer is behind."""
+
+    def __init__(
+        self,
+        notes: list[_Note],
+        speed: float,
+        observer: abc.ObserverBase[Event],
+        scheduler: abc.SchedulerBase | None,
+    ) -> None:
+        self._notes = iter(notes)
+        self._note = next(self._notes)
+        self._speed = speed
+        self._observer = observer
+        self._scheduler = scheduler
+        self._seconds = stopwatch(scheduler)
+        self._gate = current_gate.get()
+        self._waiting = SerialDisposable()
+        self._disposed = False
+
+    def start(self) -> abc.DisposableBase:
+        self._soon()
+        return CompositeDisposable(Disposable(self._dispose), self._waiting)
+
+    def _dispose(self) -> None:
+        self._disposed = True
+
+    def _soon(self) -> None:
+        # Not at once: the subscriber must have its disposable before the first event.
+        self._wait(self._scheduler or CurrentThreadScheduler.singleton(), 0.0)
+
+    def _wait(self, scheduler: abc.SchedulerBase, seconds: float) -> None:
+        waiting = self._waiting.disposable = SingleAssignmentDisposable()  # before it goes on, maybe on another thread
+        waiting.disposable = scheduler.schedule_relative(seconds, self._play)
+
+    def _play(self, scheduler: abc.SchedulerBase, state: Any) -> None:
+        try:
+            while True:
+                early = self._note.at / self._speed - self._seconds()
+                if not math.isinf(self._speed) and early > 1e-6:
+                    self._wait(clock(self._scheduler), early)
+                    return
+                if self._note.item is None:
+                    break
+                self._observer.on_next(self._note.item)
+                if self._disposed:
+                    return
+                self._note = next(self._notes)
+                if self._gate is not None and self._gate.full:
+                    self._gate.when_open(self._soon)
+                    return
+        except Exception as error:  # the subscriber's own
+            self._end(error)
+        else:
+            self._end(self._note.error)
+
+    def _end(self, error: Exception | None) -> None:
+        try:
+            self._observer.on_completed() if error is None else self._observer.on_error(error)
+        except Exception as unheard:
+            report_unheard(unheard)
+
+
+def _read(path: Path) -> list[_Note]:
+    notes: list[_Note] = []
+    lines = path.read_bytes().splitlines()
+    for number, line in enumerate(lines, 1):
+        try:
+            note = _note(msgspec.json.decode(line, type=_Line))
+        except (msgspec.MsgspecError, UnicodeDecodeError, ValueError, LLMError) as error:
+            raise _bad(path, number, str(error)) from error
+        if (note.item is None) != (number == len(lines)):
+            raise _bad(path, number, "the stream's end is the last line, and only that")
+        notes.append(note)
+    if not notes:
+        raise _bad(path, 1, "it is empty")
+    return notes
+
+
+def _note(line: _Line) -> _Note:
+    said = (line.next is not msgspec.UNSET, line.error is not msgspec.UNSET, line.completed, line.disposed)
+    if sum(said) != 1:
+        raise ValueError('a line has one of "next", "error", "completed" and "disposed"')
+    if isinstance(line.next, msgspec.Raw):
+        return _Note(line.at, from_json(bytes(line.next)))
+    if isinstance(line.error, msgspec.Raw):
+        return _Note(line.at, error=from_json(bytes(line.error), LLMError))
+    cancelled = StreamError("cancelled", "the recording ends here: its subscriber had left")
+    return _Note(line.at, error=cancelled if line.disposed else None)
+
+
+def _bad(path: Path, line: int, what: str) -> ValidationError:
+    where = {"path": str(path), "line": line}
+    return ValidationError("invalid_request", f"{path}, line {line}: {what}", metadata=where)

@@ -1,0 +1,123 @@
+"""Streams listened to in bounded time, whatever thread or loop the test runs on."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from contextvars import copy_context
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+from reactivex import Observable, abc
+from reactivex.disposable import Disposable
+
+from rxllm import serializer
+from rxllm.values import LLMError
+
+SECONDS = 30.0
+"""How long a stream may take before it counts as hanging."""
+
+
+@dataclass
+class Told:
+    """What a subscriber has been told."""
+
+    events: list[Any] = field(default_factory=list[Any])
+    errors: list[Exception] = field(default_factory=list[Exception])
+    completed: int = 0
+
+    @property
+    def error(self) -> Exception | None:
+        return self.errors[0] if self.errors else None
+
+
+def fail(rule: str, why: str) -> NoReturn:
+    """Raises ``AssertionError``, which begins with the rule that is broken."""
+    raise AssertionError(f"{rule}: {why}")
+
+
+def hear(
+    source: Observable[Any],
+    *,
+    seconds: float = SECONDS,
+    scheduler: abc.SchedulerBase | None = None,
+    on_next: Callable[[Any], None] = lambda event: None,
+) -> Told:
+    """All that `source` says until it ends; ``on_next`` is called for each item.
+
+    Raises ``AssertionError`` (`ends`) if that takes longer than `seconds`.
+    """
+    (told,) = hear_all([source], seconds=seconds, scheduler=scheduler, on_next=on_next)
+    return told
+
+
+def hear_all(
+    sources: list[Observable[Any]],
+    *,
+    seconds: float = SECONDS,
+    scheduler: abc.SchedulerBase | None = None,
+    on_next: Callable[[Any], None] = lambda event: None,
+) -> list[Told]:
+    """The same for several at once."""
+    ends = [threading.Event() for _ in sources]
+    heard = [Told() for _ in sources]
+    held: list[abc.DisposableBase] = []
+    deadline = time.monotonic() + seconds
+
+    def listen() -> None:  # on a thread of its own, that has no loop: the streams run on the portal's
+        for source, told, end in zip(sources, heard, ends, strict=True):
+            held.append(_subscribe(source, told, end, scheduler, on_next))
+
+    threading.Thread(target=copy_context().run, args=(listen,), daemon=True).start()
+    if not all(end.wait(max(0.0, deadline - time.monotonic())) for end in ends):
+        for subscription in held:
+            subscription.dispose()
+        fail("ends", f"the stream has not ended after {seconds} s, and has said {[told.events for told in heard]!r}")
+    return heard
+
+
+def _subscribe(
+    source: Observable[Any],
+    told: Told,
+    end: threading.Event,
+    scheduler: abc.SchedulerBase | None,
+    on_next: Callable[[Any], None],
+) -> abc.DisposableBase:
+    def hear(event: Any) -> None:
+        told.events.append(event)
+        on_next(event)
+
+    def fail(error: Exception) -> None:
+        told.errors.append(error)
+        end.set()
+
+    def complete() -> None:
+        told.completed += 1
+        end.set()
+
+    try:
+        return source.subscribe(hear, fail, complete, scheduler=scheduler)
+    except Exception as error:
+        fail(error)
+        return Disposable()
+
+
+def assert_survives_json(event: Any) -> None:
+    """Raises ``AssertionError`` if `event` has no JSON form, or comes back as another."""
+    try:
+        again = serializer.from_json(serializer.to_json(event))
+    except LLMError as error:
+        raise AssertionError(f"{event!r} has no JSON form: {error}") from error
+    if again != event:
+        raise AssertionError(f"{event!r} came back as {again!r}")
+
+
+def becomes(condition: Callable[[], bool], seconds: float) -> bool:
+    """Whether `condition` holds within so many seconds."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.001)
+    return True

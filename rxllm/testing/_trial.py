@@ -1,0 +1,210 @@
+"""An operator tried in virtual time: what it says, and when it uses its source, its clock and threads."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Self
+
+from reactivex import Observable, abc, typing
+from reactivex.disposable import Disposable, SerialDisposable
+from reactivex.testing import TestScheduler
+
+Note = tuple[int, str, Any]
+Make = Callable[[], Callable[[Observable[Any]], Observable[Any]]]
+
+EVERY = 2
+"""Ticks from one item of a source to the next; what a trial does to it falls in between."""
+
+LIMIT = 10_000
+"""Ticks after which a trial is over, whatever still waits."""
+
+
+class Clock(TestScheduler):
+    """Virtual time that knows what still waits for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._timers: dict[int, abc.DisposableBase] = {}
+        self._count = 0
+
+    @property
+    def tick(self) -> int:
+        return int(self.to_seconds(self.now))
+
+    @property
+    def waiting(self) -> int:
+        """How many actions are scheduled and not disposed of."""
+        return sum(not getattr(timer, "is_disposed", False) for timer in self._timers.values())
+
+    def schedule_absolute(
+        self, duetime: typing.AbsoluteTime, action: typing.ScheduledAction[Any], state: Any = None
+    ) -> abc.DisposableBase:
+        self._count += 1
+        number = self._count
+
+        def run(scheduler: abc.SchedulerBase, state: Any = None) -> abc.DisposableBase | None:
+            self._timers.pop(number, None)
+            return action(scheduler, state)
+
+        timer = self._timers[number] = super().schedule_absolute(duetime, run, state)
+        return timer
+
+    def at(self, tick: int, do: Callable[[], object]) -> None:
+        """Call ``do()`` then; it does not count as waiting."""
+
+        def run(scheduler: abc.SchedulerBase, state: Any = None) -> None:
+            do()
+
+        super().schedule_absolute(float(tick), run)
+
+
+class Source(Observable[Any]):
+    """A cold source of `items`, one in `EVERY` ticks, then the end or `error`; without a clock all at once.
+
+    As rxllm's own sources do, it ends with a subscriber's exception, and gives it to ``on_error``. `uses` are the ticks
+    from and to which it was subscribed; `unheard` are the exceptions that nobody took.
+    """
+
+    def __init__(self, items: Iterable[Any], error: Exception | None = None, clock: Clock | None = None) -> None:
+        super().__init__()
+        self.uses: list[tuple[int, int | None]] = []
+        self.schedulers: list[abc.SchedulerBase | None] = []
+        self.unheard: list[Exception] = []
+        self._items = list(items)
+        self._error = error
+        self._clock = clock
+
+    def _subscribe_core(
+        self, observer: abc.ObserverBase[Any], scheduler: abc.SchedulerBase | None = None
+    ) -> abc.DisposableBase:
+        number = len(self.uses)
+        start = self._tick()
+        self.uses.append((start, None))
+        self.schedulers.append(scheduler)
+
+        def deliver(index: int) -> None:
+            if self.uses[number][1] is None:
+                self._deliver(observer, index)
+
+        def release() -> None:
+            if self.uses[number][1] is None:
+                self.uses[number] = (start, self._tick())
+
+        for index in range(len(self._items) + 1):
+            if self._clock is None:
+                deliver(index)
+            else:
+                self._clock.at(start + (index + 1) * EVERY, lambda index=index: deliver(index))
+        return Disposable(release)
+
+    def _tick(self) -> int:
+        return 0 if self._clock is None else self._clock.tick
+
+    def _deliver(self, observer: abc.ObserverBase[Any], index: int) -> None:
+        try:
+            if index < len(self._items):
+                observer.on_next(self._items[index])
+                return
+        except Exception as error:
+            self._end(observer, error)
+        else:
+            self._end(observer, self._error)
+
+    def _end(self, observer: abc.ObserverBase[Any], error: Exception | None) -> None:
+        try:
+            observer.on_completed() if error is None else observer.on_error(error)
+        except Exception as unheard:
+            self.unheard.append(unheard)
+
+
+class Trial:
+    """One subscription to `stream`.
+
+    `notes` are what it said, in ticks since then; `late` those after the dispose; `left_over` what still waited, or
+    ran, at its end or dispose. `on_item` is the subscriber's own doing at each item, with its number.
+    """
+
+    def __init__(
+        self, stream: Observable[Any], clock: Clock, on_item: Callable[[Trial, int], None] | None = None
+    ) -> None:
+        self.notes: list[Note] = []
+        self.left_over: str | None = None
+        self._heard: int | None = None  # notes at the dispose
+        self.escaped: Exception | None = None
+        self._stream = stream
+        self._clock = clock
+        self._on_item = on_item
+        self._subscription = SerialDisposable()
+        self._threads: set[threading.Thread] = set()
+        self._start = 0
+
+    @property
+    def values(self) -> list[Any]:
+        return [what for _, kind, what in self.notes if kind == "next"]
+
+    @property
+    def ends(self) -> list[Note]:
+        return [note for note in self.notes if note[1] != "next"]
+
+    @property
+    def late(self) -> list[Note]:
+        return [] if self._heard is None else self.notes[self._heard :]
+
+    def begin(self) -> Self:
+        """Subscribe, now."""
+        self._start = self._clock.tick
+        self._threads = set(threading.enumerate())
+        self._subscription.disposable = self._stream.subscribe(
+            self._next,
+            lambda error: self._ended("error", error),
+            lambda: self._ended("end", None),
+            scheduler=self._clock,
+        )
+        return self
+
+    def run(self, dispose_at: int | None = None) -> Self:
+        """Subscribe, dispose at that tick from now, and let the time pass until nothing can happen any more."""
+        try:
+            self.begin()
+            if dispose_at is not None:
+                self._clock.at(self._start + dispose_at, self.dispose)
+            self._clock.advance_to(float(self._start + LIMIT))
+        except Exception as error:
+            self.escaped = error
+        return self
+
+    def dispose(self) -> None:
+        self._heard = len(self.notes)
+        self._subscription.dispose()
+        self._look()
+
+    def _next(self, item: Any) -> None:
+        self.notes.append((self._clock.tick - self._start, "next", item))
+        if self._on_item is not None:
+            self._on_item(self, len(self.values) - 1)
+
+    def _ended(self, kind: str, error: Exception | None) -> None:
+        self.notes.append((self._clock.tick - self._start, kind, error))
+        self._clock.at(self._clock.tick, self._look)  # once everybody has been told
+
+    def _look(self) -> None:
+        threads = sorted(thread.name for thread in set(threading.enumerate()) - self._threads)
+        if self.left_over is None and (threads or self._clock.waiting):
+            running = f", and the threads {threads} run" if threads else ""
+            self.left_over = f"{self._clock.waiting} timers wait{running}"
+
+
+def tried(
+    make: Make,
+    items: Sequence[Any],
+    error: Exception | None = None,
+    *,
+    dispose_at: int | None = None,
+    on_item: Callable[[Trial, int], None] | None = None,
+    at_once: bool = False,
+) -> tuple[Trial, Source]:
+    """A trial of ``make()`` on a source of its own."""
+    clock = Clock()
+    source = Source(items, error, None if at_once else clock)
+    return Trial(source.pipe(make()), clock, on_item).run(dispose_at), source

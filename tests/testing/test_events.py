@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from reactivex import from_iterable
+
+from rxllm import operators as ops
+from rxllm.events import (
+    ErrorEvent,
+    MessageCompleted,
+    MessageStarted,
+    SourceAdded,
+    TextCompleted,
+    TextDelta,
+    ThinkingCompleted,
+    ThinkingDelta,
+    ToolCallCompleted,
+    ToolCallDelta,
+    ToolCallStarted,
+    UsageUpdated,
+)
+from rxllm.testing import events
+from rxllm.testing._events import played
+from rxllm.values import AdapterError, Message, StreamError, ToolCall, Usage
+
+CALL = ToolCall("c1", "add", {"x": 1}, '{"x":1}')
+
+
+def test_text_is_a_whole_response() -> None:
+    assert events("Hel", "lo") == [
+        MessageStarted(Message("assistant")),
+        TextDelta("Hel"),
+        TextDelta("lo"),
+        TextCompleted("Hello"),
+        MessageCompleted(Message("assistant", "Hello"), "stop"),
+    ]
+
+
+def test_the_keywords_come_in_the_usual_order() -> None:
+    told = events("Hi", thinking=["h", "m"], tool_calls=[CALL], usage=Usage(3, 2))
+    assert [type(event) for event in told] == [
+        MessageStarted,
+        ThinkingDelta,
+        ThinkingDelta,
+        ThinkingCompleted,
+        TextDelta,
+        TextCompleted,
+        ToolCallStarted,
+        ToolCallDelta,
+        ToolCallCompleted,
+        UsageUpdated,
+        MessageCompleted,
+    ]
+    assert told[-1].message.tool_calls == (CALL,)
+    assert told[-1].finish_reason == "tool_calls"
+
+
+def test_thinking_in_a_string_is_one_delta() -> None:
+    assert events(thinking="hm")[1:3] == [ThinkingDelta("hm"), ThinkingCompleted("hm")]
+
+
+def test_pieces_may_come_in_any_order_and_events_as_they_are() -> None:
+    told = events("a", CALL, ("thinking", "hm"), SourceAdded({"url": "u"}), "b", finish_reason="length")
+    assert [type(event) for event in told if type(event).__name__.endswith("Completed")] == [
+        TextCompleted,
+        ToolCallCompleted,
+        ThinkingCompleted,
+        TextCompleted,
+        MessageCompleted,
+    ]
+    assert SourceAdded({"url": "u"}) in told
+    assert told[-1].finish_reason == "length"
+
+
+def test_nothing_is_an_empty_response() -> None:
+    assert events() == [MessageStarted(Message("assistant")), MessageCompleted(Message("assistant"), "stop")]
+
+
+def test_an_error_ends_it() -> None:
+    assert events("Hi", StreamError("truncated"))[1:] == [
+        TextDelta("Hi"),
+        TextCompleted("Hi"),
+        ErrorEvent(StreamError("truncated")),
+    ]
+
+
+def test_an_error_at_the_beginning_is_raised() -> None:
+    with pytest.raises(AdapterError, match="rate_limited"):
+        events(AdapterError("rate_limited"))
+
+
+def test_delays_take_no_time_and_no_thread() -> None:
+    before = threading.active_count()
+    assert events("a", ("delay", 3600), "b")[-2] == TextCompleted("ab")
+    assert threading.active_count() == before
+
+
+def test_it_works_from_inside_a_stream() -> None:
+    told = played(from_iterable([1]).pipe(ops.tap(lambda item: None)).map(lambda item: events("Hi")))
+    assert told == [events("Hi")]
+
+
+def test_a_piece_that_means_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="is no piece of script"):
+        events(("txt", "Hi"))
+
+
+@given(
+    st.lists(st.sampled_from(["a", ("thinking", "b"), CALL, Usage(1, 1)]), max_size=6, unique_by=repr),
+    st.sampled_from(["", "hm"]),
+)
+def test_all_of_it_is_lawful(pieces: list, thinking: str) -> None:
+    told = events(*pieces, thinking=thinking)
+    assert played(from_iterable(told).pipe(ops.verify())) == told

@@ -1,0 +1,52 @@
+"""The kit as a whole: what it exports, what it says of itself, what it costs."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+import rxllm
+from rxllm import testing
+from rxllm.testing.loopback import STALL, Loopback, Reply, chat_chunk
+
+
+def test_the_exported_names_are_all_there() -> None:
+    assert len(set(testing.__all__)) == len(testing.__all__)
+    for name in testing.__all__:
+        assert getattr(testing, name) is not None
+    assert set(dir(testing)) == set(testing.__all__)
+
+
+def test_its_page_names_all_that_there_is() -> None:
+    assert testing.__doc__ is not None
+    named = set(re.findall(r"`+(\w+)`+", testing.__doc__))
+    assert {*testing.__all__, "loopback", "marbles", "strategies"} <= named
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        testing.nothing  # type: ignore[attr-defined]
+
+
+def test_it_is_reached_from_the_package_when_it_is_used() -> None:
+    code = (
+        "import sys, rxllm\n"
+        "loaded = 'rxllm.testing' in sys.modules\n"
+        "rxllm.testing.events('Hi')\n"
+        "rxllm.testing.assert_operator(rxllm.operators.raise_errors)\n"
+        "print(loaded, *(name for name in ('pytest', 'hypothesis', 'httpx') if name in sys.modules))"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.split() == ["False"]
+
+
+def test_the_pages_example_of_a_server(loopback) -> None:
+    server = loopback(Reply([chat_chunk("Hi"), STALL]))
+    assert isinstance(server, Loopback)
+    adapter = rxllm.OpenAIChat(base_url=server.url, api_key="k")
+    rxllm.stream_generate(adapter, "Hello", model="m").take(2).run()
+    server.connections[0].wait_closed()
+    assert server.connections[0].closed_by == "client"

@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from reactivex import operators as rx
+from reactivex.testing import TestScheduler
+
+from rxllm.testing.marbles import START, Spy, check, cold, parse, record
+
+
+def test_a_diagram_is_read_from_left_to_right() -> None:
+    failure = ValueError("no")
+    assert list(parse("-a-(bc)--X", {"a": 1, "X": failure})) == [
+        (1, "next", 1),
+        (3, "next", "b"),
+        (3, "next", "c"),
+        (9, "error", failure),
+    ]
+    assert list(parse("--(a|) ", {})) == [(2, "next", "a"), (2, "end", None)]
+
+
+@pytest.mark.parametrize(
+    ("marbles", "values", "what"),
+    [
+        ("-a|b", {}, "at 3: something comes after the end"),
+        ("-a||", {}, "at 3: something comes after the end"),
+        ("-a|X", {"X": ValueError()}, "at 3: something comes after the end"),
+        ("-(a", {}, "at 1: this bracket is never closed"),
+        ("-(a(b))", {}, "at 3: brackets stand in pairs"),
+        ("-a)", {}, "at 2: brackets stand in pairs"),
+        ("-X", {}, "at 1: X is an error: say which"),
+        ("-X", {"X": "no"}, "at 1: X is an error: say which"),
+    ],
+)
+def test_a_diagram_that_cannot_be_is_refused(marbles: str, values: dict[str, Any], what: str) -> None:
+    with pytest.raises(ValueError, match=what):
+        list(parse(marbles, values))
+    with pytest.raises(ValueError, match=what):
+        cold(TestScheduler(), marbles, values)
+
+
+@pytest.mark.parametrize("subscribed", ["", "---", "^", "^--", "-^-!", "^--!-!", "^-a!", "!--^", " ^--!"])
+def test_a_use_that_cannot_be_is_refused(subscribed: str) -> None:
+    with pytest.raises(ValueError, match="says when the source is used"):
+        check(rx.map(str), "-a-|", subscribed, "-a-|")
+
+
+def test_check_says_what_came_instead() -> None:
+    with pytest.raises(AssertionError) as caught:
+        check(rx.map(str.upper), "-a-|", "^--!", "-a-|")
+    said = str(caught.value)
+    assert "the first time it says\n  [(1, 'next', 'A'), (3, 'end', None)]" in said
+    assert "where '-a-|' is\n  [(1, 'next', 'a'), (3, 'end', None)]" in said
+
+
+def test_check_says_when_the_source_was_used() -> None:
+    with pytest.raises(AssertionError, match=r"the source is used \[\(0, 1\)\], where '\^--!' is one use"):
+        check(rx.take(1), "-a-|", "^--!", "-(a|)")
+
+
+def test_check_sees_state_that_outlives_a_subscription() -> None:
+    seen: list[str] = []
+
+    def fresh(item: str) -> bool:
+        seen.append(item)
+        return len(seen) == 1
+
+    with pytest.raises(AssertionError, match="the second time it says"):
+        check(rx.filter(fresh), "-a-|", "^--!", "-a-|")
+    seen.clear()
+    check(rx.filter(fresh), "-a-|", "^--!", "-a-|", resubscribe=False)
+
+
+def test_a_dispose_is_drawn_where_it_comes() -> None:
+    check(rx.map(str.upper), "-a-b-c-|", "^---!", "-A-B----", A="A", B="B")
+
+
+def test_record_counts_from_the_subscription() -> None:
+    scheduler = TestScheduler()
+    source = cold(scheduler, "-a-b-|", {})
+    assert record(scheduler, lambda: source, disposed=2) == [(1, "next", "a")]
+    assert [(each.subscribe, each.unsubscribe) for each in source.subscriptions] == [(START, START + 2)]
+
+
+def test_the_spy_remembers_its_scheduler() -> None:
+    spy, scheduler = Spy(), TestScheduler()
+    spy.pipe(rx.map(str)).subscribe(scheduler=scheduler)
+    assert spy.scheduler is scheduler

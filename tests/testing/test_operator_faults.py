@@ -1,0 +1,426 @@
+"""Broken operators, one fault each, and the rules of the suite that find it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+from reactivex import Observable, empty
+from reactivex import operators as rx
+from reactivex.disposable import Disposable
+from reactivex.scheduler import CurrentThreadScheduler
+
+from rxllm.events import (
+    ChatCompleted,
+    MessageCompleted,
+    StepCompleted,
+    TextCompleted,
+    TextDelta,
+    ThinkingDelta,
+    ToolCallCompleted,
+    ToolCallDelta,
+)
+from rxllm.testing import OPERATOR_RULES, assert_operator
+from rxllm.values import Message
+
+Operator = Callable[[Observable[Any]], Observable[Any]]
+
+
+def from_subscribe(subscribe: Callable[[Observable[Any], Any, Any], Any]) -> Operator:
+    """An operator of a function of source, observer and scheduler."""
+    return lambda source: Observable(lambda observer, scheduler=None: subscribe(source, observer, scheduler))
+
+
+class Raw(Observable[Any]):
+    """An Observable without the guards that reactivex puts around a subscription."""
+
+    def __init__(self, begin: Callable[[Any, Any], Any]) -> None:
+        super().__init__()
+        self._begin = begin
+
+    def subscribe(self, on_next: Any = None, on_error: Any = None, on_completed: Any = None, *, scheduler: Any = None):
+        return self._begin((on_next, on_error, on_completed), scheduler)
+
+
+def hasty() -> Operator:
+    def operator(source: Observable[Any]) -> Observable[Any]:
+        source.subscribe()
+        return source.pipe(rx.skip(0))
+
+    return operator
+
+
+def greedy() -> Operator:
+    return lambda source: source.pipe(rx.merge(source.pipe(rx.ignore_elements())))
+
+
+def timeless() -> Operator:
+    return from_subscribe(lambda source, observer, scheduler: source.subscribe(observer))
+
+
+def endless() -> Operator:
+    return from_subscribe(
+        lambda source, observer, scheduler: source.subscribe(observer.on_next, observer.on_error, scheduler=scheduler)
+    )
+
+
+def talkative() -> Operator:
+    def begin(source: Observable[Any], to: Any, scheduler: Any) -> Any:
+        on_next, on_error, on_completed = to
+
+        def end() -> None:
+            on_completed()
+            on_next("one more")
+
+        return source.subscribe(on_next, on_error, end, scheduler=scheduler)
+
+    return lambda source: Raw(lambda to, scheduler: begin(source, to, scheduler))
+
+
+def ending_twice() -> Operator:
+    def begin(source: Observable[Any], to: Any, scheduler: Any) -> Any:
+        on_next, on_error, on_completed = to
+        return source.subscribe(on_next, on_error, lambda: (on_completed(), on_completed()), scheduler=scheduler)
+
+    return lambda source: Raw(lambda to, scheduler: begin(source, to, scheduler))
+
+
+def early() -> Operator:
+    return rx.take(2)
+
+
+def late() -> Operator:
+    return rx.concat(empty().pipe(rx.delay(3)))
+
+
+def swallowing() -> Operator:
+    return rx.catch(empty())
+
+
+def wrapping() -> Operator:
+    def subscribe(source: Observable[Any], observer: Any, scheduler: Any) -> Any:
+        def on_error(error: Exception) -> None:
+            observer.on_error(ValueError(str(error)))
+
+        return source.subscribe(observer.on_next, on_error, observer.on_completed, scheduler=scheduler)
+
+    return from_subscribe(subscribe)
+
+
+def clinging() -> Operator:
+    def subscribe(source: Observable[Any], observer: Any, scheduler: Any) -> Any:
+        source.subscribe(observer, scheduler=scheduler)
+        return Disposable()
+
+    return from_subscribe(subscribe)
+
+
+def unstoppable() -> Operator:
+    def begin(source: Observable[Any], to: Any, scheduler: Any) -> Any:
+        subscription = source.subscribe(*to, scheduler=scheduler)
+        return Disposable(lambda: (subscription.dispose(), to[0]("left")))
+
+    return lambda source: Raw(lambda to, scheduler: begin(source, to, scheduler))
+
+
+def busy() -> Operator:
+    """Ignores a dispose while it delivers."""
+
+    def subscribe(source: Observable[Any], observer: Any, scheduler: Any) -> Any:
+        delivering = False
+
+        def on_next(item: Any) -> None:
+            nonlocal delivering
+            delivering = True
+            observer.on_next(item)
+            delivering = False
+
+        subscription = source.subscribe(on_next, observer.on_error, observer.on_completed, scheduler=scheduler)
+        return Disposable(lambda: None if delivering else subscription.dispose())
+
+    return from_subscribe(subscribe)
+
+
+def ticking() -> Operator:
+    """Starts a timer for each item, and forgets it."""
+
+    def subscribe(source: Observable[Any], observer: Any, scheduler: Any) -> Any:
+        def on_next(item: Any) -> None:
+            scheduler.schedule_relative(60.0, lambda *_: None)
+            observer.on_next(item)
+
+        return source.subscribe(on_next, observer.on_error, observer.on_completed, scheduler=scheduler)
+
+    return from_subscribe(subscribe)
+
+
+def threaded(stop: threading.Event) -> Operator:
+    def subscribe(source: Observable[Any], observer: Any, scheduler: Any) -> Any:
+        threading.Thread(target=stop.wait, daemon=True, name="forgotten").start()
+        return source.subscribe(observer, scheduler=scheduler)
+
+    return from_subscribe(subscribe)
+
+
+def numbering(count_in: str) -> Operator:
+    """Drops each third item; the count is where `count_in` says."""
+    counts = {"factory": 0}
+
+    def operator(source: Observable[Any]) -> Observable[Any]:
+        counts["operator"] = 0
+
+        def subscribe(observer: Any, scheduler: Any = None) -> Any:
+            if count_in == "factory":
+                counts["factory"] = 0  # looks clean, until two are subscribed at a time
+
+            def on_next(item: Any) -> None:
+                counts[count_in] += 1
+                if counts[count_in] % 3:
+                    observer.on_next(item)
+
+            return source.subscribe(on_next, observer.on_error, observer.on_completed, scheduler=scheduler)
+
+        return Observable(subscribe)
+
+    return operator
+
+
+def impatient() -> Operator:
+    """Drops what comes while it subscribes."""
+
+    def subscribe(source: Observable[Any], observer: Any, scheduler: Any) -> Any:
+        ready = False
+
+        def on_next(item: Any) -> None:
+            if ready:
+                observer.on_next(item)
+
+        subscription = source.subscribe(on_next, observer.on_error, observer.on_completed, scheduler=scheduler)
+        ready = True
+        return subscription
+
+    return from_subscribe(subscribe)
+
+
+def pairwise() -> Operator:
+    """Remembers an item only after it has delivered it."""
+
+    def subscribe(source: Observable[Any], observer: Any, scheduler: Any) -> Any:
+        before: Any = None
+
+        def on_next(item: Any) -> None:
+            nonlocal before
+            observer.on_next((before, item))
+            before = item
+
+        return source.subscribe(on_next, observer.on_error, observer.on_completed, scheduler=scheduler)
+
+    return from_subscribe(subscribe)
+
+
+def single() -> Operator:
+    """Refuses a subscription while another one is delivering."""
+
+    def operator(source: Observable[Any]) -> Observable[Any]:
+        delivering = False
+
+        def subscribe(observer: Any, scheduler: Any = None) -> Any:
+            def on_next(item: Any) -> None:
+                nonlocal delivering
+                delivering = True
+                try:
+                    observer.on_next(item)
+                finally:
+                    delivering = False
+
+            if delivering:
+                return empty().subscribe(observer, scheduler=CurrentThreadScheduler.singleton())
+            return source.subscribe(on_next, observer.on_error, observer.on_completed, scheduler=scheduler)
+
+        return Observable(subscribe)
+
+    return operator
+
+
+def forgiving() -> Operator:
+    def subscribe(source: Observable[Any], observer: Any, scheduler: Any) -> Any:
+        def on_next(item: Any) -> None:
+            with suppress(Exception):
+                observer.on_next(item)
+
+        return source.subscribe(on_next, observer.on_error, observer.on_completed, scheduler=scheduler)
+
+    return from_subscribe(subscribe)
+
+
+def blaming() -> Operator:
+    """Takes a subscriber's exception for its own."""
+
+    def subscribe(source: Observable[Any], observer: Any, scheduler: Any) -> Any:
+        def on_next(item: Any) -> None:
+            try:
+                observer.on_next(item)
+            except Exception as error:
+                observer.on_error(ValueError(f"cannot map {error}"))
+
+        return source.subscribe(on_next, observer.on_error, observer.on_completed, scheduler=scheduler)
+
+    return from_subscribe(subscribe)
+
+
+def concluding() -> Operator:
+    """Emits at the end, where nobody above delivers a subscriber's exception."""
+
+    def subscribe(source: Observable[Any], observer: Any, scheduler: Any) -> Any:
+        def on_completed() -> None:
+            observer.on_next("the end")
+            observer.on_completed()
+
+        return source.subscribe(observer.on_next, observer.on_error, on_completed, scheduler=scheduler)
+
+    return from_subscribe(subscribe)
+
+
+def changing(kind: type[Any], **changed: Callable[[Any], Any]) -> Callable[[], Operator]:
+    """Changes those fields of those events, and nothing else."""
+
+    def change(event: Any) -> Any:
+        if not isinstance(event, kind):
+            return event
+        return msgspec.structs.replace(event, **{name: fn(getattr(event, name)) for name, fn in changed.items()})
+
+    return lambda: rx.map(change)
+
+
+def dropping_first(kind: type[Any]) -> Callable[[], Operator]:
+    def subscribe(source: Observable[Any], observer: Any, scheduler: Any) -> Any:
+        dropped = False
+
+        def on_next(item: Any) -> None:
+            nonlocal dropped
+            if isinstance(item, kind) and not dropped:
+                dropped = True
+            else:
+                observer.on_next(item)
+
+        return source.subscribe(on_next, observer.on_error, observer.on_completed, scheduler=scheduler)
+
+    return lambda: from_subscribe(subscribe)
+
+
+def other_response(result: Any) -> Any:
+    return replace(result, response=replace(result.response, output_text="another"))
+
+
+FAULTS: dict[str, tuple[Callable[[], Operator], set[str]]] = {
+    "subscribes when it is assembled": (hasty, {"cold", "once"}),
+    "subscribes twice": (greedy, {"once"}),
+    "keeps the scheduler to itself": (timeless, {"scheduler"}),
+    "never ends": (endless, {"ends", "ends_with_source"}),
+    "says something after its end": (talkative, {"ends"}),
+    "ends twice": (ending_twice, {"ends"}),
+    "ends early": (early, {"ends_with_source"}),
+    "ends late": (late, {"ends_with_source"}),
+    "swallows the error": (swallowing, {"errors"}),
+    "makes another error of it": (wrapping, {"errors"}),
+    "does not dispose of its source": (clinging, {"disposal", "dispose_inside"}),
+    "says something after a dispose": (unstoppable, {"disposal"}),
+    "does not dispose while it delivers": (busy, {"dispose_inside"}),
+    "forgets a timer": (ticking, {"left_over"}),
+    "keeps its state per source": (lambda: numbering("operator"), {"afresh"}),
+    "keeps its state per operator": (lambda: numbering("factory"), {"apart"}),
+    "drops what comes while it subscribes": (impatient, {"at_once"}),
+    "updates its state after it has delivered": (pairwise, {"reentrant"}),
+    "refuses to be subscribed from inside": (single, {"subscribed_inside"}),
+    "swallows the subscriber's exception": (forgiving, {"subscriber"}),
+    "makes its own error of the subscriber's": (blaming, {"subscriber"}),
+    "loses the subscriber's exception at the end": (concluding, {"subscriber"}),
+    "changes text deltas only": (changing(TextDelta, delta=str.upper), {"consistent"}),
+    "changes text completions only": (changing(TextCompleted, text=str.upper), {"consistent"}),
+    "changes thinking deltas only": (changing(ThinkingDelta, delta=str.upper), {"consistent"}),
+    "loses a delta": (dropping_first(TextDelta), {"consistent"}),
+    "loses a delta of arguments": (dropping_first(ToolCallDelta), {"consistent"}),
+    "changes arguments only": (changing(ToolCallCompleted, arguments=lambda given: {"y": 1}), {"consistent"}),
+    "changes the message only": (
+        changing(MessageCompleted, message=lambda message: Message("assistant", "another")),
+        {"consistent"},
+    ),
+    "changes the step only": (changing(StepCompleted, result=other_response), {"consistent"}),
+    "changes the chat only": (
+        changing(ChatCompleted, result=lambda result: replace(result, final_response=None)),
+        {"consistent"},
+    ),
+}
+
+
+def broken_rules(make: Callable[[], Operator], **options: Any) -> set[str]:
+    try:
+        assert_operator(make, **options)
+    except AssertionError as error:
+        return {line.partition(":")[0] for line in str(error).splitlines() if not line.startswith(" ")}
+    return set()
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_found_by_its_rule(fault: str) -> None:
+    make, rules = FAULTS[fault]
+    assert rules <= broken_rules(make)
+    assert broken_rules(make, only=rules) == rules
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_what_one_may_do_on_purpose_can_be_left_out(fault: str) -> None:
+    make, _ = FAULTS[fault]
+    assert_operator(make, without=broken_rules(make))
+
+
+def test_a_forgotten_thread_is_found() -> None:
+    stop = threading.Event()
+    try:
+        with pytest.raises(AssertionError, match=r"left_over: .*forgotten"):
+            assert_operator(lambda: threaded(stop), only=["left_over"])
+    finally:
+        stop.set()
+
+
+def test_every_rule_has_a_fault() -> None:
+    assert set().union(*(rules for _, rules in FAULTS.values())) == set(OPERATOR_RULES)
+
+
+def test_the_message_names_the_rule_and_says_how() -> None:
+    with pytest.raises(AssertionError) as caught:
+        assert_operator(early)
+    assert str(caught.value).startswith("ends_with_source: it ends when its source does, but the source ended at 18")
+
+
+def test_all_broken_rules_are_named_at_once() -> None:
+    with pytest.raises(AssertionError) as caught:
+        assert_operator(clinging)
+    assert {"disposal", "dispose_inside"} <= {line.partition(":")[0] for line in str(caught.value).splitlines()}
+
+
+def test_an_unknown_rule_is_refused() -> None:
+    with pytest.raises(ValueError, match="no such rule: colour; there are cold, "):
+        assert_operator(early, without=["colour"])
+
+
+def test_events_may_be_anything_that_the_operator_takes() -> None:
+    assert_operator(lambda: rx.map(lambda number: number + 1), events=[1, 2, 3])
+    with pytest.raises(AssertionError, match="ends"):
+        assert_operator(lambda: rx.take_while(lambda number: number < 3), events=[1, 2, 3])
+
+
+def test_an_operator_on_a_timer_is_tried_in_virtual_time() -> None:
+    # What a subscriber raises inside reactivex's own timers goes to the scheduler.
+    assert broken_rules(lambda: rx.delay(3), events=["a", "b"]) == {"ends_with_source", "subscriber"}
+    assert_operator(lambda: rx.timeout(5), events=["a", "b"])
+
+
+@pytest.mark.parametrize("rule", OPERATOR_RULES)
+def test_a_rule_can_be_a_test_of_its_own(rule: str) -> None:
+    assert_operator(lambda: rx.filter(lambda item: True), only=[rule])
