@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 from reactivex import Observable
 
@@ -27,6 +27,9 @@ from rxllm.events import (
 from rxllm.runtime import Stream, from_async_iter
 from rxllm.values import Call, EngineError, LLMError, Message, Request, StreamError
 
+if TYPE_CHECKING:
+    from rxllm.chunks import StreamChunk
+
 
 @runtime_checkable
 class Adapter(Protocol):
@@ -39,8 +42,8 @@ def as_adapter(given: Any) -> Adapter:
     """`given` as an adapter.
 
     An asynchronous generator function may leave out the bookends (``MessageStarted``, completions,
-    ``MessageCompleted``). Raises ``EngineError``: ``missing_adapter`` for None, ``missing_stream_adapter`` for what
-    cannot stream.
+    ``MessageCompleted``), or yield `StreamChunk`s of ``rxllm.chunks`` and no events. Raises ``EngineError``:
+    ``missing_adapter`` for None, ``missing_stream_adapter`` for what cannot stream.
     """
     if given is None:
         raise EngineError("missing_adapter", "the engine has no adapter; give it one, as in Engine(OpenAIChat())")
@@ -65,26 +68,30 @@ class _Checked:
 
 
 class _Generated:
-    def __init__(self, function: Callable[[Request, Call], AsyncIterator[Event]]) -> None:
+    def __init__(self, function: Callable[[Request, Call], AsyncIterator[Event | StreamChunk]]) -> None:
         self._function = function
 
     def stream(self, request: Request, call: Call) -> Stream[Event]:
-        return from_async_iter(lambda: _bookended(self._function(request, call)))
+        return from_async_iter(lambda: _bookended(self._function(request, call), request))
 
 
-async def _bookended(events: AsyncIterator[Event]) -> AsyncIterator[Event]:
-    bookends = _Bookends()
+async def _bookended(items: AsyncIterator[Any], request: Request) -> AsyncIterator[Event]:
+    from rxllm.chunks import ChunkFeeder, StreamChunk  # when it is needed, not by every program
+
+    bookends: Any = _Bookends()
     try:
-        async with aclosing(cast(Any, events)):
-            async for event in events:
-                for each in bookends.feed(event):
+        async with aclosing(cast(Any, items)):
+            async for item in items:
+                if isinstance(item, StreamChunk) and not bookends.said:
+                    bookends = ChunkFeeder(request.messages)
+                for each in bookends.feed(item):
                     yield each
-                if isinstance(event, MessageCompleted | ErrorEvent):
+                if bookends.ended:
                     return
     except Exception as error:
         if not bookends.said:
             raise
-        for each in bookends.feed(ErrorEvent(_streamed(error))):
+        for each in bookends.fail(_streamed(error)):
             yield each
         return
     for each in bookends.close():
@@ -98,6 +105,10 @@ class _Bookends:
         self.said: list[Event] = []
         self._block: tuple[bool, str | None] | None = None  # whether it is text, and its id
         self._pieces: list[str] = []
+
+    @property
+    def ended(self) -> bool:
+        return bool(self.said) and isinstance(self.said[-1], MessageCompleted | ErrorEvent)
 
     def feed(self, event: Event) -> list[Event]:
         if not isinstance(event, EVENT_CLASSES):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -124,6 +135,9 @@ class _Bookends:
         given.append(event)
         self.said += given
         return given
+
+    def fail(self, error: LLMError) -> list[Event]:
+        return self.feed(ErrorEvent(error))
 
     def close(self) -> list[Event]:
         """What is missing at the end."""

@@ -1,0 +1,109 @@
+"""The completion from its chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from operator import itemgetter
+
+from reactivex import Observable, abc
+
+from rxllm.chunks._completion import CompletionChunk, CompletionResponse, CompletionToolCall, nothing_used
+from rxllm.runtime import Stream, conclude
+from rxllm.values import LLMError, StreamError
+
+
+def collect_completion() -> Callable[[Observable[CompletionChunk]], Stream[CompletionResponse]]:
+    """Fold the chunks to one `CompletionResponse`.
+
+    ::
+
+        source                   --a--b--c--|
+        collect_completion()     -----------(response)|
+
+    >>> from reactivex import of
+    >>> from rxllm.chunks import CompletionChunk
+    >>> from rxllm.values import Usage
+    >>> final = CompletionChunk.final_chunk(Usage(2, 1), "stop")
+    >>> of(CompletionChunk.text("H"), CompletionChunk.text("i"), final).pipe(collect_completion()).run()
+    CompletionResponse(content='Hi', usage=Usage(input_tokens=2, output_tokens=1))
+
+    Of each call the last id and the last name count, and its arguments are joined as text. A final chunk sets usage and
+    finish reason, to None too, and reading goes on: of several the last one counts. Where nobody said them they are
+    zeros and ``"stop"``.
+
+    An error keeps what had come: it is raised with its class and reason, and ``metadata["response"]`` is the partial
+    response, whose finish reason is ``"error"``. What is no ``LLMError`` becomes a ``StreamError("adapter_error")``
+    with that cause; an item that is no chunk is a ``StreamError("malformed_event")``.
+    """
+
+    def operator(source: Observable[CompletionChunk]) -> Stream[CompletionResponse]:
+        def subscribe(
+            observer: abc.ObserverBase[CompletionResponse], scheduler: abc.SchedulerBase | None = None
+        ) -> abc.DisposableBase:
+            collected = _Collected()
+
+            def on_next(chunk: CompletionChunk) -> None:
+                try:
+                    collected.feed(chunk)
+                except Exception as error:  # no chunk, or one of wrong types
+                    on_error(error)
+
+            def on_error(error: Exception) -> None:
+                observer.on_error(collected.failure(error))
+
+            def on_completed() -> None:
+                conclude(observer, (collected.response(),))
+
+            return source.subscribe(on_next, on_error, on_completed, scheduler=scheduler)
+
+        return Stream(subscribe)
+
+    return operator
+
+
+@dataclass
+class _Call:
+    id: str = ""
+    name: str = ""
+    pieces: list[str] = field(default_factory=list[str])
+
+
+class _Collected:
+    def __init__(self) -> None:
+        self._content: list[str] = []
+        self._calls: dict[int, _Call] = {}  # so that a gap in the indexes takes no room
+        self._final = CompletionChunk()
+
+    def feed(self, chunk: CompletionChunk) -> None:
+        if not isinstance(chunk, CompletionChunk):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise StreamError("malformed_event", f"{chunk!r} is no CompletionChunk")
+        self._content.append(chunk.delta or "")
+        for delta in chunk.tool_calls:
+            call = self._calls.setdefault(delta.index, _Call())
+            call.id = call.id if delta.id is None else delta.id
+            call.name = call.name if delta.name is None else delta.name
+            call.pieces.append(delta.arguments_delta or "")
+        if chunk.is_final:
+            self._final = chunk
+
+    def response(self) -> CompletionResponse:
+        by_index = sorted(self._calls.items(), key=itemgetter(0))
+        calls = [CompletionToolCall(call.id, call.name, "".join(call.pieces)) for _, call in by_index]
+        return CompletionResponse(
+            content="".join(self._content) or None,
+            tool_calls=tuple(call for call in calls if call.id),
+            finish_reason=self._final.finish_reason or "stop",
+            usage=self._final.usage or nothing_used(),
+            dropped=tuple(call for call in calls if not call.id),
+        )
+
+    def failure(self, error: Exception) -> LLMError:
+        kept = {"response": replace(self.response(), finish_reason="error")}
+        if isinstance(error, LLMError):
+            made = type(error).from_fields({**error.fields(), "metadata": {**error.metadata, **kept}})
+        else:
+            message = f"the stream failed: {type(error).__name__}: {error}"
+            made = StreamError("adapter_error", message, metadata=kept)
+        made.__cause__ = error
+        return made
