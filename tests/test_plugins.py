@@ -1,88 +1,269 @@
+"""Plugins as pip leaves them: modules and ``.dist-info`` folders on the path."""
+
 from __future__ import annotations
 
-from importlib.metadata import EntryPoint, EntryPoints
-from typing import Any
+import logging
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from textwrap import dedent
 
 import pytest
 
 import rxllm
-from rxllm import Engine, EngineError, Fake, plugins
+from rxllm import Engine, EngineError, operators, plugins
 
-MADE: list[str] = []
+Install = Callable[..., None]
 
+SHOUT = """
+    from rxllm import TextDelta
 
-def make(model: str) -> Fake:
-    """What a package's entry point names."""
-    MADE.append(model)
-    return Fake(f"from {model}")
+    def shout(mark="!"):
+        return lambda events: events.map(lambda e: TextDelta(e.delta.upper() + mark) if type(e) is TextDelta else e)
+"""
+CONNECT = """
+    from rxllm import AdapterError, Fake
 
+    def connect(model):
+        return Fake(f"from {model}")
 
-@pytest.fixture(autouse=True)
-def _installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    MADE.clear()
-    points = EntryPoints(
-        [
-            EntryPoint("acme", f"{__name__}:make", "rxllm.adapters"),
-            EntryPoint("broken", "no_such_package_anywhere:make", "rxllm.adapters"),
-            EntryPoint("shout", "builtins:str", "rxllm.operators"),
-            EntryPoint("acme", "builtins:int", "another.group"),
-        ]
-    )
+    def needs_boto(model):
+        import no_such_boto
 
-    def entry_points(**params: Any) -> EntryPoints:
-        return points.select(**params)
+    def fails(model):
+        raise KeyError("acme")
 
-    monkeypatch.setattr(EntryPoint, "load", _load)
-    monkeypatch.setattr("importlib.metadata.entry_points", entry_points)
-    monkeypatch.setattr("rxllm.plugins.entry_points", entry_points)
+    def refuses(model):
+        raise AdapterError("authentication_failed")
+"""
 
 
-def _load(point: EntryPoint) -> Any:
-    if point.value == f"{__name__}:make":  # this module may have been imported under a name of pytest's own
-        return make
-    module, _, name = point.value.partition(":")
-    return getattr(__import__(module), name)
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
+    """Puts a package's module and metadata where Python looks for them, and forgets them afterwards."""
+    site = tmp_path / "site-packages"
+    site.mkdir()
+    monkeypatch.syspath_prepend(site)
+    before = set(sys.modules)
+
+    def install(name: str, version: str, entry_points: str, *, module: str = "", metadata: bool = True) -> None:
+        stem = name.replace("-", "_")
+        (site / f"{stem}.py").write_text(dedent(module))
+        info = site / f"{stem}-{version}.dist-info"
+        info.mkdir()
+        (info / "entry_points.txt").write_text(dedent(entry_points))
+        if metadata:
+            (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+
+    yield install
+    for name in set(sys.modules) - before:
+        if str(site) in str(getattr(sys.modules[name], "__file__", "")):
+            del sys.modules[name]
 
 
-def test_names_are_listed_by_group() -> None:
-    assert plugins.names("rxllm.adapters") == ["acme", "broken"]
-    assert plugins.names("rxllm.operators") == ["shout"]
+def operator(name: str, value: str) -> str:
+    return f"[rxllm.operators]\n{name} = {value}\n"
 
 
-def test_a_plugin_is_loaded_by_name() -> None:
-    assert plugins.load("rxllm.operators", "shout") is str
-    assert plugins.load("rxllm.adapters", "acme") is make
+def adapter(name: str, value: str) -> str:
+    return f"[rxllm.adapters]\n{name} = {value}\n"
 
 
-def test_an_unknown_name_is_a_key_error() -> None:
-    with pytest.raises(KeyError):
-        plugins.load("rxllm.operators", "acme")
+# Operators
 
 
-def test_a_plugin_that_does_not_load_says_which_and_why() -> None:
+def test_an_installed_operator_is_an_attribute_of_ops_plugins(install: Install) -> None:
+    install("loud", "1.0", operator("shout", "loud:shout"), module=SHOUT)
+    loud = rxllm.stream_generate(rxllm.Fake("Hi"), "Hello").pipe(operators.plugins.shout("?"), operators.text())
+    assert list(loud) == ["HI?"]
+
+
+def test_dir_lists_them(install: Install) -> None:
+    install("loud", "1.0", operator("shout", "loud:shout"))
+    install("quiet", "1.0", operator("hush", "quiet:hush") + adapter("acme", "quiet:hush"))
+    assert {"hush", "shout"} <= {*dir(operators.plugins)}
+    assert "acme" not in dir(operators.plugins)
+    assert "hush" in repr(operators.plugins)
+
+
+def test_an_unknown_one_names_those_there_are(install: Install) -> None:
+    install("loud", "1.0", operator("shout", "loud:shout"))
+    with pytest.raises(AttributeError, match=r"'shut'; there are: .*shout") as caught:
+        _ = operators.plugins.shut
+    assert caught.value.name == "shut"
+    assert not hasattr(operators.plugins, "shut")
+
+
+@pytest.mark.parametrize(
+    ("value", "module", "why"),
+    [
+        ("loud:shout", "import no_such_module_anywhere", "no_such_module_anywhere"),
+        ("loud:shout", "raise RuntimeError('half written')", "RuntimeError: half written"),
+        ("loud:shout", "raise SystemExit(3)", "SystemExit: 3"),
+        ("loud:shout", "def shut(): ...", "no attribute 'shout'"),
+        ("loud:shout", "shout = 7", "no function"),
+        ("no_such_package_anywhere:shout", "", "no_such_package_anywhere"),
+        ("!!", "", "plugin 'shout' (!!)"),
+    ],
+)
+def test_a_broken_one_says_whose_it_is_and_what_to_do(install: Install, value: str, module: str, why: str) -> None:
+    install("loud", "1.0", operator("shout", value), module=module)
     with pytest.raises(EngineError) as caught:
-        plugins.load("rxllm.adapters", "broken")
-    assert caught.value.reason == "missing_dependency"
-    assert "'broken'" in caught.value.message
-    assert "no_such_package_anywhere" in caught.value.message
-    assert isinstance(caught.value.__cause__, ImportError)
+        _ = operators.plugins.shout
+    error = caught.value
+    assert error.reason == "missing_dependency"
+    assert why in error.message
+    assert "loud 1.0" in error.message
+    assert "pip install --upgrade loud" in error.message
+    assert error.metadata == {"distribution": "loud", "version": "1.0"}
+    assert error.__cause__ is not None
 
 
-def test_a_plugins_adapter_is_found_by_its_provider_name() -> None:
-    engine = Engine.from_model("acme:large")
-    assert (engine.model, MADE) == ("large", ["large"])
+def test_a_broken_one_does_no_harm_to_the_others(install: Install) -> None:
+    install("broken", "1.0", operator("crash", "broken:crash") + adapter("broken", "broken:x"), module="1 / 0")
+    install("loud", "1.0", operator("shout", "loud:shout"), module=SHOUT)
+    with pytest.raises(EngineError):
+        _ = operators.plugins.crash
+    assert {"crash", "shout"} <= {*dir(operators.plugins)}
+    assert operators.plugins.shout().__name__ == "<lambda>"
+    assert rxllm.generate(rxllm.Fake("Hi"), "Hello").run().output_text == "Hi"
+
+
+# Adapters
+
+
+def test_an_installed_adapter_is_a_provider(install: Install) -> None:
+    install("rxllm-acme", "1.0", adapter("acme", "rxllm_acme:connect"), module=CONNECT)
+    assert "acme" in rxllm.providers()
+    assert Engine.from_model("acme:large").model == "large"
     assert rxllm.generate("acme:small", "Hi").run().output_text == "from small"
 
 
-def test_a_broken_plugin_does_not_hurt_the_others() -> None:
-    assert rxllm.generate("acme:m", "Hi").run().output_text == "from m"
-
-
-def test_an_unknown_provider_names_the_plugins_too() -> None:
+def test_listing_imports_nothing(install: Install) -> None:
+    points = adapter("acme", "rxllm_acme:connect") + operator("shout", "rxllm_acme:shout")
+    install("rxllm-acme", "1.0", points, module="raise AssertionError('imported')")
+    assert "acme" in rxllm.providers()
+    assert "shout" in dir(operators.plugins)
     with pytest.raises(EngineError, match="acme"):
         Engine.from_model("nobody:m")
+    assert "rxllm_acme" not in sys.modules
 
 
-def test_nothing_is_loaded_before_it_is_asked_for() -> None:
-    plugins.names("rxllm.adapters")
-    assert MADE == []
+def test_importing_rxllm_imports_no_plugin(install: Install, tmp_path: Path) -> None:
+    install("rxllm-acme", "1.0", adapter("acme", "rxllm_acme:connect"), module="raise AssertionError('imported')")
+    code = "import rxllm, sys; print(rxllm.providers().count('acme'), 'rxllm_acme' in sys.modules)"
+    path = {"PYTHONPATH": str(tmp_path / "site-packages")}
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=path)
+    assert ran.stdout.split() == ["1", "False"]
+
+
+@pytest.mark.parametrize(
+    ("function", "reason", "why"),
+    [
+        ("needs_boto", "missing_dependency", "No module named 'no_such_boto'"),
+        ("fails", "invalid_engine", "KeyError: 'acme'"),
+        ("nothing", "missing_dependency", "no attribute 'nothing'"),
+    ],
+)
+def test_one_that_gives_no_adapter_says_whose_it_is(install: Install, function: str, reason: str, why: str) -> None:
+    install("rxllm-acme", "2.1", adapter("acme", f"rxllm_acme:{function}"), module=CONNECT)
+    with pytest.raises(EngineError) as caught:
+        Engine.from_model("acme:m")
+    assert caught.value.reason == reason
+    assert why in caught.value.message
+    assert "rxllm-acme 2.1" in caught.value.message
+
+
+def test_a_plugin_s_own_typed_error_passes(install: Install) -> None:
+    install("rxllm-acme", "1.0", adapter("acme", "rxllm_acme:refuses"), module=CONNECT)
+    with pytest.raises(rxllm.AdapterError) as caught:
+        Engine.from_model("acme:m")
+    assert caught.value.reason == "authentication_failed"
+
+
+# Names given twice
+
+
+def test_of_two_packages_with_one_name_the_first_in_the_alphabet_has_it(
+    install: Install, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("zeta", "Alpha", "beta"):
+        install(name, "1.0", operator("mine", f"{name}:mine"), module=f"def mine(): return '{name}'")
+    with caplog.at_level(logging.WARNING, "rxllm"):
+        assert [operators.plugins.mine() for _ in range(3)] == ["Alpha"] * 3
+        assert dir(operators.plugins).count("mine") == 1
+    assert [record.getMessage() for record in caplog.records] == [
+        "the plugin 'mine' (beta:mine) in rxllm.operators of beta 1.0 is not used: Alpha 1.0 has one of that name",
+        "the plugin 'mine' (zeta:mine) in rxllm.operators of zeta 1.0 is not used: Alpha 1.0 has one of that name",
+    ]
+
+
+def test_a_name_of_rxllm_s_own_stays_its_own_and_that_is_logged(
+    install: Install, caplog: pytest.LogCaptureFixture
+) -> None:
+    install("usurper", "1.0", adapter("openai", "usurper:connect") + adapter("groq", "usurper:connect")[17:])
+    with caplog.at_level(logging.WARNING, "rxllm"):
+        assert rxllm.providers().count("openai") == 1
+        assert type(Engine.from_model("openai:m").adapter) is rxllm.OpenAIChat
+        rxllm.providers()
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 2
+    assert "the plugin 'openai' (usurper:connect) in rxllm.adapters of usurper 1.0 is not used" in told[1]
+    assert "usurper" not in sys.modules
+
+
+def test_asking_for_that_name_logs_it_too(install: Install, tmp_path: Path) -> None:
+    install("usurper", "1.0", adapter("openai", "usurper:connect"))
+    code = "from rxllm import Engine; [Engine.from_model('openai:m') for _ in range(3)]"
+    path = {"PYTHONPATH": str(tmp_path / "site-packages")}
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=path)
+    assert ran.stderr.count("of usurper 1.0 is not used") == 1
+
+
+# What is damaged on the disk
+
+
+def test_metadata_that_nobody_can_read_hurts_nobody(install: Install, caplog: pytest.LogCaptureFixture) -> None:
+    install("torn", "1.0", "[rxllm.operators]\nthis is no entry point\n")
+    install("loud", "1.0", operator("shout", "loud:shout"), module=SHOUT)
+    with caplog.at_level(logging.WARNING, "rxllm"):
+        assert callable(operators.plugins.shout)
+        assert "openai" in rxllm.providers()
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 1
+    assert "torn-1.0.dist-info" in told[0]
+
+
+def test_beside_unreadable_ones_every_package_counts_once(install: Install, tmp_path: Path) -> None:
+    install("torn", "1.0", "[rxllm.operators]\nthis is no entry point\n")
+    for name in ("nameless", "anonymous"):
+        install(name, "1.0", operator(name, f"{name}:x"), metadata=False)
+    install("loud", "2.0", operator("shout", "loud:shout"))
+    older = tmp_path / "older" / "loud-1.0.dist-info"
+    older.mkdir(parents=True)
+    (older / "METADATA").write_text("Metadata-Version: 2.1\nName: loud\nVersion: 1.0\n")
+    (older / "entry_points.txt").write_text(operator("old_shout", "loud:shout"))
+    sys.path.append(str(tmp_path / "older"))
+    try:
+        assert {"anonymous", "nameless", "shout"} <= {*dir(operators.plugins)}
+        assert "old_shout" not in dir(operators.plugins)
+    finally:
+        sys.path.remove(str(tmp_path / "older"))
+
+
+def test_a_folder_without_metadata_still_gives_its_plugins(install: Install) -> None:
+    install("loud", "1.0", operator("shout", "loud:shout"), module="import no_such_module_anywhere", metadata=False)
+    with pytest.raises(EngineError, match=r"loud:shout.* of an unknown package .*no_such_module_anywhere"):
+        _ = operators.plugins.shout
+
+
+# Values
+
+
+def test_names_and_load_are_the_bare_functions(install: Install) -> None:
+    install("loud", "1.0", operator("shout", "loud:shout") + adapter("acme", "loud:shout"), module=SHOUT)
+    assert "shout" in plugins.names("rxllm.operators")
+    assert plugins.load("rxllm.operators", "shout") is sys.modules["loud"].shout
+    with pytest.raises(KeyError):
+        plugins.load("rxllm.operators", "acme")

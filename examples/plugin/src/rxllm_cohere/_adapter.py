@@ -1,0 +1,155 @@
+"""Values to the HTTP request of ``/v2/chat``, see https://docs.cohere.com/reference/chat-stream."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from rxllm import (
+    AdapterError,
+    Call,
+    EngineError,
+    HTTPAdapter,
+    ImagePart,
+    Message,
+    Request,
+    TextPart,
+    ThinkingPart,
+    Tool,
+)
+from rxllm.adapters import http_error
+
+from rxllm_cohere._decoder import PLAN, PROVIDER, THOUGHT, CohereDecoder
+
+if TYPE_CHECKING:
+    import httpx
+
+
+class Cohere(HTTPAdapter):
+    """``POST {base_url}/v2/chat``. ``Request.options`` is merged over the body: ``{"documents": [...]}``."""
+
+    provider = PROVIDER
+    key_variable = "CO_API_KEY"
+    default_base_url = "https://api.cohere.com"
+
+    def build(self, request: Request, call: Call) -> httpx.Request:
+        """The request as it will be sent. Raises ``EngineError``: ``missing_model``, ``missing_key``."""
+        if not request.model:
+            raise EngineError("missing_model", 'Cohere must be told which model: "cohere:..."', provider=PROVIDER)
+        key = self.key(call)
+        headers = {"authorization": f"Bearer {key}"} if key else {}
+        return self.post("/v2/chat", _body(request), call, headers=headers)
+
+    def decoder(self, request: Request, *, raw: bool = False) -> CohereDecoder:
+        return CohereDecoder(request.messages, raw=raw)
+
+    def error(self, status: int, headers: Mapping[str, str], body: bytes) -> AdapterError:
+        return http_error(PROVIDER, status, headers, body)
+
+
+def _body(request: Request) -> dict[str, Any]:
+    body = {
+        "model": request.model,
+        "messages": [_message(message) for message in request.messages],
+        "stream": True,
+        "tools": [_tool(tool) for tool in _offered(request)],
+        "tool_choice": _tool_choice(request.tool_choice),
+        "temperature": request.temperature,
+        "max_tokens": request.max_tokens,
+        "stop_sequences": list(request.stop),
+        "seed": request.seed,
+        "thinking": _thinking(request.reasoning_effort),
+        "response_format": _response_format(request.response_format),
+        **request.options,
+    }
+    return {name: held for name, held in body.items() if held not in (None, [])}
+
+
+def _message(message: Message) -> dict[str, Any]:
+    match message.role:
+        case "tool":
+            return {"role": "tool", "tool_call_id": message.tool_call_id, "content": _text(message)}
+        case "assistant":
+            return _answer(message)
+        case _:
+            return {"role": message.role, "content": _content(message)}
+
+
+def _answer(message: Message) -> dict[str, Any]:
+    own = [part for part in message.parts if isinstance(part, ThinkingPart) and part.provider_data in (PLAN, THOUGHT)]
+    thoughts = [{"type": "thinking", "thinking": part.text} for part in own if part.provider_data == THOUGHT]
+    said = {
+        "role": "assistant",
+        "content": [*thoughts, {"type": "text", "text": message.text}] if message.text else thoughts,
+        "tool_plan": "".join(part.text for part in own if part.provider_data == PLAN),
+        "tool_calls": [
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": msgspec.json.encode(call.arguments).decode()},
+            }
+            for call in message.tool_calls
+        ],
+    }
+    return {name: held for name, held in said.items() if held}
+
+
+def _content(message: Message) -> str | list[dict[str, Any]]:
+    if not any(isinstance(part, ImagePart) for part in message.parts):
+        return message.text
+    said: list[dict[str, Any]] = []
+    for part in message.parts:
+        if isinstance(part, TextPart):
+            said.append({"type": "text", "text": part.text})
+        elif isinstance(part, ImagePart):
+            url = part.image.data if part.image.source == "url" else part.image.to_data_uri()
+            said.append({"type": "image_url", "image_url": {"url": url}})
+    return said
+
+
+def _text(message: Message) -> str:
+    held = message.content
+    return msgspec.json.encode(held).decode() if isinstance(held, dict) else message.text
+
+
+def _offered(request: Request) -> list[Tool]:
+    # A tool cannot be named as the one to call, so it is the only one to choose from.
+    named = [tool for tool in request.tools if tool.name == request.tool_choice]
+    return named or list(request.tools)
+
+
+def _tool_choice(choice: Any) -> str | None:
+    match choice:
+        case None | "auto":
+            return None
+        case "none":
+            return "NONE"
+        case str():
+            return "REQUIRED"
+        case _:
+            raise AdapterError("unsupported_feature", f"{choice!r} is no tool choice of Cohere", provider=PROVIDER)
+
+
+def _tool(tool: Tool) -> dict[str, Any]:
+    return {
+        "type": "function",
+        "function": {"name": tool.name, "description": tool.description, "parameters": tool.schema},
+    }
+
+
+def _thinking(effort: str | None) -> dict[str, Any] | None:
+    # Cohere knows no degrees of it, only a budget, which is for `options` to say.
+    return None if effort is None else {"type": "disabled" if effort == "none" else "enabled"}
+
+
+def _response_format(wanted: Any) -> dict[str, Any] | None:
+    match wanted:
+        case None | "text":
+            return None
+        case {"type": "json_schema", "schema": schema}:
+            return {"type": "json_object", "json_schema": schema}
+        case {"type": "json_object"}:
+            return {"type": "json_object"}
+        case _:
+            raise AdapterError("unsupported_feature", f"{wanted!r} is no response format of Cohere", provider=PROVIDER)

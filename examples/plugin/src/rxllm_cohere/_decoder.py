@@ -1,0 +1,152 @@
+"""The events of ``/v2/chat`` to rxllm's, see https://docs.cohere.com/v2/docs/streaming.
+
+* ``message-start`` has the id; ``message-end`` the usage and the reason, or the error. ``[DONE]`` may follow.
+* text and thinking come in ``content-delta``, between the start and the end of their block;
+* what the model means to do with its tools comes in ``tool-plan-delta``, and is shown as thinking. Both kinds of it go
+  back to Cohere in a place of their own, so they are told apart by their `provider_data`;
+* calls come in pieces by index, and each has its own end;
+* anything else is a ``RawChunk``: nothing vanishes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+from rxllm import AdapterError, Message, Usage
+from rxllm.adapters import provider_error
+from rxllm.values import FinishReason
+from rxllm.wire.blocks import Blocks
+from rxllm.wire.frames import FrameDecoder
+from rxllm.wire.sse import SSEDecoder
+from rxllm.wire.tool_calls import CallTracker
+
+PROVIDER = "cohere"
+
+PLAN = {"provider": PROVIDER, "kind": "tool_plan"}
+THOUGHT = {"provider": PROVIDER, "kind": "thinking"}
+
+FINISH_REASONS: dict[str, FinishReason] = {
+    "COMPLETE": "stop",
+    "STOP_SEQUENCE": "stop",
+    "MAX_TOKENS": "length",
+    "TOOL_CALL": "tool_calls",
+    "ERROR": "error",
+    "TIMEOUT": "error",
+}
+
+
+class Content(msgspec.Struct):
+    text: str | None = None
+    thinking: str | None = None
+
+
+class Function(msgspec.Struct):
+    name: str | None = None
+    arguments: str | None = None
+
+
+class ToolCall(msgspec.Struct):
+    id: str | None = None
+    function: Function | None = None
+
+
+class Said(msgspec.Struct):
+    """What a message begins with is lists, and empty; what it goes on with is one of them at a time."""
+
+    content: Content | list[Any] | None = None
+    tool_plan: str | None = None
+    tool_calls: ToolCall | list[Any] | None = None
+    citations: dict[str, Any] | list[Any] | None = None
+
+
+class Delta(msgspec.Struct):
+    message: Said | None = None
+    finish_reason: str | None = None
+    usage: dict[str, Any] | None = None
+    error: str | None = None
+    error_type: str | None = None
+
+
+class Frame(msgspec.Struct):
+    type: str | None = None
+    id: str | None = None
+    index: int | None = None
+    delta: Delta | None = None
+
+
+_FRAME = msgspec.json.Decoder(Frame)
+
+
+class CohereDecoder(FrameDecoder):
+    """One answer's bytes to events; `messages` are those it answers. `Blocks` keeps the order of the events."""
+
+    def __init__(self, messages: Iterable[Message] = (), *, raw: bool = False) -> None:
+        blocks = Blocks(CallTracker.after(messages))
+        super().__init__(SSEDecoder(), blocks, _FRAME, provider=PROVIDER, raw=raw)
+
+    def _read(self, kind: str, frame: Frame, data: bytes) -> None:
+        self._blocks.start(id=frame.id)
+        if self.raw:
+            self._blocks.raw(frame.type or kind, msgspec.json.decode(data))
+        delta = frame.delta or Delta()
+        match frame.type:
+            case "message-start" | "citation-end":
+                pass
+            case "content-start" | "content-delta" | "tool-plan-delta" | "tool-call-start" | "tool-call-delta":
+                if frame.type == "content-start":
+                    self._blocks.close_block()  # a plan has no end of its own
+                self._read_said(delta.message or Said(), frame.index)
+            case "citation-start" if delta.message and isinstance(delta.message.citations, dict):
+                self._blocks.source(delta.message.citations)
+            case "content-end":
+                self._blocks.close_block()
+            case "tool-call-end" if frame.index is not None:
+                self._blocks.complete_call(frame.index)
+            case "message-end":
+                self._read_end(delta)
+            case _ if not self.raw:
+                self._blocks.raw(frame.type or kind, msgspec.json.decode(data))
+
+    def _read_said(self, said: Said, index: int | None) -> None:
+        if isinstance(said.content, Content):
+            self._blocks.text(said.content.text or "")
+            self._think(said.content.thinking, THOUGHT)
+        self._think(said.tool_plan, PLAN)
+        if isinstance(said.tool_calls, ToolCall):
+            function = said.tool_calls.function or Function()
+            self._blocks.call(index, said.tool_calls.id, function.name, function.arguments)
+
+    def _think(self, text: str | None, kind: Mapping[str, Any]) -> None:
+        if text:
+            self._blocks.thinking(text)
+            self._blocks.sign(provider_data=kind)
+
+    def _read_end(self, delta: Delta) -> None:
+        if delta.usage:
+            self._blocks.usage(_usage(delta.usage))
+        reason = delta.finish_reason or "COMPLETE"
+        if FINISH_REASONS.get(reason) == "error" or delta.error:
+            self._fail(self._error_of({"message": delta.error or reason, "type": delta.error_type or reason}))
+        else:
+            self._blocks.finish(FINISH_REASONS.get(reason, "other"), reason)
+
+    def _error_of(self, payload: Any) -> AdapterError:
+        return provider_error(PROVIDER, payload)
+
+
+def _usage(said: Mapping[str, Any]) -> Usage:
+    tokens = said.get("tokens") or {}
+    return Usage(
+        input_tokens=_count(tokens, "input_tokens"),
+        output_tokens=_count(tokens, "output_tokens"),
+        cached_input_tokens=_count(said, "cached_tokens"),
+        reasoning_tokens=_count(tokens, "reasoning_tokens"),
+        extra={"billed_units": said["billed_units"]} if said.get("billed_units") else {},
+    )
+
+
+def _count(held: Mapping[str, Any], name: str) -> int | None:
+    number = held.get(name)
+    return int(number) if isinstance(number, int | float) else None

@@ -1,0 +1,240 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import rxllm
+from rxllm import (
+    AdapterError,
+    Call,
+    EngineError,
+    Image,
+    ImagePart,
+    Message,
+    Request,
+    SourceAdded,
+    TextPart,
+    ThinkingPart,
+    Tool,
+    ToolCall,
+    Usage,
+    assistant,
+    tool_result,
+    user,
+)
+from rxllm.testing import ADAPTER_RULES, HTTPAdapterConformance, Script, assert_adapter, refusal
+from rxllm.testing.loopback import Loopback, Reply
+
+from rxllm_cohere import Cohere, connect
+
+
+def event(type: str, delta: Any = None, **more: Any) -> bytes:
+    """A server-sent event of Cohere's."""
+    data = {"type": type, **more} if delta is None else {"type": type, "delta": delta, **more}
+    return f"event: {type}\ndata: {json.dumps(data)}\n\n".encode()
+
+
+def said(type: str, message: dict[str, Any], index: int = 0) -> bytes:
+    return event(type, {"message": message}, index=index)
+
+
+def start(id: str = "m1") -> bytes:
+    empty = {"role": "assistant", "content": [], "tool_plan": "", "tool_calls": [], "citations": []}
+    return event("message-start", {"message": empty}, id=id)
+
+
+def end(reason: str = "COMPLETE", **more: Any) -> list[bytes]:
+    return [event("message-end", {"finish_reason": reason, **more}), b"data: [DONE]\n\n"]
+
+
+class TestConformance(HTTPAdapterConformance):
+    """The words of Cohere's wire; the cases are rxllm's."""
+
+    breaks = "unknown"  # its streams do not say of what kind an error is
+
+    def adapter(self, url: str, **connection: Any) -> Cohere:
+        return Cohere(base_url=url, **connection)
+
+    def said(self, script: Script) -> list[bytes]:
+        texts = [said("content-delta", {"content": {"text": text}}) for text in script.texts]
+        calls = [bytes_ for index, call in enumerate(script.calls) for bytes_ in called(index, call)]
+        return [start(), *texts, *calls]
+
+    def ended(self, script: Script) -> list[bytes]:
+        return end("TOOL_CALL" if script.calls else "COMPLETE")
+
+    def failed(self, error: Any) -> list[bytes]:
+        return end("ERROR", error=error.message)
+
+    def refused(self, error: Any) -> Reply:
+        return refusal(error, {"id": "e1", "message": error.message})
+
+
+def called(index: int, call: ToolCall) -> list[bytes]:
+    begun = {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": ""}}
+    rest = {"function": {"arguments": json.dumps(call.arguments)}}
+    return [
+        said("tool-call-start", {"tool_calls": begun}, index),
+        said("tool-call-delta", {"tool_calls": rest}, index),
+        event("tool-call-end", index=index),
+    ]
+
+
+@pytest.mark.parametrize("rule", ADAPTER_RULES)
+def test_it_keeps_what_every_adapter_keeps(rule: str) -> None:
+    with Loopback(Reply([start(), said("content-delta", {"content": {"text": "Hi"}}), *end()])) as server:
+        assert_adapter(Cohere(base_url=server.url), only=[rule], model="command-a")
+
+
+# The request
+
+
+def body(request: Request) -> dict[str, Any]:
+    return json.loads(Cohere(api_key="k").build(request, Call()).content)
+
+
+def test_a_request_has_only_what_was_asked() -> None:
+    sent = Cohere(api_key="k").build(Request((user("Hi"),), model="command-a"), Call())
+    assert str(sent.url) == "https://api.cohere.com/v2/chat"
+    assert sent.headers["authorization"] == "Bearer k"
+    assert json.loads(sent.content) == {
+        "model": "command-a",
+        "messages": [{"role": "user", "content": "Hi"}],
+        "stream": True,
+    }
+
+
+def test_options_have_cohere_s_names() -> None:
+    add = Tool("add", "Adds.", {"type": "object"})
+    asked = Request(
+        (user("Hi"),),
+        model="command-a",
+        tools=(add, Tool("sub")),
+        tool_choice="add",
+        stop=(".",),
+        max_tokens=9,
+        reasoning_effort="none",
+        options={"documents": ["d"], "max_tokens": 8},
+    )
+    sent = body(asked)
+    function = {"name": "add", "description": "Adds.", "parameters": {"type": "object"}}
+    assert sent["tools"] == [{"type": "function", "function": function}]
+    assert (sent["tool_choice"], sent["stop_sequences"], sent["max_tokens"]) == ("REQUIRED", ["."], 8)
+    assert (sent["thinking"], sent["documents"]) == ({"type": "disabled"}, ["d"])
+
+
+@pytest.mark.parametrize(
+    ("choice", "sent"), [(None, None), ("auto", None), ("none", "NONE"), ("required", "REQUIRED"), ("f", "REQUIRED")]
+)
+def test_choices_of_tools(choice: str | None, sent: str | None) -> None:
+    asked = Request((user("Hi"),), model="m", tools=(Tool("f"),), tool_choice=choice)
+    assert body(asked).get("tool_choice") == sent
+
+
+def test_formats() -> None:
+    schema = {"type": "object"}
+    wanted = {"type": "json_schema", "schema": schema}
+    assert body(Request((user("Hi"),), model="m", response_format=wanted))["response_format"] == {
+        "type": "json_object",
+        "json_schema": schema,
+    }
+    with pytest.raises(AdapterError, match="no response format"):
+        body(Request((user("Hi"),), model="m", response_format={"type": "xml"}))
+
+
+def test_a_thread_goes_back_with_its_plan_and_its_thoughts() -> None:
+    call = ToolCall("c1", "add", {"x": 1})
+    answer = Message(
+        "assistant",
+        (
+            ThinkingPart("Hm.", provider_data={"provider": "cohere", "kind": "thinking"}),
+            ThinkingPart("I will add.", provider_data={"provider": "cohere", "kind": "tool_plan"}),
+            ThinkingPart("Another provider's.", "signed"),
+        ),
+        tool_calls=(call,),
+    )
+    asked = Request((user("Add."), answer, tool_result("c1", {"sum": 2}), assistant("2")), model="m")
+    assert body(asked)["messages"] == [
+        {"role": "user", "content": "Add."},
+        {
+            "role": "assistant",
+            "content": [{"type": "thinking", "thinking": "Hm."}],
+            "tool_plan": "I will add.",
+            "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"x":1}'}}],
+        },
+        {"role": "tool", "tool_call_id": "c1", "content": '{"sum":2}'},
+        {"role": "assistant", "content": [{"type": "text", "text": "2"}]},
+    ]
+
+
+def test_an_image_is_a_part() -> None:
+    asked = Request(
+        (user((TextPart("What is it?"), ImagePart(Image.from_url("https://example.com/a.png")))),), model="m"
+    )
+    assert body(asked)["messages"][0]["content"] == [
+        {"type": "text", "text": "What is it?"},
+        {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}},
+    ]
+
+
+def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CO_API_KEY", raising=False)
+    for adapter, asked, reason in [
+        (Cohere(api_key="k"), Request((user("Hi"),)), "missing_model"),
+        (connect("m"), Request((user("Hi"),), model="m"), "missing_key"),
+    ]:
+        with pytest.raises(EngineError) as caught:
+            adapter.build(asked, Call())
+        assert caught.value.reason == reason
+
+
+# The answer
+
+
+def test_an_answer_in_all_its_parts() -> None:
+    cited = {"start": 0, "end": 2, "text": "-3", "sources": [{"type": "tool", "id": "subtract:0"}]}
+    usage = {"tokens": {"input_tokens": 9.0, "output_tokens": 4.0}, "cached_tokens": 5, "billed_units": {"input": 1}}
+    reply = [
+        start(),
+        said("tool-plan-delta", {"tool_plan": "I will "}),
+        said("tool-plan-delta", {"tool_plan": "subtract."}),
+        said("content-start", {"content": {"type": "thinking", "thinking": ""}}),
+        said("content-delta", {"content": {"thinking": "Hm."}}),
+        event("content-end", index=0),
+        said("content-start", {"content": {"type": "text", "text": ""}}, 1),
+        said("content-delta", {"content": {"text": "It is -3."}}, 1),
+        said("citation-start", {"citations": cited}),
+        event("citation-end", index=0),
+        event("content-end", index=1),
+        event("something-new", {"message": {}}),
+        *end(usage=usage),
+    ]
+    with Loopback(Reply(reply)) as server:
+        events = list(rxllm.stream_generate(Cohere(base_url=server.url), "2 - 5?", model="command-a"))
+        response = rxllm.generate(Cohere(base_url=server.url), "2 - 5?", model="command-a").run()
+    assert response.output_text == "It is -3."
+    assert response.id == "m1"
+    assert [(type(part).__name__, getattr(part, "text", None)) for part in response.message.parts] == [
+        ("ThinkingPart", "I will subtract."),
+        ("ThinkingPart", "Hm."),
+        ("TextPart", "It is -3."),
+        ("SourcePart", None),
+    ]
+    assert [event.source for event in events if isinstance(event, SourceAdded)] == [cited]
+    assert response.usage == Usage(9, 4, cached_input_tokens=5, extra={"billed_units": {"input": 1}})
+
+
+@pytest.mark.parametrize(("said", "meant"), [("STOP_SEQUENCE", "stop"), ("MAX_TOKENS", "length"), ("NEW", "other")])
+def test_finish_reasons(said: str, meant: str) -> None:
+    with Loopback(Reply([start(), *end(said)])) as server:
+        response = rxllm.generate(Cohere(base_url=server.url), "Hi", model="command-a").run()
+    assert (response.finish_reason, response.raw_finish_reason) == (meant, said)
+
+
+def test_an_error_at_the_end_of_a_stream() -> None:
+    said = {"error": "an invalid tool generation", "error_type": "INVALID_TOOL_GENERATION"}
+    with Loopback(Reply([start(), *end("ERROR", **said)])) as server:
+        error = rxllm.generate(Cohere(base_url=server.url), "Hi", model="command-a", retry=False).run().error
+    assert isinstance(error, AdapterError)
+    assert (error.message, error.metadata["type"]) == (said["error"], said["error_type"])

@@ -1,0 +1,36 @@
+import pytest
+from rxllm import ErrorEvent, SourceAdded, StreamError, TextDelta
+from rxllm.testing import OPERATOR_RULES, assert_operator, marbles
+
+from rxllm_cohere import citations
+
+A, B = {"text": "-3", "sources": [{"id": "a"}]}, {"text": "5", "sources": [{"id": "b"}]}
+VALUES = {"t": TextDelta("Hi"), "a": SourceAdded(A), "b": SourceAdded(B), "A": A, "B": B}
+
+
+def test_each_source_comes_once_and_at_once() -> None:
+    marbles.check(
+        citations(),
+        "-t-a-t-a-b-|",
+        "^----------!",
+        "---A-----B-|",
+        **VALUES,
+    )
+
+
+def test_nobody_gets_half_a_list_without_its_error() -> None:
+    error = StreamError("truncated")
+    marbles.check(
+        citations(),
+        "-a-e-|",
+        "^--!",
+        "-A-X",
+        **VALUES,
+        e=ErrorEvent(error),
+        X=error,
+    )
+
+
+@pytest.mark.parametrize("rule", OPERATOR_RULES)
+def test_it_keeps_what_every_operator_keeps(rule: str) -> None:
+    assert_operator(citations, events=[VALUES[name] for name in "tatbt"], only=[rule])

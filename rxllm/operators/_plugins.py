@@ -1,0 +1,33 @@
+"""The operators of other packages. Not an operator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from rxllm import plugins as installed
+
+
+class Plugins:
+    """The operators that installed packages add, each under its own name: ``ops.plugins.shout()``.
+
+    One is imported when it is named here, see ``rxllm.plugins``; ``dir(ops.plugins)`` lists them. Naming one that does
+    not load raises ``EngineError("missing_dependency")``, which says whose it is.
+    """
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        try:
+            return installed.load("rxllm.operators", name)
+        except KeyError:
+            there = ", ".join(dir(self)) or "none"
+            message = f"no installed package adds an operator {name!r}; there are: {there}"
+            raise AttributeError(message, name=name, obj=self) from None
+
+    def __dir__(self) -> list[str]:
+        return installed.names("rxllm.operators")
+
+    def __repr__(self) -> str:
+        return f"<the operators of installed packages: {', '.join(dir(self)) or 'none'}>"
+
+
+plugins = Plugins()
