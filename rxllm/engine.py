@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 from reactivex import Observable
 
 from rxllm.events import Event
 from rxllm.runtime import Retry
-from rxllm.values import Tool
+from rxllm.runtime._given import check_operators
+from rxllm.values import EngineError, Tool, ValidationError
 
 Operator = Callable[[Observable[Event]], Observable[Event]]
 
@@ -21,7 +23,7 @@ class Engine:
 
     `params` are defaults for the calls' options; `context` is what tools are given; `operators` is the middleware,
     applied to every response's events in order; `observers` receive telemetry values; `retry` is a `RetryPolicy`, or
-    False for none.
+    False for none. Raises ``EngineError("invalid_engine")`` for tools, operators and observers that are none.
 
     >>> from rxllm import Fake
     >>> engine = Engine(Fake("Hi"), model="small").with_params(temperature=0.0)
@@ -44,14 +46,14 @@ class Engine:
 
     def __post_init__(self) -> None:
         for name in ("tools", "operators", "observers"):
-            object.__setattr__(self, name, tuple(getattr(self, name)))
+            object.__setattr__(self, name, _all_of(name, getattr(self, name)))
 
     def with_model(self, model: str) -> Engine:
         return replace(self, model=model)
 
     def with_tools(self, *tools: Tool) -> Engine:
         """With these tools too; one of a name that is there takes its place."""
-        return replace(self, tools=merge_tools(self.tools, tools))
+        return replace(self, tools=merge_tools(self.tools, _all_of("tools", tools)))
 
     def with_params(self, **params: Any) -> Engine:
         return replace(self, params={**self.params, **params})
@@ -68,10 +70,42 @@ class Engine:
 
         Raises ``EngineError("unknown_provider")``, which names those there are.
         """
+        if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise EngineError("unknown_provider", f"a model is named as 'provider:model', not {name!r}")
         provider, _, model = name.partition(":")
+        other = stand_in.get()
+        if other is not None:
+            return replace(other, model=model or other.model)
         from rxllm.adapters import connect
 
         return cls(connect(provider, model), model=model or None)
+
+
+stand_in: ContextVar[Engine | None] = ContextVar("rxllm_stand_in", default=None)
+"""What takes the place of every engine that is given as a string: see ``rxllm.testing.sandbox``."""
+
+
+def _all_of(name: str, given: Any) -> tuple[Any, ...]:
+    if not isinstance(given, Iterable) or isinstance(given, str):
+        raise EngineError("invalid_engine", f"an engine's {name} are several, not {given!r}")
+    held = tuple(cast(Iterable[Any], given))
+    if name == "operators":
+        try:
+            check_operators(held)
+        except ValidationError as error:
+            raise EngineError("invalid_engine", f"an engine's {_first(error)}") from None
+    for place, each in enumerate(held):
+        if name == "tools" and not isinstance(each, Tool):
+            made = "make it one with rxllm.tool" if callable(each) else "rxllm.tool makes them"
+            raise EngineError("invalid_engine", f"an engine's tools[{place}] is no tool but {each!r}; {made}")
+        if name == "observers" and not callable(each):
+            raise EngineError("invalid_engine", f"an engine's observers[{place}] is no function but {each!r}")
+    return held
+
+
+def _first(error: ValidationError) -> str:
+    (_, place), fault = error.errors[0]
+    return f"operators[{place}]: {fault}"
 
 
 def as_engine(given: Any) -> Engine:

@@ -15,7 +15,7 @@ the session that was given is still good.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Unpack, cast
 
 from reactivex import Observable, abc
@@ -23,7 +23,7 @@ from reactivex.disposable import SerialDisposable
 
 from rxllm import operators as ops
 from rxllm import pipelines, validate
-from rxllm.engine import Engine
+from rxllm.engine import Engine, as_engine
 from rxllm.events import Event
 from rxllm.operators._to_session import turn_event
 from rxllm.pipelines import ChatOptions, Input, StepOptions
@@ -53,14 +53,14 @@ def start(engine: Engine | str | Any, given: Session | Input, **opts: Unpack[Cha
 
     Raises ``ValidationError("invalid_session_input")`` for anything else than a session and what ``rxllm.chat`` takes.
     """
-    return stream_start(engine, given, **opts).pipe(ops.to_session(_session_of(given)))
+    return stream_start(engine, given, **opts).pipe(_folded(engine, _session_of(given), opts))
 
 
 def reply(
     engine: Engine | str | Any, session: Session, text: str | Message, **opts: Unpack[ChatOptions]
 ) -> Stream[Turn]:
     """The user says `text`, perhaps as the answer to a question, and the chat goes on."""
-    return stream_reply(engine, session, text, **opts).pipe(ops.to_session(session))
+    return stream_reply(engine, session, text, **opts).pipe(_folded(engine, session, opts))
 
 
 def resume(
@@ -76,12 +76,12 @@ def resume(
     ``SessionError("unknown_tool_call_id")``, or ``"no_pending_tool_call"``, goes to ``on_error``.
     """
     events = stream_resume(engine, session, approvals=approvals, results=results, **opts)
-    return events.pipe(ops.to_session(session))
+    return events.pipe(_folded(engine, session, opts))
 
 
 def step(engine: Engine | str | Any, session: Session, **opts: Unpack[StepOptions]) -> Stream[Turn]:
     """One step; its turn's `result` is a `StepResult`. The session is ``idle`` while the chat is not done."""
-    return stream_step(engine, session, **opts).pipe(ops.to_session(session))
+    return stream_step(engine, session, **opts).pipe(_folded(engine, session, opts))
 
 
 def stream_start(engine: Engine | str | Any, given: Session | Input, **opts: Unpack[ChatOptions]) -> Stream[Event]:
@@ -118,6 +118,11 @@ def stream_step(engine: Engine | str | Any, session: Session, **opts: Unpack[Ste
     """The events of `step`."""
     events = pipelines.stream_step(engine, _checked(session).thread, **_with(session, opts))
     return _turn(session, session, "step", events)
+
+
+def _folded(engine: Any, session: Session, opts: Mapping[str, Any]) -> Callable[[Observable[Event]], Stream[Turn]]:
+    wanted = opts.get("response_format", as_engine(engine).params.get("response_format"))
+    return ops.to_session(session, parse=wanted)
 
 
 def _turn(

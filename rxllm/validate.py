@@ -19,6 +19,7 @@ wrong there, ``(("messages", 0, "role"), "unknown")``. Nothing is checked that o
                             ``required_for_operation``, input_images ``invalid_count`` without any; for a variation:
                             prompt ``not_allowed_for_operation``, input_images ``invalid_count`` but for one; a mask
                             but to edit ``not_allowed_for_operation``
+`capabilities`              what a model's entry in ``rxllm.models`` says that it cannot do, see there
 everywhere                  ``wrong_type``
 ==========================  ===========================================================================================
 """
@@ -32,8 +33,10 @@ from typing import Any, cast, get_args
 
 from rxllm.values import (
     Image,
+    ImagePart,
     ImageRequest,
     Message,
+    ModelInfo,
     Part,
     Request,
     Role,
@@ -84,9 +87,30 @@ def image_request(value: ImageRequest) -> None:
     _raise("invalid_image_request", _image_request_faults(value))
 
 
+def capabilities(value: Request, model: ModelInfo) -> None:
+    """Raises ``ValidationError("unsupported_capability")`` where `model` is known not to do what the request asks."""
+    errors = tuple(_capability_faults(value, model))
+    if errors:
+        named = ", ".join(f"{'.'.join(map(str, path))} ({what})" for path, what in errors)
+        message = f"{model.name} cannot do what is asked, as rxllm.models says: {named}"
+        raise ValidationError("unsupported_capability", message, errors=errors)
+
+
 def _raise(reason: str, faults: Iterator[Fault]) -> None:
     if errors := tuple(faults):
         raise ValidationError(reason, errors=errors)
+
+
+def _capability_faults(value: Request, model: ModelInfo) -> Iterator[Fault]:
+    wants_schema = _is_json_schema(value.response_format)
+    if value.tools and model.tools is False:
+        yield ("tools",), "tools_disabled"
+    if wants_schema and model.json_schema is False:
+        yield ("response_format",), "json_native_disabled"
+    if value.tools and wants_schema and model.tools_with_schema is False:
+        yield ("response_format",), "excludes_tools"
+    if model.vision is False and any(isinstance(part, ImagePart) for each in value.messages for part in each.parts):
+        yield ("vision",), "vision_disabled"
 
 
 def _request_faults(value: Any) -> Iterator[Fault]:

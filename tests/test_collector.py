@@ -348,6 +348,14 @@ def test_an_error_outlives_its_step() -> None:
     assert state.to_chat_result().halted_reason == "error"
 
 
+def test_a_finish_reason_of_error_is_a_typed_error_too() -> None:
+    response = fold(TextDelta("H"), MessageCompleted(Message("assistant", "H"), "error", "odd")).to_response()
+    assert (response.finish_reason, response.raw_finish_reason) == ("error", "odd")
+    assert response.error == StreamError("adapter_error", "the answer ended with odd")
+    told = fold(ErrorEvent(ERROR), MessageCompleted(Message("assistant"), "error")).to_response()
+    assert told.error == ERROR
+
+
 def test_right_after_a_step_the_projections_are_that_step() -> None:
     state = fold(TextDelta("other"), StepCompleted(step()))
     assert state.to_step_result() == step()

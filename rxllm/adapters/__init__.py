@@ -6,6 +6,7 @@ from rxllm.adapters._fake_images import FakeImages
 from rxllm.adapters._gemini import Gemini
 from rxllm.adapters._gemini_images import GeminiImages
 from rxllm.adapters._http import HTTPAdapter
+from rxllm.adapters._http_errors import http_error, provider_error
 from rxllm.adapters._http_images import HTTPImageAdapter
 from rxllm.adapters._image_adapter import ImageAdapter, as_image_adapter
 from rxllm.adapters._local import Local
@@ -34,5 +35,7 @@ __all__ = [
     "as_adapter",
     "as_image_adapter",
     "connect",
+    "http_error",
+    "provider_error",
     "providers",
 ]

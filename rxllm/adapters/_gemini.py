@@ -29,6 +29,8 @@ class Gemini(GoogleKeys, HTTPAdapter):
     ``https://aiplatform.googleapis.com/v1/projects/P/locations/L/publishers/google`` and an access token as the key.
     ``Request.options`` is merged over the body, objects into objects: ``{"generationConfig": {"topP": 0.9}}``; what it
     has for ``tools`` (``[{"googleSearch": {}}]``) comes beside the functions; None takes a field out.
+    ``{"generationConfig": {"responseLogprobs": True, "logprobs": 2}}`` asks for log-probabilities, see
+    ``Response.metadata["logprobs"]``.
     """
 
     def build(self, request: Request, call: Call) -> httpx.Request:

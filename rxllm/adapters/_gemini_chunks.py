@@ -75,6 +75,8 @@ class Candidate(msgspec.Struct, gc=False, rename="camel"):
     content: Content | None = None
     finish_reason: str | int | None = None
     finish_message: str | None = None
+    logprobs_result: Any = None
+    avg_logprobs: Any = None
     grounding_metadata: dict[str, Any] | None = None
     citation_metadata: dict[str, Any] | None = None
     url_context_metadata: dict[str, Any] | None = None
@@ -130,6 +132,23 @@ def _flat(items: Iterable[tuple[str, Any]]) -> Iterable[tuple[str, Any]]:
             yield from _flat((f"{name}.{key}", value) for key, value in inner.items())
         elif held is not None:
             yield name, held
+
+
+def to_logprobs(result: Any) -> list[dict[str, Any]]:
+    """The tokens of a ``logprobsResult`` and those that might have been, as OpenAI says them."""
+    held = cast(dict[str, Any], result) if isinstance(result, dict) else {}
+    chosen, others = _dicts(held.get("chosenCandidates")), _dicts(held.get("topCandidates"))
+    tops = [[_token(each) for each in _dicts(top.get("candidates"))] for top in others]
+    return [{**_token(each), "top_logprobs": tops[i] if i < len(tops) else []} for i, each in enumerate(chosen)]
+
+
+def _token(said: Mapping[str, Any]) -> dict[str, Any]:
+    named = {"token": said.get("token", ""), "logprob": said.get("logProbability", 0.0)}
+    return named | ({"token_id": said["tokenId"]} if "tokenId" in said else {})
+
+
+def _dicts(held: Any) -> list[dict[str, Any]]:
+    return [each for each in cast(list[Any], held) if isinstance(each, dict)] if isinstance(held, list) else []
 
 
 _STEP = re.compile(r"""\.([^.\[\]]+)|\[(\d{1,9})\]|\[(?:'([^']*)'|"([^"]*)")\]""")

@@ -20,6 +20,13 @@ def stream_error(payload: Any) -> AdapterError:
     return _coded(provider_error(PROVIDER, payload))
 
 
+def finish_error(reason: str, message: str | None) -> AdapterError:
+    """The error of an answer that ends with a finish reason of ``"error"``, which is the code."""
+    kind = "invalid_request" if reason == "MISSING_THOUGHT_SIGNATURE" else "malformed_response"
+    said = f"the model's answer ended with {reason}" + (f": {message}" if message else "")
+    return AdapterError(kind, said, provider=PROVIDER, code=reason)
+
+
 def _coded(error: AdapterError) -> AdapterError:
     # {"code": 429, "status": "RESOURCE_EXHAUSTED"}: the number says no more than the HTTP status does.
     name = error.metadata.get("status")

@@ -5,6 +5,8 @@ https://ai.google.dev/api/generate-content. What comes, and what is done (of par
 * only candidate 0 is read; there is no end marker but the array's ``]``, and content may follow a finish reason;
 * grounding, citations and read URLs are sources; all of the grounding is in the completed message's metadata;
 * a prompt that is blocked ends as ``content_filter``; usage is a snapshot, and the last one counts;
+* log-probabilities are in the completed message's metadata, as OpenAI says them;
+* a finish reason that is a failure (``MALFORMED_FUNCTION_CALL``) ends the stream with an error, as its code;
 * an error inside the stream ends it; a chunk or a part of nothing known is a ``RawChunk``.
 """
 
@@ -15,8 +17,17 @@ from typing import Any
 
 import msgspec
 
-from rxllm.adapters._gemini_chunks import COUNTERS, FINISH_REASONS, PROVIDER, Candidate, Chunk, FirstChunk, to_usage
-from rxllm.adapters._gemini_errors import stream_error
+from rxllm.adapters._gemini_chunks import (
+    COUNTERS,
+    FINISH_REASONS,
+    PROVIDER,
+    Candidate,
+    Chunk,
+    FirstChunk,
+    to_logprobs,
+    to_usage,
+)
+from rxllm.adapters._gemini_errors import finish_error, stream_error
 from rxllm.adapters._gemini_frames import GeminiFrames
 from rxllm.adapters._gemini_parts import PartReader
 from rxllm.adapters._gemini_sources import sources_of
@@ -85,10 +96,17 @@ class GeminiDecoder(FrameDecoder):
         if candidate.grounding_metadata or candidate.citation_metadata or candidate.url_context_metadata:
             self._read_sources(candidate)
         if candidate.finish_reason is not None:
-            reason = str(candidate.finish_reason)
-            self._blocks.finish(FINISH_REASONS.get(reason.upper(), "other"), reason)
+            self._read_finish(str(candidate.finish_reason), candidate.finish_message)
         if candidate.finish_message:
             self._blocks.note({"finish_message": candidate.finish_message})
+        if candidate.logprobs_result:
+            self._blocks.append("logprobs", to_logprobs(candidate.logprobs_result))
+        if candidate.avg_logprobs is not None:
+            self._blocks.note({"avg_logprobs": candidate.avg_logprobs})
+
+    def _read_finish(self, raw: str, message: str | None) -> None:
+        reason = FINISH_REASONS.get(raw.upper(), "other")
+        self._blocks.finish(reason, raw, finish_error(raw, message) if reason == "error" else None)
 
     def _read_usage(self, counted: dict[str, Any]) -> None:
         # Some chunks say nothing but {"trafficType": ...}: that takes no count back.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from rxllm.adapters._http_base import HTTPBase
 from rxllm.events import ErrorEvent, Event
 from rxllm.runtime import Decoder, Stream, http_stream, keys
+from rxllm.runtime._http import address
 from rxllm.values import Call, LLMError, Request
 
 if TYPE_CHECKING:
@@ -42,11 +43,14 @@ class _Exchange:
         self._adapter = adapter
         self._request = request
         self._call = call
+        self._url = ""
 
     async def open(self) -> tuple[httpx.AsyncClient, httpx.Request]:
         await self._adapter.prepare(self._request, self._call)
         client = await self._adapter._clients.get()  # pyright: ignore[reportPrivateUsage]
-        return client, self._adapter.build(self._request, self._call)
+        made = self._adapter.build(self._request, self._call)
+        self._url = address(made)
+        return client, made
 
     def decoder(self) -> Decoder:
         made = self._adapter.decoder(self._request, raw=self._call.raw)
@@ -54,7 +58,8 @@ class _Exchange:
         return _Discreet(made, key) if key else made
 
     def error(self, status: int, headers: Mapping[str, str], body: bytes) -> LLMError:
-        return self._adapter._refusal(status, headers, body, self._call)  # pyright: ignore[reportPrivateUsage]
+        refusal = self._adapter._refusal  # pyright: ignore[reportPrivateUsage]
+        return refusal(status, headers, body, self._call, self._url)
 
 
 class _Discreet:

@@ -95,11 +95,12 @@ class HTTPBase(ABC):
                 raise
             raise broken from error
 
-    def _refusal(self, status: int, headers: Mapping[str, str], body: bytes, call: Call) -> LLMError:
+    def _refusal(self, status: int, headers: Mapping[str, str], body: bytes, call: Call, url: str) -> LLMError:
         key = self._find_key(call) or ""
         if len(key) >= keys.SECRET_LENGTH:  # before a long body is cut, perhaps within the key
             body = body.replace(key.encode(), b"[key]")
-        return keys.redacted(self.error(status, headers, body), key)
+        error = self.error(status, headers, body)
+        return keys.redacted(_located(error, url) if status < 400 or status in (404, 405) else error, key)
 
     def _find_key(self, call: Call) -> str | None:
         return keys.find(self.provider, call.api_key, self._api_key, self.key_variable)
@@ -119,6 +120,13 @@ def missing_model(provider: str) -> EngineError:
     """The error of a call that names no model."""
     message = f'{provider} must be told which model: write model="...", or "{provider}:..." for the engine'
     return EngineError("missing_model", message, provider=provider)
+
+
+def _located(error: LLMError, url: str) -> LLMError:
+    # Most answers that nothing is there come of a wrong base_url.
+    made = type(error).from_fields({**error.fields(), "message": f"{error.message} ({url})"})
+    made.__cause__ = error.__cause__
+    return made
 
 
 def _refuse_unsendable(headers: Mapping[str, str]) -> None:

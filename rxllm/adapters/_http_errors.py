@@ -55,6 +55,8 @@ _BY_CODE = {
         "rate_limit_error",
         "rate_limit_exceeded",
         "insufficient_quota",
+        "billing_error",
+        "payment_required",
         "resource_exhausted",
         "throttlingexception",
         "too_many_requests",
@@ -212,7 +214,7 @@ def _reason_of_status(status: int | None) -> str | None:
             return "authentication_failed"
         case 408:
             return "timeout"
-        case 429:
+        case 402 | 429:  # no credit left is a limit too, though not one that passes: nothing is retried
             return "rate_limited"
         case int() if status >= 500:
             return "provider_unavailable"

@@ -12,6 +12,7 @@ from rxllm.adapters._http_base import HTTPBase, missing_model
 from rxllm.adapters._http_errors import http_error
 from rxllm.adapters._image_adapter import refuse
 from rxllm.runtime import Answer, Asker, Stream, fetched
+from rxllm.runtime._http import address, begins_page, may_be_page, page_error
 from rxllm.values import (
     AdapterError,
     Call,
@@ -69,9 +70,12 @@ class HTTPImageAdapter(HTTPBase):
             self.key(call)  # before anything is fetched
             client = await self._clients.get()
             asked = await self._with_bytes(request, client, asker)
-            answer = await asker.ask(client, self.build(asked, call), provider=self.provider)
+            built = self.build(asked, call)
+            answer = await asker.ask(client, built, provider=self.provider)
             if answer.status >= 300:
-                raise self._refusal(answer.status, answer.headers, answer.body, call)
+                raise self._refusal(answer.status, answer.headers, answer.body, call, address(built))
+            if may_be_page(answer.headers) and begins_page(answer.body):
+                raise page_error(answer.headers, self.provider, address(built))
             response = self.read(asked, answer)
             images = [await self._in_form(image, asked, client, asker) for image in response.images]
             return replace(response, images=tuple(images))

@@ -13,7 +13,7 @@ from rxllm.adapters._local_server import Server, serve
 from rxllm.adapters._local_tools import in_plain_words, must_call
 from rxllm.adapters._openai_chat import OpenAIChat, chat_body
 from rxllm.runtime import Decoder, in_thread
-from rxllm.values import Call, Request
+from rxllm.values import Call, Request, ValidationError
 
 if TYPE_CHECKING:
     import httpx
@@ -47,6 +47,9 @@ class Local(OpenAIChat):
         headers: Mapping[str, str] | None = None,
         timeout: float | None = None,
     ) -> None:
+        if not isinstance(model, str | Path | None):  # pyright: ignore[reportUnnecessaryIsInstance]
+            what = f"must be a model's name, or the path of a GGUF file, not {model!r}"
+            raise ValidationError("invalid_option", errors=[(("model",), what)])
         super().__init__(client=client or _client, headers=headers, timeout=timeout)
         self.model = model
         self.n_ctx = n_ctx

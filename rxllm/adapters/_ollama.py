@@ -34,7 +34,8 @@ class Ollama(HTTPAdapter):
     """``POST {base_url}/api/chat`` of an Ollama server. A local one needs no key; ollama.com takes one.
 
     ``Request.options`` is merged over the body, objects into objects: ``{"keep_alive": "5m", "options": {"num_ctx":
-    8192}}``; an option of None takes a field out.
+    8192}}``; an option of None takes a field out. ``{"logprobs": True, "top_logprobs": 2}`` asks for log-probabilities,
+    see ``Response.metadata["logprobs"]``.
     """
 
     provider = "ollama"

@@ -6,6 +6,7 @@ comes, and what is done:
 * text and thinking come in pieces; a call comes whole, its arguments as an object. Its id is missing before version
   0.12.10, its ``index`` is 0 for all in some versions: each entry is a call of its own;
 * the line with ``done`` is the end, and has the usage; without a ``done_reason`` (older servers) it means ``stop``;
+* log-probabilities are in the completed message's metadata, those of thoughts by themselves;
 * an ``error`` ends the stream: the model's runner has failed, unless its words say otherwise;
 * a line of nothing known is a ``RawChunk``.
 """
@@ -13,7 +14,7 @@ comes, and what is done:
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -50,6 +51,7 @@ class Line(msgspec.Struct, gc=False):
     message: Said | None = None
     response: str | None = None  # this and the next of /api/generate
     thinking: str | None = None
+    logprobs: Any = None
     done: bool | None = None
     error: Any = None
 
@@ -135,6 +137,10 @@ class OllamaDecoder:
             self._think(line.thinking)
         if line.response:
             self._blocks.text(line.response)
+        logprobs = line.logprobs
+        if logprobs and isinstance(logprobs, list):
+            thinks = line.thinking or (said is not None and said.thinking and not said.content)
+            self._blocks.append("reasoning_logprobs" if thinks else "logprobs", cast(list[Any], logprobs))
         if line.error:
             self._blocks.error(stream_error(msgspec.json.decode(frame)))
         elif line.done:

@@ -39,6 +39,7 @@ class OpenAIChat(HTTPAdapter):
 
     A key is needed for OpenAI alone: from `api_key`, the call, or ``OPENAI_API_KEY``. ``Request.options`` is merged
     over the body, so whatever a server understands besides can be said there; an option of None takes a field out.
+    ``{"logprobs": True, "top_logprobs": 2}`` asks for log-probabilities, see ``Response.metadata["logprobs"]``.
 
     Azure's `base_url` is ``https://NAME.openai.azure.com/openai/v1``, with the resource's key as `api_key`. The dated
     versions of its API are ``.../openai/deployments/MODEL?api-version=2024-10-21``, with ``headers={"api-key": KEY}``;

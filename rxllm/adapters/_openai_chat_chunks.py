@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import msgspec
 
-from rxllm.values import FinishReason, Usage
+from rxllm.values import AdapterError, FinishReason, Usage
 
 FINISH_REASONS: dict[str, FinishReason] = {
     "stop": "stop",
@@ -66,6 +66,7 @@ class Choice(msgspec.Struct, gc=False):
     message: Delta | None = None
     text: str | None = None
     finish_reason: str | None = None
+    logprobs: Any = None
 
 
 class Chunk(msgspec.Struct, gc=False):
@@ -112,6 +113,40 @@ _USAGE = {
     "output_cost": ("cost.output_tokens_cost",),
     "total_cost": ("cost", "cost.total_cost"),
 }
+
+
+_FAILURES = {"network_error": "network_error", "insufficient_system_resource": "provider_unavailable"}
+
+
+def finish_error(provider: str, raw: str, chunk: Mapping[str, Any]) -> AdapterError:
+    """The error of a finish reason that is a failure; the code is OpenRouter's ``native_finish_reason``, if given."""
+    choices = cast(list[dict[str, Any]], chunk["choices"])
+    code = str(next((each["native_finish_reason"] for each in choices if each.get("native_finish_reason")), raw))
+    message = f"the answer ended with {code}"
+    return AdapterError(_FAILURES.get(raw.lower(), "unknown"), message, provider=provider, code=code)
+
+
+def to_logprobs(held: Any) -> Iterable[tuple[str, list[Any]]]:
+    """The tokens of a choice's ``logprobs``, and whether they are of its text or of its thoughts.
+
+    ``{"content": [{"token", "logprob", "bytes", "top_logprobs"}, ...], "refusal": [...]}``; the older form of
+    completions, ``{"tokens": [...], "token_logprobs": [...], ...}``, is put into that one.
+    """
+    match held:
+        case {"tokens": list(), "token_logprobs": list()}:
+            named = cast(dict[str, list[Any]], held)
+            pairs = zip(named["tokens"], named["token_logprobs"], strict=False)
+            yield "logprobs", [{"token": token, "logprob": logprob} for token, logprob in pairs]
+        case dict():
+            for name, key in _LOGPROBS.items():
+                items = cast(dict[str, Any], held).get(name)
+                if items and isinstance(items, list):
+                    yield key, cast(list[Any], items)
+        case _:
+            pass
+
+
+_LOGPROBS = {"reasoning_content": "reasoning_logprobs", "content": "logprobs", "refusal": "logprobs"}
 
 
 def file_of(part: Mapping[str, Any]) -> dict[str, Any]:

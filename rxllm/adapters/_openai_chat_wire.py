@@ -6,8 +6,10 @@ https://platform.openai.com/docs/api-reference/chat-streaming. What the servers 
 * thinking is the first non-empty of ``reasoning_content``, ``reasoning``, ``reasoning_details``: some say it twice;
 * what is opaque in ``reasoning_details`` (signatures, ciphertext) is kept for the way back;
 * a refusal is text, with the finish reason ``content_filter``;
+* log-probabilities are in the completed message's metadata, those of thoughts by themselves;
 * ``message`` counts where there is no ``delta``: of a server that does not stream (some send both, all said so far);
-* an error inside the stream ends it; ``[DONE]`` ends it; a finish reason does not;
+* an error inside the stream ends it; ``[DONE]`` ends it; a finish reason does not, but one that is a failure
+  (``network_error``) makes the end an error;
 * a chunk of unexpected types, or of nothing known, is a ``RawChunk``.
 """
 
@@ -28,6 +30,8 @@ from rxllm.adapters._openai_chat_chunks import (
     Function,
     audio_of,
     file_of,
+    finish_error,
+    to_logprobs,
     to_usage,
 )
 from rxllm.values import AdapterError, Message
@@ -67,15 +71,22 @@ class ChatDecoder(FrameDecoder):
                 self._read_delta(choice.delta)
             else:
                 self._read_whole(choice)
+            if choice.logprobs:
+                for name, items in to_logprobs(choice.logprobs):
+                    self._blocks.append(name, items)
             if choice.finish_reason:
-                reason = choice.finish_reason
-                self._blocks.finish(FINISH_REASONS.get(reason.lower(), "other"), reason)
+                self._read_finish(choice.finish_reason, frame)
         if chunk.usage or chunk.x_groq:
             self._read_usage(chunk.usage or (chunk.x_groq or {}).get("usage"))
         if chunk.error or kind == "error":
             self._fail(self._error_of(msgspec.json.decode(frame)))
         elif chunk.choices is None and not chunk.usage:
             self._read_unknown(kind, frame)
+
+    def _read_finish(self, raw: str, frame: bytes) -> None:
+        reason = FINISH_REASONS.get(raw.lower(), "other")
+        failure = finish_error(self.provider, raw, msgspec.json.decode(frame)) if reason == "error" else None
+        self._blocks.finish(reason, raw, failure)
 
     def _read_whole(self, choice: Choice) -> None:
         if choice.message is not None:

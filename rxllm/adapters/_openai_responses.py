@@ -33,9 +33,11 @@ class OpenAIResponses(HTTPAdapter):
     ``previous_response_id``, ``conversation``, ``background``) leave that to you.
 
     ``Request.options`` is merged over the body, objects field by field: ``{"reasoning": {"summary": "auto"}}`` goes
-    together with a `reasoning_effort`. None takes a field out. The provider's own tools are given there, as
-    ``{"tools": [{"type": "web_search"}]}``, or beside one's own as ``Tool("web_search", metadata={"openai": {"type":
-    "web_search"}})``; a handler is for those that run here (``apply_patch``, ``local_shell``, ``computer``).
+    together with a `reasoning_effort`. None takes a field out. Log-probabilities, ``Response.metadata["logprobs"]``,
+    are asked for with ``{"include": ["message.output_text.logprobs"], "top_logprobs": 2}``. The provider's own tools
+    are given there, as ``{"tools": [{"type": "web_search"}]}``, or beside one's own as ``Tool("web_search",
+    metadata={"openai": {"type": "web_search"}})``; a handler is for those that run here (``apply_patch``,
+    ``local_shell``, ``computer``).
     """
 
     provider = "openai"

@@ -214,6 +214,8 @@ class Output:
             match part:
                 case {"type": "output_text", "text": str(text)}:
                     self._blocks.text(text if is_new else "", self._to("text", slot, place) if is_new else None)
+                    if part.get("logprobs"):  # all of them again: nobody need read those of the deltas
+                        self._blocks.append("logprobs", as_items(part["logprobs"]))
                 case {"type": "refusal", "refusal": str(text)}:
                     self._blocks.refusal(text if is_new else "", self._to("text", slot, place) if is_new else None)
                 case _:

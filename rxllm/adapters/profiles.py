@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from rxllm.adapters._ollama import Ollama
 from rxllm.adapters._openai_chat import OpenAIChat
 from rxllm.adapters._openai_responses import OpenAIResponses
 from rxllm.values import Call, EngineError, Message, Request
+from rxllm.values._nearest import hint
 
 if TYPE_CHECKING:
     import httpx
@@ -130,21 +132,29 @@ def _fitting(id: str, wanted: str) -> str:
 
 
 def providers() -> list[str]:
-    """The names of all providers: built in, compatible, and those of installed plugins."""
+    """The names of all providers: built in, compatible, and those of installed plugins, which are not imported."""
+    plugins.tell_taken("rxllm.adapters", {*_OWN, *PROFILES})
     return sorted({*_OWN, *PROFILES, *plugins.names("rxllm.adapters")})
 
 
 def connect(provider: str, model: str = "") -> Any:
     """The adapter of `provider`, as `providers` names it, with its key from the usual places.
 
-    Raises ``EngineError("unknown_provider")``, which names those there are.
+    Raises ``EngineError``: ``unknown_provider``, which names those there are; ``missing_dependency`` or
+    ``invalid_engine`` for a plugin that fails, with whose it is.
     """
-    if provider in _OWN:
-        return _OWN[provider](model)
-    if provider in PROFILES:
-        return Compatible(provider)
+    if provider in _OWN or provider in PROFILES:
+        _tell_taken()
+        return _OWN[provider](model) if provider in _OWN else Compatible(provider)
     try:
-        return plugins.load("rxllm.adapters", provider)(model)
+        return plugins.connect(provider, model)
     except KeyError:
-        message = f"no provider is called {provider!r}; there are: {', '.join(providers())}. Write provider:model"
+        known = providers()
+        called = f"{provider!r}{hint(provider, known)}"
+        message = f"no provider is called {called}; there are: {', '.join(known)}. Write provider:model"
         raise EngineError("unknown_provider", message, provider=provider) from None
+
+
+@cache  # a look at all that is installed takes some milliseconds
+def _tell_taken() -> None:
+    plugins.tell_taken("rxllm.adapters", {*_OWN, *PROFILES})

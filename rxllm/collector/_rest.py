@@ -24,6 +24,7 @@ from rxllm.values import (
     LLMError,
     Message,
     StepResult,
+    StreamError,
     Usage,
 )
 
@@ -76,11 +77,19 @@ def apply_to_rest(rest: Rest, event: Event) -> Rest:
 def complete(rest: Rest, event: MessageCompleted) -> Rest:
     return msgspec.structs.replace(
         rest,
+        error=_failure(rest, event) if event.finish_reason == "error" else rest.error,
         # An error is not forgotten because the adapter goes on after it.
         finish_reason="error" if rest.finish_reason == "error" else event.finish_reason or rest.finish_reason,
         raw_finish_reason=event.raw_finish_reason or rest.raw_finish_reason,
         metadata={**rest.metadata, **event.metadata},
     )
+
+
+def _failure(rest: Rest, event: MessageCompleted) -> LLMError:
+    # An adapter that has no error to tell ends with the finish reason alone.
+    if rest.finish_reason == "error" and rest.error is not None:
+        return rest.error
+    return StreamError("adapter_error", f"the answer ended with {event.raw_finish_reason or 'an error'}")
 
 
 def _with_result(rest: Rest, id: str, content: str) -> Rest:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any, TypeVar, overload
 
 from reactivex import Observable
@@ -11,8 +10,9 @@ from reactivex import Observable
 from rxllm.collector import StreamCollector
 from rxllm.events import Event
 from rxllm.operators._fold import fold
+from rxllm.operators._parsing import parsed
 from rxllm.runtime import Stream
-from rxllm.values import LLMError, Response, ResponseFormat, ValidationError, reader
+from rxllm.values import Response, ResponseFormat, reader
 
 T = TypeVar("T")
 
@@ -45,21 +45,4 @@ def to_response(
     read = reader(parse)
     if read is None:
         return fold(StreamCollector.to_response)
-    return fold(lambda state: _parsed(state.to_response(), read))
-
-
-def _parsed(response: Response[Any], parse: Callable[[str], T]) -> Response[T]:
-    if response.finish_reason == "error" or response.tool_calls:
-        return response
-    kept = {"text": response.output_text, "finish_reason": response.finish_reason, "usage": response.usage}
-    try:
-        return replace(response, parsed=parse(response.output_text))
-    except ValidationError as error:
-        if error.reason != "invalid_output":
-            raise
-        raise ValidationError(error.reason, error.message, errors=error.errors, metadata=kept) from error.__cause__
-    except LLMError:
-        raise
-    except Exception as error:
-        message = f"the answer does not parse: {type(error).__name__}: {error}"
-        raise ValidationError("invalid_output", message, metadata=kept) from error
+    return fold(lambda state: parsed(state.to_response(), read))

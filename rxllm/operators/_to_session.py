@@ -10,8 +10,9 @@ from reactivex import Observable
 from rxllm.collector import StreamCollector
 from rxllm.events import Custom, Event, StepCompleted
 from rxllm.operators._lift import lift
+from rxllm.operators._parsing import Read, parsed_chat, parsed_step
 from rxllm.runtime import Stream
-from rxllm.values import ChatResult, Session, StepResult, Turn
+from rxllm.values import ChatResult, ResponseFormat, Session, StepResult, Turn, reader
 
 TURN = "session_turn"
 """The name of the `Custom` event that begins the streams of ``rxllm.session``. Its `data` holds the `session` as it is
@@ -19,7 +20,9 @@ asked with, the user's new message included, and which `operation` it is, so tha
 """
 
 
-def to_session(session: Session) -> Callable[[Observable[Event]], Stream[Turn]]:
+def to_session(
+    session: Session, *, parse: Callable[[str], Any] | ResponseFormat | None = None
+) -> Callable[[Observable[Event]], Stream[Turn]]:
     """Fold the events of a turn to the `Turn`: the session after it, and the result of its chat or step.
 
     ::
@@ -34,13 +37,16 @@ def to_session(session: Session) -> Callable[[Observable[Event]], Stream[Turn]]:
     ('completed', ['Hi', 'Hello'])
 
     `session` is the one that the turn began with. A stream that is cut off gives a result that was ``cancelled``, and a
-    session with all steps that were complete, and with what the user said.
+    session with all steps that were complete, and with what the user said. `parse` is as in `to_chat_result`; a text
+    that does not fit is an error of the result, and the session can go on.
     """
-    return lift(lambda: _Turning(session))
+    read = reader(parse)
+    return lift(lambda: _Turning(session, read))
 
 
 class _Turning:
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, read: Read | None) -> None:
+        self._read = read
         self._begin(session, None)
 
     def _begin(self, session: Session, operation: str | None) -> None:
@@ -60,7 +66,12 @@ class _Turning:
 
     def close(self) -> Iterable[Turn]:
         result = self._result()
-        yield Turn(self._session.after(result), result)
+        yield Turn(self._session.after(result), self._parsed(result))
+
+    def _parsed(self, result: ChatResult | StepResult) -> ChatResult | StepResult:
+        if self._read is None:
+            return result
+        return parsed_chat(result, self._read) if isinstance(result, ChatResult) else parsed_step(result, self._read)
 
     def _result(self) -> ChatResult | StepResult:
         is_step = self._operation == "step" or (self._operation is None and not self._state.done)

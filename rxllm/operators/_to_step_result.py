@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar, overload
 
 from reactivex import Observable
 
 from rxllm.collector import StreamCollector
 from rxllm.events import Event
 from rxllm.operators._fold import fold
+from rxllm.operators._parsing import parsed_step
 from rxllm.runtime import Stream
-from rxllm.values import StepResult, Thread
+from rxllm.values import ResponseFormat, StepResult, Thread, reader
+
+T = TypeVar("T")
 
 
-def to_step_result(thread: Thread | None = None) -> Callable[[Observable[Event]], Stream[StepResult]]:
+@overload
+def to_step_result(
+    thread: Thread | None = None, *, parse: Callable[[str], T] | type[T]
+) -> Callable[[Observable[Event]], Stream[StepResult[T]]]: ...
+@overload
+def to_step_result(
+    thread: Thread | None = None, *, parse: str | Mapping[str, Any] | None = None
+) -> Callable[[Observable[Event]], Stream[StepResult]]: ...
+def to_step_result(
+    thread: Thread | None = None, *, parse: Callable[[str], Any] | ResponseFormat | None = None
+) -> Callable[[Observable[Event]], Stream[StepResult[Any]]]:
     """Fold the stream to its last step's `StepResult`; one without ``StepCompleted`` needs the `thread` it began with.
 
     ::
@@ -24,5 +38,11 @@ def to_step_result(thread: Thread | None = None) -> Callable[[Observable[Event]]
     >>> from rxllm import Fake, stream_step
     >>> stream_step(Fake("Hi"), "Hello").pipe(to_step_result()).run().done
     True
+
+    `parse` is as in `to_response`; a text that does not fit is a result whose response has the
+    ``ValidationError("invalid_output")`` as its `error`.
     """
-    return fold(StreamCollector.to_step_result, thread)
+    read = reader(parse)
+    if read is None:
+        return fold(StreamCollector.to_step_result, thread)
+    return fold(lambda state: parsed_step(state.to_step_result(), read), thread)

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from reactivex import Observable
 
-from rxllm.events import Event, RawChunk, StepCompleted, UsageUpdated
+from rxllm.events import Event, RawChunk, StepCompleted, StepRestarted, UsageUpdated
 from rxllm.operators._pick import pick
 from rxllm.runtime import Stream
 from rxllm.values import Usage
@@ -41,6 +41,8 @@ class _Total:
                 return self._tell(self._before + Usage(**cast(Mapping[str, Any], event.data)))
             case StepCompleted(result=result):
                 self._before += result.response.usage
+                return self._tell(self._before)
+            case StepRestarted():
                 return self._tell(self._before)
             case _:
                 return ()

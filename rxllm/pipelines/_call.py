@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 from reactivex import Observable, abc
@@ -14,13 +15,16 @@ from rxllm import validate
 from rxllm.adapters import as_adapter
 from rxllm.engine import Engine, as_engine
 from rxllm.events import Event
+from rxllm.operators._costs import costs_filled
+from rxllm.operators._timeouts import limited
 from rxllm.operators._tools.settings import ToolSettings
+from rxllm.pipelines._elsewhere import other_engine, other_options, other_request
 from rxllm.pipelines._observe import Observers, Span, retry_told, watched
-from rxllm.pipelines._options import checked
+from rxllm.pipelines._options import ChatOptions, checked
 from rxllm.pipelines._request import chosen, merged, refuse_unanswered
 from rxllm.pipelines._spans import CallSpan
-from rxllm.runtime import Stream, policy, retrying
-from rxllm.values import Call, Request, Thread
+from rxllm.runtime import Assembly, Stream, Timeouts, assembling, models, policy, retrying
+from rxllm.values import Call, ModelInfo, Request, Thread, Usage
 
 T = TypeVar("T")
 
@@ -39,18 +43,34 @@ class Setup:
         made = as_engine(engine)
         return cls(made, checked(options, made, given), given, Observers(made.observers))
 
-    def model_events(self, request: Request, request_id: str | None = None) -> Stream[Event]:
-        """The adapter's events: retried, through the engine's operators, seen by ``on_event``."""
+    def model_events(
+        self, request: Request, request_id: str | None = None, before: Usage | None = None
+    ) -> Stream[Event]:
+        """The adapter's events: retried, through the engine's operators, seen by ``on_event``.
+
+        `before` is what the chat's earlier steps have used.
+        """
 
         def make() -> Observable[Event]:
             asked = merged(self.engine, request, self.opts, self.asked)
             validate.request(asked)
+            model = self.model_info(asked)
+            if model is not None:
+                validate.capabilities(asked, model)
             refuse_unanswered(Thread(asked.messages))
-            events = self._asking(asked, request_id or self.request_id())
-            events = events.pipe(*self.engine.operators) if self.engine.operators else events
+            call = self._call(request_id or self.request_id())
+            events = self._asking(asked, model, call)
+            if self.engine.operators:
+                ask = partial(self._elsewhere, request, asked, call, before)
+                with assembling(Assembly(asked, call, ask, name_of(self.engine.adapter), before or Usage())):
+                    events = events.pipe(*self.engine.operators)
             return events.pipe(ops.tap(self.opts["on_event"])) if "on_event" in self.opts else events
 
         return deferred(make)
+
+    def model_info(self, request: Request) -> ModelInfo | None:
+        """What the catalogue says of the model that `request` asks."""
+        return models.find(name_of(self.engine.adapter), request.model)
 
     def observed(self, events: Stream[Event], span: Callable[..., Span], *about: Any) -> Stream[Event]:
         """`events`, of which ``span(observers, clock, *about)`` tells the engine's observers, if it has any."""
@@ -90,19 +110,43 @@ class Setup:
         """The option, else a new one: 22 characters that are safe in a URL."""
         return self.opts.get("request_id") or secrets.token_urlsafe(16)
 
-    def _asking(self, request: Request, request_id: str) -> Stream[Event]:
+    def _asking(self, request: Request, model: ModelInfo | None, call: Call) -> Stream[Event]:
         adapter = as_adapter(self.engine.adapter)
-        call = self._call(request_id)
+        provider = name_of(self.engine.adapter)
+        limits = Timeouts.of(self.opts.get("timeout"))
+        each, total = Timeouts(limits.first, limits.idle), Timeouts(total=limits.total)
+
+        def attempt() -> Observable[Event]:
+            events = adapter.stream(request, call)
+            return events.pipe(limited(each, provider)) if each != Timeouts() else events
+
         rules = policy(self.opts.get("retry", self.engine.retry), self.engine.retry)
-        about = (request_id, name_of(self.engine.adapter), request.model)
+        about = (call.request_id, provider, request.model)
         told = retry_told(self.observers, *about) if self.observers else None
-        return self.observed(retrying(lambda: adapter.stream(request, call), rules, told), CallSpan, *about)
+        events = retrying(attempt, rules, told).pipe(limited(total, provider))
+        if model is not None and model.has_prices:
+            events = events.pipe(costs_filled(lambda usage, _: model.priced(usage)))
+        return self.observed(events, CallSpan, *about)
+
+    def _elsewhere(
+        self,
+        request: Request,
+        asked: Request,
+        call: Call,
+        before: Usage | None,
+        engine: Any,
+        model: str | None = None,
+    ) -> Stream[Event]:
+        """Another engine's answer to `request`, which this one asks as `asked`."""
+        other = other_engine(engine, model, self.engine)
+        setup = Setup.of(other, ChatOptions, other_options(self.asked))
+        return setup.model_events(other_request(request, asked, self.asked, other), call.request_id, before)
 
     def _call(self, request_id: str) -> Call:
         return Call(
             request_id=request_id,
             api_key=self.opts.get("api_key"),
-            timeout=self.opts.get("timeout"),
+            timeout=Timeouts.of(self.opts.get("timeout")).silence,
             raw=self.opts.get("include_raw_chunks", False),
             metadata=self.opts.get("metadata", {}),
             observers=(self.observers.tell,) if self.observers else (),

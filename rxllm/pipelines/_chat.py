@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Unpack
+from typing import Any, TypeVar, Unpack, overload
 
 from rxllm import operators as ops
 from rxllm.engine import Engine
@@ -10,11 +10,13 @@ from rxllm.events import Event
 from rxllm.operators import continue_with
 from rxllm.pipelines._call import Setup, deferred
 from rxllm.pipelines._loop import Loop
-from rxllm.pipelines._options import ChatOptions, max_turns
+from rxllm.pipelines._options import ChatOptions, PlainChatOptions, max_turns
 from rxllm.pipelines._request import Input, as_thread
 from rxllm.pipelines._spans import ChatSpan
 from rxllm.runtime import Stream
-from rxllm.values import ChatResult, Thread
+from rxllm.values import ChatResult, Request, Thread
+
+T = TypeVar("T")
 
 
 def stream(engine: Engine | str | Any, thread: Input, **opts: Unpack[ChatOptions]) -> Stream[Event]:
@@ -28,7 +30,13 @@ def stream(engine: Engine | str | Any, thread: Input, **opts: Unpack[ChatOptions
     return setup.presented(_chat_events(setup, as_thread(thread)))
 
 
-def chat(engine: Engine | str | Any, thread: Input, **opts: Unpack[ChatOptions]) -> Stream[ChatResult]:
+@overload
+def chat(
+    engine: Engine | str | Any, thread: Input, *, response_format: type[T], **opts: Unpack[PlainChatOptions]
+) -> Stream[ChatResult[T]]: ...
+@overload
+def chat(engine: Engine | str | Any, thread: Input, **opts: Unpack[ChatOptions]) -> Stream[ChatResult]: ...
+def chat(engine: Engine | str | Any, thread: Input, **opts: Any) -> Stream[ChatResult[Any]]:
     """A chat's result: the fold of `stream`.
 
     >>> from rxllm import Fake, ToolCall, tool
@@ -37,9 +45,13 @@ def chat(engine: Engine | str | Any, thread: Input, **opts: Unpack[ChatOptions])
     >>> result = chat(Fake(ToolCall("c0", "double", {"x": 21}), "42"), "Double 21!", tools=[double]).run()
     >>> result.halted_reason, len(result.steps), result.output_text
     ('completed', 2, '42')
+
+    With a `response_format` the final response's `parsed` is the validated value; an answer that does not fit is a
+    result with its `error`, since tools have run: ``.map(ChatResult.raise_for_error)`` makes it loud. See
+    ``operators.to_chat_result``.
     """
     setup = Setup.of(engine, ChatOptions, opts)
-    return _chat_events(setup, as_thread(thread)).pipe(ops.to_chat_result())
+    return _chat_events(setup, as_thread(thread)).pipe(ops.to_chat_result(parse=setup.response_format(Request())))
 
 
 def _chat_events(setup: Setup, thread: Thread) -> Stream[Event]:

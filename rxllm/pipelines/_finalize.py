@@ -3,13 +3,15 @@
 Many models that are held to a JSON schema call no tools, and many that may call tools keep to no schema. With
 ``structured_finalize=True`` a chat runs to its end as if no ``response_format`` had been asked for. If it ends as
 completed, at ``max_turns`` or by ``halt_when``, the model is asked once more, with the format, without tools, and with
-a user's message that tells it to (``structured_finalize_nudge``; ``""`` sends none).
+a user's message that tells it to (``structured_finalize_nudge``; ``""`` sends none). Where it is not said, a model
+whose entry in ``rxllm.models`` has ``tools_with_schema=False`` is asked so too, if there are tools and a schema.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from rxllm import validate
 from rxllm.engine import Engine
@@ -27,7 +29,11 @@ def first_pass(setup: Setup, thread: Thread) -> Setup:
     """The loop's own calls. Raises ``ValidationError("invalid_request")`` where there is no schema to finalize to."""
     if not _is_asked(setup):
         return setup
-    validate.request(merged(setup.engine, Request(thread.messages), setup.opts, setup.asked))
+    asked = merged(setup.engine, Request(thread.messages), setup.opts, setup.asked)
+    validate.request(asked)
+    model = setup.model_info(asked)
+    if model is not None:
+        validate.capabilities(replace(asked, tools=()), model)  # before any tool has run
     return _without(setup, setup.engine, "structured_finalize", "response_format")
 
 
@@ -47,7 +53,16 @@ def nudged(thread: Thread, setup: Setup) -> Thread:
 
 
 def _is_asked(setup: Setup) -> bool:
-    return bool(setup.opts.get("structured_finalize"))
+    if "structured_finalize" in setup.opts:
+        return bool(setup.opts["structured_finalize"])
+    asked = merged(setup.engine, Request(), setup.opts, setup.asked)
+    model = setup.model_info(asked)
+    exclude = model is not None and model.tools_with_schema is False
+    return exclude and bool(asked.tools) and _has_schema(asked.response_format)
+
+
+def _has_schema(wanted: Any) -> bool:
+    return isinstance(wanted, Mapping) and cast(Mapping[str, Any], wanted).get("type") == "json_schema"
 
 
 def _without(setup: Setup, engine: Engine, *names: str) -> Setup:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar, Unpack, overload
 
 from reactivex import Observable, abc
@@ -15,9 +15,11 @@ from rxllm.pipelines._call import Setup
 from rxllm.pipelines._options import GenerateOptions, PlainOptions, is_count
 from rxllm.pipelines._request import Input, as_request
 from rxllm.runtime import Stream
-from rxllm.values import LLMError, Message, Request, Response, StreamError, Thread, Usage, ValidationError
+from rxllm.values import LLMError, Message, Progress, Request, Response, Thread, Usage, ValidationError
+from rxllm.values.errors import as_llm_error
 
 T = TypeVar("T")
+OnProgress = Callable[[Progress], object]
 
 
 def stream_generate(
@@ -75,6 +77,7 @@ def generate_many(
     *,
     concurrency: int = 8,
     ordered: bool = True,
+    on_progress: OnProgress | None = None,
     response_format: type[T],
     **opts: Unpack[PlainOptions],
 ) -> Stream[Response[T]]: ...
@@ -85,6 +88,7 @@ def generate_many(
     *,
     concurrency: int = 8,
     ordered: bool = True,
+    on_progress: OnProgress | None = None,
     **opts: Unpack[GenerateOptions],
 ) -> Stream[Response[Any]]: ...
 def generate_many(
@@ -93,6 +97,7 @@ def generate_many(
     *,
     concurrency: int = 8,
     ordered: bool = True,
+    on_progress: OnProgress | None = None,
     **opts: Any,
 ) -> Stream[Response[Any]]:
     """The responses to many requests, `concurrency` of them at a time, in the requests' order or as they finish.
@@ -102,12 +107,15 @@ def generate_many(
     >>> [response.output_text for response in generate_many(shout, ["a", "b"])]
     ['A', 'B']
 
-    A request that fails is a Response with its `error`; the others go on.
+    A request that fails is a Response with its `error`; the others go on. ``on_progress(progress)`` is called with a
+    `Progress` when a request ends, in the order in which they do.
     """
     if not is_count(concurrency):
         raise ValidationError("invalid_option", errors=[(("concurrency",), f"must be at least 1, not {concurrency!r}")])
     if isinstance(requests, str | Message | Thread):
         raise ValidationError("invalid_option", errors=[(("requests",), "must be several; for one there is generate")])
+    if on_progress is not None and not callable(on_progress):
+        raise ValidationError("invalid_option", errors=[(("on_progress",), f"must be a function, not {on_progress!r}")])
     setup = Setup.of(engine, GenerateOptions, opts)
     asked = [as_request(request) for request in requests]
 
@@ -117,7 +125,8 @@ def generate_many(
         sources = (
             setup.model_events(request).pipe(ops.to_response(setup.response_format(request))) for request in asked
         )
-        return _Many(sources, concurrency, ordered, observer).start(scheduler)
+        progress = Progress(0, 0, len(asked), Usage())
+        return _Many(sources, concurrency, ordered, observer, progress, on_progress).start(scheduler)
 
     return Stream(subscribe)
 
@@ -131,8 +140,12 @@ class _Many:
         concurrency: int,
         ordered: bool,
         observer: abc.ObserverBase[Response[Any]],
+        progress: Progress,
+        on_progress: OnProgress | None,
     ) -> None:
         self._observer = observer
+        self._progress = progress
+        self._on_progress = on_progress
         self._ordered = ordered
         self._waiting: dict[int, Response[Any]] = {}
         self._next = 0
@@ -143,24 +156,31 @@ class _Many:
         return self._running
 
     def _receive(self, index: int, response: Response[Any]) -> None:
-        if not self._ordered:
-            self._tell(response)
-            return
-        self._waiting[index] = response
-        while self._next in self._waiting:
-            self._tell(self._waiting.pop(self._next))
-            self._next += 1
-
-    def _tell(self, response: Response[Any]) -> None:
-        # A subscriber's exception is its own, and no failure of the request.
+        # An exception of the subscriber's is its own, and no failure of the request.
         try:
-            self._observer.on_next(response)
+            self._count(response)
+            self._waiting[index] = response
+            ready = self._in_order() if self._ordered else iter((self._waiting.pop(index),))
+            for each in ready:
+                self._observer.on_next(each)
         except Exception as error:
             self._observer.on_error(error)
 
+    def _count(self, response: Response[Any]) -> None:
+        if self._on_progress is not None:
+            so_far = self._progress
+            failed = so_far.failed + (response.error is not None)
+            self._progress = Progress(so_far.done + 1, failed, so_far.total, so_far.usage + response.usage)
+            self._on_progress(self._progress)
+
+    def _in_order(self) -> Iterator[Response[Any]]:
+        while self._next in self._waiting:
+            yield self._waiting.pop(self._next)
+            self._next += 1
+
     def _end(self, index: int, error: Exception | None) -> None:
         if error is not None:
-            self._receive(index, _failed(_typed(error)))
+            self._receive(index, _failed(as_llm_error(error)))
 
 
 def _failed(error: LLMError) -> Response[Any]:
@@ -168,11 +188,3 @@ def _failed(error: LLMError) -> Response[Any]:
     said: Mapping[str, Any] = error.metadata if error.reason == "invalid_output" else {}
     text, usage = said.get("text", ""), said.get("usage", Usage())
     return Response(output_text=text, finish_reason="error", usage=usage, error=error)
-
-
-def _typed(error: Exception) -> LLMError:
-    if isinstance(error, LLMError):
-        return error
-    made = StreamError("unknown", f"{type(error).__name__}: {error}")
-    made.__cause__ = error
-    return made

@@ -11,12 +11,12 @@ from reactivex import Observable
 
 from rxllm import adapters, validate
 from rxllm.adapters._image_adapter import ImageAdapter, as_image_adapter
-from rxllm.engine import Engine, as_engine
+from rxllm.engine import Engine, as_engine, stand_in
 from rxllm.pipelines._call import deferred, name_of
 from rxllm.pipelines._observe import Observers, retry_told, watched
 from rxllm.pipelines._options import checked
 from rxllm.pipelines._spans import ImagesSpan
-from rxllm.runtime import Retry, Stream, policy, retrying
+from rxllm.runtime import Retry, Stream, models, policy, retrying
 from rxllm.values import Call, Image, ImageRequest, ImageResponse, ValidationError
 
 BUILT_IN = {"openai": "OpenAIImages", "google": "GeminiImages", "gemini": "GeminiImages"}
@@ -106,6 +106,7 @@ def _responses(engine: Any, request: ImageRequest, given: Mapping[str, Any]) -> 
             observers=(observers.tell,) if observers else (),
         )
         about = (call.request_id, name_of(adapter), asked.model)
+        _refuse_incapable(*about[1:])
         rules = policy(opts.get("retry", made.retry), made.retry)
         # Retries and spans are those of every stream: a response is the first content, so nothing is held back.
         attempts = cast(Callable[[], Any], lambda: adapter.generate(asked, call))
@@ -120,6 +121,8 @@ def _responses(engine: Any, request: ImageRequest, given: Mapping[str, Any]) -> 
 def _as_image_engine(given: Any) -> Engine:
     if isinstance(given, ImageAdapter) and not isinstance(given, type):
         return Engine(image_adapter=given)
+    if isinstance(given, str) and stand_in.get() is not None:
+        return replace(as_engine(given), adapter=None)  # whose model it would be
     provider, _, model = given.partition(":") if isinstance(given, str) else ("", "", "")
     if provider in BUILT_IN:
         return Engine(image_adapter=getattr(adapters, BUILT_IN[provider])(), model=model or None)
@@ -139,6 +142,13 @@ def _merged(engine: Engine, request: ImageRequest, opts: Mapping[str, Any]) -> I
 
 
 _PLAIN = ("model", "n", "size", "quality", "style", "background", "response_format")
+
+
+def _refuse_incapable(provider: str, name: str | None) -> None:
+    model = models.find(provider, name)
+    if model is not None and model.images is False:
+        message = f"{model.name} makes no images, as rxllm.models says"
+        raise ValidationError("unsupported_capability", message, errors=[(("images",), "images_disabled")])
 
 
 def _refuse_senseless(opts: Mapping[str, Any]) -> None:

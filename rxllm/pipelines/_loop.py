@@ -69,7 +69,10 @@ class Loop:
 
     def _ask(self, thread: Thread) -> Stream[Event]:
         self._asked += 1
-        return step_events(self._setup, thread, self.request_id)
+        return step_events(self._setup, thread, self.request_id, self._usage())
+
+    def _usage(self) -> Usage:
+        return sum((step.response.usage for step in self._steps), Usage())
 
     def _halted(self, step: StepResult) -> str | None:
         """Why the chat ends here; the first reason that applies."""
@@ -84,6 +87,8 @@ class Loop:
                 return "manual_tool_calls"
             case _ if finish == "error":
                 return "error"
+            case _ if isinstance(asked := step.response.metadata.get("halted_reason"), str):
+                return asked  # an operator of the engine's
             case _ if not is_unfinished(step.response):
                 return "completed"
             case _ if halt_when is not None and halt_when(step):
@@ -106,7 +111,7 @@ class Loop:
             pending_question=told.get("pending_question"),
             pending_tool_call_id=told.get("pending_tool_call_id"),
             pending_tool_calls=last.response.tool_calls if told.get("mode") == "manual" else pending,
-            usage=sum((step.response.usage for step in self._steps), Usage()),
+            usage=self._usage(),
             error=error,
             metadata={**self._metadata(reason, told), **self._passes(reason)},
         )

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
@@ -17,7 +16,7 @@ from reactivex import Observable, abc
 from reactivex.disposable import CompositeDisposable, Disposable
 
 from rxllm.events import Event
-from rxllm.runtime import LoopScheduler, Stream
+from rxllm.runtime import Stream, stopwatch
 from rxllm.values import LLMError, Outcome, RetryAttempt, Telemetry
 
 log = logging.getLogger("rxllm")
@@ -58,7 +57,7 @@ def watched(source: Observable[Event], begin: Callable[[Clock], Span]) -> Stream
     """`source`, each subscription of it watched by a span of its own."""
 
     def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
-        span = begin(_clock(scheduler))
+        span = begin(stopwatch(scheduler))
         ending = threading.Lock()  # dispose may come from any thread
 
         def finish(outcome: Outcome, error: Exception | None = None) -> None:
@@ -93,10 +92,3 @@ def retry_told(
         observers.tell(RetryAttempt(request_id, provider, model, attempt, delay, error))
 
     return tell
-
-
-def _clock(scheduler: abc.SchedulerBase | None) -> Clock:
-    """Seconds on the scheduler's clock; on a loop, and without a scheduler, those of a clock that is never set back."""
-    if scheduler is None or isinstance(scheduler, LoopScheduler):
-        return time.perf_counter
-    return lambda: scheduler.now.timestamp()

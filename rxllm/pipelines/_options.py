@@ -13,7 +13,7 @@ from typing import Any, Literal, TypedDict, cast
 from rxllm.engine import Engine
 from rxllm.events import Event
 from rxllm.operators._tools.settings import Approve, Encoder, Executor, OnToolError
-from rxllm.runtime import Retry, RetryPolicy, policy
+from rxllm.runtime import Retry, RetryPolicy, Timeouts, is_seconds, policy
 from rxllm.values import (
     EngineError,
     ResponseFormat,
@@ -23,6 +23,7 @@ from rxllm.values import (
     as_response_format,
     is_format_class,
 )
+from rxllm.values._nearest import hint
 
 MAX_TURNS = 8
 
@@ -46,7 +47,7 @@ class PlainOptions(TypedDict, total=False):
     session_id: str
     request_id: str
     retry: Retry
-    timeout: float
+    timeout: float | Timeouts
     emit_text_deltas: bool
     emit_tool_deltas: bool
     emit_thinking: bool
@@ -57,16 +58,18 @@ class PlainOptions(TypedDict, total=False):
 class GenerateOptions(PlainOptions, total=False):
     """What a request can be made with, how the call is made, and what of it is shown.
 
-    `timeout` is the longest silence between two reads of an answer that comes over HTTP, in seconds; for a bound on the
-    whole, use reactivex's ``timeout``. `response_format` is what the model is asked for; `generate` also parses the
-    answer, step and chat leave that to the reader of their final text.
+    `timeout` is the longest silence of the model in seconds, or a `Timeouts`: each response's own, see
+    ``operators.timeouts``; an adapter over HTTP also takes it for the longest wait for bytes. `response_format`
+    is what the model is asked for, and what the answer is read as by the functions that give a result.
     """
 
     response_format: ResponseFormat
 
 
-class StepOptions(GenerateOptions, total=False):
-    """And how tools are run, see ``operators.run_tools``; `approve` is asked about the tools with ``approval=True``."""
+class PlainStepOptions(PlainOptions, total=False):
+    """Those of `StepOptions` that do not decide what type an answer has: how tools are run, see
+    ``operators.run_tools``; `approve` is asked about the tools with ``approval=True``.
+    """
 
     mode: Literal["auto", "manual"]
     on_tool_error: OnToolError
@@ -77,7 +80,11 @@ class StepOptions(GenerateOptions, total=False):
     approve: Approve
 
 
-class ChatOptions(StepOptions, total=False):
+class StepOptions(PlainStepOptions, GenerateOptions, total=False):
+    """And all of it."""
+
+
+class PlainChatOptions(PlainStepOptions, total=False):
     """And when the chat ends: after `max_turns` steps (8, or ``RXLLM_MAX_TURNS``), or when ``halt_when(step)`` says
     so; and with ``structured_finalize`` what the user then says to ask for the structured answer.
     """
@@ -85,6 +92,10 @@ class ChatOptions(StepOptions, total=False):
     max_turns: int
     halt_when: Callable[[StepResult], bool]
     structured_finalize_nudge: str
+
+
+class ChatOptions(PlainChatOptions, StepOptions, total=False):
+    """And all of it."""
 
 
 def checked(options: type[Any], engine: Engine, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -134,7 +145,8 @@ def _refuse_unknown(options: type[Any], given: Mapping[str, Any]) -> None:
         )
     else:
         shown = f"options={{{name!r}: {given[name]!r}}}"
-        message = f"there is no option {name!r}; to hand it to the provider as it is, write {shown}"
+        called = f"{name!r}{hint(name, _names(options))}"
+        message = f"there is no option {called}; to hand it to the provider as it is, write {shown}"
     raise EngineError("unknown_option", message)
 
 
@@ -196,7 +208,10 @@ _RULES: dict[str, _Rule] = {
         "a RetryPolicy, a mapping of its fields, True, False or None",
         lambda held: isinstance(held, _RETRIES) or held == "default",
     ),
-    "timeout": _SECONDS,
+    "timeout": (
+        "a number of seconds above 0, or a Timeouts",
+        lambda held: isinstance(held, Timeouts) or is_seconds(held),
+    ),
     **dict.fromkeys(("emit_text_deltas", "emit_tool_deltas", "emit_thinking", "include_raw_chunks"), _FLAG),
     **dict.fromkeys(("on_event", "tool_executor", "tool_result_encoder", "approve", "halt_when"), _FUNCTION),
     "mode": ("'auto' or 'manual'", lambda held: held in ("auto", "manual")),

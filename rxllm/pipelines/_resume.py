@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, Unpack, cast
+from typing import Any, TypeVar, Unpack, cast, overload
 
 from rxllm import operators as ops
 from rxllm.engine import Engine
@@ -13,11 +13,13 @@ from rxllm.operators import continue_with
 from rxllm.pipelines._call import Setup, deferred
 from rxllm.pipelines._halted import Answers, HaltedStep, completing
 from rxllm.pipelines._loop import Loop
-from rxllm.pipelines._options import ChatOptions, max_turns
+from rxllm.pipelines._options import ChatOptions, PlainChatOptions, max_turns
 from rxllm.pipelines._request import Input, as_thread
 from rxllm.pipelines._spans import ChatSpan, StepSpan
 from rxllm.runtime import Stream
-from rxllm.values import ChatResult, Thread, ValidationError
+from rxllm.values import ChatResult, Request, Thread, ValidationError
+
+T = TypeVar("T")
 
 NONE: Mapping[str, Any] = MappingProxyType({})
 
@@ -39,6 +41,17 @@ def stream_resume(
     return setup.presented(_events(setup, _thread_of(thread), _answers(approvals, results)))
 
 
+@overload
+def resume(
+    engine: Engine | str | Any,
+    thread: Input | ChatResult,
+    *,
+    approvals: Mapping[str, bool | str] = NONE,
+    results: Mapping[str, str | Mapping[str, Any]] = NONE,
+    response_format: type[T],
+    **opts: Unpack[PlainChatOptions],
+) -> Stream[ChatResult[T]]: ...
+@overload
 def resume(
     engine: Engine | str | Any,
     thread: Input | ChatResult,
@@ -46,7 +59,15 @@ def resume(
     approvals: Mapping[str, bool | str] = NONE,
     results: Mapping[str, str | Mapping[str, Any]] = NONE,
     **opts: Unpack[ChatOptions],
-) -> Stream[ChatResult]:
+) -> Stream[ChatResult]: ...
+def resume(
+    engine: Engine | str | Any,
+    thread: Input | ChatResult,
+    *,
+    approvals: Mapping[str, bool | str] = NONE,
+    results: Mapping[str, str | Mapping[str, Any]] = NONE,
+    **opts: Any,
+) -> Stream[ChatResult[Any]]:
     """A halted chat goes on: the fold of `stream_resume`. `thread` may be its `ChatResult`, and come from JSON.
 
     >>> from rxllm import Fake, ToolCall, chat, tool
@@ -68,7 +89,9 @@ def resume(
     ``ValidationError("invalid_option")`` for an id of none; then nothing has run.
     """
     setup = Setup.of(engine, ChatOptions, opts)
-    return _events(setup, _thread_of(thread), _answers(approvals, results)).pipe(ops.to_chat_result())
+    return _events(setup, _thread_of(thread), _answers(approvals, results)).pipe(
+        ops.to_chat_result(parse=setup.response_format(Request()))
+    )
 
 
 def _events(setup: Setup, thread: Thread, answers: Answers) -> Stream[Event]:

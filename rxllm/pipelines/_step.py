@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, Unpack
+from typing import Any, TypeVar, Unpack, overload
 
 from rxllm import operators as ops
 from rxllm.engine import Engine
 from rxllm.events import Event
 from rxllm.operators._run_tools import run_with
 from rxllm.pipelines._call import Setup, deferred
-from rxllm.pipelines._options import StepOptions
+from rxllm.pipelines._options import PlainStepOptions, StepOptions
 from rxllm.pipelines._request import Input, as_thread
 from rxllm.pipelines._spans import StepSpan
 from rxllm.runtime import Stream
-from rxllm.values import Request, StepResult, Thread
+from rxllm.values import Request, StepResult, Thread, Usage
+
+T = TypeVar("T")
 
 
 def stream_step(engine: Engine | str | Any, thread: Input, **opts: Unpack[StepOptions]) -> Stream[Event]:
@@ -27,23 +29,35 @@ def stream_step(engine: Engine | str | Any, thread: Input, **opts: Unpack[StepOp
     return setup.presented(step_events(setup, as_thread(thread)))
 
 
-def step(engine: Engine | str | Any, thread: Input, **opts: Unpack[StepOptions]) -> Stream[StepResult]:
+@overload
+def step(
+    engine: Engine | str | Any, thread: Input, *, response_format: type[T], **opts: Unpack[PlainStepOptions]
+) -> Stream[StepResult[T]]: ...
+@overload
+def step(engine: Engine | str | Any, thread: Input, **opts: Unpack[StepOptions]) -> Stream[StepResult]: ...
+def step(engine: Engine | str | Any, thread: Input, **opts: Any) -> Stream[StepResult[Any]]:
     """One step's result: the fold of `stream_step`.
 
     >>> from rxllm import Fake
     >>> step(Fake("Hello"), "Hi").run().thread.last
     Message('assistant', 'Hello')
+
+    With a `response_format` the response's `parsed` is the validated value, see ``operators.to_step_result``.
     """
     setup = Setup.of(engine, StepOptions, opts)
-    return step_events(setup, as_thread(thread)).pipe(ops.to_step_result())
+    return step_events(setup, as_thread(thread)).pipe(ops.to_step_result(parse=setup.response_format(Request())))
 
 
-def step_events(setup: Setup, thread: Thread, request_id: str | None = None) -> Stream[Event]:
-    """A step: events, then tools."""
+def step_events(
+    setup: Setup, thread: Thread, request_id: str | None = None, before: Usage | None = None
+) -> Stream[Event]:
+    """A step: events, then tools. `before` is what the chat's earlier steps have used."""
 
     def make() -> Stream[Event]:
         id = request_id or setup.request_id()
-        events = setup.model_events(Request(thread.messages), id).pipe(run_with(setup.tool_settings(id), thread))
+        events = setup.model_events(Request(thread.messages), id, before).pipe(
+            run_with(setup.tool_settings(id), thread)
+        )
         return setup.observed(events, StepSpan, id)
 
     return deferred(make)

@@ -13,7 +13,9 @@ from rxllm.values._content import (
 )
 from rxllm.values._image import Image
 from rxllm.values._image_request import ImageRequest, ImageResponse, ImageUsage, image_request
+from rxllm.values._many import Labelled, Progress
 from rxllm.values._message import Content, Message, Role, assistant, system, tool_result, user
+from rxllm.values._model import ModelInfo
 from rxllm.values._request import Request, json_schema
 from rxllm.values._response import FinishReason, Response
 from rxllm.values._results import ChatResult, StepResult
@@ -38,6 +40,7 @@ from rxllm.values._telemetry import (
 from rxllm.values._thread import Thread
 from rxllm.values._tool import FunctionTool, Halt, Tool, ask_user, halt, tool
 from rxllm.values._tool_call import ToolCall
+from rxllm.values._trace import Trace
 from rxllm.values._usage import Usage
 from rxllm.values._value import Value
 from rxllm.values.errors import (
@@ -75,9 +78,12 @@ __all__ = [
     "ImagesFinished",
     "ImagesStarted",
     "LLMError",
+    "Labelled",
     "Message",
+    "ModelInfo",
     "Outcome",
     "Part",
+    "Progress",
     "ProviderPart",
     "Request",
     "Response",
@@ -103,6 +109,7 @@ __all__ = [
     "ToolError",
     "ToolFinished",
     "ToolStarted",
+    "Trace",
     "Turn",
     "Usage",
     "ValidationError",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import field
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from rxllm.values._message import Message
 from rxllm.values._response import Response, shorten
@@ -13,9 +13,16 @@ from rxllm.values._usage import Usage
 from rxllm.values._value import Value, value
 from rxllm.values.errors import LLMError
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    T = TypeVar("T", default=Any)
+else:
+    T = TypeVar("T")
+
 
 @value
-class StepResult(Value):
+class StepResult(Value, Generic[T]):
     """One round trip: the response, the tools that it made us run, and the thread with both.
 
     `done` is True when nothing is left to send back. `metadata` may hold ``mode``, ``manual_tool_calls``,
@@ -24,7 +31,7 @@ class StepResult(Value):
     """
 
     thread: Thread
-    response: Response[Any]
+    response: Response[T]
     tool_results: tuple[Message, ...] = ()
     done: bool = False
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -39,7 +46,7 @@ class StepResult(Value):
 
 
 @value
-class ChatResult(Value):
+class ChatResult(Value, Generic[T]):
     """A chat up to its halt.
 
     `halted_reason` is ``completed``, ``error``, ``max_turns``, ``halt_when``, ``ask_user``, ``tool_error``,
@@ -47,8 +54,8 @@ class ChatResult(Value):
     """
 
     thread: Thread
-    final_response: Response[Any] | None = None
-    steps: tuple[StepResult, ...] = ()
+    final_response: Response[T] | None = None
+    steps: tuple[StepResult[Any], ...] = ()
     halted_reason: str | None = None
     pending_question: str | None = None
     pending_tool_call_id: str | None = None
@@ -62,7 +69,7 @@ class ChatResult(Value):
         """The text of the final response."""
         return self.final_response.output_text if self.final_response else ""
 
-    def raise_for_error(self) -> ChatResult:
+    def raise_for_error(self) -> ChatResult[T]:
         """Raise `error` if there is one; else this result."""
         if self.error is not None:
             raise self.error

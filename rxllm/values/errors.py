@@ -282,3 +282,12 @@ class SessionError(LLMError):
     REASONS = frozenset(
         {"session_in_error_state", "unknown_tool_call_id", "invalid_status_for_operation", "no_pending_tool_call"}
     )
+
+
+def as_llm_error(error: Exception) -> LLMError:
+    """`error`, if need be as the cause of a ``StreamError("unknown")``, for where an event or a result holds it."""
+    if isinstance(error, LLMError):
+        return error
+    made = StreamError("unknown", f"{type(error).__name__}: {error}")
+    made.__cause__ = error
+    return made

@@ -12,14 +12,15 @@ started        `source`, `file`, `part`    the event once the open block is clos
 started        `finish`                    nothing: content, errors and usage after a finish reason still count
 started        `error`                     completions, unfinished calls marked as incomplete, ``ErrorEvent``
 started        `end`                       completions and ``MessageCompleted`` if the stream is known to be over (a
-                                           finish reason or `over`), else ``ErrorEvent(StreamError("truncated"))``
+                                           finish reason or `over`), else ``ErrorEvent(StreamError("truncated"))``;
+                                           an `error` of the finish reason in place of ``MessageCompleted``
 ended          anything                    nothing
 =============  ==========================  ==========================================================================
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -73,6 +74,7 @@ class Blocks:
         self._waiting: list[Event] = []  # until the open block is closed
         self._usage: Usage | None = None
         self._finish: tuple[FinishReason | None, str | None] | None = None
+        self._failure: LLMError | None = None  # what the finish reason says
         self._identity: dict[str, Any] = {}
         self._metadata: dict[str, Any] = {}
         self._refused = False
@@ -176,10 +178,17 @@ class Blocks:
         """Something for the metadata of ``MessageCompleted``."""
         self._metadata |= metadata
 
-    def finish(self, reason: FinishReason | None, raw: str | None) -> None:
-        """The provider has given a finish reason; the last one counts, but `stop` takes back nothing more special."""
+    def append(self, name: str, items: Iterable[Any]) -> None:
+        """More for a list in the metadata of ``MessageCompleted``."""
+        self._metadata.setdefault(name, []).extend(items)
+
+    def finish(self, reason: FinishReason | None, raw: str | None, failure: LLMError | None = None) -> None:
+        """The provider has given a finish reason; the last one counts, but `stop` takes back nothing more special.
+
+        `failure` is what a reason of ``"error"`` means: with it the stream ends.
+        """
         if reason != "stop" or self._finish is None:
-            self._finish = (reason, raw)
+            self._finish, self._failure = (reason, raw), failure
 
     def close_block(self) -> None:
         """The open block of text or thinking is complete."""
@@ -210,6 +219,9 @@ class Blocks:
             return
         if not over and self._finish is None:
             self.error(StreamError("truncated", "the stream ended without a finish reason or an end marker"))
+            return
+        if self._failure is not None:
+            self.error(self._failure)
             return
         self.start()
         self.close_block()

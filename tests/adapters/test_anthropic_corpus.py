@@ -6,7 +6,6 @@ Where the fold differs from the SDK's, a named rule of ours says why; a differen
 from __future__ import annotations
 
 import json
-import random
 import re
 from collections import Counter
 from collections.abc import Callable
@@ -21,6 +20,7 @@ from rxllm.adapters._anthropic_messages import turns_of
 from rxllm.adapters._anthropic_wire import MessagesDecoder
 from rxllm.collector import StreamCollector, is_server
 from rxllm.events import Event, RawChunk
+from rxllm.testing import chunkings, cut
 from rxllm.values import Message, ProviderPart, Response, SourcePart, ThinkingPart, ToolCall, user
 from tests.adapters.test_anthropic_build import asked
 from tests.corpus import Recording, recordings
@@ -54,12 +54,9 @@ class Case(NamedTuple):
     failure: Exception | None  # the SDK's
 
 
-def decode(body: bytes, cuts: list[int] | None = None, *, raw: bool = False) -> list[Event]:
+def decode(*chunks: bytes, raw: bool = False) -> list[Event]:
     decoder = MessagesDecoder(raw=raw)
-    edges = [0, *(cuts or []), len(body)]
-    pieces = (body[a:b] for a, b in pairwise(edges))
-    events = [event for piece in pieces for event in decoder.feed(piece)]
-    return events + decoder.close()
+    return [event for chunk in chunks for event in decoder.feed(chunk)] + decoder.close()
 
 
 def fold(events: list[Event]) -> Response[Any]:
@@ -192,18 +189,16 @@ def test_every_stream_is_lawful():
 
 
 def test_any_cut_gives_the_same_events():
-    chance = random.Random(0)
     for recording in recordings(API):
-        size = len(recording.body)
-        cuts = sorted(chance.sample(range(size), min(size, 50)))
-        assert decode(recording.body, cuts) == decode(recording.body), recording
+        whole, cut_up = (decode(*chunks) for chunks in chunkings(recording.body, cuts=50))
+        assert cut_up == whole, recording
 
 
 def test_byte_by_byte_gives_the_same_events():
     small = [each for each in recordings(API) if len(each.body) < 6000]
     assert small
     for recording in small:
-        assert decode(recording.body, list(range(len(recording.body)))) == decode(recording.body), recording
+        assert decode(*cut(recording.body, *range(len(recording.body)))) == decode(recording.body), recording
 
 
 def test_raw_adds_raw_chunks_and_changes_nothing_else():

@@ -45,7 +45,7 @@ def test_all_that_an_error_says():
             "context_length_exceeded",
         ),
         (401, "authentication_error", "invalid x-api-key", "authentication_failed"),
-        (402, "billing_error", "no credit", "invalid_request"),
+        (402, "billing_error", "no credit", "rate_limited"),
         (403, "permission_error", "no", "authentication_failed"),
         (404, "not_found_error", "model: m", "invalid_request"),
         (413, "request_too_large", "Request exceeds the maximum size", "invalid_request"),

@@ -20,6 +20,7 @@ from rxllm.adapters._anthropic import Anthropic
 from rxllm.adapters._gemini import Gemini
 from rxllm.adapters._openai_chat import OpenAIChat
 from rxllm.adapters._openai_responses import OpenAIResponses
+from rxllm.runtime import RetryPolicy
 from rxllm.values import LLMError
 from tests.corpus import VARIABLE
 
@@ -198,6 +199,7 @@ def test_what_the_provider_behind_a_router_said_is_told():
         (400, {"raw": '{"error": {"code": "content_filter"}}'}, "Provider returned error", "content_filter"),
         (403, {"reasons": ["violence"]}, "x requires moderation. Your input was flagged", "content_filter"),
         (403, {"raw": None}, "Key limit exceeded", "authentication_failed"),
+        (402, {"raw": None}, "This request requires more credits, or fewer max_tokens.", "rate_limited"),
         (429, {"raw": "temporarily rate-limited upstream"}, "Provider returned error", "rate_limited"),
         (502, {"raw": ["no text"]}, "Provider returned error", "provider_unavailable"),
     ],
@@ -206,3 +208,28 @@ def test_the_reason_may_be_behind_the_router(status: int, metadata: dict[str, An
     said = {"error": {"code": status, "message": message, "metadata": metadata}}
     error = OpenAIChat().error(status, {}, json.dumps(said).encode())
     assert (error.reason, error.code, error.metadata) == (expected, str(status), {"metadata": metadata})
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"error": {"message": "Insufficient Balance", "type": "unknown_error", "code": "invalid_request_error"}},
+        {"error": {"message": "Insufficient credits", "code": 402}},
+        {"error": {"type": "billing_error", "message": "Your credit balance is too low"}},
+        {"detail": "Payment Required"},
+    ],
+)
+def test_no_credit_left_is_a_limit_that_no_retry_lifts(body: dict[str, Any]):
+    error = OpenAIChat().error(402, {}, json.dumps(body).encode())
+    assert (error.reason, error.status) == ("rate_limited", 402)
+    assert not RetryPolicy().allows(error, 1)
+
+
+def test_a_quota_that_is_used_up_is_not_a_rate_that_passes():
+    spent = {
+        "error": {"code": "insufficient_quota", "type": "insufficient_quota", "message": "You exceeded your quota"}
+    }
+    fast = {"error": {"code": "rate_limit_exceeded", "message": "Too fast"}}
+    errors = [OpenAIChat().error(429, {}, json.dumps(body).encode()) for body in (spent, fast)]
+    assert [error.reason for error in errors] == ["rate_limited", "rate_limited"]
+    assert [RetryPolicy().allows(error, 1) for error in errors] == [False, True]

@@ -68,7 +68,10 @@ def test_every_finish_reason_of_the_sdk_has_a_meaning():
         ("RECITATION", "content_filter"),
         ("IMAGE_SAFETY", "content_filter"),
         ("MALFORMED_FUNCTION_CALL", "error"),
+        ("UNEXPECTED_TOOL_CALL", "error"),
         ("TOO_MANY_TOOL_CALLS", "error"),
+        ("MISSING_THOUGHT_SIGNATURE", "error"),
+        ("10", "error"),
         ("OTHER", "other"),
         ("NOVEL", "other"),
         ("stop", "stop"),
@@ -76,7 +79,13 @@ def test_every_finish_reason_of_the_sdk_has_a_meaning():
 )
 def test_finish_reasons(raw: str, reason: str):
     response = said(sse(HI, data(None, raw)))[1]
-    assert (response.finish_reason, response.raw_finish_reason) == (reason, raw)
+    assert response.finish_reason == reason
+    if reason != "error":
+        assert (response.raw_finish_reason, response.error) == (raw, None)
+        return
+    assert isinstance(response.error, AdapterError)
+    assert (response.error.code, response.error.provider, response.output_text) == (raw, "google", "Hi")
+    assert response.error.reason == ("invalid_request" if "SIGNATURE" in raw else "malformed_response")
 
 
 def test_all_kinds_of_sources():

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import base64
 import json
-import random
 import warnings
 from collections import Counter
 from collections.abc import Callable
 from functools import cache
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import pytest
@@ -22,6 +20,7 @@ from rxllm.adapters._gemini_messages import contents_of
 from rxllm.adapters._gemini_wire import GeminiDecoder
 from rxllm.collector import StreamCollector
 from rxllm.events import Event, RawChunk
+from rxllm.testing import chunkings, cut
 from rxllm.values import ProviderPart, Response, StreamError, ThinkingPart
 from tests.corpus import Recording, recordings
 from tests.wire.lawful import lawful
@@ -49,12 +48,9 @@ class Case(NamedTuple):
     failure: Exception | None  # the SDK's
 
 
-def decode(body: bytes, cuts: list[int] | None = None, **options: Any) -> list[Event]:
+def decode(*chunks: bytes, **options: Any) -> list[Event]:
     decoder = GeminiDecoder(**options)
-    edges = [0, *(cuts or []), len(body)]
-    pieces = (body[a:b] for a, b in pairwise(edges))
-    events = [event for piece in pieces for event in decoder.feed(piece)]
-    return events + decoder.close()
+    return [event for chunk in chunks for event in decoder.feed(chunk)] + decoder.close()
 
 
 def fold(events: list[Event]) -> Response[Any]:
@@ -182,19 +178,16 @@ def test_every_stream_is_lawful():
 
 
 def test_any_cut_gives_the_same_events():
-    chance = random.Random(0)
     for recording in recordings("gemini"):
-        size = len(recording.body)
-        whole = decode(recording.body)
-        cuts = sorted(chance.sample(range(size), min(size, 50)))
-        assert decode(recording.body, cuts) == whole, recording
+        whole, cut_up = (decode(*chunks) for chunks in chunkings(recording.body, cuts=50))
+        assert cut_up == whole, recording
 
 
 def test_byte_by_byte_gives_the_same_events():
     small = [each for each in recordings("gemini") if len(each.body) < 8_000]
     assert small
     for recording in small:
-        assert decode(recording.body, list(range(len(recording.body)))) == decode(recording.body), recording
+        assert decode(*cut(recording.body, *range(len(recording.body)))) == decode(recording.body), recording
 
 
 def test_raw_adds_raw_chunks_and_changes_nothing_else():

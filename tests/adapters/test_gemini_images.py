@@ -12,6 +12,7 @@ from google.genai import types
 from rxllm.adapters import GeminiImages
 from rxllm.adapters._gemini_images import image_config
 from rxllm.pipelines import edit_image, generate_image
+from rxllm.testing import PNG
 from rxllm.testing.loopback import Loopback, Reply
 from rxllm.values import (
     Call,
@@ -23,7 +24,6 @@ from rxllm.values import (
     ImageUsage,
     image_request,
 )
-from tests.adapters.image_conformance import PNG
 from tests.adapters.images import gemini_images
 
 MODEL = "gemini-3-pro-image"

@@ -7,7 +7,6 @@ of what went wrong.
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -32,6 +31,7 @@ from rxllm.events import (
     ToolCallStarted,
     UsageUpdated,
 )
+from rxllm.testing import cut
 from rxllm.values import AdapterError, Message, ProviderPart, Response, StreamError, TextPart, ThinkingPart, Usage
 from tests.wire.lawful import lawful
 
@@ -119,8 +119,13 @@ def test_05_a_blocked_prompt_has_no_candidates():
 def test_06_a_malformed_call_is_no_success():
     ended = data(None, "MALFORMED_FUNCTION_CALL", candidate={"finishMessage": "no input to parse"})
     response = said(sse(ended))[1]
-    assert (response.finish_reason, response.raw_finish_reason) == ("error", "MALFORMED_FUNCTION_CALL")
-    assert response.metadata["finish_message"] == "no input to parse"
+    assert response.finish_reason == "error"
+    assert response.error == AdapterError(
+        "malformed_response",
+        "the model's answer ended with MALFORMED_FUNCTION_CALL: no input to parse",
+        provider="google",
+        code="MALFORMED_FUNCTION_CALL",
+    )
 
 
 def test_07_content_without_parts():
@@ -345,10 +350,9 @@ ARRAY = array(*(msgspec.json.decode(each[6:]) for each in BODY.split(b"\r\n\r\n"
 @given(cuts=st.lists(st.integers(0, len(ARRAY)), max_size=30), end=st.integers(0, len(ARRAY)))
 def test_any_cut_of_any_prefix_gives_the_same_events(whole: bytes, cuts: list[int], end: int):
     body = whole[:end]
-    edges = sorted({0, len(body), *(cut for cut in cuts if cut < len(body))})
     events = decode(body)
     lawful(events)
-    assert decode(*(body[a:b] for a, b in pairwise(edges))) == events
+    assert decode(*cut(body, *(place for place in cuts if place < len(body)))) == events
     assert decode(*(bytes([each]) for each in body)) == events
 
 

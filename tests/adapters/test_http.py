@@ -221,3 +221,44 @@ def test_a_call_without_a_model_says_how_to_name_one() -> None:
     with pytest.raises(rxllm.EngineError, match="write model=") as caught:
         rxllm.generate("openai", "Hi", api_key="key").run()
     assert caught.value.reason == "missing_model"
+
+
+# A wrong address
+
+
+PAGE = b"\n<!DOCTYPE html><html><body>Please log in</body></html>"
+
+
+def refusal(reply: Reply, query: str = "") -> AdapterError:
+    with Loopback(reply) as server, pytest.raises(AdapterError) as caught:
+        generate(Engine(OpenAIChat(base_url=f"{server.url}{query}", api_key=KEY), model="m"), "Hi").run()
+    return caught.value
+
+
+@pytest.mark.parametrize("status", [302, 404, 405])
+def test_where_nothing_is_the_address_is_told_without_its_query(status: int) -> None:
+    error = refusal(Reply.of_json({"error": {"message": "not here"}}, status), f"?key={KEY}&api-version=1")
+    assert (error.reason, error.status) == ("invalid_request", status)
+    assert error.message.startswith("not here (http://127.0.0.1:")
+    assert error.message.endswith("/chat/completions)")
+    assert KEY not in f"{error!r} {vars(error)}"
+
+
+def test_other_refusals_say_what_the_provider_says() -> None:
+    assert refusal(Reply.of_json({"error": {"message": "no"}}, 400)).message == "no"
+
+
+@pytest.mark.parametrize("body", [PAGE, [b"\n", PAGE[1:]], [PAGE[:2], PAGE[2:]]], ids=["whole", "blank first", "cut"])
+@pytest.mark.parametrize("kind", ["text/html", "text/html; charset=utf-8"])
+def test_a_page_is_no_stream(body: Any, kind: str) -> None:
+    error = refusal(Reply(body, headers={"Content-Type": kind}), f"?key={KEY}")
+    assert (error.reason, error.status, error.provider) == ("malformed_response", 200, "openai")
+    assert f"/chat/completions answered with a page ({kind})" in error.message
+    assert "base_url" in error.message
+    assert KEY not in f"{error!r} {vars(error)}"
+
+
+def test_a_stream_that_calls_itself_a_page_is_read() -> None:
+    with Loopback(Reply([b"\n", *chat("Hel", "lo")], headers={"Content-Type": "text/html"})) as server:
+        engine = Engine(OpenAIChat(base_url=server.url, api_key=KEY), model="m")
+        assert generate(engine, "Hi").run().output_text == "Hello"

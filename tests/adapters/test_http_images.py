@@ -16,9 +16,9 @@ from rxllm.adapters import OpenAIImages
 from rxllm.engine import Engine, aclose
 from rxllm.pipelines import edit_image, generate_image
 from rxllm.runtime import RetryPolicy, Stream
+from rxllm.testing import PNG
 from rxllm.testing.loopback import STALL, Cut, Loopback, Pause, Reply, Request
 from rxllm.values import Image, ImageAdapterError, ImageResponse
-from tests.adapters.image_conformance import PNG
 from tests.adapters.images import image_reply, openai_images, parts_of
 from tests.runtime.support import SILENT, assert_prompt, close_times, now, on_loop, until
 
@@ -119,6 +119,12 @@ def test_what_breaks_is_an_error_of_images(reply: Reply, reason: str) -> None:
     while shown is not None:
         assert KEY not in f"{shown!r} {shown} {vars(shown)!r}"
         shown = shown.__cause__
+
+
+def test_a_page_is_no_answer() -> None:
+    error = failure(Reply(b"<html>log in</html>", headers={"Content-Type": "text/html"}), api_key=KEY)
+    assert (type(error), error.reason) == (ImageAdapterError, "malformed_response")
+    assert "answered with a page (text/html)" in error.message
 
 
 def test_a_refused_connection() -> None:

@@ -6,13 +6,12 @@ There is no official SDK to ask: the judge adds the lines up as the documentatio
 from __future__ import annotations
 
 import json
-import random
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 from rxllm.adapters._ollama_wire import OllamaDecoder
 from rxllm.collector import StreamCollector
 from rxllm.events import Event, RawChunk
+from rxllm.testing import chunkings, cut
 from rxllm.values import Response, ThinkingPart
 from tests.corpus import Recording, recordings
 from tests.wire.lawful import lawful
@@ -34,12 +33,9 @@ def of_ollama() -> tuple[Recording, ...]:
     return recordings("ollama-chat") + recordings("ollama-generate")
 
 
-def decode(body: bytes, cuts: list[int] | None = None, **options: Any) -> list[Event]:
+def decode(*chunks: bytes, **options: Any) -> list[Event]:
     decoder = OllamaDecoder(**options)
-    edges = [0, *(cuts or []), len(body)]
-    pieces = (body[a:b] for a, b in pairwise(edges))
-    events = [event for piece in pieces for event in decoder.feed(piece)]
-    return events + decoder.close()
+    return [event for chunk in chunks for event in decoder.feed(chunk)] + decoder.close()
 
 
 def fold(events: list[Event]) -> Response[Any]:
@@ -87,18 +83,16 @@ def test_every_stream_is_lawful():
 
 
 def test_any_cut_gives_the_same_events():
-    chance = random.Random(0)
     for recording in of_ollama():
-        size = len(recording.body)
-        cuts = sorted(chance.sample(range(size), min(size, 200)))
-        assert decode(recording.body, cuts) == decode(recording.body), recording
+        whole, cut_up = (decode(*chunks) for chunks in chunkings(recording.body, cuts=200))
+        assert cut_up == whole, recording
 
 
 def test_byte_by_byte_gives_the_same_events():
     small = [each for each in of_ollama() if len(each.body) < 10_000]
     assert small
     for recording in small:
-        assert decode(recording.body, list(range(len(recording.body)))) == decode(recording.body), recording
+        assert decode(*cut(recording.body, *range(len(recording.body)))) == decode(recording.body), recording
 
 
 def test_raw_adds_one_raw_chunk_per_line_and_changes_nothing_else():

@@ -118,13 +118,36 @@ def test_a_refusal_is_text():
         ("length", "length"),
         ("MAX_TOKENS", "length"),
         ("content_filter", "content_filter"),
-        ("error", "error"),
         ("novel", "other"),
     ],
 )
 def test_finish_reasons(raw: str, reason: str):
     response = fold(chunk({"content": "a"}, raw) + DONE)
     assert (response.finish_reason, response.raw_finish_reason) == (reason, raw)
+
+
+@pytest.mark.parametrize(
+    ("choice", "reason", "code"),
+    [
+        ({"finish_reason": "error"}, "unknown", "error"),
+        ({"finish_reason": "network_error"}, "network_error", "network_error"),
+        (
+            {"finish_reason": "insufficient_system_resource"},
+            "provider_unavailable",
+            "insufficient_system_resource",
+        ),
+        (
+            {"finish_reason": "error", "native_finish_reason": "MALFORMED_FUNCTION_CALL"},
+            "unknown",
+            "MALFORMED_FUNCTION_CALL",
+        ),
+    ],
+)
+def test_a_finish_reason_that_is_a_failure_is_an_error(choice: Any, reason: str, code: str):
+    counted = frame({"choices": [], "usage": {"prompt_tokens": 3}})
+    response = fold(chunk({"content": "a"}) + frame({"choices": [{"delta": {}, **choice}]}) + counted + DONE)
+    assert (response.output_text, response.finish_reason, response.usage) == ("a", "error", Usage(3))
+    assert response.error == AdapterError(reason, f"the answer ended with {code}", provider="openai", code=code)
 
 
 def test_the_legacy_function_call():

@@ -32,6 +32,7 @@ def test_all_that_an_error_says():
     [
         (400, "invalid_request"),
         (401, "authentication_failed"),
+        (402, "rate_limited"),
         (403, "authentication_failed"),
         (404, "invalid_request"),
         (408, "timeout"),

@@ -13,6 +13,7 @@ from pydantic import ConfigDict, TypeAdapter
 
 from rxllm.adapters import OpenAIImages
 from rxllm.pipelines import edit_image, generate_image, image_variations
+from rxllm.testing import PNG
 from rxllm.testing.loopback import Loopback, Reply
 from rxllm.values import (
     Call,
@@ -25,7 +26,6 @@ from rxllm.values import (
     ValidationError,
     image_request,
 )
-from tests.adapters.image_conformance import PNG
 from tests.adapters.images import image_reply, openai_images, parts_of
 
 MASK = Image.from_binary(b"mask", "image/png")

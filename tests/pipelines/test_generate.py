@@ -9,7 +9,7 @@ from reactivex import Observable
 from reactivex.testing import TestScheduler
 
 import rxllm
-from rxllm import AdapterError, Call, Engine, Fake, Request, StreamError, ToolCall, Usage
+from rxllm import AdapterError, Call, Engine, Fake, Progress, Request, StreamError, ToolCall, Usage
 from rxllm import operators as ops
 from rxllm.events import (
     ErrorEvent,
@@ -254,6 +254,32 @@ def test_a_failure_is_a_response_and_the_others_go_on(ordered: bool) -> None:
 def test_a_request_that_nobody_can_answer_is_a_failure_too() -> None:
     responses = list(rxllm.generate_many(Fake("Hi"), ["a", [], "b"]))
     assert [response.finish_reason for response in responses] == ["stop", "error", "stop"]
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_progress_is_told_as_requests_end_and_sums_what_they_used(ordered: bool) -> None:
+    delays = {"a": 3.0, "b": 1.0, "c": 2.0}
+
+    def turn(request: Request) -> Any:
+        text = request.messages[-1].text
+        return [("delay", delays[text]), Usage(2, 1), *([AdapterError("timeout")] if text == "c" else [text])]
+
+    told: list[Progress] = []
+    source = rxllm.generate_many(Fake(turn), list("abc"), ordered=ordered, on_progress=told.append, retry=False)
+    for _ in range(2):  # each subscription counts anew
+        record(TestScheduler(), lambda: source)
+        assert told == [Progress(k, int(k > 1), 3, Usage(2 * k, k)) for k in (1, 2, 3)]
+        told.clear()
+
+
+def test_an_exception_of_on_progress_is_the_subscriber_s() -> None:
+    def refuse(progress: Progress) -> None:
+        raise LookupError("mine")
+
+    with pytest.raises(LookupError, match="mine"):
+        rxllm.generate_many(Fake("Hi"), ["a", "b"], on_progress=refuse).run()
+    with pytest.raises(rxllm.ValidationError, match="on_progress"):
+        rxllm.generate_many(Fake("Hi"), ["a"], on_progress="print")  # type: ignore[arg-type]
 
 
 def test_many_of_none_is_empty() -> None:

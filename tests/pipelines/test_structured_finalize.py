@@ -61,7 +61,9 @@ def test_the_format_may_be_a_class() -> None:
         name: str
 
     fake = Fake("It is Lima.", ANSWER)
-    chat(fake, response_format=City)
+    answer = chat(fake, response_format=City).final_response
+    assert answer is not None
+    assert answer.parsed == City("Lima")
     first, last = (request.response_format for request in fake.requests)
     assert first is None
     assert isinstance(last, dict)
@@ -123,7 +125,8 @@ def test_streamed_it_is_the_same_with_one_end() -> None:
     events = list(rxllm.stream(Fake(*turns), "Hi", **OPTIONS))
     kinds = [type(event) for event in events]
     assert (kinds.count(StepCompleted), kinds.count(ChatCompleted), kinds[-1]) == (3, 1, ChatCompleted)
-    assert rxllm.stream(Fake(*turns), "Hi", **OPTIONS).pipe(ops.to_chat_result()).run() == chat(Fake(*turns))
+    streamed = rxllm.stream(Fake(*turns), "Hi", **OPTIONS).pipe(ops.to_chat_result(parse=FORMAT))
+    assert streamed.run() == chat(Fake(*turns))
 
 
 def test_a_second_pass_that_cannot_begin_is_an_error_that_keeps_the_first() -> None:
@@ -136,6 +139,13 @@ def test_a_second_pass_that_cannot_begin_is_an_error_that_keeps_the_first() -> N
     assert (result.halted_reason, result.error, result.output_text) == ("error", failure, "It is Lima.")
     assert [message.text for message in result.thread] == ["Hi", "It is Lima."]
     assert result.metadata == {"structured_finalize": {"pass_1_halted": "completed"}}
+
+
+def test_a_structured_answer_that_does_not_fit_keeps_both_passes() -> None:
+    result = chat(Fake(call("double", x=21), "It is Lima.", "Lima."))
+    assert (result.halted_reason, len(result.steps), result.output_text) == ("error", 3, "Lima.")
+    assert isinstance(result.error, ValidationError)
+    assert [message.text for message in result.thread][-3:] == ["It is Lima.", NUDGE, "Lima."]
 
 
 def test_the_usage_of_both_is_summed() -> None:

@@ -36,6 +36,7 @@ RESERVED_HALTS = frozenset(
         "error",
         "manual_tool_calls",
         "approval",
+        "budget",
     }
 )
 """The reasons a tool cannot halt with, because the chat itself does."""

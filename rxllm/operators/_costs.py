@@ -1,0 +1,74 @@
+"""Costs where the provider stated none. Not an operator of the public ones, but the place for one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+from reactivex import Observable, abc
+
+from rxllm.events import ErrorEvent, Event, MessageCompleted, MessageStarted, RawChunk, StepRestarted, UsageUpdated
+from rxllm.runtime import Stream
+from rxllm.values import Usage
+
+Cost = Callable[[Usage, str | None], Usage]
+"""A response's usage, and the model as the provider names it, to the usage with costs."""
+
+_READ = frozenset({MessageStarted, UsageUpdated, RawChunk, StepRestarted, MessageCompleted, ErrorEvent})
+
+
+def costs_filled(cost: Cost) -> Callable[[Observable[Event]], Stream[Event]]:
+    """Before a response's last event, one more ``UsageUpdated``: its last usage with costs, if `cost` finds any.
+
+    ::
+
+        source           --start--usage--usage--end--|
+        costs_filled     --start--usage--usage--(usage end)|
+    """
+
+    def operator(source: Observable[Event]) -> Stream[Event]:
+        def subscribe(
+            observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None
+        ) -> abc.DisposableBase:
+            spent: Usage | None = None
+            model: str | None = None
+
+            def on_next(event: Event) -> None:
+                nonlocal spent, model
+                if type(event) not in _READ:
+                    observer.on_next(event)
+                    return
+                match event:
+                    case MessageStarted(message=message):
+                        model = message.metadata.get("model")
+                    case UsageUpdated(usage=usage):
+                        spent = usage
+                    case RawChunk(kind="usage", data=Mapping()):
+                        spent = _usage(event.data) or spent
+                    case StepRestarted():
+                        spent = None
+                    case MessageCompleted() | ErrorEvent() if spent is not None:
+                        try:
+                            filled = cost(spent, model)
+                        except Exception as error:
+                            observer.on_error(error)
+                            return
+                        if filled != spent:
+                            spent = filled
+                            observer.on_next(UsageUpdated(filled))
+                    case _:
+                        pass
+                observer.on_next(event)
+
+            return source.subscribe(on_next, observer.on_error, observer.on_completed, scheduler=scheduler)
+
+        return Stream(subscribe)
+
+    return operator
+
+
+def _usage(counted: Any) -> Usage | None:
+    try:
+        return Usage(**cast(Mapping[str, Any], counted))
+    except TypeError:  # unknown names, of which the fold says more
+        return None

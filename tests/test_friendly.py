@@ -1,0 +1,119 @@
+"""What is given by mistake: said at the call, by what it is, and with what was meant."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import reactivex
+from reactivex import operators as rx
+
+import rxllm
+from rxllm import Engine, EngineError, Fake, Local, ValidationError
+from rxllm import operators as ops
+
+EVENTS = rxllm.stream_generate(Fake("Hi"), "Hello")
+
+
+@pytest.mark.parametrize("function", [rxllm.run, rxllm.to_iter, rxllm.to_async_iter])
+@pytest.mark.parametrize("given", [3, None, "a text", [1], rxllm.generate])
+def test_what_is_no_stream(function: Any, given: Any) -> None:
+    with pytest.raises(ValidationError, match=f"{function.__name__}: source must be an Observable, such as") as caught:
+        function(given)
+    assert caught.value.reason == "invalid_option"
+
+
+@pytest.mark.parametrize(
+    "given", [ops.text, ops.tap, ops.to_response, ops.run_tools, ops.filter_deltas, rx.map, rx.last]
+)
+def test_an_operator_without_its_brackets(given: Any) -> None:
+    fake = Fake("never asked")
+    with pytest.raises(ValidationError) as caught:
+        rxllm.stream_generate(fake, "Hi").pipe(ops.tap(print), given)
+    ((path, fault),) = caught.value.errors
+    assert path == ("operators", 1)
+    assert (
+        fault == f"{given.__name__} makes an operator when it is called: write {given.__name__}(...) with its brackets"
+    )
+    assert fake.requests == []
+    with pytest.raises(EngineError, match="with its brackets") as refused:
+        Engine(fake, operators=(given,))
+    assert refused.value.reason == "invalid_engine"
+
+
+@pytest.mark.parametrize("given", [3, None, "text", Fake("Hi")])
+def test_what_is_no_operator(given: Any) -> None:
+    with pytest.raises(ValidationError, match="must be a function from an Observable to an Observable, not"):
+        EVENTS.pipe(given)
+    with pytest.raises(EngineError, match=r"operators\[0\]: must be a function"):
+        Engine(Fake("Hi"), operators=(given,))
+    with pytest.raises(EngineError, match="must be a function"):
+        Engine(Fake("Hi")).with_operators(given)
+
+
+def test_every_public_operator_is_refused_without_brackets_and_taken_with_them() -> None:
+    for name in ops.__all__:
+        with pytest.raises(ValidationError, match="brackets"):
+            EVENTS.pipe(getattr(ops, name))
+    made: list[Any] = [ops.text(), rx.map(str), rx.last(), lambda source: source, rxllm.Stream.of, list]
+    for operator in made[:-1]:
+        assert isinstance(EVENTS.pipe(operator), reactivex.Observable)
+    assert EVENTS.pipe(ops.text(), made[-1]) == ["Hi"]
+
+
+@pytest.mark.parametrize("given", [print, "look", None, rxllm.Tool])
+def test_what_is_no_tool(given: Any) -> None:
+    for make in (lambda: Engine(Fake("Hi"), tools=(given,)), lambda: Engine(Fake("Hi")).with_tools(given)):
+        with pytest.raises(EngineError, match=r"tools\[0\] is no tool but .*rxllm\.tool") as caught:
+            make()
+        assert caught.value.reason == "invalid_engine"
+
+
+@pytest.mark.parametrize("name", ["tools", "operators", "observers"])
+@pytest.mark.parametrize("given", [3, None, "abc", rxllm.tool(name="one")])
+def test_one_where_several_belong(name: str, given: Any) -> None:
+    with pytest.raises(EngineError, match=f"an engine's {name} are several, not"):
+        Engine(Fake("Hi"), **{name: given})
+
+
+def test_what_is_no_observer() -> None:
+    with pytest.raises(EngineError, match=r"observers\[1\] is no function but 3"):
+        Engine(Fake("Hi"), observers=(print, 3))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("given", [3, b"weights", ["a"], Fake("Hi")])
+def test_what_is_no_local_model(given: Any) -> None:
+    with pytest.raises(ValidationError, match=r"model.*must be a model's name, or the path of a GGUF file"):
+        Local(given)
+    assert Local(Path("weights.gguf")).model == Path("weights.gguf")
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("opnai:gpt-5", "openai"), ("Anthropic:x", "anthropic"), ("antropic", "anthropic"), ("olama:x", "ollama")],
+)
+def test_a_provider_that_is_nearly_one(name: str, meant: str) -> None:
+    for make in (lambda: Engine.from_model(name), lambda: rxllm.generate(name, "Hi")):
+        with pytest.raises(EngineError, match=rf"\(did you mean '{meant}'\?\); there are: .*Write provider:model"):
+            make()
+
+
+@pytest.mark.parametrize("name", ["zzz", "gpt-5"])
+def test_one_that_is_none_is_not_guessed(name: str) -> None:
+    with pytest.raises(EngineError, match=f"no provider is called '{name}'; there are"):
+        Engine.from_model(name)
+
+
+@pytest.mark.parametrize("given", [3, None, Fake("Hi")])
+def test_what_is_no_name_of_a_model(given: Any) -> None:
+    with pytest.raises(EngineError, match="named as 'provider:model', not") as caught:
+        Engine.from_model(given)
+    assert caught.value.reason == "unknown_provider"
+
+
+def test_an_option_that_is_nearly_one() -> None:
+    with pytest.raises(EngineError, match=r"no option 'temprature' \(did you mean 'temperature'\?\); .*options="):
+        rxllm.generate(Fake("Hi"), "Hi", temprature=0.0)  # type: ignore[call-arg]
+    with pytest.raises(EngineError, match=r"no option 'top_k'; to hand it"):
+        rxllm.generate(Fake("Hi"), "Hi", top_k=1)  # type: ignore[call-arg]
