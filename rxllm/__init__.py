@@ -63,7 +63,7 @@ from rxllm.pipelines import (
     stream_resume,
     stream_step,
 )
-from rxllm.runtime import RetryPolicy, Stream, from_async_iter, keys, run, to_async_iter, to_iter
+from rxllm.runtime import RetryPolicy, Stream, Timeouts, from_async_iter, keys, models, run, to_async_iter, to_iter
 from rxllm.values import (
     AdapterError,
     Call,
@@ -85,10 +85,13 @@ from rxllm.values import (
     ImagesFinished,
     ImagesStarted,
     ImageUsage,
+    Labelled,
     LLMError,
     Message,
+    ModelInfo,
     Outcome,
     Part,
+    Progress,
     ProviderPart,
     Request,
     Response,
@@ -113,6 +116,7 @@ from rxllm.values import (
     ToolError,
     ToolFinished,
     ToolStarted,
+    Trace,
     Turn,
     Usage,
     ValidationError,
@@ -128,6 +132,7 @@ from rxllm.values import (
 )
 
 if TYPE_CHECKING:
+    from rxllm import chunks, testing
     from rxllm.adapters import (
         Adapter,
         Anthropic,
@@ -191,16 +196,19 @@ __all__ = [
     "ImagesStarted",
     "Input",
     "LLMError",
+    "Labelled",
     "Local",
     "Message",
     "MessageCompleted",
     "MessageStarted",
+    "ModelInfo",
     "Ollama",
     "OpenAIChat",
     "OpenAIImages",
     "OpenAIResponses",
     "Outcome",
     "Part",
+    "Progress",
     "ProviderPart",
     "RawChunk",
     "Request",
@@ -230,6 +238,7 @@ __all__ = [
     "ThinkingDelta",
     "ThinkingPart",
     "Thread",
+    "Timeouts",
     "Tool",
     "ToolApprovalRequested",
     "ToolCall",
@@ -246,6 +255,7 @@ __all__ = [
     "ToolProgress",
     "ToolResultEncoded",
     "ToolStarted",
+    "Trace",
     "Turn",
     "Usage",
     "UsageUpdated",
@@ -254,6 +264,7 @@ __all__ = [
     "ask_user",
     "assistant",
     "chat",
+    "chunks",
     "edit_image",
     "from_async_iter",
     "generate",
@@ -264,6 +275,7 @@ __all__ = [
     "image_variations",
     "json_schema",
     "keys",
+    "models",
     "operators",
     "plugins",
     "providers",
@@ -279,6 +291,7 @@ __all__ = [
     "stream_resume",
     "stream_step",
     "system",
+    "testing",
     "to_async_iter",
     "to_iter",
     "tool",
@@ -302,8 +315,10 @@ _LAZY = {
     "OpenAIChat": "rxllm.adapters",
     "OpenAIImages": "rxllm.adapters",
     "OpenAIResponses": "rxllm.adapters",
+    "chunks": "rxllm.chunks",
     "providers": "rxllm.adapters",
     "show": "rxllm.display",
+    "testing": "rxllm.testing",
 }
 
 
@@ -311,7 +326,8 @@ def __getattr__(name: str) -> Any:
     # What needs an optional package, or is not needed by every program, is imported when it is used.
     if name not in _LAZY:
         raise AttributeError(f"module 'rxllm' has no attribute {name!r}")
-    return getattr(import_module(_LAZY[name]), name)
+    module = import_module(_LAZY[name])
+    return module if module.__name__ == f"rxllm.{name}" else getattr(module, name)
 
 
 def __dir__() -> list[str]:

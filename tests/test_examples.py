@@ -36,6 +36,16 @@ def test_tools_works_every_time(time: int):
     assert "sunny" in ran.stdout.splitlines()[-2]
 
 
+def test_custom_adapter_uses_a_tool_and_says_what_it_found():
+    ran = run("custom_adapter.py")
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.splitlines() == [
+        "add({'numbers': [2, 40]})",
+        "That makes 42.",
+        "ChatResult('That makes 42.', completed, 2 steps, 7 tokens)",
+    ]
+
+
 def test_reactive_app_cancels_the_running_answer():
     """The second line is typed when the first answer has begun; that one never ends by itself, the second does."""
     pytest.importorskip("xllamacpp", reason="the example's model needs rxllm[local]")

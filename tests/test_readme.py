@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from rxllm import operators
+from tests import operators_page
+
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 
@@ -29,11 +32,13 @@ def test_the_two_commands_are_there_word_for_word():
     assert "\npip install -e '.[test]' && python -m pytest\n" in README
 
 
-def test_every_operator_is_in_the_table():
-    from rxllm import operators
+def test_its_page_of_operators_is_what_their_docstrings_say():
+    assert operators_page.written(README) == README, "run python -m tests.operators_page"
 
-    missing = [name for name in operators.__all__ if f"`{name}(" not in README]
-    assert not missing
+
+def test_every_operator_is_on_the_page_once():
+    names = [name for names in operators_page.groups().values() for name in names]
+    assert sorted(names) == operators.__all__
 
 
 def test_what_it_points_to_exists():

@@ -14,7 +14,8 @@ from rxllm.runtime import Stream
 def text() -> Callable[[Observable[Event]], Stream[str]]:
     """The strings of the text as they come. An ``ErrorEvent`` becomes ``on_error``.
 
-    A block whose deltas were left out comes whole, at its completion.
+    A block whose deltas were left out comes whole, at its completion. What a ``StepRestarted`` makes void has been said:
+    strings cannot be taken back, the folds (`to_text`) forget it.
 
     ::
 

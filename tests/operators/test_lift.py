@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from reactivex import never
+from reactivex import Subject, never
 
 from rxllm import operators as ops
 from rxllm.testing.marbles import check
@@ -48,6 +48,25 @@ def test_several_items_come_at_once() -> None:
         A="aa",
         B="bb",
     )
+
+
+def test_what_is_fed_while_an_item_is_delivered_comes_after_all_of_it() -> None:
+    class Twice(Pairs):
+        def feed(self, item: str) -> Iterable[str]:
+            return [item, item]
+
+    letters: Subject[str] = Subject()
+    told: list[str] = []
+
+    def hear(letter: str) -> None:
+        told.append(letter)
+        if len(told) == 1:
+            letters.on_next("b")
+            letters.on_completed()
+
+    letters.pipe(ops.lift(Twice)).subscribe(hear, on_completed=lambda: told.append("|"))
+    letters.on_next("a")
+    assert told == ["a", "a", "b", "b", "|"]
 
 
 def test_an_error_of_the_source_closes_nothing() -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 from rxllm import operators as ops
-from rxllm.events import RawChunk, StepCompleted, UsageUpdated
+from rxllm.events import RawChunk, StepCompleted, StepRestarted, UsageUpdated
 from rxllm.testing.marbles import check
 from rxllm.values import Response, StepResult, Thread, Usage
 
@@ -63,4 +63,15 @@ def test_an_unchanged_total_is_said_once() -> None:
         "^----!",
         "-1---|",
         **{"a": updated(3), "1": Usage(3)},
+    )
+
+
+def test_a_restart_takes_back_what_its_step_has_cost() -> None:
+    check(
+        ops.usage(),
+        "-a-s-b-r-c-|",
+        "^----------!",
+        "-1---2-1-3-|",
+        **{"a": updated(5), "s": step(Usage(5)), "b": updated(4), "r": StepRestarted("timeout", 2), "c": updated(1)},
+        **{"1": Usage(5), "2": Usage(9), "3": Usage(6)},
     )

@@ -1,0 +1,97 @@
+"""What a response costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from reactivex import Observable
+
+from rxllm.events import Event
+from rxllm.operators._checked import refused
+from rxllm.operators._costs import costs_filled
+from rxllm.runtime import Stream, current_assembly
+from rxllm.values import EngineError, Usage
+
+if TYPE_CHECKING:
+    from genai_prices.types import PriceCalculation
+
+_PROVIDERS = {"gemini": "google", "moonshot": "moonshotai", "openai-responses": "openai"}
+"""The names of providers that genai-prices has other names for."""
+
+
+def cost(model: str | None = None) -> Callable[[Observable[Event]], Stream[Event]]:
+    """Fill in a response's costs, in dollars, from the list of genai-prices, where the provider has stated none.
+
+    ::
+
+        source   --start--H--usage--end--|
+        cost()   --start--H--usage--(usage end)|        (the second with costs)
+
+    >>> from rxllm import Fake, Usage, generate, operators as ops, stream_generate
+    >>> answer = stream_generate(Fake(["Hi", Usage(1_000_000, 100_000)]), "Hello")
+    >>> answer.pipe(cost("anthropic:claude-3-haiku-20240307"), ops.to_response()).run().usage.total_cost
+    0.375
+    >>> answer.pipe(cost("nobody:knows"), ops.to_response()).run().usage.total_cost is None
+    True
+
+    As an engine's operator, ``Engine(adapter, model, operators=[ops.cost()])``, it knows the provider and the model
+    that are asked, and every result, total and budget has the costs. In a pipe say which: ``"provider:model"``; without
+    one, what the response names as its model is looked for under any provider. The costs of a model that is not in the
+    list stay None; those that a provider has stated stay as they are. It is an entry of ``rxllm.models``, not this
+    list, that says what your own contract says.
+
+    The list is that of the installed genai-prices (https://github.com/pydantic/genai-prices); nothing is fetched.
+    Raises ``EngineError("missing_dependency")`` without it, and ``ValidationError("invalid_option")`` for another
+    `model` than ``"provider:model"``.
+    """
+    if model is not None and not all(str(model).partition(":")):
+        raise refused("model", f'must be "provider:model", not {model!r}')
+    _prices()
+
+    def operator(source: Observable[Event]) -> Stream[Event]:
+        assembly = current_assembly.get()
+        asked = model or (f"{assembly.provider}:{assembly.request.model or ''}" if assembly is not None else ":")
+        provider, _, name = asked.partition(":")
+        id = _PROVIDERS.get(provider, provider) or None
+        return costs_filled(lambda usage, said: _priced(usage, id, filter(None, (said, name))))(source)
+
+    return operator
+
+
+def _priced(usage: Usage, provider: str | None, names: Iterable[str]) -> Usage:
+    for name in names:
+        price = _price(usage, provider, name)
+        if price is not None:
+            asked = float(price.input_price) if usage.input_cost is None else usage.input_cost
+            answered = float(price.output_price) if usage.output_cost is None else usage.output_cost
+            total = asked + answered if usage.total_cost is None else usage.total_cost
+            return replace(usage, input_cost=asked, output_cost=answered, total_cost=total)
+    return usage
+
+
+def _price(usage: Usage, provider: str | None, model: str) -> PriceCalculation | None:
+    calc_price, counts = _prices()
+    if usage.input_tokens is None and usage.output_tokens is None:
+        return None
+    counted = counts(
+        input_tokens=usage.input_tokens,
+        output_tokens=usage.output_tokens,
+        cache_read_tokens=usage.cached_input_tokens,
+        cache_write_tokens=usage.cache_write_input_tokens,
+    )
+    try:
+        return calc_price(counted, model, provider_id=provider)
+    except (LookupError, ValueError):  # a model that is not in the list, and counts that cannot be
+        return None
+
+
+def _prices() -> tuple[Callable[..., PriceCalculation], type]:
+    try:
+        from genai_prices import Usage as Counts
+        from genai_prices import calc_price
+    except ImportError as error:
+        message = "cost() needs the package genai-prices: pip install 'rxllm[cost]'"
+        raise EngineError("missing_dependency", message) from error
+    return calc_price, Counts

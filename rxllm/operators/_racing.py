@@ -1,0 +1,145 @@
+"""Several streams of events, of which one is heard. Not an operator."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+from reactivex import Observable, abc
+from reactivex.disposable import CompositeDisposable, SingleAssignmentDisposable
+
+from rxllm.events import ErrorEvent, Event, MessageCompleted
+from rxllm.runtime import clock, conclude, is_prelude
+
+log = logging.getLogger("rxllm")
+
+
+class Racing:
+    """One subscription to a race: the first of `sources` that says something is heard, the others are disposed of.
+
+    Source k begins ``delays[k]`` seconds after the start, or as soon as all that have begun have failed. Each is held
+    back until its first content or its end. The winner's ``MessageCompleted`` has the metadata
+    ``{name: {"winner": k, "errors": (...)}}``; when all fail, the last failure passes as it came.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        sources: Sequence[Observable[Event]],
+        delays: Sequence[float],
+        observer: abc.ObserverBase[Event],
+        scheduler: abc.SchedulerBase | None,
+    ) -> None:
+        self._name = name
+        self._sources = sources
+        self._delays = delays
+        self._observer = observer
+        self._scheduler = scheduler
+        self._lanes: dict[int, SingleAssignmentDisposable] = {}  # those still in the race
+        self._timers: dict[int, SingleAssignmentDisposable] = {}  # of those that have not begun
+        self._winner: int | None = None
+        self._delivering = False  # what the winner had held back: what comes meanwhile waits
+        self._end: Callable[[], None] | None = None
+        self._errors: list[str] = []
+
+    def start(self) -> abc.DisposableBase:
+        everything = CompositeDisposable()
+        for index, delay in enumerate(self._delays):
+            lane = self._lanes[index] = SingleAssignmentDisposable()
+            everything.add(lane)
+            if delay:
+                timer = self._timers[index] = SingleAssignmentDisposable()
+                everything.add(timer)
+                timer.disposable = clock(self._scheduler).schedule_relative(delay, self._when_due(index))
+        for index in [index for index in self._lanes if index not in self._timers]:
+            if index in self._lanes:  # nobody has won at once
+                self._begin(index)
+        return everything
+
+    def _when_due(self, index: int) -> Callable[[abc.SchedulerBase, Any], None]:
+        def begin(scheduler: abc.SchedulerBase, state: Any) -> None:
+            if self._timers.pop(index, None) is not None:
+                self._begin_later(index)
+
+        return begin
+
+    def _begin_later(self, index: int) -> None:
+        try:
+            self._begin(index)
+        except Exception as error:  # the source's own; nobody above would deliver it
+            self._observer.on_error(error)
+
+    def _begin(self, index: int) -> None:
+        lane = self._lanes[index]
+        held: deque[Event] = deque()
+
+        def receive(event: Event) -> None:
+            if self._winner == index and not self._delivering:
+                self._pass(event)
+            elif self._winner == index:
+                held.append(event)
+            elif index in self._lanes:
+                held.append(event)
+                if isinstance(event, ErrorEvent):
+                    self._lose(index, event.error, lambda: conclude(self._observer, held))
+                elif not is_prelude(event):
+                    self._win(index, held)
+
+        def fail(error: Exception) -> None:
+            if self._winner == index:
+                self._finish(lambda: self._observer.on_error(error))
+            elif index in self._lanes:
+                self._lose(index, error, lambda: self._observer.on_error(error))
+
+        def complete() -> None:
+            if self._winner == index:
+                self._finish(self._observer.on_completed)
+            elif index in self._lanes:
+                self._lose(index, None, lambda: conclude(self._observer, held))
+
+        lane.disposable = self._sources[index].subscribe(receive, fail, complete, scheduler=self._scheduler)
+
+    def _win(self, index: int, held: deque[Event]) -> None:
+        self._winner = index
+        del self._lanes[index]
+        losers = [*self._timers.values(), *self._lanes.values()]
+        self._timers.clear()
+        self._lanes.clear()
+        for loser in losers:
+            loser.dispose()
+        self._delivering = True
+        try:
+            while held:
+                self._pass(held.popleft())
+        finally:
+            self._delivering = False
+        if self._end is not None:
+            self._end()
+
+    def _finish(self, end: Callable[[], None]) -> None:
+        if self._delivering:
+            self._end = end
+        else:
+            end()
+
+    def _pass(self, event: Event) -> None:
+        if type(event) is MessageCompleted:
+            told = {"winner": self._winner, "errors": tuple(self._errors)}
+            event = msgspec.structs.replace(event, metadata={**event.metadata, self._name: told})
+        self._observer.on_next(event)
+
+    def _lose(self, index: int, error: Exception | None, tell: Callable[[], None]) -> None:
+        del self._lanes[index]
+        if not self._lanes:
+            return tell()
+        said = repr(error) if error is not None else "it said nothing"
+        log.warning("%s: stream %d is out: %s", self._name, index, said)
+        self._errors.append(f"{index}: {said}")
+        if self._timers.keys() == self._lanes.keys():  # all that have begun are out
+            following = min(self._timers, key=lambda each: self._delays[each])
+            self._timers.pop(following).dispose()
+            self._begin_later(following)
+        return None

@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+from reactivex import just
+from reactivex.testing import ReactiveTest, TestScheduler
+
+from rxllm import AdapterError, Event, LLMError, StreamError, ValidationError, stream_generate
+from rxllm import operators as ops
+from rxllm.events import ErrorEvent, MessageCompleted, MessageStarted, RawChunk, TextCompleted, TextDelta
+from rxllm.runtime import Stream
+from rxllm.testing.loopback import DONE, STALL, Loopback, Pause, Reply, chat, chat_chunk, chat_finish
+from rxllm.testing.marbles import START, cold, record
+from rxllm.values import assistant
+from tests.runtime.support import assert_prompt, model, until
+
+WON = {"race": {"winner": 1, "errors": ()}}
+VALUES: dict[str, Any] = {
+    "s": MessageStarted(assistant("")),
+    "u": RawChunk("usage", {"input_tokens": 1}),
+    "A": TextDelta("A"),
+    "a": TextCompleted("A"),
+    "B": TextDelta("B"),
+    "b": TextCompleted("B"),
+    "m": MessageCompleted(assistant("B"), "stop"),
+    "w": MessageCompleted(assistant("B"), "stop", metadata=WON),
+    "E": ErrorEvent(StreamError("truncated")),
+    "X": AdapterError("provider_unavailable"),
+}
+
+
+def raced(*streams: str, disposed: int | None = None) -> tuple[list[tuple[int, str, Any]], list[tuple[int, int]]]:
+    scheduler = TestScheduler()
+    sources = [cold(scheduler, marbles, VALUES) for marbles in streams]
+    told = record(scheduler, lambda: ops.race(*sources), disposed)
+    used = [(int(each.subscribe) - START, int(each.unsubscribe) - START) for s in sources for each in s.subscriptions]
+    return told, used
+
+
+def test_the_first_content_wins_and_not_the_first_bookend() -> None:
+    told, used = raced(
+        "s-u--A-a-m|",
+        "-s-B-b--m|",
+    )
+    assert told == [
+        (3, "next", VALUES["s"]),
+        (3, "next", VALUES["B"]),
+        (5, "next", VALUES["b"]),
+        (8, "next", VALUES["w"]),
+        (9, "end", None),
+    ]
+    assert used == [(0, 3), (0, 9)]
+
+
+def test_one_that_fails_before_its_content_is_out_and_named() -> None:
+    told, used = raced(
+        "s-E|",
+        "-s-B-b--m|",
+    )
+    ended = told[-2][2]
+    assert [kind for _, kind, _ in told] == ["next"] * 4 + ["end"]
+    assert ended.metadata["race"]["winner"] == 1
+    assert ended.metadata["race"]["errors"] == (f"0: {VALUES['E'].error!r}",)
+    assert used == [(0, 3), (0, 9)]
+
+
+@pytest.mark.parametrize(("last", "end"), [("-----X", [(5, "error", VALUES["X"])]), ("-----E|", None)])
+def test_when_all_fail_the_last_failure_passes_as_it_came(last: str, end: Any) -> None:
+    told, _ = raced("--X", last)
+    assert told == (end or [(5, "next", VALUES["E"]), (5, "end", None)])
+
+
+def test_after_the_first_content_an_error_is_the_winner_s_own() -> None:
+    told, used = raced("-s-A-X", "-s---------B|")
+    assert told[-1] == (5, "error", VALUES["X"])
+    assert used == [(0, 5), (0, 3)]
+
+
+def test_the_end_without_content_wins_too_if_it_is_an_end() -> None:
+    told, _ = raced("--s--m|", "------A|")
+    assert [what for _, _, what in told[:2]] == [
+        VALUES["s"],
+        MessageCompleted(assistant("B"), "stop", metadata={"race": {"winner": 0, "errors": ()}}),
+    ]
+
+
+def test_dispose_reaches_all() -> None:
+    told, used = raced("s----A", "s----B", disposed=3)
+    assert told == []
+    assert used == [(0, 3), (0, 3)]
+
+
+def test_a_stream_that_wins_at_once_leaves_the_others_alone() -> None:
+    def answer(observer: Any, scheduler: Any = None) -> Any:
+        observer.on_next(TextDelta("now"))
+        observer.on_completed()
+
+    other = cold(TestScheduler(), "A|", VALUES)
+    assert [*ops.race(Stream(answer), other)] == [TextDelta("now")]
+    assert other.subscriptions == []
+
+
+def test_it_is_run_anew_for_each_subscription() -> None:
+    scheduler = TestScheduler()
+    source = cold(scheduler, "s-A|", VALUES)
+    both = ops.race(source, source)
+    first = record(scheduler, lambda: both)
+    assert len(source.subscriptions) == 2
+    assert [kind for _, kind, _ in first] == ["next", "next", "end"]
+    assert source.subscriptions[1] == ReactiveTest.subscribe(START, START + 2)
+    assert isinstance(both, Stream)
+
+
+@pytest.mark.parametrize("streams", [(), (3,), (just(TextDelta("a")), "b")])
+def test_what_is_no_stream_is_refused(streams: Any) -> None:
+    with pytest.raises(ValidationError, match="streams"):
+        ops.race(*streams)
+
+
+def test_the_losers_sockets_are_closed() -> None:
+    """A server that accepts and stalls loses to one that answers, and sees its connection close."""
+
+    async def once() -> float:
+        with Loopback(Reply([b": hello\n\n", STALL])) as slow, Loopback(Reply([*chat("Yes")])) as quick:
+            won: list[float] = []
+
+            def note(event: Event) -> None:
+                if isinstance(event, TextDelta) and not won:
+                    won.append(time.monotonic())
+
+            text = await ops.race(
+                stream_generate(model(slow), "Hi"),
+                stream_generate(model(quick), "Hi").delay_subscription(0.05),
+            ).pipe(ops.tap(note), ops.to_text())
+            assert text == "Yes"
+            await until(lambda: slow.connections[0].closed_at is not None)
+            assert slow.connections[0].closed_by == "client"
+            assert slow.connections[0].closed_at is not None
+            return slow.connections[0].closed_at - won[0]
+
+    assert_prompt([asyncio.run(once()) for _ in range(5)])
+
+
+def test_usage_is_counted_once_and_no_text_is_doubled() -> None:
+    usage = {"usage": {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}}
+    answer = [chat_chunk("Yes"), Pause(0.01), chat_finish(), chat_finish("stop", **usage), DONE]
+    with Loopback(lambda _: Reply(answer)) as server:
+        streams = [stream_generate(model(server), "Hi") for _ in range(3)]
+        response = ops.race(*streams).pipe(ops.to_response()).run()
+    assert (response.output_text, response.usage.input_tokens, response.usage.output_tokens) == ("Yes", 3, 2)
+    assert response.metadata["race"]["winner"] in (0, 1, 2)
+
+
+def test_a_server_that_is_not_there_loses() -> None:
+    with Loopback(Reply(chat("Yes"))) as server, Loopback() as gone:
+        pass
+    with Loopback(Reply(chat("Yes"))) as server:
+        absent = stream_generate(model(gone), "Hi", retry=False)
+        response = ops.race(absent, stream_generate(model(server), "Hi")).pipe(ops.to_response()).run()
+        assert response.output_text == "Yes"
+    with pytest.raises(LLMError):
+        ops.race(absent, absent).run()

@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from reactivex import Observable
+from reactivex.testing import TestScheduler
+
+from rxllm import Engine, Fake, ValidationError, generate, generate_many
+from rxllm import operators as ops
+from rxllm.testing.loopback import Loopback, Pause, Reply, chat_chunk, chat_finish
+from rxllm.testing.marbles import START, cold
+from tests.runtime.support import model
+
+Calls = list[tuple[int, int | None]]  # when each subscribes, and when it is disposed
+
+
+def uses(operator: Callable[[Observable[Any]], Observable[Any]], marbles: str, calls: Calls) -> list[tuple[int, int]]:
+    """When the source is used, if it is called so."""
+    scheduler = TestScheduler()
+    source = cold(scheduler, marbles, {"X": ValueError("no")})
+    piped = source.pipe(operator)
+    subscriptions: dict[int, Any] = {}
+    for number, (begin, end) in enumerate(calls):
+
+        def subscribe(*_: Any, number: int = number) -> None:
+            subscriptions[number] = piped.subscribe(on_error=lambda error: None, scheduler=scheduler)
+
+        scheduler.schedule_absolute(START + begin, subscribe)
+        if end is not None:
+            scheduler.schedule_absolute(START + end, lambda *_, number=number: subscriptions[number].dispose())
+    scheduler.start()
+    return [(int(each.subscribe) - START, int(each.unsubscribe) - START) for each in source.subscriptions]
+
+
+def test_no_more_than_so_many_at_a_time_in_their_order() -> None:
+    assert uses(ops.rate_limited(concurrent=2), "---a--|", [(0, None), (1, None), (2, None), (3, None)]) == [
+        (0, 6),
+        (1, 7),
+        (6, 12),
+        (7, 13),
+    ]
+
+
+def test_they_begin_apart() -> None:
+    assert uses(ops.rate_limited(per_second=0.25), "-a|", [(0, None), (1, None), (2, None), (20, None)]) == [
+        (0, 2),
+        (4, 6),
+        (8, 10),
+        (20, 22),
+    ]
+
+
+def test_both_limits_at_once() -> None:
+    limited = ops.rate_limited(per_second=0.5, concurrent=1)
+    assert uses(limited, "a|", [(0, None), (0, None), (0, None)]) == [(0, 1), (2, 3), (4, 5)]
+
+
+def test_a_failure_gives_its_place_free() -> None:
+    assert uses(ops.rate_limited(concurrent=1), "--X", [(0, None), (0, None)]) == [(0, 2), (2, 4)]
+
+
+def test_a_dispose_gives_its_place_free_and_leaves_the_queue() -> None:
+    calls: Calls = [(0, 3), (1, 2), (1, None)]
+    assert uses(ops.rate_limited(concurrent=1), "-----a|", calls) == [(0, 3), (3, 9)]
+
+
+def test_a_dispose_while_it_waits_for_its_time() -> None:
+    assert uses(ops.rate_limited(per_second=0.1), "a|", [(0, None), (1, 5), (30, None)]) == [(0, 1), (30, 31)]
+
+
+def test_all_the_calls_of_an_engine_share_it_in_threads_too() -> None:
+    """The server counts how many it answers at a time."""
+    live = peak = 0
+    guard = threading.Lock()
+
+    def body() -> Any:
+        nonlocal live, peak
+        with guard:
+            live += 1
+            peak = max(peak, live)
+        yield chat_chunk("Hi")
+        yield Pause(0.005)
+        with guard:
+            live -= 1  # before the client can know that this is the end
+        yield chat_finish()
+        yield b"data: [DONE]\n\n"
+
+    with Loopback(lambda _: Reply(body())) as server:
+        engine = model(server).with_operators(ops.rate_limited(concurrent=2))
+        texts: list[str] = []
+        threads = [
+            threading.Thread(target=lambda: texts.append(generate(engine, "Hi").run().output_text)) for _ in range(4)
+        ]
+        for thread in threads:
+            thread.start()
+
+        async def others() -> None:
+            texts.extend(each.output_text for each in await asyncio.gather(*(_answer(engine) for _ in range(4))))
+
+        asyncio.run(others())
+        for thread in threads:
+            thread.join()
+        assert texts == ["Hi"] * 8
+    assert peak == 2
+
+
+async def _answer(engine: Engine) -> Any:
+    return await generate(engine, "Hi")
+
+
+def test_a_queue_outlives_a_loop_that_ends_with_calls_in_it() -> None:
+    """Those who wait on a loop that is gone are passed over."""
+    limit = ops.rate_limited(concurrent=1)
+    engine = Engine(Fake([("delay", 0.02), "Hi"]), operators=[limit])
+    held = Observable[Any](lambda observer, scheduler=None: None)  # type: ignore[arg-type, return-value]
+    first = held.pipe(limit).subscribe()
+
+    async def wait_in_vain() -> None:
+        generate(engine, "Hi").subscribe(on_error=lambda error: None)
+
+    asyncio.run(wait_in_vain())
+    first.dispose()
+    assert generate(engine, "Hi").run().output_text == "Hi"
+
+
+def test_many_requests() -> None:
+    engine = Engine(Fake("Hi"), operators=[ops.rate_limited(per_second=1000, concurrent=2)])
+    assert [each.output_text for each in generate_many(engine, ["a"] * 5)] == ["Hi"] * 5
+
+
+@pytest.mark.parametrize(
+    ("limits", "named"),
+    [
+        ({}, "per_second"),
+        ({"per_second": 0}, "per_second"),
+        ({"per_second": float("nan")}, "per_second"),
+        ({"per_second": "2"}, "per_second"),
+        ({"concurrent": 0}, "concurrent"),
+        ({"concurrent": 1.5}, "concurrent"),
+        ({"concurrent": True}, "concurrent"),
+    ],
+)
+def test_limits_that_are_none_are_refused(limits: dict[str, Any], named: str) -> None:
+    with pytest.raises(ValidationError, match=named):
+        ops.rate_limited(**limits)

@@ -1,0 +1,62 @@
+"""The README's page of operators, by intention: ``python -m tests.operators_page`` writes it.
+
+The groups are those of the docstring of `rxllm.operators`; what an operator does is the first sentence of its own.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from rxllm import operators as ops
+
+README = Path(__file__).parent.parent / "README.md"
+BEGIN, END = "<!-- written by python -m tests.operators_page -->\n", "<!-- until here -->\n"
+
+
+def groups() -> dict[str, list[str]]:
+    """Intention to names."""
+    rows = re.findall(r"^(\w[\w ]*?)  +(\w+(?:, \w+)*)$", ops.__doc__ or "", re.MULTILINE)
+    return {intention: names.split(", ") for intention, names in rows}
+
+
+def signature(name: str) -> str:
+    """The call, with what may be left out by its name alone: ``timeouts(first=, idle=, total=)``."""
+    shown = (_parameter(each) for each in inspect.signature(getattr(ops, name)).parameters.values())
+    return f"{name}({', '.join(shown)})"
+
+
+def _parameter(parameter: inspect.Parameter) -> str:
+    if parameter.kind is parameter.VAR_POSITIONAL:
+        return f"*{parameter.name}"
+    return parameter.name if parameter.default is parameter.empty else f"{parameter.name}="
+
+
+def sentence(name: str) -> str:
+    """The first of its docstring, in Markdown."""
+    paragraph = " ".join((getattr(ops, name).__doc__ or "").partition("\n\n")[0].split())
+    first = re.split(r"(?<=\.) (?=[A-Z`])", paragraph)[0]
+    return first.replace("``", "`").replace("|", "\\|")
+
+
+def page() -> str:
+    return "\n".join(["| you think of | operator | which does |", "|---|---|---|", *_rows(), ""])
+
+
+def _rows() -> Iterator[str]:
+    for intention, names in groups().items():
+        for name in names:
+            yield f"| {intention if name == names[0] else ''} | `{signature(name)}` | {sentence(name)} |"
+
+
+def written(readme: str) -> str:
+    """`readme` with the page in its place."""
+    before, _, rest = readme.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n{page()}\n{END}{after}"
+
+
+if __name__ == "__main__":
+    README.write_text(written(README.read_text()))
