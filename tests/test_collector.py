@@ -556,6 +556,17 @@ def test_successive_states_share_what_was_said() -> None:
     assert [len(state.current_text) for state in states[::100]] == list(range(0, 1001, 100))
 
 
+@given(strategies.event_lists, strategies.event_lists, st.booleans())
+def test_deltas_may_be_folded_together(past: list[Event], events: list[Event], forked: bool) -> None:
+    before = fold(*past, thread=THREAD)
+    if forked:
+        before.apply_event(TextDelta("of another future"))
+    deltas = [event for event in events if isinstance(event, TextDelta | ThinkingDelta | ToolCallDelta)]
+    said = before.to_response()
+    assert before.apply_deltas(deltas) == reduce(StreamCollector.apply_event, deltas, before)
+    assert before.to_response() == said
+
+
 @given(strategies.lawful_events)
 def test_dropping_deltas_changes_no_result(events: list[Event]) -> None:
     kept = [event for event in events if not isinstance(event, TextDelta | ThinkingDelta | ToolCallDelta)]

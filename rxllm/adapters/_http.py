@@ -70,12 +70,14 @@ class _Discreet:
         self._key = key
 
     def feed(self, data: bytes) -> list[Event]:
-        return self._checked(self._decoder.feed(data))
+        events = self._decoder.feed(data)
+        return self._redacted(events) if events and type(events[-1]) is ErrorEvent else events
 
     def close(self) -> list[Event]:
-        return self._checked(self._decoder.close())
+        events = self._decoder.close()
+        return self._redacted(events) if events and type(events[-1]) is ErrorEvent else events
 
-    def _checked(self, events: list[Event]) -> list[Event]:
-        if events and isinstance(last := events[-1], ErrorEvent):
-            return [*events[:-1], ErrorEvent(keys.redacted(last.error, self._key))]
-        return events
+    def _redacted(self, events: list[Event]) -> list[Event]:
+        *before, last = events
+        assert isinstance(last, ErrorEvent)
+        return [*before, ErrorEvent(keys.redacted(last.error, self._key))]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -96,6 +96,15 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
             case _:
                 changed = apply_to_rest(rest, event)
                 return self if changed is rest else StreamCollector(self.thread, self.log, self.length, changed)
+
+    def apply_deltas(self, deltas: Sequence[TextDelta | ThinkingDelta | ToolCallDelta]) -> StreamCollector:
+        """The state after all of `deltas`, one after another, for a consumer that needs none in between."""
+        if not deltas:
+            return self
+        log = self.log if len(self.log) == self.length else self.log[: self.length]
+        log.extend(deltas)
+        rest = msgspec.structs.replace(self.rest, fresh=False) if self.rest.fresh else self.rest
+        return StreamCollector(self.thread, log, self.length + len(deltas), rest)
 
     @property
     def message(self) -> Message:

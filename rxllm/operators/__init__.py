@@ -18,51 +18,55 @@ your own        lift, continue_with
 ==============  =======================================================================================================
 """
 
-from rxllm.operators._budget import budget
-from rxllm.operators._checkpoint import checkpoint
-from rxllm.operators._circuit_breaker import circuit_breaker
-from rxllm.operators._conflate import conflate
-from rxllm.operators._continue_with import continue_with
-from rxllm.operators._cost import cost
-from rxllm.operators._count import count
-from rxllm.operators._errors_as_events import errors_as_events
-from rxllm.operators._fallback import fallback
-from rxllm.operators._filter_deltas import filter_deltas
-from rxllm.operators._hedge import hedge
-from rxllm.operators._include_raw_chunks import include_raw_chunks
-from rxllm.operators._items import items
-from rxllm.operators._lift import lift
-from rxllm.operators._map_text import map_text
-from rxllm.operators._merge_labelled import merge_labelled
-from rxllm.operators._only import only
-from rxllm.operators._parsed import parsed
-from rxllm.operators._partial_json import partial_json
-from rxllm.operators._plugins import plugins as plugins
-from rxllm.operators._race import race
-from rxllm.operators._raise_errors import raise_errors
-from rxllm.operators._rate_limited import rate_limited
-from rxllm.operators._redact import redact
-from rxllm.operators._restart import restart
-from rxllm.operators._run_tools import run_tools
-from rxllm.operators._scan_collect import scan_collect
-from rxllm.operators._sentences import sentences
-from rxllm.operators._smooth import smooth
-from rxllm.operators._snapshots import snapshots
-from rxllm.operators._stall_warning import stall_warning
-from rxllm.operators._tap import tap
-from rxllm.operators._text import text
-from rxllm.operators._thinking import thinking
-from rxllm.operators._timeouts import timeouts
-from rxllm.operators._to_chat_result import to_chat_result
-from rxllm.operators._to_response import to_response
-from rxllm.operators._to_session import to_session
-from rxllm.operators._to_step_result import to_step_result
-from rxllm.operators._to_text import to_text
-from rxllm.operators._tool_calls import tool_calls
-from rxllm.operators._trace import trace
-from rxllm.operators._usage import usage
-from rxllm.operators._verify import verify
-from rxllm.operators._words import words
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rxllm.operators._budget import budget
+    from rxllm.operators._checkpoint import checkpoint
+    from rxllm.operators._circuit_breaker import circuit_breaker
+    from rxllm.operators._conflate import conflate
+    from rxllm.operators._continue_with import continue_with
+    from rxllm.operators._cost import cost
+    from rxllm.operators._count import count
+    from rxllm.operators._errors_as_events import errors_as_events
+    from rxllm.operators._fallback import fallback
+    from rxllm.operators._filter_deltas import filter_deltas
+    from rxllm.operators._hedge import hedge
+    from rxllm.operators._include_raw_chunks import include_raw_chunks
+    from rxllm.operators._items import items
+    from rxllm.operators._lift import lift
+    from rxllm.operators._map_text import map_text
+    from rxllm.operators._merge_labelled import merge_labelled
+    from rxllm.operators._only import only
+    from rxllm.operators._parsed import parsed
+    from rxllm.operators._partial_json import partial_json
+    from rxllm.operators._plugins import plugins as plugins
+    from rxllm.operators._race import race
+    from rxllm.operators._raise_errors import raise_errors
+    from rxllm.operators._rate_limited import rate_limited
+    from rxllm.operators._redact import redact
+    from rxllm.operators._restart import restart
+    from rxllm.operators._run_tools import run_tools
+    from rxllm.operators._scan_collect import scan_collect
+    from rxllm.operators._sentences import sentences
+    from rxllm.operators._smooth import smooth
+    from rxllm.operators._snapshots import snapshots
+    from rxllm.operators._stall_warning import stall_warning
+    from rxllm.operators._tap import tap
+    from rxllm.operators._text import text
+    from rxllm.operators._thinking import thinking
+    from rxllm.operators._timeouts import timeouts
+    from rxllm.operators._to_chat_result import to_chat_result
+    from rxllm.operators._to_response import to_response
+    from rxllm.operators._to_session import to_session
+    from rxllm.operators._to_step_result import to_step_result
+    from rxllm.operators._to_text import to_text
+    from rxllm.operators._tool_calls import tool_calls
+    from rxllm.operators._trace import trace
+    from rxllm.operators._usage import usage
+    from rxllm.operators._verify import verify
+    from rxllm.operators._words import words
 
 __all__ = [
     "budget",
@@ -110,3 +114,15 @@ __all__ = [
     "verify",
     "words",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # Each is in a file of its own name, which is read when the operator is first used.
+    if name not in (*__all__, "plugins"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = getattr(import_module(f"{__name__}._{name}"), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "plugins"]

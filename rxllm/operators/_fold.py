@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from reactivex import Observable, abc
 
 from rxllm.collector import StreamCollector
-from rxllm.events import Event
+from rxllm.events import Event, TextDelta, ThinkingDelta, ToolCallDelta
 from rxllm.runtime import Stream, conclude
 from rxllm.values import Thread
 
 R = TypeVar("R")
+
+_DELTAS = frozenset({TextDelta, ThinkingDelta, ToolCallDelta})
 
 
 def fold(
@@ -23,17 +25,22 @@ def fold(
     def operator(source: Observable[Event]) -> Stream[R]:
         def subscribe(observer: abc.ObserverBase[R], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
             state = StreamCollector(thread)
+            deltas: list[Any] = []  # since the last other event: most events are deltas, and are folded together
 
             def on_next(event: Event) -> None:
                 nonlocal state
+                if type(event) in _DELTAS:
+                    deltas.append(event)
+                    return
                 try:
-                    state = state.apply_event(event)
+                    state = state.apply_deltas(deltas).apply_event(event)
                 except Exception as error:  # a raw usage with unknown keys
                     observer.on_error(error)
+                deltas.clear()
 
             def on_completed() -> None:
                 try:
-                    result = project(state)
+                    result = project(state.apply_deltas(deltas))
                 except Exception as error:
                     observer.on_error(error)
                 else:

@@ -31,6 +31,9 @@ DRAIN_SECONDS = 0.25
 """How long the end of a finished response is waited for, so that its connection can be used again."""
 
 
+_LAST = frozenset({ErrorEvent, MessageCompleted})
+
+
 class Decoder(Protocol):
     """Bytes to events, without I/O: a recorded stream is replayed by feeding it."""
 
@@ -146,10 +149,13 @@ def page_error(headers: Mapping[str, str], provider: str, url: str) -> AdapterEr
 async def _deliver(
     response: httpx.Response, decoder: Decoder, pump: Pump[Event], page: Callable[[], AdapterError]
 ) -> None:
+    if pump.disposed:
+        return
     unsure = may_be_page(response.headers)
-    reads = cast(AsyncGenerator[bytes, None], response.aiter_bytes())
+    encoded = "content-encoding" in response.headers
+    reads = cast(AsyncGenerator[bytes, None], response.aiter_bytes() if encoded else response.aiter_raw())
     async with contextlib.aclosing(reads):
-        while not pump.disposed and (data := await anext(reads, None)) is not None:
+        async for data in reads:
             if unsure and data.strip():
                 if begins_page(data):
                     raise page()
@@ -157,12 +163,12 @@ async def _deliver(
             events = decoder.feed(data)
             if not pump.emit(events):
                 return
-            if events and isinstance(events[-1], ErrorEvent):
+            if events and type(events[-1]) in _LAST:
+                if type(events[-1]) is MessageCompleted:
+                    await _drain(reads)
                 return
-            if events and isinstance(events[-1], MessageCompleted):
-                await _drain(reads)
-                return
-            await pump.ready()
+            if pump.behind:
+                await pump.ready()
 
 
 async def _drain(reads: AsyncGenerator[bytes, None]) -> None:

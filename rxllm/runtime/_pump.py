@@ -108,6 +108,11 @@ class Pump(abc.DisposableBase, Generic[T]):
         """Whether a subscriber has raised: then the exception on its way is the subscriber's."""
         return self._delivering
 
+    @property
+    def behind(self) -> bool:
+        """Whether the consumer is: then `ready` waits."""
+        return self._gate is not None and self._gate.full
+
     async def ready(self) -> None:
         """Wait while the consumer is behind."""
         if self._gate is not None and self._gate.full:
