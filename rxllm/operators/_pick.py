@@ -21,14 +21,19 @@ from rxllm.runtime import Stream
 R = TypeVar("R")
 
 
-def pick(make: Callable[[], Callable[[Event], Iterable[R]]]) -> Callable[[Observable[Event]], Stream[R]]:
-    """Emit what a fresh ``make()`` finds in each event; an ``ErrorEvent`` becomes ``on_error``."""
+def pick(
+    make: Callable[[], Callable[[Event], Iterable[R]]], *types: type[Event]
+) -> Callable[[Observable[Event]], Stream[R]]:
+    """Emit what a fresh ``make()`` finds in each event of these types; an ``ErrorEvent`` becomes ``on_error``."""
+    wanted = frozenset((*types, ErrorEvent))  # most events are none of them
 
     def operator(source: Observable[Event]) -> Stream[R]:
         def subscribe(observer: abc.ObserverBase[R], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
             find = make()
 
             def on_next(event: Event) -> None:
+                if type(event) not in wanted:
+                    return
                 if isinstance(event, ErrorEvent):
                     observer.on_error(event.error)
                     return

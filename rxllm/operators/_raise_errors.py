@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from reactivex import Observable
+from reactivex import Observable, abc
 
-from rxllm.events import Event
-from rxllm.operators._pick import pick
+from rxllm.events import ErrorEvent, Event
 from rxllm.runtime import Stream
 
 
@@ -24,4 +23,19 @@ def raise_errors() -> Callable[[Observable[Event]], Stream[Event]]:
     Traceback (most recent call last):
     rxllm.values.errors.AdapterError: adapter error (fake): timeout
     """
-    return pick(lambda: lambda event: (event,))
+
+    def operator(source: Observable[Event]) -> Stream[Event]:
+        def subscribe(
+            observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None
+        ) -> abc.DisposableBase:
+            def on_next(event: Event) -> None:
+                if isinstance(event, ErrorEvent):
+                    observer.on_error(event.error)
+                else:
+                    observer.on_next(event)
+
+            return source.subscribe(on_next, observer.on_error, observer.on_completed, scheduler=scheduler)
+
+        return Stream(subscribe)
+
+    return operator

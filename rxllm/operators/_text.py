@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from reactivex import Observable
 
-from rxllm.events import Event, TextCompleted, TextDelta
+from rxllm.events import Event, StepRestarted, TextCompleted, TextDelta
 from rxllm.operators._pick import Pieces, pick
 from rxllm.runtime import Stream
 
@@ -14,8 +14,8 @@ from rxllm.runtime import Stream
 def text() -> Callable[[Observable[Event]], Stream[str]]:
     """The strings of the text as they come. An ``ErrorEvent`` becomes ``on_error``.
 
-    A block whose deltas were left out comes whole, at its completion. What a ``StepRestarted`` makes void has been said:
-    strings cannot be taken back, the folds (`to_text`) forget it.
+    A block whose deltas were left out comes whole, at its completion. What a ``StepRestarted`` makes void has been
+    said: strings cannot be taken back, the folds (`to_text`) forget it.
 
     ::
 
@@ -26,4 +26,4 @@ def text() -> Callable[[Observable[Event]], Stream[str]]:
     >>> list(stream_generate(Fake(["Hel", "lo"]), "Hi").pipe(text()))
     ['Hel', 'lo']
     """
-    return pick(lambda: Pieces(TextDelta, TextCompleted))
+    return pick(lambda: Pieces(TextDelta, TextCompleted), TextDelta, TextCompleted, StepRestarted)

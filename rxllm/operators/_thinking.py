@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from reactivex import Observable
 
-from rxllm.events import Event, ThinkingCompleted, ThinkingDelta
+from rxllm.events import Event, StepRestarted, ThinkingCompleted, ThinkingDelta
 from rxllm.operators._pick import Pieces, pick
 from rxllm.runtime import Stream
 
@@ -25,4 +25,4 @@ def thinking() -> Callable[[Observable[Event]], Stream[str]]:
     >>> list(stream_generate(Fake([("thinking", "hm"), "Hi"]), "Hello").pipe(thinking()))
     ['hm']
     """
-    return pick(lambda: Pieces(ThinkingDelta, ThinkingCompleted))
+    return pick(lambda: Pieces(ThinkingDelta, ThinkingCompleted), ThinkingDelta, ThinkingCompleted, StepRestarted)
