@@ -116,6 +116,7 @@ class _Play:
         self._gate = current_gate.get()
         self._waiting = SerialDisposable()
         self._disposed = False
+        self._delivering = False  # stays True when a subscriber raises
 
     def start(self) -> abc.DisposableBase:
         self._soon()
@@ -142,7 +143,9 @@ class _Play:
                 for event in step:
                     if self._disposed:
                         return
+                    self._delivering = True
                     self._observer.on_next(event)
+                    self._delivering = False
                 if self._gate is not None and self._gate.full:
                     self._gate.when_open(self._soon)
                     return
@@ -153,6 +156,8 @@ class _Play:
 
     def _fail(self, error: Exception) -> None:
         try:
+            if self._disposed and self._delivering:  # by the subscriber that raised: it has heard its last
+                raise error
             self._observer.on_error(error)
         except Exception as unheard:
             report_unheard(unheard)

@@ -41,6 +41,7 @@ def continue_with(fn: Callable[[T], Observable[T] | None]) -> Callable[[Observab
                 def on_completed() -> None:
                     try:
                         after = fn(last[0]) if last else None
+                        _check(after)
                     except Exception as error:
                         observer.on_error(error)
                         return
@@ -59,3 +60,8 @@ def continue_with(fn: Callable[[T], Observable[T] | None]) -> Callable[[Observab
         return Stream(subscribe)
 
     return operator
+
+
+def _check(given: object) -> None:
+    if given is not None and not isinstance(given, Observable):
+        raise TypeError(f"continue_with(fn): fn gave {given!r}, which is no Observable and not None")

@@ -11,6 +11,7 @@ from reactivex import abc, typing
 from reactivex.disposable import Disposable, SerialDisposable
 from reactivex.scheduler.periodicscheduler import PeriodicScheduler
 
+from rxllm.runtime._pacing import is_heard
 from rxllm.runtime._portal import call_loop, running_loop, start_on, timers_of
 
 S = TypeVar("S")
@@ -35,7 +36,11 @@ class LoopScheduler(PeriodicScheduler):
 
         def invoke() -> None:
             if not subscription.is_disposed:
-                subscription.disposable = self.invoke_action(action, state=state)
+                try:
+                    subscription.disposable = self.invoke_action(action, state=state)
+                except Exception as error:
+                    if not is_heard(error):
+                        raise
 
         def arm() -> None:
             if seconds > 0:

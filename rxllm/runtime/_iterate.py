@@ -15,7 +15,7 @@ from reactivex import Observable, abc
 
 from rxllm.runtime._clock import LoopScheduler
 from rxllm.runtime._given import check_source
-from rxllm.runtime._pacing import Gate, paced_by
+from rxllm.runtime._pacing import Gate, read_by
 from rxllm.runtime._portal import on_portal, running_loop
 
 T = TypeVar("T")
@@ -47,8 +47,9 @@ class Buffer(abc.ObserverBase[T]):
         self._wake()
 
     def on_error(self, error: Exception) -> None:
-        self.error = error
-        self.on_completed()
+        if not self.ended:
+            self.error = error
+            self.on_completed()
 
     def on_completed(self) -> None:
         self.ended = True
@@ -81,7 +82,7 @@ class Items(Iterator[T], Generic[T]):
     def __next__(self) -> T:
         buffer = self._buffer
         if self._subscription is None:
-            with on_portal() as portal, paced_by(buffer.gate):
+            with on_portal() as portal, read_by(buffer.gate, buffer.on_error):
                 self._subscription = self._source.subscribe(buffer, scheduler=LoopScheduler(portal.loop))
         try:
             while not buffer.gate.waiting:
@@ -126,7 +127,7 @@ class AsyncItems(AsyncIterator[T], Generic[T]):
         buffer = self._buffer
         if self._subscription is None:
             loop = self._news.loop = asyncio.get_running_loop()
-            with paced_by(buffer.gate):
+            with read_by(buffer.gate, buffer.on_error):
                 self._subscription = self._source.subscribe(buffer, scheduler=LoopScheduler(loop))
         try:
             while not buffer.gate.waiting:

@@ -1,7 +1,9 @@
-"""Back-pressure: a source waits while its consumer is behind.
+"""Who reads a stream: a source waits while its reader is behind, and tells it of an error that nobody else has heard.
 
 Reactivex has no demand, so a consumer that buffers (an iterator) puts a `Gate` into a context variable while it
-subscribes. Sources capture it there, through any chain of operators, and stop reading while the gate is full.
+subscribes. Sources capture it there, through any chain of operators, and stop reading while the gate is full. An
+operator that raises where there is nobody to tell (in ``on_completed``) would leave whoever waits for the end waiting
+for ever; the reader's other context variable is how it hears of that.
 """
 
 from __future__ import annotations
@@ -14,7 +16,10 @@ from collections import deque
 from collections.abc import Callable, Generator
 from typing import Any
 
+Hear = Callable[[Exception], None]
+
 current_gate: contextvars.ContextVar[Gate | None] = contextvars.ContextVar("rxllm_gate", default=None)
+_hear: contextvars.ContextVar[Hear | None] = contextvars.ContextVar("rxllm_hear", default=None)
 
 
 class Gate:
@@ -85,10 +90,19 @@ class Gate:
 
 
 @contextlib.contextmanager
-def paced_by(gate: Gate | None) -> Generator[None]:
-    """Sources subscribed inside wait for `gate`; for nobody if it is None."""
-    token = current_gate.set(gate)
+def read_by(gate: Gate | None, hear: Hear) -> Generator[None]:
+    """Sources subscribed inside wait for `gate`, for nobody if it is None, and tell `hear` what nobody has heard."""
+    paced, heard = current_gate.set(gate), _hear.set(hear)
     try:
         yield
     finally:
-        current_gate.reset(token)
+        current_gate.reset(paced)
+        _hear.reset(heard)
+
+
+def is_heard(error: Exception) -> bool:
+    """Tell `error` to whoever waits for the end of the stream; whether there is somebody."""
+    hear = _hear.get()
+    if hear is not None:
+        hear(error)
+    return hear is not None

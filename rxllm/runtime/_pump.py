@@ -26,7 +26,7 @@ from typing import Any, Generic, TypeVar
 
 from reactivex import abc
 
-from rxllm.runtime._pacing import current_gate
+from rxllm.runtime._pacing import current_gate, is_heard
 from rxllm.runtime._portal import call_context, call_loop, running_loop, start_on
 from rxllm.runtime._stream import Stream
 from rxllm.values import StreamError
@@ -185,6 +185,8 @@ class Pump(abc.DisposableBase, Generic[T]):
 
 
 def report_unheard(error: Exception) -> None:
-    """Tell the call's loop of an error that no subscriber handled."""
+    """Tell whoever waits for the end, or else the call's loop, of an error that no subscriber handled."""
+    if is_heard(error):
+        return
     logging.getLogger("rxllm").error("nobody handled this error: %r", error)
     call_loop().call_exception_handler({"message": "rxllm: nobody handled this error", "exception": error})

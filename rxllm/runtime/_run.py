@@ -13,7 +13,7 @@ from reactivex import Observable, abc, operators
 
 from rxllm.runtime._clock import LoopScheduler
 from rxllm.runtime._given import check_source
-from rxllm.runtime._pacing import paced_by
+from rxllm.runtime._pacing import read_by
 from rxllm.runtime._portal import on_portal, running_loop
 
 T = TypeVar("T")
@@ -71,7 +71,7 @@ class Outcome(Generic[T]):
 
     def subscribe_to(self, source: Observable[T], scheduler: abc.SchedulerBase) -> abc.DisposableBase:
         kept = source.pipe(operators.last())  # an empty source is reactivex's own error
-        with paced_by(None):  # not by the reader of a stream whose tool makes this call
+        with read_by(None, self._on_error):  # not by the reader of a stream whose tool makes this call
             return kept.subscribe(self._last.append, self._on_error, self._wake, scheduler=scheduler)
 
     def result(self) -> T:
@@ -84,8 +84,9 @@ class Outcome(Generic[T]):
             self._error = None  # no cycle of error, frame and outcome
 
     def _on_error(self, error: Exception) -> None:
-        self._error = error
-        self._wake()
+        if self._error is None:
+            self._error = error
+            self._wake()
 
 
 def _warn_if_blocking() -> None:

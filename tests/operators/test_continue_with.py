@@ -2,8 +2,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from reactivex.testing import ReactiveTest, TestScheduler
 
+from rxllm import Fake, stream_generate
 from rxllm import operators as ops
 from rxllm.testing.marbles import START, check, cold, record
 
@@ -95,3 +97,8 @@ def test_a_thousand_streams_need_no_thousand_frames() -> None:
         disposed=5000,
     )
     assert [what for _, kind, what in notes if kind == "next"] == list(range(1000))
+
+
+def test_what_is_no_stream_is_said_to_be_none() -> None:
+    with pytest.raises(TypeError, match="no Observable"):
+        stream_generate(Fake("x"), "Hi").pipe(ops.continue_with(lambda last: 3)).run()  # type: ignore[arg-type]

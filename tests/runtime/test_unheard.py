@@ -1,0 +1,87 @@
+"""An operator that raises where nobody stands to hear it leaves nobody waiting for an end that does not come."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+from reactivex import Observable
+
+from rxllm import Call, Engine, Event, Fake, Request, Stream, StreamError, TextDelta, generate, stream_generate
+from rxllm import operators as ops
+from rxllm.testing.loopback import Loopback, Reply, chat
+from tests.runtime.support import model
+
+
+def raising(at: str) -> Callable[[Observable[Any]], Stream[Any]]:
+    """Raises in the handler of the source's end, or of its error."""
+
+    def boom(*_: Any) -> None:
+        raise LookupError(at)
+
+    def operator(source: Observable[Any]) -> Stream[Any]:
+        def subscribe(observer: Any, scheduler: Any = None) -> Any:
+            on_error = boom if at == "error" else observer.on_error
+            on_completed = boom if at == "end" else observer.on_completed
+            return source.subscribe(observer.on_next, on_error, on_completed, scheduler=scheduler)
+
+        return Stream(subscribe)
+
+    return operator
+
+
+async def generator(request: Request, call: Call) -> AsyncIterator[Event]:
+    yield TextDelta("Hi")
+
+
+ENGINES = {"Fake": Fake("Hi"), "a pause": Fake(["Hi", ("delay", 0.001), "Ho"]), "a generator": generator}
+WAYS: dict[str, Callable[[Stream[Any]], Any]] = {
+    "run": lambda stream: stream.run(),
+    "for": list,
+    "await": lambda stream: asyncio.run(_last(stream)),
+    "async for": lambda stream: asyncio.run(_all(stream)),
+}
+
+
+async def _last(stream: Stream[Any]) -> Any:
+    return await stream
+
+
+async def _all(stream: Stream[Any]) -> list[Any]:
+    return [item async for item in stream]
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+@pytest.mark.parametrize("engine", ENGINES.values(), ids=ENGINES)
+def test_whoever_waits_for_the_end_is_told(engine: Any, way: Callable[[Stream[Any]], Any]) -> None:
+    with pytest.raises(LookupError, match="end"):
+        way(stream_generate(engine, "Hello").pipe(raising("end")))
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+def test_also_of_what_the_handler_of_an_error_raises(way: Callable[[Stream[Any]], Any]) -> None:
+    torn = Fake(["Hel", StreamError("truncated")])
+    with pytest.raises(LookupError, match="error"):
+        way(stream_generate(torn, "Hello").pipe(ops.raise_errors(), raising("error")))
+
+
+def test_among_an_engine_s_operators_and_over_http() -> None:
+    with Loopback(Reply(chat("Hi"))) as server, pytest.raises(LookupError, match="end"):
+        generate(model(server).with_operators(raising("end")), "Hello").run()
+    with pytest.raises(LookupError, match="end"):
+        generate(Engine(generator, operators=[raising("end")]), "Hello").run()
+
+
+def test_a_plain_subscription_is_told_by_the_loop_as_before() -> None:
+    told: list[Any] = []
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: told.append(context["exception"]))
+        stream_generate(generator, "Hello").pipe(raising("end")).subscribe()
+        while not told:
+            await asyncio.sleep(0.001)
+
+    asyncio.run(main())
+    assert [type(error) for error in told] == [LookupError]
