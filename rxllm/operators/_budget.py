@@ -10,11 +10,13 @@ import msgspec
 from reactivex import Observable, abc
 from reactivex.disposable import SingleAssignmentDisposable
 
-from rxllm.collector import fold_message
+from rxllm.collector import StreamCollector, fold_message, is_unfinished
 from rxllm.events import (
+    ErrorEvent,
     Event,
     MessageCompleted,
     MessageStarted,
+    RawChunk,
     StepRestarted,
     TextDelta,
     ThinkingDelta,
@@ -22,6 +24,7 @@ from rxllm.events import (
     UsageUpdated,
 )
 from rxllm.operators._checked import refused
+from rxllm.operators._costs import raw_usage
 from rxllm.operators._unfinished import Unfinished
 from rxllm.runtime import Stream, conclude, current_assembly, is_seconds
 from rxllm.values import Usage
@@ -30,8 +33,7 @@ log = logging.getLogger("rxllm")
 
 CHARACTERS_PER_TOKEN = 4
 
-_ANSWERED = ("stop", "content_filter")
-"""After these a chat asks no more, unless there are calls."""
+_HALT = {"halted_reason": "budget"}
 
 
 def budget(tokens: int | None = None, usd: float | None = None) -> Callable[[Observable[Event]], Stream[Event]]:
@@ -48,12 +50,13 @@ def budget(tokens: int | None = None, usd: float | None = None) -> Callable[[Obs
     >>> result.halted_reason, result.final_response.output_text, result.final_response.metadata["budget"]
     ('budget', 'Once upon ', {'tokens': 2, 'tokens_spent': 3})
 
-    As an engine's operator it counts over the steps of a chat, and over each chat anew; in a pipe, over the response.
-    What the provider says counts; until it says so, a token of the answer is taken to be four characters. Inside a
-    response the source is disposed, which closes its connection, what is open is closed, and ``MessageCompleted`` has
-    the finish reason ``length``. A response that ends of itself is left as it is; if it asks for tools, they are run,
-    and then the chat halts. The metadata ``"budget"`` of ``MessageCompleted``, and so of the response, has the limits
-    and what was spent; a chat that would have gone on has the ``halted_reason`` ``"budget"``.
+    As an engine's operator it counts over the steps of a chat, and over each chat anew; in a pipe, over the response:
+    put it there behind ``stream_generate``. What the provider says counts; until it says so, a token of the answer is
+    taken to be four characters. What ``ops.restart`` makes void counts too, if that stands before. Inside a response
+    the source is disposed, which closes its connection, what is open is closed, and ``MessageCompleted`` has the finish
+    reason ``length``. A response that ends of itself is left as it is; if it asks for tools, they are run, and then the
+    chat halts. The metadata ``"budget"`` of ``MessageCompleted``, and so of the response, has the limits and what was
+    spent; a chat that would have gone on has the ``halted_reason`` ``"budget"``.
 
     Dollars are those of ``Usage.total_cost``: let ``ops.cost()`` stand before, unless the provider or ``rxllm.models``
     states them. They are known when a response ends. A cost that nobody knows keeps no limit: ``usd_spent`` is then
@@ -90,15 +93,20 @@ class _Spending:
         self._observer = observer
         self._running = SingleAssignmentDisposable()
         self._seen: list[Event] = []
-        self._said = Usage()
-        self._characters = 0  # of the answer, since the provider has last said what was used
         self._ended = False
+        self._begin()
 
     def start(self, source: Observable[Event], scheduler: abc.SchedulerBase | None) -> abc.DisposableBase:
         self._running.disposable = source.subscribe(
             self._on_next, self._observer.on_error, self._on_completed, scheduler=scheduler
         )
         return self._running
+
+    def _begin(self) -> None:
+        self._said = Usage()
+        self._characters = 0  # of the answer, since the provider has last said what was used
+        self._void = 0  # tokens of what a restart has made void
+        self._void_usd = 0.0
 
     def _on_next(self, event: Event) -> None:
         if self._ended:
@@ -108,17 +116,28 @@ class _Spending:
                 self._characters += len(said)
                 self._seen.append(event)
                 self._observer.on_next(event)
-                if self._tokens is not None and self._tokens_spent() > self._tokens:
+                if self._tokens is not None and not self._ended and self._tokens_spent() > self._tokens:
                     self._cut()
                 return
             case UsageUpdated(usage=usage):
                 self._said, self._characters = usage, 0
-            case MessageStarted() | StepRestarted():
+            case RawChunk():
+                if event.kind == "usage" and (usage := raw_usage(event.data)) is not None:
+                    self._said, self._characters = usage, 0
+                self._observer.on_next(event)
+                return
+            case MessageStarted():
+                self._seen.clear()
+            case StepRestarted():
+                self._void += self._response_tokens()
+                self._void_usd += self._said.total_cost or 0.0
                 self._said, self._characters = Usage(), 0
                 self._seen.clear()
             case MessageCompleted():
-                goes_on = event.finish_reason not in _ANSWERED or bool(event.message.tool_calls)
-                event = msgspec.structs.replace(event, metadata={**event.metadata, **self._account(goes_on)})
+                event = self._signed(event)
+                self._begin()
+            case ErrorEvent():
+                self._begin()
             case _:
                 pass
         self._seen.append(event)
@@ -136,27 +155,41 @@ class _Spending:
             unfinished.see(event)
         closing = unfinished.close()
         message = fold_message([*self._seen, *closing])
-        ended = MessageCompleted(message, "length", metadata=self._account(goes_on=True))
-        conclude(self._observer, [*closing, ended])
+        told = {"budget": self._told(), **_HALT}
+        conclude(self._observer, [*closing, MessageCompleted(message, "length", metadata=told)])
 
-    def _account(self, goes_on: bool) -> dict[str, Any]:
-        """The metadata of the end: what was spent, and the halt if that is too much and the chat would go on."""
+    def _signed(self, event: MessageCompleted) -> MessageCompleted:
+        """The end with what was spent, and the halt if that is too much and the chat would go on."""
+        told = self._told()
+        if self._usd is not None and told["usd_spent"] is None:
+            log.warning("the cost of a response is not known, and no budget in dollars can be kept")
+        halt = _HALT if self._is_over(told) and self._goes_on(event) else {}
+        spent = {**event.metadata.get("budget", {}), **told}  # there may be another budget
+        return msgspec.structs.replace(event, metadata={**event.metadata, "budget": spent, **halt})
+
+    def _goes_on(self, end: MessageCompleted) -> bool:
+        state = StreamCollector()
+        for event in (*self._seen, end):
+            state = state.apply_event(event)
+        return is_unfinished(state.to_response())
+
+    def _told(self) -> dict[str, Any]:
         told: dict[str, Any] = {}
-        over = False
         if self._tokens is not None:
-            told |= {"tokens": self._tokens, "tokens_spent": (tokens := self._tokens_spent())}
-            over = tokens > self._tokens
+            told |= {"tokens": self._tokens, "tokens_spent": self._tokens_spent()}
         if self._usd is not None:
-            told |= {"usd": self._usd, "usd_spent": (cost := self._usd_spent())}
-            over = over or (cost is not None and cost > self._usd)
-        return {"budget": told, "halted_reason": "budget"} if over and goes_on else {"budget": told}
+            told |= {"usd": self._usd, "usd_spent": self._usd_spent()}
+        return told
+
+    def _is_over(self, told: dict[str, Any]) -> bool:
+        return any((told.get(f"{limit}_spent") or 0) > told[limit] for limit in ("tokens", "usd") if limit in told)
 
     def _tokens_spent(self) -> int:
-        return self._before.total + self._said.total - (-self._characters // CHARACTERS_PER_TOKEN)
+        return self._before.total + self._void + self._response_tokens()
+
+    def _response_tokens(self) -> int:
+        return self._said.total - (-self._characters // CHARACTERS_PER_TOKEN)
 
     def _usd_spent(self) -> float | None:
         now = self._said.total_cost
-        if now is None:
-            log.warning("the cost of a response is not known, and no budget in dollars can be kept")
-            return None
-        return (self._before.total_cost or 0.0) + now
+        return None if now is None else (self._before.total_cost or 0.0) + self._void_usd + now

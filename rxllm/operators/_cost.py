@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from reactivex import Observable
 
@@ -39,7 +39,8 @@ def cost(model: str | None = None) -> Callable[[Observable[Event]], Stream[Event
     As an engine's operator, ``Engine(adapter, model, operators=[ops.cost()])``, it knows the provider and the model
     that are asked, and every result, total and budget has the costs. In a pipe say which: ``"provider:model"``; without
     one, what the response names as its model is looked for under any provider. The costs of a model that is not in the
-    list stay None; those that a provider has stated stay as they are. It is an entry of ``rxllm.models``, not this
+    list stay None; those that a provider has stated stay as they are. Behind ``ops.fallback`` the price is that of who
+    has answered. It is an entry of ``rxllm.models``, not this
     list, that says what your own contract says.
 
     The list is that of the installed genai-prices (https://github.com/pydantic/genai-prices); nothing is fetched.
@@ -53,11 +54,23 @@ def cost(model: str | None = None) -> Callable[[Observable[Event]], Stream[Event
     def operator(source: Observable[Event]) -> Stream[Event]:
         assembly = current_assembly.get()
         asked = model or (f"{assembly.provider}:{assembly.request.model or ''}" if assembly is not None else ":")
-        provider, _, name = asked.partition(":")
-        id = _PROVIDERS.get(provider, provider) or None
-        return costs_filled(lambda usage, said: _priced(usage, id, filter(None, (said, name))))(source)
+
+        def fill(usage: Usage, said: str | None, about: Mapping[str, Any]) -> Usage:
+            provider, _, name = (_instead(about) or asked).partition(":")
+            return _priced(usage, _PROVIDERS.get(provider, provider) or None, filter(None, (said, name)))
+
+        return costs_filled(fill)(source)
 
     return operator
+
+
+def _instead(about: Mapping[str, Any]) -> str | None:
+    """Who has answered in place of who was asked: ``ops.fallback`` says so."""
+    match about:
+        case {"fallback": {"answered_by": str(name)}}:
+            return name if ":" in name else ":"  # a stream is of whatever provider
+        case _:
+            return None
 
 
 def _priced(usage: Usage, provider: str | None, names: Iterable[str]) -> Usage:

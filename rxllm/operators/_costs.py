@@ -11,8 +11,10 @@ from rxllm.events import ErrorEvent, Event, MessageCompleted, MessageStarted, Ra
 from rxllm.runtime import Stream
 from rxllm.values import Usage
 
-Cost = Callable[[Usage, str | None], Usage]
-"""A response's usage, and the model as the provider names it, to the usage with costs."""
+Cost = Callable[[Usage, str | None, Mapping[str, Any]], Usage]
+"""A response's usage, the model as the provider names it, and what the end's metadata say, to the usage with costs."""
+
+_NOTHING: Mapping[str, Any] = {}
 
 _READ = frozenset({MessageStarted, UsageUpdated, RawChunk, StepRestarted, MessageCompleted, ErrorEvent})
 
@@ -44,17 +46,18 @@ def costs_filled(cost: Cost) -> Callable[[Observable[Event]], Stream[Event]]:
                     case UsageUpdated(usage=usage):
                         spent = usage
                     case RawChunk(kind="usage", data=Mapping()):
-                        spent = _usage(event.data) or spent
+                        spent = raw_usage(event.data) or spent
                     case StepRestarted():
                         spent = None
                     case MessageCompleted() | ErrorEvent() if spent is not None:
+                        about = event.metadata if isinstance(event, MessageCompleted) else _NOTHING
+                        said, spent = spent, None  # the next response's is its own
                         try:
-                            filled = cost(spent, model)
+                            filled = cost(said, model, about)
                         except Exception as error:
                             observer.on_error(error)
                             return
-                        if filled != spent:
-                            spent = filled
+                        if filled != said:
                             observer.on_next(UsageUpdated(filled))
                     case _:
                         pass
@@ -67,7 +70,8 @@ def costs_filled(cost: Cost) -> Callable[[Observable[Event]], Stream[Event]]:
     return operator
 
 
-def _usage(counted: Any) -> Usage | None:
+def raw_usage(counted: Any) -> Usage | None:
+    """What a ``RawChunk("usage")`` says, if it says it in the names of `Usage`."""
     try:
         return Usage(**cast(Mapping[str, Any], counted))
     except TypeError:  # unknown names, of which the fold says more

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from reactivex import Observable, abc
 from reactivex.disposable import CompositeDisposable, Disposable
@@ -38,18 +38,18 @@ def count(fn: Callable[[Mapping[str, int]], object]) -> Callable[[Observable[T]]
 
     def operator(source: Observable[T]) -> Stream[T]:
         def subscribe(observer: abc.ObserverBase[T], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
-            counts: Counter[type[Any]] = Counter()
+            counts: Counter[str] = Counter()
             told = False
 
             def on_next(item: T) -> None:
-                counts[type(item)] += 1
+                counts[type(item).__name__] += 1
                 observer.on_next(item)
 
             def tell() -> None:
                 nonlocal told
                 if not told:
                     told = True
-                    fn({cls.__name__: number for cls, number in counts.items()})
+                    fn(dict(counts))  # in one go: the dispose may be of another thread
 
             def on_error(error: Exception) -> None:
                 try:

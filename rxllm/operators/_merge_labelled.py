@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from typing import TypeVar
 
@@ -45,11 +46,14 @@ def merge_labelled(
     def subscribe(
         observer: abc.ObserverBase[Labelled[T | ErrorEvent]], scheduler: abc.SchedulerBase | None = None
     ) -> abc.DisposableBase:
+        guard = threading.RLock()  # the streams may be of several threads, and who hears them is told one at a time
+
         def pass_on(index: int, item: T | ErrorEvent) -> None:
             # A subscriber's exception is its own, and no failure of the stream.
             try:
                 observer.on_next(Labelled(labels[index], item))
             except Exception as error:
+                running.dispose()
                 observer.on_error(error)
 
         def end(index: int, error: Exception | None) -> None:
@@ -57,11 +61,32 @@ def merge_labelled(
                 pass_on(index, ErrorEvent(as_llm_error(error)))
 
         limit = concurrency or len(labels)
-        running = Bounded(streams.values(), limit, pass_on, end, observer.on_completed)
-        running.start(scheduler)
+        sources = (_one_at_a_time(stream, guard) for stream in streams.values())
+        running = Bounded(sources, limit, pass_on, end, observer.on_completed)
+        with guard:
+            running.start(scheduler)
         return running
 
     return Stream(subscribe)
+
+
+def _one_at_a_time(stream: Observable[T], guard: threading.RLock) -> Observable[T]:
+    def subscribe(observer: abc.ObserverBase[T], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
+        def on_next(item: T) -> None:
+            with guard:
+                observer.on_next(item)
+
+        def on_error(error: Exception) -> None:
+            with guard:
+                observer.on_error(error)
+
+        def on_completed() -> None:
+            with guard:
+                observer.on_completed()
+
+        return stream.subscribe(on_next, on_error, on_completed, scheduler=scheduler)
+
+    return Observable(subscribe)
 
 
 def _check(streams: Mapping[str, object], concurrency: object) -> None:

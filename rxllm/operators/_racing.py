@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -38,6 +39,7 @@ class Racing:
         self._delays = delays
         self._observer = observer
         self._scheduler = scheduler
+        self._guard = threading.Lock()  # the streams may be of several threads; held for decisions only
         self._lanes: dict[int, SingleAssignmentDisposable] = {}  # those still in the race
         self._timers: dict[int, SingleAssignmentDisposable] = {}  # of those that have not begun
         self._winner: int | None = None
@@ -53,15 +55,17 @@ class Racing:
             if delay:
                 timer = self._timers[index] = SingleAssignmentDisposable()
                 everything.add(timer)
-                timer.disposable = clock(self._scheduler).schedule_relative(delay, self._when_due(index))
-        for index in [index for index in self._lanes if index not in self._timers]:
-            if index in self._lanes:  # nobody has won at once
-                self._begin(index)
+        for index, timer in list(self._timers.items()):
+            timer.disposable = clock(self._scheduler).schedule_relative(self._delays[index], self._when_due(index))
+        for index in [index for index, delay in enumerate(self._delays) if not delay]:
+            self._begin(index)
         return everything
 
     def _when_due(self, index: int) -> Callable[[abc.SchedulerBase, Any], None]:
         def begin(scheduler: abc.SchedulerBase, state: Any) -> None:
-            if self._timers.pop(index, None) is not None:
+            with self._guard:
+                due = self._timers.pop(index, None)
+            if due is not None:
                 self._begin_later(index)
 
         return begin
@@ -73,14 +77,14 @@ class Racing:
             self._observer.on_error(error)
 
     def _begin(self, index: int) -> None:
-        lane = self._lanes[index]
+        lane = self._lanes.get(index)
+        if lane is None:  # somebody has won meanwhile
+            return
         held: deque[Event] = deque()
 
         def receive(event: Event) -> None:
-            if self._winner == index and not self._delivering:
-                self._pass(event)
-            elif self._winner == index:
-                held.append(event)
+            if self._winner == index:
+                self._hear(event, held)
             elif index in self._lanes:
                 held.append(event)
                 if isinstance(event, ErrorEvent):
@@ -91,26 +95,27 @@ class Racing:
         def fail(error: Exception) -> None:
             if self._winner == index:
                 self._finish(lambda: self._observer.on_error(error))
-            elif index in self._lanes:
+            else:
                 self._lose(index, error, lambda: self._observer.on_error(error))
 
         def complete() -> None:
             if self._winner == index:
                 self._finish(self._observer.on_completed)
-            elif index in self._lanes:
+            else:
                 self._lose(index, None, lambda: conclude(self._observer, held))
 
         lane.disposable = self._sources[index].subscribe(receive, fail, complete, scheduler=self._scheduler)
 
     def _win(self, index: int, held: deque[Event]) -> None:
-        self._winner = index
-        del self._lanes[index]
-        losers = [*self._timers.values(), *self._lanes.values()]
-        self._timers.clear()
-        self._lanes.clear()
+        with self._guard:
+            if self._lanes.pop(index, None) is None:
+                return
+            self._winner, self._delivering = index, True
+            losers = [*self._timers.values(), *self._lanes.values()]
+            self._timers.clear()
+            self._lanes.clear()
         for loser in losers:
             loser.dispose()
-        self._delivering = True
         try:
             while held:
                 self._pass(held.popleft())
@@ -118,6 +123,12 @@ class Racing:
             self._delivering = False
         if self._end is not None:
             self._end()
+
+    def _hear(self, event: Event, held: deque[Event]) -> None:
+        if self._delivering:
+            held.append(event)
+        else:
+            self._pass(event)
 
     def _finish(self, end: Callable[[], None]) -> None:
         if self._delivering:
@@ -132,14 +143,26 @@ class Racing:
         self._observer.on_next(event)
 
     def _lose(self, index: int, error: Exception | None, tell: Callable[[], None]) -> None:
-        del self._lanes[index]
-        if not self._lanes:
-            return tell()
         said = repr(error) if error is not None else "it said nothing"
+        following: int | None = None
+        with self._guard:
+            if self._lanes.pop(index, None) is None:  # somebody has won, or it has lost before
+                return None
+            if self._lanes:
+                self._errors.append(f"{index}: {said}")
+                following = self._due_early()
+            last = not self._lanes
+        if last:
+            return tell()
         log.warning("%s: stream %d is out: %s", self._name, index, said)
-        self._errors.append(f"{index}: {said}")
-        if self._timers.keys() == self._lanes.keys():  # all that have begun are out
-            following = min(self._timers, key=lambda each: self._delays[each])
-            self._timers.pop(following).dispose()
+        if following is not None:
             self._begin_later(following)
         return None
+
+    def _due_early(self) -> int | None:
+        """The next to begin, if all that have begun are out."""
+        if self._timers.keys() != self._lanes.keys():
+            return None
+        following = min(self._timers, key=lambda each: self._delays[each])
+        self._timers.pop(following).dispose()
+        return following

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import threading
 from collections import deque
@@ -15,11 +16,16 @@ from reactivex.disposable import (
     SerialDisposable,
     SingleAssignmentDisposable,
 )
+from reactivex.scheduler import VirtualTimeScheduler
 
-from rxllm.runtime import Stream, clock, is_seconds, stopwatch
+from rxllm.runtime import LoopScheduler, Stream, call_loop, clock, is_seconds, stopwatch
+from rxllm.runtime._portal import portal
 from rxllm.values import ValidationError
 
 T = TypeVar("T")
+
+_SHORTEST = 1e-6
+"""Seconds that are not waited for: virtual time is no finer."""
 
 
 def rate_limited(
@@ -77,33 +83,44 @@ class _Turn:
         self._scheduler = scheduler
         self._clock = clock(scheduler)
         self._context = contextvars.copy_context()  # the turn may be given by another call's end
-        self.now = stopwatch(scheduler)
+        self._virtual = isinstance(scheduler, VirtualTimeScheduler)
+        # All real clocks are one here, whatever they call the time: their turns are compared.
+        self.now = stopwatch(scheduler if self._virtual else None)
+        self._loop = call_loop() if scheduler is None else None
         self.running = SerialDisposable()
 
-    def begin(self, after: float | None) -> None:
-        """Subscribe, on the subscription's own loop after so many seconds, or here and now for None."""
-        if after is None:
-            return self._subscribe()
+    @property
+    def is_lost(self) -> bool:
+        """Whether its loop has ended under it. A call that waited for a timer there is told nothing."""
+        return self._loop is not None and self._loop.is_closed()
 
-        def act(scheduler: abc.SchedulerBase, state: Any) -> None:
-            self._context.run(self._subscribe_later)
+    def alarm(self) -> abc.SchedulerBase:
+        """The clock to wait with. It is not the loop of the call, which may end while others wait behind it."""
+        return self._clock if self._virtual else LoopScheduler(portal().loop)
 
+    def begin(self) -> None:
+        self.running.disposable = self._source.subscribe(self._observer, scheduler=self._scheduler)
+
+    def begin_there(self) -> None:
+        """Begin soon, on the subscription's own loop and in its context. Raises ``RuntimeError`` if that has ended."""
         timer = self.running.disposable = SingleAssignmentDisposable()  # before it can fire, on another thread
-        timer.disposable = self._clock.schedule_relative(after, act)
-        return None
+        timer.disposable = self._clock.schedule(self._act)
 
-    def _subscribe_later(self) -> None:
+    def _act(self, scheduler: abc.SchedulerBase, state: Any = None) -> None:
+        self._context.run(self._begin_later)
+
+    def _begin_later(self) -> None:
         try:
-            self._subscribe()
+            self.begin()
         except Exception as error:  # the source's own; nobody above would deliver it
             self._observer.on_error(error)
 
-    def _subscribe(self) -> None:
-        self.running.disposable = self._source.subscribe(self._observer, scheduler=self._scheduler)
-
 
 class _Line:
-    """Who waits, and who may go. A subscription that has ended is disposed of by reactivex: that ends its turn."""
+    """Who waits, and who may go. A subscription that has ended is disposed of by reactivex: that ends its turn.
+
+    The first that waits goes when fewer than so many run and its time has come; one alarm is set for that.
+    """
 
     def __init__(self, interval: float, concurrent: int | None) -> None:
         self._interval = interval
@@ -112,36 +129,64 @@ class _Line:
         self._waiting: deque[_Turn] = deque()
         self._running: set[_Turn] = set()
         self._next = -1e300  # when the next may begin
+        self._set_for: float | None = None  # the time that the alarm was last set for
+        self._alarm = SerialDisposable()
 
     def enter(self, turn: _Turn) -> abc.DisposableBase:
         with self._guard:
-            free = self._concurrent is None or len(self._running) < self._concurrent
-            (self._running.add if free else self._waiting.append)(turn)
-            after = self._wait(turn) if free else 0.0
-        if free:
-            turn.begin(after or None)
+            self._waiting.append(turn)
+        self._advance(turn)
         return CompositeDisposable(turn.running, Disposable(lambda: self._leave(turn)))
 
-    def _wait(self, turn: _Turn) -> float:
-        now = turn.now()
-        begins = max(now, self._next)
-        self._next = begins + self._interval
-        return begins - now
+    def _advance(self, entering: _Turn | None = None) -> None:
+        """Let all go who may, and set the alarm for the next."""
+        while (found := self._first()) is not None:
+            turn, wait = found
+            if wait:
+                alarm = self._alarm.disposable = SingleAssignmentDisposable()
+                alarm.disposable = turn.alarm().schedule_relative(wait, self._ring)
+                return
+            try:
+                turn.begin() if turn is entering else turn.begin_there()
+            except Exception as error:
+                self._drop(turn)
+                if turn is entering or not isinstance(error, RuntimeError):  # else its loop is gone, and it with it
+                    self._advance()
+                    raise
+
+    def _ring(self, scheduler: abc.SchedulerBase, state: Any = None) -> None:
+        self._advance()
+
+    def _first(self) -> tuple[_Turn, float] | None:
+        """The next, and how long it has to wait; if that is 0, it has left the queue."""
+        with self._guard:
+            while self._waiting and self._waiting[0].is_lost:
+                self._waiting.popleft()
+            if not self._waiting or self._is_full():
+                self._alarm.disposable = None
+                return None
+            turn = self._waiting[0]
+            now = turn.now()
+            if self._next - now > _SHORTEST:
+                self._set_for = self._next
+                return turn, self._next - now
+            # One that has waited for its time keeps to the grid, however late the alarm rang.
+            self._next = (self._next if self._set_for == self._next else now) + self._interval
+            self._running.add(self._waiting.popleft())
+            return turn, 0.0
+
+    def _is_full(self) -> bool:
+        if self._concurrent is None or len(self._running) < self._concurrent:
+            return False
+        self._running = {turn for turn in self._running if not turn.is_lost}
+        return len(self._running) >= self._concurrent
 
     def _leave(self, turn: _Turn) -> None:
-        following: _Turn | None = None
-        after = 0.0
+        self._drop(turn)
+        self._advance()
+
+    def _drop(self, turn: _Turn) -> None:
         with self._guard:
-            if turn in self._running:
-                self._running.remove(turn)
-                if self._waiting:
-                    following = self._waiting.popleft()
-                    self._running.add(following)
-                    after = self._wait(following)
-            elif turn in self._waiting:
+            self._running.discard(turn)
+            with contextlib.suppress(ValueError):
                 self._waiting.remove(turn)
-        if following is not None:
-            try:
-                following.begin(after)
-            except RuntimeError:  # its loop is gone, and it with it
-                self._leave(following)

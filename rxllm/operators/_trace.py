@@ -43,33 +43,34 @@ def trace(fn: Callable[[Trace], object]) -> Callable[[Observable[T]], Stream[T]]
             began = now()
             passed = 0
             over = False
+            failed = False  # by `fn`: it is not called again
 
             def tell(kind: Literal["subscribe", "next", "error", "end", "dispose"], item: Any = None) -> bool:
-                nonlocal over
+                nonlocal over, failed
                 try:
                     fn(Trace(kind, now() - began, passed, item))
                 except Exception as error:
-                    over = True
+                    over = failed = True
                     observer.on_error(error)
                     return False
                 return True
 
             def on_next(item: T) -> None:
                 nonlocal passed
-                if tell("next", item):
+                if not failed and tell("next", item):
                     passed += 1
                     observer.on_next(item)
 
             def on_error(error: Exception) -> None:
                 nonlocal over
                 over = True
-                if tell("error", error):
+                if not failed and tell("error", error):
                     observer.on_error(error)
 
             def on_completed() -> None:
                 nonlocal over
                 over = True
-                if tell("end"):
+                if not failed and tell("end"):
                     observer.on_completed()
 
             def on_dispose() -> None:

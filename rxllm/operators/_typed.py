@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from types import FunctionType
+from functools import partial
+from types import FunctionType, MethodType
 from typing import Any, cast
 
 import msgspec
@@ -12,14 +13,17 @@ from rxllm.operators._checked import refused
 from rxllm.values import ValidationError, is_format_class, reader
 from rxllm.values._schema import unfenced
 
+_FUNCTIONS = (FunctionType, MethodType, partial)
+
 
 def read_as(name: str, wanted: Any) -> Callable[[str], Any]:
-    """How JSON text is read as `wanted`: a ``response_format``, any other type that msgspec knows, a function of the
-    text, or None for plain JSON. It raises ``ValidationError("invalid_output")``, or what the function raises.
+    """How JSON text is read as `wanted`: a ``response_format``, any other type that msgspec knows, also with pydantic
+    models in it, a function of the text, or None for plain JSON. It raises ``ValidationError("invalid_output")``, or
+    what the function raises.
 
     Raises ``ValidationError("invalid_option")`` naming the option `name` for what is none of these.
     """
-    if isinstance(wanted, FunctionType):
+    if isinstance(wanted, _FUNCTIONS):
         return cast(Callable[[str], Any], wanted)
     if isinstance(wanted, str | Mapping) or is_format_class(wanted):
         found = reader(cast(Any, wanted))
@@ -27,7 +31,7 @@ def read_as(name: str, wanted: Any) -> Callable[[str], Any]:
             raise refused(name, f"{wanted!r} is not a format that JSON is read in")
         return found
     try:
-        decoder = msgspec.json.Decoder[Any](Any if wanted is None else wanted)
+        decoder = msgspec.json.Decoder[Any](Any if wanted is None else wanted, dec_hook=_of_another)
     except Exception as error:  # msgspec's own, and the NameError of a hint that cannot be read
         raise refused(name, f"{wanted!r} is no type that JSON is read as: {error}") from error
 
@@ -39,3 +43,9 @@ def read_as(name: str, wanted: Any) -> Callable[[str], Any]:
             raise ValidationError("invalid_output", f"the answer does not fit: {why}", errors=[((), why)]) from error
 
     return read
+
+
+def _of_another(wanted: Any, held: Any) -> Any:
+    """`held` as a type that msgspec does not know: a pydantic model. Any other is what it is, and does not fit."""
+    read = getattr(wanted, "model_validate_json", None)
+    return held if read is None else read(msgspec.json.encode(held))

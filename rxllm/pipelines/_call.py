@@ -125,7 +125,7 @@ class Setup:
         told = retry_told(self.observers, *about) if self.observers else None
         events = retrying(attempt, rules, told).pipe(limited(total, provider))
         if model is not None and model.has_prices:
-            events = events.pipe(costs_filled(lambda usage, _: model.priced(usage)))
+            events = events.pipe(costs_filled(lambda usage, _, __: model.priced(usage)))
         return self.observed(events, CallSpan, *about)
 
     def _elsewhere(

@@ -32,7 +32,10 @@ class Usage(Value):
     def __add__(self, other: Usage) -> Usage:
         if not isinstance(other, Usage):  # pyright: ignore[reportUnnecessaryIsInstance]
             return NotImplemented
-        return Usage(**{spec.name: _sum(getattr(self, spec.name), getattr(other, spec.name)) for spec in fields(self)})
+        summed = {spec.name: _sum(getattr(self, spec.name), getattr(other, spec.name)) for spec in fields(self)}
+        if summed["total_tokens"] is not None:  # one of them may not have stated it
+            summed["total_tokens"] = self.total + other.total
+        return Usage(**summed)
 
     @property
     def total(self) -> int:

@@ -3,17 +3,35 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from reactivex import Observable, Subject, from_iterable
+from reactivex.disposable import Disposable
 from reactivex.testing import TestScheduler
 
-from rxllm import Engine, Event, Fake, ToolCall, Usage, ValidationError, chat, generate, step, stream, stream_generate
+from rxllm import (
+    Engine,
+    Event,
+    Fake,
+    ToolCall,
+    Usage,
+    ValidationError,
+    chat,
+    generate,
+    json_schema,
+    session,
+    step,
+    stream,
+    stream_generate,
+)
 from rxllm import operators as ops
 from rxllm.events import (
     ErrorEvent,
     MessageCompleted,
     MessageStarted,
+    RawChunk,
     TextCompleted,
     TextDelta,
     ThinkingCompleted,
@@ -115,6 +133,175 @@ def test_a_chat_s_streamed_fold_is_the_same() -> None:
     result = chat(engine, "When?", tools=[NOW]).run()
     assert stream(engine, "When?", tools=[NOW]).pipe(ops.verify(), ops.to_chat_result()).run() == result
     assert result.halted_reason == "budget"
+
+
+def test_a_raw_usage_of_a_third_party_s_adapter_counts() -> None:
+    said = [
+        MessageStarted(assistant("")),
+        RawChunk("usage", {"input_tokens": 8, "output_tokens": 1}),
+        RawChunk("usage", {"unknown": 1}),
+        TextDelta("1234"),
+        TextCompleted("1234"),
+        RawChunk("usage", {"input_tokens": 8, "output_tokens": 2}),
+        MessageCompleted(assistant("1234"), "stop"),
+    ]
+    events = list(from_iterable(said).pipe(ops.budget(tokens=10)))
+    assert events[:-1] == said[:-1]
+    assert events[-1] == MessageCompleted(assistant("1234"), "stop", metadata=spent(10, 10))
+    cut = list(from_iterable(said).pipe(ops.budget(tokens=9), ops.only(MessageCompleted)))
+    assert [(end.finish_reason, end.metadata["budget"]["tokens_spent"]) for end in cut] == [("length", 10)]
+
+
+SEARCH = [
+    MessageStarted(assistant("")),
+    ToolCallStarted("s", "search", {"server": True}),
+    ToolCallCompleted("s", "search", {}, "{}", {"server": True}),
+    TextDelta("Noon."),
+    TextCompleted("Noon."),
+    UsageUpdated(Usage(60, 2)),
+]
+
+
+@pytest.mark.parametrize(
+    "turn",
+    [
+        [*SEARCH, MessageCompleted(assistant("Noon."), "stop")],
+        ["Noon.", Usage(60, 2), ("finish", "length")],
+        ["Noon.", Usage(60, 2), ("finish", "other")],
+        [ToolCall("c0", "now", {}), Usage(60, 2), ("finish", "content_filter")],
+    ],
+)
+def test_a_chat_that_would_not_have_gone_on_is_not_halted(turn: Any) -> None:
+    plain = chat(Fake(turn), "When?", tools=[NOW]).run()
+    result = chat(Engine(Fake(turn), operators=[ops.budget(tokens=10)]), "When?", tools=[NOW]).run()
+    assert result.halted_reason == plain.halted_reason == "completed"
+    assert result.final_response is not None
+    assert result.final_response.metadata == spent(10, 62)
+
+
+def test_a_turn_that_the_provider_has_paused_is_one_that_would_go_on() -> None:
+    paused = [*SEARCH, MessageCompleted(assistant("Noon."), "other", raw_finish_reason="pause_turn")]
+    result = chat(Engine(Fake(paused, "Late."), operators=[ops.budget(tokens=10)]), "When?").run()
+    assert (result.halted_reason, len(result.steps)) == ("budget", 1)
+
+
+def test_what_a_restart_has_made_void_was_spent() -> None:
+    torn = ["12345678", ("error", "timeout")]
+    engine = Engine(Fake(torn, "1234"), operators=[ops.restart({"base_delay": 0}), ops.budget(tokens=4)])
+    response = generate(engine, "Hi").run()
+    assert (response.output_text, response.finish_reason) == ("1234", "stop")
+    assert response.metadata["budget"]["tokens_spent"] == 3
+    engine = Engine(Fake(torn, "12345678"), operators=[ops.restart({"base_delay": 0}), ops.budget(tokens=3)])
+    response = generate(engine, "Hi").run()
+    assert (response.output_text, response.finish_reason) == ("12345678", "length")
+    assert response.metadata["budget"]["tokens_spent"] == 4
+
+
+def test_of_several_responses_in_one_stream_each_counts_by_itself() -> None:
+    torn = [MessageStarted(assistant("")), TextDelta("12345678"), TextCompleted("12345678")]
+    one = [*torn, UsageUpdated(Usage(2, 2)), MessageCompleted(assistant("12345678"), "stop")]
+    ends = list(from_iterable([*one, *one]).pipe(ops.budget(tokens=4), ops.only(MessageCompleted)))
+    assert [end.metadata for end in ends] == [spent(4, 4)] * 2
+
+
+def test_what_a_restart_has_made_void_has_cost_what_it_did() -> None:
+    torn = ["Noo", Usage(6, 2, total_cost=0.5), ("error", "timeout")]
+    fake = Fake(torn, ["Noon.", Usage(6, 2, total_cost=0.25)])
+    engine = Engine(fake, operators=[ops.restart({"base_delay": 0}), ops.budget(usd=1.0)])
+    assert generate(engine, "When?").run().metadata["budget"] == {"usd": 1.0, "usd_spent": 0.75}
+
+
+def test_a_response_that_failed_counts_for_no_other_and_is_in_no_other_s_message() -> None:
+    failed = [
+        MessageStarted(assistant("")),
+        TextDelta("1234"),
+        TextCompleted("1234"),
+        ErrorEvent(StreamError("truncated")),
+    ]
+    second = [MessageStarted(assistant("")), *[TextDelta("5678")] * 3]
+    end = list(from_iterable([*failed, *second]).pipe(ops.budget(tokens=1), ops.only(MessageCompleted)))[-1]
+    assert (end.message.text, end.metadata["budget"]["tokens_spent"]) == ("56785678", 2)
+
+
+def test_the_source_is_closed_before_the_end_is_told() -> None:
+    order: list[Any] = []
+    observers: list[Any] = []
+
+    def subscribe(observer: Any, scheduler: Any = None) -> Disposable:
+        observers.append(observer)
+        return Disposable(lambda: order.append("closed"))
+
+    Observable[Event](subscribe).pipe(ops.budget(tokens=1)).subscribe(lambda event: order.append(type(event)))
+    for piece in (MessageStarted(assistant("")), TextDelta("12345678")):
+        observers[0].on_next(piece)
+    assert order == [MessageStarted, TextDelta, "closed", TextCompleted, MessageCompleted]
+
+
+def test_two_of_them_say_both() -> None:
+    engine = Engine(
+        Fake(["Noon.", Usage(6, 2, total_cost=0.25)]), operators=[ops.budget(tokens=10), ops.budget(usd=1.0)]
+    )
+    told = {"tokens": 10, "tokens_spent": 8, "usd": 1.0, "usd_spent": 0.25}
+    assert generate(engine, "When?").run().metadata == {"budget": told}
+
+
+def test_a_cut_says_nothing_of_costs_that_are_not_known_yet(caplog: pytest.LogCaptureFixture) -> None:
+    engine = Engine(Fake(["x" * 100, "y"]), operators=[ops.budget(tokens=10, usd=1.0)])
+    with caplog.at_level(logging.WARNING, "rxllm"):
+        response = generate(engine, "When?").run()
+    assert response.metadata["budget"] == {"tokens": 10, "tokens_spent": 25, "usd": 1.0, "usd_spent": None}
+    assert caplog.text == ""
+
+
+def test_what_comes_while_it_is_being_told_is_cut_once() -> None:
+    source = Subject[Event]()
+    seen: list[Event] = []
+    ends: list[str] = []
+
+    def push(event: Event) -> None:
+        seen.append(event)
+        if event == TextDelta("12345678"):
+            source.on_next(TextDelta("9"))
+
+    source.pipe(ops.budget(tokens=1)).subscribe(push, on_completed=lambda: ends.append("end"))
+    source.on_next(MessageStarted(assistant("")))
+    source.on_next(TextDelta("12345678"))
+    assert [type(event).__name__ for event in seen[1:]] == [
+        "TextDelta",
+        "TextDelta",
+        "TextCompleted",
+        "MessageCompleted",
+    ]
+    assert seen[-2] == TextCompleted("123456789")
+    assert ends == ["end"]
+
+
+def test_a_session_goes_on_after_it() -> None:
+    engine = Engine(Fake(["x" * 100], ["Noon."]), operators=[ops.budget(tokens=10)])
+    turn = session.start(engine, "When?").run()
+    assert (turn.result.halted_reason, turn.session.status) == ("budget", "completed")
+    again = session.reply(engine, turn.session, "Shorter.").run()
+    assert (again.result.halted_reason, again.output_text) == ("completed", "Noon.")
+    assert [message.role for message in again.session.thread] == ["user", "assistant", "user", "assistant"]
+
+
+def test_no_second_pass_follows_it() -> None:
+    @dataclass
+    class City:
+        name: str
+
+    fake = Fake(["x" * 100], ['{"name": "Lima"}'])
+    engine = Engine(fake, operators=[ops.budget(tokens=10)])
+    result = chat(engine, "Where?", response_format=City, structured_finalize=True).run()
+    assert (result.halted_reason, len(fake.requests), result.error) == ("budget", 1, None)
+    assert result.metadata["structured_finalize"] == {"pass_1_halted": "budget"}
+
+
+def test_the_second_pass_counts_what_the_first_has_used() -> None:
+    fake = Fake(["Lima.", Usage(6, 2)], ['{"name": ', '"Lima"}' + " " * 100])
+    engine = Engine(fake, operators=[ops.budget(tokens=20)])
+    result = chat(engine, "Where?", response_format=json_schema("x", {}), structured_finalize=True).run()
+    assert (result.halted_reason, result.final_response.metadata["budget"]["tokens_spent"]) == ("budget", 37)
 
 
 def test_each_chat_counts_anew() -> None:

@@ -6,10 +6,23 @@ from typing import Any
 import pytest
 from reactivex import from_iterable
 
-from rxllm import Engine, EngineError, Fake, ToolCall, Usage, ValidationError, chat, generate, models, stream_generate
+from rxllm import (
+    AdapterError,
+    Engine,
+    EngineError,
+    Fake,
+    StreamError,
+    ToolCall,
+    Usage,
+    ValidationError,
+    chat,
+    generate,
+    models,
+    stream_generate,
+)
 from rxllm import operators as ops
-from rxllm.events import MessageCompleted, MessageStarted, UsageUpdated
-from rxllm.values import ModelInfo, Tool, assistant
+from rxllm.events import ErrorEvent, MessageCompleted, MessageStarted, RawChunk, StepRestarted, UsageUpdated
+from rxllm.values import Message, ModelInfo, Tool, assistant
 
 HAIKU = "anthropic:claude-3-haiku-20240307"  # 0.25 and 1.25 dollars a million, and no other price since
 
@@ -37,6 +50,54 @@ def test_as_an_engine_s_operator_it_knows_who_is_asked() -> None:
     usage = generate(engine, "Hello").run().usage
     assert (usage.input_cost, usage.output_cost, usage.total_cost) == (0.25, 1.25, 1.5)
     assert generate(engine, "Hello", model="nobody-knows").run().usage.total_cost is None
+
+
+def test_behind_a_fallback_the_price_is_that_of_who_has_answered() -> None:
+    class Elsewhere(Fake):
+        provider = "openai"
+
+    spent = Usage(1_000_000, 1_000_000)
+    other = Engine(Named(["Hi", spent]), model=HAIKU.partition(":")[2])
+    down = Elsewhere(AdapterError("provider_unavailable"))
+    for instead, total in ((other, 1.5), (stream_generate(other, "Hello"), None), (Fake(["Hi", spent]), None)):
+        engine = Engine(down, model="gpt-4o", operators=[ops.fallback(instead), ops.cost()], retry=False)
+        assert generate(engine, "Hello").run().usage.total_cost == total
+
+
+def test_a_stream_that_has_answered_instead_is_looked_for_under_any_provider() -> None:
+    started = MessageStarted(Message("assistant", metadata={"model": HAIKU.partition(":")[2]}))
+    said = [started, UsageUpdated(Usage(1_000_000, 0)), MessageCompleted(assistant("Hi"), "stop")]
+    engine = Engine(
+        Named(AdapterError("provider_unavailable")),
+        operators=[ops.fallback(from_iterable(said)), ops.cost()],
+        retry=False,
+    )
+    assert generate(engine, "Hello").run().usage.total_cost == 0.25
+
+
+def test_a_response_without_usage_has_not_that_of_the_one_before() -> None:
+    first = [MessageStarted(assistant("")), UsageUpdated(Usage(1, 1)), MessageCompleted(assistant("Hi"), "stop")]
+    second = [MessageStarted(Message("assistant", metadata={"model": HAIKU.partition(":")[2]})), first[-1]]
+    assert list(from_iterable([*first, *second]).pipe(ops.cost())) == [*first, *second]
+
+
+def test_a_raw_usage_has_costs_too_and_one_of_unknown_names_none() -> None:
+    end = MessageCompleted(assistant("Hi"), "stop")
+    raw = RawChunk("usage", {"input_tokens": 1_000_000, "output_tokens": 0})
+    told = list(from_iterable([raw, RawChunk("usage", {"x": 1}), end]).pipe(ops.cost(HAIKU), ops.only(UsageUpdated)))
+    assert [each.usage.total_cost for each in told] == [0.25]
+
+
+def test_what_a_restart_has_made_void_is_not_said_again() -> None:
+    end = MessageCompleted(assistant("Hi"), "stop")
+    said = [UsageUpdated(Usage(1_000_000, 0)), StepRestarted("timeout", 2), end]
+    assert list(from_iterable(said).pipe(ops.cost(HAIKU))) == said
+
+
+def test_an_error_has_the_costs_until_then() -> None:
+    said = [UsageUpdated(Usage(1_000_000, 0)), ErrorEvent(StreamError("truncated"))]
+    told = list(from_iterable(said).pipe(ops.cost(HAIKU)))
+    assert [type(each) for each in told] == [UsageUpdated, UsageUpdated, ErrorEvent]
 
 
 def test_a_chat_sums_the_costs_of_its_steps() -> None:

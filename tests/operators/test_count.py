@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from reactivex import just, throw
+from reactivex import from_iterable, just, throw
 
 from rxllm import ValidationError
 from rxllm import operators as ops
@@ -31,6 +31,12 @@ def test_a_dispose_is_an_end_too_and_each_subscription_counts_anew() -> None:
     told: list[Any] = []
     check(ops.count(told.append), "-d-d-c|", "^--!", "-d-", **VALUES)
     assert told == [{"TextDelta": 1}] * 2
+
+
+def test_classes_of_one_name_are_one() -> None:
+    told: list[Any] = []
+    from_iterable([type("Pair", (), {})(), type("Pair", (), {})()]).pipe(ops.count(told.append)).subscribe()
+    assert told == [{"Pair": 2}]
 
 
 def test_it_tells_before_the_observer_hears_of_the_end() -> None:

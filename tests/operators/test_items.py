@@ -4,6 +4,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+import pydantic
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,6 +24,10 @@ from tests.operators.test_partial_json import json_values
 
 @dataclass
 class City:
+    name: str
+
+
+class Town(pydantic.BaseModel):
     name: str
 
 
@@ -93,6 +98,14 @@ def test_an_array_elsewhere_is_none(text: str) -> None:
     with pytest.raises(ValidationError, match="no array at a") as refusal:
         items(text, "a")
     assert refusal.value.metadata == {"text": text}
+
+
+def test_an_element_may_be_a_model_of_pydantic_s() -> None:
+    said_so = said(['[{"name": "Ulm"}, ', "null]"])
+    assert through(ops.items(Town | None), said_so) == [Town(name="Ulm"), None]
+    with pytest.raises(ValidationError, match=r"element 1: .*Town") as refusal:
+        through(ops.items(Town), said_so)
+    assert refusal.value.metadata["index"] == 1
 
 
 def test_an_element_that_does_not_fit_is_named() -> None:

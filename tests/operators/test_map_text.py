@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reactivex import from_iterable
 
-from rxllm import Engine, Fake, StreamCollector, ToolCall, generate, stream, tool
+from rxllm import Engine, Fake, StreamCollector, ToolCall, ValidationError, generate, stream, tool
 from rxllm import operators as ops
 from rxllm.events import (
     ChatCompleted,
@@ -248,3 +248,9 @@ def test_generate_gives_the_mapped_response() -> None:
 @pytest.mark.parametrize("fn", [str.upper, lambda text: "", lambda text: f"[{text}]"])
 def test_it_keeps_every_rule(fn: Callable[[str], str]) -> None:
     assert_operator(lambda: ops.map_text(fn))
+
+
+@pytest.mark.parametrize("fn", [None, "upper", 3])
+def test_a_function_is_wanted(fn: Any) -> None:
+    with pytest.raises(ValidationError, match="fn"):
+        ops.map_text(fn)

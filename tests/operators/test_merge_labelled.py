@@ -1,15 +1,19 @@
 from __future__ import annotations
 
+import time
+from functools import partial
 from typing import Any
 
 import pytest
-from reactivex import from_iterable, just
+from reactivex import Subject, from_iterable, just
 from reactivex.testing import TestScheduler
 
 from rxllm import AdapterError, Labelled, StreamError, ValidationError
 from rxllm import operators as ops
 from rxllm.events import ErrorEvent
+from rxllm.runtime import Stream
 from rxllm.testing.marbles import START, cold, record
+from tests.operators.threads import together
 
 DOWN = AdapterError("provider_unavailable")
 
@@ -82,6 +86,49 @@ def test_only_so_many_at_a_time() -> None:
     told, used = merged(a="--1|", b="--2|", c="-3|", concurrency=2)
     assert [(tick, what.label) for tick, kind, what in told if kind == "next"] == [(2, "a"), (2, "b"), (4, "c")]
     assert used == {"a": [(0, 3)], "b": [(0, 3)], "c": [(3, 5)]}
+
+
+def test_a_subscriber_s_exception_begins_no_other_stream() -> None:
+    begun: list[str] = []
+
+    def at_once(label: str) -> Stream[str]:
+        def subscribe(observer: Any, scheduler: Any = None) -> Any:
+            begun.append(label)
+            observer.on_next(label)
+            observer.on_completed()
+
+        return Stream(subscribe)
+
+    streams = {label: at_once(label) for label in "abc"}
+    seen: list[Any] = []
+    failure = RuntimeError("mine")
+    ops.merge_labelled(streams, concurrency=1).subscribe(_raise(failure), seen.append)
+    assert (seen, begun) == ([failure], ["a"])
+
+
+def test_streams_of_several_threads_are_heard_one_at_a_time() -> None:
+    """As `reactivex.interval` is of a thread of its own, beside a model that is of a loop's."""
+    subjects = {str(k): Subject[int]() for k in range(4)}
+    seen: list[str] = []
+    inside: list[str] = []
+    overlaps: list[int] = []
+
+    def hear(item: Labelled[Any]) -> None:
+        inside.append(item.label)
+        time.sleep(0)  # another thread's turn
+        overlaps.append(len(inside))
+        seen.append(inside.pop())
+
+    ended: list[str] = []
+    ops.merge_labelled(subjects).subscribe(hear, on_completed=partial(ended.append, "end"))
+    together(*(partial(_say, each) for each in subjects.values()))
+    assert (len(seen), max(overlaps), ended) == (4 * 20, 1, ["end"])
+
+
+def _say(subject: Subject[int]) -> None:
+    for number in range(20):
+        subject.on_next(number)
+    subject.on_completed()
 
 
 @pytest.mark.parametrize("streams", [{}, [just(1)], {"a": 3}])

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pydantic
@@ -26,6 +27,10 @@ class Town(pydantic.BaseModel):
     name: str
 
 
+class Other:
+    """What no JSON is read as."""
+
+
 def test_the_value_comes_at_the_end() -> None:
     check(
         ops.parsed(City),
@@ -45,6 +50,10 @@ def test_it_keeps_the_rules_of_operators() -> None:
     [
         (City, '```json\n{"name": "Lima"}\n```', City("Lima")),
         (Town, '{"name": "Ulm"}', Town(name="Ulm")),
+        (list[Town], '[{"name": "Ulm"}]', [Town(name="Ulm")]),
+        (dict[str, Town | None], '{"a": {"name": "Ulm"}, "b": null}', {"a": Town(name="Ulm"), "b": None}),
+        (pydantic.TypeAdapter(list[Town]).validate_json, '[{"name": "Ulm"}]', [Town(name="Ulm")]),
+        (partial(int, base=16), "ff", 255),
         (list[City], '```\n[{"name": "Lima"}]\n```', [City("Lima")]),
         (dict[str, int], '{"a": 1}', {"a": 1}),
         (int | str, '"a"', "a"),
@@ -61,7 +70,16 @@ def test_what_it_may_be(wanted: Any, text: str, value: Any) -> None:
 
 @pytest.mark.parametrize(
     ("wanted", "text"),
-    [(City, '{"name": 1}'), (Town, "{}"), (list[int], "[1"), (int, "many"), (bool, "0"), (int, "")],
+    [
+        (City, '{"name": 1}'),
+        (Town, "{}"),
+        (list[Town], "[{}]"),
+        (list[Other], "[{}]"),
+        (list[int], "[1"),
+        (int, "many"),
+        (bool, "0"),
+        (int, ""),
+    ],
 )
 def test_what_does_not_fit_keeps_the_text(wanted: Any, text: str) -> None:
     with pytest.raises(ValidationError) as refusal:

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
+from functools import partial
 from typing import Any
 
 import pytest
-from reactivex import just
+from reactivex import Observable, Subject, just
+from reactivex.disposable import Disposable
 from reactivex.testing import ReactiveTest, TestScheduler
 
 from rxllm import AdapterError, Event, LLMError, StreamError, ValidationError, stream_generate
@@ -15,6 +18,7 @@ from rxllm.runtime import Stream
 from rxllm.testing.loopback import DONE, STALL, Loopback, Pause, Reply, chat, chat_chunk, chat_finish
 from rxllm.testing.marbles import START, cold, record
 from rxllm.values import assistant
+from tests.operators.threads import together
 from tests.runtime.support import assert_prompt, model, until
 
 WON = {"race": {"winner": 1, "errors": ()}}
@@ -87,6 +91,22 @@ def test_the_end_without_content_wins_too_if_it_is_an_end() -> None:
     ]
 
 
+def test_what_comes_while_what_was_held_is_told_comes_behind_it() -> None:
+    source = Subject[Event]()
+    told: list[Any] = []
+
+    def tell(event: Event) -> None:
+        told.append(event)
+        if event == VALUES["s"]:
+            source.on_next(VALUES["b"])
+            source.on_completed()
+
+    ops.race(source, Subject[Event]()).subscribe(tell, on_completed=lambda: told.append("end"))
+    source.on_next(VALUES["s"])
+    source.on_next(VALUES["B"])
+    assert told == [VALUES["s"], VALUES["B"], VALUES["b"], "end"]
+
+
 def test_dispose_reaches_all() -> None:
     told, used = raced("s----A", "s----B", disposed=3)
     assert told == []
@@ -112,6 +132,53 @@ def test_it_is_run_anew_for_each_subscription() -> None:
     assert [kind for _, kind, _ in first] == ["next", "next", "end"]
     assert source.subscriptions[1] == ReactiveTest.subscribe(START, START + 2)
     assert isinstance(both, Stream)
+
+
+class Kept(Observable[Event]):
+    """A source that says what it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.observers: list[Any] = []
+
+    def _subscribe_core(self, observer: Any, scheduler: Any = None) -> Any:
+        self.observers.append(observer)
+        return Disposable()
+
+
+def test_streams_of_several_threads_have_one_winner() -> None:
+    """A stream of reactivex's own may be of any thread."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(200):
+            source, seen = Kept(), list[Any]()
+            ops.race(*[source] * 4).subscribe(seen.append, seen.append)
+            said = [[TextDelta(f"{k}{n}") for n in range(3)] for k in range(4)]
+            together(*(partial(_say, observer, each) for observer, each in zip(source.observers, said, strict=True)))
+            assert seen in said
+    finally:
+        sys.setswitchinterval(interval)
+
+
+def _say(observer: Any, events: list[TextDelta]) -> None:
+    for event in events:
+        observer.on_next(event)
+
+
+def test_a_second_stream_that_fails_while_the_first_one_s_failure_is_told_is_the_last() -> None:
+    first, second = Subject[Event](), Subject[Event]()
+    seen: list[Any] = []
+
+    class SlowError(AdapterError):
+        def __repr__(self) -> str:
+            second.on_error(VALUES["X"])
+            return "slow"
+
+    ops.race(first, second).subscribe(seen.append, seen.append)
+    failure = SlowError("timeout")
+    first.on_error(failure)
+    assert seen == [failure]
 
 
 @pytest.mark.parametrize("streams", [(), (3,), (just(TextDelta("a")), "b")])

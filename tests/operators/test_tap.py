@@ -2,6 +2,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
+from rxllm import ValidationError
 from rxllm import operators as ops
 from rxllm.events import TextCompleted, TextDelta
 from rxllm.testing.marbles import check
@@ -49,3 +52,9 @@ def test_an_exception_of_the_function_ends_the_stream_and_releases_the_source() 
         X=failure,
         **VALUES,
     )
+
+
+@pytest.mark.parametrize("fn", [None, "print", 3])
+def test_a_function_is_wanted(fn: Any) -> None:
+    with pytest.raises(ValidationError, match="fn"):
+        ops.tap(fn)

@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from reactivex import just
+from reactivex import Observable, just, throw
 
 from rxllm import Trace, ValidationError
 from rxllm import operators as ops
@@ -59,6 +59,34 @@ def test_an_exception_of_the_function_ends_the_stream(at: str, subscribed: str |
         assert seen == [NO]
     else:
         check(ops.trace(refuse), "-a-|", subscribed, expected, X=NO)
+
+
+def test_after_its_exception_the_function_is_not_called_again() -> None:
+    told: list[str] = []
+    seen: list[Exception] = []
+
+    def at_once(observer: Any, scheduler: Any = None) -> None:
+        observer.on_next("a")
+        observer.on_next("b")
+        observer.on_completed()
+
+    def refuse(trace: Trace) -> None:
+        told.append(trace.kind)
+        if trace.kind == "next":
+            raise NO
+
+    Observable[str](at_once).pipe(ops.trace(refuse)).subscribe(on_error=seen.append)  # type: ignore[arg-type]
+    assert (told, seen) == (["subscribe", "next"], [NO])
+
+
+def test_an_exception_at_the_error_takes_its_place() -> None:
+    def refuse(trace: Trace) -> None:
+        if trace.kind == "error":
+            raise NO
+
+    seen: list[Exception] = []
+    throw(LookupError("first")).pipe(ops.trace(refuse)).subscribe(on_error=seen.append)
+    assert seen == [NO]
 
 
 @pytest.mark.parametrize("fn", [None, "print", 3])

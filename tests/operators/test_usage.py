@@ -72,6 +72,10 @@ def test_a_restart_takes_back_what_its_step_has_cost() -> None:
         "-a-s-b-r-c-|",
         "^----------!",
         "-1---2-1-3-|",
-        **{"a": updated(5), "s": step(Usage(5)), "b": updated(4), "r": StepRestarted("timeout", 2), "c": updated(1)},
+        a=updated(5),
+        s=step(Usage(5)),
+        b=updated(4),
+        r=StepRestarted("timeout", 2),
+        c=updated(1),
         **{"1": Usage(5), "2": Usage(9), "3": Usage(6)},
     )

@@ -257,7 +257,7 @@ def test_an_entry_without_prices_and_a_response_without_usage_add_nothing() -> N
 def test_any_function_can_state_the_costs() -> None:
     asked: list[Any] = []
 
-    def cost(usage: Usage, model: str | None) -> Usage:
+    def cost(usage: Usage, model: str | None, about: Any) -> Usage:
         asked.append((usage, model))
         return Usage(7, total_cost=1.5)
 
@@ -270,7 +270,7 @@ def test_any_function_can_state_the_costs() -> None:
 
 
 def test_a_function_that_raises_ends_the_stream() -> None:
-    def cost(usage: Usage, model: str | None) -> Usage:
+    def cost(usage: Usage, model: str | None, about: Any) -> Usage:
         raise RuntimeError("its own")
 
     source = rxllm.stream_generate(Fake(["Hi", Usage(1)]), "Hi").pipe(costs_filled(cost))

@@ -20,6 +20,7 @@ from rxllm import (
     Event,
     Fake,
     FunctionTool,
+    Labelled,
     Response,
     StepResult,
     Stream,
@@ -83,6 +84,8 @@ assert_type(rxllm.chat(fake, "Hello", response_format=City, max_turns=2), Stream
 assert_type(rxllm.chat(fake, "Hello", response_format=rxllm.json_schema("x", {})), Stream[ChatResult])
 assert_type(rxllm.chat(fake, "Hello", response_format=City).run().raise_for_error(), ChatResult[City])
 assert_type(rxllm.step(fake, "Hello", response_format=City).run().response.parsed, City | None)
+assert_type(rxllm.step(fake, "Hello", response_format=City).run().parsed, City | None)
+assert_type(rxllm.chat(fake, "Hello", response_format=City).run().parsed, City | None)
 assert_type(rxllm.resume(fake, Thread(), response_format=City, approvals={"c1": True}), Stream[ChatResult[City]])
 assert_type(rxllm.stream(fake, "Hello", response_format=City), Stream[Event])
 assert_type(events.pipe(ops.to_chat_result(parse=City)), Stream[ChatResult[City]])
@@ -141,6 +144,39 @@ assert_type(events.pipe(ops.to_step_result()), Stream[StepResult])
 assert_type(events.pipe(ops.to_chat_result()), Stream[ChatResult])
 assert_type(events.pipe(ops.to_text()), Stream[str])
 assert_type(events.pipe(ops.to_text()).run(), str)
+assert_type(events.pipe(ops.words()), Stream[str])
+assert_type(events.pipe(ops.sentences()), Stream[str])
+assert_type(events.pipe(ops.snapshots()), Stream[Response[Any]])
+assert_type(events.pipe(ops.smooth(), ops.conflate(), ops.map_text(str.upper), ops.redact("[0-9]+")), Stream[Event])
+assert_type(events.pipe(ops.verify(), ops.cost(), ops.budget(tokens=100)), Stream[Event])
+assert_type(events.pipe(ops.to_session(rxllm.Session())), Stream[rxllm.Turn])
+assert_type(events.pipe(ops.partial_json()), Stream[Any])
+assert_type(events.pipe(ops.parsed(City)), Stream[City])
+assert_type(events.pipe(ops.parsed(list[int])), Stream[list[int]])
+assert_type(events.pipe(ops.parsed(lambda text: text.split())), Stream[list[str]])
+assert_type(events.pipe(ops.parsed(rxllm.json_schema("x", {}))), Stream[Any])
+assert_type(events.pipe(ops.items()), Stream[Any])
+assert_type(events.pipe(ops.items(None, "cities")), Stream[Any])
+assert_type(events.pipe(ops.items(City, "cities")), Stream[City])
+assert_type(events.pipe(ops.items(int | None)), Stream[Any])
+
+# Operators that leave what they are given as it is, of whatever type
+
+assert_type(events.pipe(ops.trace(lambda seen: print(seen.kind, seen.at))), Stream[Event])
+assert_type(events.pipe(ops.text(), ops.trace(print), ops.checkpoint("here")), Stream[str])
+assert_type(events.pipe(ops.text(), ops.count(lambda counts: print(counts.items()))), Stream[str])
+assert_type(events.pipe(ops.text(), ops.rate_limited(concurrent=2)), Stream[str])
+rxllm.Engine(fake, operators=(ops.rate_limited(per_second=2), ops.checkpoint("model"), ops.count(print)))
+
+# Several streams
+
+assert_type(ops.race(events, events), Stream[Event])
+assert_type(ops.hedge(events, after=2), Stream[Event])
+assert_type(ops.merge_labelled({"a": events.pipe(ops.text())}), Stream[Labelled[str | ErrorEvent]])
+assert_type(ops.merge_labelled({"a": events}), Stream[Labelled[Event]])
+for labelled in ops.merge_labelled({"a": events.pipe(ops.text())}):
+    if not isinstance(labelled.item, ErrorEvent):
+        assert_type(labelled.item, str)
 
 
 def after(last: Event) -> Observable[Event] | None:

@@ -128,6 +128,7 @@ def test_usage_adds_up() -> None:
         extra={"searches": 3, "by": {"x": 2, "y": 2}, "tier": "slow"},
     )
     assert sum([a, b], Usage()) == a + b
+    assert (Usage(1, 2) + Usage(3, 4, total_tokens=9)).total_tokens == 12  # one of them has not stated it
 
 
 def test_what_nobody_said_stays_unsaid() -> None:
