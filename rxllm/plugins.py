@@ -18,6 +18,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from importlib.metadata import Distribution, EntryPoint, distributions, entry_points
+from inspect import isasyncgenfunction
 from typing import Any, Literal
 
 from rxllm.values import EngineError, LLMError
@@ -50,16 +51,24 @@ def load(group: Group, name: str) -> Any:
 
 def connect(provider: str, model: str) -> Any:
     """The adapter that the plugin `provider` makes for `model`. Raises what `load` raises, and the plugin's own
-    ``LLMError``; any other failure is an ``EngineError("invalid_engine")``.
+    ``LLMError``; any other failure, and what is no adapter, is an ``EngineError("invalid_engine")``.
     """
     make = load("rxllm.adapters", provider)
     try:
-        return make(model)
+        made = make(model)
+        if isinstance(made, type) or not (isasyncgenfunction(made) or callable(getattr(made, "stream", None))):
+            raise TypeError(f"{made!r} is no adapter")
+        return made
     except LLMError:
         raise
     except Exception as error:
         reason = "missing_dependency" if isinstance(error, ImportError) else "invalid_engine"
         raise _failed(_found("rxllm.adapters")[provider], "gives no adapter", error, reason) from error
+
+
+def about(group: Group, name: str) -> str:
+    """Which plugin `name` is, and whose. Raises ``KeyError`` if there is none."""
+    return _named(_found(group)[name])
 
 
 def tell_taken(group: Group, taken: Iterable[str]) -> None:

@@ -28,7 +28,7 @@ from rxllm.events import Event
 from rxllm.operators._to_session import turn_event
 from rxllm.pipelines import ChatOptions, Input, StepOptions
 from rxllm.runtime import Stream, clock
-from rxllm.values import LLMError, Message, Session, Thread, Turn, ValidationError, user
+from rxllm.values import LLMError, Message, Session, Thread, Turn, ValidationError, reader, user
 
 __all__ = [
     "reply",
@@ -122,7 +122,7 @@ def stream_step(engine: Engine | str | Any, session: Session, **opts: Unpack[Ste
 
 def _folded(engine: Any, session: Session, opts: Mapping[str, Any]) -> Callable[[Observable[Event]], Stream[Turn]]:
     wanted = opts.get("response_format", as_engine(engine).params.get("response_format"))
-    return ops.to_session(session, parse=wanted)
+    return ops.to_session(session, parse=reader(wanted))
 
 
 def _turn(

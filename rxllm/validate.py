@@ -129,7 +129,7 @@ def _request_faults(value: Any) -> Iterator[Fault]:
     yield from _whole_faults("max_tokens", value.max_tokens, lambda number: number > 0, "must_be_positive")
     yield from _whole_faults("seed", value.seed, lambda number: True, "wrong_type")
     yield from _each("stop", value.stop, _text_faults)
-    if not _is_response_format(value.response_format):
+    if not is_response_format(value.response_format):
         yield ("response_format",), "invalid_shape"
     elif value.structured_finalize and not _is_json_schema(value.response_format):
         yield ("structured_finalize",), "requires_json_schema"
@@ -238,7 +238,8 @@ def _whole_faults(name: str, held: Any, is_allowed: Callable[[float], bool], wha
         yield from _number_faults(name, held, is_allowed, what)
 
 
-def _is_response_format(held: Any) -> bool:
+def is_response_format(held: Any) -> bool:
+    """Whether a request may have it; a class is none yet, see ``values.as_response_format``."""
     match held:
         case None | "text" | {"type": "text" | "json_object"}:
             return True

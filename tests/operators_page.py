@@ -31,7 +31,8 @@ def signature(name: str) -> str:
 def _parameter(parameter: inspect.Parameter) -> str:
     if parameter.kind is parameter.VAR_POSITIONAL:
         return f"*{parameter.name}"
-    return parameter.name if parameter.default is parameter.empty else f"{parameter.name}="
+    by_name = parameter.default is not parameter.empty and parameter.kind is not parameter.POSITIONAL_ONLY
+    return f"{parameter.name}=" if by_name else parameter.name
 
 
 def sentence(name: str) -> str:

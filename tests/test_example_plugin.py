@@ -66,8 +66,9 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "broken" / "rxllm_broken.py").write_text("import no_such_module_anywhere\n")
     venv.create(folder / "venv")
     made = folder / "venv" / ("Scripts" if os.name == "nt" else "bin") / "python"
-    # rxllm editable, since a build would leave its files in the checkout; the example as its README says.
-    packages = ["-e", str(ROOT), "-e", f"{folder / 'plugin'}[test]", str(folder / "broken")]
+    # rxllm editable, since a build would leave its files in the checkout; the example built, so that a copy of it lies
+    # beside the one that its tests are run in.
+    packages = ["-e", str(ROOT), f"{folder / 'plugin'}[test]", str(folder / "broken")]
     run([sys.executable, "-m", "pip", "--python", str(made), "install", "-q", "--no-input", *packages], folder)
     return made
 

@@ -52,9 +52,26 @@ def test_what_is_no_operator(given: Any) -> None:
         Engine(Fake("Hi")).with_operators(given)
 
 
+COMBINATORS = {
+    "hedge": lambda events: ops.hedge(events, after=10),
+    "merge_labelled": lambda events: ops.merge_labelled({"a": events}),
+    "race": lambda events: ops.race(events, EVENTS),
+}
+
+
+@pytest.mark.parametrize("name", COMBINATORS)
+def test_what_takes_streams_is_hinted_at_by_what_works(name: str) -> None:
+    what = rf"{name} takes streams and is no operator: write lambda events: ops\.{name}\(.*events.*\)"
+    with pytest.raises(EngineError, match=what):
+        Engine(Fake("Hi"), operators=(getattr(ops, name),))
+    with pytest.raises(ValidationError, match=what):
+        EVENTS.pipe(getattr(ops, name))
+    assert len(list(EVENTS.pipe(COMBINATORS[name]))) == len(list(EVENTS))
+
+
 def test_every_public_operator_is_refused_without_brackets_and_taken_with_them() -> None:
     for name in ops.__all__:
-        with pytest.raises(ValidationError, match="brackets"):
+        with pytest.raises(ValidationError, match="takes streams" if name in COMBINATORS else "brackets"):
             EVENTS.pipe(getattr(ops, name))
     made: list[Any] = [ops.text(), rx.map(str), rx.last(), lambda source: source, rxllm.Stream.of, list]
     for operator in made[:-1]:
@@ -115,5 +132,46 @@ def test_what_is_no_name_of_a_model(given: Any) -> None:
 def test_an_option_that_is_nearly_one() -> None:
     with pytest.raises(EngineError, match=r"no option 'temprature' \(did you mean 'temperature'\?\); .*options="):
         rxllm.generate(Fake("Hi"), "Hi", temprature=0.0)  # type: ignore[call-arg]
+    with pytest.raises(EngineError, match=r"no option 'mx_turns' \(did you mean 'max_turns'\?\)"):
+        rxllm.chat(Fake("Hi"), "Hi", mx_turns=1)  # type: ignore[call-arg]
     with pytest.raises(EngineError, match=r"no option 'top_k'; to hand it"):
         rxllm.generate(Fake("Hi"), "Hi", top_k=1)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("max_steps", "did you mean 'max_turns'?"),
+        ("max_iterations", "did you mean 'max_turns'?"),
+        ("functions", "did you mean 'tools'?"),
+        ("max_completion_tokens", "did you mean 'max_tokens'?"),
+        ("system", "rxllm.system("),
+        ("messages", "the second argument"),
+        ("stream", "stream_generate"),
+        ("top_p", "options={'top_p': 1}"),
+    ],
+)
+def test_an_option_by_the_name_that_others_give_it(name: str, meant: str) -> None:
+    with pytest.raises(EngineError) as caught:
+        rxllm.chat(Fake("Hi"), "Hi", **{name: 1})
+    assert caught.value.reason == "unknown_option"
+    assert f"no option {name!r}" in caught.value.message
+    assert meant in caught.value.message
+
+
+@pytest.mark.parametrize(
+    "given", ["jsn", "json", {"type": "x"}, {}, {"type": "json_schema"}, {"type": "json_schema", "name": "a"}]
+)
+def test_what_is_no_response_format_says_what_is_allowed(given: Any) -> None:
+    with pytest.raises(ValidationError) as caught:
+        rxllm.generate(Fake("Hi"), "Hi", response_format=given)
+    ((path, fault),) = caught.value.errors
+    assert path == ("response_format",)
+    for allowed in ("dataclass", "json_schema(...)", "'text'", "{'type': 'json_object'}"):
+        assert allowed in fault
+    assert fault.endswith(f"not {given!r}")
+
+
+@pytest.mark.parametrize("given", ["text", {"type": "text"}, {"type": "json_object"}, rxllm.json_schema("x", {})])
+def test_every_response_format_that_a_request_may_have_is_an_option_too(given: Any) -> None:
+    assert rxllm.generate(Fake("{}"), "Hi", response_format=given).run().output_text == "{}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from textwrap import dedent
 import pytest
 
 import rxllm
-from rxllm import Engine, EngineError, operators, plugins
+from rxllm import Engine, EngineError, ValidationError, operators, plugins
 
 Install = Callable[..., None]
 
@@ -130,6 +131,38 @@ def test_a_broken_one_does_no_harm_to_the_others(install: Install) -> None:
     assert rxllm.generate(rxllm.Fake("Hi"), "Hello").run().output_text == "Hi"
 
 
+def test_one_without_its_brackets_gets_the_hint_that_rxllm_s_own_get(install: Install) -> None:
+    install("loud", "1.0", operator("shout", "loud:shout"), module=SHOUT)
+    what = r"plugins\.shout makes an operator when it is called: write plugins\.shout\(\.\.\.\) with its brackets"
+    with pytest.raises(ValidationError, match=what):
+        rxllm.stream_generate(rxllm.Fake("Hi"), "Hello").pipe(operators.plugins.shout)
+    with pytest.raises(EngineError, match=what):
+        Engine(rxllm.Fake("Hi"), operators=(operators.plugins.shout,))
+
+
+def test_an_operator_in_the_place_of_its_maker_says_whose_it_is(install: Install) -> None:
+    install("loud", "1.0", operator("shout", "loud:shout"), module="def shout(source): return source")
+    with pytest.raises(TypeError, match=r"missing a required argument: 'source'.*of loud 1\.0") as caught:
+        operators.plugins.shout()
+    assert "makes an operator" in str(caught.value)
+
+
+def test_a_maker_looks_like_what_the_package_wrote_and_its_errors_are_its_own(install: Install) -> None:
+    module = """
+        def shout(mark="!"):
+            "Louder."
+            return lambda events: 1 / 0 if mark else mark.upper(1)
+
+        def strict(mark):
+            raise TypeError("mine")
+    """
+    install("loud", "1.0", operator("shout", "loud:shout") + "strict = loud:strict\n", module=module)
+    assert (operators.plugins.shout.__name__, operators.plugins.shout.__doc__) == ("shout", "Louder.")
+    assert str(inspect.signature(operators.plugins.shout)) == "(mark='!')"
+    with pytest.raises(TypeError, match=r"^mine$"):
+        operators.plugins.strict(1)
+
+
 # Adapters
 
 
@@ -173,6 +206,31 @@ def test_one_that_gives_no_adapter_says_whose_it_is(install: Install, function: 
     assert caught.value.reason == reason
     assert why in caught.value.message
     assert "rxllm-acme 2.1" in caught.value.message
+
+
+@pytest.mark.parametrize("given", ["3", "None", "object()", "rxllm.Fake", "[]"])
+def test_what_is_no_adapter_says_whose_it_is(install: Install, given: str) -> None:
+    module = f"import rxllm\ndef connect(model): return {given}"
+    install("rxllm-acme", "2.1", adapter("acme", "rxllm_acme:connect"), module=module)
+    with pytest.raises(EngineError, match="is no adapter") as caught:
+        Engine.from_model("acme:m")
+    assert caught.value.reason == "invalid_engine"
+    assert "of rxllm-acme 2.1 gives no adapter" in caught.value.message
+    assert caught.value.metadata == {"distribution": "rxllm-acme", "version": "2.1"}
+
+
+def test_a_generator_function_is_an_adapter(install: Install) -> None:
+    module = """
+        from rxllm import TextDelta
+
+        def connect(model):
+            async def adapter(request, call):
+                yield TextDelta(model)
+
+            return adapter
+    """
+    install("rxllm-acme", "1.0", adapter("acme", "rxllm_acme:connect"), module=module)
+    assert rxllm.generate("acme:small", "Hi").run().output_text == "small"
 
 
 def test_a_plugin_s_own_typed_error_passes(install: Install) -> None:

@@ -36,6 +36,11 @@ def test_its_page_of_operators_is_what_their_docstrings_say():
     assert operators_page.written(README) == README, "run python -m tests.operators_page"
 
 
+def test_what_has_no_name_for_its_caller_is_shown_without_one():
+    assert operators_page.signature("items") == "items(type, *path)"
+    assert operators_page.signature("snapshots") == "snapshots(every=)"
+
+
 def test_every_operator_is_on_the_page_once():
     names = [name for names in operators_page.groups().values() for name in names]
     assert sorted(names) == operators.__all__

@@ -28,7 +28,7 @@ from rxllm.runtime import Stream, from_async_iter
 from rxllm.values import Call, EngineError, LLMError, Message, Request, StreamError
 
 if TYPE_CHECKING:
-    from rxllm.chunks import StreamChunk
+    from rxllm.chunks import CompletionChunk, StreamChunk
 
 
 @runtime_checkable
@@ -41,17 +41,18 @@ class Adapter(Protocol):
 def as_adapter(given: Any) -> Adapter:
     """`given` as an adapter.
 
-    An asynchronous generator function may leave out the bookends (``MessageStarted``, completions,
-    ``MessageCompleted``), or yield `StreamChunk`s of ``rxllm.chunks`` and no events. Raises ``EngineError``:
-    ``missing_adapter`` for None, ``missing_stream_adapter`` for what cannot stream.
+    An asynchronous generator function, which an object's ``stream`` may be too, may leave out the bookends
+    (``MessageStarted``, completions, ``MessageCompleted``), or yield `StreamChunk`s or `CompletionChunk`s of
+    ``rxllm.chunks`` and no events. Raises ``EngineError``: ``missing_adapter`` for None, ``missing_stream_adapter`` for
+    what cannot stream.
     """
     if given is None:
         raise EngineError("missing_adapter", "the engine has no adapter; give it one, as in Engine(OpenAIChat())")
     if inspect.isasyncgenfunction(given):
         return _Generated(given)
     if isinstance(given, Adapter) and not isinstance(given, type):
-        return _Checked(given)
-    message = f"{given!r} is no adapter: it needs stream(request, call), or to be an async generator function"
+        return _Generated(given.stream) if inspect.isasyncgenfunction(given.stream) else _Checked(given)
+    message = f"{given!r} is no adapter: it needs stream(request, call), or to be an async generator function of these"
     raise EngineError("missing_stream_adapter", message)
 
 
@@ -63,12 +64,20 @@ class _Checked:
         events: Any = self._adapter.stream(request, call)
         if isinstance(events, Observable):
             return cast(Observable[Event], events)
-        message = f"stream(request, call) of {self._adapter!r} gave no Observable but {events!r}"
+        what = f"stream(request, call) of {self._adapter!r} gave no Observable but {events!r}"
+        message = f"{what}; of an async generator, rxllm.from_async_iter makes one"
         raise EngineError("missing_stream_adapter", message)
 
 
 class _Generated:
-    def __init__(self, function: Callable[[Request, Call], AsyncIterator[Event | StreamChunk]]) -> None:
+    def __init__(
+        self, function: Callable[[Request, Call], AsyncIterator[Event | StreamChunk | CompletionChunk]]
+    ) -> None:
+        try:
+            inspect.signature(function).bind(None, None)
+        except TypeError as error:
+            message = f"the adapter {function!r} is called with (request, call): {error}"
+            raise EngineError("missing_stream_adapter", message) from None
         self._function = function
 
     def stream(self, request: Request, call: Call) -> Stream[Event]:
@@ -76,7 +85,8 @@ class _Generated:
 
 
 async def _bookended(items: AsyncIterator[Any], request: Request) -> AsyncIterator[Event]:
-    from rxllm.chunks import ChunkFeeder, StreamChunk  # when it is needed, not by every program
+    from rxllm.chunks import ChunkFeeder, CompletionChunk, StreamChunk  # when it is needed, not by every program
+    from rxllm.chunks._from_completion_chunks import CompletionFeeder
 
     bookends: Any = _Bookends()
     try:
@@ -84,6 +94,8 @@ async def _bookended(items: AsyncIterator[Any], request: Request) -> AsyncIterat
             async for item in items:
                 if isinstance(item, StreamChunk) and not bookends.said:
                     bookends = ChunkFeeder(request.messages)
+                elif isinstance(item, CompletionChunk) and not bookends.said:
+                    bookends = CompletionFeeder(request.messages)
                 for each in bookends.feed(item):
                     yield each
                 if bookends.ended:

@@ -1,10 +1,12 @@
 """The dialects of chunks that other systems stream, and what turns them into events.
 
 The StreamChunk dialect: `text`, `thinking`, `tool_call`, `meta` and `content_part` make chunks; `ChunkAccumulator`
-folds them, `from_chunks` turns them into events. An adapter may be an async generator of them.
+folds them, `from_chunks` turns them into events.
 
 The completion dialect: `CompletionChunk` and its `ToolCallDelta`, which is not the event of that name;
 `collect_completion` folds them, `from_completion_chunks` turns them into events.
+
+An adapter may be an async generator of either, see ``rxllm.adapters.as_adapter``.
 """
 
 from rxllm.chunks._accumulator import ChunkAccumulator

@@ -53,12 +53,12 @@ class StreamChunk(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def text(text: str, metadata: Mapping[str, Any] = NOTHING) -> StreamChunk:
-    """A piece of text.
+    """A piece of text. Raises ``ValidationError("invalid_message")`` for what is no string, as `thinking` does.
 
     >>> text("To be, or not to be, that is the question.")
     StreamChunk(content, text='To be, or not to be,…')
     """
-    return StreamChunk("content", text, metadata=metadata)
+    return StreamChunk("content", as_text(text), metadata=metadata)
 
 
 def thinking(text: str, metadata: Mapping[str, Any] = NOTHING) -> StreamChunk:
@@ -67,7 +67,7 @@ def thinking(text: str, metadata: Mapping[str, Any] = NOTHING) -> StreamChunk:
     >>> thinking("Hm.", {"signature": "c2ln"})
     StreamChunk(thinking, text='Hm.', metadata={'signature': 'c2ln'})
     """
-    return StreamChunk("thinking", text, metadata=metadata)
+    return StreamChunk("thinking", as_text(text), metadata=metadata)
 
 
 def tool_call(
@@ -129,6 +129,13 @@ def validate(chunk: StreamChunk) -> StreamChunk:
     if fault:
         raise ValidationError("invalid_message", errors=fault)
     return chunk
+
+
+def as_text(given: str) -> str:
+    """`given`, if it is a string; raises ``ValidationError("invalid_message")`` otherwise."""
+    if isinstance(given, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        return given
+    raise ValidationError("invalid_message", errors=[(("text",), f"must be a string, not {given!r}")])
 
 
 def _fault(fits: bool, field: str, what: str) -> list[tuple[tuple[str], str]]:

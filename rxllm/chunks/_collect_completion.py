@@ -8,7 +8,13 @@ from operator import itemgetter
 
 from reactivex import Observable, abc
 
-from rxllm.chunks._completion import CompletionChunk, CompletionResponse, CompletionToolCall, nothing_used
+from rxllm.chunks._completion import (
+    CompletionChunk,
+    CompletionResponse,
+    CompletionToolCall,
+    check_chunk,
+    nothing_used,
+)
 from rxllm.runtime import Stream, conclude
 from rxllm.values import LLMError, StreamError
 
@@ -76,8 +82,7 @@ class _Collected:
         self._final = CompletionChunk()
 
     def feed(self, chunk: CompletionChunk) -> None:
-        if not isinstance(chunk, CompletionChunk):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise StreamError("malformed_event", f"{chunk!r} is no CompletionChunk")
+        check_chunk(chunk)
         self._content.append(chunk.delta or "")
         for delta in chunk.tool_calls:
             call = self._calls.setdefault(delta.index, _Call())

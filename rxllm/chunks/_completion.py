@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import field
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 from reactivex import Observable
 
-from rxllm.values import FinishReason, Usage, Value
+from rxllm.chunks._chunk import as_text
+from rxllm.values import FinishReason, StreamError, Usage, ValidationError, Value
 from rxllm.values._value import value
+
+_TEXT: tuple[type, ...] = (str, type(None))
+_USAGE: tuple[type, ...] = (Usage, type(None))
 
 
 class ToolCallDelta(msgspec.Struct, frozen=True, repr_omit_defaults=True):
@@ -43,14 +47,43 @@ class CompletionChunk(msgspec.Struct, frozen=True, repr_omit_defaults=True):
 
     @classmethod
     def text(cls, delta: str) -> CompletionChunk:
-        return cls(delta)
+        """A piece of text. Raises ``ValidationError("invalid_message")`` for what is no string."""
+        return cls(as_text(delta))
 
     @classmethod
     def final_chunk(cls, usage: Usage | None, reason: FinishReason | None) -> CompletionChunk:
+        """The last chunk. Raises ``ValidationError("invalid_message")`` for other types, or the other order."""
+        held = (("usage", usage, _USAGE), ("reason", reason, _TEXT))
+        wrong = [((name,), "wrong_type") for name, given, fits in held if not isinstance(given, fits)]
+        if wrong:
+            what = f"final_chunk takes the usage and then the reason, not {usage!r} and {reason!r}"
+            raise ValidationError("invalid_message", what, errors=wrong)
         return cls(is_final=True, usage=usage, finish_reason=reason)
 
 
 CompletionStream: TypeAlias = Observable[CompletionChunk]
+
+
+def check_chunk(chunk: Any) -> None:
+    """Raises ``StreamError("malformed_event")`` for what is no chunk, and for one whose fields have wrong types."""
+    if not isinstance(chunk, CompletionChunk):
+        what = f"{chunk!r} is no CompletionChunk; for text, make it with CompletionChunk.text(...)"
+        raise StreamError("malformed_event", what)
+    _check(chunk, "delta", _TEXT)
+    _check(chunk, "usage", _USAGE)
+    _check(chunk, "finish_reason", _TEXT)
+    _check(chunk, "tool_calls", (tuple, list))
+    for call in chunk.tool_calls:
+        if not isinstance(call, ToolCallDelta):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise StreamError("malformed_event", f"a CompletionChunk's tool_calls cannot hold {call!r}")
+        for name in ("id", "name", "arguments_delta"):
+            _check(call, name, _TEXT)
+
+
+def _check(held: Any, name: str, fits: tuple[type, ...]) -> None:
+    given = getattr(held, name)
+    if not isinstance(given, fits):
+        raise StreamError("malformed_event", f"a {type(held).__name__}'s {name} cannot be {given!r}")
 
 
 @value

@@ -33,8 +33,8 @@ class Reader(Protocol[T_in]):
 
 
 def events_of(make: Callable[[], Reader[T]]) -> Callable[[Observable[T]], Stream[Event]]:
-    """Feed a fresh ``make()``. An error of the source, or of ``feed``, is what ``fail`` makes of it and a normal end;
-    an ``LLMError`` before the first event goes to ``on_error``.
+    """Feed a fresh ``make()``. An error of the source, of ``feed`` or of ``close`` is what ``fail`` makes of it and a
+    normal end; an ``LLMError`` of the source before the first event, and what ``fail`` raises, goes to ``on_error``.
     """
 
     def operator(source: Observable[T]) -> Stream[Event]:
@@ -50,7 +50,7 @@ def events_of(make: Callable[[], Reader[T]]) -> Callable[[Observable[T]], Stream
                 try:
                     waiting.extend(reader.feed(chunk))
                 except Exception as error:  # no chunk, or one of wrong types
-                    end(reader.fail(error))
+                    fail(error)
                     return
                 if delivering:
                     return
@@ -65,10 +65,23 @@ def events_of(make: Callable[[], Reader[T]]) -> Callable[[Observable[T]], Stream
                 if delivering or (isinstance(error, LLMError) and not reader.said):
                     observer.on_error(error)
                 else:
-                    end(reader.fail(error))
+                    fail(error)
 
             def on_completed() -> None:
-                end(reader.close())
+                try:
+                    events = reader.close()
+                except Exception as error:  # raised from here, it would reach nobody
+                    fail(error)
+                else:
+                    end(events)
+
+            def fail(error: Exception) -> None:
+                try:
+                    events = reader.fail(error)
+                except Exception as another:
+                    observer.on_error(another)
+                else:
+                    end(events)
 
             def end(events: Iterable[Event]) -> None:
                 nonlocal delivering

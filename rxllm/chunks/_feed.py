@@ -70,16 +70,17 @@ class ChunkFeeder:
         return self._blocks.ended
 
     def feed(self, chunk: StreamChunk) -> list[Event]:
-        """The events of a chunk. Raises ``StreamError("malformed_event")`` for what is none."""
+        """The events of a chunk. Raises ``StreamError("malformed_event")`` for what is none, or has no text as text."""
         if self.ended:
             return []
         if not isinstance(chunk, StreamChunk):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise StreamError(
                 "malformed_event", f"{chunk!r} is no StreamChunk; for text, make it with chunks.text(...)"
             )
+        if chunk.text is not None and not isinstance(chunk.text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise StreamError("malformed_event", f"a StreamChunk's text cannot be {chunk.text!r}")
         if chunk.type == "content":
-            if isinstance(chunk.text, str):
-                self._blocks.text(chunk.text)
+            self._blocks.text(chunk.text or "")
         else:
             self._read_other(chunk)
         if not self.said:

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable
 
 from reactivex import Observable
 
-from rxllm.chunks._completion import CompletionChunk
+from rxllm.chunks._completion import CompletionChunk, check_chunk
 from rxllm.chunks._events import events_of
 from rxllm.chunks._feed import streamed
 from rxllm.chunks._reading import merge_counters, normalised
 from rxllm.events import Event
 from rxllm.runtime import Stream
-from rxllm.values import Message, StreamError, Usage
+from rxllm.values import Message, Usage
 from rxllm.wire.blocks import Blocks
 from rxllm.wire.tool_calls import CallTracker
 
@@ -41,11 +41,13 @@ def from_completion_chunks(messages: Iterable[Message] = ()) -> Callable[[Observ
     ``on_error``.
     """
     answered = tuple(messages)
-    return events_of(lambda: _Reader(answered))
+    return events_of(lambda: CompletionFeeder(answered))
 
 
-class _Reader:
-    def __init__(self, messages: Iterable[Message]) -> None:
+class CompletionFeeder:
+    """The events of one response, chunk by chunk; `messages` are those it answers."""
+
+    def __init__(self, messages: Iterable[Message] = ()) -> None:
         self._blocks = Blocks(CallTracker.after(messages))
         self._usage = Usage()
         self._final = False
@@ -59,8 +61,7 @@ class _Reader:
         return self._blocks.ended
 
     def feed(self, chunk: CompletionChunk) -> list[Event]:
-        if not isinstance(chunk, CompletionChunk):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise StreamError("malformed_event", f"{chunk!r} is no CompletionChunk")
+        check_chunk(chunk)
         blocks = self._blocks
         blocks.start()
         blocks.text(chunk.delta)

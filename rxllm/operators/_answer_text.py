@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from rxllm.events import ErrorEvent, Event, MessageStarted, StepRestarted, TextCompleted, TextDelta, ToolCallStarted
+from rxllm.operators._checked import EVENTS, no_event
 from rxllm.operators._lift import Feeder
 from rxllm.operators._pick import Pieces
 from rxllm.values import ValidationError
@@ -26,13 +27,18 @@ _READ = frozenset({ErrorEvent, MessageStarted, StepRestarted, ToolCallStarted, T
 class AnswerText(Generic[R]):
     """Feeds the text of each message to a fresh ``make()``. Only the last one is closed, if it asks for no tools."""
 
-    def __init__(self, make: Callable[[], Feeder[str, R]]) -> None:
+    def __init__(self, name: str, make: Callable[[], Feeder[str, R]]) -> None:
+        self._name = name
         self._make = make
         self._pieces = Pieces(TextDelta, TextCompleted)
         self._reader: Feeder[str, R] | None = make()
 
     def feed(self, event: Event) -> Iterable[R]:
-        return self._read(event) if type(event) in _READ else ()
+        if type(event) in _READ:
+            return self._read(event)
+        if type(event) not in EVENTS:
+            raise no_event(self._name, event)
+        return ()
 
     def _read(self, event: Event) -> Iterable[R]:
         match event:

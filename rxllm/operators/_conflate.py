@@ -10,6 +10,7 @@ from reactivex import Observable, abc
 from reactivex.disposable import CompositeDisposable, SerialDisposable
 
 from rxllm.events import Event, TextDelta, ThinkingDelta, ToolCallDelta
+from rxllm.operators._checked import EVENTS, no_event
 from rxllm.runtime import Stream, clock, conclude, current_gate
 
 MOST = 1024
@@ -77,6 +78,9 @@ class _Conflating:
 
     def _on_next(self, event: Event) -> None:
         with self._lock:
+            if type(event) not in EVENTS:
+                self._on_error(no_event("conflate", event))
+                return
             if not (self._held or self._delivering or (self._gate is not None and self._gate.waiting)):
                 self._deliver(event)
                 if not self._held:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from reactivex import Observable, abc
 
 from rxllm.events import Event, TextDelta, ThinkingDelta, ToolCallDelta
+from rxllm.operators._checked import instance
 from rxllm.runtime import Stream
 
 
@@ -24,7 +25,11 @@ def filter_deltas(
     >>> quiet = stream_generate(Fake("Hi"), "Hello").pipe(filter_deltas(text=False))
     >>> [type(event).__name__ for event in quiet]
     ['MessageStarted', 'TextCompleted', 'MessageCompleted']
+
+    Raises ``ValidationError("invalid_option")`` for a flag that is neither True nor False.
     """
+    for name, flag in ("text", text), ("tool", tool), ("thinking", thinking):
+        instance(name, flag, bool, "True or False")
     flags = {TextDelta: text, ToolCallDelta: tool, ThinkingDelta: thinking}
     dropped = frozenset(cls for cls, kept in flags.items() if not kept)
 

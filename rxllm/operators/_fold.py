@@ -9,6 +9,7 @@ from reactivex import Observable, abc
 
 from rxllm.collector import StreamCollector
 from rxllm.events import Event, TextDelta, ThinkingDelta, ToolCallDelta
+from rxllm.operators._checked import EVENTS, no_event
 from rxllm.runtime import Stream, conclude
 from rxllm.values import Thread
 
@@ -18,9 +19,12 @@ _DELTAS = frozenset({TextDelta, ThinkingDelta, ToolCallDelta})
 
 
 def fold(
-    project: Callable[[StreamCollector], R], thread: Thread | None = None
+    name: str, project: Callable[[StreamCollector], R], thread: Thread | None = None
 ) -> Callable[[Observable[Event]], Stream[R]]:
-    """Fold the whole stream, then emit one item: ``project(state)``. Its exception becomes ``on_error``."""
+    """Fold the whole stream, then emit one item: ``project(state)``. Its exception becomes ``on_error``.
+
+    The error for an item that is no event speaks of the operator `name`.
+    """
 
     def operator(source: Observable[Event]) -> Stream[R]:
         def subscribe(observer: abc.ObserverBase[R], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
@@ -33,6 +37,8 @@ def fold(
                     deltas.append(event)
                     return
                 try:
+                    if type(event) not in EVENTS:
+                        raise no_event(name, event)
                     state = state.apply_deltas(deltas).apply_event(event)
                 except Exception as error:  # a raw usage with unknown keys
                     observer.on_error(error)

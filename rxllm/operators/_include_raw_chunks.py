@@ -7,6 +7,7 @@ from collections.abc import Callable
 from reactivex import Observable, abc
 
 from rxllm.events import Event, RawChunk
+from rxllm.operators._checked import instance
 from rxllm.runtime import Stream
 from rxllm.values import ProviderPart
 
@@ -26,7 +27,10 @@ def include_raw_chunks(include: bool = False) -> Callable[[Observable[Event]], S
     >>> fake = Fake([("raw_chunk", {"x": 1}), "Hi"])
     >>> stream_generate(fake, "Hello", include_raw_chunks=True).pipe(include_raw_chunks()).to_list().run()[1]
     TextDelta(delta='Hi', id=None)
+
+    Raises ``ValidationError("invalid_option")`` for a flag that is neither True nor False.
     """
+    instance("include", include, bool, "True or False")
 
     def operator(source: Observable[Event]) -> Stream[Event]:
         if include:

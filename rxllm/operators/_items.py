@@ -48,10 +48,12 @@ def items(type: Any = None, /, *path: str) -> Callable[[Observable[Event]], Stre
 
     Raises ``ValidationError("invalid_option")`` for a `type` or `path` that makes no sense.
     """
+    if isinstance(type, str):
+        raise refused("type", f"must be a type, not {type!r}; for plain JSON at that key it is items(None, {type!r})")
     read = read_as("type", type)
     if not all(isinstance(key, str) for key in path):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise refused("path", f"must be keys, which are strings, not {path!r}")
-    return lift(lambda: AnswerText(lambda: _Items(read, path)))
+    return lift(lambda: AnswerText("items", lambda: _Items(read, path)))
 
 
 class _Items:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from reactivex import Observable, abc
 
+from rxllm.operators._checked import function
 from rxllm.runtime import Stream, conclude
 
 T = TypeVar("T")
@@ -45,16 +46,22 @@ def lift(make: Callable[[], Feeder[T, R]]) -> Callable[[Observable[T]], Stream[R
     ['ab', 'c']
 
     An exception of the object ends the stream with it; ``close`` is called when the source completes, and then only.
+
+    Raises ``ValidationError("invalid_option")`` for a `make` that is no function or class.
     """
+    function("make", make)
 
     def operator(source: Observable[T]) -> Stream[R]:
         def subscribe(observer: abc.ObserverBase[R], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
-            feeder = make()
+            feeder = _made(make)
             waiting: deque[R] = deque()  # the first of them is being delivered
 
             def on_next(item: T) -> None:
                 try:
-                    given = list(feeder.feed(item))
+                    fed = feeder.feed(item)
+                    if fed is None:
+                        raise _nothing("feed", feeder)
+                    given: list[R] = list(fed)
                 except Exception as error:
                     observer.on_error(error)
                     return
@@ -66,7 +73,10 @@ def lift(make: Callable[[], Feeder[T, R]]) -> Callable[[Observable[T]], Stream[R
 
             def on_completed() -> None:
                 try:
-                    given = list(feeder.close())
+                    left = feeder.close()
+                    if left is None:
+                        raise _nothing("close", feeder)
+                    given: list[R] = list(left)
                 except Exception as error:
                     observer.on_error(error)
                 else:
@@ -77,3 +87,14 @@ def lift(make: Callable[[], Feeder[T, R]]) -> Callable[[Observable[T]], Stream[R
         return Stream(subscribe)
 
     return operator
+
+
+def _made(make: Callable[[], Any]) -> Any:
+    feeder = make()
+    if not (callable(getattr(feeder, "feed", None)) and callable(getattr(feeder, "close", None))):
+        raise TypeError(f"lift() takes what makes an object with feed(item) and close(), and it made {feeder!r}")
+    return feeder
+
+
+def _nothing(method: str, feeder: Any) -> TypeError:
+    return TypeError(f"{method}() of {type(feeder).__name__} gave None; it gives an iterable")

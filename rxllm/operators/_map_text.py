@@ -19,6 +19,7 @@ from rxllm.events import (
     TextCompleted,
     TextDelta,
 )
+from rxllm.operators._checked import EVENTS, function, no_event
 from rxllm.operators._lift import lift
 from rxllm.runtime import Stream
 from rxllm.values import ChatResult, Message, Response, StepResult, TextPart, Thread
@@ -44,7 +45,10 @@ def map_text(fn: Callable[[str], str]) -> Callable[[Observable[Event]], Stream[E
     ``StepCompleted`` and ``ChatCompleted``. The model itself is told the new text where this is one of the engine's
     operators; after ``stream`` it is told the old one while that chat lasts. An exception of `fn` ends the stream with
     it.
+
+    Raises ``ValidationError("invalid_option")`` for what is no function.
     """
+    function("fn", fn)
     return lift(lambda: _Mapping(fn))
 
 
@@ -76,7 +80,7 @@ class _Mapping:
     def _map(self, event: Event) -> Event | None:
         match event:
             case TextDelta():
-                delta = self._fn(event.delta)
+                delta = self._made(event.delta)
                 self._has_text = True
                 self._open.setdefault(self._block(event.id), []).append(delta)
                 return TextDelta(delta, event.id) if delta else None
@@ -90,14 +94,22 @@ class _Mapping:
                 return StepCompleted(self._step(event.result))
             case ChatCompleted():
                 return ChatCompleted(self._chat(event.result))
-            case _:
+            case _ if type(event) in EVENTS:
                 return event
+            case _:
+                raise no_event("map_text", event)
 
     def _block(self, id: str | None) -> str | None:
         return next(reversed(self._open)) if id is None and self._open else id
 
     def _whole(self, text: str) -> str:
-        return self._fn(text) if text else text
+        return self._made(text) if text else text
+
+    def _made(self, text: str) -> str:
+        made = self._fn(text)
+        if not isinstance(made, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"map_text() puts text in the place of text, and its function gave {made!r}")
+        return made
 
     def _message(self, message: Message) -> Message:
         if self._has_text:

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from reactivex import Observable, abc
 
+from rxllm.operators._checked import classes, refused
 from rxllm.runtime import Stream
 
 E = TypeVar("E")
@@ -23,7 +24,12 @@ def only(*types: type[E]) -> Callable[[Observable[Any]], Stream[E]]:
     >>> from rxllm import Fake, TextDelta, stream_generate
     >>> list(stream_generate(Fake("Hi"), "Hello").pipe(only(TextDelta)))
     [TextDelta(delta='Hi', id=None)]
+
+    Raises ``ValidationError("invalid_option")`` for no classes, and for what is none.
     """
+    if not types:
+        raise refused("types", "must be at least one class")
+    classes("types", types)
 
     def operator(source: Observable[Any]) -> Stream[E]:
         def subscribe(observer: abc.ObserverBase[E], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:

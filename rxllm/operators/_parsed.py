@@ -43,7 +43,7 @@ def parsed(type: Any, /) -> Callable[[Observable[Event]], Stream[Any]]:
     Raises ``ValidationError("invalid_option")`` for a `type` that is none of these.
     """
     read = read_as("type", type)
-    return fold(lambda state: _value(_answer(state), read))
+    return fold("parsed", lambda state: _value(_answer(state), read))
 
 
 def _answer(state: StreamCollector) -> Response[Any]:

@@ -4,12 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from types import UnionType
 from typing import Any
 
 from rxllm.collector import is_unfinished
-from rxllm.values import ChatResult, LLMError, Response, StepResult, ValidationError
+from rxllm.operators._typed import read_as
+from rxllm.values import ChatResult, LLMError, Response, ResponseFormat, StepResult, ValidationError
 
 Read = Callable[[str], Any]
+Parse = Read | ResponseFormat | UnionType | None
+
+
+def reading(parse: Parse) -> Read | None:
+    """How the text is read, which is as ``operators.parsed(parse)`` does it; None where it is to be just text.
+
+    Raises ``ValidationError("invalid_option")`` for a `parse` that is no way to read it.
+    """
+    match parse:
+        case None | "text" | {"type": "text"}:
+            return None
+        case _:
+            return read_as("parse", parse)
 
 
 def parsed(response: Response[Any], read: Read) -> Response[Any]:

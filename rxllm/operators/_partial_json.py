@@ -45,7 +45,7 @@ def partial_json() -> Callable[[Observable[Event]], Stream[Any]]:
     except ImportError as error:
         message = "partial_json() needs jiter: pip install 'rxllm[json]'"
         raise EngineError("missing_dependency", message) from error
-    return lift(lambda: AnswerText(lambda: _Growing(read)))
+    return lift(lambda: AnswerText("partial_json", lambda: _Growing(read)))
 
 
 class _Growing:

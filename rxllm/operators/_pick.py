@@ -16,15 +16,19 @@ from rxllm.events import (
     ThinkingCompleted,
     ThinkingDelta,
 )
+from rxllm.operators._checked import EVENTS, no_event
 from rxllm.runtime import Stream
 
 R = TypeVar("R")
 
 
 def pick(
-    make: Callable[[], Callable[[Event], Iterable[R]]], *types: type[Event]
+    name: str, make: Callable[[], Callable[[Event], Iterable[R]]], *types: type[Event]
 ) -> Callable[[Observable[Event]], Stream[R]]:
-    """Emit what a fresh ``make()`` finds in each event of these types; an ``ErrorEvent`` becomes ``on_error``."""
+    """Emit what a fresh ``make()`` finds in each event of these types; an ``ErrorEvent`` becomes ``on_error``.
+
+    The error for an item that is no event speaks of the operator `name`.
+    """
     wanted = frozenset((*types, ErrorEvent))  # most events are none of them
 
     def operator(source: Observable[Event]) -> Stream[R]:
@@ -33,6 +37,8 @@ def pick(
 
             def on_next(event: Event) -> None:
                 if type(event) not in wanted:
+                    if type(event) not in EVENTS:
+                        observer.on_error(no_event(name, event))
                     return
                 if isinstance(event, ErrorEvent):
                     observer.on_error(event.error)

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from rxllm import plugins as installed
+from rxllm.runtime._given import OperatorMaker
 
 
 class Plugins:
     """The operators that installed packages add, each under its own name: ``ops.plugins.shout()``.
 
     One is imported when it is named here, see ``rxllm.plugins``; ``dir(ops.plugins)`` lists them. Naming one that does
-    not load raises ``EngineError("missing_dependency")``, which says whose it is.
+    not load raises ``EngineError("missing_dependency")``, which says whose it is; so does the ``TypeError`` of a call
+    with other arguments than the package's function takes.
     """
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         try:
-            return installed.load("rxllm.operators", name)
+            make = installed.load("rxllm.operators", name)
         except KeyError:
             there = ", ".join(dir(self)) or "none"
             message = f"no installed package adds an operator {name!r}; there are: {there}"
             raise AttributeError(message, name=name, obj=self) from None
+        return OperatorMaker(f"plugins.{name}", make, partial(installed.about, "rxllm.operators", name))
 
     def __dir__(self) -> list[str]:
         return installed.names("rxllm.operators")

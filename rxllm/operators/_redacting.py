@@ -20,6 +20,7 @@ from rxllm.events import (
     ThinkingCompleted,
     ThinkingDelta,
 )
+from rxllm.operators._checked import EVENTS, no_event
 from rxllm.operators._redactor import Redactor
 from rxllm.values import ChatResult, Message, Part, Response, StepResult, TextPart, ThinkingPart, Thread
 
@@ -47,7 +48,11 @@ class Redacting:
         self._open: dict[tuple[Any, str | None], Redactor] = {}
 
     def feed(self, event: Event) -> Iterable[Event]:
-        return self._changed(event) if type(event) in _CHANGED else (event,)
+        if type(event) in _CHANGED:
+            return self._changed(event)
+        if type(event) not in EVENTS:  # it may say what must not be shown
+            raise no_event("redact", event)
+        return (event,)
 
     def _changed(self, event: Event) -> Iterable[Event]:
         match event:

@@ -13,7 +13,7 @@ from rxllm.events import Custom, Event, StepCompleted, StepRestarted
 from rxllm.operators._checked import refused
 from rxllm.runtime import Retry, RetryPolicy, Stream, attempting
 from rxllm.runtime import policy as as_policy
-from rxllm.values import LLMError
+from rxllm.values import LLMError, ValidationError
 
 log = logging.getLogger("rxllm")
 
@@ -51,7 +51,7 @@ def restart(policy: Retry = "default") -> Callable[[Observable[Event]], Stream[E
     """
     if not isinstance(policy, RetryPolicy | Mapping | bool | None) and policy != "default":
         raise refused("policy", f"must be a RetryPolicy, a mapping of its fields, True, False or None, not {policy!r}")
-    rules = as_policy(policy)
+    rules = _rules(policy)
 
     def operator(source: Observable[Event]) -> Stream[Event]:
         if rules.max_attempts <= 1:
@@ -59,6 +59,14 @@ def restart(policy: Retry = "default") -> Callable[[Observable[Event]], Stream[E
         return attempting(lambda: _Restarting(source, rules))
 
     return operator
+
+
+def _rules(policy: Retry) -> RetryPolicy:
+    try:
+        return as_policy(policy)
+    except ValidationError as error:  # it speaks of an engine's `retry`
+        errors = [(("policy", str(path[-1])), why) for path, why in error.errors]
+        raise ValidationError(error.reason, errors=errors) from None
 
 
 class _Restarting:

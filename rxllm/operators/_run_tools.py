@@ -12,6 +12,7 @@ from reactivex.disposable import CompositeDisposable, SerialDisposable
 from rxllm.collector import StreamCollector
 from rxllm.events import ErrorEvent, Event, StepCompleted, ToolApprovalRequested
 from rxllm.operators._bounded import Bounded
+from rxllm.operators._checked import EVENTS, instance, no_event
 from rxllm.operators._tools.execution import execution
 from rxllm.operators._tools.outcome import is_halting
 from rxllm.operators._tools.settings import Approve, Encoder, Executor, OnToolError, ToolSettings
@@ -60,8 +61,13 @@ def run_tools(
 
     Raises ``ValidationError("invalid_option")`` for options that make no sense.
     """
+    instance("tools", tools, Iterable, "tools; make them with rxllm.tool")
+    made = tuple(tools)
+    for each in made:
+        instance("tools", each, Tool, "tools; make them with rxllm.tool")
+    instance("thread", thread, Thread | None, "a Thread")
     settings = ToolSettings(
-        tools=tuple(tools),
+        tools=made,
         mode=mode,
         context=context or {},
         on_tool_error=on_tool_error,
@@ -112,6 +118,8 @@ class _Step:
 
     def _emit(self, event: Event) -> None:
         try:
+            if type(event) not in EVENTS:
+                raise no_event("run_tools", event)
             self._state = self._state.apply_event(event)
         except Exception as error:  # a raw usage with unknown keys
             self._observer.on_error(error)

@@ -8,6 +8,7 @@ from reactivex import Observable
 
 from rxllm.collector import StreamCollector
 from rxllm.events import Event
+from rxllm.operators._checked import EVENTS, instance, no_event
 from rxllm.runtime import Stream
 from rxllm.values import Thread
 
@@ -24,9 +25,18 @@ def scan_collect(thread: Thread | None = None) -> Callable[[Observable[Event]], 
     >>> states = stream_generate(Fake(["H", "i"]), "Hello").pipe(scan_collect())
     >>> [state.current_text for state in states]
     ['', 'H', 'Hi', 'Hi', 'Hi']
+
+    Raises ``ValidationError("invalid_option")`` for what is no thread.
     """
+    instance("thread", thread, Thread | None, "a Thread")
 
     def operator(source: Observable[Event]) -> Stream[StreamCollector]:
-        return Stream.of(source.scan(StreamCollector.apply_event, StreamCollector(thread)))
+        return Stream.of(source.scan(_next, StreamCollector(thread)))
 
     return operator
+
+
+def _next(state: StreamCollector, event: Event) -> StreamCollector:
+    if type(event) not in EVENTS:
+        raise no_event("scan_collect", event)
+    return state.apply_event(event)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from unicodedata import category
 
 from rxllm.events import ErrorEvent, Event, MessageCompleted, StepRestarted, TextCompleted, TextDelta
+from rxllm.operators._checked import EVENTS, no_event
 from rxllm.operators._pick import Pieces
 
 Find = Callable[[str, int, int], int | None]
@@ -141,12 +142,15 @@ _READ = frozenset({ErrorEvent, MessageCompleted, StepRestarted, TextCompleted, T
 class Cuts:
     """The pieces of the text in events: each block is cut for itself."""
 
-    def __init__(self, find: Find) -> None:
+    def __init__(self, name: str, find: Find) -> None:
+        self._name = name
         self._pieces = Pieces(TextDelta, TextCompleted)
         self._cutter = Cutter(find)
 
     def feed(self, event: Event) -> Iterable[str]:
         if type(event) not in _READ:
+            if type(event) not in EVENTS:
+                raise no_event(self._name, event)
             return ()
         if isinstance(event, ErrorEvent):
             raise event.error

@@ -34,4 +34,4 @@ def sentences() -> Callable[[Observable[Event]], Stream[str]]:
     Closing quotes and brackets stay with it. How the text was cut into deltas makes no difference. What is left comes
     at the end of its block; with an error it does not.
     """
-    return lift(lambda: Cuts(find_sentence))
+    return lift(lambda: Cuts("sentences", find_sentence))

@@ -13,7 +13,7 @@ from reactivex import Observable, abc
 from reactivex.disposable import CompositeDisposable, SerialDisposable
 
 from rxllm.events import Event, TextDelta, ThinkingDelta
-from rxllm.operators._checked import seconds
+from rxllm.operators._checked import EVENTS, no_event, seconds
 from rxllm.operators._segments import split_words
 from rxllm.runtime import Stream, clock
 
@@ -87,6 +87,8 @@ class _Smoothing:
         with self._lock:
             if (type(event) is TextDelta or type(event) is ThinkingDelta) and event.delta:
                 self._take(event)
+            elif type(event) not in EVENTS:
+                self._on_error(no_event("smooth", event))
             elif self._waiting:
                 self._waiting.append((event, math.inf))
             else:

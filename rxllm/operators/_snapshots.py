@@ -11,7 +11,7 @@ from reactivex.disposable import CompositeDisposable, SerialDisposable
 
 from rxllm.collector import StreamCollector
 from rxllm.events import Event
-from rxllm.operators._checked import seconds
+from rxllm.operators._checked import EVENTS, no_event, seconds
 from rxllm.runtime import Stream, clock
 from rxllm.values import Response
 
@@ -71,6 +71,8 @@ class _Snapshots:
     def _on_next(self, event: Event) -> None:
         with self._lock:
             try:
+                if type(event) not in EVENTS:
+                    raise no_event("snapshots", event)
                 self._state = self._state.apply_event(event)
             except Exception as error:  # a raw usage with unknown keys
                 self._observer.on_error(error)

@@ -7,6 +7,7 @@ from typing import Any, TypeVar, overload
 
 from reactivex import Observable, abc
 
+from rxllm.operators._checked import classes, function
 from rxllm.runtime import Stream
 
 T = TypeVar("T")
@@ -31,7 +32,11 @@ def tap(fn: Callable[[Any], object], /, *types: type[Any]) -> Callable[[Observab
     Hi
 
     An exception of `fn` ends the stream with it.
+
+    Raises ``ValidationError("invalid_option")`` for what is no function, and for types that are no classes.
     """
+    function("fn", fn)
+    classes("types", types)
 
     def operator(source: Observable[Any]) -> Stream[Any]:
         def subscribe(

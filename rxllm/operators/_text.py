@@ -26,4 +26,4 @@ def text() -> Callable[[Observable[Event]], Stream[str]]:
     >>> list(stream_generate(Fake(["Hel", "lo"]), "Hi").pipe(text()))
     ['Hel', 'lo']
     """
-    return pick(lambda: Pieces(TextDelta, TextCompleted), TextDelta, TextCompleted, StepRestarted)
+    return pick("text", lambda: Pieces(TextDelta, TextCompleted), TextDelta, TextCompleted, StepRestarted)

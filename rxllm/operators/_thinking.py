@@ -25,4 +25,6 @@ def thinking() -> Callable[[Observable[Event]], Stream[str]]:
     >>> list(stream_generate(Fake([("thinking", "hm"), "Hi"]), "Hello").pipe(thinking()))
     ['hm']
     """
-    return pick(lambda: Pieces(ThinkingDelta, ThinkingCompleted), ThinkingDelta, ThinkingCompleted, StepRestarted)
+    return pick(
+        "thinking", lambda: Pieces(ThinkingDelta, ThinkingCompleted), ThinkingDelta, ThinkingCompleted, StepRestarted
+    )

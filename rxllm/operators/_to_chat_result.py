@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from types import UnionType
 from typing import Any, TypeVar, overload
 
 from reactivex import Observable
 
 from rxllm.collector import StreamCollector
 from rxllm.events import Event
+from rxllm.operators._checked import instance
 from rxllm.operators._fold import fold
-from rxllm.operators._parsing import parsed_chat
+from rxllm.operators._parsing import Parse, parsed_chat, reading
 from rxllm.runtime import Stream
-from rxllm.values import ChatResult, ResponseFormat, Thread, reader
+from rxllm.values import ChatResult, Thread
 
 T = TypeVar("T")
 
@@ -23,10 +25,10 @@ def to_chat_result(
 ) -> Callable[[Observable[Event]], Stream[ChatResult[T]]]: ...
 @overload
 def to_chat_result(
-    thread: Thread | None = None, *, parse: str | Mapping[str, Any] | None = None
+    thread: Thread | None = None, *, parse: str | Mapping[str, Any] | UnionType | None = None
 ) -> Callable[[Observable[Event]], Stream[ChatResult]]: ...
 def to_chat_result(
-    thread: Thread | None = None, *, parse: Callable[[str], Any] | ResponseFormat | None = None
+    thread: Thread | None = None, *, parse: Parse = None
 ) -> Callable[[Observable[Event]], Stream[ChatResult[Any]]]:
     """Fold the stream to its `ChatResult`. A stream without ``ChatCompleted`` was ``cancelled`` and needs its `thread`.
 
@@ -42,8 +44,11 @@ def to_chat_result(
     `parse` is as in `to_response`, and reads the final response of a chat that was completed. A text that does not fit
     is a result too, for its tools have run: `halted_reason` is ``"error"``, `error` the
     ``ValidationError("invalid_output")``.
+
+    Raises ``ValidationError("invalid_option")`` for what is no thread, and for a `parse` that makes no sense.
     """
-    read = reader(parse)
+    instance("thread", thread, Thread | None, "a Thread")
+    read = reading(parse)
     if read is None:
-        return fold(StreamCollector.to_chat_result, thread)
-    return fold(lambda state: parsed_chat(state.to_chat_result(), read), thread)
+        return fold("to_chat_result", StreamCollector.to_chat_result, thread)
+    return fold("to_chat_result", lambda state: parsed_chat(state.to_chat_result(), read), thread)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from types import UnionType
 from typing import Any, TypeVar, overload
 
 from reactivex import Observable
@@ -10,9 +11,9 @@ from reactivex import Observable
 from rxllm.collector import StreamCollector
 from rxllm.events import Event
 from rxllm.operators._fold import fold
-from rxllm.operators._parsing import parsed
+from rxllm.operators._parsing import Parse, parsed, reading
 from rxllm.runtime import Stream
-from rxllm.values import Response, ResponseFormat, reader
+from rxllm.values import Response
 
 T = TypeVar("T")
 
@@ -22,10 +23,8 @@ def to_response(parse: None = None) -> Callable[[Observable[Event]], Stream[Resp
 @overload
 def to_response(parse: Callable[[str], T] | type[T]) -> Callable[[Observable[Event]], Stream[Response[T]]]: ...
 @overload
-def to_response(parse: str | Mapping[str, Any]) -> Callable[[Observable[Event]], Stream[Response[Any]]]: ...
-def to_response(
-    parse: Callable[[str], Any] | ResponseFormat | None = None,
-) -> Callable[[Observable[Event]], Stream[Response[Any]]]:
+def to_response(parse: str | Mapping[str, Any] | UnionType) -> Callable[[Observable[Event]], Stream[Response[Any]]]: ...
+def to_response(parse: Parse = None) -> Callable[[Observable[Event]], Stream[Response[Any]]]:
     """Fold the stream to its `Response`; `parse` gives its `parsed`.
 
     ::
@@ -37,12 +36,14 @@ def to_response(
     >>> stream_generate(Fake("42"), "Six times seven?").pipe(to_response(int)).run().parsed
     42
 
-    `parse` is a function of the text, or a ``response_format``: the text is then JSON, with or without a Markdown
-    fence, and `parsed` a validated value. A response that failed, or that has tool calls, is not parsed. A text that
-    does not fit ends the stream with ``ValidationError("invalid_output")``, whose metadata keeps the text, the finish
-    reason and the usage, so that ``retry`` and ``catch`` see it.
+    `parse` is what `parsed` takes: a type or a ``response_format``, by which the text is read as JSON, with or without
+    a Markdown fence, and validated; or a function of the text. A response that failed, or that has tool calls, is not
+    parsed. A text that does not fit ends the stream with ``ValidationError("invalid_output")``, whose metadata keeps
+    the text, the finish reason and the usage, so that ``retry`` and ``catch`` see it.
+
+    Raises ``ValidationError("invalid_option")`` for a `parse` that is none of these.
     """
-    read = reader(parse)
+    read = reading(parse)
     if read is None:
-        return fold(StreamCollector.to_response)
-    return fold(lambda state: parsed(state.to_response(), read))
+        return fold("to_response", StreamCollector.to_response)
+    return fold("to_response", lambda state: parsed(state.to_response(), read))

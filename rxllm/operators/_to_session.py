@@ -9,10 +9,11 @@ from reactivex import Observable
 
 from rxllm.collector import StreamCollector
 from rxllm.events import Custom, Event, StepCompleted
+from rxllm.operators._checked import EVENTS, instance, no_event
 from rxllm.operators._lift import lift
-from rxllm.operators._parsing import Read, parsed_chat, parsed_step
+from rxllm.operators._parsing import Parse, Read, parsed_chat, parsed_step, reading
 from rxllm.runtime import Stream
-from rxllm.values import ChatResult, ResponseFormat, Session, StepResult, Turn, reader
+from rxllm.values import ChatResult, Session, StepResult, Turn
 
 TURN = "session_turn"
 """The name of the `Custom` event that begins the streams of ``rxllm.session``. Its `data` holds the `session` as it is
@@ -20,9 +21,7 @@ asked with, the user's new message included, and which `operation` it is, so tha
 """
 
 
-def to_session(
-    session: Session, *, parse: Callable[[str], Any] | ResponseFormat | None = None
-) -> Callable[[Observable[Event]], Stream[Turn]]:
+def to_session(session: Session, *, parse: Parse = None) -> Callable[[Observable[Event]], Stream[Turn]]:
     """Fold the events of a turn to the `Turn`: the session after it, and the result of its chat or step.
 
     ::
@@ -39,8 +38,11 @@ def to_session(
     `session` is the one that the turn began with. A stream that is cut off gives a result that was ``cancelled``, and a
     session with all steps that were complete, and with what the user said. `parse` is as in `to_chat_result`; a text
     that does not fit is an error of the result, and the session can go on.
+
+    Raises ``ValidationError("invalid_option")`` for what is no session, and for a `parse` that makes no sense.
     """
-    read = reader(parse)
+    instance("session", session, Session, "a Session")
+    read = reading(parse)
     return lift(lambda: _Turning(session, read))
 
 
@@ -59,6 +61,8 @@ class _Turning:
         match event:
             case Custom(name=name, data=Mapping()) if name == TURN:
                 self._begin(event.data["session"], event.data["operation"])
+            case _ if type(event) not in EVENTS:
+                raise no_event("to_session", event)
             case _:
                 self._state = self._state.apply_event(event)
                 self._step = event.result if isinstance(event, StepCompleted) else None

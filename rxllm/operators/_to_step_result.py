@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from types import UnionType
 from typing import Any, TypeVar, overload
 
 from reactivex import Observable
 
 from rxllm.collector import StreamCollector
 from rxllm.events import Event
+from rxllm.operators._checked import instance
 from rxllm.operators._fold import fold
-from rxllm.operators._parsing import parsed_step
+from rxllm.operators._parsing import Parse, parsed_step, reading
 from rxllm.runtime import Stream
-from rxllm.values import ResponseFormat, StepResult, Thread, reader
+from rxllm.values import StepResult, Thread
 
 T = TypeVar("T")
 
@@ -23,10 +25,10 @@ def to_step_result(
 ) -> Callable[[Observable[Event]], Stream[StepResult[T]]]: ...
 @overload
 def to_step_result(
-    thread: Thread | None = None, *, parse: str | Mapping[str, Any] | None = None
+    thread: Thread | None = None, *, parse: str | Mapping[str, Any] | UnionType | None = None
 ) -> Callable[[Observable[Event]], Stream[StepResult]]: ...
 def to_step_result(
-    thread: Thread | None = None, *, parse: Callable[[str], Any] | ResponseFormat | None = None
+    thread: Thread | None = None, *, parse: Parse = None
 ) -> Callable[[Observable[Event]], Stream[StepResult[Any]]]:
     """Fold the stream to its last step's `StepResult`; one without ``StepCompleted`` needs the `thread` it began with.
 
@@ -41,8 +43,11 @@ def to_step_result(
 
     `parse` is as in `to_response`; a text that does not fit is a result whose response has the
     ``ValidationError("invalid_output")`` as its `error`.
+
+    Raises ``ValidationError("invalid_option")`` for what is no thread, and for a `parse` that makes no sense.
     """
-    read = reader(parse)
+    instance("thread", thread, Thread | None, "a Thread")
+    read = reading(parse)
     if read is None:
-        return fold(StreamCollector.to_step_result, thread)
-    return fold(lambda state: parsed_step(state.to_step_result(), read), thread)
+        return fold("to_step_result", StreamCollector.to_step_result, thread)
+    return fold("to_step_result", lambda state: parsed_step(state.to_step_result(), read), thread)

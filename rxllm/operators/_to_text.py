@@ -24,7 +24,7 @@ def to_text() -> Callable[[Observable[Event]], Stream[str]]:
     >>> stream_generate(Fake(["H", "i"]), "Hello").pipe(to_text()).run()
     'Hi'
     """
-    return fold(_text)
+    return fold("to_text", _text)
 
 
 def _text(state: StreamCollector) -> str:

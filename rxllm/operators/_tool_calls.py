@@ -25,7 +25,7 @@ def tool_calls() -> Callable[[Observable[Event]], Stream[ToolCall]]:
     >>> list(stream_generate(Fake(ToolCall("c1", "add", {"a": 1})), "Hi").pipe(tool_calls()))
     [add(a=1)]
     """
-    return pick(lambda: _call, ToolCallCompleted)
+    return pick("tool_calls", lambda: _call, ToolCallCompleted)
 
 
 def _call(event: Event) -> Iterable[ToolCall]:

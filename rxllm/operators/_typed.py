@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
-from types import FunctionType, MethodType
-from typing import Any, cast
+from typing import Any, TypeGuard, cast, get_origin
 
 import msgspec
 
 from rxllm.operators._checked import refused
 from rxllm.values import ValidationError, is_format_class, reader
 from rxllm.values._schema import unfenced
-
-_FUNCTIONS = (FunctionType, MethodType, partial)
 
 
 def read_as(name: str, wanted: Any) -> Callable[[str], Any]:
@@ -23,8 +19,8 @@ def read_as(name: str, wanted: Any) -> Callable[[str], Any]:
 
     Raises ``ValidationError("invalid_option")`` naming the option `name` for what is none of these.
     """
-    if isinstance(wanted, _FUNCTIONS):
-        return cast(Callable[[str], Any], wanted)
+    if _is_function(wanted):
+        return wanted
     if isinstance(wanted, str | Mapping) or is_format_class(wanted):
         found = reader(cast(Any, wanted))
         if found is None:
@@ -43,6 +39,12 @@ def read_as(name: str, wanted: Any) -> Callable[[str], Any]:
             raise ValidationError("invalid_output", f"the answer does not fit: {why}", errors=[((), why)]) from error
 
     return read
+
+
+def _is_function(wanted: Any) -> TypeGuard[Callable[[str], Any]]:
+    """Whether it is called with the text. Types can be called too: classes, aliases, what `typing` makes."""
+    is_type = isinstance(wanted, type) or get_origin(wanted) is not None or type(wanted).__module__ == "typing"
+    return callable(wanted) and not is_type
 
 
 def _of_another(wanted: Any, held: Any) -> Any:

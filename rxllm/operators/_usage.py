@@ -25,7 +25,7 @@ def usage() -> Callable[[Observable[Event]], Stream[Usage]]:
     >>> list(stream_generate(Fake(["Hi", Usage(3, 1)]), "Hello").pipe(usage()))
     [Usage(input_tokens=3, output_tokens=1)]
     """
-    return pick(_Total, UsageUpdated, RawChunk, StepCompleted, StepRestarted)
+    return pick("usage", _Total, UsageUpdated, RawChunk, StepCompleted, StepRestarted)
 
 
 class _Total:

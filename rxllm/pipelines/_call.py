@@ -24,7 +24,7 @@ from rxllm.pipelines._options import ChatOptions, checked
 from rxllm.pipelines._request import chosen, merged, refuse_unanswered
 from rxllm.pipelines._spans import CallSpan
 from rxllm.runtime import Assembly, Stream, Timeouts, assembling, models, policy, retrying
-from rxllm.values import Call, ModelInfo, Request, Thread, Usage
+from rxllm.values import Call, ModelInfo, Request, Thread, Usage, reader
 
 T = TypeVar("T")
 
@@ -77,8 +77,8 @@ class Setup:
         return watched(events, lambda now: span(self.observers, now, *about)) if self.observers else events
 
     def response_format(self, request: Request) -> Any:
-        """What the answer to `request` is to be, as the caller said it."""
-        return chosen("response_format", request.response_format, self.opts, self.asked)
+        """How the answer to `request` is read; what is no format the request's validation tells."""
+        return reader(chosen("response_format", request.response_format, self.opts, self.asked))
 
     def presented(self, events: Stream[Event]) -> Stream[Event]:
         """What the subscriber asked to see of `events`."""

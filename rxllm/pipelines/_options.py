@@ -14,6 +14,7 @@ from rxllm.engine import Engine
 from rxllm.events import Event
 from rxllm.operators._tools.settings import Approve, Encoder, Executor, OnToolError
 from rxllm.runtime import Retry, RetryPolicy, Timeouts, is_seconds, policy
+from rxllm.validate import is_response_format
 from rxllm.values import (
     EngineError,
     ResponseFormat,
@@ -143,14 +144,33 @@ def _refuse_unknown(options: type[Any], given: Mapping[str, Any]) -> None:
         message = (
             f"{name!r} is no option of this call: it belongs to {'chat' if name in _CHAT_ONLY else 'step and chat'}"
         )
+    elif name in _ELSEWHERE:
+        message = f"there is no option {name!r}: {_ELSEWHERE[name]}"
     else:
         shown = f"options={{{name!r}: {given[name]!r}}}"
-        called = f"{name!r}{hint(name, _names(options))}"
-        message = f"there is no option {called}; to hand it to the provider as it is, write {shown}"
+        near = f" (did you mean {_MEANT[name]!r}?)" if name in _MEANT else hint(name, _names(options))
+        message = f"there is no option {name!r}{near}; to hand it to the provider as it is, write {shown}"
     raise EngineError("unknown_option", message)
 
 
 _CHAT_ONLY = {"max_turns", "halt_when", "structured_finalize_nudge"}
+
+_MEANT = {
+    **dict.fromkeys(("max_steps", "max_iterations", "max_iter", "max_rounds", "recursion_limit"), "max_turns"),
+    **dict.fromkeys(("max_completion_tokens", "max_output_tokens", "max_new_tokens"), "max_tokens"),
+    **dict.fromkeys(("stop_sequences", "stop_words"), "stop"),
+    "functions": "tools",
+    "num_retries": "retry",
+    "output_type": "response_format",
+}
+"""What other libraries call what these options are."""
+
+_SYSTEM = "what the system says is a message: [rxllm.system(...), rxllm.user(...)]"
+_ELSEWHERE = {
+    **dict.fromkeys(("system", "system_prompt", "instructions"), _SYSTEM),
+    **dict.fromkeys(("messages", "prompt"), "the conversation is the second argument, behind the engine"),
+    "stream": "stream_generate(...), stream_step(...) and stream(...) give the events as they come",
+}
 
 
 def _fault(name: str, held: Any) -> str | None:
@@ -200,8 +220,9 @@ _RULES: dict[str, _Rule] = {
     "stop": ("a sequence of strings", _is_strings),
     "seed": ("a whole number", _is_int),
     "response_format": (
-        "a dataclass, a TypedDict, a msgspec Struct, a pydantic model, or what json_schema(...) makes",
-        lambda held: isinstance(held, str | Mapping) or is_format_class(held),
+        "a dataclass, a TypedDict, a msgspec Struct, a pydantic model, what json_schema(...) makes, "
+        "{'type': 'json_object'} or 'text'",
+        lambda held: held is not None and (is_response_format(held) or is_format_class(held)),
     ),
     **dict.fromkeys(("options", "metadata", "context"), _MAPPING),
     "retry": (

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import update_wrapper
+from inspect import signature
 from typing import Any
 
 from reactivex import Observable
@@ -25,11 +27,55 @@ def check_operators(given: Iterable[Any]) -> None:
             raise ValidationError("invalid_option", errors=[(("operators", place), fault)])
 
 
+class OperatorMaker:
+    """The function `make` of another package, called `name` here: what it gives is an operator, and it is none.
+
+    Arguments that it does not take are a ``TypeError`` that says whose it is, as ``about()`` does.
+    """
+
+    def __init__(self, name: str, make: Callable[..., Any], about: Callable[[], str]) -> None:
+        update_wrapper(self, make)
+        self.called, self._make, self._about = name, make, about
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return self._make(*args, **kwargs)
+        except TypeError as error:
+            fault = _unfit(self._make, args, kwargs)
+            if fault is None:  # its own
+                raise
+            what = f"{self.called}: {fault}; {self._about()} has to be a function that makes an operator"
+            raise TypeError(what) from error
+
+
+def _unfit(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> TypeError | None:
+    try:
+        signature(function).bind(*args, **kwargs)
+    except TypeError as error:
+        return error
+    except ValueError:  # one written in C may have no signature
+        pass
+    return None
+
+
+_TAKE_STREAMS = {
+    "hedge": "hedge(events, after=...)",
+    "merge_labelled": 'merge_labelled({"a": events, ...})',
+    "race": "race(events, ...)",
+}
+
+
 def _fault(operator: Callable[..., Any] | Any) -> str | None:
     if not callable(operator):
         return f"must be a function from an Observable to an Observable, not {operator!r}"
+    if isinstance(operator, OperatorMaker):
+        return _hint(operator.called)
     module, name = str(getattr(operator, "__module__", "")), str(getattr(operator, "__qualname__", "<"))
     makes_one = module == "reactivex.operators" or module.startswith("rxllm.operators.")
-    if makes_one and name.isidentifier() and not name.startswith("_"):
-        return f"{name} makes an operator when it is called: write {name}(...) with its brackets"
-    return None
+    if module == f"rxllm.operators._{name}" and name in _TAKE_STREAMS:
+        return f"{name} takes streams and is no operator: write lambda events: ops.{_TAKE_STREAMS[name]}"
+    return _hint(name) if makes_one and name.isidentifier() and not name.startswith("_") else None
+
+
+def _hint(name: str) -> str:
+    return f"{name} makes an operator when it is called: write {name}(...) with its brackets"

@@ -5,8 +5,9 @@ A rule is a function of what is tried; it raises ``AssertionError``, whose text 
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -15,19 +16,24 @@ from reactivex.scheduler import ImmediateScheduler
 
 from rxllm import operators as ops
 from rxllm.adapters import as_adapter
+from rxllm.chunks import ChunkFeeder, StreamChunk, validate
+from rxllm.collector import fold_message
 from rxllm.engine import Engine, as_engine
-from rxllm.events import EVENT_CLASSES, ErrorEvent, Event, TextDelta
+from rxllm.events import EVENT_CLASSES, ErrorEvent, Event, RawChunk, TextDelta, UsageUpdated
 from rxllm.pipelines import stream_generate
-from rxllm.runtime import Stream
+from rxllm.runtime import Stream, from_async_iter
 from rxllm.testing._chunks import chunkings
 from rxllm.testing._told import SECONDS, Told, assert_survives_json, hear, hear_all
-from rxllm.values import Call, EngineError, LLMError, Request, StreamError, user
+from rxllm.values import Call, EngineError, LLMError, ProviderPart, Request, StreamError, Usage, ValidationError, user
 
 ADAPTER_RULES: dict[str, str] = {
     "adapter": "it has stream(request, call), which gives an Observable, or is an async generator function",
     "answers": "the call succeeds, else nothing else can be seen",
     "typed_error": "an error is an LLMError",
     "error_event": "an error after the first event is an ErrorEvent",
+    "says": "it says something: text, thinking, a part or a call",
+    "understood": "each of its chunks is valid and means something",
+    "usage": "nothing is counted below zero",
     "lawful": "the events keep the rules of operators.verify, with and without raw chunks",
     "json": "events survive JSON",
     "afresh": "a second subscription is a call of its own",
@@ -111,8 +117,9 @@ class _Tried:
         """One call, as it is."""
         return self.hear(self.stream())
 
-    def bare(self) -> Stream[Event]:
-        """What the adapter itself gives, with nothing around it."""
+    @cached_property
+    def asked(self) -> tuple[Request, Call]:
+        """What an adapter is asked."""
         seen: list[tuple[Request, Call]] = []
 
         async def note(request: Request, call: Call) -> Any:
@@ -120,7 +127,11 @@ class _Tried:
             yield TextDelta("")
 
         self.hear(stream_generate(replace(self.engine, adapter=note), self.request, **self.options))
-        return Stream.of(as_adapter(self.engine.adapter).stream(*seen[0]))
+        return seen[0]
+
+    def bare(self) -> Stream[Event]:
+        """What the adapter itself gives, with nothing around it."""
+        return Stream.of(as_adapter(self.engine.adapter).stream(*self.asked))
 
     def decode(self, chunks: list[bytes]) -> list[Event]:
         decoder = self.engine.adapter.decoder(Request((user("Hi"),), model="m"))
@@ -154,6 +165,52 @@ def _typed_error(tried: _Tried) -> None:
 def _error_event(tried: _Tried) -> None:
     told = tried.told
     _expect(told.error is None or not told.events, f"after {len(told.events)} events it raised {told.error!r}")
+
+
+def _says(tried: _Tried) -> None:
+    events = tried.told.events
+    message = fold_message(events)
+    failed = tried.told.error is not None or any(isinstance(event, ErrorEvent) for event in events)
+    _expect(failed or bool(message.parts or message.tool_calls), f"it said no more than {events!r}")
+
+
+def _understood(tried: _Tried) -> None:
+    function = tried.engine.adapter
+    if not inspect.isasyncgenfunction(function):
+        return
+    request, call = tried.asked
+    items = tried.hear(from_async_iter(lambda: function(request, call))).events
+    feeder = ChunkFeeder(request.messages)
+    for chunk in (item for item in items if isinstance(item, StreamChunk)):
+        try:
+            validate(chunk)
+        except ValidationError as error:
+            raise AssertionError(f"{chunk!r} is none: {error}") from error
+        for event in feeder.feed(chunk):
+            _expect(_is_meant(event) or _is_raw(chunk), f"{chunk!r} became no more than {event!r}")
+    for event in feeder.close():
+        _expect(_is_meant(event), f"there was no call for {event!r}")
+
+
+def _is_meant(event: Event) -> bool:
+    return not isinstance(event, RawChunk) or isinstance(event.data, ProviderPart)
+
+
+def _is_raw(chunk: StreamChunk) -> bool:
+    """Whether it is raw by its author's will."""
+    return "stream_only?" in chunk.metadata or (chunk.type, *chunk.metadata) == ("meta", "provider_event")
+
+
+def _usage(tried: _Tried) -> None:
+    for event in tried.told.events:
+        if isinstance(event, UsageUpdated):
+            negative = {name: held for name, held in _counts(event.usage).items() if held < 0}
+            _expect(not negative, f"it counted {negative}")
+
+
+def _counts(usage: Usage) -> dict[str, float]:
+    held = {spec.name: getattr(usage, spec.name) for spec in fields(usage)}
+    return {name: count for name, count in {**held, **usage.extra}.items() if isinstance(count, int | float)}
 
 
 def _lawful(tried: _Tried) -> None:
@@ -238,6 +295,9 @@ _RULES: dict[str, Callable[[_Tried], None]] = {
     "answers": _answers,
     "typed_error": _typed_error,
     "error_event": _error_event,
+    "says": _says,
+    "understood": _understood,
+    "usage": _usage,
     "lawful": _lawful,
     "json": _json,
     "afresh": _afresh,

@@ -19,7 +19,7 @@ from rxllm.testing._consistent import inconsistency
 from rxllm.testing._events import events as lawful
 from rxllm.testing._events import played
 from rxllm.testing._trial import EVERY, LIMIT, Clock, Make, Source, Trial, tried
-from rxllm.values import StreamError, ToolCall, Usage, tool
+from rxllm.values import LLMError, StreamError, ToolCall, Usage, tool
 
 ITEMS: list[Any] = lawful("Hel", "lo", thinking="hm", usage=Usage(3, 2))
 """What the source says if nothing else is given."""
@@ -171,6 +171,17 @@ def consistent(make: Make, events: Sequence[Any] | None) -> None:
             _expect(found is None or inconsistency(items) is not None, f"{found}")
 
 
+def raised(make: Make, items: list[Any]) -> list[str]:
+    """What the operator has raised though its source did not, and when: it breaks most rules by that alone."""
+    moments = {0: "when it was subscribed", (len(items) + 1) * EVERY: "at the source's end"}
+    moments |= {(number + 1) * EVERY: f"at item {number}, {item!r}" for number, item in enumerate(items)}
+    match tried(make, items)[0].ends:
+        case [(tick, "error", error), *_]:
+            return [f"it raised {error!r} {moments.get(tick, f'at {tick}')}"]
+        case _:
+            return []
+
+
 def _lawful_inputs() -> list[list[Any]]:
     call = ToolCall("c1", "add", {"x": 1})
     pieces = [("tool_call_delta", {"id": "c2", "name": "add", "arguments_delta": each}) for each in ('{"x"', ": 2}")]
@@ -229,7 +240,16 @@ def _raiser(error: Exception) -> Callable[[Trial], object]:
 
 
 def _same(who: str, wanted: Sequence[Any], said: Sequence[Any]) -> None:
-    _expect(list(wanted) == list(said), f"{who} said\n    {said}\n  and not\n    {wanted}")
+    alike = [*map(_comparable, wanted)] == [*map(_comparable, said)]
+    _expect(alike, f"{who} said\n    {said}\n  and not\n    {wanted}")
+
+
+def _comparable(said: Any) -> Any:
+    match said:
+        case (tick, "error", Exception() as error) if not isinstance(error, LLMError):  # which compare by themselves
+            return tick, type(error), error.args
+        case _:
+            return said
 
 
 def _expect(holds: bool, otherwise: str) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from typing import Any
 
-from rxllm.testing._operator_rules import ITEMS, RULES, consistent
+from rxllm.testing._operator_rules import ITEMS, RULES, consistent, raised
+from rxllm.testing._told import SECONDS, HangingError, in_time
 from rxllm.testing._trial import Make
 
 OPERATOR_RULES: dict[str, str] = {
@@ -35,6 +37,7 @@ def assert_operator(
     events: Sequence[Any] | None = None,
     only: Collection[str] | None = None,
     without: Collection[str] = (),
+    seconds: float = SECONDS,
 ) -> None:
     """Check that the operators that `make` gives keep all of `OPERATOR_RULES`.
 
@@ -52,8 +55,12 @@ def assert_operator(
         def test_the_contract(rule):
             assert_operator(my_operator, only=[rule])
 
-    Time is virtual: an operator must take its own from the subscription's scheduler. Raises ``AssertionError``, which
-    names every broken rule and says how, and ``ValueError`` for a rule that is none.
+    Time is virtual: an operator must take its own from the subscription's scheduler. One that blocks for so many real
+    `seconds` breaks the rule that it is tried for, and is not tried any further. The operator is made and run on a
+    thread that is not the caller's, in the caller's context.
+
+    Raises ``AssertionError``, which names every broken rule and says how, and first what the operator itself has
+    raised, if anything; and ``ValueError`` for a rule that is none.
     """
     if unknown := sorted({*(only or ()), *without} - set(OPERATOR_RULES)):
         raise ValueError(f"no such rule: {', '.join(unknown)}; there are {', '.join(OPERATOR_RULES)}")
@@ -63,8 +70,16 @@ def assert_operator(
         if name in without or (only is not None and name not in only):
             continue
         try:
-            consistent(make, events) if name == "consistent" else RULES[name](make, items)
+            in_time(lambda name=name: _check(name, make, items, events), seconds)
         except AssertionError as error:
             broken.append(f"{name}: {sentence}, but {error}")
+            if isinstance(error, HangingError):
+                raise AssertionError("\n".join(broken)) from None
     if broken:
+        with suppress(HangingError):
+            broken[:0] = in_time(lambda: raised(make, items), seconds)
         raise AssertionError("\n".join(broken))
+
+
+def _check(name: str, make: Make, items: list[Any], events: Sequence[Any] | None) -> None:
+    consistent(make, events) if name == "consistent" else RULES[name](make, items)

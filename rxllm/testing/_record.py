@@ -16,6 +16,7 @@ The last three are the last line.
 from __future__ import annotations
 
 import itertools
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -54,13 +55,14 @@ def record(path: str | Path) -> Callable[[Observable[T]], Stream[T]]:
     passed on, or when the subscriber leaves. Times are the subscription's scheduler's.
 
     An item that has no JSON ends the stream with ``ValidationError("not_serializable")``, a file that cannot be written
-    with its ``OSError``.
+    with its ``OSError``. Raises ``TypeError`` for a `path` that is none.
     """
+    file = as_path(path)
     numbers = itertools.count(1)
 
     def operator(source: Observable[T]) -> Stream[T]:
         def subscribe(observer: abc.ObserverBase[T], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
-            recording = _Recording(_numbered(Path(path), next(numbers)), stopwatch(scheduler))
+            recording = _Recording(_numbered(file, next(numbers)), stopwatch(scheduler))
             delivering = False  # stays True when a subscriber raises: that error is its own, and no part of the stream
 
             def on_next(item: T) -> None:
@@ -91,6 +93,12 @@ def record(path: str | Path) -> Callable[[Observable[T]], Stream[T]]:
         return Stream(subscribe)
 
     return operator
+
+
+def as_path(given: str | Path) -> Path:
+    if not isinstance(given, str | os.PathLike):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"record and replay_file want the path of a file, not {given!r}")
+    return Path(given)
 
 
 def stopwatch(scheduler: abc.SchedulerBase | None) -> Callable[[], float]:

@@ -14,7 +14,7 @@ from reactivex.scheduler import CurrentThreadScheduler
 from rxllm.events import Event
 from rxllm.runtime import Stream, clock, current_gate, report_unheard
 from rxllm.serializer import from_json
-from rxllm.testing._record import stopwatch
+from rxllm.testing._record import as_path, stopwatch
 from rxllm.values import LLMError, StreamError, ValidationError
 
 
@@ -31,13 +31,14 @@ def replay_file(path: str | Path, speed: float = 1.0) -> Stream[Event]:
     gives ``ValidationError("invalid_request")``, whose message names the file and the line, as does `metadata`; one
     that is not there, its ``OSError``.
 
-    Raises ``ValueError`` for a `speed` that is not positive.
+    Raises ``ValueError`` for a `speed` that is not positive, and ``TypeError`` for a `path` that is none.
     """
-    if not speed > 0:
+    file = as_path(path)
+    if not isinstance(speed, int | float) or not speed > 0:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ValueError(f"speed is a positive number, not {speed!r}")
 
     def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
-        return _Play(_read(Path(path)), speed, observer, scheduler).start()
+        return _Play(_read(file), speed, observer, scheduler).start()
 
     return Stream(subscribe)
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from contextvars import copy_context
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from reactivex import Observable, abc
 from reactivex.disposable import Disposable
@@ -15,8 +16,33 @@ from reactivex.disposable import Disposable
 from rxllm import serializer
 from rxllm.values import LLMError
 
+T = TypeVar("T")
+
 SECONDS = 30.0
 """How long a stream may take before it counts as hanging."""
+
+
+class HangingError(AssertionError):
+    """What was called did not come back."""
+
+
+def in_time(do: Callable[[], T], seconds: float) -> T:
+    """What ``do()`` gives or raises, called on a thread of its own in the caller's context.
+
+    Raises `HangingError` if that takes longer than `seconds`; the thread is left behind, since nothing can end it.
+    """
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(do())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=copy_context().run, args=(run,), daemon=True).start()
+    if not wait([future], seconds).done:
+        raise HangingError(f"it did not come back in {seconds} s")
+    return future.result()
 
 
 @dataclass

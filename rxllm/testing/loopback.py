@@ -8,8 +8,8 @@
 
 The script is a `Reply` for every request, a list of them (the last one again and again), or a function of the
 `Request`. A body is bytes, sent with their length, or anything iterable, sent chunked: bytes are one chunk, a `Pause`
-is waited for, and a `Cut` ends it. Errors in a script are raised when the ``with`` ends. Request bodies must have a
-length.
+is waited for, and a `Cut` ends it. What is no script and no body raises ``TypeError`` where it is written; errors that
+come up while it runs are raised when the ``with`` ends. Request bodies must have a length.
 """
 
 from __future__ import annotations
@@ -27,7 +27,25 @@ from dataclasses import dataclass, field
 from enum import Enum
 from http import HTTPStatus
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, cast
+
+__all__ = [
+    "DONE",
+    "SSE_HEADERS",
+    "STALL",
+    "Connection",
+    "Cut",
+    "Loopback",
+    "Pause",
+    "Reply",
+    "Request",
+    "Script",
+    "chat",
+    "chat_chunk",
+    "chat_event",
+    "chat_finish",
+    "endless",
+]
 
 SSE_HEADERS = {"Content-Type": "text/event-stream"}
 
@@ -38,6 +56,9 @@ class Pause:
 
     seconds: float = math.inf
 
+
+TURNS = 5
+"""Of the loop, in which a connection that is being accepted is made."""
 
 STALL = Pause()
 
@@ -57,6 +78,14 @@ class Reply:
     status: int = 200
     headers: dict[str, str] = field(default_factory=lambda: dict(SSE_HEADERS))
     before: float | Pause = 0.0
+
+    def __post_init__(self) -> None:
+        body: Any = self.body
+        if isinstance(body, str) or not isinstance(body, Iterable):
+            raise TypeError(f"a body is bytes, or an iterable of bytes, Pause and Cut, not {body!r}")
+        if isinstance(body, Sequence) and not isinstance(body, bytes):
+            for item in cast(Sequence[Any], body):
+                _check_item(item)
 
     @classmethod
     def of_json(cls, data: Any, status: int = 200, **headers: str) -> Self:
@@ -93,7 +122,7 @@ class Loopback:
         self.requests: list[Request] = []
         self.errors: list[BaseException] = []
         self.port = 0
-        self._script = script
+        self._script = _checked(script)
         self._accept_after = accept_after
         self._changed = threading.Condition()
         self._stopping = asyncio.Event()
@@ -141,6 +170,9 @@ class Loopback:
         except TimeoutError:
             server = await self._loop.create_server(lambda: Connection(self), sock=self._socket, backlog=2048)
             await self._stopping.wait()
+            self._loop.remove_reader(self._socket)
+            for _ in range(TURNS):  # asyncio leaks a connection that it is accepting while the server is closed
+                await asyncio.sleep(0)
             server.close()
         self._socket.close()
         for connection in self.connections:
@@ -152,7 +184,10 @@ class Loopback:
             self.requests.append(request)
             self._changed.notify_all()
         if callable(self._script):
-            return self._script(request)
+            reply: Any = self._script(request)
+            if not isinstance(reply, Reply):
+                raise TypeError(f"the script gave {reply!r} and no Reply")
+            return reply
         if isinstance(self._script, Reply):
             return self._script
         return self._script[min(len(self.requests), len(self._script)) - 1]
@@ -249,6 +284,7 @@ class Connection(asyncio.Protocol):
         if isinstance(body, bytes):
             return await self._write(body)
         for item in body:
+            _check_item(item)
             match item:
                 case bytes():
                     await self._write(b"%x\r\n%b\r\n" % (len(item), item))
@@ -282,6 +318,23 @@ class Connection(asyncio.Protocol):
         self._server.note(change)
         if self._task is not None and self._task is not asyncio.current_task():
             self._task.cancel()
+
+
+def _checked(script: Any) -> Script:
+    if isinstance(script, Reply) or callable(script):
+        return cast(Script, script)
+    if isinstance(script, list | tuple):
+        replies = cast(Sequence[Any], script)
+        if not replies:
+            raise ValueError("a script has at least one Reply")
+        if all(isinstance(each, Reply) for each in replies):
+            return replies
+    raise TypeError(f"a script is a Reply, a list of them, or a function of the Request, not {script!r}")
+
+
+def _check_item(item: Any) -> None:
+    if not isinstance(item, bytes | Pause | Cut):
+        raise TypeError(f"a body is made of bytes, Pause and Cut, not {item!r}")
 
 
 def _take_request(received: bytearray) -> Request | None:
@@ -341,3 +394,7 @@ def endless(make: Callable[[int], bytes] = lambda i: chat_chunk(str(i)), every: 
         yield make(i)
         if every:
             yield Pause(every)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -22,11 +22,14 @@ A character is one tick, a second of the scheduler:
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 from reactivex import Observable, abc
 from reactivex.testing import ReactiveTest, TestScheduler
+
+__all__ = ["START", "Note", "Operator", "Spy", "check", "cold", "parse", "record"]
 
 START = int(ReactiveTest.subscribed)
 """When `record` and `check` subscribe, on the scheduler's own clock: tick 0 of the marbles."""
@@ -103,7 +106,7 @@ def check(
 
     A ``!`` before the source's end is the subscriber's dispose. A second subscription must see the same.
 
-    Raises ``AssertionError``, and ``ValueError`` for a diagram that cannot be.
+    Raises ``AssertionError``, ``ValueError`` for a diagram that cannot be, and ``TypeError`` for what is no operator.
     """
     unsubscribed = _unsubscribed(subscribed)
     wanted = list(parse(expected, values))
@@ -111,12 +114,34 @@ def check(
     for time in ("first", "second")[: 2 if resubscribe else 1]:  # the operator itself has no state
         scheduler = TestScheduler()
         played = cold(scheduler, source, values)
-        told = record(scheduler, lambda played=played: played.pipe(operator), disposed)
+        told = record(scheduler, lambda played=played: _applied(operator, played), disposed)
         if told != wanted:
             raise AssertionError(f"the {time} time it says\n  {told}\nwhere {expected!r} is\n  {wanted}")
         used = [(int(each.subscribe) - START, int(each.unsubscribe) - START) for each in played.subscriptions]
         if used != [(0, unsubscribed)]:
             raise AssertionError(f"the {time} time the source is used {used}, where {subscribed!r} is one use")
+
+
+def _applied(operator: Any, source: Any) -> Observable[Any]:
+    if not callable(operator):
+        raise TypeError(f"{operator!r} is no operator, which is a function of the source")
+    name = getattr(operator, "__name__", repr(operator))
+    made = source.pipe(operator) if _takes_a_source(operator) else operator
+    if isinstance(made, Observable):
+        return cast(Observable[Any], made)
+    if callable(made):
+        raise TypeError(f"{name} makes an operator and is none: write {name}() with its brackets")
+    raise TypeError(f"{name} gave {made!r}, where an operator gives an Observable")
+
+
+def _takes_a_source(operator: Callable[..., Any]) -> bool:
+    try:
+        inspect.signature(operator).bind(None)
+    except TypeError:
+        return False
+    except ValueError:  # it does not say what it takes
+        pass
+    return True
 
 
 def _unsubscribed(subscribed: str) -> int:
@@ -157,3 +182,7 @@ def _read(note: Any) -> tuple[str, Any]:
             return "error", note.exception
         case _:
             return "end", None
+
+
+def __dir__() -> list[str]:
+    return __all__

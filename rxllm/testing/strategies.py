@@ -38,6 +38,32 @@ from rxllm.collector import fold_message, is_server
 from rxllm.testing._chunks import cut
 from rxllm.values.errors import ERROR_CLASSES
 
+__all__ = [
+    "chat_results",
+    "chunked",
+    "errors",
+    "event_lists",
+    "events",
+    "finish_reasons",
+    "free",
+    "halts",
+    "ids",
+    "images",
+    "lawful_events",
+    "maps",
+    "messages",
+    "parts",
+    "requests",
+    "responses",
+    "step_results",
+    "texts",
+    "threads",
+    "tool_calls",
+    "tools",
+    "usages",
+    "values",
+]
+
 texts = st.text(max_size=12)
 ids = st.sampled_from(["a", "b", "c"]) | texts
 finish_reasons: st.SearchStrategy[va.FinishReason | None] = st.sampled_from(
@@ -282,3 +308,7 @@ lawful_events = _lawful()
 def chunked(draw: st.DrawFn, data: bytes) -> list[bytes]:
     """`data` in any chunks, empty ones among them; it shrinks to a single one."""
     return cut(data, *draw(st.lists(st.integers(0, len(data)), max_size=30)))
+
+
+def __dir__() -> list[str]:
+    return __all__

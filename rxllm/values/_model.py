@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import field, replace
 from typing import Any
 
 from rxllm.values._usage import Usage
 from rxllm.values._value import Value, value
+from rxllm.values.errors import ValidationError
 
 CAPABILITIES = ("tools", "json_schema", "vision", "images", "tools_with_schema")
 """The fields of `ModelInfo` that say what a model can do."""
@@ -18,10 +21,12 @@ _MILLION = 1_000_000
 class ModelInfo(Value):
     """An entry of the catalogue ``rxllm.models``. None means that nobody has said.
 
-    `name` is ``"provider:model"``. It can call `tools`, keep to a `json_schema`, see images in what it is asked
-    (`vision`), make `images`; `tools_with_schema` is False where tools and a schema exclude one another. Limits are in
-    tokens, prices in the currency of `Usage`'s costs, per million tokens; cached and cache-written ones cost what input
-    does where they have no price of their own.
+    `name` is ``"provider:model"``, or the provider alone where a model has no name. It can call `tools`, keep to a
+    `json_schema`, see images in what it is asked (`vision`), make `images`; `tools_with_schema` is False where tools
+    and a schema exclude one another. Limits are in tokens, prices in the currency of `Usage`'s costs, per million
+    tokens; cached and cache-written ones cost what input does where they have no price of their own.
+
+    Raises ``ValidationError("invalid_option")`` for values that make no sense.
     """
 
     name: str
@@ -37,6 +42,13 @@ class ModelInfo(Value):
     cached_input_price: float | None = None
     cache_write_input_price: float | None = None
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checks = ((name, getattr(self, name), *rule) for name, rule in _RULES.items())
+        wrong = [((name,), f"must be {wanted}, not {held!r}") for name, held, wanted, fits in checks if not fits(held)]
+        if wrong:
+            raise ValidationError("invalid_option", errors=wrong)
 
     @property
     def provider(self) -> str:
@@ -77,3 +89,31 @@ class ModelInfo(Value):
 
 def _cost(tokens: int | None, price: float | None) -> float | None:
     return None if tokens is None or price is None else tokens * price / _MILLION
+
+
+def _is_name(held: Any) -> bool:
+    provider, colon, model = held.partition(":") if isinstance(held, str) else ("", "", "")
+    return provider != "" and (model != "" or not colon)
+
+
+def _is_price(held: Any) -> bool:
+    return held is None or (
+        isinstance(held, int | float) and not isinstance(held, bool) and math.isfinite(held) and held >= 0
+    )
+
+
+_Rule = tuple[str, Callable[[Any], bool]]
+_FLAG: _Rule = ("True, False or None", lambda held: held is None or isinstance(held, bool))
+_TOKENS: _Rule = (
+    "a whole number of at least 1, or None",
+    lambda held: held is None or (type(held) is int and held > 0),
+)
+_PRICE: _Rule = ("a number of at least 0, or None", _is_price)
+
+_RULES: dict[str, _Rule] = {
+    "name": ("'provider:model'", _is_name),
+    **dict.fromkeys(CAPABILITIES, _FLAG),
+    **dict.fromkeys(("context_tokens", "max_output_tokens"), _TOKENS),
+    **dict.fromkeys(("input_price", "output_price", "cached_input_price", "cache_write_input_price"), _PRICE),
+    "metadata": ("a mapping", lambda held: isinstance(held, Mapping)),
+}

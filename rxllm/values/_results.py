@@ -36,6 +36,11 @@ class StepResult(Value, Generic[T]):
     done: bool = False
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
 
+    @property
+    def parsed(self) -> T | None:
+        """The response's value, see `Response`."""
+        return self.response.parsed
+
     def __repr__(self) -> str:
         ran = f", {len(self.tool_results)} tool results" if self.tool_results else ""
         return f"StepResult({self.response!r}{ran}, done={self.done})"
@@ -68,6 +73,11 @@ class ChatResult(Value, Generic[T]):
     def output_text(self) -> str:
         """The text of the final response."""
         return self.final_response.output_text if self.final_response else ""
+
+    @property
+    def parsed(self) -> T | None:
+        """The final response's value, see `Response`."""
+        return self.final_response.parsed if self.final_response else None
 
     def raise_for_error(self) -> ChatResult[T]:
         """Raise `error` if there is one; else this result."""

@@ -145,6 +145,41 @@ def test_an_object_with_stream() -> None:
     assert generate(Mine(), "Hi").run().output_text == "a"
 
 
+def test_an_object_whose_stream_is_a_generator() -> None:
+    class Mine:
+        provider = "mine"
+
+        async def stream(self, request: Request, call: Call) -> AsyncIterator[Event]:
+            yield TextDelta(call.request_id)
+
+    assert generate(Mine(), "Hi", request_id="r1").run().output_text == "r1"
+
+
+async def only_request(request: Request) -> AsyncIterator[Event]:
+    yield TextDelta("x")
+
+
+async def too_many(request: Request, call: Call, more: int) -> AsyncIterator[Event]:
+    yield TextDelta("x")
+
+
+class OnlyRequest:
+    async def stream(self, request: Request) -> AsyncIterator[Event]:
+        yield TextDelta("x")
+
+
+@pytest.mark.parametrize("adapter", [only_request, too_many, OnlyRequest()])
+def test_a_generator_of_other_arguments_is_told_which_they_are(adapter: Any) -> None:
+    with pytest.raises(EngineError, match=r"is called with \(request, call\): (too many|missing)") as caught:
+        generate(adapter, "Hi").run()
+    assert caught.value.reason == "missing_stream_adapter"
+
+
+def test_a_generator_where_an_observable_belongs_names_what_makes_it_one() -> None:
+    with pytest.raises(EngineError, match="from_async_iter"):
+        generate(Gives(only_request(Request())), "Hi").run()
+
+
 async def no_generator(request: Request, call: Call) -> None: ...
 
 

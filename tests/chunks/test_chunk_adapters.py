@@ -28,7 +28,17 @@ from rxllm import (
     stream_generate,
     tool,
 )
-from rxllm.chunks import StreamChunk, from_chunks, meta, text, thinking, tool_call
+from rxllm.chunks import (
+    CompletionChunk,
+    StreamChunk,
+    ToolCallDelta,
+    from_chunks,
+    from_completion_chunks,
+    meta,
+    text,
+    thinking,
+    tool_call,
+)
 from rxllm.testing import assert_adapter
 from tests.wire.lawful import lawful
 
@@ -57,6 +67,39 @@ def test_a_generator_of_chunks_is_an_adapter() -> None:
     assert (response.output_text, response.finish_reason, response.id, response.model) == ("Hello", "stop", "r", "m")
     assert response.usage == Usage(input_tokens=3, output_tokens=2)
     assert Engine(says(text("Hi"))).adapter is not None
+
+
+def test_a_generator_of_completion_chunks_is_one_too() -> None:
+    call = CompletionChunk(tool_calls=(ToolCallDelta(0, "c1", "add", '{"a": 1}'),))
+    said = says(
+        CompletionChunk.text("Hel"), CompletionChunk.text("lo"), call, CompletionChunk.final_chunk(Usage(3, 2), None)
+    )
+    response = generate(said, "Hi").run()
+    assert (response.output_text, response.finish_reason, response.usage) == ("Hello", "tool_calls", Usage(3, 2))
+    assert [(call.id, call.arguments) for call in response.tool_calls] == [("c1", {"a": 1})]
+
+
+def test_completion_chunks_without_the_final_one_are_cut_off() -> None:
+    assert events(CompletionChunk.text("Hi"))[-1].error.reason == "truncated"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("other", [text("Ho"), TextDelta("Ho"), CompletionChunk(3), ValueError("broken")])  # type: ignore[arg-type]
+def test_what_does_not_belong_among_completion_chunks(other: Any) -> None:
+    told = events(CompletionChunk.text("Hi"), other)
+    assert told[-2] == TextCompleted("Hi")
+    assert isinstance(told[-1], ErrorEvent)
+    assert told[-1].error.reason == ("adapter_error" if isinstance(other, ValueError) else "malformed_event")
+
+
+def test_an_adapter_of_wrong_chunks_ends() -> None:
+    class Adapter:
+        def stream(self, request: Request, call: Call) -> Any:
+            wrong = CompletionChunk(3)  # type: ignore[arg-type]
+            return reactivex.of(wrong, CompletionChunk.final_chunk(None, "stop")).pipe(from_completion_chunks())
+
+    response = generate(Adapter(), "Hi", retry=False).run()
+    assert response.error is not None
+    assert response.error.reason == "malformed_event"
 
 
 def test_a_failure_after_a_chunk_is_an_event() -> None:

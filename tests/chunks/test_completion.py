@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from rxllm import Stream, Usage, serializer
+from rxllm import Stream, Usage, ValidationError, serializer
 from rxllm.chunks import (
     CompletionChunk,
     CompletionResponse,
@@ -22,6 +24,20 @@ def test_a_final_chunk_has_no_text() -> None:
     chunk = CompletionChunk.final_chunk(Usage(3, 4), "length")
     assert (chunk.delta, chunk.tool_calls, chunk.is_final) == ("", (), True)
     assert (chunk.usage, chunk.finish_reason) == (Usage(3, 4), "length")
+
+
+@pytest.mark.parametrize("given", [3, None, {"a": 1}, b"Hi"])
+def test_text_is_a_string(given: Any) -> None:
+    with pytest.raises(ValidationError, match="text must be a string, not") as caught:
+        CompletionChunk.text(given)
+    assert caught.value.reason == "invalid_message"
+
+
+@pytest.mark.parametrize(("usage", "reason", "field"), [("stop", None, "usage"), (None, Usage(1), "reason")])
+def test_the_arguments_of_a_final_chunk_in_the_wrong_order_are_named(usage: Any, reason: Any, field: str) -> None:
+    with pytest.raises(ValidationError, match="final_chunk takes the usage and then the reason") as caught:
+        CompletionChunk.final_chunk(usage, reason)
+    assert [path for path, _ in caught.value.errors] == [(field,)]
 
 
 def test_a_delta_needs_only_its_index() -> None:

@@ -13,6 +13,7 @@ from reactivex.testing import ReactiveTest, TestScheduler
 from rxllm import AdapterError, StreamError, Usage
 from rxllm import operators as ops
 from rxllm.chunks import CompletionChunk, ToolCallDelta, collect_completion, from_completion_chunks
+from rxllm.chunks._events import events_of
 from rxllm.events import (
     ErrorEvent,
     Event,
@@ -177,6 +178,68 @@ def test_what_is_no_chunk_is_an_error_and_lets_go_of_the_source() -> None:
     assert [(tick, kind) for tick, kind, _ in told[-2:]] == [(3, "next"), (3, "end")]
     assert told[-2][2].error.reason == "malformed_event"
     assert source.subscriptions == [ReactiveTest.subscribe(START, START + 3)]
+
+
+@pytest.mark.parametrize(
+    ("chunk", "field"),
+    [
+        (CompletionChunk(3), "delta"),
+        (CompletionChunk({"a": 1}), "delta"),
+        (CompletionChunk(usage="stop"), "usage"),
+        (CompletionChunk(tool_calls=("add",)), "tool_calls"),
+        (CompletionChunk(tool_calls=None), "tool_calls"),
+        (call(0, "c1", "add", {"a": 1}), "arguments_delta"),
+        (call(0, 7, "add"), "id"),
+    ],
+)
+def test_a_chunk_of_wrong_types_is_an_error_that_names_the_field(chunk: Any, field: str) -> None:
+    said = events(text("Hi"), chunk, final(None, "stop"))
+    lawful(said)
+    assert [type(event) for event in said[-2:]] == [TextCompleted, ErrorEvent]
+    assert said[-1].error.reason == "malformed_event"
+    assert field in said[-1].error.message
+    collected = from_iterable([text("Hi"), chunk, final(None, "stop")]).pipe(collect_completion())
+    with pytest.raises(StreamError, match=field) as caught:
+        collected.run()
+    assert (caught.value.reason, caught.value.metadata["response"].content) == ("malformed_event", "Hi")
+
+
+class Broken:
+    """A reader that raises where it is told to."""
+
+    said = True
+    ended = False
+
+    def __init__(self, *broken: str) -> None:
+        self.broken = broken
+
+    def feed(self, chunk: Any) -> list[Event]:
+        return self._give("feed", TextDelta("Hi"))
+
+    def close(self) -> list[Event]:
+        return self._give("close", TextCompleted("Hi"))
+
+    def fail(self, error: Exception) -> list[Event]:
+        return self._give("fail", ErrorEvent(StreamError("adapter_error", str(error))))
+
+    def _give(self, name: str, event: Event) -> list[Event]:
+        if name in self.broken:
+            raise TypeError(name)
+        return [event]
+
+
+@pytest.mark.parametrize("where", ["feed", "close"])
+def test_what_a_reader_raises_is_the_last_event(where: str) -> None:
+    told = list(from_iterable([1]).pipe(events_of(lambda: Broken(where))))
+    assert told[-1] == ErrorEvent(StreamError("adapter_error", where))
+
+
+@pytest.mark.parametrize("where", ["feed", "close"])
+def test_a_reader_that_cannot_even_fail_ends_the_stream_too(where: str) -> None:
+    with pytest.raises(TypeError, match="fail"):
+        from_iterable([1]).pipe(events_of(lambda: Broken(where, "fail"))).run()
+    with pytest.raises(TypeError, match="fail"):
+        throw(OSError("no line")).pipe(events_of(lambda: Broken("fail"))).run()
 
 
 @pytest.mark.parametrize("chunk", [text("Hi"), CompletionChunk(delta=None), final(U1, "stop")])  # type: ignore[arg-type]

@@ -211,6 +211,15 @@ class TestWeaknesses:
     def test_i_what_is_nothing_raises_nothing(self, chunk: StreamChunk) -> None:
         assert response(text("Hi"), chunk).output_text == "Hi"
 
+    @pytest.mark.parametrize("kind", ["content", "thinking"])
+    @pytest.mark.parametrize("given", [3, {"a": 1}, b"Hi"])
+    def test_i_text_that_is_no_string_is_not_swallowed(self, kind: str, given: Any) -> None:
+        told = events(text("Hi"), StreamChunk(kind, text=given))
+        assert told[-2] == TextCompleted("Hi")
+        assert isinstance(told[-1], ErrorEvent)
+        assert told[-1].error.reason == "malformed_event"
+        assert repr(given) in told[-1].error.message
+
     @pytest.mark.parametrize("error", [ValueError("x"), StopIteration("x"), AssertionError(), AdapterError("timeout")])
     def test_j_whatever_is_raised_ends_in_one_error_event(self, error: Exception) -> None:
         told = events(text("Hi"), error)

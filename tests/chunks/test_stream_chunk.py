@@ -21,6 +21,14 @@ def test_the_builders_make_the_kinds_of_chunks() -> None:
     assert chunks.content_part(FilePart({})) == StreamChunk("content_part", content_part=FilePart({}))
 
 
+@pytest.mark.parametrize("make", [chunks.text, chunks.thinking])
+@pytest.mark.parametrize("given", [3, None, {"a": 1}, b"Hi"])
+def test_text_is_a_string(make: Any, given: Any) -> None:
+    with pytest.raises(ValidationError, match="text must be a string, not") as caught:
+        make(given)
+    assert (caught.value.reason, caught.value.errors[0][0]) == ("invalid_message", ("text",))
+
+
 def test_a_chunk_cannot_be_changed() -> None:
     with pytest.raises(AttributeError):
         chunks.text("Hi").text = "Ho"  # type: ignore[misc]

@@ -22,7 +22,7 @@ from rxllm.events import (
 )
 from rxllm.operators._conflate import MOST
 from rxllm.runtime import Gate
-from rxllm.runtime._pacing import paced_by
+from rxllm.runtime._pacing import read_by
 from rxllm.testing import strategies
 from rxllm.testing._trial import Clock
 from rxllm.testing.marbles import check
@@ -37,7 +37,7 @@ class Consumer:
         self.events: Subject[Event] = Subject()
         self.scheduler = Clock()
         self.ends: list[Exception | None] = []
-        with paced_by(self.gate):
+        with read_by(self.gate, self.ends.append):
             self.subscription = self.events.pipe(ops.conflate()).subscribe(
                 self.gate.waiting.append, self.ends.append, lambda: self.ends.append(None), scheduler=self.scheduler
             )
@@ -180,7 +180,7 @@ def test_a_subscriber_s_exception_comes_back_once() -> None:
         if len(told) == 2:
             raise failure
 
-    with paced_by(gate):
+    with read_by(gate, errors.append):
         events.pipe(ops.conflate()).subscribe(refuse, errors.append, scheduler=scheduler)
     for letter in "abc":
         events.on_next(TextDelta(letter))

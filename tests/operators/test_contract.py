@@ -14,7 +14,7 @@ from rxllm.events import ErrorEvent, Event, MessageCompleted, MessageStarted, Te
 from rxllm.runtime import Stream
 from rxllm.testing import assert_operator, events
 from rxllm.testing.marbles import START, cold, record
-from rxllm.values import Message, Session, StreamError, Thread, ToolCall, Usage, halt, tool, user
+from rxllm.values import Message, Session, StreamError, Thread, ToolCall, Usage, ValidationError, halt, tool, user
 
 THREAD = Thread((user("Hi"),))
 EVENTS: list[Event] = [
@@ -141,3 +141,54 @@ def test_usage_begins_at_nothing_for_each_subscription() -> None:
 
 def _all(source: Observable[Any]) -> list[Any]:
     return list(Stream.of(source))
+
+
+ANYTHING = {
+    *("checkpoint", "circuit_breaker", "continue_with", "count", "errors_as_events", "fallback", "hedge", "lift"),
+    *("merge_labelled", "only", "race", "raise_errors", "rate_limited", "restart", "stall_warning", "tap", "timeouts"),
+    *("trace", "filter_deltas", "filter_deltas, idle", "include_raw_chunks", "include_raw_chunks, idle"),
+    *("timeouts, idle", "budget", "cost"),
+}
+"""What takes items of any kind, or leaves what is no event alone without harm."""
+
+
+@pytest.mark.parametrize("name", sorted(OPERATORS.keys() - ANYTHING))
+@pytest.mark.parametrize("item", ["my key is sk-1", b"", Usage(1, 1), TextDelta])
+def test_what_takes_events_refuses_anything_else(name: str, item: Any) -> None:
+    with pytest.raises(StreamError) as caught:
+        _all(from_iterable([item, *EVENTS]).pipe(OPERATORS[name]()))
+    assert caught.value.reason == "malformed_event"
+    if name != "verify":
+        assert caught.value.message.startswith(f"{name}() takes events, and got a {type(item).__name__}: ")
+        assert "sk-1" not in caught.value.message
+
+
+@pytest.mark.parametrize("name", sorted(OPERATORS.keys() - ANYTHING))
+def test_what_takes_events_refuses_anything_else_among_them(name: str) -> None:
+    scheduler = TestScheduler()
+    source = cold(scheduler, "-a-x-a-|", {"a": EVENTS[0], "x": "text"})
+    time, kind, error = record(scheduler, lambda: source.pipe(OPERATORS[name]()))[-1]
+    assert (time, kind, error.reason) == (3, "error", "malformed_event")
+    assert source.subscriptions == [ReactiveTest.subscribe(START, START + 3)]
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda given: ops.to_session(given), "session"),
+        (lambda given: ops.to_chat_result(given), "thread"),
+        (lambda given: ops.to_step_result(given), "thread"),
+        (lambda given: ops.scan_collect(given), "thread"),
+        (lambda given: ops.run_tools(given), "tools"),
+        (lambda given: ops.run_tools([given]), "tools"),
+        (lambda given: ops.run_tools(thread=given), "thread"),
+        (lambda given: ops.filter_deltas(text=given), "text"),
+        (lambda given: ops.filter_deltas(tool=given), "tool"),
+        (lambda given: ops.filter_deltas(thinking=given), "thinking"),
+        (lambda given: ops.include_raw_chunks(given), "include"),
+    ],
+)
+def test_an_option_of_another_kind_is_refused_at_once(make: Callable[[Any], Any], name: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        make(3)
+    assert (caught.value.reason, caught.value.errors[0][0]) == ("invalid_option", (name,))

@@ -159,3 +159,9 @@ def test_what_makes_no_sense_is_refused(bad: tuple[Any, ...]) -> None:
     with pytest.raises(ValidationError, match=r"type|path") as refusal:
         ops.items(*bad)
     assert refusal.value.reason == "invalid_option"
+
+
+def test_a_key_in_the_place_of_the_type_is_told_where_it_goes() -> None:
+    given: Any = "tags"
+    with pytest.raises(ValidationError, match=r"items\(None, 'tags'\)"):
+        ops.items(given)

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
-from reactivex import Subject, never
+import pytest
+from reactivex import Subject, never, of
 
+from rxllm import ValidationError
 from rxllm import operators as ops
 from rxllm.testing.marbles import check
 
@@ -122,3 +125,37 @@ def test_an_exception_of_the_maker_is_the_streams_error() -> None:
     errors: list[Exception] = []
     never().pipe(ops.lift(make)).subscribe(on_error=errors.append)
     assert errors == [failure]
+
+
+@pytest.mark.parametrize("make", [3, Pairs()])
+def test_a_maker_is_wanted(make: Any) -> None:
+    with pytest.raises(ValidationError, match="make"):
+        ops.lift(make)
+
+
+class Unclosed:
+    def feed(self, item: str) -> Iterable[str]:
+        return [item]
+
+
+class Silent(Pairs):
+    def feed(self, item: str) -> Any:
+        return None
+
+
+class Speechless(Pairs):
+    def close(self) -> Any:
+        return None
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (Unclosed, "an object with feed.item. and close.., and it made <.*Unclosed"),
+        (Silent, "feed.. of Silent gave None; it gives an iterable"),
+        (Speechless, "close.. of Speechless gave None; it gives an iterable"),
+    ],
+)
+def test_an_object_that_breaks_the_protocol_is_told(make: Any, why: str) -> None:
+    with pytest.raises(TypeError, match=why):
+        of("a").pipe(ops.lift(make)).run()

@@ -134,6 +134,7 @@ def test_an_exception_of_the_function_ends_the_stream() -> None:
         "^--!",
         "-s-X",
         X=failure,
+        s=MessageStarted(Message("assistant")),
         **VALUES,
     )
 
@@ -254,3 +255,9 @@ def test_it_keeps_every_rule(fn: Callable[[str], str]) -> None:
 def test_a_function_is_wanted(fn: Any) -> None:
     with pytest.raises(ValidationError, match="fn"):
         ops.map_text(fn)
+
+
+def test_a_function_that_gives_no_text_is_told() -> None:
+    length: Any = len
+    with pytest.raises(TypeError, match=r"map_text\(\) .* its function gave 2"):
+        mapped([TextDelta("hi")], length)

@@ -1,5 +1,10 @@
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
+from rxllm import ValidationError
 from rxllm import operators as ops
 from rxllm.events import TextCompleted, TextDelta, ThinkingDelta
 from rxllm.testing.marbles import check
@@ -27,14 +32,10 @@ def test_several_classes_are_kept() -> None:
     )
 
 
-def test_no_class_keeps_nothing() -> None:
-    check(
-        ops.only(),
-        "-d-t-c-|",
-        "^------!",
-        "-------|",
-        **VALUES,
-    )
+@pytest.mark.parametrize("types", [(), ("TextDelta",), (TextDelta, 3)])
+def test_what_is_no_class_is_refused(types: Any) -> None:
+    with pytest.raises(ValidationError, match="types"):
+        ops.only(*types)
 
 
 def test_an_error_passes() -> None:

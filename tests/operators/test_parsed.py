@@ -2,7 +2,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from operator import methodcaller
+from typing import Any, Literal, Never, NewType
 
 import pydantic
 import pytest
@@ -62,6 +63,11 @@ def test_it_keeps_the_rules_of_operators() -> None:
         (json_schema("n", {"type": "array"}), "[1]", [1]),
         ({"type": "json_object"}, '{"a": 1}', {"a": 1}),
         (lambda text: text.upper(), "hi", "HI"),
+        (str.upper, "hi", "HI"),
+        (len, "hi", 2),
+        (methodcaller("upper"), "hi", "HI"),
+        (NewType("Metres", int), "3", 3),
+        (Literal["a"], '"a"', "a"),
     ],
 )
 def test_what_it_may_be(wanted: Any, text: str, value: Any) -> None:
@@ -118,7 +124,7 @@ def test_it_runs_on_a_stream() -> None:
     assert stream_generate(Fake('{"name": "Lima"}'), "Where?").pipe(ops.parsed(City)).run() == City("Lima")
 
 
-@pytest.mark.parametrize("wanted", ["text", "json", {"type": "text"}, 3, [int], len])
+@pytest.mark.parametrize("wanted", ["text", "json", {"type": "text"}, 3, [int], Never])
 def test_a_type_that_is_none_is_refused(wanted: Any) -> None:
     with pytest.raises(ValidationError, match="type") as refusal:
         ops.parsed(wanted)

@@ -272,3 +272,14 @@ def test_thinking_is_smoothed_too() -> None:
     told = played([(1, ThinkingDelta("a b c ")), (1, ThinkingCompleted("a b c "))])
     assert deltas(told) == ["a ", "b ", "c "]
     assert told[-2][1] == ThinkingCompleted("a b c ")
+
+
+def test_what_waits_comes_before_the_error_for_what_is_no_event() -> None:
+    clock, told, errors = Clock(), list[Any](), list[Exception]()
+    events: Subject[Any] = Subject()
+    events.pipe(ops.smooth(1.0)).subscribe(told.append, errors.append, scheduler=clock)
+    events.on_next(TextDelta("one two three"))
+    events.on_next("text")
+    assert "".join(event.delta for event in told) == "one two three"
+    assert [type(error) for error in errors] == [StreamError]
+    assert not clock.waiting

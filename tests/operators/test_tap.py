@@ -58,3 +58,9 @@ def test_an_exception_of_the_function_ends_the_stream_and_releases_the_source() 
 def test_a_function_is_wanted(fn: Any) -> None:
     with pytest.raises(ValidationError, match="fn"):
         ops.tap(fn)
+
+
+def test_classes_are_wanted() -> None:
+    given: Any = "TextDelta"
+    with pytest.raises(ValidationError, match="types"):
+        ops.tap(print, given)

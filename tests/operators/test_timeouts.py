@@ -29,7 +29,7 @@ from rxllm.events import (
     ToolCallStarted,
     UsageUpdated,
 )
-from rxllm.runtime._pacing import Gate, paced_by
+from rxllm.runtime._pacing import Gate, read_by
 from rxllm.testing.marbles import check, cold, record
 from rxllm.values import AdapterError, Message, ProviderPart, StreamError, Usage, ValidationError
 
@@ -291,7 +291,7 @@ def test_a_subscriber_that_raises_at_the_last_words_is_told() -> None:
 def test_a_reader_that_is_behind_is_no_silence_of_the_model() -> None:
     """The source waits for its reader from 2 to 30, the model is silent from then on."""
     scheduler, gate, told = TestScheduler(), Gate(2), list[Any]()
-    with paced_by(gate):
+    with read_by(gate, told.append):
         timed = cold(scheduler, "-sH" + "-" * 50, VALUES).pipe(ops.timeouts(first=5, idle=5))
         timed.do_action(gate.waiting.append).subscribe(
             lambda event: told.append((scheduler.clock, type(event).__name__)), scheduler=scheduler

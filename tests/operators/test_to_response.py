@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,8 +11,9 @@ from rxllm.collector import StreamCollector
 from rxllm.events import ErrorEvent, Event, MessageCompleted, RawChunk, TextDelta, ToolCallCompleted
 from rxllm.runtime import Stream
 from rxllm.testing.marbles import check
-from rxllm.values import Message, Response, StreamError, ToolCall, Usage, ValidationError
+from rxllm.values import Message, Response, Session, StreamError, ToolCall, Usage, ValidationError
 
+to_session = partial(ops.to_session, Session())
 STOP = MessageCompleted(Message("assistant"), "stop")
 VALUES: dict[str, Any] = {"H": TextDelta("H"), "i": TextDelta("i"), "s": STOP}
 
@@ -58,7 +60,7 @@ def test_the_text_is_parsed() -> None:
 
 def test_a_failed_parse_is_an_error_that_keeps_the_text() -> None:
     with pytest.raises(ValidationError) as caught:
-        responses(TextDelta("two"), STOP).pipe(ops.to_response(int)).run()
+        responses(TextDelta("two"), STOP).pipe(ops.to_response(lambda text: int(text))).run()
     assert caught.value.reason == "invalid_output"
     assert caught.value.metadata == {"text": "two", "finish_reason": "stop", "usage": Usage()}
     assert isinstance(caught.value.__cause__, ValueError)
@@ -102,3 +104,24 @@ def test_a_subscriber_that_raises_gets_it_once() -> None:
 
     responses(STOP).pipe(ops.to_response()).subscribe(refuse, errors.append)
     assert errors == [failure]
+
+
+@pytest.mark.parametrize(("parse", "text", "parsed"), [(list[int], "[1, 2]", [1, 2]), (dict, '{"a": 1}', {"a": 1})])
+def test_a_type_reads_the_text_as_json(parse: Any, text: str, parsed: Any) -> None:
+    assert responses(TextDelta(text), STOP).pipe(ops.to_response(parse)).run().parsed == parsed
+    with pytest.raises(ValidationError) as caught:
+        responses(TextDelta("two"), STOP).pipe(ops.to_response(parse)).run()
+    assert (caught.value.reason, caught.value.metadata["text"]) == ("invalid_output", "two")
+
+
+@pytest.mark.parametrize("parse", [None, "text", {"type": "text"}])
+def test_just_text_is_not_parsed(parse: Any) -> None:
+    assert responses(TextDelta("Hi"), STOP).pipe(ops.to_response(parse)).run() == hi()
+
+
+@pytest.mark.parametrize("operator", [ops.to_response, ops.to_step_result, ops.to_chat_result, to_session])
+@pytest.mark.parametrize("parse", [3, "x", {"a": 1}])
+def test_what_is_no_way_to_read_the_text_is_refused_at_once(operator: Any, parse: Any) -> None:
+    with pytest.raises(ValidationError) as caught:
+        operator(parse=parse)
+    assert (caught.value.reason, caught.value.errors[0][0]) == ("invalid_option", ("parse",))

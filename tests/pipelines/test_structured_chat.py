@@ -54,6 +54,8 @@ def test_a_chats_final_answer_is_the_validated_value() -> None:
     assert (result.halted_reason, result.error) == ("completed", None)
     assert result.steps[-1].response == final(result)
     assert result.steps[0].response.parsed is None
+    assert (result.parsed, result.steps[-1].parsed, result.steps[0].parsed) == (City("Lima"), City("Lima"), None)
+    assert ChatResult(result.thread).parsed is None
 
 
 def test_a_steps_answer_is_the_validated_value() -> None:

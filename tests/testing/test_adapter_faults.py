@@ -17,17 +17,20 @@ from reactivex import Observable, from_iterable
 from reactivex import operators as rx
 from reactivex.disposable import CompositeDisposable, Disposable
 
-from rxllm import Engine, Fake, OpenAIChat, from_async_iter
+from rxllm import Engine, Fake, OpenAIChat, chunks, from_async_iter
 from rxllm.events import (
     Custom,
     ErrorEvent,
     Event,
+    FileAdded,
     MessageCompleted,
     MessageStarted,
     RawChunk,
     TextCompleted,
     TextDelta,
+    ThinkingDelta,
     ToolCallCompleted,
+    UsageUpdated,
 )
 from rxllm.runtime import Stream
 from rxllm.testing import (
@@ -52,8 +55,10 @@ from rxllm.values import (
     ImageAdapterError,
     ImageResponse,
     Message,
+    ProviderPart,
     Request,
     StreamError,
+    Usage,
 )
 from tests.testing.test_adapter_conformance import TestFake as FakeSuite
 from tests.testing.wires import OpenAIChatWire
@@ -484,11 +489,27 @@ def hanging(self: Any, request: Request, call: Call) -> Observable[Event]:
     return reactivex.never()
 
 
+async def nothing(request: Request, call: Call) -> AsyncIterator[Event]:
+    for _ in ():
+        yield TextDelta("")
+
+
+def saying(*items: Any) -> Any:
+    async def adapter(request: Request, call: Call) -> AsyncIterator[Any]:
+        for item in items:
+            yield item
+
+    return adapter
+
+
 LINES: dict[str, Any] = {
     "adapter": object(),
     "answers": Fake(AdapterError("authentication_failed")),
     "typed_error": given(a_bare_exception),
     "error_event": given(after_an_event),
+    "says": nothing,
+    "understood": saying(chunks.text("Hi"), chunks.meta({"tool_call_arguments": "{}"})),
+    "usage": saying(TextDelta("Hi"), UsageUpdated(Usage(3, -2))),
     "lawful": Spoilt(Fake("Hello"), unlawful),
     "json": Spoilt(Fake("Hello"), lambda self, *asked: self.sound.stream(*asked).flat_map(with_an_object)),
     "afresh": given(played_once),
@@ -517,6 +538,65 @@ def test_the_other_rules_can_be_left_out(rule: str, adapter: Any) -> None:
     with pytest.raises(AssertionError) as caught:
         assert_adapter(adapter, only=[rule], seconds=5.0)
     assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("chunk", "why"),
+    [
+        (chunks.StreamChunk("content", 3), "text must be a string"),  # type: ignore[arg-type]
+        (chunks.StreamChunk("txt", "Hi"), "type unknown: 'txt'"),
+        (chunks.StreamChunk("tool_call", name=""), "name must be a string"),
+        (chunks.meta({"tool_call_args": {"index": 7, "fragment": "{}"}}), "there was no call for RawChunk"),
+        (chunks.meta({"tool_call_args": {"index": 0, "fragment": {"a": 1}}}), "RawChunk"),
+        (chunks.meta({"tool_call_arguments": "{}"}), "RawChunk"),
+        (chunks.meta({"usage": "lots"}), "RawChunk"),
+    ],
+    ids=str,
+)
+def test_a_chunk_that_means_nothing_is_found(chunk: Any, why: str) -> None:
+    with pytest.raises(AssertionError, match=rf"^understood: .*{re.escape(why)}"):
+        assert_adapter(saying(chunks.text("Hi"), chunk), only=["understood"])
+
+
+def test_chunks_that_mean_something() -> None:
+    assert_adapter(
+        saying(
+            chunks.thinking("hm", {"signature": "c2ln"}),
+            chunks.thinking("shown only", {"stream_only?": True}),
+            chunks.text("I will."),
+            chunks.tool_call("add", metadata={"id": "c1", "start": True}),
+            chunks.meta({"tool_call_args": {"index": 0, "fragment": '{"a": 1}'}}),
+            chunks.content_part(ProviderPart("mine", {"a": 1})),
+            chunks.meta({"keepalive?": True, "provider_event": "ping"}),
+            chunks.meta({"provider_event": {"type": "mine"}}),
+            chunks.meta({"finish_reason": "tool_use", "usage": {"input_tokens": 3, "output_tokens": 2}}),
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    "usage",
+    [
+        UsageUpdated(Usage(total_tokens=-1)),
+        UsageUpdated(Usage(1, 1, total_cost=-0.5)),
+        chunks.meta({"usage": {"input_tokens": -1}}),
+        chunks.meta({"usage": {"image_tokens": -1}}),
+    ],
+    ids=repr,
+)
+def test_a_negative_count_is_found(usage: Any) -> None:
+    with pytest.raises(AssertionError, match=r"^usage: .*-"):
+        assert_adapter(saying(chunks.text("Hi") if isinstance(usage, chunks.StreamChunk) else TextDelta("Hi"), usage))
+
+
+@pytest.mark.parametrize("said", [ThinkingDelta("hm"), FileAdded({"url": "https://example.com/a"})])
+def test_it_may_say_something_else_than_text(said: Event) -> None:
+    assert_adapter(saying(said))
+
+
+def test_an_error_is_something_said() -> None:
+    for adapter in (Fake(AdapterError("unknown")), Fake(script=[("thinking", ""), AdapterError("unknown")])):
+        assert_adapter(adapter, only=["says"])
 
 
 def test_more_that_is_no_adapter() -> None:

@@ -20,6 +20,14 @@ def test_the_exported_names_are_all_there() -> None:
     assert set(dir(testing)) == set(testing.__all__)
 
 
+@pytest.mark.parametrize("name", ["loopback", "marbles", "strategies"])
+def test_a_part_shows_its_own_names_and_no_imports(name: str) -> None:
+    part = getattr(testing, name)
+    assert dir(part) == sorted(part.__all__)
+    assert all(hasattr(part, each) for each in part.__all__)
+    assert not {"Any", "asyncio", "Observable", "st", "annotations"} & set(dir(part))
+
+
 def test_its_page_names_all_that_there_is() -> None:
     assert testing.__doc__ is not None
     named = set(re.findall(r"`+(\w+)`+", testing.__doc__))

@@ -157,3 +157,38 @@ def test_it_ends_with_connections_open(client: httpx.Client) -> None:
 def test_waiting_in_vain_raises() -> None:
     with Loopback() as server, pytest.raises(TimeoutError):
         server.wait_requests(1, timeout=0.01)
+
+
+@pytest.mark.parametrize("body", ["hello", ["text"], [chat_chunk("a"), "text"], bytearray(b"a"), 5, None])
+def test_a_body_that_is_no_bytes_is_refused(body: Any) -> None:
+    with pytest.raises(TypeError, match="bytes"):
+        Reply(body)
+
+
+def test_text_in_a_body_is_an_error_when_it_is_met(client: httpx.Client) -> None:
+    with (
+        pytest.raises(TypeError, match="not 'text'"),
+        Loopback(Reply(each for each in [b"a", "text"])) as server,
+        pytest.raises(httpx.TransportError),
+    ):
+        client.get(server.url)
+
+
+@pytest.mark.parametrize("script", ["hello", b"hello", 5, None, ["hello"], [Reply(), None], iter([Reply()])])
+def test_a_script_that_is_none_is_refused(script: Any) -> None:
+    with pytest.raises(TypeError, match="a script is a Reply, a list of them, or a function"):
+        Loopback(script)
+
+
+def test_a_script_without_a_reply_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least one Reply"):
+        Loopback([])
+
+
+def test_a_function_that_gives_no_reply_is_an_error(client: httpx.Client) -> None:
+    with (
+        pytest.raises(TypeError, match="gave 'ok' and no Reply"),
+        Loopback(lambda request: "ok") as server,
+        pytest.raises(httpx.TransportError),
+    ):
+        client.get(server.url)

@@ -87,3 +87,37 @@ def test_the_spy_remembers_its_scheduler() -> None:
     spy, scheduler = Spy(), TestScheduler()
     spy.pipe(rx.map(str)).subscribe(scheduler=scheduler)
     assert spy.scheduler is scheduler
+
+
+def shout() -> Any:
+    return rx.map(str.upper)
+
+
+def shout_with(suffix: str = "!") -> Any:
+    return rx.map(lambda item: item + suffix)
+
+
+@pytest.mark.parametrize("maker", [shout, shout_with, rx.first])
+def test_a_maker_in_place_of_its_operator_is_refused(maker: Any) -> None:
+    with pytest.raises(TypeError, match=rf"write {maker.__name__}\(\) with its brackets"):
+        check(maker, "-a-|", "^--!", "-a-|")
+
+
+@pytest.mark.parametrize(
+    ("operator", "what"),
+    [(lambda source: None, "gave None"), ("shout", "'shout' is no operator"), (None, "None is no operator")],
+)
+def test_what_is_no_operator_is_refused(operator: Any, what: str) -> None:
+    with pytest.raises(TypeError, match=what):
+        check(operator, "-a-|", "^--!", "-a-|")
+
+
+def test_what_an_operator_raises_comes_back_as_it_is() -> None:
+    failure = TypeError("its own")
+
+    def failing(source: Any) -> Any:
+        raise failure
+
+    with pytest.raises(TypeError) as caught:
+        check(failing, "-a-|", "^--!", "-a-|")
+    assert caught.value is failure

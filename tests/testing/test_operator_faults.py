@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
 
 import msgspec
 import pytest
-from reactivex import Observable, empty
+from reactivex import Observable, empty, from_iterable, throw
 from reactivex import operators as rx
 from reactivex.disposable import Disposable
 from reactivex.scheduler import CurrentThreadScheduler
@@ -26,9 +28,12 @@ from rxllm.events import (
     ToolCallDelta,
 )
 from rxllm.testing import OPERATOR_RULES, assert_operator
+from rxllm.testing._operator_rules import ITEMS
 from rxllm.values import Message
 
 Operator = Callable[[Observable[Any]], Observable[Any]]
+
+NAME = ContextVar("NAME", default="nobody's")
 
 
 def from_subscribe(subscribe: Callable[[Observable[Any], Any, Any], Any]) -> Operator:
@@ -424,3 +429,98 @@ def test_an_operator_on_a_timer_is_tried_in_virtual_time() -> None:
 @pytest.mark.parametrize("rule", OPERATOR_RULES)
 def test_a_rule_can_be_a_test_of_its_own(rule: str) -> None:
     assert_operator(lambda: rx.filter(lambda item: True), only=[rule])
+
+
+def waiting(until: threading.Event) -> Operator:
+    def operator(source: Observable[Any]) -> Observable[Any]:
+        until.wait()
+        return source.pipe(rx.skip(0))
+
+    return operator
+
+
+@pytest.mark.parametrize("only", [["cold"], None])
+def test_an_operator_that_blocks_is_broken_in_time(only: Any) -> None:
+    until = threading.Event()
+    try:
+        with pytest.raises(AssertionError) as caught:
+            assert_operator(lambda: waiting(until), only=only, seconds=0.2)
+        assert str(caught.value) == "cold: nothing happens before it is subscribed, but it did not come back in 0.2 s"
+    finally:
+        until.set()
+
+
+def test_an_operator_that_runs_its_source_is_broken_in_time() -> None:
+    def collecting() -> Operator:
+        return lambda source: from_iterable(source.to_list().run())
+
+    with pytest.raises(AssertionError, match=r"^cold: .*, but it did not come back in 0.2 s$"):
+        assert_operator(collecting, seconds=0.2)
+
+
+def test_what_the_maker_raises_comes_back_as_it_is() -> None:
+    class Stop(BaseException):
+        pass
+
+    def refusing() -> Operator:
+        raise failure
+
+    for failure in (KeyError("none"), Stop()):
+        with pytest.raises(type(failure)) as caught:
+            assert_operator(refusing)
+        assert caught.value is failure
+
+
+def test_context_variables_are_those_of_the_caller() -> None:
+    seen: set[str] = set()
+
+    def mapping() -> Operator:
+        seen.add(NAME.get())
+        return rx.skip(0)
+
+    token = NAME.set("the caller's")
+    try:
+        assert_operator(mapping)
+    finally:
+        NAME.reset(token)
+    assert seen == {"the caller's"}
+
+
+def failing(at: int) -> Callable[[], Operator]:
+    def fail(item: Any) -> Any:
+        if item == ITEMS[at]:
+            raise TypeError("no such field")
+        return item
+
+    return lambda: rx.map(fail)
+
+
+def test_errors_are_compared_by_what_they_say() -> None:
+    assert_operator(failing(0), only=["afresh", "apart"])
+    assert_operator(failing(2), only=["afresh", "apart"])
+
+
+def test_errors_that_say_something_else_are_found() -> None:
+    calls = itertools.count()
+
+    def fail(item: Any) -> Any:
+        raise TypeError(next(calls))
+
+    with pytest.raises(AssertionError, match=r"(?s)^it raised TypeError\(\d+\) at item 0, .*\nafresh: .*\napart: "):
+        assert_operator(lambda: rx.map(fail), only=["afresh", "apart"])
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (failing(0), "it raised TypeError('no such field') at item 0, MessageStarted("),
+        (failing(2), "it raised TypeError('no such field') at item 2, ThinkingCompleted("),
+        (lambda: rx.concat(throw(KeyError("none"))), "it raised KeyError('none') at the source's end"),
+        (lambda: lambda source: throw(KeyError("none")), "it raised KeyError('none') when it was subscribed"),
+    ],
+)
+def test_an_operator_that_raises_is_told_so_first(make: Any, said: str) -> None:
+    with pytest.raises(AssertionError) as caught:
+        assert_operator(make)
+    assert str(caught.value).startswith(said)
+    assert "\nends_with_source: " in str(caught.value)

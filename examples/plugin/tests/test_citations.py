@@ -1,3 +1,6 @@
+import doctest
+import sys
+
 import pytest
 from rxllm import ErrorEvent, SourceAdded, StreamError, TextDelta
 from rxllm.testing import OPERATOR_RULES, assert_operator, marbles
@@ -34,3 +37,9 @@ def test_nobody_gets_half_a_list_without_its_error() -> None:
 @pytest.mark.parametrize("rule", OPERATOR_RULES)
 def test_it_keeps_what_every_operator_keeps(rule: str) -> None:
     assert_operator(citations, events=[VALUES[name] for name in "tatbt"], only=[rule])
+
+
+def test_the_example_in_its_docstring() -> None:
+    failed, tried = doctest.testmod(sys.modules[citations.__module__])
+    assert tried > 0
+    assert failed == 0
