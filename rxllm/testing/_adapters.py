@@ -24,7 +24,7 @@ from rxllm.collector import StreamCollector
 from rxllm.engine import Engine
 from rxllm.events import ErrorEvent, Event, MessageStarted, TextDelta, ToolCallStarted
 from rxllm.pipelines import generate, stream_generate
-from rxllm.runtime import Stream
+from rxllm.runtime import Stream, Timeouts
 from rxllm.testing._served import REQUEST_ID, Script, Served
 from rxllm.testing._told import SECONDS, Told, assert_survives_json, becomes, hear
 from rxllm.values import (
@@ -74,15 +74,15 @@ class AdapterConformance:
                     yield Served(Mine(running.url), running.count_calls, running.count_hang_ups)
 
     `reasons` are those by which the service can refuse a call; the cases of others are skipped. `breaks` is the reason
-    of an error inside its streams. `silence` is the ``timeout`` of calls whose service says nothing, `patience` the
-    time in which a service must see that it was left, `seconds` the time after which a stream counts as hanging, all in
-    seconds. For an adapter that speaks HTTP there is ``HTTPAdapterConformance``.
+    of an error inside its streams. `silence` is how long a call waits for a service that says nothing more, `patience`
+    the time in which a service must see that it was left, `seconds` the time after which a stream counts as hanging,
+    all in seconds. For an adapter that speaks HTTP there is ``HTTPAdapterConformance``.
     """
 
     model: ClassVar[str] = "conformance"
     reasons: ClassVar[Collection[str]] = REASONS
     breaks: ClassVar[str] = "rate_limited"
-    silence: float = 0.5
+    silence: float = 1.0
     patience: float = 0.5
     seconds: float = SECONDS
 
@@ -145,7 +145,7 @@ class AdapterConformance:
         self.broken(StreamError("cancelled"))
 
     def test_silence_inside_the_stream_is_a_timeout(self) -> None:
-        self.broken(StreamError("timeout"), timeout=self.silence)
+        self.broken(StreamError("timeout"), timeout=Timeouts(idle=self.silence))
 
     def test_a_stream_without_its_end_is_truncated(self) -> None:
         self.broken(StreamError("truncated"))
