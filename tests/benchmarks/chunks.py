@@ -22,36 +22,41 @@ def measure(effort: Effort) -> list[Table]:
     except ModuleNotFoundError as error:
         table.notes.append(f"skipped: there is no {error.name}")
         return [table]
-    costs: list[tuple[float, float]] = []
-    for length in effort.chunks:
-        progress(f"h. {length} chunks")
-        stream = [chunks.text(wires.WORDS[i % len(wires.WORDS)]) for i in range(length)]
-        stream.append(chunks.meta({"finish_reason": "stop"}))
-        times = max(1, effort.chunks[-1] // length // 4)
-        costs.append((
-            _cost_per_chunk(lambda stream=stream: _accumulate(chunks, stream), length, times, effort.rounds),
-            _cost_per_chunk(lambda stream=stream: _to_events(chunks, stream), length, times, effort.rounds),
-        ))  # fmt: skip
-    for length, cost in zip(effort.chunks, costs, strict=True):
-        row = (cell for one, base in zip(cost, costs[0], strict=True) for cell in (one, one / base))
-        table.rows.append([length, *row])
+    streams = {length: _stream(chunks, length) for length in effort.chunks}
+    base, *_, longest = streams
+    spent: dict[int, list[list[float]]] = {length: [[], []] for length in streams}
+    for n in range(effort.rounds + 1):
+        progress(f"h. round {n} of {effort.rounds}")
+        for length, stream in streams.items():  # in turns: a busy machine is busy for all of them
+            times = max(1, longest // length // 4)
+            for costs, work in zip(spent[length], (_accumulate, _to_events), strict=True):
+                cost = _cost_per_chunk(lambda work=work, stream=stream: work(chunks, stream), length, times)
+                costs += [cost] if n else []  # the first round warms up
+    for length, both in spent.items():
+        cells = ((median(costs), _ratio(costs, first)) for costs, first in zip(both, spent[base], strict=True))
+        table.rows.append([f"{length:,}", *(cell for pair in cells for cell in pair)])
     table.budgets = {
-        f"{name} at {effort.chunks[-1]:,} over {effort.chunks[0]:,}": (costs[-1][n] / costs[0][n], 1.1)
+        f"{name} at {longest:,} over {base:,}": (_ratio(spent[longest][n], spent[base][n]), 1.1)
         for n, name in enumerate(("accumulation", "events"))
     }
     return [table]
 
 
-def _cost_per_chunk(work: Callable[[], Any], length: int, times: int, rounds: int) -> float:
-    spent: list[float] = []
-    for n in range(rounds + 1):
-        gc.collect()
-        start = time.process_time()
-        for _ in range(times):
-            work()
-        if n:
-            spent.append((time.process_time() - start) / times / length * 1e6)
-    return median(spent)
+def _stream(chunks: Any, length: int) -> list[Any]:
+    words = [chunks.text(wires.WORDS[i % len(wires.WORDS)]) for i in range(length)]
+    return [*words, chunks.meta({"finish_reason": "stop"})]
+
+
+def _ratio(costs: list[float], first: list[float]) -> float:
+    return median(one / other for one, other in zip(costs, first, strict=True))
+
+
+def _cost_per_chunk(work: Callable[[], Any], length: int, times: int) -> float:
+    gc.collect()
+    start = time.process_time()
+    for _ in range(times):
+        work()
+    return (time.process_time() - start) / times / length * 1e6
 
 
 def _accumulate(chunks: Any, stream: list[Any]) -> Any:
