@@ -26,7 +26,7 @@ from rxllm.events import (
 from rxllm.operators._checked import refused
 from rxllm.operators._costs import raw_usage
 from rxllm.operators._unfinished import Unfinished
-from rxllm.runtime import Stream, conclude, current_assembly, is_seconds
+from rxllm.runtime import Stream, conclude, current_assembly, is_positive
 from rxllm.values import Usage
 
 log = logging.getLogger("rxllm")
@@ -68,7 +68,7 @@ def budget(tokens: int | None = None, usd: float | None = None) -> Callable[[Obs
         raise refused("tokens", "give this, or usd, or both")
     if tokens is not None and (type(tokens) is not int or tokens < 1):
         raise refused("tokens", f"must be None or at least 1, not {tokens!r}")
-    if usd is not None and not is_seconds(usd):
+    if usd is not None and not is_positive(usd):
         raise refused("usd", f"must be None or a number above 0, not {usd!r}")
 
     def operator(source: Observable[Event]) -> Stream[Event]:

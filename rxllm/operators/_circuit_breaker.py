@@ -9,7 +9,7 @@ from reactivex.disposable import CompositeDisposable, Disposable
 
 from rxllm.events import ErrorEvent, Event
 from rxllm.operators._circuit import Circuit, Passage, State, Verdict
-from rxllm.runtime import RetryPolicy, Stream, is_prelude, is_seconds, stopwatch
+from rxllm.runtime import RetryPolicy, Stream, is_positive, is_prelude, stopwatch
 from rxllm.values import AdapterError, StreamError, ValidationError
 
 _COUNTED = RetryPolicy().retry_on
@@ -54,8 +54,8 @@ def circuit_breaker(
     seconds = "must be a number of seconds above 0, not"
     faults = {
         "failures": None if _is_count(failures) else f"must be a whole number of at least 1, not {failures!r}",
-        "within": None if is_seconds(within) else f"{seconds} {within!r}",
-        "cooldown": None if is_seconds(cooldown) else f"{seconds} {cooldown!r}",
+        "within": None if is_positive(within) else f"{seconds} {within!r}",
+        "cooldown": None if is_positive(cooldown) else f"{seconds} {cooldown!r}",
         "on_change": None if on_change is None or callable(on_change) else f"must be a function, not {on_change!r}",
     }
     if errors := [((name,), what) for name, what in faults.items() if what is not None]:

@@ -8,7 +8,7 @@ from rxllm.events import Event
 from rxllm.operators._checked import refused
 from rxllm.operators._race import refuse_others
 from rxllm.operators._racing import Racing
-from rxllm.runtime import Stream, is_seconds
+from rxllm.runtime import Stream, is_positive
 
 
 def hedge(stream: Observable[Event], after: float) -> Stream[Event]:
@@ -33,7 +33,7 @@ def hedge(stream: Observable[Event], after: float) -> Stream[Event]:
     Raises ``ValidationError("invalid_option")`` if `stream` is no Observable or `after` no number above 0.
     """
     refuse_others((stream,))
-    if not is_seconds(after):
+    if not is_positive(after):
         raise refused("after", f"must be a number of seconds above 0, not {after!r}")
 
     def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:

@@ -18,7 +18,7 @@ from reactivex.disposable import (
 )
 from reactivex.scheduler import VirtualTimeScheduler
 
-from rxllm.runtime import LoopScheduler, Stream, call_loop, clock, is_seconds, stopwatch
+from rxllm.runtime import LoopScheduler, Stream, call_loop, clock, is_positive, stopwatch
 from rxllm.runtime._portal import portal
 from rxllm.values import ValidationError
 
@@ -55,7 +55,7 @@ def rate_limited(
     wrong: list[tuple[tuple[str, ...], str]] = []
     if per_second is None and concurrent is None:
         wrong.append((("per_second",), "give this, or concurrent, or both"))
-    if per_second is not None and not is_seconds(per_second):
+    if per_second is not None and not is_positive(per_second):
         wrong.append((("per_second",), f"must be None or a number above 0, not {per_second!r}"))
     if concurrent is not None and (type(concurrent) is not int or concurrent < 1):
         wrong.append((("concurrent",), f"must be None or at least 1, not {concurrent!r}"))

@@ -8,7 +8,7 @@ from reactivex import Observable, abc
 
 from rxllm.events import Event
 from rxllm.operators._watch import Heard, Watch
-from rxllm.runtime import Stream, is_seconds
+from rxllm.runtime import Stream, is_positive
 from rxllm.values import ValidationError
 
 
@@ -31,7 +31,7 @@ def stall_warning(after: float, fn: Callable[[float, int], object]) -> Callable[
     the stream with it. Raises ``ValidationError("invalid_option")`` for what is no number above 0, or no function.
     """
     wrong = {
-        "after": (is_seconds(after), f"must be a number of seconds above 0, not {after!r}"),
+        "after": (is_positive(after), f"must be a number of seconds above 0, not {after!r}"),
         "fn": (callable(fn), f"must be a function, not {fn!r}"),
     }
     if errors := [((name,), what) for name, (fine, what) in wrong.items() if not fine]:

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypedDict, cast
 from rxllm.engine import Engine
 from rxllm.events import Event
 from rxllm.operators._tools.settings import Approve, Encoder, Executor, OnToolError
-from rxllm.runtime import Retry, RetryPolicy, Timeouts, is_seconds, policy
+from rxllm.runtime import Retry, RetryPolicy, Timeouts, is_positive, policy
 from rxllm.validate import is_response_format
 from rxllm.values import (
     EngineError,
@@ -231,7 +231,7 @@ _RULES: dict[str, _Rule] = {
     ),
     "timeout": (
         "a number of seconds above 0, or a Timeouts",
-        lambda held: isinstance(held, Timeouts) or is_seconds(held),
+        lambda held: isinstance(held, Timeouts) or is_positive(held),
     ),
     **dict.fromkeys(("emit_text_deltas", "emit_tool_deltas", "emit_thinking", "include_raw_chunks"), _FLAG),
     **dict.fromkeys(("on_event", "tool_executor", "tool_result_encoder", "approve", "halt_when"), _FUNCTION),

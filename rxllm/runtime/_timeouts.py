@@ -31,7 +31,7 @@ class Timeouts:
         wrong = [
             ((name,), f"must be None, or a number of seconds above 0, not {held!r}")
             for name, held in limits.items()
-            if held is not None and not is_seconds(held)
+            if held is not None and not is_positive(held)
         ]
         if wrong:
             raise ValidationError("invalid_option", errors=wrong)
@@ -47,6 +47,6 @@ class Timeouts:
         return None if self.first is None or self.idle is None else max(self.first, self.idle)
 
 
-def is_seconds(held: Any) -> bool:
+def is_positive(held: Any) -> bool:
     """Whether `held` is a finite number above 0."""
     return isinstance(held, int | float) and not isinstance(held, bool) and 0 < held < math.inf
