@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from types import UnionType
 from typing import Any
 
 from rxllm.events import EVENT_CLASSES
+from rxllm.runtime import is_seconds
 from rxllm.values import StreamError, ValidationError
 
 EVENTS = frozenset[type[Any]](EVENT_CLASSES)
@@ -19,7 +19,7 @@ def refused(name: str, why: str) -> ValidationError:
 
 def seconds(name: str, held: Any) -> float:
     """`held`, a number of seconds from 0 on. Raises ``ValidationError("invalid_option")``."""
-    if isinstance(held, bool) or not isinstance(held, int | float) or not 0 <= held < math.inf:
+    if not is_seconds(held):
         raise refused(name, f"must be a number of seconds, 0 or more, not {held!r}")
     return float(held)
 

@@ -15,7 +15,7 @@ from rxllm.runtime._retry import Retry, RetryPolicy, policy, retrying
 from rxllm.runtime._run import run
 from rxllm.runtime._stream import Stream
 from rxllm.runtime._threads import daemon_threads, in_thread
-from rxllm.runtime._timeouts import Timeouts, is_positive
+from rxllm.runtime._timeouts import Timeouts, is_positive, is_seconds
 from rxllm.runtime._transport import transport_error
 
 __all__ = [
@@ -51,6 +51,7 @@ __all__ = [
     "in_thread",
     "is_positive",
     "is_prelude",
+    "is_seconds",
     "policy",
     "pumped",
     "report_unheard",

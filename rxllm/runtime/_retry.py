@@ -8,7 +8,6 @@ failure is passed on as it came.
 from __future__ import annotations
 
 import logging
-import math
 import random
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
@@ -19,6 +18,7 @@ from reactivex import Observable
 from rxllm.events import Event
 from rxllm.runtime._attempts import attempting
 from rxllm.runtime._stream import Stream
+from rxllm.runtime._timeouts import is_seconds
 from rxllm.values import AdapterError, LLMError, StreamError, ValidationError
 
 log = logging.getLogger("rxllm")
@@ -47,7 +47,7 @@ class RetryPolicy:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "retry_on", _reasons(self.retry_on))
-        checks = {name: _is_seconds(getattr(self, name)) for name in _SECONDS}
+        checks = {name: is_seconds(getattr(self, name)) for name in _SECONDS}
         checks["max_attempts"] = type(self.max_attempts) is int and self.max_attempts >= 0
         checks["respect_retry_after"] = type(self.respect_retry_after) is bool
         checks["retry_on"] = self.retry_on <= _REASONS
@@ -118,10 +118,6 @@ def _reasons(held: Any) -> frozenset[Any]:
         return frozenset((held,) if isinstance(held, str) else held)
     except TypeError:
         return frozenset((held,))  # which is no reason
-
-
-def _is_seconds(held: Any) -> bool:
-    return isinstance(held, int | float) and not isinstance(held, bool) and 0 <= held < math.inf
 
 
 def retrying(

@@ -49,4 +49,9 @@ class Timeouts:
 
 def is_positive(held: Any) -> bool:
     """Whether `held` is a finite number above 0."""
-    return isinstance(held, int | float) and not isinstance(held, bool) and 0 < held < math.inf
+    return is_seconds(held) and held > 0
+
+
+def is_seconds(held: Any) -> bool:
+    """Whether `held` is a finite number from 0 on."""
+    return isinstance(held, int | float) and not isinstance(held, bool) and 0 <= held < math.inf

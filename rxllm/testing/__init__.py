@@ -76,7 +76,9 @@ if TYPE_CHECKING:
     from rxllm.testing._adapters import AdapterConformance
     from rxllm.testing._assert_adapter import ADAPTER_RULES, assert_adapter
     from rxllm.testing._chunks import chunkings, cut
+    from rxllm.testing._encoders import ENCODER_RULES, assert_encoder
     from rxllm.testing._events import events
+    from rxllm.testing._executors import EXECUTOR_RULES, assert_executor
     from rxllm.testing._http_adapters import HTTPAdapterConformance, refusal
     from rxllm.testing._images import PNG, ImageConformance
     from rxllm.testing._operators import OPERATOR_RULES, assert_operator
@@ -84,7 +86,6 @@ if TYPE_CHECKING:
     from rxllm.testing._replay import replay_file
     from rxllm.testing._sandbox import sandbox
     from rxllm.testing._served import REQUEST_ID, Script, Served
-    from rxllm.testing._tools import ENCODER_RULES, EXECUTOR_RULES, assert_encoder, assert_executor
 
 __all__ = [
     "ADAPTER_RULES",
@@ -114,8 +115,8 @@ __all__ = [
 _LAZY = {
     "ADAPTER_RULES": "_assert_adapter",
     "AdapterConformance": "_adapters",
-    "ENCODER_RULES": "_tools",
-    "EXECUTOR_RULES": "_tools",
+    "ENCODER_RULES": "_encoders",
+    "EXECUTOR_RULES": "_executors",
     "HTTPAdapterConformance": "_http_adapters",
     "ImageConformance": "_images",
     "OPERATOR_RULES": "_operators",
@@ -124,8 +125,8 @@ _LAZY = {
     "Script": "_served",
     "Served": "_served",
     "assert_adapter": "_assert_adapter",
-    "assert_encoder": "_tools",
-    "assert_executor": "_tools",
+    "assert_encoder": "_encoders",
+    "assert_executor": "_executors",
     "assert_operator": "_operators",
     "chunkings": "_chunks",
     "cut": "_chunks",

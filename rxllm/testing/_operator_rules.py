@@ -12,16 +12,12 @@ from typing import Any
 from reactivex import Subject
 from reactivex import operators as rx
 
-from rxllm.adapters import Fake
-from rxllm.events import EVENT_CLASSES, TextCompleted, TextDelta
-from rxllm.pipelines import stream
-from rxllm.testing._consistent import inconsistency
-from rxllm.testing._events import events as lawful
-from rxllm.testing._events import played
+from rxllm.testing._events import events
+from rxllm.testing._rules import expect
 from rxllm.testing._trial import EVERY, LIMIT, Clock, Make, Source, Trial, tried
-from rxllm.values import LLMError, StreamError, ToolCall, Usage, tool
+from rxllm.values import LLMError, StreamError, Usage
 
-ITEMS: list[Any] = lawful("Hel", "lo", thinking="hm", usage=Usage(3, 2))
+ITEMS: list[Any] = events("Hel", "lo", thinking="hm", usage=Usage(3, 2))
 """What the source says if nothing else is given."""
 
 
@@ -30,12 +26,12 @@ def _cold(make: Make, items: list[Any]) -> None:
     source = Source(items, clock=clock)
     source.pipe(make())
     clock.advance_to(float(len(items) * EVERY))
-    _expect(not source.uses, "its source was subscribed")
+    expect(not source.uses, "its source was subscribed")
 
 
 def _once(make: Make, items: list[Any]) -> None:
     _, source = tried(make, items)
-    _expect(len(source.uses) == 1, f"there were {len(source.uses)} subscriptions")
+    expect(len(source.uses) == 1, f"there were {len(source.uses)} subscriptions")
 
 
 def _scheduler(make: Make, items: list[Any]) -> None:
@@ -43,22 +39,22 @@ def _scheduler(make: Make, items: list[Any]) -> None:
     source = Source(items, clock=clock)
     Trial(source.pipe(make()), clock).run()
     for given in source.schedulers:
-        _expect(given is clock, f"the source was given {given!r}")
+        expect(given is clock, f"the source was given {given!r}")
 
 
 def _ends(make: Make, items: list[Any]) -> None:
     for error in (None, RuntimeError("the source's own")):
         trial, _ = tried(make, items, error)
-        _expect(trial.escaped is None, f"{trial.escaped!r} was raised")
-        _expect(len(trial.ends) > 0, "it did not end")
-        _expect(len(trial.ends) == 1, f"it ended {len(trial.ends)} times: {trial.ends}")
-        _expect(trial.notes[-1] == trial.ends[0], f"after its end it said {trial.notes[-1]}")
+        expect(trial.escaped is None, f"{trial.escaped!r} was raised")
+        expect(len(trial.ends) > 0, "it did not end")
+        expect(len(trial.ends) == 1, f"it ended {len(trial.ends)} times: {trial.ends}")
+        expect(trial.notes[-1] == trial.ends[0], f"after its end it said {trial.notes[-1]}")
 
 
 def _ends_with_source(make: Make, items: list[Any]) -> None:
     end = (len(items) + 1) * EVERY
     trial, _ = tried(make, items)
-    _expect(trial.ends == [(end, "end", None)], f"the source ended at {end}, and it said {trial.ends}")
+    expect(trial.ends == [(end, "end", None)], f"the source ended at {end}, and it said {trial.ends}")
 
 
 def _errors(make: Make, items: list[Any]) -> None:
@@ -66,31 +62,31 @@ def _errors(make: Make, items: list[Any]) -> None:
     for count in range(len(items) + 1):
         trial, source = tried(make, items[:count], failure)
         at = (count + 1) * EVERY
-        _expect(trial.ends == [(at, "error", failure)], f"after {count} items, at {at}, it said {trial.ends}")
-        _expect(_released(source, at), f"the source was used {source.uses}, and failed at {at}")
+        expect(trial.ends == [(at, "error", failure)], f"after {count} items, at {at}, it said {trial.ends}")
+        expect(_released(source, at), f"the source was used {source.uses}, and failed at {at}")
 
 
 def _disposal(make: Make, items: list[Any]) -> None:
     for tick in range(1, (len(items) + 1) * EVERY, EVERY):
         trial, source = tried(make, items, dispose_at=tick)
-        _expect(_released(source, tick), f"at {tick} it was disposed, and the source was used {source.uses}")
-        _expect(not trial.late, f"at {tick} it was disposed, and then it said {trial.late}")
+        expect(_released(source, tick), f"at {tick} it was disposed, and the source was used {source.uses}")
+        expect(not trial.late, f"at {tick} it was disposed, and then it said {trial.late}")
 
 
 def _dispose_inside(make: Make, items: list[Any]) -> None:
     for number in range(len(tried(make, items)[0].values)):
         trial, source = tried(make, items, on_item=_at(number, lambda trial: trial.dispose()))
-        _expect(trial.escaped is None, f"it raised {trial.escaped!r}")
-        _expect(not trial.late, f"it was disposed while it delivered item {number}, and then it said {trial.late}")
+        expect(trial.escaped is None, f"it raised {trial.escaped!r}")
+        expect(not trial.late, f"it was disposed while it delivered item {number}, and then it said {trial.late}")
         at = trial.notes[number][0]
-        _expect(_released(source, at), f"it was disposed at {at}, and the source was used {source.uses}")
+        expect(_released(source, at), f"it was disposed at {at}, and the source was used {source.uses}")
 
 
 def _left_over(make: Make, items: list[Any]) -> None:
     for tick in (None, *range(1, (len(items) + 1) * EVERY, EVERY)):
         trial, _ = tried(make, items, dispose_at=tick)
         when = "its end" if tick is None else f"the dispose at {tick}"
-        _expect(trial.left_over is None, f"after {when} {trial.left_over}")
+        expect(trial.left_over is None, f"after {when} {trial.left_over}")
 
 
 def _afresh(make: Make, items: list[Any]) -> None:
@@ -118,7 +114,7 @@ def _at_once(make: Make, items: list[Any]) -> None:
     _same("at once, it", spread, trial.values)
     taken, source = tried(lambda: lambda source: source.pipe(make(), rx.take(1)), items, at_once=True)
     _same("with take(1), it", spread[:1], taken.values)
-    _expect(_released(source, 0), "take(1) did not release the source")
+    expect(_released(source, 0), "take(1) did not release the source")
 
 
 def _reentrant(make: Make, items: list[Any]) -> None:
@@ -155,20 +151,11 @@ def _subscriber(make: Make, items: list[Any]) -> None:
             trial, source = tried(make, items, on_item=_at(number, _raiser(error)))
             at = plain[number][0]
             lost = [*source.unheard, *([trial.escaped] if trial.escaped else [])]
-            _expect(not lost, f"what was raised at item {number} got lost: {lost}")
+            expect(not lost, f"what was raised at item {number} got lost: {lost}")
             after = trial.notes[number + 1 :]
             told = [(kind, what) for _, kind, what in after] == [("error", error)] and after[0][2] is error
-            _expect(told, f"{error!r} was raised at item {number}, and then it said {after}")
-            _expect(_released(source, at), f"item {number} was refused at {at}, the source was used {source.uses}")
-
-
-def consistent(make: Make, events: Sequence[Any] | None) -> None:
-    """Of an operator from events to events: what it says of lawful ones agrees with itself."""
-    for items in _lawful_inputs() if events is None else [list(events)]:
-        said = tried(make, items)[0].values
-        if all(isinstance(item, EVENT_CLASSES) for item in (*items, *said)):
-            found = inconsistency(said)
-            _expect(found is None or inconsistency(items) is not None, f"{found}")
+            expect(told, f"{error!r} was raised at item {number}, and then it said {after}")
+            expect(_released(source, at), f"item {number} was refused at {at}, the source was used {source.uses}")
 
 
 def raised(make: Make, items: list[Any]) -> list[str]:
@@ -180,25 +167,6 @@ def raised(make: Make, items: list[Any]) -> list[str]:
             return [f"it raised {error!r} {moments.get(tick, f'at {tick}')}"]
         case _:
             return []
-
-
-def _lawful_inputs() -> list[list[Any]]:
-    call = ToolCall("c1", "add", {"x": 1})
-    pieces = [("tool_call_delta", {"id": "c2", "name": "add", "arguments_delta": each}) for each in ('{"x"', ": 2}")]
-    blocks = [TextDelta("Hel", "a"), TextDelta("lo", "a"), TextCompleted("Hello", "a"), TextDelta("World", "b")]
-    add = tool(name="add", handler=_add)
-    chat = stream(Fake(["Let me ", "see", call], ["It is ", "2"]), "What is 1 + 1?", tools=[add])
-    return [
-        lawful("Hel", "lo", thinking=("h", "m"), usage=Usage(3, 2)),
-        lawful("a", ("thinking", "b"), "c", *pieces, "d"),
-        lawful(*blocks, TextCompleted("World", "b"), call),
-        lawful("Hel", "lo", StreamError("truncated")),
-        played(chat),
-    ]
-
-
-def _add(arguments: dict[str, Any]) -> int:
-    return arguments["x"] + 1
 
 
 RULES: dict[str, Callable[[Make, list[Any]], None]] = {
@@ -241,7 +209,7 @@ def _raiser(error: Exception) -> Callable[[Trial], object]:
 
 def _same(who: str, wanted: Sequence[Any], said: Sequence[Any]) -> None:
     alike = [*map(_comparable, wanted)] == [*map(_comparable, said)]
-    _expect(alike, f"{who} said\n    {said}\n  and not\n    {wanted}")
+    expect(alike, f"{who} said\n    {said}\n  and not\n    {wanted}")
 
 
 def _comparable(said: Any) -> Any:
@@ -250,8 +218,3 @@ def _comparable(said: Any) -> Any:
             return tick, type(error), error.args
         case _:
             return said
-
-
-def _expect(holds: bool, otherwise: str) -> None:
-    if not holds:
-        raise AssertionError(otherwise)

@@ -6,7 +6,9 @@ from collections.abc import Collection, Sequence
 from contextlib import suppress
 from typing import Any
 
-from rxllm.testing._operator_rules import ITEMS, RULES, consistent, raised
+from rxllm.testing._operator_events import consistent
+from rxllm.testing._operator_rules import ITEMS, RULES, raised
+from rxllm.testing._rules import chosen
 from rxllm.testing._told import SECONDS, HangingError, in_time
 from rxllm.testing._trial import Make
 
@@ -62,13 +64,10 @@ def assert_operator(
     Raises ``AssertionError``, which names every broken rule and says how, and first what the operator itself has
     raised, if anything; and ``ValueError`` for a rule that is none.
     """
-    if unknown := sorted({*(only or ()), *without} - set(OPERATOR_RULES)):
-        raise ValueError(f"no such rule: {', '.join(unknown)}; there are {', '.join(OPERATOR_RULES)}")
+    rules = chosen(OPERATOR_RULES, only, without)
     items = list(ITEMS if events is None else events)
     broken: list[str] = []
-    for name, sentence in OPERATOR_RULES.items():
-        if name in without or (only is not None and name not in only):
-            continue
+    for name, sentence in rules.items():
         try:
             in_time(lambda name=name: _check(name, make, items, events), seconds)
         except AssertionError as error:

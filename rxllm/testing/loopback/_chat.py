@@ -1,0 +1,40 @@
+"""The frames of OpenAI's chat dialect."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from rxllm.testing.loopback._script import Pause
+
+DONE = b"data: [DONE]\n\n"
+
+
+def chat_event(delta: dict[str, Any], finish_reason: str | None = None, **more: Any) -> bytes:
+    """A frame of one choice's `delta`; `more` stands beside the choices (``usage=...``)."""
+    choice = {"index": 0, "delta": delta, "finish_reason": finish_reason}
+    frame = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 0, "model": "loopback"}
+    return b"data: " + json.dumps({**frame, "choices": [choice], **more}).encode() + b"\n\n"
+
+
+def chat_chunk(text: str) -> bytes:
+    return chat_event({"content": text})
+
+
+def chat_finish(reason: str = "stop", **more: Any) -> bytes:
+    return chat_event({}, reason, **more)
+
+
+def chat(*texts: str) -> list[bytes]:
+    """A whole answer, a chunk for each text."""
+    return [*map(chat_chunk, texts), chat_finish(), DONE]
+
+
+def endless(make: Callable[[int], bytes] = lambda i: chat_chunk(str(i)), every: float = 0.0) -> Iterator[bytes | Pause]:
+    """Frames without end, as fast as the client reads or one in `every` seconds; each reply needs a new one."""
+    for i in itertools.count():
+        yield make(i)
+        if every:
+            yield Pause(every)

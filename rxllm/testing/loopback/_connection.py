@@ -1,0 +1,142 @@
+"""One connection of the server: it answers request after request, until somebody closes it."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import socket
+import struct
+import time
+from typing import TYPE_CHECKING
+
+from rxllm.testing.loopback._http import head, take_request
+from rxllm.testing.loopback._script import Cut, Pause, Reply, Request, check_item
+
+if TYPE_CHECKING:
+    from rxllm.testing.loopback._server import Loopback
+
+
+class Connection(asyncio.Protocol):
+    """One connection: what it asked, what it was sent, and when it went away.
+
+    `accepted_at` and `closed_at` are of ``time.monotonic()``; `closed_by` is ``"client"`` or ``"server"``. A close by
+    the client is seen at once, also while the server stalls, or waits because the client does not read.
+    """
+
+    def __init__(self, server: Loopback) -> None:
+        self.requests: list[Request] = []
+        self.accepted_at = math.nan
+        self.closed_at: float | None = None
+        self.closed_by: str | None = None
+        self._server = server
+        self._received = bytearray()
+        self._written = 0
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def bytes_sent(self) -> int:
+        """Bytes handed to the operating system, heads and chunk sizes included."""
+        return self._written - self._transport.get_write_buffer_size()
+
+    def wait_closed(self, timeout: float = 5.0) -> float:
+        """When it was closed. Raises ``TimeoutError``."""
+        self._server.wait_until(lambda: self.closed_at is not None, timeout)
+        assert self.closed_at is not None
+        return self.closed_at
+
+    def abort(self) -> None:
+        self._close("server", reset=True)
+
+    # What asyncio calls, on the server's loop
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._writable = asyncio.Event()
+        self._writable.set()
+        transport.set_write_buffer_limits(high=0)
+        self.accepted_at = time.monotonic()
+        self._server.note(lambda: self._server.connections.append(self))
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        self._next()
+
+    def eof_received(self) -> None:
+        self._closed("client")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._closed("client")
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+
+    # The answer
+
+    def _next(self) -> None:
+        if self._task is None and (request := take_request(self._received)) is not None:
+            self.requests.append(request)
+            self._task = asyncio.ensure_future(self._answer(request))
+
+    async def _answer(self, request: Request) -> None:
+        try:
+            reply = self._server.reply_to(request)
+            await _pause(reply.before)
+            await self._send(reply)
+        except Exception as error:
+            self._server.errors.append(error)
+            self.abort()
+        self._task = None
+        if self.closed_at is None:
+            self._next()
+
+    async def _send(self, reply: Reply) -> None:
+        await self._write(head(reply))
+        if isinstance(reply.body, bytes):
+            return await self._write(reply.body)
+        for item in reply.body:
+            check_item(item)
+            match item:
+                case bytes():
+                    await self._write(b"%x\r\n%b\r\n" % (len(item), item))
+                case Pause():
+                    await _pause(item)
+                case Cut():
+                    await self._write(b"ff\r\nda")
+                    return self._close("server", reset=item is Cut.RESET)
+        return await self._write(b"0\r\n\r\n")
+
+    async def _write(self, data: bytes) -> None:
+        await self._writable.wait()
+        self._written += len(data)
+        self._transport.write(data)
+        await asyncio.sleep(0)  # an endless body lets the others have their turn
+
+    def _close(self, by: str, *, reset: bool) -> None:
+        if reset and self.closed_at is None:
+            made = self._transport.get_extra_info("socket")
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self._closed(by)
+        self._transport.abort() if reset else self._transport.close()
+
+    def _closed(self, by: str) -> None:
+        if self.closed_at is not None:
+            return
+
+        def change() -> None:
+            self.closed_at, self.closed_by = time.monotonic(), by
+
+        self._server.note(change)
+        if self._task is not None and self._task is not asyncio.current_task():
+            self._task.cancel()
+
+
+async def _pause(pause: float | Pause) -> None:
+    seconds = pause.seconds if isinstance(pause, Pause) else pause
+    if math.isinf(seconds):
+        await asyncio.Event().wait()
+    elif seconds:
+        await asyncio.sleep(seconds)

@@ -1,0 +1,159 @@
+"""The faults of what a model is asked: requests and what they hold, threads, sessions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, cast, get_args
+
+from rxllm.validate._faults import Fault, each_of, number_faults, whole_faults
+from rxllm.values import (
+    ImagePart,
+    Message,
+    ModelInfo,
+    Part,
+    Request,
+    Role,
+    Session,
+    SessionStatus,
+    Thread,
+    Tool,
+    ToolCall,
+)
+
+RESERVED_NAMES = frozenset({"auto", "none", "required"})
+"""What `tool_choice` already means, and so no tool can be called."""
+
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+def request_faults(value: Any) -> Iterator[Fault]:
+    if not isinstance(value, Request):
+        yield (), "wrong_type"
+        return
+    if value.messages == ():
+        yield ("messages",), "empty"
+    yield from each_of("messages", value.messages, message_faults)
+    yield from each_of("tools", value.tools, tool_faults)
+    if isinstance(value.tools, tuple):  # pyright: ignore[reportUnnecessaryIsInstance]
+        names = [each.name for each in value.tools if isinstance(each, Tool)]  # pyright: ignore[reportUnnecessaryIsInstance]
+        if any(name in names[:i] for i, name in enumerate(names)):
+            yield ("tools",), "duplicate_name"
+    yield from number_faults("temperature", value.temperature, lambda number: 0 <= number <= 2, "out_of_range")
+    yield from whole_faults("max_tokens", value.max_tokens, lambda number: number > 0, "must_be_positive")
+    yield from whole_faults("seed", value.seed, lambda number: True, "wrong_type")
+    yield from each_of("stop", value.stop, _text_faults)
+    if not is_response_format(value.response_format):
+        yield ("response_format",), "invalid_shape"
+    elif value.structured_finalize and not _is_json_schema(value.response_format):
+        yield ("structured_finalize",), "requires_json_schema"
+
+
+def thread_faults(value: Any) -> Iterator[Fault]:
+    if isinstance(value, Thread):
+        yield from each_of("messages", value.messages, message_faults)
+    else:
+        yield (), "wrong_type"
+
+
+def session_faults(value: Any) -> Iterator[Fault]:
+    if not isinstance(value, Session):
+        yield (), "wrong_type"
+        return
+    if value.status not in get_args(SessionStatus):
+        yield ("status",), "unknown"
+    if value.status == "awaiting_user" and value.pending_question is None:
+        yield ("pending_question",), "required_for_status"
+    if value.status == "awaiting_tools" and not value.pending_tool_calls:
+        yield ("pending_tool_calls",), "required_for_status"
+    if value.status == "error" and "error" not in value.metadata:
+        yield ("metadata",), "error_required_for_status"
+    yield from ((("thread", *path), what) for path, what in thread_faults(value.thread))
+
+
+def message_faults(value: Any) -> Iterator[Fault]:
+    if not isinstance(value, Message):
+        yield (), "wrong_type"
+        return
+    if value.role not in get_args(Role):
+        yield ("role",), "unknown"
+    yield from _content_faults(value.content, value.role)
+    if value.role == "tool" and not value.tool_call_id:
+        yield ("tool_call_id",), "required"
+    yield from each_of("tool_calls", value.tool_calls, _call_faults)
+
+
+def _content_faults(content: Any, role: str) -> Iterator[Fault]:
+    match content:
+        case str():
+            pass
+        case tuple():
+            parts = enumerate(cast(tuple[Any, ...], content))
+            yield from ((("content", i), "invalid_part_type") for i, part in parts if not isinstance(part, Part))
+        case dict() if role == "tool":
+            pass
+        case _:
+            yield ("content",), "invalid_type"
+
+
+def _call_faults(value: Any) -> Iterator[Fault]:
+    if not isinstance(value, ToolCall):
+        yield (), "wrong_type"
+
+
+def _text_faults(value: Any) -> Iterator[Fault]:
+    if not isinstance(value, str):
+        yield (), "wrong_type"
+
+
+def tool_faults(value: Any) -> Iterator[Fault]:
+    if not isinstance(value, Tool):
+        yield (), "wrong_type"
+        return
+    if fault := _name_fault(value.name):
+        yield ("name",), fault
+    if not isinstance(value.description, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        yield ("description",), "not_a_string"
+    if not isinstance(value.schema, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+        yield ("schema",), "not_a_map"
+
+
+def _name_fault(name: Any) -> str | None:
+    if name == "" or name is None:
+        return "empty"
+    if not isinstance(name, str):
+        return "wrong_type"
+    if name in RESERVED_NAMES:
+        return "reserved_tool_name"
+    return None if _NAME.fullmatch(name) else "invalid_format"
+
+
+def capability_faults(value: Request, model: ModelInfo) -> Iterator[Fault]:
+    wants_schema = _is_json_schema(value.response_format)
+    if value.tools and model.tools is False:
+        yield ("tools",), "tools_disabled"
+    if wants_schema and model.json_schema is False:
+        yield ("response_format",), "json_native_disabled"
+    if value.tools and wants_schema and model.tools_with_schema is False:
+        yield ("response_format",), "excludes_tools"
+    if model.vision is False and any(isinstance(part, ImagePart) for each in value.messages for part in each.parts):
+        yield ("vision",), "vision_disabled"
+
+
+def is_response_format(held: Any) -> bool:
+    """Whether a request may have it; a class is none yet, see ``values.as_response_format``."""
+    match held:
+        case None | "text" | {"type": "text" | "json_object"}:
+            return True
+        case {"type": "json_schema"}:
+            return _is_json_schema(held)
+        case _:
+            return False
+
+
+def _is_json_schema(held: Any) -> bool:
+    match held:
+        case {"type": "json_schema", "name": str(), "schema": Mapping(), **rest}:
+            return isinstance(rest.get("strict", True), bool)
+        case _:
+            return False
