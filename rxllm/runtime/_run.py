@@ -7,9 +7,9 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
-from reactivex import Observable, abc, operators
+from reactivex import Observable, abc, empty
 
 from rxllm.runtime._clock import LoopScheduler
 from rxllm.runtime._given import check_source
@@ -61,32 +61,37 @@ async def last(source: Observable[T]) -> T:
     return outcome.result()
 
 
-class Outcome(Generic[T]):
-    """How a subscription ends; `wake` is called then."""
+class Outcome(abc.ObserverBase[T]):
+    """How a subscription ends, and the last item before; `wake` is called then."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
-        self._last: list[T] = []
+        self._last: tuple[T] | None = None
         self._error: Exception | None = None
 
     def subscribe_to(self, source: Observable[T], scheduler: abc.SchedulerBase) -> abc.DisposableBase:
-        kept = source.pipe(operators.last())  # an empty source is reactivex's own error
-        with read_by(None, self._on_error):  # not by the reader of a stream whose tool makes this call
-            return kept.subscribe(self._last.append, self._on_error, self._wake, scheduler=scheduler)
+        with read_by(None, self.on_error):  # not by the reader of a stream whose tool makes this call
+            return source.subscribe(self, scheduler=scheduler)
+
+    def on_next(self, value: T) -> None:
+        self._last = (value,)
+
+    def on_error(self, error: Exception) -> None:
+        if self._error is None:
+            self._error = error
+            self._wake()
+
+    def on_completed(self) -> None:
+        self._wake()
 
     def result(self) -> T:
         """The last item. Raises the error instead, where there is one."""
         if self._error is None:
-            return self._last[0]
+            return self._last[0] if self._last is not None else empty().run()  # reactivex's own error
         try:
             raise self._error
         finally:
             self._error = None  # no cycle of error, frame and outcome
-
-    def _on_error(self, error: Exception) -> None:
-        if self._error is None:
-            self._error = error
-            self._wake()
 
 
 def _warn_if_blocking() -> None:
