@@ -54,7 +54,7 @@ class Connection(asyncio.Protocol):
         self._transport = transport
         self._writable = asyncio.Event()
         self._writable.set()
-        transport.set_write_buffer_limits(high=0)
+        transport.set_write_buffer_limits(high=1)  # with 0 asyncio's TLS never resumes
         self.accepted_at = time.monotonic()
         self._server.note(lambda: self._server.connections.append(self))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 import threading
 from collections.abc import Callable
 from types import TracebackType
@@ -20,22 +21,24 @@ TURNS = 5
 class Loopback:
     """The server: `url`, `connections` and `requests` in the order they came, `open_count` of connections.
 
-    With `accept_after` it listens at once but takes no connection for so many seconds.
+    With `accept_after` it listens at once but takes no connection for so many seconds. `tls` is the server's side of
+    HTTPS, with a certificate for 127.0.0.1.
     """
 
-    def __init__(self, script: Script = EMPTY, *, accept_after: float = 0.0) -> None:
+    def __init__(self, script: Script = EMPTY, *, accept_after: float = 0.0, tls: ssl.SSLContext | None = None) -> None:
         self.connections: list[Connection] = []
         self.requests: list[Request] = []
         self.errors: list[BaseException] = []
         self.port = 0
         self._script = checked(script)
         self._accept_after = accept_after
+        self._tls = tls
         self._changed = threading.Condition()
         self._stopping = asyncio.Event()
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"{'https' if self._tls else 'http'}://127.0.0.1:{self.port}"
 
     @property
     def open_count(self) -> int:
@@ -74,7 +77,9 @@ class Loopback:
         try:
             await asyncio.wait_for(self._stopping.wait(), self._accept_after)
         except TimeoutError:
-            server = await self._loop.create_server(lambda: Connection(self), sock=self._socket, backlog=2048)
+            server = await self._loop.create_server(
+                lambda: Connection(self), sock=self._socket, backlog=2048, ssl=self._tls
+            )
             await self._stopping.wait()
             self._loop.remove_reader(self._socket)
             for _ in range(TURNS):  # asyncio leaks a connection that it is accepting while the server is closed
