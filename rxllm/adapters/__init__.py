@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rxllm.adapters._aiohttp_client import aiohttp_client
     from rxllm.adapters._anthropic import Anthropic
     from rxllm.adapters._fake import Fake
     from rxllm.adapters._fake_images import FakeImages
@@ -36,6 +37,7 @@ __all__ = [
     "OpenAIChat",
     "OpenAIImages",
     "OpenAIResponses",
+    "aiohttp_client",
     "as_adapter",
     "as_image_adapter",
     "connect",
@@ -59,6 +61,7 @@ _FILES = {
     "OpenAIChat": "_openai_chat",
     "OpenAIImages": "_openai_images",
     "OpenAIResponses": "_openai_responses",
+    "aiohttp_client": "_aiohttp_client",
     "as_adapter": "_plain",
     "as_image_adapter": "_image_adapter",
     "connect": "profiles",

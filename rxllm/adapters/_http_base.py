@@ -24,8 +24,9 @@ File = tuple[str, tuple[str, bytes, str]]
 class HTTPBase(ABC):
     """Where an adapter asks, and how.
 
-    `client` is an ``httpx.AsyncClient`` or ``httpx2.AsyncClient``, or a function that makes one; `headers` are sent
-    with every request; `timeout` is the longest silence between two reads, in seconds.
+    `client` is an ``httpx.AsyncClient`` or ``httpx2.AsyncClient``, or a function that makes one, such as
+    ``adapters.aiohttp_client``; `headers` are sent with every request; `timeout` is the longest silence between two
+    reads, in seconds.
     """
 
     provider: str

@@ -116,9 +116,18 @@ def own_client() -> httpx.AsyncClient:
     """
     import httpx
 
-    timeout = httpx.Timeout(connect=CONNECT_SECONDS, read=READ_SECONDS, write=60.0, pool=None)
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=100)
-    return httpx.AsyncClient(verify=_certificates(), timeout=timeout, limits=limits)
+    return httpx.AsyncClient(**client_settings(max_connections=None))
+
+
+def client_settings(max_connections: int | None) -> dict[str, Any]:
+    """How rxllm makes an ``httpx.AsyncClient``, of whatever transport."""
+    import httpx
+
+    return {
+        "verify": _certificates(),
+        "timeout": httpx.Timeout(connect=CONNECT_SECONDS, read=READ_SECONDS, write=60.0, pool=None),
+        "limits": httpx.Limits(max_connections=max_connections, max_keepalive_connections=100),
+    }
 
 
 @functools.cache

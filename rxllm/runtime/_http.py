@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from rxllm.events import ErrorEvent, Event, MessageCompleted
 from rxllm.runtime._pump import Pump, pumped
 from rxllm.runtime._stream import Stream
-from rxllm.runtime._transport import transport_error
+from rxllm.runtime._transport import may_be_cancelled, transport_error
 from rxllm.values import AdapterError, LLMError, StreamError
 
 if TYPE_CHECKING:
@@ -93,7 +93,8 @@ def address(request: httpx.Request) -> str:
 async def answered(
     client: httpx.AsyncClient, request: httpx.Request, pump: Pump[Any], **sending: Any
 ) -> AsyncGenerator[httpx.Response, None]:
-    """The answer to `request`, its body unread; closed in the end. A dispose waits while it connects and closes.
+    """The answer to `request`, its body unread; closed in the end. A dispose waits while it closes, and while httpcore
+    connects.
 
     `sending` is for the client's ``send``.
     """
@@ -103,6 +104,7 @@ async def answered(
     finally:
         with pump.held():
             await response.aclose()
+            await asyncio.sleep(0)  # a loop closes a socket in its next turn, and aiohttp does not wait for it
 
 
 async def _send(
@@ -126,7 +128,7 @@ async def _send(
             await theirs(name, info)
 
     request.extensions = {**request.extensions, "trace": trace}
-    with pump.held():
+    with contextlib.nullcontext() if may_be_cancelled(client) else pump.held():
         return await client.send(request, stream=True, **sending)
 
 

@@ -1,6 +1,11 @@
-"""Transport errors, in rxllm's words. They are told apart by their class names, so httpx and httpx2 read alike."""
+"""What rxllm knows of the transports: their errors in its own words, and which of them may be cancelled at any time.
+
+They are told apart by the names of their classes, so httpx and httpx2, over httpcore and over aiohttp, read alike.
+"""
 
 from __future__ import annotations
+
+from typing import Any
 
 from rxllm.values import AdapterError
 
@@ -12,12 +17,18 @@ _REASONS = {
     "InvalidURL": "invalid_request",
     "RequestError": "network_error",
     "StreamError": "network_error",
+    # aiohttp's
+    "ServerTimeoutError": "timeout",
+    "ClientError": "network_error",
+    "HttpProcessingError": "network_error",
 }
 
 
 def transport_error(error: Exception, provider: str | None, url: str) -> AdapterError | None:
     """`error` as an `AdapterError`; None if it is not a transport's."""
-    names = [cls.__name__ for cls in type(error).__mro__ if cls.__module__.partition(".")[0] in ("httpx", "httpx2")]
+    names = _names(error, "httpx", "httpx2", "aiohttp")
+    if names:  # httpx-aiohttp calls every refused or lost connection a ConnectTimeout, and what it wraps knows better
+        names = _names(error.__cause__, "aiohttp") + names
     reason = next((_REASONS[name] for name in names if name in _REASONS), None)
     if reason is None:
         return None
@@ -27,3 +38,12 @@ def transport_error(error: Exception, provider: str | None, url: str) -> Adapter
     made = AdapterError(reason, f"{url} {what} ({names[0]})", provider=provider)
     made.__cause__ = error
     return made
+
+
+def may_be_cancelled(client: Any) -> bool:
+    """Whether a request of `client` may be cancelled while it connects, as aiohttp's may; httpcore's may not."""
+    return any(_names(part, "httpx_aiohttp") for part in (client, getattr(client, "_transport", None)))
+
+
+def _names(thing: object, *libraries: str) -> list[str]:
+    return [cls.__name__ for cls in type(thing).__mro__ if cls.__module__.partition(".")[0] in libraries]

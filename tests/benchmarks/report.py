@@ -27,6 +27,7 @@ class Effort:
     streams: tuple[int, ...] = (10, 100, 300, 1000)
     rates: tuple[int, ...] = (10, 50)
     seconds: float = 10.0
+    turns: int = 3
     items: int = 20_000
     patience: float = 2.0
     chunks: tuple[int, ...] = (1000, 100_000)
@@ -34,8 +35,8 @@ class Effort:
 
 
 FULL = Effort()
-QUICK = Effort(rounds=5, count=1000, lengths=(1000, 8000, 32_000), streams=(10, 300), rates=(10,), seconds=3.0)
-SMOKE = Effort(1, 20, (10, 20), (2,), (10,), 0.2, 50, 0.05, (10, 20), peers=False)
+QUICK = Effort(rounds=5, count=1000, lengths=(1000, 8000, 32_000), streams=(10, 300), rates=(10,), seconds=3.0, turns=1)
+SMOKE = Effort(1, 20, (10, 20), (2,), (10,), 0.2, 1, 50, 0.05, (10, 20), peers=False)
 """Shows that everything runs; its figures mean nothing."""
 
 
