@@ -12,7 +12,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from rxllm import operators, plugins, serializer, session, validate
+from rxllm import operators, plugins, validate
 from rxllm.collector import StreamCollector
 from rxllm.engine import Engine, aclose
 from rxllm.events import (
@@ -132,7 +132,7 @@ from rxllm.values import (
 )
 
 if TYPE_CHECKING:
-    from rxllm import chunks, testing
+    from rxllm import chunks, serializer, session, testing
     from rxllm.adapters import (
         Adapter,
         Anthropic,
@@ -317,6 +317,8 @@ _LAZY = {
     "OpenAIResponses": "rxllm.adapters",
     "chunks": "rxllm.chunks",
     "providers": "rxllm.adapters",
+    "serializer": "rxllm.serializer",
+    "session": "rxllm.session",
     "show": "rxllm.display",
     "testing": "rxllm.testing",
 }

@@ -11,7 +11,8 @@ from rxllm import operators, values
 
 MODULES = ["adapters", "chunks", "operators", "pipelines", "runtime", "values"]
 
-OPTIONAL = ["httpx", "httpx2", "xllamacpp", "IPython", "ipykernel", "jsonschema", "pydantic", "openai", "pytest"]
+OPTIONAL = ["aiohttp", "httpx", "httpx2", "xllamacpp", "IPython", "ipykernel", "jsonschema", "openai", "pydantic"]
+OPTIONAL += ["pytest", "uvloop"]
 
 
 @pytest.mark.parametrize("module", [rxllm, operators, values])

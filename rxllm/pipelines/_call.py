@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import secrets
+from base64 import urlsafe_b64encode
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
+from os import urandom
 from typing import Any, TypeVar
 
+import msgspec
 from reactivex import Observable, abc
 
 from rxllm import operators as ops
@@ -29,8 +30,7 @@ from rxllm.values import Call, ModelInfo, Request, Thread, Usage, reader
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class Setup:
+class Setup(msgspec.Struct, frozen=True):
     """An engine and a call's options, checked. `asked` are the call's own, `opts` those over the engine's params."""
 
     engine: Engine
@@ -107,8 +107,7 @@ class Setup:
         )
 
     def request_id(self) -> str:
-        """The option, else a new one: 22 characters that are safe in a URL."""
-        return self.opts.get("request_id") or secrets.token_urlsafe(16)
+        return request_id(self.opts)
 
     def _asking(self, request: Request, model: ModelInfo | None, call: Call) -> Stream[Event]:
         adapter = as_adapter(self.engine.adapter)
@@ -151,6 +150,12 @@ class Setup:
             metadata=self.opts.get("metadata", {}),
             observers=(self.observers.tell,) if self.observers else (),
         )
+
+
+def request_id(opts: Mapping[str, Any]) -> str:
+    """The option, else a new one: 22 characters that are safe in a URL."""
+    # What ``secrets.token_urlsafe`` does, without its import: that brings all of OpenSSL's hashes.
+    return opts.get("request_id") or urlsafe_b64encode(urandom(16)).rstrip(b"=").decode()
 
 
 def deferred(make: Callable[[], Observable[T]]) -> Stream[T]:

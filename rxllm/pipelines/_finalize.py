@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, cast
 
+import msgspec
+
 from rxllm import validate
 from rxllm.engine import Engine
 from rxllm.pipelines._call import Setup
@@ -69,4 +71,4 @@ def _without(setup: Setup, engine: Engine, *names: str) -> Setup:
     def left(held: Any) -> dict[str, Any]:
         return {name: each for name, each in held.items() if name not in names}
 
-    return replace(setup, engine=engine, opts=left(setup.opts), asked=left(setup.asked))
+    return msgspec.structs.replace(setup, engine=engine, opts=left(setup.opts), asked=left(setup.asked))

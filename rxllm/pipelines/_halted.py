@@ -17,9 +17,10 @@ The step's response is what the thread holds of it; its usage is empty, for the 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+import msgspec
 from reactivex import Observable, abc, from_iterable
 
 from rxllm.collector import StreamCollector, halt_metadata, is_server
@@ -34,8 +35,7 @@ from rxllm.values import EngineError, Message, Response, StepResult, Thread, Too
 from rxllm.values._answers import unanswered, with_results
 
 
-@dataclass(frozen=True)
-class HaltedStep:
+class HaltedStep(msgspec.Struct, frozen=True):
     """What of `thread` is still open: the `calls` without an answer, and the `question` to the user that ends it."""
 
     thread: Thread
@@ -72,8 +72,7 @@ class HaltedStep:
         return {"halted_reason": "ask_user", **asked}
 
 
-@dataclass(frozen=True)
-class Answers:
+class Answers(msgspec.Struct, frozen=True):
     """What a caller says of the calls, by their ids: `approvals` are True, False or the reason why not."""
 
     approvals: Mapping[str, bool | str]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, TypedDict, Unpack, cast
@@ -12,7 +11,7 @@ from reactivex import Observable
 from rxllm import adapters, validate
 from rxllm.adapters._image_adapter import ImageAdapter, as_image_adapter
 from rxllm.engine import Engine, as_engine, stand_in
-from rxllm.pipelines._call import deferred, name_of
+from rxllm.pipelines._call import deferred, name_of, request_id
 from rxllm.pipelines._observe import Observers, retry_told, watched
 from rxllm.pipelines._options import checked
 from rxllm.pipelines._spans import ImagesSpan
@@ -100,7 +99,7 @@ def _responses(engine: Any, request: ImageRequest, given: Mapping[str, Any]) -> 
         adapter = as_image_adapter(made.image_adapter)
         asked = _merged(made, request, opts)
         call = Call(
-            request_id=opts.get("request_id") or secrets.token_urlsafe(16),
+            request_id=request_id(opts),
             api_key=opts.get("api_key"),
             metadata=asked.metadata,
             observers=(observers.tell,) if observers else (),

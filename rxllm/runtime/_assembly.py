@@ -9,9 +9,9 @@ from __future__ import annotations
 import contextlib
 import contextvars
 from collections.abc import Generator
-from dataclasses import dataclass
 from typing import Any, Protocol
 
+import msgspec
 from reactivex import Observable
 
 from rxllm.events import Event
@@ -24,8 +24,7 @@ class Ask(Protocol):
     def __call__(self, engine: Any, model: str | None = None) -> Observable[Event]: ...
 
 
-@dataclass(frozen=True)
-class Assembly:
+class Assembly(msgspec.Struct, frozen=True):
     """The call that is being put together: its `request`, with every option in its place, and what travels beside it.
 
     `provider` is the adapter's name, and `before` what the chat's earlier steps have used. ``ask(engine)`` is a cold

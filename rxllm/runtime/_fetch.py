@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
 
 from rxllm.runtime._http import address, answered, read_error
 from rxllm.runtime._pump import Pump, pumped
@@ -25,8 +26,7 @@ ANSWER_BYTES = 1 << 28
 """The largest answer that is read: four images of 4096 x 4096 pixels, in base64, need less."""
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(msgspec.Struct, frozen=True):
     """A whole answer, whatever its status."""
 
     status: int

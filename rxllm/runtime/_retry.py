@@ -10,9 +10,10 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
+import msgspec
+from msgspec.structs import fields, force_setattr, replace
 from reactivex import Observable
 
 from rxllm.events import Event
@@ -24,8 +25,7 @@ from rxllm.values import AdapterError, LLMError, StreamError, ValidationError
 log = logging.getLogger("rxllm")
 
 
-@dataclass(frozen=True)
-class RetryPolicy:
+class RetryPolicy(msgspec.Struct, frozen=True):
     """How often, and how many seconds between: the delay doubles from `base_delay` to `max_delay`, plus up to `jitter`.
 
     A provider's Retry-After is kept to, unless it asks for more than `max_retry_after`: then the failure is passed on.
@@ -46,7 +46,7 @@ class RetryPolicy:
     respect_retry_after: bool = True
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "retry_on", _reasons(self.retry_on))
+        force_setattr(self, "retry_on", _reasons(self.retry_on))
         checks = {name: is_seconds(getattr(self, name)) for name in _SECONDS}
         checks["max_attempts"] = type(self.max_attempts) is int and self.max_attempts >= 0
         checks["respect_retry_after"] = type(self.respect_retry_after) is bool

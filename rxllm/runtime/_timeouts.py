@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from rxllm.values import ValidationError
 
 
-@dataclass(frozen=True)
-class Timeouts:
+class Timeouts(msgspec.Struct, frozen=True):
     """Limits of one response, in seconds; None is no limit. See ``operators.timeouts``.
 
     `first` is how long its first content may take, `idle` how long it may then be silent, `total` how long all of it

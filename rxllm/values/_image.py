@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import html
 import mimetypes
 import re
 from dataclasses import field
@@ -126,6 +125,8 @@ class Image(Value):
             address = str(self.data) if self.source == "url" else self.to_data_uri()
         except (ValidationError, OSError, binascii.Error):
             return shown  # what cannot be read is still a value that can be looked at
+        import html  # a large table of names: not before something is shown
+
         return {"text/html": f'<img src="{html.escape(address)}">', **shown}
 
     def _invalid(self, what: str) -> ValidationError:

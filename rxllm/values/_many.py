@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Generic, TypeVar
+
+import msgspec
 
 from rxllm.values._usage import Usage
 
 T = TypeVar("T", covariant=True)
 
 
-@dataclass(frozen=True)
-class Labelled(Generic[T]):
+class Labelled(msgspec.Struct, Generic[T], frozen=True):
     """An item, and the label of the stream that it is of."""
 
     label: str
     item: T
 
 
-@dataclass(frozen=True)
-class Progress:
+class Progress(msgspec.Struct, frozen=True):
     """How far many requests are: `done` of `total` have ended, `failed` of these without an answer.
 
     `usage` is the sum of what they have used.

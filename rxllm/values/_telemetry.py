@@ -19,8 +19,9 @@ the facade does. No key is in them, nor what was asked or answered; an `error` s
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Literal
+
+import msgspec
 
 from rxllm.values._image_request import ImageUsage
 from rxllm.values._response import FinishReason
@@ -29,8 +30,7 @@ from rxllm.values._usage import Usage
 Outcome = Literal["completed", "failed", "cancelled"]
 
 
-@dataclass(frozen=True)
-class CallStarted:
+class CallStarted(msgspec.Struct, frozen=True):
     """A model is asked. `provider` is the adapter's, or the adapter's name if it has none."""
 
     request_id: str
@@ -38,8 +38,7 @@ class CallStarted:
     model: str | None
 
 
-@dataclass(frozen=True)
-class FirstToken:
+class FirstToken(msgspec.Struct, frozen=True):
     """The first content has come, `seconds` after the start: the waits for other attempts are in it."""
 
     request_id: str
@@ -48,8 +47,7 @@ class FirstToken:
     seconds: float
 
 
-@dataclass(frozen=True)
-class CallFinished:
+class CallFinished(msgspec.Struct, frozen=True):
     """The response has ended; `finish_reason` and `usage` are the `Response`'s, as far as it came."""
 
     request_id: str
@@ -58,12 +56,11 @@ class CallFinished:
     outcome: Outcome
     seconds: float
     finish_reason: FinishReason | None = None
-    usage: Usage = field(default_factory=Usage)
+    usage: Usage = msgspec.field(default_factory=Usage)
     error: Exception | None = None
 
 
-@dataclass(frozen=True)
-class RetryAttempt:
+class RetryAttempt(msgspec.Struct, frozen=True):
     """The attempt number `attempt`, from 1, failed with `error`; the next one is `delay` seconds away."""
 
     request_id: str
@@ -74,27 +71,24 @@ class RetryAttempt:
     error: Exception
 
 
-@dataclass(frozen=True)
-class StepStarted:
+class StepStarted(msgspec.Struct, frozen=True):
     """A step begins."""
 
     request_id: str
 
 
-@dataclass(frozen=True)
-class StepFinished:
+class StepFinished(msgspec.Struct, frozen=True):
     """A step has ended, its tools with it."""
 
     request_id: str
     outcome: Outcome
     seconds: float
     finish_reason: FinishReason | None = None
-    usage: Usage = field(default_factory=Usage)
+    usage: Usage = msgspec.field(default_factory=Usage)
     error: Exception | None = None
 
 
-@dataclass(frozen=True)
-class ToolStarted:
+class ToolStarted(msgspec.Struct, frozen=True):
     """A tool runs."""
 
     request_id: str
@@ -102,8 +96,7 @@ class ToolStarted:
     tool_call_id: str
 
 
-@dataclass(frozen=True)
-class ToolFinished:
+class ToolFinished(msgspec.Struct, frozen=True):
     """A tool has returned, failed, or was left behind."""
 
     request_id: str
@@ -114,15 +107,13 @@ class ToolFinished:
     error: Exception | None = None
 
 
-@dataclass(frozen=True)
-class ChatStarted:
+class ChatStarted(msgspec.Struct, frozen=True):
     """A chat begins."""
 
     request_id: str
 
 
-@dataclass(frozen=True)
-class ChatFinished:
+class ChatFinished(msgspec.Struct, frozen=True):
     """A chat has ended; `halted_reason` and `usage` are the `ChatResult`'s, `steps` how many it has."""
 
     request_id: str
@@ -130,12 +121,11 @@ class ChatFinished:
     seconds: float
     halted_reason: str | None = None
     steps: int = 0
-    usage: Usage = field(default_factory=Usage)
+    usage: Usage = msgspec.field(default_factory=Usage)
     error: Exception | None = None
 
 
-@dataclass(frozen=True)
-class ImagesStarted:
+class ImagesStarted(msgspec.Struct, frozen=True):
     """An image model is asked for `n` images."""
 
     request_id: str
@@ -145,8 +135,7 @@ class ImagesStarted:
     n: int
 
 
-@dataclass(frozen=True)
-class ImagesFinished:
+class ImagesFinished(msgspec.Struct, frozen=True):
     """The images have come, or will not; `images` is how many they are, `usage` the `ImageResponse`'s."""
 
     request_id: str
@@ -156,7 +145,7 @@ class ImagesFinished:
     outcome: Outcome
     seconds: float
     images: int = 0
-    usage: ImageUsage = field(default_factory=ImageUsage)
+    usage: ImageUsage = msgspec.field(default_factory=ImageUsage)
     error: Exception | None = None
 
 

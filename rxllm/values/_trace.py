@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal
 
+import msgspec
 
-@dataclass(frozen=True)
-class Trace:
+
+class Trace(msgspec.Struct, frozen=True):
     """One thing that passed: `kind`, `at` how many seconds from the subscription, `count` items before it, and what.
 
     `item` is the item, or the error; None for the other kinds.

@@ -25,6 +25,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from functools import cache, partial
 from itertools import repeat
+from operator import attrgetter
 from types import MappingProxyType, UnionType
 from typing import (
     Any,
@@ -52,12 +53,21 @@ class Value(DataClassJsonMixin):
     """Base of the values: a list given for a tuple becomes one, and the repr names only what differs from a default."""
 
     sequence_fields: ClassVar[frozenset[str]] = frozenset()
+    compared: ClassVar[Any]
 
     def __post_init__(self) -> None:
         for name in self.sequence_fields:
             held = getattr(self, name)
             if isinstance(held, list):
                 object.__setattr__(self, name, tuple(cast(list[Any], held)))
+
+    # Once for all of them: a dataclass would compile its own, which the import would wait for.
+
+    def __eq__(self, other: object) -> bool:
+        return self.compared(self) == self.compared(other) if type(other) is type(self) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.compared(self))
 
     def __repr__(self) -> str:
         shown = [f"{spec.name}={held!r}" for spec, held in _held(self) if spec.repr and not _is_default(spec, held)]
@@ -67,9 +77,10 @@ class Value(DataClassJsonMixin):
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def value(cls: type[T]) -> type[T]:
     """Make `cls` a frozen dataclass that ``decode`` knows by its name, each field with exact JSON."""
-    made = dataclass(frozen=True, repr=False)(cls)
+    made = dataclass(frozen=True, eq=False, repr=False)(cls)
     specs = fields(cast(Any, made))
     made.sequence_fields = frozenset(spec.name for spec in specs if "tuple[" in str(spec.type))
+    made.compared = attrgetter(*(spec.name for spec in specs))
     for spec in (spec for spec in specs if not spec.metadata):  # an inherited one has it already
         encode_one = _encode_sequence if spec.name in made.sequence_fields else encode
         spec.metadata = MappingProxyType(

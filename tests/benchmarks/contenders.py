@@ -150,20 +150,28 @@ def litellm(wire: str, url: str) -> Ask:
 
 
 def langchain(wire: str, url: str) -> Ask:
-    if wire != "chat":
-        raise ModuleNotFoundError("langchain-anthropic", name="langchain-anthropic")
-    from langchain_openai import ChatOpenAI
-
-    model = ChatOpenAI(model="m", api_key=KEY, base_url=url)
+    model = {"chat": _langchain_openai, "anthropic": _langchain_anthropic}[wire](url)
 
     async def ask() -> str:
         pieces: list[str] = []
         async for chunk in model.astream("Hi"):
-            if chunk.content:
-                pieces.append(chunk.content)
+            if chunk.text:
+                pieces.append(chunk.text)
         return "".join(pieces)
 
     return ask
+
+
+def _langchain_openai(url: str) -> Any:
+    from langchain_openai import ChatOpenAI
+
+    return ChatOpenAI(model="m", api_key=KEY, base_url=url)
+
+
+def _langchain_anthropic(url: str) -> Any:
+    from langchain_anthropic import ChatAnthropic
+
+    return ChatAnthropic(model="claude-sonnet-4-5", max_tokens=100, api_key=KEY, base_url=url)
 
 
 def pydantic_ai(wire: str, url: str) -> Ask:
@@ -215,7 +223,9 @@ def rxllm_httpx2(wire: str, url: str) -> Ask:
 
 
 def rxllm_aiohttp(wire: str, url: str) -> Ask:
-    return rxllm(wire, url, _aiohttp)
+    from rxllm.adapters import aiohttp_client
+
+    return rxllm(wire, url, aiohttp_client)
 
 
 def by_hand_httpx2(wire: str, url: str) -> Ask:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import fields
 from reactivex import operators as rx
 from reactivex.testing import TestScheduler
 

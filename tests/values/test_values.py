@@ -14,6 +14,7 @@ from rxllm.values import (
     Call,
     ChatResult,
     Image,
+    ImageUsage,
     Message,
     Request,
     Response,
@@ -63,6 +64,8 @@ def test_values_are_equal_by_class_and_fields() -> None:
     assert user("Hi") == Message("user", "Hi")
     assert user("Hi") != assistant("Hi")
     assert TextPart("Hi") != ThinkingPart("Hi")
+    assert user("Hi") != "Hi"
+    assert len({ImageUsage(1), ImageUsage(1), ImageUsage(2)}) == 2
 
 
 # Messages

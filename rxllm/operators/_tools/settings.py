@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import msgspec
@@ -42,8 +41,7 @@ RESERVED_HALTS = frozenset(
 """The reasons a tool cannot halt with, because the chat itself does."""
 
 
-@dataclass(frozen=True)
-class ToolSettings:
+class ToolSettings(msgspec.Struct, frozen=True):
     """The settings of one ``run_tools``; `tool_timeout` in seconds, None for none.
 
     Raises ``ValidationError("invalid_option")`` for values that make no sense.
@@ -51,7 +49,7 @@ class ToolSettings:
 
     tools: tuple[Tool, ...] = ()
     mode: Literal["auto", "manual"] = "auto"
-    context: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    context: Mapping[str, Any] = msgspec.field(default_factory=dict[str, Any])
     on_tool_error: OnToolError = "continue"
     tool_timeout: float | None = 30.0
     max_concurrency: int | None = None
