@@ -154,8 +154,8 @@ async def _deliver(
     if pump.disposed:
         return
     unsure = may_be_page(response.headers)
-    encoded = "content-encoding" in response.headers
-    reads = cast(AsyncGenerator[bytes, None], response.aiter_bytes() if encoded else response.aiter_raw())
+    cooked = "content-encoding" in response.headers or response.is_stream_consumed  # as that of a mock transport is
+    reads = cast(AsyncGenerator[bytes, None], response.aiter_bytes() if cooked else response.aiter_raw())
     async with contextlib.aclosing(reads):
         async for data in reads:
             if unsure and data.strip():

@@ -54,6 +54,7 @@ async def last(source: Observable[T]) -> T:
 
     outcome: Outcome[T] = Outcome(wake)
     subscription = outcome.subscribe_to(source, LoopScheduler(loop))
+    del source  # what only described the call: with thousands of them the garbage collector feels it
     try:
         await ended.wait()
     finally:

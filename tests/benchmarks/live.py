@@ -162,10 +162,10 @@ def read_by_rxllm(url: str, see: Callable[[str], None], client: Any = None) -> C
             see(event.delta)
 
     async def ask() -> None:
-        events = rxllm.stream_generate(engine, "Hi").pipe(
+        response = await rxllm.stream_generate(engine, "Hi").pipe(
             ops.tap(look, TextDelta), ops.include_raw_chunks(), ops.filter_deltas(), ops.to_response()
         )
-        (await events).raise_for_error()
+        response.raise_for_error()
 
     return ask
 

@@ -9,6 +9,8 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
+import httpx
+import httpx2
 import pytest
 
 from rxllm import (
@@ -285,6 +287,21 @@ def test_an_oversized_frame() -> None:
 def test_a_body_in_gzip_is_read() -> None:
     headers = {"Content-Type": "text/event-stream", "Content-Encoding": "gzip"}
     assert answer(Reply(gzip.compress(b"".join(chat("Hello"))), headers=headers)).output_text == "Hello"
+
+
+@pytest.mark.parametrize("library", [httpx, httpx2])
+@pytest.mark.parametrize("encoding", [{}, {"content-encoding": "gzip"}])
+def test_an_answer_that_a_mock_transport_has_read_already(library: Any, encoding: dict[str, str]) -> None:
+    """As whoever tests an application of rxllm gives it."""
+    body = b"".join(chat("Hello"))
+    headers = {"content-type": "text/event-stream", **encoding}
+
+    def answered(request: Any) -> Any:
+        return library.Response(200, headers=headers, content=gzip.compress(body) if encoding else body)
+
+    adapter = OpenAIChat(api_key=KEY, client=lambda: library.AsyncClient(transport=library.MockTransport(answered)))
+    response = generate(Engine(adapter, model="m", retry=False), "Hi").run()
+    assert (response.output_text, response.finish_reason) == ("Hello", "stop")
 
 
 def test_a_body_that_only_says_it_is_gzip() -> None:
