@@ -9,7 +9,7 @@ from os import urandom
 from typing import Any, TypeVar
 
 import msgspec
-from reactivex import Observable, abc
+from reactivex import Observable, abc, throw
 
 from rxllm import operators as ops
 from rxllm import validate
@@ -66,7 +66,7 @@ class Setup(msgspec.Struct, frozen=True):
                     events = events.pipe(*self.engine.operators)
             return events.pipe(ops.tap(self.opts["on_event"])) if "on_event" in self.opts else events
 
-        return deferred(make)
+        return Deferred(make)
 
     def model_info(self, request: Request) -> ModelInfo | None:
         """What the catalogue says of the model that `request` asks."""
@@ -158,13 +158,26 @@ def request_id(opts: Mapping[str, Any]) -> str:
     return opts.get("request_id") or urlsafe_b64encode(urandom(16)).rstrip(b"=").decode()
 
 
-def deferred(make: Callable[[], Observable[T]]) -> Stream[T]:
+class Deferred(Stream[T]):
     """A Stream made anew for each subscription; what `make` raises goes to ``on_error``."""
 
-    def subscribe(observer: abc.ObserverBase[T], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
-        return make().subscribe(observer, scheduler=scheduler)
+    def __init__(self, make: Callable[[], Observable[T]]) -> None:
+        super().__init__()
+        self._make = make
 
-    return Stream(subscribe)
+    def subscribe(
+        self,
+        on_next: abc.ObserverBase[T] | abc.OnNext[T] | None = None,
+        on_error: abc.OnError | None = None,
+        on_completed: abc.OnCompleted | None = None,
+        *,
+        scheduler: abc.SchedulerBase | None = None,
+    ) -> abc.DisposableBase:
+        try:
+            made = self._make()
+        except Exception as error:
+            made = throw(error)
+        return Stream.of(made).subscribe(on_next, on_error, on_completed, scheduler=scheduler)
 
 
 def name_of(adapter: Any) -> str:

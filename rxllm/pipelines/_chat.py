@@ -8,7 +8,7 @@ from rxllm import operators as ops
 from rxllm.engine import Engine
 from rxllm.events import Event
 from rxllm.operators import continue_with
-from rxllm.pipelines._call import Setup, deferred
+from rxllm.pipelines._call import Deferred, Setup
 from rxllm.pipelines._loop import Loop
 from rxllm.pipelines._options import ChatOptions, PlainChatOptions, max_turns
 from rxllm.pipelines._request import Input, as_thread
@@ -61,4 +61,4 @@ def _chat_events(setup: Setup, thread: Thread) -> Stream[Event]:
         loop = Loop(setup, turns, thread)
         return setup.observed(loop.first().pipe(continue_with(loop.after)), ChatSpan, loop.request_id)
 
-    return deferred(make)
+    return Deferred(make)

@@ -11,7 +11,7 @@ from reactivex import Observable
 from rxllm import adapters, validate
 from rxllm.adapters._image_adapter import ImageAdapter, as_image_adapter
 from rxllm.engine import Engine, as_engine, stand_in
-from rxllm.pipelines._call import deferred, name_of, request_id
+from rxllm.pipelines._call import Deferred, name_of, request_id
 from rxllm.pipelines._observe import Observers, retry_told, watched
 from rxllm.pipelines._options import checked
 from rxllm.pipelines._spans import ImagesSpan
@@ -114,7 +114,7 @@ def _responses(engine: Any, request: ImageRequest, given: Mapping[str, Any]) -> 
         source = watched(source, lambda now: ImagesSpan(observers, now, about, asked)) if observers else source
         return cast(Any, source)
 
-    return deferred(make)
+    return Deferred(make)
 
 
 def _as_image_engine(given: Any) -> Engine:

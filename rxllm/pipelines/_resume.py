@@ -10,7 +10,7 @@ from rxllm import operators as ops
 from rxllm.engine import Engine
 from rxllm.events import Event
 from rxllm.operators import continue_with
-from rxllm.pipelines._call import Setup, deferred
+from rxllm.pipelines._call import Deferred, Setup
 from rxllm.pipelines._halted import Answers, HaltedStep, completing
 from rxllm.pipelines._loop import Loop
 from rxllm.pipelines._options import ChatOptions, PlainChatOptions, max_turns
@@ -108,7 +108,7 @@ def _events(setup: Setup, thread: Thread, answers: Answers) -> Stream[Event]:
             first = setup.observed(completing(halted, answers, settings), StepSpan, loop.request_id)
         return setup.observed(first.pipe(continue_with(loop.after)), ChatSpan, loop.request_id)
 
-    return deferred(make)
+    return Deferred(make)
 
 
 def _thread_of(given: Any) -> Thread:

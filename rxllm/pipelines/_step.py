@@ -8,7 +8,7 @@ from rxllm import operators as ops
 from rxllm.engine import Engine
 from rxllm.events import Event
 from rxllm.operators._run_tools import run_with
-from rxllm.pipelines._call import Setup, deferred
+from rxllm.pipelines._call import Deferred, Setup
 from rxllm.pipelines._options import PlainStepOptions, StepOptions
 from rxllm.pipelines._request import Input, as_thread
 from rxllm.pipelines._spans import StepSpan
@@ -60,4 +60,4 @@ def step_events(
         )
         return setup.observed(events, StepSpan, id)
 
-    return deferred(make)
+    return Deferred(make)
