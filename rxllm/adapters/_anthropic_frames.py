@@ -38,7 +38,6 @@ CITATIONS = (
 class Delta(msgspec.Struct, gc=False):
     """What a ``content_block_delta`` or a ``message_delta`` adds: no two of them have a field of one name."""
 
-    type: str | None = None
     text: str | None = None
     partial_json: str | None = None
     thinking: str | None = None

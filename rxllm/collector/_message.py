@@ -46,7 +46,7 @@ def fold_message(events: Iterable[Event]) -> Message:
     of_calls: list[Event] = []
     kind, block, pieces = None, None, list[str]()  # of the latest delta; nearly every event goes on where that one was
     for event in events:
-        if isinstance(event, TextDelta | ThinkingDelta):
+        if type(event) is TextDelta or type(event) is ThinkingDelta:
             if kind is not type(event) or event.id != block:
                 kind, block = type(event), event.id
                 pieces = blocks.pieces(kind, block)

@@ -70,7 +70,7 @@ class _Mapping:
         if mapped is None:
             return ()
         self._said.append(mapped)
-        if isinstance(event, StepCompleted | StepRestarted):
+        if type(event) is StepCompleted or type(event) is StepRestarted:
             self._begin()
         return (mapped,)
 

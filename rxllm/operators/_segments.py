@@ -155,7 +155,7 @@ class Cuts:
         if isinstance(event, ErrorEvent):
             raise event.error
         made = [piece for text in self._pieces(event) for piece in self._cutter.feed(text)]
-        if isinstance(event, TextCompleted | MessageCompleted):
+        if type(event) is TextCompleted or type(event) is MessageCompleted:
             made += self._cutter.close()
         elif isinstance(event, StepRestarted):
             self._cutter.close()

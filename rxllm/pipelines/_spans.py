@@ -57,7 +57,7 @@ class CallSpan:
     def see(self, event: Event) -> None:
         with suppress(Exception):  # a raw usage with unknown keys, which the fold of the caller meets too
             self._state = self._state.apply_event(event)
-        if isinstance(event, MessageCompleted | ErrorEvent):
+        if type(event) is MessageCompleted or type(event) is ErrorEvent:
             self._has_ended = True
         elif not self._has_begun and not isinstance(event, MessageStarted | UsageUpdated | RawChunk):
             self._has_begun = True

@@ -26,7 +26,7 @@ from rxllm.wire.bounded import MAX_FRAME, Bounded
 BOM = b"\xef\xbb\xbf"
 DONE = b"[DONE]"
 _CR = 13  # an int is found faster than bytes
-_NAMED = re.compile(rb"event: ([^\n]++)\ndata: ([^\n]++)\n\n")
+_NAMED = re.compile(rb"^event: ([^\n]++)\ndata: ([^\n]++)\n\n", re.MULTILINE)
 
 Frame = tuple[str, bytes]
 """An event's type, ``"message"`` unless the stream says otherwise, and its data."""
@@ -126,7 +126,7 @@ class SSEDecoder(Bounded):
         if one:
             return [(_name(one[1]), one[2])]
         found: list[tuple[bytes, bytes]] = _NAMED.findall(text)
-        if sum([len(name) + len(data) for name, data in found]) + 16 * len(found) != len(text):
+        if text.count(b"\n") != 3 * len(found):
             return self._read_lines(text.split(b"\n")[:-1])
         return [(_name(name), data) for name, data in found]
 
