@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
 
 def aiohttp_client() -> httpx.AsyncClient:
-    """A client like those that adapters make for themselves, over aiohttp: half of their CPU time per event.
+    """A client like those that adapters make for themselves, over aiohttp: about half of their CPU time where events
+    come one by one.
 
     Needs ``rxllm[aiohttp]``; without it ``EngineError("missing_dependency")`` is raised.
 
