@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from rxllm.events import ErrorEvent, Event, MessageCompleted
 from rxllm.runtime._pump import Pump, pumped
+from rxllm.runtime._silence import Silence
 from rxllm.runtime._stream import Stream
 from rxllm.runtime._transport import may_be_cancelled, transport_error
 from rxllm.values import AdapterError, LLMError, StreamError
@@ -156,7 +157,7 @@ async def _deliver(
     unsure = may_be_page(response.headers)
     cooked = "content-encoding" in response.headers or response.is_stream_consumed  # as that of a mock transport is
     reads = cast(AsyncGenerator[bytes, None], response.aiter_bytes() if cooked else response.aiter_raw())
-    async with contextlib.aclosing(reads):
+    async with contextlib.aclosing(reads), Silence(_taken_over(response.request)) as silence:
         async for data in reads:
             if unsure and data.strip():
                 if begins_page(data):
@@ -170,7 +171,17 @@ async def _deliver(
                     await _drain(reads)
                 return
             if pump.behind:
+                silence.ignore()
                 await pump.ready()
+            silence.listen()
+
+
+def _taken_over(request: httpx.Request) -> float | None:
+    """The longest silence in the answer to `request`, in seconds, of which the transport is now relieved."""
+    # httpcore looks for it again when the body is read. aiohttp does not, and keeps its own watch besides.
+    limits: Mapping[str, float | None] = request.extensions.get("timeout", {})
+    request.extensions["timeout"] = {**limits, "read": None}
+    return limits.get("read")
 
 
 async def _drain(reads: AsyncGenerator[bytes, None]) -> None:

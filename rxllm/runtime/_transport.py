@@ -21,12 +21,14 @@ _REASONS = {
     "ServerTimeoutError": "timeout",
     "ClientError": "network_error",
     "HttpProcessingError": "network_error",
+    # of `Silence`
+    "TimeoutError": "timeout",
 }
 
 
 def transport_error(error: Exception, provider: str | None, url: str) -> AdapterError | None:
     """`error` as an `AdapterError`; None if it is not a transport's."""
-    names = _names(error, "httpx", "httpx2", "aiohttp")
+    names = ["TimeoutError"] if type(error) is TimeoutError else _names(error, "httpx", "httpx2", "aiohttp")
     if names:  # httpx-aiohttp calls every refused or lost connection a ConnectTimeout, and what it wraps knows better
         names = _names(error.__cause__, "aiohttp") + names
     reason = next((_REASONS[name] for name in names if name in _REASONS), None)

@@ -1,0 +1,63 @@
+"""The longest silence inside an answer, watched by one timer.
+
+httpx sets a timer for each read instead. Cancelled ones stay in asyncio's heap for a while, where they outlive the
+garbage collector's young generations: while a thousand streams are read it runs several times a second, and now and
+then over everything, which stops the process for tenths of a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from types import TracebackType
+
+LAST_CHANCE_SECONDS = 0.01
+"""A loop that stood still has not read yet what came meanwhile: before silence is an error, it may."""
+
+
+class Silence:
+    """Raises ``TimeoutError`` inside, once nothing has been heard for so many `seconds`; None is no limit.
+
+    The timer is lazy: it is armed again when it fires, so what is heard costs a look at the clock.
+    """
+
+    def __init__(self, seconds: float | None) -> None:
+        self._seconds = seconds
+        self._since: float | None = None  # None while nobody listens
+        self._timer: asyncio.TimerHandle | None = None
+        self._limit = asyncio.timeout(None)
+
+    async def __aenter__(self) -> Silence:
+        await self._limit.__aenter__()
+        self.listen()
+        if self._seconds is not None:
+            self._wait(self._seconds)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        if self._timer is not None:
+            self._timer.cancel()
+        return await self._limit.__aexit__(kind, error, trace)
+
+    def listen(self) -> None:
+        """The silence begins now."""
+        self._since = time.monotonic()
+
+    def ignore(self) -> None:
+        """There is none until the next `listen`."""
+        self._since = None
+
+    def _wait(self, seconds: float, *, last: bool = False) -> None:
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._look, last)
+
+    def _look(self, last: bool) -> None:
+        assert self._seconds is not None
+        left = self._seconds if self._since is None else self._since + self._seconds - time.monotonic()
+        if left > 0:
+            self._wait(left)
+        elif not last:
+            self._wait(LAST_CHANCE_SECONDS, last=True)
+        else:
+            self._limit.reschedule(0)
