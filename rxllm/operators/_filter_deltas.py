@@ -8,6 +8,7 @@ from reactivex import Observable, abc
 
 from rxllm.events import Event, TextDelta, ThinkingDelta, ToolCallDelta
 from rxllm.operators._checked import instance
+from rxllm.operators._each import each
 from rxllm.runtime import Stream
 
 
@@ -33,19 +34,11 @@ def filter_deltas(
     flags = {TextDelta: text, ToolCallDelta: tool, ThinkingDelta: thinking}
     dropped = frozenset(cls for cls, kept in flags.items() if not kept)
 
-    def operator(source: Observable[Event]) -> Stream[Event]:
-        if not dropped:
-            return Stream.of(source)
+    def kept(on_next: abc.OnNext[Event], on_error: abc.OnError) -> abc.OnNext[Event]:
+        def see(event: Event) -> None:
+            if type(event) not in dropped:
+                on_next(event)
 
-        def subscribe(
-            observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None
-        ) -> abc.DisposableBase:
-            def on_next(event: Event) -> None:
-                if type(event) not in dropped:
-                    observer.on_next(event)
+        return see
 
-            return source.subscribe(on_next, observer.on_error, observer.on_completed, scheduler=scheduler)
-
-        return Stream(subscribe)
-
-    return operator
+    return each(kept) if dropped else Stream.of

@@ -8,6 +8,7 @@ from reactivex import Observable, abc
 
 from rxllm.events import Event, RawChunk
 from rxllm.operators._checked import instance
+from rxllm.operators._each import each
 from rxllm.runtime import Stream
 from rxllm.values import ProviderPart
 
@@ -32,19 +33,11 @@ def include_raw_chunks(include: bool = False) -> Callable[[Observable[Event]], S
     """
     instance("include", include, bool, "True or False")
 
-    def operator(source: Observable[Event]) -> Stream[Event]:
-        if include:
-            return Stream.of(source)
+    def kept(on_next: abc.OnNext[Event], on_error: abc.OnError) -> abc.OnNext[Event]:
+        def see(event: Event) -> None:
+            if type(event) is not RawChunk or event.kind == "usage" or isinstance(event.data, ProviderPart):
+                on_next(event)
 
-        def subscribe(
-            observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None
-        ) -> abc.DisposableBase:
-            def on_next(event: Event) -> None:
-                if type(event) is not RawChunk or event.kind == "usage" or isinstance(event.data, ProviderPart):
-                    observer.on_next(event)
+        return see
 
-            return source.subscribe(on_next, observer.on_error, observer.on_completed, scheduler=scheduler)
-
-        return Stream(subscribe)
-
-    return operator
+    return Stream.of if include else each(kept)

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from reactivex import Observable, abc
 
 from rxllm.operators._checked import classes, refused
+from rxllm.operators._each import each
 from rxllm.runtime import Stream
 
 E = TypeVar("E")
@@ -31,14 +32,11 @@ def only(*types: type[E]) -> Callable[[Observable[Any]], Stream[E]]:
         raise refused("types", "must be at least one class")
     classes("types", types)
 
-    def operator(source: Observable[Any]) -> Stream[E]:
-        def subscribe(observer: abc.ObserverBase[E], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
-            def on_next(item: Any) -> None:
-                if isinstance(item, types):
-                    observer.on_next(item)
+    def kept(on_next: abc.OnNext[E], on_error: abc.OnError) -> abc.OnNext[Any]:
+        def see(item: Any) -> None:
+            if isinstance(item, types):
+                on_next(item)
 
-            return source.subscribe(on_next, observer.on_error, observer.on_completed, scheduler=scheduler)
+        return see
 
-        return Stream(subscribe)
-
-    return operator
+    return each(kept)

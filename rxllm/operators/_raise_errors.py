@@ -7,6 +7,7 @@ from collections.abc import Callable
 from reactivex import Observable, abc
 
 from rxllm.events import ErrorEvent, Event
+from rxllm.operators._each import each
 from rxllm.runtime import Stream
 
 
@@ -24,18 +25,13 @@ def raise_errors() -> Callable[[Observable[Event]], Stream[Event]]:
     rxllm.values.errors.AdapterError: adapter error (fake): timeout
     """
 
-    def operator(source: Observable[Event]) -> Stream[Event]:
-        def subscribe(
-            observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None
-        ) -> abc.DisposableBase:
-            def on_next(event: Event) -> None:
-                if isinstance(event, ErrorEvent):
-                    observer.on_error(event.error)
-                else:
-                    observer.on_next(event)
+    def raised(on_next: abc.OnNext[Event], on_error: abc.OnError) -> abc.OnNext[Event]:
+        def see(event: Event) -> None:
+            if isinstance(event, ErrorEvent):
+                on_error(event.error)
+            else:
+                on_next(event)
 
-            return source.subscribe(on_next, observer.on_error, observer.on_completed, scheduler=scheduler)
+        return see
 
-        return Stream(subscribe)
-
-    return operator
+    return each(raised)

@@ -8,6 +8,7 @@ from typing import Any, TypeVar, overload
 from reactivex import Observable, abc
 
 from rxllm.operators._checked import classes, function
+from rxllm.operators._each import each
 from rxllm.runtime import Stream
 
 T = TypeVar("T")
@@ -38,21 +39,16 @@ def tap(fn: Callable[[Any], object], /, *types: type[Any]) -> Callable[[Observab
     function("fn", fn)
     classes("types", types)
 
-    def operator(source: Observable[Any]) -> Stream[Any]:
-        def subscribe(
-            observer: abc.ObserverBase[Any], scheduler: abc.SchedulerBase | None = None
-        ) -> abc.DisposableBase:
-            def on_next(item: Any) -> None:
-                if not types or isinstance(item, types):
-                    try:
-                        fn(item)
-                    except Exception as error:
-                        observer.on_error(error)
-                        return
-                observer.on_next(item)
+    def tapped(on_next: abc.OnNext[Any], on_error: abc.OnError) -> abc.OnNext[Any]:
+        def see(item: Any) -> None:
+            if not types or isinstance(item, types):
+                try:
+                    fn(item)
+                except Exception as error:
+                    on_error(error)
+                    return
+            on_next(item)
 
-            return source.subscribe(on_next, observer.on_error, observer.on_completed, scheduler=scheduler)
+        return see
 
-        return Stream(subscribe)
-
-    return operator
+    return each(tapped)
