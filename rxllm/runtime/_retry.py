@@ -98,9 +98,9 @@ def policy(retry: Retry, base: Retry = "default") -> RetryPolicy:
         case Mapping():
             return _laid_over(policy(base or "default"), retry)
         case False:
-            return RetryPolicy(max_attempts=1)
+            return _NEVER
         case _:
-            return RetryPolicy()
+            return _DEFAULT
 
 
 def _laid_over(base: RetryPolicy, given: Mapping[str, Any]) -> RetryPolicy:
@@ -118,6 +118,10 @@ def _reasons(held: Any) -> frozenset[Any]:
         return frozenset((held,) if isinstance(held, str) else held)
     except TypeError:
         return frozenset((held,))  # which is no reason
+
+
+_DEFAULT = RetryPolicy()
+_NEVER = RetryPolicy(max_attempts=1)
 
 
 def retrying(
