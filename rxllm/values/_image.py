@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import mimetypes
 import re
 from dataclasses import field
 from pathlib import Path
@@ -45,6 +44,8 @@ class Image(Value):
     @classmethod
     def from_file(cls, path: str | Path) -> Image:
         """An image file; its type follows from its name, and is None for a name that is no image's."""
+        import mimetypes  # which nothing else needs before a call is made
+
         guessed = mimetypes.guess_type(str(path), strict=False)[0] or ""
         return cls("file", str(path), guessed if guessed.startswith("image/") else None)
 

@@ -1,4 +1,4 @@
-"""What every value is: a frozen dataclass whose JSON is exact.
+"""What every value is: a dataclass that is set once, and whose JSON is exact.
 
 ``encode`` and ``decode`` are the one place where values, errors and the free-form data inside them become JSON data
 and come back equal. Whatever JSON cannot say by itself is an object with a ``"$"``:
@@ -22,7 +22,7 @@ import base64
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import MISSING, Field, FrozenInstanceError, dataclass, field, fields
 from functools import cache, partial
 from itertools import repeat
 from operator import attrgetter
@@ -52,6 +52,7 @@ VALUE_CLASSES: dict[str, type[Value]] = {}
 class Value(DataClassJsonMixin):
     """Base of the values: a list given for a tuple becomes one, and the repr names only what differs from a default."""
 
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
     sequence_fields: ClassVar[frozenset[str]] = frozenset()
     compared: ClassVar[Any]
 
@@ -61,7 +62,16 @@ class Value(DataClassJsonMixin):
             if isinstance(held, list):
                 object.__setattr__(self, name, tuple(cast(list[Any], held)))
 
-    # Once for all of them: a dataclass would compile its own, which the import would wait for.
+    # Once for all of them: a frozen dataclass compiles its own, half a dozen, and the import waits for that.
+
+    def __setattr__(self, name: str, held: object) -> None:
+        own = vars(self)
+        if name in own or name not in self.__dataclass_fields__:
+            raise FrozenInstanceError(f"cannot assign to field {name!r}")
+        own[name] = held
+
+    def __delattr__(self, name: str) -> None:
+        raise FrozenInstanceError(f"cannot delete field {name!r}")
 
     def __eq__(self, other: object) -> bool:
         return self.compared(self) == self.compared(other) if type(other) is type(self) else NotImplemented
@@ -76,8 +86,8 @@ class Value(DataClassJsonMixin):
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def value(cls: type[T]) -> type[T]:
-    """Make `cls` a frozen dataclass that ``decode`` knows by its name, each field with exact JSON."""
-    made = dataclass(frozen=True, eq=False, repr=False)(cls)
+    """Make `cls` a dataclass that ``decode`` knows by its name, each field with exact JSON."""
+    made = dataclass(eq=False, repr=False)(cls)
     specs = fields(cast(Any, made))
     made.sequence_fields = frozenset(spec.name for spec in specs if "tuple[" in str(spec.type))
     made.compared = attrgetter(*(spec.name for spec in specs))

@@ -42,8 +42,13 @@ def test_the_public_names_are_sorted_and_exist() -> None:
 
 @given(strategies.values)
 def test_values_are_immutable(value: Any) -> None:
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        setattr(value, dataclasses.fields(value)[0].name, None)
+    before = repr(value)
+    for name in (*(spec.name for spec in dataclasses.fields(value)), "whatever"):
+        with pytest.raises(dataclasses.FrozenInstanceError, match=name):
+            setattr(value, name, None)
+        with pytest.raises(dataclasses.FrozenInstanceError, match=name):
+            delattr(value, name)
+    assert repr(value) == before
 
 
 @given(strategies.values)
