@@ -5,7 +5,6 @@ Connecting, cancelling and closing are those of the event source, ``_http``: the
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -13,6 +12,7 @@ import msgspec
 
 from rxllm.runtime._http import address, answered, read_error
 from rxllm.runtime._pump import Pump, pumped
+from rxllm.runtime._silence import Silence
 from rxllm.runtime._stream import Stream
 from rxllm.runtime._transport import transport_error
 from rxllm.values import AdapterError
@@ -59,9 +59,9 @@ class Asker:
         limit = ANSWER_BYTES if limit is None else limit
         sending: dict[str, Any] = {"auth": None} if anonymous else {}
         try:
-            async with answered(client, request, self._pump, **sending) as response, asyncio.timeout(seconds):
+            async with answered(client, request, self._pump, **sending) as response, Silence(self._pump, seconds):
                 if response.status_code >= 300:
-                    body = await read_error(response)
+                    body = await read_error(response, self._pump)
                 else:
                     body = await self._read(response, limit)
                 return Answer(response.status_code, response.headers, body)

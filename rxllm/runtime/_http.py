@@ -73,7 +73,7 @@ async def _run(exchange: Exchange, pump: Pump[Event]) -> None:
     try:
         async with answered(client, request, pump) as response:
             if response.status_code >= 300:
-                raise exchange.error(response.status_code, response.headers, await read_error(response))
+                raise exchange.error(response.status_code, response.headers, await read_error(response, pump))
             streaming = True
             await _deliver(response, decoder, pump, lambda: page_error(response.headers, exchange.provider, url))
     except Exception as error:
@@ -99,13 +99,17 @@ async def answered(
 
     `sending` is for the client's ``send``.
     """
-    response = await _send(client, request, pump, sending)
+    extensions = request.extensions
     try:
-        yield response
+        response = await _send(client, request, pump, sending)
+        try:
+            yield response
+        finally:
+            with pump.held():
+                await response.aclose()
+                await asyncio.sleep(0)  # a loop closes a socket in its next turn, and aiohttp does not wait for it
     finally:
-        with pump.held():
-            await response.aclose()
-            await asyncio.sleep(0)  # a loop closes a socket in its next turn, and aiohttp does not wait for it
+        request.extensions = extensions  # as they were, for whoever sends it again
 
 
 async def _send(
@@ -157,7 +161,8 @@ async def _deliver(
     unsure = may_be_page(response.headers)
     cooked = "content-encoding" in response.headers or response.is_stream_consumed  # as that of a mock transport is
     reads = cast(AsyncGenerator[bytes, None], response.aiter_bytes() if cooked else response.aiter_raw())
-    async with contextlib.aclosing(reads), Silence(_taken_over(response.request)) as silence:
+    limit = None if cooked else _taken_over(response.request)  # packed, it may say nothing while its bytes come
+    async with contextlib.aclosing(reads), Silence(pump, limit) as silence:
         async for data in reads:
             if unsure and data.strip():
                 if begins_page(data):
@@ -168,7 +173,7 @@ async def _deliver(
                 return
             if events and type(events[-1]) in _LAST:
                 if type(events[-1]) is MessageCompleted:
-                    await _drain(reads)
+                    await _drain(reads, pump)
                 return
             if pump.behind:
                 silence.ignore()
@@ -184,18 +189,18 @@ def _taken_over(request: httpx.Request) -> float | None:
     return limits.get("read")
 
 
-async def _drain(reads: AsyncGenerator[bytes, None]) -> None:
+async def _drain(reads: AsyncGenerator[bytes, None], pump: Pump[Any]) -> None:
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(DRAIN_SECONDS):
+        async with Silence(pump, DRAIN_SECONDS):
             async for _ in reads:
                 pass
 
 
-async def read_error(response: httpx.Response) -> bytes:
+async def read_error(response: httpx.Response, pump: Pump[Any]) -> bytes:
     """The body that explains a refusal, as far as it comes soon."""
     body = b""
     with contextlib.suppress(Exception):  # the status says more than why its body broke off
-        async with asyncio.timeout(ERROR_BODY_SECONDS):
+        async with Silence(pump, ERROR_BODY_SECONDS):
             async for data in response.aiter_bytes():
                 body += data
                 if len(body) > ERROR_BODY_BYTES:

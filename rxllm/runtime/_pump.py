@@ -137,6 +137,12 @@ class Pump(abc.DisposableBase, Generic[T]):
         if self.disposed:
             self._cancel()
 
+    def interrupt(self) -> bool:
+        """Cancel what the body waits for, unless it is held or ending anyway; whether that was done."""
+        if self._task is None or self._held or self.disposed or self._delivering:
+            return False
+        return self._task.cancel()
+
     def dispose(self) -> None:
         if self.disposed:
             return

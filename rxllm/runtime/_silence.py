@@ -10,25 +10,34 @@ from __future__ import annotations
 import asyncio
 import time
 from types import TracebackType
+from typing import Any
+
+from rxllm.runtime._pump import Pump
 
 LAST_CHANCE_SECONDS = 0.01
 """A loop that stood still has not read yet what came meanwhile: before silence is an error, it may."""
 
 
-class Silence:
-    """Raises ``TimeoutError`` inside, once nothing has been heard for so many `seconds`; None is no limit.
+class SilenceError(TimeoutError):
+    """What was waited for did not come."""
 
-    The timer is lazy: it is armed again when it fires, so what is heard costs a look at the clock.
+
+class Silence:
+    """Raises `SilenceError` inside, once nothing has been heard for so many `seconds`; None is no limit.
+
+    The timer is lazy: it is armed again when it fires, so what is heard costs a look at the clock. What the pump holds
+    is not interrupted: httpcore 1.0.9, cancelled by ``asyncio.timeout`` while it closes, keeps the connection for ever.
     """
 
-    def __init__(self, seconds: float | None) -> None:
+    def __init__(self, pump: Pump[Any], seconds: float | None) -> None:
+        self._pump = pump
         self._seconds = seconds
         self._since: float | None = None  # None while nobody listens
         self._timer: asyncio.TimerHandle | None = None
-        self._limit = asyncio.timeout(None)
+        self._over = False
 
     async def __aenter__(self) -> Silence:
-        await self._limit.__aenter__()
+        self._cancelled = _task().cancelling()
         self.listen()
         if self._seconds is not None:
             self._wait(self._seconds)
@@ -36,10 +45,11 @@ class Silence:
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
+    ) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        return await self._limit.__aexit__(kind, error, trace)
+        if self._over and _task().uncancel() <= self._cancelled and kind is asyncio.CancelledError:
+            raise SilenceError from error
 
     def listen(self) -> None:
         """The silence begins now."""
@@ -60,4 +70,10 @@ class Silence:
         elif not last:
             self._wait(LAST_CHANCE_SECONDS, last=True)
         else:
-            self._limit.reschedule(0)
+            self._over = self._pump.interrupt()
+
+
+def _task() -> asyncio.Task[Any]:
+    task = asyncio.current_task()
+    assert task is not None
+    return task

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from rxllm.runtime._silence import SilenceError
 from rxllm.values import AdapterError
 
 _REASONS = {
@@ -21,14 +22,14 @@ _REASONS = {
     "ServerTimeoutError": "timeout",
     "ClientError": "network_error",
     "HttpProcessingError": "network_error",
-    # of `Silence`
-    "TimeoutError": "timeout",
+    # ours
+    "SilenceError": "timeout",
 }
 
 
 def transport_error(error: Exception, provider: str | None, url: str) -> AdapterError | None:
     """`error` as an `AdapterError`; None if it is not a transport's."""
-    names = ["TimeoutError"] if type(error) is TimeoutError else _names(error, "httpx", "httpx2", "aiohttp")
+    names = ["SilenceError"] if isinstance(error, SilenceError) else _names(error, "httpx", "httpx2", "aiohttp")
     if names:  # httpx-aiohttp calls every refused or lost connection a ConnectTimeout, and what it wraps knows better
         names = _names(error.__cause__, "aiohttp") + names
     reason = next((_REASONS[name] for name in names if name in _REASONS), None)

@@ -3,91 +3,108 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import httpx
 import httpx2
 import pytest
 
-from rxllm import Engine, OpenAIChat, generate, stream_generate, to_iter
-from rxllm.runtime._silence import Silence
-from rxllm.testing.loopback import DONE, STALL, Loopback, Pause, Reply, chat, chat_chunk, chat_finish
+from rxllm import Engine, OpenAIChat, TextDelta, generate, stream_generate, to_iter
+from rxllm.runtime import Stream
+from rxllm.runtime._pump import Pump, pumped
+from rxllm.runtime._silence import LAST_CHANCE_SECONDS, Silence
+from rxllm.testing.loopback import DONE, STALL, Cut, Loopback, Pause, Reply, chat, chat_chunk, chat_finish
 from tests.runtime.support import model, until
 
 SHORT = 0.05
+LIMIT = 0.3
 
 
 def elapsed(since: float) -> float:
     return time.monotonic() - since
 
 
-def test_silence_is_an_error_once_it_lasts_so_long() -> None:
-    async def main() -> float:
-        begun = time.monotonic()
-        with pytest.raises(TimeoutError):
-            async with Silence(SHORT):
-                await asyncio.Event().wait()
-        return elapsed(begun)
+def watched(body: Callable[[Silence], Awaitable[None]], seconds: float | None = SHORT) -> Stream[float]:
+    """How long `body` took, inside a `Silence`."""
 
-    assert SHORT <= asyncio.run(main()) < 1
+    async def run(pump: Pump[float]) -> None:
+        begun = time.monotonic()
+        try:
+            async with Silence(pump, seconds) as silence:
+                await body(silence)
+        except TimeoutError:
+            pump.emit((elapsed(begun),))
+
+    return pumped(run)
+
+
+async def hang(silence: Silence) -> None:
+    await asyncio.Event().wait()
+
+
+def test_silence_is_an_error_once_it_lasts_so_long() -> None:
+    assert SHORT <= watched(hang).run() < 1
 
 
 def test_what_is_heard_begins_it_anew() -> None:
-    async def main() -> float:
-        async def talk(begun: float) -> None:
-            async with Silence(SHORT) as silence:
-                while elapsed(begun) < 3 * SHORT:
-                    silence.listen()
-                    await asyncio.sleep(0)
-                await asyncio.Event().wait()
-
+    async def talk(silence: Silence) -> None:
         begun = time.monotonic()
-        with pytest.raises(TimeoutError):
-            await talk(begun)
-        return elapsed(begun)
+        while elapsed(begun) < 3 * SHORT:
+            silence.listen()
+            await asyncio.sleep(0)
+        await hang(silence)
 
-    assert 4 * SHORT <= asyncio.run(main()) < 1
+    assert 4 * SHORT <= watched(talk).run() < 1
 
 
 def test_what_is_ignored_is_no_silence() -> None:
-    async def main() -> None:
-        async with Silence(SHORT) as silence:
-            silence.ignore()
+    async def ignore(silence: Silence) -> None:
+        silence.ignore()
+        await asyncio.sleep(3 * SHORT)
+
+    assert list(watched(ignore)) == []
+
+
+def test_an_error_inside_is_itself() -> None:
+    async def fail(silence: Silence) -> None:
+        raise ValueError("mine")
+
+    with pytest.raises(ValueError, match="mine"):
+        watched(fail).run()
+
+
+def test_no_timer_is_left() -> None:
+    async def timers(seconds: float | None) -> list[Any]:
+        inside: list[Any] = []
+
+        async def look(silence: Silence) -> None:
+            inside.extend(waiting())
+
+        await watched(look, seconds).to_list()
+        assert waiting() == []
+        return inside
+
+    def waiting() -> list[Any]:
+        scheduled: Any = getattr(asyncio.get_running_loop(), "_scheduled")  # noqa: B009
+        return [timer for timer in scheduled if not timer.cancelled()]
+
+    assert asyncio.run(timers(None)) == []
+    assert len(asyncio.run(timers(SHORT))) == 1
+
+
+def test_what_is_held_is_not_interrupted() -> None:
+    """Cancelled while it closes, httpcore keeps the connection."""
+
+    async def close(pump: Pump[str]) -> None:
+        async with Silence(pump, SHORT):
+            pump.hold()
             await asyncio.sleep(3 * SHORT)
+        pump.emit(("closed",))
 
-    asyncio.run(main())
-
-
-def test_without_a_limit_there_is_no_timer() -> None:
-    """Nor is one left when it is over."""
-
-    async def main() -> list[Any]:
-        loop = asyncio.get_running_loop()
-        async with Silence(None):
-            kept = list(loop._scheduled)  # type: ignore[attr-defined]
-        async with Silence(SHORT):
-            pass
-        return [*kept, *(timer for timer in loop._scheduled if not timer.cancelled())]  # type: ignore[attr-defined]
-
-    assert asyncio.run(main()) == []
-
-
-def test_a_cancelled_task_is_cancelled() -> None:
-    async def main() -> None:
-        async def quiet() -> None:
-            async with Silence(60):
-                await asyncio.Event().wait()
-
-        task = asyncio.create_task(quiet())
-        await asyncio.sleep(0)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert task.cancelled()
-
-    asyncio.run(main())
+    assert pumped(close).run() == "closed"
 
 
 # In the HTTP source
@@ -97,6 +114,7 @@ def test_a_cancelled_task_is_cancelled() -> None:
 @pytest.mark.parametrize("seconds", [7.0, None])
 def test_the_transport_watches_the_head_and_we_the_body(library: Any, seconds: float | None) -> None:
     told: list[tuple[str, Any]] = []
+    sent: list[Any] = []
 
     class Body(library.AsyncByteStream):
         def __init__(self, request: Any) -> None:
@@ -110,12 +128,15 @@ def test_the_transport_watches_the_head_and_we_the_body(library: Any, seconds: f
     class Transport(library.AsyncBaseTransport):
         async def handle_async_request(self, request: Any) -> Any:
             told.append(("head", request.extensions["timeout"]["read"]))
+            sent.append(request)
             return library.Response(200, headers={"content-type": "text/event-stream"}, stream=Body(request))
 
     client = library.AsyncClient(transport=Transport(), timeout=60.0)
     engine = Engine(OpenAIChat(base_url="http://127.0.0.1:1", client=client, timeout=seconds), model="m")
     assert generate(engine, "Hi").run().output_text == "Hi"
     assert told == [("head", seconds or 60.0), ("body", None)]
+    assert sent[0].extensions["timeout"]["read"] == (seconds or 60.0), "whoever sends it again finds it as it was"
+    assert "trace" not in sent[0].extensions
 
 
 def test_a_client_without_timeouts_has_none() -> None:
@@ -145,6 +166,15 @@ def test_a_loop_that_stood_still_reads_first_what_came_meanwhile() -> None:
     assert type(events[-1]).__name__ == "MessageCompleted"
 
 
+def test_a_packed_body_is_not_silent_while_its_bytes_come() -> None:
+    """The decoder of gzip gives nothing before it has enough."""
+    packed = gzip.compress(b"".join(chat("Hi")))
+    pieces = [each for at in range(0, len(packed), 8) for each in (packed[at : at + 8], Pause(0.03))]
+    headers = {"Content-Type": "text/event-stream", "Content-Encoding": "gzip"}
+    with Loopback(Reply(pieces, headers=headers)) as server:
+        assert generate(model(server, timeout=0.2), "Hi").run().output_text == "Hi"
+
+
 def test_a_consumer_that_is_behind_is_no_silence() -> None:
     words = [chat_chunk(str(i)) for i in range(10)]
     with Loopback(Reply([*words, chat_finish(), DONE])) as server:
@@ -162,3 +192,49 @@ def test_a_connection_that_stays_open_after_the_last_word_is_no_silence() -> Non
     with Loopback(Reply([*chat("Hi"), STALL])) as server:
         response = generate(model(server, timeout=0.05), "Hi").run()
     assert (response.output_text, response.error) == ("Hi", None)
+
+
+LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
+    "asyncio": asyncio.new_event_loop,
+    "uvloop": lambda: pytest.importorskip("uvloop").new_event_loop(),
+}
+PLACES = 100
+
+
+@pytest.mark.parametrize("loop", LOOPS.values(), ids=LOOPS)
+@pytest.mark.parametrize("end", ["dispose", "cut"])
+def test_what_ends_just_when_it_is_too_silent_keeps_no_place_in_the_pool(end: str, loop: Any) -> None:
+    """Otherwise the close is cancelled, and httpcore 1.0.9 counts the connection for ever."""
+    gaps = iter([LIMIT + LAST_CHANCE_SECONDS + 0.0001 * (n % 50 - 25) for n in range(PLACES)])
+
+    async def ended(engine: Engine) -> None:
+        over, begun = asyncio.Event(), asyncio.Event()
+        subscription = stream_generate(engine, "Hi").subscribe(
+            lambda event: type(event) is TextDelta and begun.set(), lambda error: over.set(), over.set
+        )
+        if end == "dispose":
+            await begun.wait()
+            await asyncio.sleep(next(gaps))
+            subscription.dispose()
+        else:
+            await over.wait()
+
+    async def main(server: Loopback) -> None:
+        limits = httpx.Limits(max_connections=PLACES)
+        async with httpx.AsyncClient(limits=limits, timeout=httpx.Timeout(LIMIT, pool=5.0)) as client:
+            engine = model(server, client=client)
+            await asyncio.gather(*(ended(engine) for _ in range(PLACES)))
+            await until(lambda: server.open_count == 0)
+            phase.append("answers")
+            answers = await asyncio.gather(*(generate(engine, "Hi") for _ in range(PLACES)))
+            assert [each.output_text for each in answers] == ["b"] * PLACES
+
+    phase: list[str] = []
+
+    def script(request: Any) -> Reply:
+        if phase:
+            return Reply([Pause(0.05), *chat("b")])
+        return Reply([chat_chunk("a"), *([STALL] if end == "dispose" else [Pause(next(gaps)), Cut.FIN])])
+
+    with Loopback(script) as server, asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(main(server))
