@@ -8,6 +8,7 @@ from typing import Any, cast
 from reactivex import Observable, abc
 
 from rxllm.events import ErrorEvent, Event, MessageCompleted, MessageStarted, RawChunk, StepRestarted, UsageUpdated
+from rxllm.operators._each import each
 from rxllm.runtime import Stream
 from rxllm.values import Usage
 
@@ -28,46 +29,41 @@ def costs_filled(cost: Cost) -> Callable[[Observable[Event]], Stream[Event]]:
         costs_filled     --start--usage--usage--(usage end)|
     """
 
-    def operator(source: Observable[Event]) -> Stream[Event]:
-        def subscribe(
-            observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None
-        ) -> abc.DisposableBase:
-            spent: Usage | None = None
-            model: str | None = None
+    def priced(on_next: abc.OnNext[Event], on_error: abc.OnError) -> abc.OnNext[Event]:
+        spent: Usage | None = None
+        model: str | None = None
 
-            def on_next(event: Event) -> None:
-                nonlocal spent, model
-                if type(event) not in _READ:
-                    observer.on_next(event)
-                    return
-                match event:
-                    case MessageStarted(message=message):
-                        model = message.metadata.get("model")
-                    case UsageUpdated(usage=usage):
-                        spent = usage
-                    case RawChunk(kind="usage", data=Mapping()):
-                        spent = raw_usage(event.data) or spent
-                    case StepRestarted():
-                        spent = None
-                    case MessageCompleted() | ErrorEvent() if spent is not None:
-                        about = event.metadata if isinstance(event, MessageCompleted) else _NOTHING
-                        said, spent = spent, None  # the next response's is its own
-                        try:
-                            filled = cost(said, model, about)
-                        except Exception as error:
-                            observer.on_error(error)
-                            return
-                        if filled != said:
-                            observer.on_next(UsageUpdated(filled))
-                    case _:
-                        pass
-                observer.on_next(event)
+        def see(event: Event) -> None:
+            nonlocal spent, model
+            if type(event) not in _READ:
+                on_next(event)
+                return
+            match event:
+                case MessageStarted(message=message):
+                    model = message.metadata.get("model")
+                case UsageUpdated(usage=usage):
+                    spent = usage
+                case RawChunk(kind="usage", data=Mapping()):
+                    spent = raw_usage(event.data) or spent
+                case StepRestarted():
+                    spent = None
+                case MessageCompleted() | ErrorEvent() if spent is not None:
+                    about = event.metadata if isinstance(event, MessageCompleted) else _NOTHING
+                    said, spent = spent, None  # the next response's is its own
+                    try:
+                        filled = cost(said, model, about)
+                    except Exception as error:
+                        on_error(error)
+                        return
+                    if filled != said:
+                        on_next(UsageUpdated(filled))
+                case _:
+                    pass
+            on_next(event)
 
-            return source.subscribe(on_next, observer.on_error, observer.on_completed, scheduler=scheduler)
+        return see
 
-        return Stream(subscribe)
-
-    return operator
+    return each(priced)
 
 
 def raw_usage(counted: Any) -> Usage | None:

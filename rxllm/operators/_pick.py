@@ -17,6 +17,7 @@ from rxllm.events import (
     ThinkingDelta,
 )
 from rxllm.operators._checked import EVENTS, no_event
+from rxllm.operators._each import each
 from rxllm.runtime import Stream
 
 R = TypeVar("R")
@@ -31,31 +32,28 @@ def pick(
     """
     wanted = frozenset((*types, ErrorEvent))  # most events are none of them
 
-    def operator(source: Observable[Event]) -> Stream[R]:
-        def subscribe(observer: abc.ObserverBase[R], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
-            find = make()
+    def picked(on_next: abc.OnNext[R], on_error: abc.OnError) -> abc.OnNext[Event]:
+        find = make()
 
-            def on_next(event: Event) -> None:
-                if type(event) not in wanted:
-                    if type(event) not in EVENTS:
-                        observer.on_error(no_event(name, event))
-                    return
-                if isinstance(event, ErrorEvent):
-                    observer.on_error(event.error)
-                    return
-                try:
-                    found = find(event)
-                except Exception as error:  # a raw usage with unknown keys
-                    observer.on_error(error)
-                    return
-                for item in found:
-                    observer.on_next(item)
+        def see(event: Event) -> None:
+            if type(event) not in wanted:
+                if type(event) not in EVENTS:
+                    on_error(no_event(name, event))
+                return
+            if isinstance(event, ErrorEvent):
+                on_error(event.error)
+                return
+            try:
+                found = find(event)
+            except Exception as error:  # a raw usage with unknown keys
+                on_error(error)
+                return
+            for item in found:
+                on_next(item)
 
-            return source.subscribe(on_next, observer.on_error, observer.on_completed, scheduler=scheduler)
+        return see
 
-        return Stream(subscribe)
-
-    return operator
+    return each(picked)
 
 
 class Pieces:
