@@ -19,7 +19,9 @@ def draw(path: Path, tables: Sequence[Table]) -> None:
     pictured = [table for table in tables if table.key in _PANELS and table.rows]
     if not pictured:
         return
-    figure, panels = pyplot.subplots(len(pictured), 1, figsize=(9, 4.2 * len(pictured)), squeeze=False)
+    heights = [max(4.2, 0.2 * len(table.rows)) for table in pictured]
+    size = (9, sum(heights))
+    figure, panels = pyplot.subplots(len(pictured), 1, figsize=size, height_ratios=heights, squeeze=False)
     for table, axes in zip(pictured, panels[:, 0], strict=True):
         _PANELS[table.key](axes, table)
         axes.set_title(table.title)
@@ -64,6 +66,7 @@ def _draw_live(axes: Any, table: Table) -> None:
 
 def _draw_operators(axes: Any, table: Table) -> None:
     axes.barh([row[0] for row in table.rows], [row[1] for row in table.rows])
+    axes.margins(y=0.01)
     axes.invert_yaxis()
     axes.set_xlabel("ns of CPU per event")
 

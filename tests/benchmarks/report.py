@@ -93,16 +93,21 @@ def progress(text: str) -> None:
     print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
 
 
+_MEASURED = (
+    *("rxllm", "reactivex", "httpx", "msgspec", "httpx2", "httpx-aiohttp", "aiohttp", "uvloop"),
+    *("openai", "anthropic", "litellm", "langchain-openai", "langchain-anthropic", "pydantic-ai-slim"),
+)
+
+
 def machine() -> dict[str, Any]:
     """Where it was measured, and whether the machine had other things to do."""
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
-    packages = ("rxllm", "reactivex", "httpx", "msgspec", "openai", "anthropic", "litellm", "langchain-openai")
     return {
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "system": f"{platform.system()} {platform.machine()}",
         "processors": os.cpu_count(),
         "load": load,
-        "packages": {name: held for name in packages if (held := _version(name))},
+        "packages": {name: held for name in _MEASURED if (held := _version(name))},
     }
 
 
