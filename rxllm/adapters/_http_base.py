@@ -25,8 +25,8 @@ class HTTPBase(ABC):
     """Where an adapter asks, and how.
 
     `client` is an ``httpx.AsyncClient`` or ``httpx2.AsyncClient``, or a function that makes one, such as
-    ``adapters.aiohttp_client``; `headers` are sent with every request; `timeout` is the longest silence between two
-    reads, in seconds.
+    ``adapters.aiohttp_client``; with ``http2=True`` no answer can be ended at the server, only here. `headers` are sent
+    with every request; `timeout` is the longest silence between two reads, in seconds.
     """
 
     provider: str

@@ -2,7 +2,7 @@
 
 ::
 
-    prepare ──> send ──> status >= 400? ──> read the body, close, on_error
+    prepare ──> send ──> status >= 300? ──> read the body, close, on_error
                   │
                   └──> bytes ──> decoder.feed ──> events ──> ... ──> close ──> decoder.close ──> events ──> on_completed
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -26,11 +27,18 @@ from rxllm.values import AdapterError, LLMError, StreamError
 if TYPE_CHECKING:
     import httpx
 
+log = logging.getLogger("rxllm")
+
 ERROR_BODY_BYTES = 1 << 20
 ERROR_BODY_SECONDS = 5.0
 DRAIN_SECONDS = 0.25
 """How long the end of a finished response is waited for, so that its connection can be used again."""
 
+# httpcore 1.0.9 and httpcore2 2.16 reset no stream, and what still comes fills the window of the connection.
+LEFT = (
+    "%s was left over HTTP/2, where httpx cannot end one answer: the server goes on with it, and after many such calls "
+    "the connection stalls; make the client without http2=True, and the call's own connection is closed instead"
+)
 
 _LAST = frozenset({ErrorEvent, MessageCompleted})
 
@@ -115,18 +123,23 @@ async def answered(
 async def _send(
     client: httpx.AsyncClient, request: httpx.Request, pump: Pump[Any], sending: Mapping[str, Any]
 ) -> httpx.Response:
-    # Cancelled while it connects, httpcore 1.0.9 never frees the connection's place in the pool.
+    # Cancelled while it connects, httpcore 1.0.9 never frees the connection's place in the pool; cancelled while it
+    # sends over HTTP/2, it breaks the connection for all that share it.
     theirs: Callable[[str, Any], Awaitable[None]] | None = request.extensions.get("trace")
 
-    connected = False
+    connected = whole = False
 
     async def trace(name: str, info: Any) -> None:
-        nonlocal connected
-        if not connected and name.startswith(("http11.", "http2.")):  # once: the closing is traced too
+        nonlocal connected, whole
+        if not connected and name.startswith(("http11.", "http2.receive_response")):  # once: the closing is traced too
             connected = True
             pump.release()
         elif name.endswith("response_closed.started"):
             pump.hold()  # also on its own account, when a read has timed out; cancelled then, it never closes
+            if name.startswith("http2.") and not whole:
+                log.warning(LEFT, address(request))
+        elif name == "http2.receive_response_body.complete":
+            whole = True
         elif pump.disposed and name == "connection.connect_tcp.started":
             pump.release()  # it has waited for its place in the pool, and need not connect
         if theirs is not None:

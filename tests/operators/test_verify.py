@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import inspect
 import re
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 import reactivex
 from hypothesis import given
 from reactivex import from_iterable
+from reactivex import operators as rx
 from reactivex.testing import TestScheduler
 
 import rxllm
@@ -184,8 +186,8 @@ def test_a_planted_fault_is_found_where_it_is(rule: str, index: int, events: lis
 
 
 def test_every_rule_of_the_docstring_has_its_fault_and_the_other_way_round() -> None:
-    told = ops.verify.__doc__ or ""
-    named = set(re.findall(r"^    ``(\w+)``  ", told, re.MULTILINE))
+    told = inspect.getdoc(ops.verify) or ""
+    named = set(re.findall(r"^``(\w+)``  ", told, re.MULTILINE))
     assert named == {rule for rule, _, _ in PLANTED.values()}
 
 
@@ -263,9 +265,7 @@ def test_whatever_the_pipelines_say_is_lawful(script: Any, options: Any) -> None
 
 def _lawful_or_raised(source: Any) -> None:
     errors: list[Any] = []
-    list(
-        source.pipe(ops.verify(), reactivex.operators.catch(lambda error, _: errors.append(error) or reactivex.empty()))
-    )
+    list(source.pipe(ops.verify(), rx.catch(lambda error, _: errors.append(error) or reactivex.empty())))
     assert [error for error in errors if error.reason == "malformed_event"] == []
 
 

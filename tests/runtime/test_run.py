@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import reactivex
+from reactivex import operators as rx
 from reactivex.internal.exceptions import SequenceContainsNoElementsError
 
 import rxllm
@@ -173,7 +174,7 @@ def test_run_and_iterators_take_any_observable() -> None:
         assert list(items) == [1, 2]
 
     async def main() -> list[int]:
-        async with rxllm.to_async_iter(reactivex.timer(0.01).pipe(reactivex.operators.map(lambda _: 3))) as items:
+        async with rxllm.to_async_iter(reactivex.timer(0.01).pipe(rx.map(lambda _: 3))) as items:
             return [item async for item in items]
 
     assert asyncio.run(main()) == [3]
@@ -204,7 +205,7 @@ def test_an_error_is_raised_once_and_the_stream_can_be_run_again() -> None:
 
 
 def test_an_iterators_error_is_raised_after_the_items_and_once() -> None:
-    items = iter(reactivex.of(1).pipe(reactivex.operators.concat(reactivex.throw(KeyError("x")))).pipe(Stream.of))
+    items = iter(reactivex.of(1).pipe(rx.concat(reactivex.throw(KeyError("x")))).pipe(Stream.of))
     assert next(items) == 1
     with pytest.raises(KeyError):
         next(items)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import reactivex
+from reactivex import operators as rx
 from reactivex.testing import TestScheduler
 
 import rxllm
@@ -348,7 +349,7 @@ def test_plain_chats_and_steps_fold_to_turns_too() -> None:
 def test_a_turn_that_is_cut_off_keeps_what_the_user_said(count: int) -> None:
     given = Session("s", Thread((user("Hi"), Message("assistant", "Hello"))))
     events = session.stream_reply(Fake(["In ", "Rome ", "too"]), given, "And in Rome?")
-    turn = events.pipe(lambda source: source.pipe(reactivex.operators.take(count + 1)), ops.to_session(given)).run()
+    turn = events.pipe(lambda source: source.pipe(rx.take(count + 1)), ops.to_session(given)).run()
     assert (turn.session.status, texts(turn.session)) == ("completed", ["Hi", "Hello", "And in Rome?"])
     assert isinstance(turn.result, ChatResult)
     assert turn.result.halted_reason == "cancelled"
@@ -358,7 +359,7 @@ def test_a_turn_that_is_cut_off_keeps_what_the_user_said(count: int) -> None:
 def test_so_does_one_that_is_cut_off_before_the_model_answers() -> None:
     scheduler, turns = TestScheduler(), list[Turn]()
     events = session.stream_reply(Fake([("delay", 60.0), "late"]), Session(), "Hi")
-    stopped = events.pipe(reactivex.operators.take_until(reactivex.timer(5.0)), ops.to_session(Session()))
+    stopped = events.pipe(rx.take_until(reactivex.timer(5.0)), ops.to_session(Session()))
     stopped.subscribe(turns.append, scheduler=scheduler)
     scheduler.start()
     assert [texts(turn.session) for turn in turns] == [["Hi"]]
@@ -368,7 +369,7 @@ def test_a_turn_that_is_cut_off_keeps_the_steps_that_were_complete() -> None:
     fake = Fake(call("pay", "a"), "Thanks.", "Thanks.")
     waiting = session.start(fake, "Hi", tools=TOOLS).run().session
     events = session.stream_resume(fake, waiting, approvals={"a": True}, tools=TOOLS)
-    turn = events.pipe(reactivex.operators.take_while(lambda e: not isinstance(e, TextDelta)), ops.to_session(waiting))
+    turn = events.pipe(rx.take_while(lambda e: not isinstance(e, TextDelta)), ops.to_session(waiting))
     cut = turn.run().session
     assert (RUNS, cut.status, cut.pending_tool_calls) == (["pay 1"], "completed", ())
     assert session.resume(fake, cut, tools=TOOLS).run().session.status == "completed"
@@ -378,7 +379,7 @@ def test_a_turn_that_is_cut_off_keeps_the_steps_that_were_complete() -> None:
 @pytest.mark.parametrize("until", [StepCompleted, ToolExecutionStarted])
 def test_cut_off_at_a_halt_it_waits_for_what_the_halt_waits_for(until: type) -> None:
     events = session.stream_start(Fake([call("ask", "a"), call("sign", "b")]), "Hi", tools=TOOLS)
-    turn = events.pipe(reactivex.operators.take_while(lambda e: not isinstance(e, until), inclusive=True))
+    turn = events.pipe(rx.take_while(lambda e: not isinstance(e, until), inclusive=True))
     cut = turn.pipe(ops.to_session(Session())).run().session
     if until is StepCompleted:
         assert (cut.status, [c.id for c in cut.pending_tool_calls]) == ("awaiting_tools", ["b"])
@@ -388,7 +389,7 @@ def test_cut_off_at_a_halt_it_waits_for_what_the_halt_waits_for(until: type) -> 
 
 
 def test_a_step_that_is_cut_off_leaves_the_session() -> None:
-    events = session.stream_step(Fake("Hello"), IDLE).pipe(reactivex.operators.take(3))
+    events = session.stream_step(Fake("Hello"), IDLE).pipe(rx.take(3))
     turn = events.pipe(ops.to_session(IDLE)).run()
     assert (turn.session.thread, getattr(turn.result, "halted_reason", None)) == (IDLE.thread, "cancelled")
 
@@ -413,7 +414,7 @@ def test_nothing_happens_before_subscribe() -> None:
 
 def test_a_subscriber_that_wants_one_event_asks_no_model() -> None:
     fake = Fake("Hello")
-    session.stream_start(fake, "Hi").pipe(reactivex.operators.take(1)).run()
+    session.stream_start(fake, "Hi").pipe(rx.take(1)).run()
     assert fake.requests == []
 
 

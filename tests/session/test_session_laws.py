@@ -7,6 +7,7 @@ from typing import Any
 import reactivex
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reactivex import operators as rx
 
 import rxllm
 from rxllm import Fake, RetryPolicy, serializer, session, validate
@@ -82,7 +83,7 @@ def test_a_turn_that_is_cut_off_anywhere_is_sound(script: Any, options: Any, cou
     changes neither the session it began with nor, folded again, its turn.
     """
     source = session.stream_reply(engine(script), GIVEN, "And?", **options)
-    events = list(source.pipe(ops.errors_as_events(), reactivex.operators.take(count + 1)))
+    events = list(source.pipe(ops.errors_as_events(), rx.take(count + 1)))
     turn = reactivex.from_iterable(events).pipe(ops.to_session(GIVEN)).run()
     assert reactivex.from_iterable(events).pipe(ops.to_session(GIVEN)).run() == turn
     sound(turn.session)
