@@ -19,7 +19,7 @@ LAST_CHANCE_SECONDS = 0.01
 
 
 class SilenceError(TimeoutError):
-    """What was waited for did not come."""
+    """What was waited for did not come; the message is how long it was waited for."""
 
 
 class Silence:
@@ -49,7 +49,7 @@ class Silence:
         if self._timer is not None:
             self._timer.cancel()
         if self._over and _task().uncancel() <= self._cancelled and kind is asyncio.CancelledError:
-            raise SilenceError from error
+            raise SilenceError(f"{self._seconds:g} s") from error
 
     def listen(self) -> None:
         """The silence begins now."""

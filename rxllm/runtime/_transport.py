@@ -37,7 +37,8 @@ def transport_error(error: Exception, provider: str | None, url: str) -> Adapter
         return None
     said = str(error) or names[0]
     silent = reason == "timeout" and "Connect" not in names[0]
-    what = "sent nothing for longer than the timeout" if silent else f"could not be reached: {said}"
+    limit = f" of {said}" if isinstance(error, SilenceError) else ""
+    what = f"sent nothing for longer than the timeout{limit}" if silent else f"could not be reached: {said}"
     made = AdapterError(reason, f"{url} {what} ({names[0]})", provider=provider)
     made.__cause__ = error
     return made

@@ -258,6 +258,7 @@ def test_a_cut_after_the_finish_reason_is_no_error() -> None:
 
 def test_silence_in_the_middle_is_a_timeout() -> None:
     response = answer(Reply([chat_chunk("Hello"), STALL]), timeout=0.1)
+    assert "sent nothing for longer than the timeout of 0.1 s" in response.error.message
     assert (response.output_text, response.finish_reason) == ("Hello", "error")
     assert isinstance(response.error, StreamError)
     assert response.error.reason == "timeout"
