@@ -133,6 +133,8 @@ def test_a_forked_child_has_its_own(used: str) -> None:
         BEGIN
         + used
         + """
+import warnings
+warnings.filterwarnings("ignore", ".* is multi-threaded", DeprecationWarning)  # Python's, of every fork beside threads
 child = os.fork()
 if child == 0:
     print(ask().run(), flush=True)
