@@ -60,8 +60,9 @@ class GenerateOptions(PlainOptions, total=False):
     """What a request can be made with, how the call is made, and what of it is shown.
 
     `timeout` is the longest silence of the model in seconds, or a `Timeouts`: each response's own, see
-    ``operators.timeouts``; an adapter over HTTP also takes it for the longest wait for bytes. `response_format`
-    is what the model is asked for, and what the answer is read as by the functions that give a result.
+    ``operators.timeouts``; an adapter over HTTP also takes it for the longest wait for bytes, unless `first` or `idle`
+    is missing: then its own holds, 600 s by default. `response_format` is what the model is asked for, and what the
+    answer is read as by the functions that give a result.
     """
 
     response_format: ResponseFormat

@@ -34,10 +34,12 @@ ERROR_BODY_SECONDS = 5.0
 DRAIN_SECONDS = 0.25
 """How long the end of a finished response is waited for, so that its connection can be used again."""
 
-# httpcore 1.0.9 and httpcore2 2.16 reset no stream, and what still comes fills the window of the connection.
+_CANCELLABLE = frozenset({"http11.send_request_headers.started", "http2.receive_response_headers.started"})
+"""Where httpcore stands when a call may be cancelled: it is connected, and over HTTP/2 the request is sent."""
+
 LEFT = (
-    "%s was left over HTTP/2, where httpx cannot end one answer: the server goes on with it, and after many such calls "
-    "the connection stalls; make the client without http2=True, and the call's own connection is closed instead"
+    "%s was left over HTTP/2, where httpx cannot end one answer: the server may go on with it, and after many of them "
+    "new calls stall or are refused; make the client without http2=True, and the call's own connection is closed"
 )
 
 _LAST = frozenset({ErrorEvent, MessageCompleted})
@@ -127,17 +129,17 @@ async def _send(
     # sends over HTTP/2, it breaks the connection for all that share it.
     theirs: Callable[[str, Any], Awaitable[None]] | None = request.extensions.get("trace")
 
-    connected = whole = False
+    whole = False
 
     async def trace(name: str, info: Any) -> None:
-        nonlocal connected, whole
-        if not connected and name.startswith(("http11.", "http2.receive_response")):  # once: the closing is traced too
-            connected = True
+        nonlocal whole
+        if name in _CANCELLABLE:  # again after a redirect
+            whole = False
             pump.release()
         elif name.endswith("response_closed.started"):
             pump.hold()  # also on its own account, when a read has timed out; cancelled then, it never closes
-            if name.startswith("http2.") and not whole:
-                log.warning(LEFT, address(request))
+            if pump.disposed and not whole and name.startswith("http2."):
+                log.warning(LEFT, address(request))  # httpcore 1.0.9 and httpcore2 2.16 never reset a stream
         elif name == "http2.receive_response_body.complete":
             whole = True
         elif pump.disposed and name == "connection.connect_tcp.started":

@@ -7,7 +7,6 @@ from typing import Any
 
 import msgspec
 
-from rxllm.runtime._clients import READ_SECONDS
 from rxllm.values import ValidationError
 
 
@@ -44,12 +43,8 @@ class Timeouts(msgspec.Struct, frozen=True):
 
     @property
     def silence(self) -> float | None:
-        """The longest silence that is allowed at any time, for a transport's own timeout; None leaves it as it is.
-
-        A limit given alone says nothing of the other, so it can only let the transport wait longer.
-        """
-        longest = max(self.first or 0, self.idle or 0)
-        return longest if None not in (self.first, self.idle) or longest > READ_SECONDS else None
+        """The longest silence that is allowed at any time, for a transport's own timeout; None leaves it as it is."""
+        return None if self.first is None or self.idle is None else max(self.first, self.idle)
 
 
 def is_positive(held: Any) -> bool:

@@ -8,6 +8,7 @@ import signal
 import threading
 from typing import Any
 
+import httpx
 import pytest
 from reactivex import Subject
 from reactivex import operators as rx
@@ -38,6 +39,7 @@ from tests.runtime.support import (
     on_loop,
     script,
     until,
+    until_closed,
 )
 
 
@@ -191,6 +193,27 @@ def test_disposed_on_a_used_connection_before_the_headers() -> None:
             acted = on_loop(act)(server)
             times.append(server.connections[0].wait_closed() - acted)
             assert len(server.connections) == 1
+    assert_prompt(times)
+
+
+def test_disposed_behind_a_redirect_before_the_headers() -> None:
+    async def main(here: Loopback, there: Loopback) -> float:
+        client = httpx.AsyncClient(follow_redirects=True)
+        subscription = stream_generate(model(here, client=client), "Hi").subscribe()
+        await until(lambda: bool(there.requests))
+        acted = now()
+        subscription.dispose()
+        await until_closed(there.connections[0])
+        await client.aclose()
+        return acted
+
+    times: list[float] = []
+    for _ in range(5):
+        with Loopback(SILENT) as there:
+            moved = Reply(status=307, headers={"Location": f"{there.url}/chat/completions"})
+            with Loopback(moved) as here:
+                acted = asyncio.run(main(here, there))
+            times.append(there.connections[0].wait_closed() - acted)
     assert_prompt(times)
 
 

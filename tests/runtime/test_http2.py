@@ -45,6 +45,7 @@ class Server:
         self.trusted, self._config = _secure(folder)
         self._config.bind = [f"fd://{self._socket.detach()}"]
         self._config.loglevel = "CRITICAL"
+        self._config.graceful_timeout = 0.1
         self._thread = threading.Thread(target=lambda: asyncio.run(self._main()))
         self._started = threading.Event()
 
@@ -56,6 +57,7 @@ class Server:
     def __exit__(self, *_: object) -> None:
         self._loop.call_soon_threadsafe(self._over.set)
         self._thread.join(10)
+        assert not self._thread.is_alive()
 
     async def _main(self) -> None:
         self._loop, self._over = asyncio.get_running_loop(), asyncio.Event()
