@@ -5,12 +5,15 @@
     turn = session.start(engine, "Hi").run()            # or session.start(engine, Session(id="s1", ...))
     turn = session.reply(engine, turn.session, "And in Rome?").run()
 
-Each function has a streaming form; ``operators.to_session`` folds its events to the same turn. The options are those of
-``rxllm.chat`` (`step`: of ``rxllm.step``). A tool's context is the engine's, overlaid by the session's, overlaid by the
-call's; its session id is the call's, else the session's. Where the session's status does not allow the operation, a
-`SessionError` that says what it allows goes to ``on_error``, and where its fields contradict its status a
-``ValidationError("invalid_session")``; then no model is asked. A first call to the model that fails goes there too:
-the session that was given is still good.
+Each function has a streaming form; ``operators.to_session`` folds its events to the same turn. The first of them is
+``Custom("session_turn")``, which holds the whole session with its context: like ``StepCompleted`` and
+``ChatCompleted``, it is not to be forwarded raw.
+
+The options are those of ``rxllm.chat`` (`step`: of ``rxllm.step``). A tool's context is the engine's, overlaid by the
+session's, overlaid by the call's; its session id is the call's, else the session's. Where the session's status does
+not allow the operation, a `SessionError` that says what it allows goes to ``on_error``, and where its fields
+contradict its status a ``ValidationError("invalid_session")``; then no model is asked. A first call to the model that
+fails goes there too: the session that was given is still good.
 """
 
 from __future__ import annotations

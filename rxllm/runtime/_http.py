@@ -87,7 +87,7 @@ async def _run(exchange: Exchange, pump: Pump[Event]) -> None:
             streaming = True
             await _deliver(response, decoder, pump, lambda: page_error(response.headers, exchange.provider, url))
     except Exception as error:
-        broken = None if pump.refused else transport_error(error, exchange.provider, url)
+        broken = None if pump.refused else transport_error(error, exchange.provider, url, begun=streaming)
         if broken is None:
             raise
         if not streaming:
@@ -228,7 +228,7 @@ def _explained(events: list[Event], broken: AdapterError) -> list[Event]:
     match events:
         case [*rest, ErrorEvent(error=StreamError(reason="truncated"))]:
             reason = "timeout" if broken.reason == "timeout" else "truncated"
-            error = StreamError(reason, f"the stream broke off: {broken.message}", provider=broken.provider)
+            error = StreamError(reason, f"the stream of {broken.message}", provider=broken.provider)
             error.__cause__ = broken.__cause__
             return [*rest, ErrorEvent(error)]
         case _:

@@ -16,7 +16,7 @@ from reactivex import Observable, abc
 from rxllm.runtime._clock import LoopScheduler
 from rxllm.runtime._given import check_source
 from rxllm.runtime._pacing import Gate, read_by
-from rxllm.runtime._portal import on_portal, running_loop
+from rxllm.runtime._portal import on_portal, running_loop, warn_if_blocking
 
 T = TypeVar("T")
 
@@ -83,6 +83,7 @@ class Items(Iterator[T], Generic[T]):
         buffer = self._buffer
         if self._subscription is None:
             with on_portal() as portal, read_by(buffer.gate, buffer.on_error):
+                warn_if_blocking("a plain for stops", "async for", stacklevel=3)
                 self._subscription = self._source.subscribe(buffer, scheduler=LoopScheduler(portal.loop))
         try:
             while not buffer.gate.waiting:

@@ -15,9 +15,12 @@ import atexit
 import contextlib
 import contextvars
 import os
+import sys
 import threading
+import warnings
 import weakref
 from collections.abc import Callable, Generator
+from typing import Any
 
 from rxllm.runtime._threads import daemon_threads
 
@@ -180,3 +183,15 @@ def on_portal() -> Generator[Portal]:
             yield chosen
     finally:
         _chosen.reset(token)
+
+
+def warn_if_blocking(what: str, instead: str, *, stacklevel: int) -> None:
+    """Warn that `what` this thread's event loop, if one runs that is not a notebook's; see ``warnings.warn``."""
+    if running_loop() is not None and not _in_ipython():
+        message = f"{what} this thread's event loop until the stream ends; inside a coroutine write: {instead}"
+        warnings.warn(message, RuntimeWarning, stacklevel=stacklevel)
+
+
+def _in_ipython() -> bool:
+    ipython: Any = sys.modules.get("IPython")  # a library may have imported it for something else
+    return ipython is not None and ipython.get_ipython() is not None

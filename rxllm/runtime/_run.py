@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import threading
-import warnings
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from reactivex import Observable, abc, empty
 
 from rxllm.runtime._clock import LoopScheduler
 from rxllm.runtime._given import check_source
 from rxllm.runtime._pacing import read_by
-from rxllm.runtime._portal import on_portal, running_loop
+from rxllm.runtime._portal import on_portal, running_loop, warn_if_blocking
 
 T = TypeVar("T")
 
@@ -29,7 +27,7 @@ def run(source: Observable[T], scheduler: abc.SchedulerBase | None = None) -> T:
     """
     check_source(source, "run")
     with on_portal() as portal:
-        _warn_if_blocking()
+        warn_if_blocking("run() stops", "await stream", stacklevel=4)
         ended = threading.Event()
         outcome: Outcome[T] = Outcome(ended.set)
         subscription = outcome.subscribe_to(source, scheduler or LoopScheduler(portal.loop))
@@ -93,14 +91,3 @@ class Outcome(abc.ObserverBase[T]):
             raise self._error
         finally:
             self._error = None  # no cycle of error, frame and outcome
-
-
-def _warn_if_blocking() -> None:
-    if running_loop() is not None and not _in_ipython():
-        message = "run() stops this thread's event loop until the stream ends; inside a coroutine write: await stream"
-        warnings.warn(message, RuntimeWarning, stacklevel=4)
-
-
-def _in_ipython() -> bool:
-    ipython: Any = sys.modules.get("IPython")  # a library may have imported it for something else
-    return ipython is not None and ipython.get_ipython() is not None

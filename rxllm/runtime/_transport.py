@@ -27,8 +27,8 @@ _REASONS = {
 }
 
 
-def transport_error(error: Exception, provider: str | None, url: str) -> AdapterError | None:
-    """`error` as an `AdapterError`; None if it is not a transport's."""
+def transport_error(error: Exception, provider: str | None, url: str, *, begun: bool = False) -> AdapterError | None:
+    """`error` as an `AdapterError`; None if it is not a transport's. `begun` says that the answer had."""
     names = ["SilenceError"] if isinstance(error, SilenceError) else _names(error, "httpx", "httpx2", "aiohttp")
     if names:  # httpx-aiohttp calls every refused or lost connection a ConnectTimeout, and what it wraps knows better
         names = _names(error.__cause__, "aiohttp") + names
@@ -38,7 +38,8 @@ def transport_error(error: Exception, provider: str | None, url: str) -> Adapter
     said = str(error) or names[0]
     silent = reason == "timeout" and "Connect" not in names[0]
     limit = f" of {said}" if isinstance(error, SilenceError) else ""
-    what = f"sent nothing for longer than the timeout{limit}" if silent else f"could not be reached: {said}"
+    failed = "broke off" if begun else "could not be reached"
+    what = f"sent nothing for longer than the timeout{limit}" if silent else f"{failed}: {said}"
     made = AdapterError(reason, f"{url} {what} ({names[0]})", provider=provider)
     made.__cause__ = error
     return made

@@ -70,7 +70,7 @@ class Session(Value):
         ``invalid_status_for_operation``, whose message says what is.
         """
         if self.status == "error":
-            message = "the session has failed, see its metadata['error']; go on with Session(thread=session.thread)"
+            message = "the session has failed, see its metadata['error']; go on with dataclasses.replace(session, status='idle')"
             raise SessionError("session_in_error_state", message)
         if operation not in self.legal:
             message = f"{operation} is not legal while the session is {self.status}; legal now: {', '.join(self.legal)}"

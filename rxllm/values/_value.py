@@ -128,7 +128,8 @@ def encode(item: Any) -> Any:
         case Mapping():
             return _encode_mapping(cast(Mapping[Any, Any], item))
         case _:
-            message = f"{type(item).__name__} has no JSON form: keep it out of values that are stored or sent"
+            name = type(item).__name__
+            message = f"{name} has no JSON form: replace it by None, with dataclasses.replace, in what is stored or sent"
             raise ValidationError("not_serializable", message, errors=[((), "not_serializable")])
 
 

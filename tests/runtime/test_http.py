@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import logging
+import re
 import socket
 from collections.abc import Callable
 from typing import Any
@@ -256,9 +257,15 @@ def test_a_cut_after_the_finish_reason_is_no_error() -> None:
     assert (response.output_text, response.finish_reason, response.error) == ("Hello", "stop", None)
 
 
+def test_a_cut_in_the_middle_says_what_broke_off() -> None:
+    response = answer(Reply([chat_chunk("Hello"), Pause(0.02), Cut.RESET]))
+    assert (response.output_text, response.error.reason) == ("Hello", "truncated")
+    assert re.match(r"the stream of http://\S+/chat/completions broke off: ", response.error.message)
+
+
 def test_silence_in_the_middle_is_a_timeout() -> None:
     response = answer(Reply([chat_chunk("Hello"), STALL]), timeout=0.1)
-    assert "sent nothing for longer than the timeout of 0.1 s" in response.error.message
+    assert "completions sent nothing for longer than the timeout of 0.1 s" in response.error.message
     assert (response.output_text, response.finish_reason) == ("Hello", "error")
     assert isinstance(response.error, StreamError)
     assert response.error.reason == "timeout"

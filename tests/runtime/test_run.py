@@ -131,6 +131,15 @@ def test_run_on_a_running_loop_warns_with_the_other_form() -> None:
     asyncio.run(main())
 
 
+def test_for_on_a_running_loop_warns_with_the_other_form() -> None:
+    async def main() -> None:
+        with pytest.warns(RuntimeWarning, match="async for") as caught:
+            assert list(ask(Engine(Fake("Hello")))) == ["Hello"]
+        assert caught[0].filename == __file__
+
+    asyncio.run(main())
+
+
 def test_run_on_a_running_loop_works_with_a_real_call() -> None:
     async def main() -> None:
         with warnings.catch_warnings():

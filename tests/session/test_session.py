@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -263,6 +265,16 @@ def test_what_is_not_legal_now_says_what_is_and_asks_nobody(prefix: str, name: s
     assert caught.value.reason == ("session_in_error_state" if failed else "invalid_status_for_operation")
     assert all(name in caught.value.message for name in given.legal)
     assert fake.requests == []
+
+
+def test_a_failed_session_goes_on_as_its_error_says() -> None:
+    session_ = Session(id="s", context={"user": "ann"})
+    failed = session.reply(Fake(["Hel", ("error", "network_error")]), session_, "Hi").run().session
+    with pytest.raises(SessionError, match=re.escape("dataclasses.replace(session, status='idle')")):
+        session.reply(Fake("lo"), failed, "Go on").run()
+    turn = session.reply(Fake("lo"), replace(failed, status="idle"), "Go on").run()
+    assert (turn.session.id, turn.session.context, turn.session.status) == ("s", {"user": "ann"}, "completed")
+    assert [message.text for message in turn.session.thread] == ["Hi", "Hel", "Go on", "lo"]
 
 
 @pytest.mark.parametrize(
