@@ -1,7 +1,4 @@
-"""A scripted model for tests: it answers what it was told to, and remembers what it was asked.
-
-What a turn is made of is said in ``_fake_script``.
-"""
+"""A scripted model for tests: it answers what it was told to, and remembers what it was asked."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from reactivex.scheduler import CurrentThreadScheduler
 from rxllm.adapters._fake_script import Piece, Turn, perform, pieces_of
 from rxllm.events import Event
 from rxllm.runtime import Stream, clock, current_gate, report_unheard
-from rxllm.values import AdapterError, Call, Request
+from rxllm.values import AdapterError, Call, Request, ValidationError
 
 
 class Fake:
@@ -27,11 +24,29 @@ class Fake:
     'Hello'
 
     Give turns as arguments, one as ``script=[...]``, several as ``scripts=[[...], ...]``, or a function of the request
-    that returns a turn. `requests` holds what was asked, in order. Without an event loop it plays on the caller's
-    thread.
+    that returns a turn. A turn is a piece of script, or a list of such pieces:
 
-    Raises ``ValueError`` for a script that means nothing, and streams ``AdapterError("no_scripted_response")`` when the
-    turns are used up.
+    =================================================  =================================================================
+    piece                                              means
+    =================================================  =================================================================
+    ``"Hello"``, ``("text", "Hello")``                 a text delta
+    ``("thinking", "hm")``                             a thinking delta
+    a `ToolCall`, ``("tool_call", {"id": .., ..})``    a whole call: `id`, `name`, and `arguments` or `raw_arguments`
+    ``("tool_call_delta", {"id": .., ..})``            a piece of a call: `id`, `arguments_delta`, and first the `name`
+    a `Usage`, ``("usage", {"input_tokens": 3})``      usage, in the field names of `Usage`
+    ``("raw_chunk", data)``, ``(.., (kind, data))``    a ``RawChunk``
+    ``("delay", seconds)``                             a pause, on the subscription's scheduler
+    ``("error", "rate_limited")``                      an ``ErrorEvent``, for a reason of `AdapterError` or an
+                                                       exception; nothing follows
+    ``("finish", "stop")``                             the finish reason; nothing follows
+    an exception                                       first in its turn: the call fails; later: an ``ErrorEvent``
+    an event                                           itself
+    =================================================  =================================================================
+
+    `requests` holds what was asked, in order. Without an event loop it plays on the caller's thread.
+
+    Raises ``ValidationError("invalid_option")`` for a script that means nothing, a function's when it is played, and
+    streams ``AdapterError("no_scripted_response")`` when the turns are used up.
     """
 
     def __init__(
@@ -41,7 +56,8 @@ class Fake:
         scripts: Iterable[Iterable[Piece]] | None = None,
     ) -> None:
         if sum(given is not None for given in (turns or None, script, scripts)) != 1:
-            raise ValueError("Fake takes its turns as arguments, or as script=, or as scripts=")
+            message = "Fake takes its turns as arguments, or as script=, or as scripts="
+            raise ValidationError("invalid_option", message)
         self.requests: list[Request] = []
         self._function = turns[0] if len(turns) == 1 and callable(turns[0]) else None
         given = turns or [list(each) for each in ([script] if script is not None else scripts or ())]

@@ -1,22 +1,8 @@
-"""A scripted image model for tests: it gives the images it was told to, and remembers what it was asked.
-
-A turn is a piece of script, or a list of such pieces:
-
-===========================================  ==========================================================================
-piece                                        means
-===========================================  ==========================================================================
-an `Image`                                   one image of the response
-an `ImageUsage`, ``("usage", {"images":      its usage; without one, the number of its images
-1})``
-an `ImageResponse`                           the response itself; only the request's metadata are added
-``("delay", seconds)``                       a pause, on the subscription's scheduler
-an exception, ``("error", "timeout")``       the call fails so
-===========================================  ==========================================================================
-"""
+"""A scripted image model for tests: it gives the images it was told to, and remembers what it was asked."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -25,11 +11,11 @@ from reactivex.disposable import SingleAssignmentDisposable
 from reactivex.scheduler import CurrentThreadScheduler
 
 from rxllm.adapters._image_adapter import refuse
-from rxllm.runtime import Stream, clock, report_unheard
-from rxllm.values import Call, Image, ImageAdapterError, ImageRequest, ImageResponse, ImageUsage
+from rxllm.runtime import Stream, clock, is_seconds, report_unheard
+from rxllm.values import Call, Image, ImageAdapterError, ImageRequest, ImageResponse, ImageUsage, ValidationError
 
 Piece = Image | ImageUsage | ImageResponse | BaseException | tuple[str, Any]
-Turn = Piece | list[Piece]
+Turn = Piece | Sequence[Piece]  # a list when it runs; but list[Image] is no list[Piece]
 
 OPERATIONS = ("generate", "edit", "variation")
 
@@ -43,11 +29,22 @@ class FakeImages:
     True
 
     Give turns as arguments, one as ``script=[...]``, several as ``scripts=[[...], ...]``, or a function of the request
-    that returns a turn. `requests` holds what was asked, in order, also what was refused because it is not among the
-    `operations`.
+    that returns a turn. A turn is a piece of script, or a list of such pieces:
 
-    Raises ``ValueError`` for a script that means nothing; a call fails with ``ImageAdapterError("unknown")`` when the
-    turns are used up.
+    ==========================================  =========================================================
+    piece                                       means
+    ==========================================  =========================================================
+    an `Image`                                  one image of the response
+    an `ImageUsage`, ``("usage", {..})``        its usage; without one, the number of its images
+    an `ImageResponse`                          the response; only the request's metadata are added
+    ``("delay", seconds)``                      a pause, on the subscription's scheduler
+    an exception, ``("error", "timeout")``      the call fails so, for a reason of `ImageAdapterError`
+    ==========================================  =========================================================
+
+    `requests` holds what was asked, in order, also what was refused because it is not among the `operations`.
+
+    Raises ``ValidationError("invalid_option")`` for a script that means nothing; a call fails with
+    ``ImageAdapterError("unknown")`` when the turns are used up.
     """
 
     def __init__(
@@ -58,7 +55,8 @@ class FakeImages:
         operations: Collection[str] = OPERATIONS,
     ) -> None:
         if sum(given is not None for given in (turns or None, script, scripts)) != 1:
-            raise ValueError("FakeImages takes its turns as arguments, or as script=, or as scripts=")
+            message = "FakeImages takes its turns as arguments, or as script=, or as scripts="
+            raise ValidationError("invalid_option", message)
         self.requests: list[ImageRequest] = []
         self.operations = frozenset(operations)
         self._function = turns[0] if len(turns) == 1 and callable(turns[0]) else None
@@ -147,7 +145,7 @@ def _response(pieces: list[Piece], request: ImageRequest) -> ImageResponse:
             case BaseException():
                 raise piece
             case ("error", reason):
-                raise _error(reason)
+                raise ImageAdapterError(reason, provider="fake")
             case _:  # a delay, which is over
                 pass
     metadata = {**request.metadata, **made.metadata}
@@ -157,18 +155,15 @@ def _response(pieces: list[Piece], request: ImageRequest) -> ImageResponse:
     return replace(made, images=tuple(images), usage=usage, metadata=metadata)
 
 
-def _error(reason: Any) -> ImageAdapterError:
-    known = reason in ImageAdapterError.REASONS
-    message = None if known else f"scripted error: {reason}"
-    return ImageAdapterError(reason if known else "unknown", message, provider="fake")
-
-
 def _pieces(turn: Any) -> list[Piece]:
     pieces = cast(list[Piece], turn) if isinstance(turn, list) else [cast(Piece, turn)]
     for piece in pieces:
         if not _means_something(piece):
-            words = "an Image, ImageUsage, ImageResponse, an exception, or a tuple of delay, usage or error"
-            raise ValueError(f"{piece!r} is no piece of script: {words}")
+            reasons = ", ".join(sorted(ImageAdapterError.REASONS))
+            words = (
+                f"an Image, ImageUsage, ImageResponse, an exception, or a tuple of delay, usage, or error and {reasons}"
+            )
+            raise ValidationError("invalid_option", f"{piece!r} is no piece of script: {words}")
     return pieces
 
 
@@ -176,8 +171,10 @@ def _means_something(piece: Any) -> bool:
     match piece:
         case Image() | ImageUsage() | ImageResponse() | BaseException():
             return True
-        case ("delay", int() | float()) | ("error", str()):
-            return True
+        case ("delay", seconds):
+            return is_seconds(seconds)
+        case ("error", reason):
+            return isinstance(reason, str) and reason in ImageAdapterError.REASONS
         case ("usage", Mapping()):
             try:
                 ImageUsage(**cast(Mapping[str, Any], piece[1]))

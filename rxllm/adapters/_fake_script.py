@@ -1,51 +1,41 @@
-"""The script language of `Fake`.
-
-A turn is a piece of script, or a list of such pieces:
-
-=====================================================  ============================================================
-piece                                                  means
-=====================================================  ============================================================
-``"Hello"``, ``("text", "Hello")``                     a text delta
-``("thinking", "hm")``                                 a thinking delta
-a `ToolCall`, ``("tool_call", {"id": ..,               a whole call; `arguments` or `raw_arguments`
-"name": .., "arguments": ..})``
-``("tool_call_delta", {"id": .., "name": ..,           a piece of a call; the name comes with the first one
-"arguments_delta": ..})``
-a `Usage`, ``("usage", {"input_tokens": 3})``          usage, in the field names of `Usage`
-``("raw_chunk", data)``, ``("raw_chunk", (kind,        a ``RawChunk``
-data))``
-``("delay", seconds)``                                 a pause, on the subscription's scheduler
-``("error", "rate_limited")``                          an ``ErrorEvent``; nothing follows
-``("finish", "stop")``                                 the finish reason; nothing follows
-an exception                                           first in its turn: the call fails; later: an ``ErrorEvent``
-an event                                               itself
-=====================================================  ============================================================
-"""
+"""The script language of `Fake`, whose docstring says it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast, get_args
 
 import msgspec
 
 from rxllm.events import EVENT_CLASSES, Event, MessageStarted
-from rxllm.values import AdapterError, FinishReason, LLMError, Request, StreamError, ToolCall, Usage
+from rxllm.runtime import is_seconds
+from rxllm.values import (
+    AdapterError,
+    FinishReason,
+    LLMError,
+    Request,
+    StreamError,
+    ToolCall,
+    Usage,
+    ValidationError,
+)
+from rxllm.values._nearest import hint
 from rxllm.wire.blocks import Blocks
 from rxllm.wire.tool_calls import CallTracker
 
 Piece = str | ToolCall | Usage | BaseException | Event | tuple[str, Any]
-Turn = Piece | list[Piece]
+Turn = Piece | Sequence[Piece]  # a list when it runs, as a tuple is a piece; but list[str] is no list[Piece]
 
 _WORDS = ("text", "thinking", "tool_call", "tool_call_delta", "usage", "raw_chunk", "delay", "error", "finish")
+_OF_A_DELTA = {"id", "name", "arguments_delta"}
 
 
 def pieces_of(turn: Any) -> list[Piece]:
-    """The pieces of a turn. Raises ``ValueError`` for one that means nothing."""
+    """The pieces of a turn. Raises ``ValidationError("invalid_option")`` for one that means nothing."""
     pieces = cast(list[Piece], turn) if isinstance(turn, list) else [cast(Piece, turn)]
     for piece in pieces:
         if not _means_something(piece):
-            raise ValueError(f"{piece!r} is no piece of script; a tuple begins with one of {', '.join(_WORDS)}")
+            raise ValidationError("invalid_option", f"{piece!r} is no piece of script; {_remedy(piece)}")
     return pieces
 
 
@@ -53,14 +43,33 @@ def _means_something(piece: Any) -> bool:
     match piece:
         case str() | ToolCall() | Usage() | BaseException() | ("text" | "thinking", str()):
             return True
-        case ("delay", int() | float()) | ("raw_chunk" | "error" | "finish", _) | ("tool_call_delta", Mapping()):
+        case ("raw_chunk" | "finish", _) | ("error", BaseException()):
             return True
+        case ("error", reason):
+            return isinstance(reason, str) and reason in AdapterError.REASONS
+        case ("delay", seconds):
+            return is_seconds(seconds)
+        case ("tool_call_delta", Mapping()):
+            return set(cast(Mapping[str, Any], piece[1])) <= _OF_A_DELTA
         case ("tool_call", Mapping()):
             return _fits(ToolCall, cast(Mapping[str, Any], piece[1]))
         case ("usage", Mapping()):
             return _fits(Usage, cast(Mapping[str, Any], piece[1]))
         case _:
             return isinstance(piece, EVENT_CLASSES)
+
+
+def _remedy(piece: Any) -> str:
+    match piece:
+        case ("error", reason):
+            near = hint(reason, AdapterError.REASONS) if isinstance(reason, str) else ""
+            return f"an error is an exception, or one of {', '.join(sorted(AdapterError.REASONS))}{near}"
+        case ("delay", _):
+            return "a delay is a number of seconds from 0 on"
+        case ("tool_call_delta", _):
+            return f"the fields of a delta are {', '.join(sorted(_OF_A_DELTA))}"
+        case _:
+            return f"a tuple begins with one of {', '.join(_WORDS)}, and several pieces are a list"
 
 
 def _fits(made: Callable[..., Any], fields: Mapping[str, Any]) -> bool:
@@ -129,10 +138,7 @@ def _tool_call(given: Mapping[str, Any]) -> ToolCall:
 
 
 def _error(reason: Any) -> LLMError:
-    if isinstance(reason, LLMError):
-        return reason
-    known = isinstance(reason, str) and reason in AdapterError.REASONS
-    return AdapterError(reason if known else "unknown", None if known else f"scripted error: {reason}", provider="fake")
+    return _streamed(reason) if isinstance(reason, BaseException) else AdapterError(reason, provider="fake")
 
 
 def _streamed(error: BaseException) -> LLMError:

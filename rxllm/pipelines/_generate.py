@@ -13,9 +13,9 @@ from rxllm.events import Event
 from rxllm.operators._bounded import Bounded
 from rxllm.pipelines._call import Setup
 from rxllm.pipelines._options import GenerateOptions, PlainOptions, is_count
-from rxllm.pipelines._request import Input, as_request
+from rxllm.pipelines._request import Input, as_request, as_requests
 from rxllm.runtime import Stream
-from rxllm.values import LLMError, Message, Progress, Request, Response, Thread, Usage, ValidationError
+from rxllm.values import LLMError, Progress, Request, Response, Usage, ValidationError
 from rxllm.values.errors import as_llm_error
 
 T = TypeVar("T")
@@ -112,12 +112,10 @@ def generate_many(
     """
     if not is_count(concurrency):
         raise ValidationError("invalid_option", errors=[(("concurrency",), f"must be at least 1, not {concurrency!r}")])
-    if isinstance(requests, str | Message | Thread):
-        raise ValidationError("invalid_option", errors=[(("requests",), "must be several; for one there is generate")])
     if on_progress is not None and not callable(on_progress):
         raise ValidationError("invalid_option", errors=[(("on_progress",), f"must be a function, not {on_progress!r}")])
     setup = Setup.of(engine, GenerateOptions, opts)
-    asked = [as_request(request) for request in requests]
+    asked = as_requests(requests)
 
     def subscribe(
         observer: abc.ObserverBase[Response[Any]], scheduler: abc.SchedulerBase | None = None

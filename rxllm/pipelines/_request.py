@@ -27,13 +27,48 @@ def as_thread(given: Any) -> Thread:
         case list() | tuple() if all(isinstance(each, Message) for each in cast(Iterable[Any], given)):
             return Thread(tuple(cast(Iterable[Message], given)))
         case _:
-            message = f"a conversation is a text, a message, a list of messages or a Thread, not {given!r}"
-            raise ValidationError("invalid_thread", message)
+            fault = _fault(given)
+            raise ValidationError("invalid_thread", f"a conversation {fault}", errors=[((), fault)])
+
+
+def _fault(given: Any) -> str:
+    wanted = "must be a text, a message, a list of messages or a Thread"
+    if not isinstance(given, list | tuple):
+        return f"{wanted}, not {given!r}{_remedy(given)}"
+    items = enumerate(cast(Iterable[Any], given))
+    index, item = next((index, item) for index, item in items if not isinstance(item, Message))
+    return f"{wanted}; its item {index} is {item!r}{_remedy(item)}"
+
+
+def _remedy(given: Any) -> str:
+    match given:
+        case {"role": "user" | "system" | "assistant" as role, "content": str(text), **more} if not more:
+            return f": write rxllm.{role}({text!r})"
+        case _:
+            return ""
 
 
 def as_request(given: Any) -> Request:
     """`given` as a request."""
     return given if isinstance(given, Request) else Request(as_thread(given).messages)
+
+
+def as_requests(given: Any) -> list[Request]:
+    """`given` as requests. Raises ``ValidationError``, which names the one that is none."""
+    if isinstance(given, str | Message | Thread | Request):
+        raise ValidationError("invalid_option", errors=[(("requests",), "must be several; for one there is generate")])
+    if not isinstance(given, Iterable):
+        fault = f"must be several, as a list, not {given!r}"
+        raise ValidationError("invalid_option", errors=[(("requests",), fault)])
+    return [_numbered(index, each) for index, each in enumerate(cast(Iterable[Any], given))]
+
+
+def _numbered(index: int, given: Any) -> Request:
+    try:
+        return as_request(given)
+    except ValidationError as error:
+        errors = error.under(index).under("requests").errors
+        raise ValidationError(error.reason, errors=errors) from None
 
 
 def request(given: Input | Request, **fields: Any) -> Request:

@@ -21,6 +21,7 @@ from rxllm.runtime._attempts import attempting
 from rxllm.runtime._stream import Stream
 from rxllm.runtime._timeouts import is_seconds
 from rxllm.values import AdapterError, LLMError, StreamError, ValidationError
+from rxllm.values._nearest import hint
 
 log = logging.getLogger("rxllm")
 
@@ -50,8 +51,9 @@ class RetryPolicy(msgspec.Struct, frozen=True):
         checks = {name: is_seconds(getattr(self, name)) for name in _SECONDS}
         checks["max_attempts"] = type(self.max_attempts) is int and self.max_attempts >= 0
         checks["respect_retry_after"] = type(self.respect_retry_after) is bool
-        checks["retry_on"] = self.retry_on <= _REASONS
         wrong = [(("retry", name), f"cannot be {getattr(self, name)!r}") for name, fine in checks.items() if not fine]
+        if unknown := self.retry_on - _REASONS:
+            wrong.append((("retry", "retry_on"), _no_reasons(unknown)))
         if wrong:
             raise ValidationError("invalid_option", errors=wrong)
 
@@ -120,6 +122,11 @@ def _reasons(held: Any) -> frozenset[Any]:
         return frozenset((held,))  # which is no reason
 
 
+def _no_reasons(held: Iterable[Any]) -> str:
+    named = (f"{each!r}{hint(each, _REASONS) if isinstance(each, str) else ''}" for each in held)
+    return f"cannot hold {', '.join(sorted(named))}; there are {', '.join(sorted(_REASONS))}"
+
+
 _DEFAULT = RetryPolicy()
 _NEVER = RetryPolicy(max_attempts=1)
 
@@ -152,7 +159,9 @@ class _Retrying:
             return None
         assert isinstance(error, LLMError)
         seconds = self._rules.delay(error, attempt)
-        log.warning("attempt %d failed (%s); the next one in %.1f s", attempt, error, seconds)
+        provider = getattr(error, "provider", None)
+        asked = f" of {provider}" if provider else ""
+        log.warning("attempt %d%s failed (%s); the next one in %.1f s", attempt, asked, error, seconds)
         if self._on_retry is not None:
             self._on_retry(attempt, seconds, error)
         return seconds

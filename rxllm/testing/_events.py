@@ -38,7 +38,7 @@ def events(
     time. The keywords are for the usual order: thinking (a string is one delta) before the pieces, calls, usage and
     finish reason after them. An exception that is first is raised; later it is the ``ErrorEvent``.
 
-    Raises ``ValueError`` for a piece that means nothing.
+    Raises ``ValidationError("invalid_option")`` for a piece that means nothing.
     """
     thoughts = (thinking,) if isinstance(thinking, str) else thinking
     script = [*(("thinking", thought) for thought in thoughts), *pieces, *tool_calls]

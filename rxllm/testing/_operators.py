@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from contextlib import suppress
+from inspect import signature
 from typing import Any
 
 from rxllm.testing._operator_events import consistent
@@ -47,9 +48,14 @@ def assert_operator(
     >>> assert_operator(lambda: ops.filter_deltas(text=False))
 
     `events` are what the source says; without them, a lawful response. For an operator from events to events they must
-    be lawful; for any other they are whatever it takes. `only` names the rules to check, and `without` those that this
-    operator rightly breaks: ``ends_with_source`` where it ends early or late, ``errors`` where it handles errors,
-    ``once`` where it subscribes again.
+    be lawful; for any other they are whatever it takes. What an operator does is tried only where something in them
+    makes it do it: to one that passes all of a plain response on unchanged, give what it acts on.
+
+    >>> from rxllm.testing import events
+    >>> assert_operator(ops.include_raw_chunks, events=events("Hi", ("raw_chunk", {"n": 1})))
+
+    `only` names the rules to check, and `without` those that this operator rightly breaks: ``ends_with_source`` where
+    it ends early or late, ``errors`` where it handles errors, ``once`` where it subscribes again.
 
     To have each rule as a test of its own::
 
@@ -62,9 +68,10 @@ def assert_operator(
     thread that is not the caller's, in the caller's context.
 
     Raises ``AssertionError``, which names every broken rule and says how, and first what the operator itself has
-    raised, if anything; and ``ValueError`` for a rule that is none.
+    raised, if anything; ``ValueError`` for a rule that is none, and ``TypeError`` for an operator instead of its maker.
     """
     rules = chosen(OPERATOR_RULES, only, without)
+    _refuse_operator(make)
     items = list(ITEMS if events is None else events)
     broken: list[str] = []
     for name, sentence in rules.items():
@@ -78,6 +85,16 @@ def assert_operator(
         with suppress(HangingError):
             broken[:0] = in_time(lambda: raised(make, items), seconds)
         raise AssertionError("\n".join(broken))
+
+
+def _refuse_operator(make: Any) -> None:
+    # By its signature, since a TypeError of a call may be the maker's own.
+    with suppress(ValueError):  # some builtins have no signature
+        try:
+            signature(make).bind()
+        except TypeError:
+            remedy = "give a function that makes the operator, as in assert_operator(lambda: my_operator(5))"
+            raise TypeError(f"{make!r} cannot be called without arguments: {remedy}") from None
 
 
 def _check(name: str, make: Make, items: list[Any], events: Sequence[Any] | None) -> None:

@@ -70,8 +70,8 @@ class Session(Value):
         ``invalid_status_for_operation``, whose message says what is.
         """
         if self.status == "error":
-            message = "the session has failed, see its metadata['error']; go on with dataclasses.replace(session, status='idle')"
-            raise SessionError("session_in_error_state", message)
+            remedy = "go on with dataclasses.replace(session, status='idle')"
+            raise SessionError("session_in_error_state", f"the session has failed, see its metadata['error']; {remedy}")
         if operation not in self.legal:
             message = f"{operation} is not legal while the session is {self.status}; legal now: {', '.join(self.legal)}"
             told = {"operation": operation, "status": self.status, "legal": list(self.legal)}

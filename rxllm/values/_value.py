@@ -129,7 +129,9 @@ def encode(item: Any) -> Any:
             return _encode_mapping(cast(Mapping[Any, Any], item))
         case _:
             name = type(item).__name__
-            message = f"{name} has no JSON form: replace it by None, with dataclasses.replace, in what is stored or sent"
+            message = (
+                f"{name} has no JSON form: replace it by None, with dataclasses.replace, in what is stored or sent"
+            )
             raise ValidationError("not_serializable", message, errors=[((), "not_serializable")])
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
+import re
 import threading
 from typing import Any
 
@@ -30,12 +32,14 @@ from rxllm import (
     ToolCallStarted,
     Usage,
     UsageUpdated,
+    ValidationError,
     generate,
     request,
     stream_generate,
     tool_result,
     user,
 )
+from rxllm.adapters._fake_script import _WORDS
 
 START = MessageStarted(Message("assistant"))
 
@@ -131,7 +135,7 @@ def test_an_event_is_itself() -> None:
     [
         ("rate_limited", AdapterError("rate_limited", provider="fake")),
         (StreamError("truncated"), StreamError("truncated")),
-        ("nonsense", AdapterError("unknown", "scripted error: nonsense", provider="fake")),
+        (KeyError("x"), StreamError("adapter_error", "KeyError: 'x'", provider="fake")),
     ],
 )
 def test_an_error_ends_the_stream(reason: Any, expected: Any) -> None:
@@ -221,16 +225,55 @@ def test_ids_are_unique_in_the_thread() -> None:
         lambda: Fake(("usage", {"tokens": 3})),
         lambda: Fake(("tool_call", {"nom": "f"})),
         lambda: Fake(("tool_call_delta", "x")),
+        lambda: Fake(("tool_call_delta", {"id": "c9", "arguments": "{}"})),
+        lambda: Fake(("delay", -1)),
+        lambda: Fake(("delay", float("nan"))),
+        lambda: Fake("a", ["b", ("error", "nope")]),
+        lambda: Fake(script=["a", ("error", 429)]),
+        lambda: Fake(scripts=[["a"], [("error", ["timeout"])]]),
+        lambda: Fake(("a", "b")),
     ],
 )
-def test_a_script_that_means_nothing_is_a_value_error(make: Any) -> None:
-    with pytest.raises(ValueError, match=r"piece of script|takes its turns"):
+def test_a_script_that_means_nothing_is_refused_when_it_is_made(make: Any) -> None:
+    with pytest.raises(ValidationError, match=r"piece of script|takes its turns") as caught:
         make()
+    assert caught.value.reason == "invalid_option"
 
 
-def test_a_function_whose_turn_means_nothing_is_an_error_of_the_call() -> None:
-    with pytest.raises(ValueError, match="piece of script"):
-        generate(Fake(lambda request: 42), "Hi").run()
+@pytest.mark.parametrize(
+    ("piece", "remedy"),
+    [
+        (("error", "nope"), "or one of authentication_failed, content_filter, .*, unsupported_feature$"),
+        (("error", "rate_limit"), r"unsupported_feature \(did you mean 'rate_limited'\?\)$"),
+        (("delay", "soon"), "a delay is a number of seconds from 0 on"),
+        (("tool_call_delta", {"arguments": ""}), "the fields of a delta are arguments_delta, id, name$"),
+        (("txet", "a"), "a tuple begins with one of text, thinking, .*, finish, and several pieces are a list$"),
+    ],
+)
+def test_what_is_no_piece_is_told_what_it_might_be(piece: Any, remedy: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        Fake(["a", piece])
+    assert re.match(re.escape(f"{piece!r} is no piece of script; ") + ".*" + remedy, caught.value.message)
+
+
+def test_every_reason_of_an_adapter_error_can_be_scripted() -> None:
+    for reason in AdapterError.REASONS:
+        assert events(Fake(["a", ("error", reason)]))[-1] == ErrorEvent(AdapterError(reason, provider="fake"))
+
+
+@pytest.mark.parametrize("turn", [42, ["a", ("error", "nope")]])
+def test_a_function_whose_turn_means_nothing_is_an_error_of_the_call(turn: Any) -> None:
+    fake = Fake(lambda request: turn)
+    with pytest.raises(ValidationError, match="piece of script"):
+        generate(fake, "Hi").run()
+    assert len(fake.requests) == 1
+
+
+def test_help_lists_every_piece() -> None:
+    told = inspect.getdoc(Fake) or ""
+    assert [word for word in _WORDS if f'("{word}", ' not in told] == []
+    for named in ("ToolCall", "Usage", "an exception", "an event"):
+        assert re.search(rf"(?m)^(a )?`?{named}", told)
 
 
 def test_delays_are_on_the_subscriptions_scheduler() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -292,15 +293,41 @@ def test_an_iterator_of_requests_serves_every_subscription() -> None:
     assert [response.output_text for response in source] == ["A", "B"]
 
 
-def test_what_is_no_request_raises_at_the_call() -> None:
-    with pytest.raises(rxllm.ValidationError):
-        rxllm.generate_many(Fake("Hi"), ["a", 3])  # type: ignore[list-item]
+@pytest.mark.parametrize(
+    ("asked", "index", "said"),
+    [
+        (["a", 5, "b"], 1, "requests.1 must be a text, a message, a list of messages or a Thread, not 5"),
+        (iter(["a", "b", None]), 2, "requests.2 must be .*, not None"),
+        (["a", [{"role": "user", "content": "hi"}]], 1, r"requests.1 must be .*: write rxllm.user\('hi'\)"),
+        ([{"role": "user", "content": "hi"}], 0, r"requests.0 must be .*: write rxllm.user\('hi'\)"),
+    ],
+)
+def test_what_is_no_request_raises_at_the_call_and_is_named(asked: Any, index: int, said: str) -> None:
+    with pytest.raises(rxllm.ValidationError, match=said) as caught:
+        rxllm.generate_many(Fake("Hi"), asked)
+    assert (caught.value.reason, caught.value.errors[0][0]) == ("invalid_thread", ("requests", index))
 
 
-@pytest.mark.parametrize("alone", ["Hi", rxllm.user("Hi"), rxllm.Thread((rxllm.user("Hi"),))])
+@pytest.mark.parametrize("alone", ["Hi", rxllm.user("Hi"), rxllm.Thread((rxllm.user("Hi"),)), rxllm.request("Hi")])
 def test_one_request_is_not_many(alone: Any) -> None:
-    with pytest.raises(rxllm.ValidationError, match="requests"):
+    with pytest.raises(rxllm.ValidationError, match="requests must be several; for one there is generate"):
         rxllm.generate_many(Fake("Hi"), alone)
+
+
+@pytest.mark.parametrize("none", [None, 5, print])
+def test_what_is_no_list_of_requests_raises_at_the_call(none: Any) -> None:
+    with pytest.raises(rxllm.ValidationError, match="requests must be several, as a list, not ") as caught:
+        rxllm.generate_many(Fake("Hi"), none)
+    assert (caught.value.reason, caught.value.errors[0][0]) == ("invalid_option", ("requests",))
+
+
+def test_what_an_iterator_of_requests_raises_comes_back_as_it_is() -> None:
+    def broken() -> Iterator[str]:
+        yield "a"
+        raise TypeError("mine")
+
+    with pytest.raises(TypeError, match="mine"):
+        rxllm.generate_many(Fake("Hi"), broken())
 
 
 @pytest.mark.parametrize("concurrency", [0, -1, 1.5, "8", None, True])

@@ -135,6 +135,45 @@ def test_what_is_no_conversation_raises_at_the_call(function: Callable[..., Any]
 
 
 @every_function
+@pytest.mark.parametrize(
+    ("asked", "remedy"),
+    [
+        (
+            [{"role": "user", "content": "hi"}],
+            "its item 0 is {'role': 'user', 'content': 'hi'}: write rxllm.user('hi')",
+        ),
+        (
+            [user("Hi"), {"role": "system", "content": "be brief"}],
+            "its item 1 is {'role': 'system', 'content': 'be brief'}: write rxllm.system('be brief')",
+        ),
+        (
+            {"role": "assistant", "content": "hi"},
+            "not {'role': 'assistant', 'content': 'hi'}: write rxllm.assistant('hi')",
+        ),
+        ({"role": "tool", "content": "hi"}, "not {'role': 'tool', 'content': 'hi'}"),
+        ({"role": ["user"], "content": "hi"}, "not {'role': ['user'], 'content': 'hi'}"),
+        (
+            [{"role": "user", "content": [{"type": "text"}]}],
+            "its item 0 is {'role': 'user', 'content': [{'type': 'text'}]}",
+        ),
+        (
+            [{"role": "user", "content": "hi", "name": "x"}],
+            "its item 0 is {'role': 'user', 'content': 'hi', 'name': 'x'}",
+        ),
+        ((user("Hi"), 3), "its item 1 is 3"),
+        (3, "not 3"),
+    ],
+)
+def test_a_message_written_as_elsewhere_is_told_how_to_write_it(
+    function: Callable[..., Any], asked: Any, remedy: str
+) -> None:
+    with pytest.raises(ValidationError) as caught:
+        function(Fake("Hi"), asked)
+    wanted = "a conversation must be a text, a message, a list of messages or a Thread"
+    assert str(caught.value) == f"{wanted}{'; ' if remedy.startswith('its') else ', '}{remedy}"
+
+
+@every_function
 def test_an_unknown_provider_raises_at_the_call(function: Callable[..., Any]) -> None:
     with pytest.raises(EngineError) as caught:
         function("nobody:m", "Hello")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -209,13 +210,14 @@ def test_a_retry_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     assert "50.0 s" in record.getMessage()
 
 
-def test_over_the_wire() -> None:
+def test_over_the_wire(caplog: pytest.LogCaptureFixture) -> None:
     busy = Reply.of_json({"error": {"message": "busy"}}, 503)
     with Loopback([busy, Reply([]), Reply(chat("Hello"))]) as server:
         quick = RetryPolicy(base_delay=0.01, jitter=0)
         assert generate(model(server), "Hi", retry=quick).run().output_text == "Hello"
         assert len(server.requests) == 3
         assert len({request.body for request in server.requests}) == 1
+    assert caplog.records[0].getMessage().startswith("attempt 1 of openai failed (busy)")
 
 
 def test_the_servers_retry_after_over_the_wire() -> None:
@@ -338,6 +340,23 @@ def test_what_makes_no_sense_raises_at_the_call(wrong: Any, name: str) -> None:
         with pytest.raises(ValidationError) as caught:
             generate(engine, "Hi", **opts)
         assert (caught.value.reason, caught.value.errors[0][0]) == ("invalid_option", ("retry", name))
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"invalid_output"}, "retry.retry_on cannot hold 'invalid_output'; there are adapter_error, "),
+        ({"timeout", "rate_limit"}, r"cannot hold 'rate_limit' \(did you mean 'rate_limited'\?\); there are "),
+        ("truncate", r"cannot hold 'truncate' \(did you mean 'truncated'\?\); there are "),
+        (429, "cannot hold 429; there are "),
+        ([503, "b", "a"], "cannot hold 'a', 'b', 503; there are "),
+    ],
+)
+def test_a_reason_that_is_none_is_told_which_there_are(given: Any, said: str) -> None:
+    with pytest.raises(ValidationError, match=said) as caught:
+        RetryPolicy(retry_on=given)
+    for reason in AdapterError.REASONS | StreamError.REASONS:
+        assert re.search(rf"there are .*\b{reason}\b", str(caught.value))
 
 
 def test_on_a_thread_without_a_loop() -> None:

@@ -24,7 +24,7 @@ from rxllm.events import (
 )
 from rxllm.testing import events
 from rxllm.testing._events import played
-from rxllm.values import AdapterError, Message, StreamError, ToolCall, Usage
+from rxllm.values import AdapterError, Message, StreamError, ToolCall, Usage, ValidationError
 
 CALL = ToolCall("c1", "add", {"x": 1}, '{"x":1}')
 
@@ -104,7 +104,7 @@ def test_it_works_from_inside_a_stream() -> None:
 
 
 def test_a_piece_that_means_nothing_is_refused() -> None:
-    with pytest.raises(ValueError, match="is no piece of script"):
+    with pytest.raises(ValidationError, match="is no piece of script"):
         events(("txt", "Hi"))
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import re
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -17,8 +19,10 @@ from reactivex import operators as rx
 from reactivex.disposable import Disposable
 from reactivex.scheduler import CurrentThreadScheduler
 
+from rxllm import operators as ops
 from rxllm.events import (
     ChatCompleted,
+    ErrorEvent,
     MessageCompleted,
     StepCompleted,
     TextCompleted,
@@ -27,7 +31,7 @@ from rxllm.events import (
     ToolCallCompleted,
     ToolCallDelta,
 )
-from rxllm.testing import OPERATOR_RULES, assert_operator
+from rxllm.testing import OPERATOR_RULES, assert_operator, events
 from rxllm.testing._operator_rules import ITEMS
 from rxllm.values import Message
 
@@ -469,6 +473,46 @@ def test_what_the_maker_raises_comes_back_as_it_is() -> None:
         with pytest.raises(type(failure)) as caught:
             assert_operator(refusing)
         assert caught.value is failure
+
+
+def of_a_width(width: int) -> Operator:
+    return rx.skip(width)
+
+
+@pytest.mark.parametrize("given", [rx.skip(0), ops.map_text(str.upper), ops.raise_errors(), of_a_width, None, 5])
+def test_an_operator_instead_of_its_maker_is_told_so(given: Any) -> None:
+    said = "cannot be called without arguments: give a function that makes the operator, as in assert_operator(lambda: "
+    with pytest.raises(TypeError, match=re.escape(said)) as caught:
+        assert_operator(given)
+    assert str(caught.value).startswith(repr(given))
+
+
+@pytest.mark.parametrize(
+    "made", [lambda: of_a_width(), lambda: ops.map_text(), lambda: rx.map(1, 2, 3), partial(int, "x", base="y")]
+)
+def test_a_type_error_of_the_makers_own_comes_back_as_it_is(made: Any) -> None:
+    with pytest.raises(TypeError) as own:
+        made()
+    with pytest.raises(TypeError) as caught:
+        assert_operator(made)
+    assert str(caught.value) == str(own.value)
+    assert "assert_operator" not in str(caught.value)
+
+
+@pytest.mark.parametrize("make", [ops.raise_errors, partial(ops.only, TextDelta), partial(of_a_width, width=0)])
+def test_a_maker_may_have_parameters_that_are_not_needed(make: Any) -> None:
+    assert_operator(make)
+
+
+def test_an_operator_is_tried_on_what_it_acts_on_only_by_events() -> None:
+    """As its docstring says: a lawful response holds nothing for it, and so no fault shows."""
+
+    def shy() -> Operator:
+        return rx.take_while(lambda event: not isinstance(event, ErrorEvent))
+
+    assert_operator(shy)
+    with pytest.raises(AssertionError, match=r"^ends_with_source: "):
+        assert_operator(shy, events=events("Hel", ("error", "timeout")))
 
 
 def test_context_variables_are_those_of_the_caller() -> None:

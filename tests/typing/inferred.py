@@ -53,6 +53,22 @@ rxllm.generate(fake, (rxllm.system("Be brief."), rxllm.user("Hi")))
 rxllm.generate(fake, Thread())
 rxllm.generate("local", rxllm.user("Hi"))
 
+# A scripted model's turn may be a list of any of its pieces' types
+
+pieces: list[str | tuple[str, float]] = ["a", ("delay", 0.3)]
+
+
+def turn(request: rxllm.Request) -> list[str | tuple[str, float]]:
+    return pieces
+
+
+Fake(pieces)
+Fake(pieces, ["b", Usage(1)], "c")
+Fake(script=pieces)
+Fake(scripts=[pieces, pieces])
+Fake(turn)
+Fake(lambda request: pieces)
+
 # Structured answers
 
 

@@ -25,6 +25,11 @@ rxllm.generate(fake, "Hi", response_format=int, top_k=1)  # pyright: ignore[repo
 rxllm.generate(fake, 3)  # pyright: ignore[reportArgumentType]
 rxllm.generate(fake, {"role": "user"})  # pyright: ignore[reportArgumentType]
 
+# A scripted model takes pieces of script
+
+Fake(5)  # pyright: ignore[reportArgumentType]
+Fake(["a", 5])  # pyright: ignore[reportArgumentType]
+
 # Operators fit where their input is
 
 events.pipe(ops.to_text(), ops.text())  # pyright: ignore
