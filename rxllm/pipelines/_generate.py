@@ -107,8 +107,8 @@ def generate_many(
     >>> [response.output_text for response in generate_many(shout, ["a", "b"])]
     ['A', 'B']
 
-    A request that fails is a Response with its `error`; the others go on. ``on_progress(progress)`` is called with a
-    `Progress` when a request ends, in the order in which they do.
+    All `requests` are read and checked at the call. One that fails is a Response with its `error`; the others go on.
+    ``on_progress(progress)`` is called with a `Progress` when a request ends, in the order in which they do.
     """
     if not is_count(concurrency):
         raise ValidationError("invalid_option", errors=[(("concurrency",), f"must be at least 1, not {concurrency!r}")])
