@@ -12,7 +12,7 @@ from reactivex.scheduler import CurrentThreadScheduler
 
 from rxllm.adapters._fake_script import Piece, Turn, perform, pieces_of
 from rxllm.events import Event
-from rxllm.runtime import Stream, clock, current_gate, report_unheard
+from rxllm.runtime import Stream, clock, current_gate, fail, report_unheard
 from rxllm.values import AdapterError, Call, Request, ValidationError
 
 
@@ -139,15 +139,10 @@ class _Play:
                 if self._gate is not None and self._gate.full:
                     self._gate.when_open(self._soon)
                     return
-        except Exception as error:
-            self._fail(error)
+        except BaseException as error:
+            if self._disposed and self._delivering:  # by the subscriber that raised: it has heard its last
+                report_unheard(error)
+            else:
+                fail(self._observer, error)
         else:
             self._observer.on_completed()
-
-    def _fail(self, error: Exception) -> None:
-        try:
-            if self._disposed and self._delivering:  # by the subscriber that raised: it has heard its last
-                raise error
-            self._observer.on_error(error)
-        except Exception as unheard:
-            report_unheard(unheard)

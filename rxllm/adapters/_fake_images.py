@@ -11,7 +11,7 @@ from reactivex.disposable import SingleAssignmentDisposable
 from reactivex.scheduler import CurrentThreadScheduler
 
 from rxllm.adapters._image_adapter import refuse
-from rxllm.runtime import Stream, clock, is_seconds, report_unheard
+from rxllm.runtime import Stream, clock, fail, is_seconds
 from rxllm.values import Call, Image, ImageAdapterError, ImageRequest, ImageResponse, ImageUsage, ValidationError
 
 Piece = Image | ImageUsage | ImageResponse | BaseException | tuple[str, Any]
@@ -100,7 +100,7 @@ def _play(
     """Answer, once the turn's pauses are over. What goes wrong, the subscriber's own exception too, is `on_error`."""
     try:
         pieces, failed = next_turn(request), None
-    except Exception as error:
+    except BaseException as error:
         pieces, failed = [], error
 
     def answer(_scheduler: abc.SchedulerBase, _state: Any) -> None:
@@ -108,8 +108,8 @@ def _play(
             if failed is not None:
                 raise failed
             observer.on_next(_response(pieces, request))
-        except Exception as error:
-            _fail(observer, error)
+        except BaseException as error:
+            fail(observer, error)
         else:
             observer.on_completed()
 
@@ -120,13 +120,6 @@ def _play(
     else:
         waiting.disposable = (scheduler or CurrentThreadScheduler.singleton()).schedule(answer)
     return waiting
-
-
-def _fail(observer: abc.ObserverBase[ImageResponse], error: Exception) -> None:
-    try:
-        observer.on_error(error)
-    except Exception as unheard:
-        report_unheard(unheard)
 
 
 def _response(pieces: list[Piece], request: ImageRequest) -> ImageResponse:

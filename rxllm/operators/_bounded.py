@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from reactivex import Observable, abc
 from reactivex.disposable import CompositeDisposable, SingleAssignmentDisposable
@@ -14,7 +14,8 @@ T = TypeVar("T")
 class Bounded(abc.DisposableBase, Generic[T]):
     """Runs `sources`, at most `limit` of them at a time, each with its index.
 
-    `on_next(index, item)` for each item, `on_end(index, error)` when one ends, `on_done()` when all have.
+    `on_next(index, item)` for each item, `on_end(index, error)` when one ends, `on_done()` when all have. What is no
+    ``Exception`` is no failure of one source: it ends them all, and `on_fatal(error)` is called.
     """
 
     def __init__(
@@ -24,12 +25,14 @@ class Bounded(abc.DisposableBase, Generic[T]):
         on_next: Callable[[int, T], None],
         on_end: Callable[[int, Exception | None], None],
         on_done: Callable[[], None],
+        on_fatal: Callable[[Any], None],
     ) -> None:
         self._sources = enumerate(sources)
         self._limit = limit
         self._on_next = on_next
         self._on_end = on_end
         self._on_done = on_done
+        self._on_fatal = on_fatal
         self._live = CompositeDisposable()
         self._running = 0
         self._exhausted = False
@@ -58,7 +61,11 @@ class Bounded(abc.DisposableBase, Generic[T]):
         self._live.add(subscription)
         self._running += 1
 
-        def end(error: Exception | None = None) -> None:
+        def end(error: BaseException | None = None) -> None:
+            if not isinstance(error, Exception | None):
+                self.dispose()
+                self._on_fatal(error)
+                return
             self._running -= 1
             self._live.remove(subscription)
             self._on_end(index, error)

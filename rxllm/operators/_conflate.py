@@ -11,7 +11,7 @@ from reactivex.disposable import CompositeDisposable, SerialDisposable
 
 from rxllm.events import Event, TextDelta, ThinkingDelta, ToolCallDelta
 from rxllm.operators._checked import EVENTS, no_event
-from rxllm.runtime import Stream, clock, conclude, current_gate
+from rxllm.runtime import Stream, clock, conclude, current_gate, fail
 
 MOST = 1024
 """So many events are held at the most; then they are passed on, and the consumer's buffer slows the source down."""
@@ -111,8 +111,8 @@ class _Conflating:
         with self._lock:
             try:
                 self._release()
-            except Exception as error:  # the subscriber's; nobody above would deliver it
-                self._observer.on_error(error)
+            except BaseException as error:  # the subscriber's; nobody above would deliver it
+                fail(self._observer, error)
 
     def _release(self) -> None:
         while self._held and not self._delivering:
@@ -129,7 +129,7 @@ class _Conflating:
         self._delivering = True
         try:
             self._observer.on_next(event)
-        except Exception:
+        except BaseException:
             self._refused = True
             raise
         finally:

@@ -62,7 +62,7 @@ def merge_labelled(
 
         limit = concurrency or len(labels)
         sources = (_one_at_a_time(stream, guard) for stream in streams.values())
-        running = Bounded(sources, limit, pass_on, end, observer.on_completed)
+        running = Bounded(sources, limit, pass_on, end, observer.on_completed, observer.on_error)
         with guard:
             running.start(scheduler)
         return running

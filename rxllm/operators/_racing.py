@@ -13,7 +13,7 @@ from reactivex import Observable, abc
 from reactivex.disposable import CompositeDisposable, SingleAssignmentDisposable
 
 from rxllm.events import ErrorEvent, Event, MessageCompleted
-from rxllm.runtime import clock, conclude, is_prelude
+from rxllm.runtime import clock, conclude, fail, is_prelude
 
 log = logging.getLogger("rxllm")
 
@@ -73,8 +73,8 @@ class Racing:
     def _begin_later(self, index: int) -> None:
         try:
             self._begin(index)
-        except Exception as error:  # the source's own; nobody above would deliver it
-            self._observer.on_error(error)
+        except BaseException as error:  # the source's own; nobody above would deliver it
+            fail(self._observer, error)
 
     def _begin(self, index: int) -> None:
         lane = self._lanes.get(index)
@@ -92,8 +92,8 @@ class Racing:
                 elif not is_prelude(event):
                     self._win(index, held)
 
-        def fail(error: Exception) -> None:
-            if self._winner == index:
+        def give_up(error: Any) -> None:
+            if self._winner == index or not isinstance(error, Exception):
                 self._finish(lambda: self._observer.on_error(error))
             else:
                 self._lose(index, error, lambda: self._observer.on_error(error))
@@ -104,7 +104,7 @@ class Racing:
             else:
                 self._lose(index, None, lambda: conclude(self._observer, held))
 
-        lane.disposable = self._sources[index].subscribe(receive, fail, complete, scheduler=self._scheduler)
+        lane.disposable = self._sources[index].subscribe(receive, give_up, complete, scheduler=self._scheduler)
 
     def _win(self, index: int, held: deque[Event]) -> None:
         with self._guard:

@@ -18,7 +18,7 @@ from reactivex.disposable import (
 )
 from reactivex.scheduler import VirtualTimeScheduler
 
-from rxllm.runtime import LoopScheduler, Stream, call_loop, clock, is_positive, stopwatch
+from rxllm.runtime import LoopScheduler, Stream, call_loop, clock, fail, is_positive, stopwatch
 from rxllm.runtime._portal import portal
 from rxllm.values import ValidationError
 
@@ -112,8 +112,8 @@ class _Turn:
     def _begin_later(self) -> None:
         try:
             self.begin()
-        except Exception as error:  # the source's own; nobody above would deliver it
-            self._observer.on_error(error)
+        except BaseException as error:  # the source's own; nobody above would deliver it
+            fail(self._observer, error)
 
 
 class _Line:
@@ -148,7 +148,7 @@ class _Line:
                 return
             try:
                 turn.begin() if turn is entering else turn.begin_there()
-            except Exception as error:
+            except BaseException as error:
                 self._drop(turn)
                 if turn is entering or not isinstance(error, RuntimeError):  # else its loop is gone, and it with it
                     self._advance()

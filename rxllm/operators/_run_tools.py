@@ -16,7 +16,7 @@ from rxllm.operators._checked import EVENTS, instance, no_event
 from rxllm.operators._tools.execution import execution
 from rxllm.operators._tools.outcome import is_halting
 from rxllm.operators._tools.settings import Approve, Encoder, Executor, OnToolError, ToolSettings
-from rxllm.runtime import Stream, clock, conclude
+from rxllm.runtime import Stream, clock, conclude, fail
 from rxllm.values import EngineError, Thread, Tool, ToolCall
 
 
@@ -146,7 +146,12 @@ class _Step:
         mine, left = self._partition(calls or ())
         executions = (execution(tool, call, self._settings) for tool, call in mine)
         running = Bounded(
-            executions, self._settings.concurrency(len(mine)), self._receive, lambda index, error: None, self._finish
+            executions,
+            self._settings.concurrency(len(mine)),
+            self._receive,
+            lambda index, error: None,
+            self._finish,
+            self._observer.on_error,
         )
         for name, kept in left.items():
             if kept:
@@ -177,8 +182,8 @@ class _Step:
         # The source has ended: nobody above would deliver a subscriber's exception.
         try:
             self._emit(event)
-        except Exception as error:
-            self._observer.on_error(error)
+        except BaseException as error:
+            fail(self._observer, error)
 
     def _finish(self) -> None:
         for index in sorted(self._halts):

@@ -15,7 +15,7 @@ from reactivex.disposable import CompositeDisposable, SerialDisposable
 from rxllm.events import Event, TextDelta, ThinkingDelta
 from rxllm.operators._checked import EVENTS, no_event, seconds
 from rxllm.operators._segments import split_words
-from rxllm.runtime import Stream, clock
+from rxllm.runtime import Stream, clock, fail
 
 FRAME = 1 / 60
 """Seconds between two looks at what waits: as often as a screen shows."""
@@ -144,8 +144,9 @@ class _Smoothing:
             self._looking = False
             try:
                 self._release()
-            except Exception as error:  # the subscriber's; nobody above would deliver it
-                self._on_error(error)
+            except BaseException as error:  # the subscriber's; nobody above would deliver it
+                self._timer.dispose()
+                fail(self._observer, error)
             else:
                 self._end()
 
@@ -168,7 +169,7 @@ class _Smoothing:
     def _deliver(self, event: Event) -> None:
         try:
             self._observer.on_next(event)
-        except Exception:
+        except BaseException:
             self._refused = True
             raise
 

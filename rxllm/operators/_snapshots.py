@@ -12,7 +12,7 @@ from reactivex.disposable import CompositeDisposable, SerialDisposable
 from rxllm.collector import StreamCollector
 from rxllm.events import Event
 from rxllm.operators._checked import EVENTS, no_event, seconds
-from rxllm.runtime import Stream, clock
+from rxllm.runtime import Stream, clock, fail
 from rxllm.values import Response
 
 
@@ -92,7 +92,7 @@ class _Snapshots:
     def _emit(self) -> None:
         try:
             self._observer.on_next(self._state.to_response())
-        except Exception:
+        except BaseException:
             self._refused = True
             raise
 
@@ -101,8 +101,8 @@ class _Snapshots:
             self._waiting = False
             try:
                 self._tell()
-            except Exception as error:  # the subscriber's; nobody above would deliver it
-                self._observer.on_error(error)
+            except BaseException as error:  # the subscriber's; nobody above would deliver it
+                fail(self._observer, error)
 
     def _on_completed(self) -> None:
         self._conclude(self._observer.on_completed)

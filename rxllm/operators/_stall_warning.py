@@ -60,10 +60,10 @@ class _Warning:
     def due(self, heard: Heard) -> float | None:
         return None if heard.over or heard.last == self._told else heard.last + self._after
 
-    def act(self, heard: Heard) -> Exception | None:
+    def act(self, heard: Heard) -> BaseException | None:
         self._told = heard.last
         try:
             self._fn(heard.now() - heard.last, heard.events)
-        except Exception as error:
+        except BaseException as error:
             return error
         return None

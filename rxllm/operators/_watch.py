@@ -15,7 +15,7 @@ from reactivex import Observable, abc
 from reactivex.disposable import CompositeDisposable, SerialDisposable, SingleAssignmentDisposable
 
 from rxllm.events import ErrorEvent, Event, MessageCompleted, MessageStarted, RawChunk, UsageUpdated
-from rxllm.runtime import clock, conclude, current_gate, stopwatch
+from rxllm.runtime import clock, conclude, current_gate, fail, stopwatch
 from rxllm.values import ProviderPart
 
 _NO_CONTENT = frozenset({MessageStarted, UsageUpdated, RawChunk, MessageCompleted, ErrorEvent})
@@ -78,7 +78,7 @@ class Rule(Protocol):
         """When it is time to `act`, on the clock of `heard`; infinity is never, None is to be asked again."""
         ...
 
-    def act(self, heard: Heard) -> Iterable[Event] | Exception | None:
+    def act(self, heard: Heard) -> Iterable[Event] | BaseException | None:
         """It is time: what the stream ends with, or None to go on."""
         ...
 
@@ -167,7 +167,7 @@ class Watch:
             return
         self._end()
         self._source.dispose()
-        if isinstance(last_words, Exception):
-            self._observer.on_error(last_words)
+        if isinstance(last_words, BaseException):
+            fail(self._observer, last_words)
         else:
             conclude(self._observer, last_words)

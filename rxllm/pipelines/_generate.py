@@ -147,7 +147,9 @@ class _Many:
         self._ordered = ordered
         self._waiting: dict[int, Response[Any]] = {}
         self._next = 0
-        self._running = Bounded(sources, concurrency, self._receive, self._end, observer.on_completed)
+        self._running = Bounded(
+            sources, concurrency, self._receive, self._end, observer.on_completed, observer.on_error
+        )
 
     def start(self, scheduler: abc.SchedulerBase | None) -> abc.DisposableBase:
         self._running.start(scheduler)

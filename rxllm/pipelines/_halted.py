@@ -30,7 +30,7 @@ from rxllm.operators._bounded import Bounded
 from rxllm.operators._tools.execution import execution
 from rxllm.operators._tools.outcome import failed, is_halting
 from rxllm.operators._tools.settings import ToolSettings
-from rxllm.runtime import Stream, clock, conclude
+from rxllm.runtime import Stream, clock, conclude, fail
 from rxllm.values import EngineError, Message, Response, StepResult, Thread, Tool, ToolCall, ToolError, ValidationError
 from rxllm.values._answers import unanswered, with_results
 
@@ -157,7 +157,7 @@ def _all(sources: Iterable[Observable[Event]], limit: int) -> Stream[Event]:
             conclude(observer, [halts[index] for index in sorted(halts)])
 
         def run(_: abc.SchedulerBase, __: object = None) -> abc.DisposableBase:
-            running = Bounded(sources, limit, receive, lambda index, error: None, finish)
+            running = Bounded(sources, limit, receive, lambda index, error: None, finish, observer.on_error)
             running.start(scheduler)
             return running
 
@@ -170,8 +170,8 @@ def _all(sources: Iterable[Observable[Event]], limit: int) -> Stream[Event]:
 def _tell(observer: abc.ObserverBase[Event], event: Event) -> None:
     try:
         observer.on_next(event)
-    except Exception as error:  # a subscriber's: nobody above would deliver it
-        observer.on_error(error)
+    except BaseException as error:  # a subscriber's: nobody above would deliver it
+        fail(observer, error)
 
 
 def _missing(calls: list[ToolCall]) -> EngineError:

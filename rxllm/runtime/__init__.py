@@ -10,13 +10,14 @@ from rxllm.runtime._http import Decoder, Exchange, http_stream
 from rxllm.runtime._iterate import AsyncItems, Items, to_async_iter, to_iter
 from rxllm.runtime._pacing import Gate, current_gate
 from rxllm.runtime._portal import call_context, call_loop, running_loop
-from rxllm.runtime._pump import Pump, from_async_iter, pumped, report_unheard
+from rxllm.runtime._pump import Pump, from_async_iter, pumped
 from rxllm.runtime._retry import Retry, RetryPolicy, policy, retrying
 from rxllm.runtime._run import run
 from rxllm.runtime._stream import Stream
 from rxllm.runtime._threads import daemon_threads, in_thread
 from rxllm.runtime._timeouts import Timeouts, is_positive, is_seconds
 from rxllm.runtime._transport import transport_error
+from rxllm.runtime._unheard import fail, report_unheard
 
 __all__ = [
     "CONNECT_SECONDS",
@@ -45,6 +46,7 @@ __all__ = [
     "current_assembly",
     "current_gate",
     "daemon_threads",
+    "fail",
     "fetched",
     "from_async_iter",
     "http_stream",

@@ -21,6 +21,7 @@ from rxllm.events import ErrorEvent, Event, MessageStarted, RawChunk, UsageUpdat
 from rxllm.runtime._clock import clock
 from rxllm.runtime._conclude import conclude
 from rxllm.runtime._stream import Stream
+from rxllm.runtime._unheard import fail
 from rxllm.values import LLMError
 
 
@@ -90,8 +91,8 @@ class Attempts:
     def _wake(self, scheduler: abc.SchedulerBase, state: Any) -> None:
         try:
             self._subscribe()
-        except Exception as error:  # the adapter's; nobody above would deliver it
-            self.observer.on_error(error)
+        except BaseException as error:  # the adapter's; nobody above would deliver it
+            fail(self.observer, error)
 
 
 class _Attempt:

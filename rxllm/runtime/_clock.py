@@ -11,8 +11,8 @@ from reactivex import abc, typing
 from reactivex.disposable import Disposable, SerialDisposable
 from reactivex.scheduler.periodicscheduler import PeriodicScheduler
 
-from rxllm.runtime._pacing import is_heard
-from rxllm.runtime._portal import call_loop, running_loop, start_on, timers_of
+from rxllm.runtime._portal import call_loop, live_on, running_loop, start_on
+from rxllm.runtime._unheard import report_unheard
 
 S = TypeVar("S")
 
@@ -23,7 +23,8 @@ class LoopScheduler(PeriodicScheduler):
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__()
         self._loop = loop
-        self._timers = timers_of(loop)
+        live = live_on(loop)
+        self._timers: set[asyncio.TimerHandle] = set() if live is None else live.timers
 
     def schedule(self, action: typing.ScheduledAction[S], state: S | None = None) -> abc.DisposableBase:
         return self.schedule_relative(0.0, action, state)
@@ -38,9 +39,8 @@ class LoopScheduler(PeriodicScheduler):
             if not subscription.is_disposed:
                 try:
                     subscription.disposable = self.invoke_action(action, state=state)
-                except Exception as error:
-                    if not is_heard(error):
-                        raise
+                except BaseException as error:
+                    report_unheard(error)
 
         def arm() -> None:
             if seconds > 0:

@@ -7,6 +7,8 @@ from typing import TypeVar
 
 from reactivex import abc
 
+from rxllm.runtime._unheard import fail
+
 T = TypeVar("T")
 
 
@@ -18,7 +20,7 @@ def conclude(observer: abc.ObserverBase[T], items: Iterable[T] = ()) -> None:
     try:
         for item in items:
             observer.on_next(item)
-    except Exception as error:
-        observer.on_error(error)
+    except BaseException as error:
+        fail(observer, error)
     else:
         observer.on_completed()

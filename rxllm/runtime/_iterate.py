@@ -39,7 +39,7 @@ class Buffer(abc.ObserverBase[T]):
     def __init__(self, maxsize: int, wake: Callable[[], object]) -> None:
         self.gate = Gate(maxsize)
         self.ended = False
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
         self._wake = wake
 
     def on_next(self, value: T) -> None:
@@ -47,9 +47,15 @@ class Buffer(abc.ObserverBase[T]):
         self._wake()
 
     def on_error(self, error: Exception) -> None:
-        if not self.ended:
-            self.error = error
-            self.on_completed()
+        self.hear(error)
+
+    def hear(self, error: BaseException) -> bool:
+        """Take an error that nobody else has handled; whether the stream is still read."""
+        if self.ended:
+            return False
+        self.error = error
+        self.on_completed()
+        return True
 
     def on_completed(self) -> None:
         self.ended = True
@@ -82,7 +88,7 @@ class Items(Iterator[T], Generic[T]):
     def __next__(self) -> T:
         buffer = self._buffer
         if self._subscription is None:
-            with on_portal() as portal, read_by(buffer.gate, buffer.on_error):
+            with on_portal() as portal, read_by(buffer.gate, buffer.hear):
                 warn_if_blocking("a plain for stops", "async for", stacklevel=3)
                 self._subscription = self._source.subscribe(buffer, scheduler=LoopScheduler(portal.loop))
         try:
@@ -128,7 +134,7 @@ class AsyncItems(AsyncIterator[T], Generic[T]):
         buffer = self._buffer
         if self._subscription is None:
             loop = self._news.loop = asyncio.get_running_loop()
-            with read_by(buffer.gate, buffer.on_error):
+            with read_by(buffer.gate, buffer.hear):
                 self._subscription = self._source.subscribe(buffer, scheduler=LoopScheduler(loop))
         try:
             while not buffer.gate.waiting:

@@ -16,7 +16,8 @@ from collections import deque
 from collections.abc import Callable, Generator
 from typing import Any
 
-Hear = Callable[[Exception], None]
+Hear = Callable[[BaseException], bool]
+"""Told of an error; whether somebody still waits for it."""
 
 current_gate: contextvars.ContextVar[Gate | None] = contextvars.ContextVar("rxllm_gate", default=None)
 _hear: contextvars.ContextVar[Hear | None] = contextvars.ContextVar("rxllm_hear", default=None)
@@ -100,9 +101,7 @@ def read_by(gate: Gate | None, hear: Hear) -> Generator[None]:
         _hear.reset(heard)
 
 
-def is_heard(error: Exception) -> bool:
+def is_heard(error: BaseException) -> bool:
     """Tell `error` to whoever waits for the end of the stream; whether there is somebody."""
     hear = _hear.get()
-    if hear is not None:
-        hear(error)
-    return hear is not None
+    return hear is not None and hear(error)

@@ -5,7 +5,7 @@ choose it even where a loop runs, because they block that one. The choice is a c
 source through any chain of operators and no scheduler has to be passed that would move resubscriptions to other
 threads.
 
-At interpreter exit the portal waits for the calls that are still live; Ctrl-C then cancels them.
+At interpreter exit the portal waits for the calls that are still live; see ``_exit``.
 """
 
 from __future__ import annotations
@@ -14,15 +14,19 @@ import asyncio
 import atexit
 import contextlib
 import contextvars
+import logging
 import os
 import sys
 import threading
 import warnings
-import weakref
 from collections.abc import Callable, Generator
 from typing import Any
 
-from rxllm.runtime._threads import daemon_threads
+from rxllm.runtime._exit import CLOSE_SECONDS, Drain, Live
+from rxllm.runtime._threads import daemon_threads, is_daemon_worker
+
+is_read: contextvars.ContextVar[bool] = contextvars.ContextVar("rxllm_read", default=False)
+"""Whether a thread of the user's waits for what is subscribed here."""
 
 _chosen: contextvars.ContextVar[asyncio.AbstractEventLoop | None] = contextvars.ContextVar("rxllm_loop", default=None)
 _guard = threading.Lock()
@@ -43,6 +47,7 @@ class Portal:
     """A thread with a loop."""
 
     def __init__(self) -> None:
+        self.live = Live()
         self.loop = asyncio.new_event_loop()
         self.loop.set_default_executor(daemon_threads())
         self.thread = threading.Thread(target=self._serve, name="rxllm-portal", daemon=True)
@@ -51,43 +56,36 @@ class Portal:
 
     def _serve(self) -> None:
         asyncio.set_event_loop(self.loop)
-        self.loop.run_forever()
+        while not self._run():
+            pass
         self.loop.run_until_complete(self.loop.shutdown_asyncgens())
         self.loop.close()
+
+    def _run(self) -> bool:
+        try:
+            self.loop.run_forever()
+        except (SystemExit, KeyboardInterrupt) as error:  # of a task that is not ours: asyncio stops its loop for these
+            logging.getLogger("rxllm").error("a task on rxllm's loop raised %r", error, exc_info=error)
+            return False
+        return True
 
     def _close(self) -> None:
         if self is not _portal:  # it is the parent's, and this a forked child
             return
+        drain = Drain(self.live)
         try:
-            asyncio.run_coroutine_threadsafe(self._drain(cancel=False), self.loop).result()
+            drain.wait(asyncio.run_coroutine_threadsafe(drain.run(), self.loop))
         except KeyboardInterrupt:
             with contextlib.suppress(TimeoutError):
-                asyncio.run_coroutine_threadsafe(self._drain(cancel=True), self.loop).result(timeout=1)
+                asyncio.run_coroutine_threadsafe(drain.cancel(), self.loop).result(timeout=CLOSE_SECONDS)
         finally:
             self.loop.call_soon_threadsafe(self.loop.stop)
-            self.thread.join(timeout=1)
-
-    async def _drain(self, *, cancel: bool) -> None:
-        this = asyncio.current_task()
-        if this is not None:
-            this.set_name(_DRAIN)
-        timers = timers_of(self.loop)
-        while (live := {task for task in asyncio.all_tasks() if task.get_name() != _DRAIN}) or timers:
-            if cancel:
-                for each in (*live, *timers):
-                    each.cancel()
-                timers.clear()
-            await (asyncio.wait(live) if live else asyncio.sleep(_TICK))
+            self.thread.join(timeout=CLOSE_SECONDS)
 
 
-_DRAIN = "rxllm-drain"
-_TICK = 0.01
-_timers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, set[asyncio.TimerHandle]] = weakref.WeakKeyDictionary()
-
-
-def timers_of(loop: asyncio.AbstractEventLoop) -> set[asyncio.TimerHandle]:
-    """The waits on `loop` that are still to end; only touched there."""
-    return _timers.setdefault(loop, set())
+def live_on(loop: asyncio.AbstractEventLoop) -> Live | None:
+    """What goes on on `loop`, if that is the portal's: the interpreter's end waits for no other."""
+    return _portal.live if _portal is not None and loop is _portal.loop else None
 
 
 def portal() -> Portal:
@@ -177,12 +175,13 @@ def on_portal() -> Generator[Portal]:
     chosen = portal()
     if threading.current_thread() is chosen.thread:
         raise RuntimeError("this would wait for itself: inside rxllm's own loop use await or async for instead")
-    token = _chosen.set(chosen.loop)
+    loop, read = _chosen.set(chosen.loop), is_read.set(is_read.get() or not is_daemon_worker())
     try:
         with subscribing():
             yield chosen
     finally:
-        _chosen.reset(token)
+        _chosen.reset(loop)
+        is_read.reset(read)
 
 
 def warn_if_blocking(what: str, instead: str, *, stacklevel: int) -> None:

@@ -19,16 +19,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import Awaitable, Callable, Generator, Iterable
 from contextlib import aclosing
 from typing import Any, Generic, TypeVar
 
 from reactivex import abc
 
-from rxllm.runtime._pacing import current_gate, is_heard
-from rxllm.runtime._portal import call_context, call_loop, running_loop, start_on
+from rxllm.runtime._pacing import current_gate
+from rxllm.runtime._portal import call_context, call_loop, is_read, live_on, running_loop, start_on
 from rxllm.runtime._stream import Stream
+from rxllm.runtime._unheard import fail, report_unheard
 from rxllm.values import StreamError
 
 T = TypeVar("T")
@@ -75,6 +75,8 @@ class Pump(abc.DisposableBase, Generic[T]):
 
     def __init__(self, observer: abc.ObserverBase[T], body: Body[T]) -> None:
         self.disposed = False
+        self.emitted = 0
+        self.read = is_read.get()
         self._observer = observer
         self._body = body
         self._loop = call_loop()
@@ -95,6 +97,7 @@ class Pump(abc.DisposableBase, Generic[T]):
     def emit(self, items: Iterable[T]) -> bool:
         """Deliver `items`; False when nobody listens any more."""
         on_next = self._observer.on_next
+        self.emitted += 1
         self._delivering = True
         for item in items:
             if self.disposed:
@@ -156,6 +159,10 @@ class Pump(abc.DisposableBase, Generic[T]):
     def _begin(self) -> None:
         if not self.disposed:
             self._task = self._loop.create_task(self._run(), name="rxllm-call")
+            live = live_on(self._loop)
+            if live is not None:
+                live.calls.add(self)
+                self._task.add_done_callback(lambda task: live.calls.discard(self))
 
     def _cancel(self) -> None:
         if self._task is None or self._cancelled or self._delivering:
@@ -173,26 +180,23 @@ class Pump(abc.DisposableBase, Generic[T]):
             if not self.disposed:  # not by us: the loop is ending
                 self._finish(StreamError("cancelled", "the event loop ended the call"))
                 raise
-        except Exception as error:
+        except BaseException as error:
+            if isinstance(error, GeneratorExit) and not self._is_running():  # the loop is gone: this is only dropped
+                raise
             self._finish(error)
         else:
             self._finish(None)
 
-    def _finish(self, error: Exception | None) -> None:
-        try:
-            if error is None:
+    def _is_running(self) -> bool:
+        return running_loop() is self._loop and asyncio.current_task() is self._task
+
+    def _finish(self, error: BaseException | None) -> None:
+        if error is None:
+            try:
                 self._observer.on_completed()
-            elif not self.disposed:
-                self._observer.on_error(error)
-            elif self.refused:
-                raise error
-        except Exception as unheard:
-            report_unheard(unheard)
-
-
-def report_unheard(error: Exception) -> None:
-    """Tell whoever waits for the end, or else the call's loop, of an error that no subscriber handled."""
-    if is_heard(error):
-        return
-    logging.getLogger("rxllm").error("nobody handled this error: %r", error)
-    call_loop().call_exception_handler({"message": "rxllm: nobody handled this error", "exception": error})
+            except BaseException as unheard:
+                report_unheard(unheard)
+        elif not self.disposed:
+            fail(self._observer, error)
+        elif self.refused or not isinstance(error, Exception):
+            report_unheard(error)

@@ -35,6 +35,7 @@ def run(source: Observable[T], scheduler: abc.SchedulerBase | None = None) -> T:
         while not ended.wait(timeout=3600):
             pass
     finally:
+        outcome.awaited = False
         subscription.dispose()
     return outcome.result()
 
@@ -56,6 +57,7 @@ async def last(source: Observable[T]) -> T:
     try:
         await ended.wait()
     finally:
+        outcome.awaited = False
         subscription.dispose()
     return outcome.result()
 
@@ -64,21 +66,27 @@ class Outcome(abc.ObserverBase[T]):
     """How a subscription ends, and the last item before; `wake` is called then."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
+        self.awaited = True
         self._wake = wake
         self._last: tuple[T] | None = None
-        self._error: Exception | None = None
+        self._error: BaseException | None = None
 
     def subscribe_to(self, source: Observable[T], scheduler: abc.SchedulerBase) -> abc.DisposableBase:
-        with read_by(None, self.on_error):  # not by the reader of a stream whose tool makes this call
+        with read_by(None, self.hear):  # not by the reader of a stream whose tool makes this call
             return source.subscribe(self, scheduler=scheduler)
 
     def on_next(self, value: T) -> None:
         self._last = (value,)
 
     def on_error(self, error: Exception) -> None:
-        if self._error is None:
+        self.hear(error)
+
+    def hear(self, error: BaseException) -> bool:
+        """Take an error that nobody else has handled; whether it is still awaited."""
+        if self.awaited and self._error is None:
             self._error = error
             self._wake()
+        return self.awaited
 
     def on_completed(self) -> None:
         self._wake()

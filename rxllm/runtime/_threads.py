@@ -17,6 +17,15 @@ T = TypeVar("T")
 _Job = tuple["Future[Any]", Callable[[], Any]]
 
 
+class _Worker(threading.Thread):
+    pass
+
+
+def is_daemon_worker() -> bool:
+    """Whether this thread is one of rxllm's own."""
+    return isinstance(threading.current_thread(), _Worker)
+
+
 class DaemonThreads(ThreadPoolExecutor):
     """An executor that grows as it must and that nothing ever waits for.
 
@@ -43,7 +52,7 @@ class DaemonThreads(ThreadPoolExecutor):
 
     def _grow(self) -> None:
         try:
-            threading.Thread(target=self._work, name="rxllm-worker", daemon=True).start()
+            _Worker(target=self._work, name="rxllm-worker", daemon=True).start()
             self._idle += 1
         except RuntimeError:  # the interpreter is shutting down: the job waits for a thread that is there
             self._idle += 1

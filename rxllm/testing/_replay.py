@@ -12,7 +12,7 @@ from reactivex.disposable import CompositeDisposable, Disposable, SerialDisposab
 from reactivex.scheduler import CurrentThreadScheduler
 
 from rxllm.events import Event
-from rxllm.runtime import Stream, clock, current_gate, report_unheard
+from rxllm.runtime import Stream, clock, current_gate, fail, report_unheard
 from rxllm.serializer import from_json
 from rxllm.testing._record import as_path, stopwatch
 from rxllm.values import LLMError, StreamError, ValidationError
@@ -112,15 +112,18 @@ class _Play:
                 if self._gate is not None and self._gate.full:
                     self._gate.when_open(self._soon)
                     return
-        except Exception as error:  # the subscriber's own
-            self._end(error)
+        except BaseException as error:  # the subscriber's own
+            fail(self._observer, error)
         else:
             self._end(self._note.error)
 
     def _end(self, error: Exception | None) -> None:
+        if error is not None:
+            fail(self._observer, error)
+            return
         try:
-            self._observer.on_completed() if error is None else self._observer.on_error(error)
-        except Exception as unheard:
+            self._observer.on_completed()
+        except BaseException as unheard:
             report_unheard(unheard)
 
 

@@ -166,8 +166,12 @@ class _Execution(abc.DisposableBase):
     def _return(self, result: Any) -> None:
         self._finish(returned(result, self._call, self._settings))
 
-    def _fail(self, error: Exception) -> None:
-        self._finish(failed(self._as_tool_error(error), self._call, self._settings))
+    def _fail(self, error: BaseException) -> None:
+        if isinstance(error, Exception):
+            self._finish(failed(self._as_tool_error(error), self._call, self._settings))
+        elif not self._ended:
+            self._ended = True
+            self._observer.on_error(cast(Exception, error))
 
     def _finish(self, events: list[Event]) -> None:
         if self._ended:
