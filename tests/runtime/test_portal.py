@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from rxllm.testing.loopback import Loopback, Pause, Reply, chat, chat_chunk
-from tests.runtime.support import BOUND, STALLED, finished, now, script
+from tests.runtime.support import BOUND, SILENT, STALLED, finished, now, script
 
 SLOW = Reply([chat_chunk("Hel"), Pause(0.3), *chat("lo")])
 
@@ -85,6 +85,65 @@ chat(fake, "Hi", tools=[slow]).subscribe(lambda result: print([m.text for m in r
     )
     with Loopback(Reply(chat("Hello"))) as server:
         assert finished(script(code, server.url)) == (0, "['5', '5']\n", "")
+
+
+@pytest.mark.parametrize(
+    "reading",
+    [
+        "items = iter(ask())\nnext(items)",
+        "begun = threading.Event()\ndef read():\n    for text in stream_generate(engine, 'Hi'):\n        begun.set()\n"
+        "threading.Thread(target=read, daemon=True).start()\nbegun.wait(20)",
+        "threading.Thread(target=lambda: ask().run(), daemon=True).start()\ntime.sleep(0.5)",
+    ],
+    ids=["an abandoned iterator", "a daemon thread in a for", "a daemon thread in run"],
+)
+def test_at_exit_what_nobody_reads_any_more_is_closed_at_once(reading: str) -> None:
+    code = BEGIN + "import time\nask = lambda: stream_generate(engine, 'Hi').pipe(ops.text())\n" + reading
+    with Loopback(STALLED) as server:
+        assert finished(script(code, server.url), timeout=15) == (0, "", "")
+        assert server.connections[0].closed_by == "client"
+
+
+@pytest.mark.parametrize("reply", [STALLED, SILENT], ids=["stalled", "silent"])
+def test_at_exit_a_call_that_has_fallen_silent_is_waited_for_only_so_long(reply: Reply) -> None:
+    """As after a ``sys.exit`` in the handler of a signal."""
+    code = (
+        BEGIN
+        + """
+import signal, time
+import rxllm.runtime._exit as limits
+limits.SILENT_SECONDS, limits.FIRST_SECONDS = 0.2, 0.5
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))
+ask().subscribe(print, lambda error: print(error.reason))
+print("up", flush=True)
+time.sleep(20)
+"""
+    )
+    with Loopback(reply) as server:
+        process = script(code, server.url)
+        server.wait_requests(1, 20)
+        process.send_signal(signal.SIGTERM)
+        code, out, err = finished(process, timeout=15)
+        assert (code, out) == (3, "up\ncancelled\n")
+        assert "1 calls had been silent for" in err
+        assert server.connections[0].closed_by == "client"
+
+
+def test_at_exit_a_callback_that_blocks_the_loop_is_waited_for_only_so_long() -> None:
+    code = """
+    import threading, time
+    import rxllm.runtime._exit as limits
+    from rxllm import from_async_iter
+    async def count():
+        yield 1
+    limits.FIRST_SECONDS = 0.3
+    begun = threading.Event()
+    from_async_iter(count).subscribe(lambda item: (begun.set(), time.sleep(60)))
+    begun.wait(20)
+    """
+    code, out, err = finished(script(code), timeout=15)
+    assert (code, out) == (0, "")
+    assert "a callback blocks it" in err
 
 
 def test_ctrl_c_at_exit_cancels_them() -> None:
