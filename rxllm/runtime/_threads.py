@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import logging
 import os
 import queue
 import threading
@@ -31,8 +32,10 @@ class DaemonThreads(ThreadPoolExecutor):
 
     A job that hangs costs its thread and no more: the pool's own threads would hold up the interpreter's exit, and
     refuse new jobs while a last call is still running then. One thread stands ready because none can be started at
-    exit.
+    exit. `left` counts the jobs that run on although nobody waits for them any more.
     """
+
+    left = 0
 
     def __init__(self) -> None:
         super().__init__(max_workers=1)
@@ -49,6 +52,21 @@ class DaemonThreads(ThreadPoolExecutor):
             self._idle -= 1
         self._jobs.put((future, lambda: fn(*args, **kwargs)))
         return future
+
+    def leave(self, job: Future[Any], what: str) -> None:
+        """Wait no longer for `job`; the log calls it `what`."""
+        if job.cancel():  # it had not begun
+            return
+        with self._guard:
+            self.left += 1
+        job.add_done_callback(self._returned)  # at once, if it is done
+        logging.getLogger("rxllm").warning(
+            "%s runs on in its thread, and nobody waits for it (%d now)", what, self.left
+        )
+
+    def _returned(self, job: Future[Any]) -> None:
+        with self._guard:
+            self.left -= 1
 
     def _grow(self) -> None:
         try:
@@ -94,7 +112,13 @@ def daemon_threads() -> DaemonThreads:
     return _threads
 
 
-async def in_thread(fn: Callable[[], T]) -> T:
-    """Run blocking `fn` off the loop, in the caller's context. Cancelled, it is left behind and its result dropped."""
-    context = contextvars.copy_context()
-    return await asyncio.get_running_loop().run_in_executor(daemon_threads(), context.run, fn)
+async def in_thread(fn: Callable[[], T], what: str = "a function") -> T:
+    """Run blocking `fn` off the loop, in the caller's context. Cancelled, it is left behind, which is logged as `what`,
+    and its result dropped.
+    """
+    job = daemon_threads().submit(contextvars.copy_context().run, fn)
+    try:
+        return await asyncio.wrap_future(job)
+    except asyncio.CancelledError:
+        daemon_threads().leave(job, what)
+        raise

@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import json
 import threading
+import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -26,7 +27,7 @@ from rxllm.events import (
     ToolProgress,
     ToolResultEncoded,
 )
-from rxllm.runtime import Stream, call_loop
+from rxllm.runtime import Stream, call_loop, daemon_threads
 from rxllm.testing.marbles import START, cold, record
 from rxllm.values import Tool, ToolCall, ToolError
 from tests.operators.tools import THREAD, calling, contents, response, result, told
@@ -36,6 +37,13 @@ PATIENCE = 5.0  # seconds until a test that would hang fails
 
 def calls(name: str, count: int) -> list[ToolCall]:
     return [ToolCall(f"c{i}", name, {}, "{}") for i in range(count)]
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    bound = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < bound
+        time.sleep(0.001)
 
 
 def error_of(events: list[Event]) -> ToolError:
@@ -169,6 +177,25 @@ def test_a_late_plain_function_is_left_behind_and_its_context_says_so() -> None:
     assert error.reason == "timeout"
     assert contexts[0].cancelled.wait(PATIENCE)
     let_go.set()
+
+
+def test_plain_functions_that_are_left_behind_are_counted_and_told_and_no_more_than_so_many_run_on(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    leave, threads = threading.Event(), daemon_threads()
+    before = threads.left
+    monkeypatch.setattr("rxllm.operators._tools.execution.THREADS_LEFT", before + 2)
+    stuck = tool(name="stuck", handler=lambda arguments: leave.wait(4 * PATIENCE))
+    for count in (1, 2):
+        assert error_of(told(calling("stuck"), [stuck], tool_timeout=0.01)).reason == "timeout"
+        eventually(lambda count=count: threads.left == before + count)
+    assert [record.message.partition(" runs on")[0] for record in caplog.records] == ["the tool 'stuck'"] * 2
+    refused = error_of(told(calling("stuck"), [stuck], tool_timeout=PATIENCE))
+    assert (refused.reason, "ToolContext.cancelled" in refused.message) == ("cancelled", True)
+    leave.set()
+    eventually(lambda: threads.left == before)
+    fine = told(calling("fine"), [tool(name="fine", handler=lambda arguments: "yes")], tool_timeout=PATIENCE)
+    assert [event.content for event in fine if isinstance(event, ToolResultEncoded)] == ["yes"]
 
 
 def test_under_virtual_time_an_async_function_is_a_clear_failure() -> None:

@@ -5,7 +5,7 @@ the handler is                  it runs
 ==============================  ==============================================================================
 an ``async def``                on the call's loop; cancelled on timeout and dispose
 a plain function                in a daemon thread, with the context copied; left behind on timeout and dispose,
-                                its result dropped and ``ToolContext.cancelled`` set
+                                its result dropped and ``ToolContext.cancelled`` set, at most `THREADS_LEFT` of them
 under virtual time              at once and in place, if it is a plain function; a test has no loop for others
 ==============================  ==============================================================================
 
@@ -26,8 +26,21 @@ from reactivex.scheduler import VirtualTimeScheduler
 from rxllm.events import Event, ToolApprovalRequested, ToolExecutionStarted, ToolProgress
 from rxllm.operators._tools.outcome import failed, returned
 from rxllm.operators._tools.settings import ToolSettings
-from rxllm.runtime import Pump, Stream, call_loop, clock, from_async_iter, in_thread, pumped, running_loop
+from rxllm.runtime import (
+    Pump,
+    Stream,
+    call_loop,
+    clock,
+    daemon_threads,
+    from_async_iter,
+    in_thread,
+    pumped,
+    running_loop,
+)
 from rxllm.values import Tool, ToolCall, ToolContext, ToolError
+
+THREADS_LEFT = 100
+"""How many plain functions may run on after their timeout; while there are so many, no other is begun."""
 
 
 def execution(tool: Tool, call: ToolCall, settings: ToolSettings) -> Stream[Event]:
@@ -205,14 +218,16 @@ class _Execution(abc.DisposableBase):
 
 
 async def _called(pump: Pump[Any], fn: Callable[[], Any], is_async: bool, tool: Tool) -> None:
+    name = f"the tool {tool.name!r}"
     try:
-        result = fn() if is_async else await in_thread(lambda: _contained(fn))
+        if not is_async and daemon_threads().left >= THREADS_LEFT:
+            message = f"{name} was not run: {THREADS_LEFT} others run on in their threads after a timeout or a dispose"
+            raise ToolError("cancelled", f"{message}; let them watch ToolContext.cancelled", tool_name=tool.name)
+        result = fn() if is_async else await in_thread(lambda: _contained(fn), name)
         if inspect.isawaitable(result) and not isinstance(result, Observable):  # which is awaitable too
             result = await result
     except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:
-        raise ToolError(
-            "handler_exit", f"the tool {tool.name!r} tried to end the process", tool_name=tool.name
-        ) from error
+        raise ToolError("handler_exit", f"{name} tried to end the process", tool_name=tool.name) from error
     pump.emit((result,))
 
 
