@@ -250,6 +250,10 @@ def _raise(*_: Any) -> Any:
     raise ValueError("no")
 
 
+def _raise_again(call: ToolCall, error: Exception) -> Any:
+    raise error
+
+
 def called(name: str) -> ToolCall:
     return ToolCall("c1", name, {})
 
@@ -281,6 +285,18 @@ HALTS: dict[str, tuple[list[Any], dict[str, Any], str, dict[str, Any]]] = {
         {"pending_question": "Which?", "pending_tool_call_id": "c1", "ask_user_opts": {"choices": ["a", "b"]}},
     ),
     "tool_error": ([called("fails")], {"on_tool_error": "halt"}, "tool_error", {"halt_tool_call_id": "c1"}),
+    "a policy that says halt": (
+        [called("fails")],
+        {"on_tool_error": lambda call, error: "halt"},
+        "tool_error",
+        {"halt_tool_call_id": "c1"},
+    ),
+    "a policy that raises what it was given": (
+        [called("fails")],
+        {"on_tool_error": _raise_again},
+        "tool_error",
+        {"halt_tool_call_id": "c1"},
+    ),
     "a policy that halts": (
         [called("fails")],
         {"on_tool_error": lambda call, error: halt("gave_up", call.name)},
