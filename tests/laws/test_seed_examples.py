@@ -362,7 +362,7 @@ def test_collector_apply_event() -> None:
 
 def test_collector_new() -> None:
     state = StreamCollector()
-    assert (state.thread, state.current_text) == (None, "")
+    assert (state.thread, state.current_text, state.last_response) == (None, "", None)
 
 
 def test_collector_new_with_a_thread() -> None:
@@ -439,6 +439,7 @@ FOLDS: dict[str, tuple[list[Event], dict[str, Any]]] = {
             "finish_reason": None,
             "raw_finish_reason": None,
             "last_message": None,
+            "last_response": STEP.response,
         },
     ),
     "error and metadata outlive step_completed": (
