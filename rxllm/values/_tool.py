@@ -143,7 +143,7 @@ def tool(function: Callable[..., Any] | None = None, /, *, name: str | None = No
         return Tool(name=name, **given, **({"schema": schema} if schema is not None else {}))
     if pieces or not (function is None or callable(function)):
         shown = ", ".join(pieces) or f"{function!r:.80}"
-        message = f"a tool is made from its pieces or from a function: got {shown}; write tool(name='...', ...) or @tool"
+        message = f"a tool is made of pieces or of a function: got {shown}; write tool(name='...', ...) or @tool"
         lacks_name = [(("name",), "required")]
         faults = [((piece,), "not_allowed") for piece in pieces] if callable(function) else lacks_name
         raise ValidationError("invalid_tool", message, errors=faults)
