@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal, TypedDict, Unpack, cast
 
 from reactivex import Observable
@@ -113,7 +114,8 @@ def _responses(engine: Any, as_request: Callable[[], ImageRequest], given: Mappi
         told = retry_told(observers, *about) if observers else None
         answers = cast(Observable[ImageResponse], retrying(attempts, rules, told))
         source: Any = answers.map(lambda response: _identified(response, call))
-        return watched(source, lambda now: ImagesSpan(observers, now, about, asked)) if observers else source
+        span = partial(ImagesSpan, observers, about=about, request=asked)
+        return cast(Any, watched(source, span)) if observers else source
 
     return Deferred(make)
 
