@@ -296,8 +296,12 @@ import rxllm
 from rxllm import Fake, ToolCall, json_schema, tool
 
 rxllm.generate(Fake("{}"), "Hi", response_format={"type": "json_object"}).run()
-double = tool(lambda x: 2 * x)
-rxllm.chat(Fake(ToolCall("c1", double.name, {"x": 1}), "Done."), "Hi", tools=[double]).run()
+
+@tool
+def double(x: int) -> int:
+    return 2 * x
+
+rxllm.chat(Fake(ToolCall("c1", "double", {"x": 1}), "Done."), "Hi", tools=[double]).run()
 print("nothing yet", file=sys.stderr)
 for _ in range(2):
     rxllm.generate(Fake("[]"), "Hi", response_format=json_schema("x", {"type": "object"})).run()
