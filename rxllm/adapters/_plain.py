@@ -26,6 +26,7 @@ from rxllm.events import (
 )
 from rxllm.runtime import Stream, from_async_iter
 from rxllm.values import Call, EngineError, LLMError, Message, Request, StreamError
+from rxllm.values._signature import unfit
 
 if TYPE_CHECKING:
     from rxllm.chunks import CompletionChunk, StreamChunk
@@ -74,11 +75,10 @@ class _Generated:
         self,
         function: Callable[[Request, Call], AsyncIterator[Event | StreamChunk | Mapping[str, Any] | CompletionChunk]],
     ) -> None:
-        try:
-            inspect.signature(function).bind(None, None)
-        except TypeError as error:
-            message = f"the adapter {function!r} is called with (request, call): {error}"
-            raise EngineError("missing_stream_adapter", message) from None
+        fault = unfit(function, None, None)
+        if fault is not None:
+            message = f"the adapter {function!r} is called with (request, call): {fault}"
+            raise EngineError("missing_stream_adapter", message)
         self._function = function
 
     def stream(self, request: Request, call: Call) -> Stream[Event]:
