@@ -242,6 +242,15 @@ class TestItsModelsOwn:
             done("Hello", "stop", "stop"),
         ]
 
+    def test_the_documented_example_is_made_of_plain_mappings(self) -> None:
+        usage = {"input_tokens": 10, "output_tokens": 5}
+        said = [
+            {"type": "content", "text": "Hello"},
+            {"type": "meta", "metadata": {"finish_reason": "stop", "usage": usage}},
+        ]
+        response = from_iterable(said).pipe(from_chunks(), ops.to_response()).run()
+        assert (response.output_text, response.finish_reason, response.usage) == ("Hello", "stop", Usage(10, 5))
+
     def test_content(self) -> None:
         assert TextDelta("Hi") in events(text("Hi"))
 
