@@ -22,6 +22,7 @@ from inspect import isasyncgenfunction
 from typing import Any, Literal
 
 from rxllm.values import EngineError, LLMError
+from rxllm.values._signature import unfit
 
 Group = Literal["rxllm.adapters", "rxllm.operators"]
 
@@ -54,6 +55,13 @@ def connect(provider: str, model: str) -> Any:
     ``LLMError``; any other failure, and what is no adapter, is an ``EngineError("invalid_engine")``.
     """
     make = load("rxllm.adapters", provider)
+    point = _found("rxllm.adapters")[provider]
+    fault = unfit(make, model)
+    if fault is not None:  # a class, mostly; no other version of the package need be better
+        remedy = (
+            "Its package has to name a function def connect(model): ...; until then write Engine(adapter, model=...)"
+        )
+        raise _failed(point, "is called with the model's name", fault, "invalid_engine", remedy) from fault
     try:
         made = make(model)
         if isinstance(made, type) or not (isasyncgenfunction(made) or callable(getattr(made, "stream", None))):
@@ -63,7 +71,7 @@ def connect(provider: str, model: str) -> Any:
         raise
     except Exception as error:
         reason = "missing_dependency" if isinstance(error, ImportError) else "invalid_engine"
-        raise _failed(_found("rxllm.adapters")[provider], "gives no adapter", error, reason) from error
+        raise _failed(point, "gives no adapter", error, reason) from error
 
 
 def about(group: Group, name: str) -> str:
@@ -122,10 +130,12 @@ def _named(point: EntryPoint) -> str:
     return f"the plugin {point.name!r} ({point.value}) in {point.group} of {_package(point)}"
 
 
-def _failed(point: EntryPoint, what: str, error: BaseException, reason: str = "missing_dependency") -> EngineError:
+def _failed(
+    point: EntryPoint, what: str, error: BaseException, reason: str = "missing_dependency", remedy: str = ""
+) -> EngineError:
     name, version = _identity(point.dist)
-    remedy = f"Try: pip install --upgrade {name}; or: pip uninstall {name}" if name else "Reinstall or remove it"
-    message = f"{_named(point)} {what}: {type(error).__name__}: {error}. {remedy}"
+    again = f"Try: pip install --upgrade {name}; or: pip uninstall {name}" if name else "Reinstall or remove it"
+    message = f"{_named(point)} {what}: {type(error).__name__}: {error}. {remedy or again}"
     return EngineError(reason, message, metadata={"distribution": name, "version": version})
 
 

@@ -76,6 +76,21 @@ def test_events_are_equal_by_class_and_fields() -> None:
     assert TextDelta("a") != ToolCallStarted("a", "b")
 
 
+@given(strategies.events)
+def test_an_event_is_told_by_its_class_and_built_by_it(event: Any) -> None:
+    cls = type(event)
+    assert isinstance(event, EVENT_CLASSES)
+    assert EVENT_TAGS[cls.__struct_config__.tag] is cls
+    assert cls(**{name: getattr(event, name) for name in cls.__struct_fields__}) == event
+    with pytest.raises(TypeError):
+        cls(**{name: getattr(event, name) for name in cls.__struct_fields__}, stranger=1)
+
+
+def test_what_only_looks_like_an_event_is_none() -> None:
+    for other in (("text_delta", {"delta": "a"}), {"type": "text_delta", "delta": "a"}, TextDelta):
+        assert not isinstance(other, EVENT_CLASSES)
+
+
 def test_defaults_are_not_shared() -> None:
     one, other = ToolCallStarted("a", "f"), ToolCallStarted("b", "f")
     assert one.metadata == {}

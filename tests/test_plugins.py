@@ -211,6 +211,20 @@ def test_one_that_gives_no_adapter_says_whose_it_is(install: Install, function: 
     assert "rxllm-acme 2.1" in caught.value.message
 
 
+@pytest.mark.parametrize("module", ["import rxllm\nclass connect(rxllm.OpenAIChat): ...", "def connect(): ..."])
+def test_a_class_or_function_that_takes_no_model_says_what_its_package_should_name(
+    install: Install, module: str
+) -> None:
+    install("rxllm-acme", "2.1", adapter("acme", "rxllm_acme:connect"), module=module)
+    with pytest.raises(EngineError) as caught:
+        Engine.from_model("acme:m")
+    assert caught.value.reason == "invalid_engine"
+    assert "of rxllm-acme 2.1" in caught.value.message
+    assert "is called with the model's name" in caught.value.message
+    assert "def connect(model)" in caught.value.message
+    assert "--upgrade" not in caught.value.message
+
+
 @pytest.mark.parametrize("given", ["3", "None", "object()", "rxllm.Fake", "[]"])
 def test_what_is_no_adapter_says_whose_it_is(install: Install, given: str) -> None:
     module = f"import rxllm\ndef connect(model): return {given}"

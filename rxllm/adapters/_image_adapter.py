@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 from reactivex import Observable
 
@@ -24,9 +24,14 @@ class ImageAdapter(Protocol):
     def generate(self, request: ImageRequest, call: Call) -> Observable[ImageResponse]: ...
 
 
+def is_image_adapter(given: Any) -> TypeGuard[ImageAdapter]:
+    """Whether `given` is an image adapter, and not a class of them."""
+    return isinstance(given, ImageAdapter) and not isinstance(given, type)
+
+
 def as_image_adapter(given: Any) -> ImageAdapter:
     """`given` as an image adapter. Raises ``EngineError("no_image_adapter")`` for None and for what is none."""
-    if isinstance(given, ImageAdapter) and not isinstance(given, type):
+    if is_image_adapter(given):
         return given
     message = (
         "the engine has no image adapter; give it one, as in Engine(image_adapter=OpenAIImages())"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
@@ -26,6 +26,7 @@ from rxllm.events import (
 )
 from rxllm.runtime import Stream, from_async_iter
 from rxllm.values import Call, EngineError, LLMError, Message, Request, StreamError
+from rxllm.values._signature import unfit
 
 if TYPE_CHECKING:
     from rxllm.chunks import CompletionChunk, StreamChunk
@@ -42,9 +43,9 @@ def as_adapter(given: Any) -> Adapter:
     """`given` as an adapter.
 
     An asynchronous generator function, which an object's ``stream`` may be too, may leave out the bookends
-    (``MessageStarted``, completions, ``MessageCompleted``), or yield `StreamChunk`s or `CompletionChunk`s of
-    ``rxllm.chunks`` and no events. Raises ``EngineError``: ``missing_adapter`` for None, ``missing_stream_adapter`` for
-    what cannot stream.
+    (``MessageStarted``, completions, ``MessageCompleted``), or yield `StreamChunk`s, plain mappings of their fields, or
+    `CompletionChunk`s of ``rxllm.chunks``, and no events. Raises ``EngineError``: ``missing_adapter`` for None,
+    ``missing_stream_adapter`` for what cannot stream.
     """
     if given is None:
         raise EngineError("missing_adapter", "the engine has no adapter; give it one, as in Engine(OpenAIChat())")
@@ -71,13 +72,13 @@ class _Checked:
 
 class _Generated:
     def __init__(
-        self, function: Callable[[Request, Call], AsyncIterator[Event | StreamChunk | CompletionChunk]]
+        self,
+        function: Callable[[Request, Call], AsyncIterator[Event | StreamChunk | Mapping[str, Any] | CompletionChunk]],
     ) -> None:
-        try:
-            inspect.signature(function).bind(None, None)
-        except TypeError as error:
-            message = f"the adapter {function!r} is called with (request, call): {error}"
-            raise EngineError("missing_stream_adapter", message) from None
+        fault = unfit(function, None, None)
+        if fault is not None:
+            message = f"the adapter {function!r} is called with (request, call): {fault}"
+            raise EngineError("missing_stream_adapter", message)
         self._function = function
 
     def stream(self, request: Request, call: Call) -> Stream[Event]:
@@ -92,7 +93,7 @@ async def _bookended(items: AsyncIterator[Any], request: Request) -> AsyncIterat
     try:
         async with aclosing(cast(Any, items)):
             async for item in items:
-                if isinstance(item, StreamChunk) and not bookends.said:
+                if isinstance(item, StreamChunk | Mapping) and not bookends.said:
                     bookends = ChunkFeeder(request.messages)
                 elif isinstance(item, CompletionChunk) and not bookends.said:
                     bookends = CompletionFeeder(request.messages)

@@ -10,9 +10,9 @@ from typing import Any, cast
 
 import msgspec
 
-from rxllm.chunks._calls import calls_for_message, calls_for_response
-from rxllm.chunks._chunk import StreamChunk
-from rxllm.chunks._reading import is_stream_only, mapping, merge_usage, read_call
+from rxllm.chunks._calls import call_records, calls_for_message, calls_for_response, fragments
+from rxllm.chunks._chunk import StreamChunk, as_chunk
+from rxllm.chunks._reading import Index, is_stream_only, mapping, merge_usage, read_call
 from rxllm.values import Message, Part, TextPart, ThinkingPart
 
 _META = frozenset(
@@ -44,9 +44,11 @@ class ChunkAccumulator(msgspec.Struct, frozen=True, eq=False):
     log: list[StreamChunk] = msgspec.field(default_factory=list[StreamChunk])
     length: int = 0
 
-    def push(self, chunk: StreamChunk) -> ChunkAccumulator:
+    def push(self, chunk: StreamChunk | Mapping[str, Any]) -> ChunkAccumulator:
         """The state after `chunk`; the same one, if that says nothing to be kept. Never raises."""
-        if not _counts(chunk):
+        if not isinstance(chunk, StreamChunk):
+            chunk = as_chunk(chunk)
+        if not isinstance(chunk, StreamChunk) or not _counts(chunk):
             return self
         log, length = self.log, self.length
         if not length or len(log) != length:  # the empty state is shared by subscriptions: its log stays empty
@@ -54,9 +56,47 @@ class ChunkAccumulator(msgspec.Struct, frozen=True, eq=False):
         log.append(chunk)
         return ChunkAccumulator(log, length + 1)
 
-    def reduce(self, chunks: Iterable[StreamChunk]) -> ChunkAccumulator:
+    def reduce(self, chunks: Iterable[StreamChunk | Mapping[str, Any]]) -> ChunkAccumulator:
         """The state after all of `chunks`."""
         return reduce(ChunkAccumulator.push, chunks, self)
+
+    # The state's fields. Each reading puts one together from the log, so that a push stays O(1).
+
+    @property
+    def text_content(self) -> str:
+        return self.finalize_text()
+
+    @property
+    def thinking_content(self) -> str:
+        return self.finalize_thinking()
+
+    @property
+    def tool_calls(self) -> list[dict[str, Any]]:
+        """The calls as they came, in order: ``id``, ``name``, ``arguments`` without fragments, ``index``; where there
+        are any, ``builtin?``, ``expects_arg_fragments`` and ``metadata``.
+        """
+        return call_records(self._own())
+
+    @property
+    def arg_fragments(self) -> dict[Index, str]:
+        """The fragments of arguments so far, by the index of their call."""
+        return fragments(self._own())
+
+    @property
+    def reasoning_details(self) -> list[Any]:
+        return self.finalize_reasoning_details()
+
+    @property
+    def logprobs(self) -> list[Any]:
+        return self.finalize_logprobs()
+
+    @property
+    def finish_reason(self) -> Any:
+        return self.finalize_finish_reason()
+
+    @property
+    def usage(self) -> dict[str, Any] | None:
+        return self.finalize_usage()
 
     def finalize_text(self) -> str:
         return _text(chunk for chunk in self._own() if chunk.type == "content")
@@ -158,8 +198,6 @@ class ChunkAccumulator(msgspec.Struct, frozen=True, eq=False):
 
 
 def _counts(chunk: StreamChunk) -> bool:
-    if not isinstance(chunk, StreamChunk):  # pyright: ignore[reportUnnecessaryIsInstance]
-        return False
     kind = chunk.type
     if kind == "content":
         return isinstance(chunk.text, str) and chunk.text != ""

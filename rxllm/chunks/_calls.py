@@ -46,7 +46,27 @@ def calls_for_message(chunks: Iterable[StreamChunk]) -> tuple[ToolCall, ...]:
     return tuple(map(_for_message, _read(chunks)))
 
 
+def call_records(chunks: Iterable[StreamChunk]) -> list[dict[str, Any]]:
+    """See ``ChunkAccumulator.tool_calls``."""
+    calls, _, updates = _gathered(chunks)
+    return [_record(id, call, updates.get(call.index, {})) for id, call in zip(_ids(calls), calls, strict=True)]
+
+
+def fragments(chunks: Iterable[StreamChunk]) -> dict[Index, str]:
+    """See ``ChunkAccumulator.arg_fragments``."""
+    return _gathered(chunks)[1]
+
+
 def _read(chunks: Iterable[StreamChunk]) -> list[_Read]:
+    calls, texts, updates = _gathered(chunks)
+    named = zip(_ids(calls), calls, strict=True)
+    return [_Read(id, one, texts.get(one.index), one.metadata | updates.get(one.index, {})) for id, one in named]
+
+
+def _gathered(
+    chunks: Iterable[StreamChunk],
+) -> tuple[list[CallRecord], dict[Index, str], dict[Index, dict[str, Any]]]:
+    """The calls, and by index their fragments' text and what was added to their metadata."""
     calls: list[CallRecord] = []
     pieces: dict[Index, list[str]] = {}
     updates: dict[Index, dict[str, Any]] = {}
@@ -61,9 +81,17 @@ def _read(chunks: Iterable[StreamChunk]) -> list[_Read]:
                 pieces.setdefault(fragment[0], []).append(fragment[1])
             if update := read_call_metadata(metadata.get("tool_call_metadata")):
                 updates.setdefault(update[0], {}).update(update[1])
-    texts = {index: "".join(held) for index, held in pieces.items()}
-    named = zip(_ids(calls), calls, strict=True)
-    return [_Read(id, one, texts.get(one.index), one.metadata | updates.get(one.index, {})) for id, one in named]
+    return calls, {index: "".join(held) for index, held in pieces.items()}, updates
+
+
+def _record(id: str, call: CallRecord, update: dict[str, Any]) -> dict[str, Any]:
+    record: dict[str, Any] = {"id": id, "name": call.name, "arguments": call.arguments, "index": call.index}
+    optional = {
+        "builtin?": call.builtin,
+        "expects_arg_fragments": call.expects,
+        "metadata": call.metadata | update,
+    }
+    return record | {name: held for name, held in optional.items() if held}
 
 
 def _ids(calls: list[CallRecord]) -> list[str]:

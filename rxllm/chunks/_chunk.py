@@ -16,12 +16,14 @@ chunk             keys
                   ``finish_reason``, ``usage`` (counters, cumulative), ``error``, ``response_id``, ``model``
 ``content_part``  ``stream_only?``
 ================  ====================================================================================================
+
+Wherever chunks are read, a plain mapping of a chunk's fields is one too: ``{"type": "content", "text": "Hi"}``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -50,6 +52,17 @@ class StreamChunk(msgspec.Struct, frozen=True, omit_defaults=True):
         if isinstance(said.get("text"), str):
             said["text"] = _cut(said["text"])
         return f"StreamChunk({', '.join([str(self.type), *(f'{name}={held!r}' for name, held in said.items())])})"
+
+
+FIELDS = StreamChunk.__struct_fields__
+
+
+def as_chunk(given: Any) -> Any:
+    """A plain mapping of a chunk's fields as that chunk; anything else as it is."""
+    if not isinstance(given, Mapping):
+        return given
+    fields = cast(Mapping[str, Any], given)
+    return StreamChunk(**fields) if "type" in fields and fields.keys() <= {*FIELDS} else fields
 
 
 def text(text: str, metadata: Mapping[str, Any] = NOTHING) -> StreamChunk:
@@ -100,7 +113,7 @@ def content_part(part: Part, metadata: Mapping[str, Any] = NOTHING) -> StreamChu
     return StreamChunk("content_part", metadata=metadata, content_part=part)
 
 
-def validate(chunk: StreamChunk) -> StreamChunk:
+def validate(chunk: StreamChunk | Mapping[str, Any]) -> StreamChunk:
     """The chunk, if it has what its type needs.
 
     Raises ``ValidationError("invalid_message")``, whose `errors` name the field.
@@ -109,6 +122,7 @@ def validate(chunk: StreamChunk) -> StreamChunk:
     Traceback (most recent call last):
     rxllm.values.errors.ValidationError: validation failed: invalid_message (metadata must be a mapping)
     """
+    chunk = as_chunk(chunk)
     match chunk:
         case StreamChunk(type="content" | "thinking"):
             fault = _fault(isinstance(chunk.text, str), "text", "must be a string")

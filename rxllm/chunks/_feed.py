@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
-from rxllm.chunks._chunk import StreamChunk
+from rxllm.chunks._chunk import FIELDS, StreamChunk, as_chunk
 from rxllm.chunks._live_calls import LiveCalls
 from rxllm.chunks._reading import is_stream_only, latest_counters, mapping, normalised, to_usage
 from rxllm.events import Event
@@ -69,14 +69,12 @@ class ChunkFeeder:
         """Whether the last event has been given."""
         return self._blocks.ended
 
-    def feed(self, chunk: StreamChunk) -> list[Event]:
+    def feed(self, chunk: StreamChunk | Mapping[str, Any]) -> list[Event]:
         """The events of a chunk. Raises ``StreamError("malformed_event")`` for what is none, or has no text as text."""
         if self.ended:
             return []
-        if not isinstance(chunk, StreamChunk):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise StreamError(
-                "malformed_event", f"{chunk!r} is no StreamChunk; for text, make it with chunks.text(...)"
-            )
+        if not isinstance(chunk, StreamChunk):
+            chunk = _read_chunk(chunk)
         if chunk.text is not None and not isinstance(chunk.text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise StreamError("malformed_event", f"a StreamChunk's text cannot be {chunk.text!r}")
         if chunk.type == "content":
@@ -191,6 +189,16 @@ class ChunkFeeder:
     def _fail(self, error: LLMError) -> None:
         self._calls.settle()
         self._blocks.error(error)
+
+
+def _read_chunk(given: Any) -> StreamChunk:
+    chunk = as_chunk(given)
+    if isinstance(chunk, StreamChunk):
+        return chunk
+    remedy = (
+        f"for text, make it with chunks.text(...); a mapping has a type, and no other keys than {', '.join(FIELDS)}"
+    )
+    raise StreamError("malformed_event", f"{given!r:.80} is no StreamChunk; {remedy}")
 
 
 def streamed(error: Exception) -> LLMError:

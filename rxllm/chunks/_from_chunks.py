@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from reactivex import Observable
 
@@ -14,8 +15,10 @@ from rxllm.runtime import Stream
 from rxllm.values import Message
 
 
-def from_chunks(messages: Iterable[Message] = ()) -> Callable[[Observable[StreamChunk]], Stream[Event]]:
-    """Turn one response's `StreamChunk`s into the events that every adapter emits.
+def from_chunks(
+    messages: Iterable[Message] = (),
+) -> Callable[[Observable[StreamChunk | Mapping[str, Any]]], Stream[Event]]:
+    """Turn one response's `StreamChunk`s, or plain mappings of their fields, into the events that every adapter emits.
 
     ::
 

@@ -132,6 +132,11 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
         return next((event.message for event in completed), None)
 
     @property
+    def last_response(self) -> Response[Any] | None:
+        """The response of the last completed step."""
+        return self.rest.steps[-1].response if self.rest.steps else None
+
+    @property
     def steps(self) -> tuple[StepResult, ...]:
         return self.rest.steps
 

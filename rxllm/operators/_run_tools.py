@@ -50,9 +50,10 @@ def run_tools(
     `thread` is what the response answers; the step's thread is that, the answer and the results, in the order of the
     calls. With ``mode="manual"``, and for ``manual`` tools, nothing runs and the calls are left to the caller.
     `tool_timeout` is in seconds and counts per tool. A tool that fails does not end the stream: `on_tool_error` is
-    ``"continue"`` (the model is told), ``"halt"``, or a function of the call and the `ToolError` that returns a
-    replacement or ``halt(...)``. Halts are emitted once all siblings have finished, in the order of the calls. A call
-    of a tool that does not exist runs none of them and is an ``ErrorEvent`` with ``EngineError("unknown_tool")``.
+    ``"continue"`` (the model is told), ``"halt"``, or a function of the call and the `ToolError` that returns one of
+    these words, a replacement for the result, or ``halt(...)``; raising that error again halts too. Halts are emitted
+    once all siblings have finished, in the order of the calls. A call of a tool that does not exist runs none of them
+    and is an ``ErrorEvent`` with ``EngineError("unknown_tool")``.
 
     Tools with ``approval=True`` run once ``approve(call)`` says True (a bool, a reason to refuse, an awaitable or an
     Observable of these); without `approve` they are left to the caller. At most `max_concurrency` tools run at once.

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal, TypedDict, Unpack, cast
 
 from reactivex import Observable
 
 from rxllm import adapters, validate
-from rxllm.adapters._image_adapter import ImageAdapter, as_image_adapter
+from rxllm.adapters._image_adapter import as_image_adapter, is_image_adapter
 from rxllm.engine import Engine, as_engine, stand_in
 from rxllm.pipelines._call import Deferred, name_of, request_id
 from rxllm.pipelines._observe import Observers, retry_told, watched
@@ -50,16 +51,12 @@ def generate_image(
     ImageResponse([Image(binary, image/gif, 6 bytes)])
 
     `engine` is an `Engine` with an ``image_adapter``, an image adapter, or ``"provider:model"``. Unknown and senseless
-    options raise at once (`EngineError`, `ValidationError`); all else goes to ``on_error``. An engine's params are for
-    models' calls; its model is used here too unless it has an ``adapter``, whose model it then is. The request is sent
-    as it is: ``validate.image_request`` checks one.
+    options raise at once (`EngineError`, `ValidationError`); all else goes to ``on_error``, and an engine that lacks
+    the ``image_adapter`` before anything else is checked: ``EngineError("no_image_adapter")``. An engine's params are
+    for models' calls; its model is used here too unless it has an ``adapter``, whose model it then is. The request is
+    sent as it is: ``validate.image_request`` checks one.
     """
-    if isinstance(prompt_or_request, str):
-        prompt_or_request = ImageRequest(prompt=prompt_or_request)
-    elif not isinstance(prompt_or_request, ImageRequest):  # pyright: ignore[reportUnnecessaryIsInstance]
-        message = f"images are asked for with a prompt or an ImageRequest, not {prompt_or_request!r}"
-        raise ValidationError("invalid_image_request", message, errors=[((), "wrong_type")])
-    return _responses(engine, prompt_or_request, opts)
+    return _responses(engine, lambda: _as_request(prompt_or_request), opts)
 
 
 def edit_image(
@@ -77,19 +74,24 @@ def edit_image(
     >>> edit_image(fake, bird, "make the sky pink").run().images
     (Image(url, 'https://example.org/a.png'),)
     """
-    given = (images,) if isinstance(images, Image) else tuple(images)
-    _refuse_others(given if mask is None else (*given, mask))
-    return _responses(engine, ImageRequest("edit", prompt=prompt, input_images=given, mask=mask), opts)
+
+    def as_request() -> ImageRequest:
+        _refuse_others(() if mask is None else (mask,))
+        return ImageRequest("edit", prompt=prompt, input_images=_several(images), mask=mask)
+
+    return _responses(engine, as_request, opts)
 
 
 def image_variations(engine: Engine | str | Any, image: Image, **opts: Unpack[ImageOptions]) -> Stream[ImageResponse]:
     """Variations of one image; there is no prompt."""
-    _refuse_others((image,))
-    return _responses(engine, ImageRequest("variation", input_images=(image,)), opts)
+    return _responses(engine, lambda: ImageRequest("variation", input_images=_several((image,))), opts)
 
 
-def _responses(engine: Any, request: ImageRequest, given: Mapping[str, Any]) -> Stream[ImageResponse]:
+def _responses(engine: Any, as_request: Callable[[], ImageRequest], given: Mapping[str, Any]) -> Stream[ImageResponse]:
     made = _as_image_engine(engine)
+    if not is_image_adapter(made.image_adapter):
+        return Deferred(lambda: cast(Any, as_image_adapter(made.image_adapter)))
+    request = as_request()
     # In a chat `response_format` means something else.
     opts = checked(ImageOptions, Engine(), {k: v for k, v in given.items() if k != "response_format"}) | dict(given)
     _refuse_senseless(opts)
@@ -110,15 +112,16 @@ def _responses(engine: Any, request: ImageRequest, given: Mapping[str, Any]) -> 
         # Retries and spans are those of every stream: a response is the first content, so nothing is held back.
         attempts = cast(Callable[[], Any], lambda: adapter.generate(asked, call))
         told = retry_told(observers, *about) if observers else None
-        source = retrying(attempts, rules, told)
-        source = watched(source, lambda now: ImagesSpan(observers, now, about, asked)) if observers else source
-        return cast(Any, source)
+        answers = cast(Observable[ImageResponse], retrying(attempts, rules, told))
+        source: Any = answers.map(lambda response: _identified(response, call))
+        span = partial(ImagesSpan, observers, about=about, request=asked)
+        return cast(Any, watched(source, span)) if observers else source
 
     return Deferred(make)
 
 
 def _as_image_engine(given: Any) -> Engine:
-    if isinstance(given, ImageAdapter) and not isinstance(given, type):
+    if is_image_adapter(given):
         return Engine(image_adapter=given)
     if isinstance(given, str) and stand_in.get() is not None:
         return replace(as_engine(given), adapter=None)  # whose model it would be
@@ -159,6 +162,25 @@ def _refuse_senseless(opts: Mapping[str, Any]) -> None:
         wrong = [(path, f"{what}: {named[str(path[0])]!r}") for path, what in error.errors if path[0] in named]
         if wrong:
             raise ValidationError("invalid_option", errors=wrong) from None
+
+
+def _identified(response: ImageResponse, call: Call) -> ImageResponse:
+    return response if response.request_id is not None else replace(response, request_id=call.request_id)
+
+
+def _as_request(prompt: Any) -> ImageRequest:
+    if isinstance(prompt, ImageRequest):
+        return prompt
+    if isinstance(prompt, str):
+        return ImageRequest(prompt=prompt)
+    message = f"images are asked for with a prompt or an ImageRequest, not {prompt!r:.80}"
+    raise ValidationError("invalid_image_request", message, errors=[((), "wrong_type")])
+
+
+def _several(images: Any) -> tuple[Image, ...]:
+    held = tuple(cast(Iterable[Any], images)) if isinstance(images, Iterable) else (images,)
+    _refuse_others(held)
+    return held
 
 
 def _refuse_others(images: Iterable[Any]) -> None:

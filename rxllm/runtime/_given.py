@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import update_wrapper
-from inspect import signature
 from typing import Any
 
 from reactivex import Observable
 
 from rxllm.values import ValidationError
+from rxllm.values._signature import unfit
 
 
 def check_source(given: Any, name: str) -> None:
@@ -41,21 +41,11 @@ class OperatorMaker:
         try:
             return self._make(*args, **kwargs)
         except TypeError as error:
-            fault = _unfit(self._make, args, kwargs)
+            fault = unfit(self._make, *args, **kwargs)
             if fault is None:  # its own
                 raise
             what = f"{self.called}: {fault}; {self._about()} has to be a function that makes an operator"
             raise TypeError(what) from error
-
-
-def _unfit(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> TypeError | None:
-    try:
-        signature(function).bind(*args, **kwargs)
-    except TypeError as error:
-        return error
-    except ValueError:  # one written in C may have no signature
-        pass
-    return None
 
 
 _TAKE_STREAMS = {

@@ -53,13 +53,17 @@ class ImageUsage(Value):
 
 @value
 class ImageResponse(Value):
-    """The images of one call; `id` and `model` are the provider's. Jupyter shows them."""
+    """The images of one call; `id` and `model` are the provider's. Jupyter shows them.
+
+    `request_id` is the call's, unless the adapter has set another.
+    """
 
     images: tuple[Image, ...] = ()
     id: str | None = None
     model: str | None = None
     usage: ImageUsage = field(default_factory=ImageUsage)
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
+    request_id: str | None = None
 
     def __repr__(self) -> str:
         return f"ImageResponse({list(self.images)}{f', {self.model}' if self.model else ''})"

@@ -5,8 +5,9 @@ a `response_format`                          its JSON schema            how the 
 ===========================================  =========================  ============================================
 a dataclass, ``TypedDict``, msgspec Struct   msgspec's, made strict     by msgspec
 a pydantic model or dataclass                pydantic's, made strict    by pydantic, which only the user imports
-``json_schema(...)``, ``{"type":             as given                   as JSON; by jsonschema, where that is
-"json_object"}``                                                        installed
+``json_schema(...)``                         as given                   as JSON; by jsonschema: where that is not
+                                                                        installed, the log says so once
+``{"type": "json_object"}``                  none                       as JSON, which must be an object
 ``"text"``                                   none                       not at all
 ===========================================  =========================  ============================================
 
@@ -17,9 +18,10 @@ no ``default``, ``title``, ``oneOf`` or ``discriminator``, and nothing beside a 
 from __future__ import annotations
 
 import dataclasses
+import logging
 import re
 from collections.abc import Callable, Iterator, Mapping
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from importlib import import_module
 from typing import Any, cast, get_origin, is_typeddict
 
@@ -30,6 +32,8 @@ from rxllm.values.errors import Path, ValidationError
 
 ResponseFormat = str | Mapping[str, Any] | type[Any]
 """What a call's ``response_format`` may be, see above."""
+
+log = logging.getLogger("rxllm")
 
 _NAMES_TO_SCHEMAS = ("properties", "$defs", "patternProperties")
 _DATA = ("enum", "const", "examples", "required", "type")
@@ -69,7 +73,7 @@ def reader(wanted: Any) -> Callable[[str], Any] | None:
         case {"type": "json_schema", "schema": Mapping()}:
             return partial(_read_json, wanted["schema"])
         case {"type": "json_object"}:
-            return partial(_read_json, {"type": "object"})
+            return _read_object
         case None | str() | Mapping():
             return None
         case _:
@@ -77,18 +81,25 @@ def reader(wanted: Any) -> Callable[[str], Any] | None:
 
 
 def schema_faults(schema: Mapping[str, Any], data: Any) -> list[tuple[Path, str]]:
-    """Where `data` breaks the JSON `schema`, as jsonschema says; nothing where that is not installed.
+    """Where `data` breaks the JSON `schema`, as jsonschema says; nothing, and a line in the log, where that is missing.
 
     Raises jsonschema's own errors for a `schema` that is none. Nothing is fetched.
     """
     try:
         jsonschema, referencing = import_module("jsonschema"), import_module("referencing")
     except ImportError:
+        _tell_unchecked()
         return []
     validator = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
     validator.check_schema(schema)
     found = validator(schema, registry=referencing.Registry()).iter_errors(data)
     return [(tuple(each.absolute_path), each.message[:_SHOWN]) for each in found]
+
+
+@cache
+def _tell_unchecked() -> None:
+    what = "answers in the format json_schema(...), and arguments of tools that were given a schema"
+    log.warning("jsonschema is not installed, so these are not checked: %s. Try: pip install 'rxllm[schema]'", what)
 
 
 def described(faults: list[tuple[Path, str]]) -> str:
@@ -170,11 +181,22 @@ def _children(schema: Mapping[str, Any]) -> Iterator[Any]:
             yield from (each for each in (held if isinstance(held, list) else [held]) if isinstance(each, dict))  # pyright: ignore
 
 
-def _read_json(schema: Mapping[str, Any], text: str) -> Any:
+def _decoded(text: str) -> Any:
     try:
-        data = msgspec.json.decode(unfenced(text))
+        return msgspec.json.decode(unfenced(text))
     except msgspec.DecodeError as error:
         raise _no_answer("JSON", [((), str(error))]) from error
+
+
+def _read_object(text: str) -> Any:
+    data = _decoded(text)
+    if not isinstance(data, dict):
+        raise _no_answer("a JSON object", [((), f"{data!r:.{_SHOWN}} is not of type 'object'")])
+    return cast(Any, data)
+
+
+def _read_json(schema: Mapping[str, Any], text: str) -> Any:
+    data = _decoded(text)
     faults = schema_faults(schema, data)
     if faults:
         raise _no_answer("what the schema asks for", faults)

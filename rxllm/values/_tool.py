@@ -14,7 +14,7 @@ import msgspec
 
 from rxllm.values._call import ToolContext
 from rxllm.values._value import Value, value
-from rxllm.values.errors import ToolError
+from rxllm.values.errors import ToolError, ValidationError
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -134,11 +134,19 @@ def tool(function: Callable[..., Any] | None = None, /, *, name: str | None = No
     (5, 'add', 'Add two numbers.', ['a'])
 
     Parameters annotated ``ToolContext`` are filled in and are not shown to the model. A Google-style ``Args:`` section
-    describes the parameters. Raises ``TypeError`` for a signature that has no JSON schema.
+    describes the parameters. Raises ``TypeError`` for a signature that has no JSON schema, and
+    ``ValidationError("invalid_tool")`` for pieces without a name.
     """
-    if name is not None:
+    pieces = ["name"] * (name is not None) + sorted(given.keys() - {"manual", "approval"})
+    if function is None and name is not None:
         schema = given.pop("schema", None)
         return Tool(name=name, **given, **({"schema": schema} if schema is not None else {}))
+    if pieces or not (function is None or callable(function)):
+        shown = ", ".join(pieces) or f"{function!r:.80}"
+        message = f"a tool is made of pieces or of a function: got {shown}; write tool(name='...', ...) or @tool"
+        lacks_name = [(("name",), "required")]
+        faults = [((piece,), "not_allowed") for piece in pieces] if callable(function) else lacks_name
+        raise ValidationError("invalid_tool", message, errors=faults)
     if function is None:
         return partial(_from_function, **given)
     return _from_function(function, **given)

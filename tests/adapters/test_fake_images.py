@@ -53,9 +53,9 @@ def test_usage_is_as_scripted_or_counted(script: list[Any], usage: ImageUsage) -
 
 
 def test_a_whole_response() -> None:
-    made = ImageResponse((A,), "id", "m", ImageUsage(1), {"x": 1})
+    made = ImageResponse((A,), "id", "m", ImageUsage(1), {"x": 1}, "the provider's")
     assert answer(FakeImages(made), metadata={"y": 2}) == ImageResponse(
-        (A,), "id", "m", ImageUsage(1), {"x": 1, "y": 2}
+        (A,), "id", "m", ImageUsage(1), {"x": 1, "y": 2}, "the provider's"
     )
 
 

@@ -163,6 +163,7 @@ def test_all_of_an_answer() -> None:
         "v",
         ImageUsage(2, input_tokens=5, output_tokens=1290),
         {"text": "Here.", "usage_details": counted, "job": 1},
+        response.request_id,
     )
     types.GenerateContentResponse.model_validate(said)
 

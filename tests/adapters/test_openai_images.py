@@ -229,6 +229,7 @@ def test_all_of_an_answer() -> None:
         model="gpt-image-2",
         usage=ImageUsage(2, "1024x1536", "high", 7, 9),
         metadata={"request_id": "req-1", "usage_details": usage, "job": 1},
+        request_id=response.request_id,
     )
 
 

@@ -8,6 +8,7 @@ import pickle
 from functools import reduce
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -441,3 +442,78 @@ def _all(source: Any) -> list[Any]:
     told: list[Any] = []
     source.subscribe(told.append)
     return told
+
+
+class TestState:
+    """The fields of the state can be read while it grows."""
+
+    def test_an_empty_one(self) -> None:
+        assert fields(ChunkAccumulator()) == {
+            "text_content": "",
+            "thinking_content": "",
+            "tool_calls": [],
+            "arg_fragments": {},
+            "reasoning_details": [],
+            "logprobs": [],
+            "finish_reason": None,
+            "usage": None,
+        }
+
+    def test_a_full_one(self) -> None:
+        state = fold(
+            thinking("Hm."),
+            text("Hel"),
+            tool_call("add", {"a": 1}, {"id": "c1", "index": 1, "start": True, "note": "n"}),
+            text("lo"),
+            fragment(1, '{"a"'),
+            tool_call("search", None, {"builtin?": True}),
+            fragment(1, ": 2}"),
+            meta({"reasoning_details": ["r"], "logprobs": [-0.1], "finish_reason": "end_turn"}),
+            meta({"usage": {"input_tokens": 3, "output_tokens": 2}}),
+        )
+        assert fields(state) == {
+            "text_content": "Hello",
+            "thinking_content": "Hm.",
+            "tool_calls": [
+                {
+                    "id": "c1",
+                    "name": "add",
+                    "arguments": {"a": 1},
+                    "index": 1,
+                    "expects_arg_fragments": True,
+                    "metadata": {"note": "n"},
+                },
+                {"id": "call_1", "name": "search", "arguments": {}, "index": 0, "builtin?": True},
+            ],
+            "arg_fragments": {1: '{"a": 2}'},
+            "reasoning_details": ["r"],
+            "logprobs": [-0.1],
+            "finish_reason": "end_turn",
+            "usage": {"input_tokens": 3, "output_tokens": 2, "total_tokens": 5, "input": 3, "output": 2},
+        }
+
+    def test_an_earlier_state_still_reads_as_it_was(self) -> None:
+        earlier = fold(text("Hel"))
+        earlier.push(text("lo")).push(tool_call("add"))
+        assert (earlier.text_content, earlier.tool_calls) == ("Hel", [])
+
+
+def fields(state: ChunkAccumulator) -> dict[str, Any]:
+    names = ("text_content", "thinking_content", "tool_calls", "arg_fragments")
+    names += ("reasoning_details", "logprobs", "finish_reason", "usage")
+    return {name: getattr(state, name) for name in names}
+
+
+class TestPlainMappings:
+    def test_they_are_chunks(self) -> None:
+        said = [{"type": "content", "text": "Hi"}, {"type": "meta", "metadata": {"finish_reason": "stop"}}]
+        assert ChunkAccumulator().reduce(said) == fold(text("Hi"), meta({"finish_reason": "stop"}))
+
+    @given(st.lists(any_chunks, max_size=8))
+    def test_any_chunks_fold_the_same(self, given: list[StreamChunk]) -> None:
+        assert ChunkAccumulator().reduce([msgspec.structs.asdict(chunk) for chunk in given]) == fold(*given)
+
+    @pytest.mark.parametrize("other", [{}, {"text": "Hi"}, {"type": "content", "txt": "Hi"}, {3: "content"}])
+    def test_other_mappings_leave_the_state(self, other: Any) -> None:
+        empty = ChunkAccumulator()
+        assert empty.push(other) is empty

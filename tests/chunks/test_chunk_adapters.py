@@ -189,3 +189,8 @@ def test_chunks_are_at_hand_from_the_facade() -> None:
     import rxllm
 
     assert rxllm.chunks is chunks
+
+
+def test_chunks_may_be_plain_mappings() -> None:
+    said = [{"type": "content", "text": "Hi"}, {"type": "meta", "metadata": {"finish_reason": "length"}}]
+    assert events(*said) == events(text("Hi"), meta({"finish_reason": "length"}))

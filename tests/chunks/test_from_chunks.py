@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pytest
 import reactivex
 from hypothesis import given
@@ -241,6 +242,15 @@ class TestItsModelsOwn:
             done("Hello", "stop", "stop"),
         ]
 
+    def test_the_documented_example_is_made_of_plain_mappings(self) -> None:
+        usage = {"input_tokens": 10, "output_tokens": 5}
+        said = [
+            {"type": "content", "text": "Hello"},
+            {"type": "meta", "metadata": {"finish_reason": "stop", "usage": usage}},
+        ]
+        response = from_iterable(said).pipe(from_chunks(), ops.to_response()).run()
+        assert (response.output_text, response.finish_reason, response.usage) == ("Hello", "stop", Usage(10, 5))
+
     def test_content(self) -> None:
         assert TextDelta("Hi") in events(text("Hi"))
 
@@ -461,7 +471,7 @@ class TestSubscribers:
         assert told == [MessageStarted, BROKEN]
 
     def test_what_is_no_chunk_fails_the_stream(self) -> None:
-        told = events(text("Hi"), {"type": "content", "text": "Ho"})
+        told = events(text("Hi"), {"content": "Ho"})
         assert isinstance(told[-1], ErrorEvent)
         assert told[-1].error.reason == "malformed_event"
         assert "is no StreamChunk" in told[-1].error.message
@@ -479,3 +489,33 @@ def test_any_chunks_are_a_lawful_stream(given: list[StreamChunk], fails: bool) -
     told = events(*given, *([BROKEN] if fails else []))
     again = events(*given, *([BROKEN] if fails else []))
     assert told == again
+
+
+# Plain mappings
+
+
+def test_chunks_are_given_as_plain_mappings_too() -> None:
+    said = [
+        {"type": "content", "text": "Hello"},
+        {"type": "tool_call", "name": "add", "metadata": {"id": "c1", "index": 0}},
+        {"type": "meta", "metadata": {"tool_call_args": {"index": 0, "fragment": '{"a": 1}'}}},
+        {"type": "meta", "metadata": {"finish_reason": "tool_use", "usage": {"input_tokens": 10, "output_tokens": 5}}},
+    ]
+    given = [StreamChunk(**chunk) for chunk in said]
+    assert list(from_iterable(said).pipe(from_chunks())) == list(from_iterable(given).pipe(from_chunks()))
+    response = from_iterable(said).pipe(from_chunks(), ops.to_response()).run()
+    assert (response.output_text, response.tool_calls[0].arguments, response.usage) == ("Hello", {"a": 1}, Usage(10, 5))
+
+
+@given(st.lists(any_chunks, max_size=8))
+def test_any_chunks_give_the_same_events_as_mappings(said: list[StreamChunk]) -> None:
+    plain = from_iterable([msgspec.structs.asdict(chunk) for chunk in said])
+    assert list(plain.pipe(from_chunks())) == list(from_iterable(said).pipe(from_chunks()))
+
+
+@pytest.mark.parametrize("other", [{"text": "Hi"}, {"type": "content", "txt": "Hi"}, {}])
+def test_other_mappings_are_malformed(other: Any) -> None:
+    (error,) = reactivex.of(other).pipe(from_chunks(), ops.only(ErrorEvent))
+    assert isinstance(error.error, StreamError)
+    assert error.error.reason == "malformed_event"
+    assert "type, text, name, arguments, metadata, content_part" in error.error.message

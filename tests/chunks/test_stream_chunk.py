@@ -86,8 +86,12 @@ def test_invalid_chunks_name_the_field(chunk: StreamChunk, field: str) -> None:
     assert [path for path, _ in raised.value.errors] == [(field,)]
 
 
+def test_a_mapping_of_its_fields_is_a_chunk() -> None:
+    assert chunks.validate({"type": "content", "text": "Hi"}) == chunks.text("Hi")
+
+
 def test_what_is_no_chunk_is_invalid() -> None:
-    nothing: Any = {"type": "content", "text": "Hi"}
+    nothing: Any = {"content": "Hi"}
     with pytest.raises(ValidationError, match="dict is no StreamChunk"):
         chunks.validate(nothing)
 

@@ -5,6 +5,7 @@ The facade's come first, then those of the fold; after each follows the table of
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import reduce
 from typing import Any
 
@@ -20,7 +21,6 @@ from rxllm import (
     FakeImages,
     Image,
     Message,
-    Request,
     StreamCollector,
     StreamError,
     Thread,
@@ -35,6 +35,7 @@ from rxllm import (
 from rxllm import operators as ops
 from rxllm.collector import AWAITING_USER
 from rxllm.events import (
+    EVENT_CLASSES,
     AskUserRequested,
     ChatCompleted,
     ErrorEvent,
@@ -85,6 +86,17 @@ def test_a_request_is_built_checked_stored_and_read() -> None:
     asked = rxllm.request([rxllm.system("Be helpful."), rxllm.user("Name three primes.")], model="fake:gpt-test")
     validate.request(asked)
     assert serializer.from_json(serializer.to_json(asked)) == asked
+
+
+def test_a_message_has_five_fields() -> None:
+    said = Message("tool", "42", name="add", tool_call_id="c1", metadata={"k": 1})
+    assert (said.role, said.content, said.name, said.tool_call_id, said.metadata) == (
+        "tool",
+        "42",
+        "add",
+        "c1",
+        {"k": 1},
+    )
 
 
 def test_assistant() -> None:
@@ -189,9 +201,19 @@ def test_request() -> None:
     assert (asked.model, asked.response_format) == ("gpt-4.1-mini", {"type": "json_object"})
 
 
-def test_request_checks_nothing_until_it_is_asked_to() -> None:
+@pytest.mark.parametrize(
+    ("build", "check"),
+    [
+        (lambda: rxllm.request([]), validate.request),
+        (lambda: rxllm.request([rxllm.user("hi")], temperature=9), validate.request),
+        (lambda: rxllm.image_request(""), validate.image_request),
+        (lambda: rxllm.image_request("a kestrel", n=0), validate.image_request),
+    ],
+)
+def test_requests_are_built_unchecked(build: Callable[[], Any], check: Callable[[Any], None]) -> None:
+    built = build()
     with pytest.raises(rxllm.ValidationError):
-        validate.request(Request(()))
+        check(built)
 
 
 def test_step() -> None:
@@ -250,6 +272,10 @@ def _raise(*_: Any) -> Any:
     raise ValueError("no")
 
 
+def _raise_again(call: ToolCall, error: Exception) -> Any:
+    raise error
+
+
 def called(name: str) -> ToolCall:
     return ToolCall("c1", name, {})
 
@@ -281,6 +307,18 @@ HALTS: dict[str, tuple[list[Any], dict[str, Any], str, dict[str, Any]]] = {
         {"pending_question": "Which?", "pending_tool_call_id": "c1", "ask_user_opts": {"choices": ["a", "b"]}},
     ),
     "tool_error": ([called("fails")], {"on_tool_error": "halt"}, "tool_error", {"halt_tool_call_id": "c1"}),
+    "a policy that says halt": (
+        [called("fails")],
+        {"on_tool_error": lambda call, error: "halt"},
+        "tool_error",
+        {"halt_tool_call_id": "c1"},
+    ),
+    "a policy that raises what it was given": (
+        [called("fails")],
+        {"on_tool_error": _raise_again},
+        "tool_error",
+        {"halt_tool_call_id": "c1"},
+    ),
     "a policy that halts": (
         [called("fails")],
         {"on_tool_error": lambda call, error: halt("gave_up", call.name)},
@@ -346,7 +384,7 @@ def test_collector_apply_event() -> None:
 
 def test_collector_new() -> None:
     state = StreamCollector()
-    assert (state.thread, state.current_text) == (None, "")
+    assert (state.thread, state.current_text, state.last_response) == (None, "", None)
 
 
 def test_collector_new_with_a_thread() -> None:
@@ -423,6 +461,7 @@ FOLDS: dict[str, tuple[list[Event], dict[str, Any]]] = {
             "finish_reason": None,
             "raw_finish_reason": None,
             "last_message": None,
+            "last_response": STEP.response,
         },
     ),
     "error and metadata outlive step_completed": (
@@ -440,6 +479,47 @@ FOLDS: dict[str, tuple[list[Event], dict[str, Any]]] = {
 def test_what_each_event_folds_to(events: list[Event], expected: dict[str, Any]) -> None:
     state = fold(*events)
     assert {name: getattr(state, name) for name in expected} == expected
+
+
+def test_each_of_the_sixteen_tags_is_folded_above() -> None:
+    folded = {type(event) for events, _ in FOLDS.values() for event in events}
+    assert folded == set(EVENT_CLASSES[:16])
+
+
+@pytest.mark.parametrize("other", [None, 3, "text", {"type": "text_delta", "delta": "x"}, object()])
+def test_what_is_no_event_leaves_the_state(other: Any) -> None:
+    state = fold(TextDelta("hi"), thread=THREAD)
+    assert state.apply_event(other) is state
+
+
+def test_the_fields_of_a_state() -> None:
+    """Each can be read; what cannot be empty says so by None. `done?` is `done`."""
+    assert {name: getattr(StreamCollector(), name) for name in STATE} == STATE
+    failed = fold(
+        TextDelta("hi"), ErrorEvent(ERROR), MessageCompleted(rxllm.assistant("hi"), "error", "boom", {"k": 1})
+    )
+    said = {"error": ERROR, "finish_reason": "error", "raw_finish_reason": "boom", "metadata": {"k": 1}}
+    assert {name: getattr(failed, name) for name in said} == said
+
+
+STATE = {
+    "chat_result": None,
+    "current_text": "",
+    "current_tool_calls": {},
+    "done": False,
+    "error": None,
+    "finish_reason": None,
+    "halt": None,
+    "last_message": None,
+    "last_response": None,
+    "metadata": {},
+    "raw_finish_reason": None,
+    "steps": (),
+    "thread": None,
+    "tool_call_order": (),
+    "tool_results": (),
+    "usage": Usage(),
+}
 
 
 def test_raw_usage_in_another_vocabulary_is_the_adapters_fault() -> None:

@@ -252,6 +252,24 @@ def test_a_policy_gives_the_result_instead() -> None:
     assert (call.id, error.reason) == ("fail", "handler_raised")
 
 
+@pytest.mark.parametrize("word", ["continue", "halt"])
+def test_a_policy_can_return_the_options_own_words(word: str) -> None:
+    said, decided = ({"on_tool_error": policy} for policy in (word, lambda call, error: word))
+    assert told(calling("fail", CALL), [fail, double], **decided) == told(calling("fail", CALL), [fail, double], **said)
+    assert result(calling("fail", CALL), [fail, double], **decided) == result(
+        calling("fail", CALL), [fail, double], **said
+    )
+
+
+def test_a_policy_that_raises_the_error_it_was_given_halts_as_the_word_does() -> None:
+    def policy(call: ToolCall, error: ToolError) -> Any:
+        raise error
+
+    step = result(calling("fail"), [fail], on_tool_error=policy)
+    assert step == result(calling("fail"), [fail], on_tool_error="halt")
+    assert step.metadata == {"halted_reason": "tool_error", "halt_tool_call_id": "fail"}
+
+
 def test_a_policy_can_halt() -> None:
     step = result(calling("fail"), [fail], on_tool_error=lambda call, error: halt("gave_up", call.id))
     assert step.metadata == {"halted_reason": "gave_up", "halt_tool_call_id": "fail", "halt_result": "fail"}

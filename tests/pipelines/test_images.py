@@ -114,6 +114,26 @@ def test_the_adapter_is_told_of_the_call() -> None:
     assert "'k'" not in repr(calls[0])
 
 
+@every_call
+def test_the_response_has_the_calls_request_id(call: Callable[..., Any]) -> None:
+    calls: list[Call] = []
+
+    class Listening(FakeImages):
+        def generate(self, request: ImageRequest, call: Call) -> Stream[ImageResponse]:
+            calls.append(call)
+            return super().generate(request, call)
+
+    listening = Listening(IMAGE)
+    ids = [call(listening, request_id="mine").run().request_id, call(listening).run().request_id]
+    assert ids == [called.request_id for called in calls]
+    assert (ids[0], len(ids[1])) == ("mine", 22)
+
+
+def test_a_request_id_that_the_adapter_has_set_stays() -> None:
+    fake = FakeImages(ImageResponse((IMAGE,), request_id="the provider's"))
+    assert generate_image(fake, "a kestrel", request_id="mine").run().request_id == "the provider's"
+
+
 # When
 
 
@@ -122,7 +142,8 @@ def test_nothing_happens_before_it_is_subscribed_and_each_time_it_does(call: Cal
     fake = FakeImages(IMAGE)
     images = call(fake)
     assert fake.requests == []
-    assert list(images) == list(images)
+    first, second = images.run(), images.run()
+    assert first.images == second.images
     assert len(fake.requests) == 2
 
 
@@ -132,6 +153,24 @@ def test_no_image_adapter_is_the_streams_error(call: Callable[..., Any], engine:
     images = call(engine)
     with pytest.raises(EngineError) as caught:
         images.run()
+    assert caught.value.reason == "no_image_adapter"
+
+
+@pytest.mark.parametrize("engine", [Engine(), Engine(Fake("Hi")), Fake("Hi")])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda engine: generate_image(engine, None),
+        lambda engine: generate_image(engine, "a kestrel", n=0),
+        lambda engine: generate_image(engine, "a kestrel", sise="auto"),
+        lambda engine: edit_image(engine, b"x", "make sky pink"),
+        lambda engine: edit_image(engine, 3, "make sky pink", mask="a.png"),
+        lambda engine: image_variations(engine, "a.png", size=1024),
+    ],
+)
+def test_no_image_adapter_is_seen_before_any_other_fault(call: Callable[..., Any], engine: Any) -> None:
+    with pytest.raises(EngineError) as caught:
+        call(engine).run()
     assert caught.value.reason == "no_image_adapter"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import json
+import subprocess
 import sys
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Generic, Literal, TypedDict, TypeVar
@@ -274,10 +275,50 @@ def test_reactivexs_retry_asks_again_for_an_answer_that_fits() -> None:
     assert (response.parsed, len(fake.requests)) == (Person("Ana"), 2)
 
 
-def test_without_jsonschema_the_json_is_only_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_jsonschema_an_answer_is_read_and_not_held_against_its_schema(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jsonschema", None)
-    assert answered("[]", {"type": "json_object"}) == []
-    refused("Hi", {"type": "json_object"})
+    wanted = rxllm.json_schema("x", {"type": "object"})
+    assert answered("[]", wanted) == []
+    refused("Hi", wanted)
+
+
+@pytest.mark.parametrize("module", ["jsonschema", "no_such_module"])
+def test_a_json_object_is_one_with_and_without_jsonschema(monkeypatch: pytest.MonkeyPatch, module: str) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    assert answered("{}", {"type": "json_object"}) == {}
+    assert refused("[]", {"type": "json_object"}).errors == (((), "[] is not of type 'object'"),)
+
+
+WITHOUT_JSONSCHEMA = """
+import sys
+sys.modules["jsonschema"] = None
+import rxllm
+from rxllm import Fake, ToolCall, json_schema, tool
+
+rxllm.generate(Fake("{}"), "Hi", response_format={"type": "json_object"}).run()
+
+@tool
+def double(x: int) -> int:
+    return 2 * x
+
+rxllm.chat(Fake(ToolCall("c1", "double", {"x": 1}), "Done."), "Hi", tools=[double]).run()
+print("nothing yet", file=sys.stderr)
+for _ in range(2):
+    rxllm.generate(Fake("[]"), "Hi", response_format=json_schema("x", {"type": "object"})).run()
+    echo = tool(name="echo", schema={"type": "object", "required": ["x"]}, handler=lambda arguments: arguments)
+    rxllm.chat(Fake(ToolCall("c1", "echo", {}), "Done."), "Hi", tools=[echo]).run()
+"""
+
+
+def test_without_jsonschema_what_is_not_checked_is_logged_once() -> None:
+    command = [sys.executable, "-c", WITHOUT_JSONSCHEMA]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    first, second = ran.stderr.splitlines()
+    assert first == "nothing yet"
+    assert "jsonschema is not installed" in second
+    assert "answers in the format json_schema(...)" in second
+    assert "arguments of tools" in second
+    assert "pip install 'rxllm[schema]'" in second
 
 
 def test_a_schema_that_is_none_says_so_and_nothing_is_fetched() -> None:

@@ -15,7 +15,7 @@ from reactivex import operators as rx
 from reactivex.testing import TestScheduler
 
 import rxllm
-from rxllm import AdapterError, Engine, Fake, RetryPolicy, StreamError, ToolCall, ToolError, Usage, tool
+from rxllm import AdapterError, Call, Engine, Fake, Request, RetryPolicy, StreamError, ToolCall, ToolError, Usage, tool
 from rxllm.pipelines import resume
 from rxllm.testing.marbles import record
 from rxllm.values import (
@@ -319,6 +319,26 @@ def test_each_start_has_one_finish_on_every_script_whenever_it_is_left(scripts: 
 
 
 # Ids and observers
+
+
+@pytest.mark.parametrize("options", [{}, {"request_id": "mine"}])
+def test_adapter_tools_and_observers_of_a_chat_see_its_one_id(options: Any) -> None:
+    ids: list[str] = []
+    turns = Fake(ToolCall("c1", "look"), "Done.")
+
+    class Listening:
+        def stream(self, request: Request, call: Call) -> Any:
+            ids.append(call.request_id)
+            return turns.stream(request, call)
+
+    def look(context: rxllm.ToolContext) -> None:
+        ids.append(context.request_id or "")
+
+    engine = Engine(Listening(), tools=(tool(look),), observers=(lambda event: ids.append(event.request_id),))
+    rxllm.chat(engine, "Hi", **options).run()
+    assert len(ids) > 5
+    assert len({*ids}) == 1
+    assert ids[0] == options.get("request_id", ids[0])
 
 
 def test_one_id_per_outermost_call_and_nowhere_else() -> None:

@@ -74,6 +74,14 @@ def test_white_space_round_a_key_is_not_part_of_it() -> None:
     assert keys.get("openai") == "key"
 
 
+def test_a_key_is_put_read_and_forgotten() -> None:
+    keys.put("openai", "first")
+    keys.put("openai", "second")
+    assert (keys.get("openai"), keys.source("openai"), keys.get("mine")) == ("second", "store", None)
+    keys.delete("openai")
+    assert (keys.get("openai"), keys.source("openai")) == (None, None)
+
+
 def test_any_provider_has_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MINE_API_KEY", "mine")
     assert keys.get("mine") == "mine"

@@ -179,7 +179,8 @@ requests = st.builds(
 )
 counts = st.none() | st.integers(0, 9999)
 usages = st.builds(ImageUsage, st.integers(0, 9), st.none() | texts, st.none() | texts, counts, counts)
-responses = st.builds(ImageResponse, st.lists(images, max_size=2).map(tuple), st.none() | texts, usage=usages)
+ids = st.none() | texts
+responses = st.builds(ImageResponse, st.lists(images, max_size=2).map(tuple), ids, usage=usages, request_id=ids)
 
 
 @given(requests | responses | usages)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 from hypothesis import given
@@ -250,5 +250,9 @@ def test_what_is_no_data_is_named_when_it_is_stored() -> None:
 
 
 def test_the_status_is_one_of_five() -> None:
+    five = ("idle", "awaiting_user", "awaiting_tools", "completed", "error")
+    assert get_args(get_type_hints(Session)["status"]) == five
+    for status in five:
+        assert serializer.from_json(f'{{"$": "Session", "status": "{status}"}}').status == status
     with pytest.raises(ValidationError, match="status"):
         serializer.from_json('{"$": "Session", "status": "lost"}')

@@ -7,7 +7,18 @@ from typing import Any, Literal
 
 import pytest
 
-from rxllm.values import FunctionTool, Halt, Tool, ToolCall, ToolContext, ToolError, ask_user, halt, tool
+from rxllm.values import (
+    FunctionTool,
+    Halt,
+    Tool,
+    ToolCall,
+    ToolContext,
+    ToolError,
+    ValidationError,
+    ask_user,
+    halt,
+    tool,
+)
 
 CONTEXT = ToolContext(ToolCall("call_1", "weather"))
 
@@ -211,3 +222,25 @@ def test_flags_are_true_or_false(flag: str) -> None:
 def test_a_tool_ends_the_chat_by_what_it_returns() -> None:
     assert halt("enough", 42) == Halt("enough", 42)
     assert ask_user("Which?", choices=[1, 2]) == Halt("ask_user", question="Which?", opts={"choices": [1, 2]})
+
+
+@pytest.mark.parametrize(
+    ("positional", "pieces", "given"),
+    [
+        ((), {"description": "weather by city", "schema": {"type": "object"}}, "description, schema"),
+        ((), {"name": None, "handler": print}, "handler"),
+        ((), {"nmae": "weather"}, "nmae"),
+        ((print,), {"name": "weather"}, "name"),
+        ((print,), {"description": "weather by city"}, "description"),
+        (("weather",), {}, "'weather'"),
+    ],
+)
+def test_pieces_without_a_name_are_refused_and_a_function_takes_none(
+    positional: tuple[Any, ...], pieces: dict[str, Any], given: str
+) -> None:
+    with pytest.raises(ValidationError) as caught:
+        tool(*positional, **pieces)
+    assert caught.value.reason == "invalid_tool"
+    fault = (("name",), "required") if print not in positional else ((given,), "not_allowed")
+    assert caught.value.errors == (fault,)
+    assert f"got {given}; write tool(name=" in caught.value.message

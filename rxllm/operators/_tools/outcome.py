@@ -21,20 +21,24 @@ def returned(result: Any, call: ToolCall, settings: ToolSettings) -> list[Event]
 
 def failed(error: ToolError, call: ToolCall, settings: ToolSettings) -> list[Event]:
     """The events of a tool that has failed, by the policy ``on_tool_error``."""
-    completed = ToolExecutionCompleted(call.id, call.name, error=error)
-    content = settings.encode_error(error, call)
-    match settings.on_tool_error:
-        case "continue":
-            return [completed, ToolResultEncoded(call.id, content)]
-        case "halt":
-            return [completed, ToolHalt(call.id, "tool_error", content=content)]
-        case policy:
-            try:
-                return [completed, _outcome(policy(call, error), call, settings)]
-            except Exception as raised:
-                said = {"type": type(raised).__name__, "message": str(raised)}
-                halt = ToolHalt(call.id, "tool_error", content=content, metadata={"on_tool_error_exception": said})
-                return [completed, halt]
+    return [ToolExecutionCompleted(call.id, call.name, error=error), _decided(error, call, settings)]
+
+
+def _decided(error: ToolError, call: ToolCall, settings: ToolSettings) -> Event:
+    content, decision = settings.encode_error(error, call), settings.on_tool_error
+    metadata: dict[str, Any] = {}
+    if not isinstance(decision, str):
+        try:
+            decision = decision(call, error)
+            if not isinstance(decision, str) or decision not in ("continue", "halt"):
+                return _outcome(decision, call, settings)
+        except Exception as raised:
+            decision = "halt"
+            if raised is not error:  # raised again, the tool's own error is a decision and not a fault of the policy
+                metadata["on_tool_error_exception"] = {"type": type(raised).__name__, "message": str(raised)}
+    if decision == "continue":
+        return ToolResultEncoded(call.id, content)
+    return ToolHalt(call.id, "tool_error", content=content, metadata=metadata)
 
 
 def is_halting(event: Event) -> bool:

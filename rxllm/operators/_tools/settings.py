@@ -117,7 +117,7 @@ def _converts(tool: Tool) -> bool:
 
 
 def _check(tool: Tool, call: ToolCall) -> None:
-    """Raises ``ToolError("invalid_arguments")`` where the arguments break the tool's schema, if jsonschema is there."""
+    """Raises ``ToolError("invalid_arguments")`` where the arguments break the tool's schema, see `schema_faults`."""
     try:
         faults = schema_faults(tool.schema, call.arguments)
     except Exception as error:  # jsonschema's own
