@@ -31,6 +31,8 @@ _ENDED = frozenset({"response.completed", "response.incomplete", "response.faile
 _HANDLERS: dict[str, Callable[[Output, Frame, bytes], None]] = {
     "response.output_item.added": Output.on_item_added,
     "response.output_item.done": Output.on_item_done,
+    "response.content_part.added": Output.on_part_added,
+    "response.reasoning_part.added": Output.on_part_added,  # vLLM's
     "response.output_text.delta": Output.on_text,
     "response.output_text.done": Output.on_text_done,
     "response.output_text.annotation.added": Output.on_annotation,
@@ -46,8 +48,8 @@ _HANDLERS: dict[str, Callable[[Output, Frame, bytes], None]] = {
 
 _SILENT = frozenset(
     {
-        "response.content_part.added",
         "response.content_part.done",
+        "response.reasoning_part.done",
         "response.reasoning_summary_part.added",
         "response.reasoning_summary_part.done",
         "response.reasoning_summary_text.done",
