@@ -99,15 +99,17 @@ class FirstChunk(Chunk, gc=False, rename="camel"):
 def to_usage(counted: Mapping[str, Any]) -> Usage:
     """The counters of a ``usageMetadata`` object.
 
-    ``promptTokenCount`` includes cached tokens, but not those of tools' results, and ``candidatesTokenCount`` includes
-    no thoughts; ``totalTokenCount`` is the sum of all. Counters without a field of their own are in `extra`.
+    ``promptTokenCount`` includes cached tokens, but not ``toolUsePromptTokenCount``, those of the server's tools, and
+    ``candidatesTokenCount`` includes no thoughts; ``totalTokenCount`` is the sum of all. Counters without a field of
+    their own are in `extra`.
     """
+    asked, tools = _count(counted, "promptTokenCount"), _count(counted, "toolUsePromptTokenCount")
     thoughts = _count(counted, "thoughtsTokenCount")
     said = _count(counted, "candidatesTokenCount")
     said = _count(counted, "responseTokenCount") if said is None else said
     extra = dict(_flat((name, held) for name, held in counted.items() if name not in COUNTERS))
     return Usage(
-        input_tokens=_count(counted, "promptTokenCount"),
+        input_tokens=asked if tools is None else (asked or 0) + tools,
         output_tokens=said if thoughts is None else (said or 0) + thoughts,
         cached_input_tokens=_count(counted, "cachedContentTokenCount"),
         reasoning_tokens=thoughts,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any, cast
 
 import msgspec
@@ -94,7 +95,20 @@ def to_usage(counted: Mapping[str, Any], known: Mapping[str, Iterable[str]] | No
     known = known or _USAGE
     fields = {field: _first(flat, names) for field, names in known.items()}
     extra = {name: held for name, held in flat.items() if not any(name in names for names in known.values())}
-    return Usage(**fields, extra=extra)
+    usage = Usage(**fields, extra=extra)
+    if usage.total_cost is None and isinstance(ticks := extra.get(_TICKS), int):
+        usage = replace(usage, total_cost=ticks / 1e10, extra={k: v for k, v in extra.items() if k != _TICKS})
+    return _with_thoughts(usage)
+
+
+_TICKS = "cost_in_usd_ticks"  # of xAI
+
+
+def _with_thoughts(usage: Usage) -> Usage:
+    """The usage with its thoughts among the output, which some (xAI) count beside it: the total tells."""
+    asked, answered, thoughts = (usage.input_tokens or 0, usage.output_tokens or 0, usage.reasoning_tokens or 0)
+    beside = thoughts and usage.total_tokens == asked + answered + thoughts
+    return replace(usage, output_tokens=answered + thoughts) if beside else usage
 
 
 _USAGE = {

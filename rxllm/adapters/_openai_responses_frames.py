@@ -58,7 +58,7 @@ class Frame(msgspec.Struct, gc=False):
 class Slot:
     """An item while it is streamed.
 
-    `said` are the pieces that deltas have said, by their kind, and `parts` the indices of the parts that were announced;
+    `said` are the pieces that deltas have said, by their kind, `parts` the indices of the parts that were announced;
     `tool` is a call's name and `call_id` the id of its events, `field` the argument whose text is open; `about` is the
     call that the item is about.
     """
