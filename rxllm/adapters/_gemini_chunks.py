@@ -80,6 +80,7 @@ class Candidate(msgspec.Struct, gc=False, rename="camel"):
     grounding_metadata: dict[str, Any] | None = None
     citation_metadata: dict[str, Any] | None = None
     url_context_metadata: dict[str, Any] | None = None
+    safety_ratings: Any = None
 
 
 class Chunk(msgspec.Struct, gc=False, rename="camel"):

@@ -68,6 +68,7 @@ class Choice(msgspec.Struct, gc=False):
     text: str | None = None
     finish_reason: str | None = None
     logprobs: Any = None
+    content_filter_results: Any = None
 
 
 class Chunk(msgspec.Struct, gc=False):
@@ -80,10 +81,14 @@ class Chunk(msgspec.Struct, gc=False):
 
 
 class FirstChunk(Chunk, gc=False):
-    """Read until the response's id and model are known."""
+    """Read until the response's id and model are known; what it says about the answer need not be read again."""
 
     id: str | None = None
     model: str | None = None
+    system_fingerprint: Any = None
+    service_tier: Any = None
+    provider: Any = None
+    prompt_filter_results: Any = None
 
 
 def to_usage(counted: Mapping[str, Any], known: Mapping[str, Iterable[str]] | None = None) -> Usage:

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import msgspec
 
+from rxllm.adapters._about import about
 from rxllm.adapters._http_errors import provider_error
 from rxllm.adapters._openai_chat_chunks import to_usage
 from rxllm.adapters._openai_responses_frames import FINISH_REASONS, USAGE, Frame, Item, as_item, as_items, to_item
@@ -115,6 +116,7 @@ class ResponsesDecoder(FrameDecoder):
     def _complete(self, response: Item) -> None:
         self._blocks.start(id=response.get("id"), model=response.get("model"))
         self._output.finish(as_items(response.get("output")))
+        self._blocks.note(about(response.get("metadata")) | about(response))
         counted = as_item(response.get("usage"))
         if counted:
             usage = to_usage(counted, USAGE)
