@@ -115,6 +115,15 @@ def test_openai_s_searches_are_priced() -> None:
     assert more == pytest.approx(plain + 2 * 0.01)
 
 
+def test_the_tier_that_has_answered_has_its_price() -> None:
+    def cost(**more: Any) -> Any:
+        counts = {"input_tokens": 1000, "output_tokens": 1000, "total_tokens": 2000}
+        ended = {"type": "response.completed", "response": {"status": "completed", "usage": counts, **more}}
+        return usage(ResponsesDecoder(), ended, price="openai:gpt-5").total_cost
+
+    assert cost(service_tier="flex") < cost() == cost(service_tier="default") < cost(service_tier="priority")
+
+
 def test_sound_has_a_price_of_its_own() -> None:
     sound = {"prompt_tokens_details": {"audio_tokens": 100}, "completion_tokens_details": {"audio_tokens": 50}}
     counts = {"prompt_tokens": 100, "completion_tokens": 50, "total_tokens": 150}

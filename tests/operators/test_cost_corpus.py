@@ -5,6 +5,7 @@ Where they differ, a named rule of ours says why; a difference that no rule expl
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -132,9 +133,16 @@ def judged(provider: str, api: str, answer: dict[str, Any]) -> Any:
     return None
 
 
-def price(usage: Any, model: str, provider: str) -> float | None:
+def tier(body: bytes) -> dict[str, str]:
+    """What the recorded answer says of its price list, wherever in its frames."""
+    found = re.findall(rb'"(service_?tier|speed)"\s*:\s*"([^"]+)"', body, re.IGNORECASE)
+    return {"speed" if name == b"speed" else "service_tier": value.decode() for name, value in found}
+
+
+def price(usage: Any, model: str, provider: str, context: dict[str, str]) -> float | None:
     try:
-        return float(genai_prices.calc_price(usage, model, provider_id=provider).total_price)
+        found = genai_prices.calc_price(usage, model, provider_id=provider, price_context=context)
+        return float(found.total_price)
     except (LookupError, ValueError):
         return None
 
@@ -147,7 +155,9 @@ def case_of(recording: Recording) -> Case:
     model = response.model or "unknown"
     priced = events.pipe(ops.cost(f"{provider}:{model}"), ops.to_response()).run().usage
     theirs = judged(provider, recording.api, counted(recording.api, recording.body))
-    return Case(recording, provider, response, priced, theirs, theirs and price(theirs, model, provider))
+    return Case(
+        recording, provider, response, priced, theirs, theirs and price(theirs, model, provider, tier(recording.body))
+    )
 
 
 @cache
