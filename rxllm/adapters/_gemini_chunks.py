@@ -58,6 +58,7 @@ class Part(msgspec.Struct, gc=False, rename="camel"):
     thought: bool | None = None
     thought_signature: str | None = None
     function_call: FunctionCall | None = None
+    function_response: dict[str, Any] | None = None
     inline_data: dict[str, Any] | None = None
     file_data: dict[str, Any] | None = None
     executable_code: dict[str, Any] | None = None

@@ -40,10 +40,9 @@ def cost(model: str | None = None) -> Callable[[Observable[Event]], Stream[Event
     As an engine's operator, ``Engine(adapter, model, operators=[ops.cost()])``, it knows the provider and the model
     that are asked, and every result, total and budget has the costs. In a pipe say which: ``"provider:model"``; without
     one, what the response names as its model is looked for under any provider. The costs of a model that is not in the
-    list stay None; those that a provider has stated stay as they are. Searches, sound, images, caches of an hour and the
-    service tier that has answered have the prices that the list gives them. Behind ``ops.fallback`` the price is that of who
-    has answered. It is an entry of ``rxllm.models``, not this
-    list, that says what your own contract says.
+    list stay None; those that a provider has stated stay as they are. Searches, sound, images, caches of an hour and
+    the service tier that has answered have prices of their own. Behind ``ops.fallback`` the price is that of who has
+    answered. It is an entry of ``rxllm.models``, not this list, that says what your own contract says.
 
     The list is that of the installed genai-prices (https://github.com/pydantic/genai-prices); nothing is fetched.
     Raises ``EngineError("missing_dependency")`` without it, and ``ValidationError("invalid_option")`` for another
