@@ -40,40 +40,40 @@ _TIMES = ("queue_time", "prompt_time", "completion_time", "total_time")
 _SEVERITIES = ("safe", "low", "medium", "high")
 
 
-def about(said: Any) -> dict[str, Any]:
-    """What `said`, a part of a frame, says about the answer; nothing where it is not an object.
+def about(part: Any) -> dict[str, Any]:
+    """Return what `part`, an object of a frame, says about the answer; nothing where it is not an object.
 
     >>> about({"id": "1", "service_tier": "default", "system_fingerprint": None})
     {'service_tier': 'default'}
     """
-    if not isinstance(said, Mapping):
+    if not isinstance(part, Mapping):
         return {}
-    held = cast(Mapping[str, Any], said)
-    return {name: held[wire] for wire, name in _NAMES.items() if held.get(wire) not in (None, "", [], {})}
+    fields = cast(Mapping[str, Any], part)
+    return {name: fields[wire] for wire, name in _NAMES.items() if fields.get(wire) not in (None, "", [], {})}
 
 
 def about_usage(counted: Mapping[str, Any]) -> dict[str, Any]:
-    """The same of a usage, among whose counters some (Groq) have their times."""
+    """Return the same of a usage, among whose counters some (Groq) have their times."""
     times = {name: counted[name] for name in _TIMES if name in counted}
     return about(counted) | ({"timings": times} if times else {})
 
 
 def gravest(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, Any]:
-    """Two verdicts of a content filter as one.
+    """Return two verdicts of a content filter as one.
 
     >>> gravest({"hate": {"filtered": False, "severity": "low"}}, {"hate": {"filtered": False, "severity": "safe"}})
     {'hate': {'filtered': False, 'severity': 'low'}}
     """
-    graver = {name: held for name, held in earlier.items() if _gravity(held) > _gravity(later.get(name))}
+    graver = {name: value for name, value in earlier.items() if _gravity(value) > _gravity(later.get(name))}
     return {**earlier, **later, **graver}
 
 
 def _gravity(verdict: Any) -> tuple[bool, bool, int]:
     match verdict:
         case Mapping():
-            held = cast(Mapping[str, Any], verdict)
-            severity = held.get("severity")
+            fields = cast(Mapping[str, Any], verdict)
+            severity = fields.get("severity")
             place = _SEVERITIES.index(severity) if severity in _SEVERITIES else 0
-            return held.get("filtered") is True, held.get("detected") is True, place
+            return fields.get("filtered") is True, fields.get("detected") is True, place
         case _:
             return False, False, -1

@@ -105,13 +105,13 @@ def to_usage(counted: Mapping[str, Any]) -> Usage:
     ``candidatesTokenCount`` includes no thoughts; ``totalTokenCount`` is the sum of all. Counters without a field of
     their own are in `extra`.
     """
-    asked, tools = _count(counted, "promptTokenCount"), _count(counted, "toolUsePromptTokenCount")
+    prompt, tools = _count(counted, "promptTokenCount"), _count(counted, "toolUsePromptTokenCount")
     thoughts = _count(counted, "thoughtsTokenCount")
     said = _count(counted, "candidatesTokenCount")
     said = _count(counted, "responseTokenCount") if said is None else said
     extra = dict(_flat((name, held) for name, held in counted.items() if name not in COUNTERS))
     return Usage(
-        input_tokens=asked if tools is None else (asked or 0) + tools,
+        input_tokens=prompt if tools is None else (prompt or 0) + tools,
         output_tokens=said if thoughts is None else (said or 0) + thoughts,
         cached_input_tokens=_count(counted, "cachedContentTokenCount"),
         reasoning_tokens=thoughts,

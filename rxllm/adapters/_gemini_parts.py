@@ -82,9 +82,9 @@ class PartReader:
             if call.name == response.get("name") and call.id in (None, id):
                 del self._waiting[place]
                 self._call_server(call.name or "", call.id, call.args)
-                made = {"id": call.id, "name": call.name, "args": call.args}
-                made = {name: held for name, held in made.items() if held is not None}
-                self._keep("functionCall", made, Part(thought_signature=signature))
+                fields = {"id": call.id, "name": call.name, "args": call.args}
+                data = {name: value for name, value in fields.items() if value is not None}
+                self._keep("functionCall", data, Part(thought_signature=signature))
                 break
 
     def _begin_call(self, call: FunctionCall, signature: str | None, arguments: Any) -> int:
@@ -130,7 +130,7 @@ class PartReader:
     def _read_server(self, part: Part, frame: bytes) -> None:
         match part:
             case Part(executable_code=dict(code)):
-                arguments = {name: held for name, held in code.items() if name != "id"}
+                arguments = {name: value for name, value in code.items() if name != "id"}
                 self._call_server("code_execution", code.get("id"), arguments)
                 self._keep("executableCode", code, part)
             case Part(tool_call=dict(call)):

@@ -110,10 +110,10 @@ _TICKS = "cost_in_usd_ticks"  # of xAI
 
 
 def _with_thoughts(usage: Usage) -> Usage:
-    """The usage with its thoughts among the output, which some (xAI) count beside it: the total tells."""
-    asked, answered, thoughts = (usage.input_tokens or 0, usage.output_tokens or 0, usage.reasoning_tokens or 0)
-    beside = thoughts and usage.total_tokens == asked + answered + thoughts
-    return replace(usage, output_tokens=answered + thoughts) if beside else usage
+    """Return the usage with its thoughts among the output; some (xAI) count them beside it: the total tells."""
+    prompt, output, thoughts = usage.input_tokens or 0, usage.output_tokens or 0, usage.reasoning_tokens or 0
+    is_beside = thoughts and usage.total_tokens == prompt + output + thoughts
+    return replace(usage, output_tokens=output + thoughts) if is_beside else usage
 
 
 _USAGE = {

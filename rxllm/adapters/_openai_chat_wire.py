@@ -93,9 +93,9 @@ class ChatDecoder(FrameDecoder):
 
     def _read_finish(self, raw: str, frame: bytes) -> None:
         reason = FINISH_REASONS.get(raw.lower(), "other")
-        said = msgspec.json.decode(frame)
-        self._blocks.finish(reason, raw, finish_error(self.provider, raw, said) if reason == "error" else None)
-        for part in (said, *(each for each in said["choices"] if not each.get("index"))):
+        chunk = msgspec.json.decode(frame)
+        self._blocks.finish(reason, raw, finish_error(self.provider, raw, chunk) if reason == "error" else None)
+        for part in (chunk, *(choice for choice in chunk["choices"] if not choice.get("index"))):
             self._blocks.note(about(part))
 
     def _read_filters(self, verdicts: Any) -> None:

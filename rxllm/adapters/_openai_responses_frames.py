@@ -78,7 +78,7 @@ class Slot:
         self.field = ""
 
     def unsaid(self, kind: str, texts: Sequence[str]) -> list[str]:
-        """What no delta has said of each of `texts`, the item's texts of that kind.
+        """Return what no delta has said of each of `texts`, the item's texts of that kind.
 
         The texts are compared, not their indices: some servers count parts over the whole response, or per delta.
 

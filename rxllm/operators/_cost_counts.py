@@ -37,7 +37,7 @@ _CONTEXT = ("service_tier", "speed")
 
 
 def token_counts(usage: Usage) -> dict[str, int | None]:
-    """The counts of which every model has a price."""
+    """Return the counts of which every model has a price."""
     return {
         "input_tokens": usage.input_tokens,
         "output_tokens": usage.output_tokens,
@@ -47,7 +47,7 @@ def token_counts(usage: Usage) -> dict[str, int | None]:
 
 
 def all_counts(usage: Usage) -> dict[str, int | None]:
-    """These, those of which some models have another price (sound, images, caches of an hour), and searches.
+    """Return these, those of which some models have another price (sound, images, caches of an hour), and searches.
 
     >>> all_counts(Usage(10, 5, tool_usage={"web_search_requests": 2}))["web_searches"]
     2
@@ -59,16 +59,17 @@ def all_counts(usage: Usage) -> dict[str, int | None]:
 
 
 def price_context(usage: Usage, about: Mapping[str, Any]) -> dict[str, str]:
-    """The service tier and the speed of the answer; `about` is the metadata of ``MessageCompleted``."""
+    """Return the service tier and the speed of the answer; `about` is the metadata of ``MessageCompleted``."""
     known = {name: about.get(name) or usage.extra.get(name) for name in _CONTEXT}
     return {name: text for name, text in known.items() if isinstance(text, str)}
 
 
 def _searches(used: Mapping[str, Any]) -> int:
-    # Anthropic's {"web_search_requests": 1}, OpenAI's {"web_search": {"num_requests": 1}}
-    nested = used.get("web_search")
-    requests = nested.get("num_requests") if isinstance(nested, Mapping) else None  # pyright: ignore
-    return _number(used.get("web_search_requests")) + _number(requests)
+    match used:  # of Anthropic, and of OpenAI's Responses API
+        case {"web_search_requests": count} | {"web_search": {"num_requests": count}}:
+            return _number(count)
+        case _:
+            return 0
 
 
 def _number(value: Any) -> int:

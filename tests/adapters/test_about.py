@@ -100,8 +100,8 @@ def test_the_responses_api():
 def test_anthropic_s_tier_and_speed():
     usage = {"input_tokens": 1, "service_tier": "priority", "speed": "fast"}
     start = {"type": "message_start", "message": {"id": "m", "model": "m", "usage": usage}}
-    told = metadata(MessagesDecoder(), start, {"type": "message_stop"})
-    assert told == {"service_tier": "priority", "speed": "fast"}
+    noted = metadata(MessagesDecoder(), start, {"type": "message_stop"})
+    assert noted == {"service_tier": "priority", "speed": "fast"}
 
 
 def test_gemini_s_tier_ratings_and_feedback():

@@ -38,7 +38,7 @@ def test_a_call_that_the_server_answers_is_its_own(chunks: list[Any]):
     ]
     assert events[5:7] == [RawChunk("functionResponse", ProviderPart("google", FOUND)), TextDelta("Hi")]
     assert (response.output_text, response.tool_calls, response.finish_reason) == ("Hi", (), "stop")
-    assert [made.metadata for made in response.message.tool_calls] == [SERVER]
+    assert [called.metadata for called in response.message.tool_calls] == [SERVER]
 
 
 def test_calls_side_by_side_and_one_after_another():
@@ -50,7 +50,7 @@ def test_calls_side_by_side_and_one_after_another():
 
 def test_a_call_of_ours_beside_one_of_the_server_s_is_still_ours():
     _, response = said(sse(data([call("f", {"x": 1}), ASKED]), data([FOUND]), STOP))
-    assert [(made.name, made.arguments) for made in response.tool_calls] == [("f", {"x": 1})]
+    assert [(called.name, called.arguments) for called in response.tool_calls] == [("f", {"x": 1})]
     assert response.finish_reason == "tool_calls"
 
 
@@ -63,7 +63,7 @@ def test_empty_text_between_call_and_response_says_nothing():
 def test_a_call_that_nobody_answers_is_ours(after: list[Any]):
     events, response = said(sse(data([ASKED]), *after))
     assert events[1] == ToolCallStarted("m1", "weather", {"google": {"id": "m1", "thoughtSignature": "czE="}})
-    assert [made.name for made in response.message.tool_calls if not made.metadata.get("server")] == ["weather"]
+    assert [called.name for called in response.message.tool_calls if not called.metadata.get("server")] == ["weather"]
 
 
 def test_a_chat_completes_without_running_it_and_all_goes_back_as_it_came():
@@ -74,8 +74,8 @@ def test_a_chat_completes_without_running_it_and_all_goes_back_as_it_came():
     own = call("f", {"x": 1})
     with Loopback(reply(data([ASKED]), data([FOUND]), HI, data([own]), STOP)) as server:
         halted = rxllm.chat(model(server), "Hi", tools=[tool], mode="manual").run()
-    assert [made.name for made in halted.pending_tool_calls] == ["f"]
-    unsigned = {name: held for name, held in ASKED.items() if name != "thoughtSignature"}
+    assert [called.name for called in halted.pending_tool_calls] == ["f"]
+    unsigned = {name: value for name, value in ASKED.items() if name != "thoughtSignature"}
     with Loopback(reply(data([unsigned]), data([FOUND]), HI, STOP)) as server:
         result = rxllm.chat(model(server), "Hi", tools=[tool]).run()
         rxllm.chat(model(server), from_json(to_json(result.thread), Thread) + rxllm.user("More")).run()

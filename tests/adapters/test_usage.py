@@ -44,9 +44,9 @@ def anthropic(counted: dict[str, Any], **options: Any) -> Usage:
     return usage(MessagesDecoder(), start, {"type": "message_stop"}, **options)
 
 
-def xai(asked: int, answered: int, thoughts: int, total: int, **more: Any) -> dict[str, Any]:
+def xai(prompt: int, answered: int, thoughts: int, total: int, **more: Any) -> dict[str, Any]:
     details = {"reasoning_tokens": thoughts}
-    counts = {"prompt_tokens": asked, "completion_tokens": answered, "total_tokens": total}
+    counts = {"prompt_tokens": prompt, "completion_tokens": answered, "total_tokens": total}
     return {**counts, "completion_tokens_details": details, **more}
 
 
@@ -57,9 +57,11 @@ def test_thoughts_that_xai_counts_beside_the_output_belong_to_it() -> None:
 
 
 @given(*[st.integers(0, 1000)] * 3)
-def test_input_and_output_are_the_total_whichever_way_thoughts_are_counted(asked: int, said: int, thought: int) -> None:
-    total = asked + said + thought
-    for counted in (xai(asked, said, thought, total), xai(asked, said + thought, thought, total)):
+def test_input_and_output_are_the_total_whichever_way_thoughts_are_counted(
+    prompt: int, output: int, thoughts: int
+) -> None:
+    total = prompt + output + thoughts
+    for counted in (xai(prompt, output, thoughts, total), xai(prompt, output + thoughts, thoughts, total)):
         summed = chat(counted)
         assert (summed.input_tokens or 0) + (summed.output_tokens or 0) == summed.total_tokens == total
 
@@ -127,7 +129,7 @@ def test_the_tier_that_has_answered_has_its_price() -> None:
 def test_sound_has_a_price_of_its_own() -> None:
     sound = {"prompt_tokens_details": {"audio_tokens": 100}, "completion_tokens_details": {"audio_tokens": 50}}
     counts = {"prompt_tokens": 100, "completion_tokens": 50, "total_tokens": 150}
-    spoken, written = (chat(each, price="openai:gpt-audio-1.5") for each in ({**counts, **sound}, counts))
+    spoken, written = (chat(counted, price="openai:gpt-audio-1.5") for counted in ({**counts, **sound}, counts))
     assert spoken.input_cost is not None
     assert written.input_cost is not None
     assert spoken.input_cost > 10 * written.input_cost

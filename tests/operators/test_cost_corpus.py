@@ -114,8 +114,8 @@ def counted(api: str, body: bytes) -> dict[str, Any]:
             case "anthropic-messages", {"message": {"usage": dict(usage)}}:
                 last = {"usage": usage}
             case "anthropic-messages", {"usage": dict(usage)}:
-                given = {name: value for name, value in usage.items() if value is not None}
-                last = {"usage": {**last.get("usage", {}), **given}}
+                stated = {name: value for name, value in usage.items() if value is not None}
+                last = {"usage": {**last.get("usage", {}), **stated}}
             case "anthropic-messages", {"type": "message_stop"}:
                 break
             case _:
