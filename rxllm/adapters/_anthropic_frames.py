@@ -52,6 +52,7 @@ class Delta(msgspec.Struct, gc=False):
 class MessageFrame(msgspec.Struct, gc=False):
     id: str | None = None
     model: str | None = None
+    provider: Any = None  # of a router
     content: list[dict[str, Any]] | None = None
     stop_reason: str | None = None
     stop_sequence: str | None = None

@@ -58,6 +58,7 @@ class Part(msgspec.Struct, gc=False, rename="camel"):
     thought: bool | None = None
     thought_signature: str | None = None
     function_call: FunctionCall | None = None
+    function_response: dict[str, Any] | None = None
     inline_data: dict[str, Any] | None = None
     file_data: dict[str, Any] | None = None
     executable_code: dict[str, Any] | None = None
@@ -80,6 +81,7 @@ class Candidate(msgspec.Struct, gc=False, rename="camel"):
     grounding_metadata: dict[str, Any] | None = None
     citation_metadata: dict[str, Any] | None = None
     url_context_metadata: dict[str, Any] | None = None
+    safety_ratings: Any = None
 
 
 class Chunk(msgspec.Struct, gc=False, rename="camel"):
@@ -99,15 +101,17 @@ class FirstChunk(Chunk, gc=False, rename="camel"):
 def to_usage(counted: Mapping[str, Any]) -> Usage:
     """The counters of a ``usageMetadata`` object.
 
-    ``promptTokenCount`` includes cached tokens, but not those of tools' results, and ``candidatesTokenCount`` includes
-    no thoughts; ``totalTokenCount`` is the sum of all. Counters without a field of their own are in `extra`.
+    ``promptTokenCount`` includes cached tokens, but not ``toolUsePromptTokenCount``, those of the server's tools, and
+    ``candidatesTokenCount`` includes no thoughts; ``totalTokenCount`` is the sum of all. Counters without a field of
+    their own are in `extra`.
     """
+    prompt, tools = _count(counted, "promptTokenCount"), _count(counted, "toolUsePromptTokenCount")
     thoughts = _count(counted, "thoughtsTokenCount")
     said = _count(counted, "candidatesTokenCount")
     said = _count(counted, "responseTokenCount") if said is None else said
     extra = dict(_flat((name, held) for name, held in counted.items() if name not in COUNTERS))
     return Usage(
-        input_tokens=_count(counted, "promptTokenCount"),
+        input_tokens=prompt if tools is None else (prompt or 0) + tools,
         output_tokens=said if thoughts is None else (said or 0) + thoughts,
         cached_input_tokens=_count(counted, "cachedContentTokenCount"),
         reasoning_tokens=thoughts,

@@ -123,6 +123,7 @@ def _said(message: Message, *, signed: bool) -> Iterator[dict[str, Any]]:
     marked = {part.id for part in parts if isinstance(part, ToolCallPart)}
     parts += [ToolCallPart(id) for id in calls if id not in marked]
     made: list[dict[str, Any]] = []
+    ours: list[dict[str, Any]] = []  # the calls that are not the server's
     for part in parts:
         match part:
             case ThinkingPart(signature=str(signature), provider_data={"provider": "google"}):
@@ -130,16 +131,16 @@ def _said(message: Message, *, signed: bool) -> Iterator[dict[str, Any]]:
             case ProviderPart(provider="google", data={"thoughtSignature": signature, **rest}) if not rest:
                 _sign(made, signature)
             case ToolCallPart(id=id) if id in calls:
-                made += _call(calls[id])
+                ours += (own := _call(calls[id]))
+                made += own
             case FilePart(file=file) if not _goes_back(file):
                 pass
             case _ if (other := _part(part)) is not None:
                 made.append(other)
             case _:
                 pass
-    first = next((each for each in made if "functionCall" in each), None)
-    if signed and first is not None:
-        first.setdefault("thoughtSignature", UNSIGNED)
+    if signed and ours:
+        ours[0].setdefault("thoughtSignature", UNSIGNED)
     yield from made
 
 
@@ -150,13 +151,13 @@ def _sign(made: list[dict[str, Any]], signature: str) -> None:
         made.append({"text": "", "thoughtSignature": signature})
 
 
-def _call(call: ToolCall) -> Iterable[dict[str, Any]]:
+def _call(call: ToolCall) -> list[dict[str, Any]]:
     if call.metadata.get("server"):
-        return ()  # Gemini's own are kept as parts; of others' tools it knows nothing, and what they led to is text
+        return []  # Gemini's own are kept as parts; of others' tools it knows nothing, and what they led to is text
     own: dict[str, Any] = call.metadata.get(PROVIDER) or {}
     made = {"name": call.name, "args": call.arguments, **({"id": own["id"]} if own.get("id") else {})}
     signature = own.get("thoughtSignature")
-    return ({"functionCall": made, **({"thoughtSignature": signature} if signature else {})},)
+    return [{"functionCall": made, **({"thoughtSignature": signature} if signature else {})}]
 
 
 def _result(message: Message, call: ToolCall | None) -> dict[str, Any]:

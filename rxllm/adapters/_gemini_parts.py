@@ -4,6 +4,8 @@ https://ai.google.dev/api/caching#Part and https://ai.google.dev/gemini-api/docs
 what is done:
 
 * a call comes whole, or value by value (``partialArgs``); most have no id, and none is made of the name;
+* a whole call waits for what follows it: a ``functionResponse`` says that it is the server's, which has asked an MCP
+  server, and anything else, or the end, that it is ours;
 * a ``thoughtSignature`` goes back with the part it came with: a call's is in its metadata, a file's in the file; that
   of thinking is the block's, that of text a ``ProviderPart`` after it; signed and unsigned text are never joined;
 * code execution and other tools of the server are calls with the metadata ``{"server": True}``; these parts and their
@@ -23,6 +25,8 @@ from rxllm.adapters._gemini_chunks import PROVIDER, FunctionCall, Part, PartialA
 from rxllm.values import ProviderPart
 from rxllm.wire.blocks import Blocks
 
+_EMPTY = Part(text="")  # says nothing
+
 
 class PartReader:
     """Reports the parts of one response to its `blocks`; with `raw`, somebody else shows what is not known."""
@@ -32,8 +36,11 @@ class PartReader:
         self._blocks = blocks
         self._calls = 0  # so far; a call's number is its index
         self._partial: tuple[int, PartialArguments] | None = None
+        self._waiting: list[tuple[FunctionCall, str | None]] = []  # whole calls, with their signatures
 
     def read(self, part: Part, frame: bytes) -> None:
+        if self._waiting and part.function_call is None and part.function_response is None and part != _EMPTY:
+            self.settle()
         if part.text and not part.thought_signature:
             if part.thought:
                 self._blocks.thinking(part.text)
@@ -41,6 +48,9 @@ class PartReader:
                 self._blocks.text(part.text)
         elif part.function_call is not None:
             self._read_call(part.function_call, part.thought_signature, frame)
+        elif part.function_response is not None:
+            self._settle_as_server(part.function_response)
+            self._keep("functionResponse", part.function_response, part)
         elif part.inline_data or part.file_data:
             self._blocks.file(_file(part))
         elif part.text is None:
@@ -60,19 +70,38 @@ class PartReader:
             blocks.part("thoughtSignature", ProviderPart(PROVIDER, signed))
         blocks.close_block()
 
+    def settle(self) -> None:
+        """What has come so far will not be answered by the server: the calls that wait are ours."""
+        waiting, self._waiting = self._waiting, []
+        for call, signature in waiting:
+            self._blocks.complete_call(self._begin_call(call, signature, call.args))
+
+    def _settle_as_server(self, response: dict[str, Any]) -> None:
+        for place, (call, signature) in enumerate(self._waiting):
+            id = response.get("id") or call.id  # most have none
+            if call.name == response.get("name") and call.id in (None, id):
+                del self._waiting[place]
+                self._call_server(call.name or "", call.id, call.args)
+                fields = {"id": call.id, "name": call.name, "args": call.args}
+                data = {name: value for name, value in fields.items() if value is not None}
+                self._keep("functionCall", data, Part(thought_signature=signature))
+                break
+
+    def _begin_call(self, call: FunctionCall, signature: str | None, arguments: Any) -> int:
+        index = self._new_call()
+        own = {"id": call.id, "thoughtSignature": signature}
+        own = {name: held for name, held in own.items() if held}
+        self._blocks.call(index, call.id, call.name, arguments, {PROVIDER: own} if own else {})
+        return index
+
     def _read_call(self, call: FunctionCall, signature: str | None, frame: bytes) -> None:
         if call.name:
             self._finish_partial()
-            index = self._new_call()
-            own = {"id": call.id, "thoughtSignature": signature}
-            own = {name: held for name, held in own.items() if held}
-            goes_on = bool(call.partial_args or call.will_continue)
-            arguments = None if goes_on else call.args
-            self._blocks.call(index, call.id, call.name, arguments, {PROVIDER: own} if own else {})
-            if goes_on:
-                self._partial = (index, PartialArguments())
-            else:
-                self._blocks.complete_call(index)
+            if not call.partial_args and not call.will_continue:
+                self._waiting.append((call, signature))
+                return
+            self.settle()
+            self._partial = (self._begin_call(call, signature, None), PartialArguments())
         if self._partial is not None:
             self._partial[1].feed(call.partial_args or ())
             if not call.will_continue:
@@ -82,21 +111,27 @@ class PartReader:
 
     def cut(self) -> None:
         """Nothing more will come: of a call that is not complete there is what has come."""
-        if self._partial is not None:
-            index, partial = self._partial
-            self._partial = None
-            self._blocks.call(index, None, None, partial.finish())
+        self.settle()
+        self._end_partial()
 
     def _finish_partial(self) -> None:
-        index = self._partial[0] if self._partial is not None else None
-        self.cut()
+        index = self._end_partial()
         if index is not None:
             self._blocks.complete_call(index)
+
+    def _end_partial(self) -> int | None:
+        if self._partial is None:
+            return None
+        index, partial = self._partial
+        self._partial = None
+        self._blocks.call(index, None, None, partial.finish())
+        return index
 
     def _read_server(self, part: Part, frame: bytes) -> None:
         match part:
             case Part(executable_code=dict(code)):
-                self._call_server("code_execution", code.get("id"), code)
+                arguments = {name: value for name, value in code.items() if name != "id"}
+                self._call_server("code_execution", code.get("id"), arguments)
                 self._keep("executableCode", code, part)
             case Part(tool_call=dict(call)):
                 self._call_server(str(call.get("toolType", "server_tool")).lower(), call.get("id"), call.get("args"))
@@ -117,7 +152,6 @@ class PartReader:
     def _call_server(self, name: str, id: Any, arguments: Any) -> None:
         index = self._new_call()
         given = cast(dict[str, Any], arguments) if isinstance(arguments, dict) else {}
-        given = {key: held for key, held in given.items() if key != "id"}
         self._blocks.call(index, str(id) if id else None, name, given, {"server": True})
         self._blocks.complete_call(index)
 

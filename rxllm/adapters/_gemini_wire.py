@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from rxllm.adapters._about import about
 from rxllm.adapters._gemini_chunks import (
     COUNTERS,
     FINISH_REASONS,
@@ -96,11 +97,14 @@ class GeminiDecoder(FrameDecoder):
         if candidate.grounding_metadata or candidate.citation_metadata or candidate.url_context_metadata:
             self._read_sources(candidate)
         if candidate.finish_reason is not None:
+            self._parts.settle()
             self._read_finish(str(candidate.finish_reason), candidate.finish_message)
         if candidate.finish_message:
             self._blocks.note({"finish_message": candidate.finish_message})
         if candidate.logprobs_result:
             self._blocks.append("logprobs", to_logprobs(candidate.logprobs_result))
+        if candidate.safety_ratings:
+            self._blocks.note(about({"safetyRatings": candidate.safety_ratings}))
         if candidate.avg_logprobs is not None:
             self._blocks.note({"avg_logprobs": candidate.avg_logprobs})
 
@@ -109,6 +113,7 @@ class GeminiDecoder(FrameDecoder):
         self._blocks.finish(reason, raw, finish_error(raw, message) if reason == "error" else None)
 
     def _read_usage(self, counted: dict[str, Any]) -> None:
+        self._blocks.note(about(counted))
         # Some chunks say nothing but {"trafficType": ...}: that takes no count back.
         if counted != self._usage and (self._usage is None or not COUNTERS.isdisjoint(counted)):
             self._usage = counted
@@ -118,7 +123,7 @@ class GeminiDecoder(FrameDecoder):
         blocked = feedback.get("blockReason")
         if blocked not in (None, 0, "BLOCKED_REASON_UNSPECIFIED"):
             self._blocks.finish("content_filter", str(blocked))
-            self._blocks.note({"prompt_feedback": feedback})
+        self._blocks.note({"prompt_feedback": feedback})
 
     def _read_sources(self, candidate: Candidate) -> None:
         for source in sources_of(candidate):

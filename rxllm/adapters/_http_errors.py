@@ -1,7 +1,8 @@
 """Why a provider said no: HTTP status, headers and body, or an error inside a stream, to an `AdapterError`.
 
 Providers agree on little. What is read, in this order of trust: the error's own code and type, words of its message
-(only for a context that is too long and for filtered content, which have no status of their own), then the status.
+(only for a context that is too long and for filtered content, which have no status of their own, and for a key that is
+refused with 400), then the status.
 """
 
 from __future__ import annotations
@@ -17,8 +18,15 @@ import msgspec
 from rxllm.values import AdapterError
 
 _TOO_LONG = re.compile(
-    r"context.{0,20}(length|window|size|limit)|maximum context|(prompt|input|request).{0,30}too (long|large)"
-    r"|too many (input )?tokens|exceeds the maximum number of (input )?tokens|token count.*exceeds",
+    r"context.{0,20}(length|window|size|limit)|maximum (context|prompt)|reduce the length of (the|your) \w+"
+    r"|\b(prompt|input|request).{0,30}(?<!string )(?<!array )(?<!took )too (long|large)"
+    r"|\b(messages?|conversation|history|query|question|content|context|text)\b.{0,30}(?<!string )(?<!array )too long"
+    r"|too many (input )?tokens|exceed(s|ed) (the maximum number of (input )?tokens|model token limit)"
+    r"|token count.*exceeds|too long.{0,40}\btokens",
+    re.IGNORECASE,
+)
+_UNKNOWN_KEY = re.compile(  # xAI says it as a part of a URL
+    r"(incorrect|invalid)( |%20)api( |%20)key|api( |%20)key( |%20)(is |was )?(not valid|invalid|incorrect|missing)",
     re.IGNORECASE,
 )
 _FILTERED = re.compile(
@@ -31,6 +39,9 @@ _BY_CODE = {
         "context_length_exceeded",
         "exceed_context_size_error",
         "model_context_window_exceeded",
+        "prompt_too_long",
+        "input_too_long",
+        "too_long",
     ),
     "content_filter": (
         "content_filter",
@@ -202,6 +213,8 @@ def _reason(status: int | None, codes: list[str], message: str | None) -> str:
         for reason, words in zip(_SPECIFIC, (_TOO_LONG, _FILTERED), strict=True):
             if reason in by_code or words.search(message or ""):
                 return reason
+    if status in (None, 400) and _UNKNOWN_KEY.search(message or ""):
+        return "authentication_failed"
     by_status = _reason_of_status(status)
     if status in (None, 400):
         return next((reason for reason in by_code if reason != "invalid_request"), None) or by_status or _last(by_code)

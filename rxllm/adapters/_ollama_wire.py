@@ -166,7 +166,9 @@ class OllamaDecoder:
     def _read_end(self, frame: bytes) -> None:
         last = msgspec.json.decode(frame)
         reason = str(last.get("done_reason") or "") or None
-        self._blocks.usage(to_usage(last))
+        usage = to_usage(last)
+        self._blocks.usage(usage)
+        self._blocks.note({"timings": usage.extra} if usage.extra else {})
         self._blocks.finish(FINISH_REASONS.get(reason, "other") if reason else "stop", reason)
         self._blocks.end(over=True)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any, cast
 
 import msgspec
@@ -67,6 +68,7 @@ class Choice(msgspec.Struct, gc=False):
     text: str | None = None
     finish_reason: str | None = None
     logprobs: Any = None
+    content_filter_results: Any = None
 
 
 class Chunk(msgspec.Struct, gc=False):
@@ -79,10 +81,14 @@ class Chunk(msgspec.Struct, gc=False):
 
 
 class FirstChunk(Chunk, gc=False):
-    """Read until the response's id and model are known."""
+    """Read until the response's id and model are known; what it says about the answer need not be read again."""
 
     id: str | None = None
     model: str | None = None
+    system_fingerprint: Any = None
+    service_tier: Any = None
+    provider: Any = None
+    prompt_filter_results: Any = None
 
 
 def to_usage(counted: Mapping[str, Any], known: Mapping[str, Iterable[str]] | None = None) -> Usage:
@@ -94,7 +100,20 @@ def to_usage(counted: Mapping[str, Any], known: Mapping[str, Iterable[str]] | No
     known = known or _USAGE
     fields = {field: _first(flat, names) for field, names in known.items()}
     extra = {name: held for name, held in flat.items() if not any(name in names for names in known.values())}
-    return Usage(**fields, extra=extra)
+    usage = Usage(**fields, extra=extra)
+    if usage.total_cost is None and isinstance(ticks := extra.get(_TICKS), int):
+        usage = replace(usage, total_cost=ticks / 1e10, extra={k: v for k, v in extra.items() if k != _TICKS})
+    return _with_thoughts(usage)
+
+
+_TICKS = "cost_in_usd_ticks"  # of xAI
+
+
+def _with_thoughts(usage: Usage) -> Usage:
+    """Return the usage with its thoughts among the output; some (xAI) count them beside it: the total tells."""
+    prompt, output, thoughts = usage.input_tokens or 0, usage.output_tokens or 0, usage.reasoning_tokens or 0
+    is_beside = thoughts and usage.total_tokens == prompt + output + thoughts
+    return replace(usage, output_tokens=output + thoughts) if is_beside else usage
 
 
 _USAGE = {

@@ -6,7 +6,8 @@ https://platform.openai.com/docs/api-reference/chat-streaming. What the servers 
 * thinking is the first non-empty of ``reasoning_content``, ``reasoning``, ``reasoning_details``: some say it twice;
 * what is opaque in ``reasoning_details`` (signatures, ciphertext) is kept for the way back;
 * a refusal is text, with the finish reason ``content_filter``;
-* log-probabilities are in the completed message's metadata, those of thoughts by themselves;
+* log-probabilities are in the completed message's metadata, those of thoughts by themselves, and so is what the server
+  says about its answer, see ``_about``;
 * ``message`` counts where there is no ``delta``: of a server that does not stream (some send both, all said so far);
 * an error inside the stream ends it; ``[DONE]`` ends it; a finish reason does not, but one that is a failure
   (``network_error``) makes the end an error;
@@ -20,6 +21,7 @@ from typing import Any, cast
 
 import msgspec
 
+from rxllm.adapters._about import about, about_usage, gravest
 from rxllm.adapters._http_errors import provider_error
 from rxllm.adapters._openai_chat_chunks import (
     FINISH_REASONS,
@@ -53,11 +55,13 @@ class ChatDecoder(FrameDecoder):
         super().__init__(self._sse, Blocks(CallTracker.after(messages)), _FIRST, provider=provider, raw=raw)
         self._usage: dict[str, Any] | None = None
         self._sources: set[Any] = set()
+        self._filters: dict[str, Any] = {}
         self._audio: dict[str, list[Any]] = {}
 
     def _read(self, kind: str, chunk: Chunk, frame: bytes, /) -> None:
         if type(chunk) is FirstChunk:
             self._blocks.start(id=chunk.id, model=chunk.model)
+            self._blocks.note(about(msgspec.structs.asdict(chunk)))
             if chunk.id and chunk.model:
                 self._decode = _CHUNK.decode
         if self.raw:
@@ -74,10 +78,14 @@ class ChatDecoder(FrameDecoder):
             if choice.logprobs:
                 for name, items in to_logprobs(choice.logprobs):
                     self._blocks.append(name, items)
+            if choice.content_filter_results:
+                self._read_filters(choice.content_filter_results)
             if choice.finish_reason:
                 self._read_finish(choice.finish_reason, frame)
         if chunk.usage or chunk.x_groq:
             self._read_usage(chunk.usage or (chunk.x_groq or {}).get("usage"))
+        if not chunk.choices:
+            self._blocks.note(about(msgspec.json.decode(frame)))
         if chunk.error or kind == "error":
             self._fail(self._error_of(msgspec.json.decode(frame)))
         elif chunk.choices is None and not chunk.usage:
@@ -85,8 +93,15 @@ class ChatDecoder(FrameDecoder):
 
     def _read_finish(self, raw: str, frame: bytes) -> None:
         reason = FINISH_REASONS.get(raw.lower(), "other")
-        failure = finish_error(self.provider, raw, msgspec.json.decode(frame)) if reason == "error" else None
-        self._blocks.finish(reason, raw, failure)
+        chunk = msgspec.json.decode(frame)
+        self._blocks.finish(reason, raw, finish_error(self.provider, raw, chunk) if reason == "error" else None)
+        for part in (chunk, *(choice for choice in chunk["choices"] if not choice.get("index"))):
+            self._blocks.note(about(part))
+
+    def _read_filters(self, verdicts: Any) -> None:
+        if isinstance(verdicts, dict):
+            self._filters = gravest(self._filters, cast(dict[str, Any], verdicts))
+            self._blocks.note({"content_filter_results": self._filters})
 
     def _read_whole(self, choice: Choice) -> None:
         if choice.message is not None:
@@ -99,6 +114,7 @@ class ChatDecoder(FrameDecoder):
         if isinstance(usage, dict) and usage and usage != self._usage:
             self._usage = cast(dict[str, Any], usage)
             self._blocks.usage(to_usage(self._usage))
+            self._blocks.note(about_usage(self._usage))
 
     def _read_unknown(self, kind: str, frame: bytes) -> None:
         data = msgspec.json.decode(frame)

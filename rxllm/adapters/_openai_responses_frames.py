@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Collection, Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import msgspec
@@ -57,15 +58,17 @@ class Frame(msgspec.Struct, gc=False):
 class Slot:
     """An item while it is streamed.
 
-    `said` are the parts that deltas have said, by their kind and index; `tool` is a call's name and `call_id` the id
-    of its events, `field` the argument whose text is open; `about` is the call that the item is about.
+    `said` are the pieces that deltas have said, by their kind, `parts` the indices of the parts that were announced;
+    `tool` is a call's name and `call_id` the id of its events, `field` the argument whose text is open; `about` is the
+    call that the item is about.
     """
 
     def __init__(self, number: int, item: Item) -> None:
         self.number = number
         self.id = item_id(item)
         self.kind = str(item["type"])
-        self.said: set[tuple[str, int]] = set()
+        self.said: defaultdict[str, list[str]] = defaultdict(list)
+        self.parts: set[int] = set()
         self.done = False
         self.wire_id = str(item.get("call_id") or self.id)
         self.about: Slot | None = None
@@ -73,6 +76,31 @@ class Slot:
         self.call_id = ""
         self.server = False
         self.field = ""
+
+    def unsaid(self, kind: str, texts: Sequence[str]) -> list[str]:
+        """Return what no delta has said of each of `texts`, the item's texts of that kind.
+
+        The texts are compared, not their indices: some servers count parts over the whole response, or per delta.
+
+        >>> slot = Slot(0, {"type": "message"})
+        >>> slot.said["text"] += ["One", " and tw"]
+        >>> slot.unsaid("text", ["One and two", "Three"])
+        ['o', 'Three']
+        """
+        said = "".join(self.said[kind])
+        rests: list[str] = []
+        for place, text in enumerate(texts, 1):
+            rest = ""
+            if said.startswith(text):
+                said = said[len(text) :]
+            elif text.startswith(said):
+                rest, said = text[len(said) :], ""
+            elif any("".join(texts[later:]).startswith(said) for later in range(place, len(texts))):
+                rest = text  # the deltas began with a later one
+            else:  # said, perhaps in other words
+                said = said.partition(text)[2] or said
+            rests.append(rest)
+        return rests
 
 
 def item_id(item: Item) -> str:

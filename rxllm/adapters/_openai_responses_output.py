@@ -5,7 +5,7 @@
 2. An item is what ``response.output_item.done`` says; ciphertext is taken from there alone, for it differs from frame
    to frame. What no delta said is said then, or at the end, for servers that leave out deltas or whole items.
 3. A text or a thought is a block of its own, and one that goes on after another began is a further block: nothing is
-   overwritten.
+   overwritten. Where parts are announced, an index that was not announced is not another part.
 4. What the provider does by itself is a call with the metadata ``{"server": True}``, and the whole item, result and
    all, is a part of the message that goes back to this provider.
 """
@@ -13,7 +13,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import msgspec
@@ -95,9 +95,9 @@ class Output:
     def _to(self, kind: str, slot: Slot, part: int) -> str:
         """The id of the block that goes on, or begins, here."""
         key = (kind, slot.number, part)
-        if key == self._open:
+        is_no_part = kind != "summary" and bool(slot.parts) and part not in slot.parts
+        if key == self._open or (is_no_part and self._open is not None and self._open[:2] == key[:2]):
             return self._block
-        slot.said.add((kind, part))
         name = f"{slot.id}.{part}" if part else slot.id
         self._begun[name] += 1
         times = self._begun[name]
@@ -105,20 +105,27 @@ class Output:
         return self._block
 
     def on_text(self, frame: Frame, data: bytes) -> None:
-        if isinstance(frame.delta, str) and frame.delta:
-            self._blocks.text(frame.delta, self._to("text", self._item("message", frame), frame.content_index))
+        self._say(self._blocks.text, "text", "message", frame, frame.content_index)
 
     def on_refusal(self, frame: Frame, data: bytes) -> None:
-        if isinstance(frame.delta, str) and frame.delta:
-            self._blocks.refusal(frame.delta, self._to("text", self._item("message", frame), frame.content_index))
+        self._say(self._blocks.refusal, "text", "message", frame, frame.content_index)
 
     def on_summary(self, frame: Frame, data: bytes) -> None:
-        if isinstance(frame.delta, str) and frame.delta:
-            self._blocks.thinking(frame.delta, self._to("summary", self._item("reasoning", frame), frame.summary_index))
+        self._say(self._blocks.thinking, "summary", "reasoning", frame, frame.summary_index)
 
     def on_thought(self, frame: Frame, data: bytes) -> None:
+        self._say(self._blocks.thinking, "content", "reasoning", frame, frame.content_index)
+
+    def _say(self, report: Callable[[str, str], None], kind: str, item: str, frame: Frame, part: int) -> None:
         if isinstance(frame.delta, str) and frame.delta:
-            self._blocks.thinking(frame.delta, self._to("content", self._item("reasoning", frame), frame.content_index))
+            slot = self._item(item, frame)
+            slot.said[kind].append(frame.delta)
+            report(frame.delta, self._to(kind, slot, part))
+
+    def on_part_added(self, frame: Frame, data: bytes) -> None:
+        slot = self._slot(frame)
+        if slot is not None:
+            slot.parts.add(frame.content_index)
 
     def on_text_done(self, frame: Frame, data: bytes) -> None:
         slot = self._slot(frame)
@@ -150,7 +157,7 @@ class Output:
 
     def _say_arguments(self, call: Slot | None, delta: Any) -> None:
         if call is not None and isinstance(delta, str) and delta:
-            call.said.add(("arguments", 0))
+            call.said["arguments"].append(delta)
             self._blocks.call(call.number, None, None, delta)
 
     def _say_free_text(self, field: str, call: Slot | None, delta: Any) -> None:
@@ -209,15 +216,17 @@ class Output:
             self._blocks.part(slot.kind, ProviderPart(self.provider, item))
 
     def _end_message(self, slot: Slot, item: Item) -> None:
-        for place, part in enumerate(as_items(item.get("content"))):
-            is_new = ("text", place) not in slot.said
+        parts = as_items(item.get("content"))
+        rests = slot.unsaid("text", [str(part.get("text") or part.get("refusal") or "") for part in parts])
+        for place, (part, rest) in enumerate(zip(parts, rests, strict=True)):
+            id = self._to("text", slot, place) if rest else None
             match part:
-                case {"type": "output_text", "text": str(text)}:
-                    self._blocks.text(text if is_new else "", self._to("text", slot, place) if is_new else None)
+                case {"type": "output_text", "text": str()}:
+                    self._blocks.text(rest, id)
                     if part.get("logprobs"):  # all of them again: nobody need read those of the deltas
                         self._blocks.append("logprobs", as_items(part["logprobs"]))
-                case {"type": "refusal", "refusal": str(text)}:
-                    self._blocks.refusal(text if is_new else "", self._to("text", slot, place) if is_new else None)
+                case {"type": "refusal", "refusal": str()}:
+                    self._blocks.refusal(rest, id)
                 case _:
                     self._blocks.raw("content", part)
             self._add_sources(as_items(part.get("annotations")))
@@ -225,9 +234,10 @@ class Output:
 
     def _end_thinking(self, slot: Slot, item: Item) -> None:
         for kind in ("summary", "content"):
-            for place, part in enumerate(as_items(item.get(kind))):
-                if (kind, place) not in slot.said:
-                    self._blocks.thinking(str(part.get("text") or ""), self._to(kind, slot, place))
+            texts = [str(part.get("text") or "") for part in as_items(item.get(kind))]
+            for place, rest in enumerate(slot.unsaid(kind, texts)):
+                if rest:
+                    self._blocks.thinking(rest, self._to(kind, slot, place))
         if item.get("encrypted_content") or item.get("summary") or item.get("content"):
             goes_on = self._open is not None and self._open[0] != "text" and self._open[1] == slot.number
             id = self._block if goes_on else self._to("summary", slot, len(as_items(item.get("summary"))))

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import msgspec
 
+from rxllm.adapters._about import about
 from rxllm.adapters._http_errors import provider_error
 from rxllm.adapters._openai_chat_chunks import to_usage
 from rxllm.adapters._openai_responses_frames import FINISH_REASONS, USAGE, Frame, Item, as_item, as_items, to_item
@@ -31,6 +32,8 @@ _ENDED = frozenset({"response.completed", "response.incomplete", "response.faile
 _HANDLERS: dict[str, Callable[[Output, Frame, bytes], None]] = {
     "response.output_item.added": Output.on_item_added,
     "response.output_item.done": Output.on_item_done,
+    "response.content_part.added": Output.on_part_added,
+    "response.reasoning_part.added": Output.on_part_added,  # vLLM's
     "response.output_text.delta": Output.on_text,
     "response.output_text.done": Output.on_text_done,
     "response.output_text.annotation.added": Output.on_annotation,
@@ -46,8 +49,8 @@ _HANDLERS: dict[str, Callable[[Output, Frame, bytes], None]] = {
 
 _SILENT = frozenset(
     {
-        "response.content_part.added",
         "response.content_part.done",
+        "response.reasoning_part.done",
         "response.reasoning_summary_part.added",
         "response.reasoning_summary_part.done",
         "response.reasoning_summary_text.done",
@@ -113,6 +116,7 @@ class ResponsesDecoder(FrameDecoder):
     def _complete(self, response: Item) -> None:
         self._blocks.start(id=response.get("id"), model=response.get("model"))
         self._output.finish(as_items(response.get("output")))
+        self._blocks.note(about(response.get("metadata")) | about(response))
         counted = as_item(response.get("usage"))
         if counted:
             usage = to_usage(counted, USAGE)

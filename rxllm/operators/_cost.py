@@ -10,6 +10,7 @@ from reactivex import Observable
 
 from rxllm.events import Event
 from rxllm.operators._checked import refused
+from rxllm.operators._cost_counts import all_counts, price_context, token_counts
 from rxllm.operators._costs import costs_filled
 from rxllm.runtime import Stream, current_assembly
 from rxllm.values import EngineError, Usage
@@ -39,9 +40,9 @@ def cost(model: str | None = None) -> Callable[[Observable[Event]], Stream[Event
     As an engine's operator, ``Engine(adapter, model, operators=[ops.cost()])``, it knows the provider and the model
     that are asked, and every result, total and budget has the costs. In a pipe say which: ``"provider:model"``; without
     one, what the response names as its model is looked for under any provider. The costs of a model that is not in the
-    list stay None; those that a provider has stated stay as they are. Behind ``ops.fallback`` the price is that of who
-    has answered. It is an entry of ``rxllm.models``, not this
-    list, that says what your own contract says.
+    list stay None; those that a provider has stated stay as they are. Searches, sound, images, caches of an hour and
+    the service tier that has answered have prices of their own. Behind ``ops.fallback`` the price is that of who has
+    answered. It is an entry of ``rxllm.models``, not this list, that says what your own contract says.
 
     The list is that of the installed genai-prices (https://github.com/pydantic/genai-prices); nothing is fetched.
     Raises ``EngineError("missing_dependency")`` without it, and ``ValidationError("invalid_option")`` for another
@@ -57,7 +58,8 @@ def cost(model: str | None = None) -> Callable[[Observable[Event]], Stream[Event
 
         def fill(usage: Usage, said: str | None, about: Mapping[str, Any]) -> Usage:
             provider, _, name = (_instead(about) or asked).partition(":")
-            return _priced(usage, _PROVIDERS.get(provider, provider) or None, filter(None, (said, name)))
+            context = price_context(usage, about)
+            return _priced(usage, _PROVIDERS.get(provider, provider) or None, filter(None, (said, name)), context)
 
         return costs_filled(fill)(source)
 
@@ -73,31 +75,31 @@ def _instead(about: Mapping[str, Any]) -> str | None:
             return None
 
 
-def _priced(usage: Usage, provider: str | None, names: Iterable[str]) -> Usage:
+def _priced(usage: Usage, provider: str | None, names: Iterable[str], context: Mapping[str, str]) -> Usage:
     for name in names:
-        price = _price(usage, provider, name)
+        price = _price(usage, provider, name, context)
         if price is not None:
             asked = float(price.input_price) if usage.input_cost is None else usage.input_cost
             answered = float(price.output_price) if usage.output_cost is None else usage.output_cost
-            total = asked + answered if usage.total_cost is None else usage.total_cost
+            # What a search or a request costs is neither input nor output.
+            total = asked + answered + float(price.total_price - price.input_price - price.output_price)
+            total = total if usage.total_cost is None else usage.total_cost
             return replace(usage, input_cost=asked, output_cost=answered, total_cost=total)
     return usage
 
 
-def _price(usage: Usage, provider: str | None, model: str) -> PriceCalculation | None:
+def _price(usage: Usage, provider: str | None, model: str, context: Mapping[str, str]) -> PriceCalculation | None:
     calc_price, counts = _prices()
     if usage.input_tokens is None and usage.output_tokens is None:
         return None
-    counted = counts(
-        input_tokens=usage.input_tokens,
-        output_tokens=usage.output_tokens,
-        cache_read_tokens=usage.cached_input_tokens,
-        cache_write_tokens=usage.cache_write_input_tokens,
-    )
-    try:
-        return calc_price(counted, model, provider_id=provider)
-    except (LookupError, ValueError):  # a model that is not in the list, and counts that cannot be
-        return None
+    for counted in (all_counts(usage), token_counts(usage)):
+        try:
+            return calc_price(counts(**counted), model, provider_id=provider, price_context=context)
+        except LookupError:  # a model that is not in the list
+            return None
+        except ValueError:  # counts that cannot be, or that are not enough to tell what is text and what is not
+            continue
+    return None
 
 
 def _prices() -> tuple[Callable[..., PriceCalculation], type]:

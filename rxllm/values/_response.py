@@ -23,8 +23,10 @@ class Response(Value, Generic[T]):
     A stream that failed on its way is a Response too: `finish_reason` is ``"error"``, `error` is the error and the
     rest is what had arrived. `id` and `model` are the provider's. `parsed` is the value of the answer where
     the call was given a `response_format`, or the fold a `parse`; an instance of a class has no JSON.
-    `metadata` is what else the provider said of it; ``"logprobs"`` are the log-probabilities of the text's tokens, in
-    order, where they were asked for: ``{"token": "Hi", "logprob": -0.1, "top_logprobs": [...]}``.
+    `metadata` is what else the provider said of it, under one name on every wire: ``"service_tier"``,
+    ``"system_fingerprint"``, ``"provider"``, ``"native_finish_reason"``, ``"timings"``, the verdicts of its filters;
+    ``"logprobs"`` are the log-probabilities of the text's tokens, in order, where they were asked for:
+    ``{"token": "Hi", "logprob": -0.1, "top_logprobs": [...]}``.
     """
 
     message: Message | None = None

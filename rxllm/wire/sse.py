@@ -7,8 +7,8 @@
 3. Only whole lines are read, so a character or a BOM that is cut by a read is whole before anyone looks at it.
 4. Where the specification drops an event whose blank line never came, `close` gives it if its data is complete: servers
    close the connection right after the last line.
-5. A body that begins with ``{`` or ``[`` is no event stream but one JSON document, of a server that ignores
-   ``"stream": true``: `close` gives it as one frame.
+5. A body that begins with ``{`` or ``[``, perhaps behind blanks by which the server kept the connection alive, is no
+   event stream but one JSON document, of a server that ignores ``"stream": true``: `close` gives it as one frame.
 6. No line, and no event's data, may exceed `max_frame` bytes: nothing is buffered without bound.
 
 Any cut of the same bytes gives the same frames.
@@ -85,12 +85,13 @@ class SSEDecoder(Bounded):
     def _start(self, data: bytes) -> bytes:
         data = self._take() + data
         begun = data.removeprefix(BOM).lstrip(b"\r\n")
-        if not begun or BOM.startswith(data):
+        document = begun.lstrip()
+        if not document or BOM.startswith(data):
             self._hold(data)
             return b""
         self._started = True
-        self.is_json = begun[:1] in (b"{", b"[")
-        return begun
+        self.is_json = document[:1] in (b"{", b"[")
+        return document if self.is_json else begun
 
     def _with_lf(self, data: bytes) -> bytes:
         # A CR at the end of a read ends its line at once; the LF that may come next belongs to it.

@@ -21,7 +21,7 @@ from rxllm.adapters._gemini import Gemini
 from rxllm.adapters._openai_chat import OpenAIChat
 from rxllm.adapters._openai_responses import OpenAIResponses
 from rxllm.runtime import RetryPolicy
-from rxllm.values import LLMError
+from rxllm.values import LLMError, Request
 from tests.corpus import VARIABLE
 
 ADAPTERS: dict[str, Any] = {
@@ -233,3 +233,64 @@ def test_a_quota_that_is_used_up_is_not_a_rate_that_passes():
     errors = [OpenAIChat().error(429, {}, json.dumps(body).encode()) for body in (spent, fast)]
     assert [error.reason for error in errors] == ["rate_limited", "rate_limited"]
     assert [RetryPolicy().allows(error, 1) for error in errors] == [False, True]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"code": "Client specified an invalid argument", "error": "Incorrect API key provided: xa***ey. You can ..."},
+        {"code": "Client specified an invalid argument", "error": "Incorrect%20API%20key%20provided:%20xa***ey."},
+        {"error": {"message": "API key not valid. Please pass a valid API key."}},
+    ],
+)
+def test_a_key_that_is_refused_with_400_is_not_tried_again(body: dict[str, Any]):
+    error = OpenAIChat().error(400, {}, json.dumps(body).encode())
+    assert (error.reason, error.status) == ("authentication_failed", 400)
+    assert not RetryPolicy().allows(error, 1)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "Messages too long",
+        "Total message length is too long",
+        "Conversation too long: 130000 tokens, the maximum is 127072",
+        "Input is too long for requested model.",
+        "This model's maximum prompt length is 131072 but the request contains 537812 tokens.",
+        "Please reduce the length of the messages or completion.",
+        "prompt too long; exceeded max context length by 10 tokens",
+        "Your request exceeded model token limit: 131072 (requested: 200000)",
+    ],
+)
+def test_too_long_is_said_in_many_words(message: str):
+    error = OpenAIChat().error(400, {}, json.dumps({"error": {"message": message, "code": 400}}).encode())
+    assert error.reason == "context_length_exceeded"
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "reason"),
+    [
+        (
+            400,
+            "Invalid 'input[1].call_id': string too long. Expected a string with maximum length 64",
+            "invalid_request",
+        ),
+        (400, "Invalid 'tools': array too long. Expected an array with maximum length 128", "invalid_request"),
+        (400, "max_tokens is too large: 100000. This model supports at most 4096", "invalid_request"),
+        (400, "Image is too large", "invalid_request"),
+        (500, "The request took too long", "provider_unavailable"),
+    ],
+)
+def test_what_is_too_long_may_be_something_else(status: int, message: str, reason: str):
+    error = OpenAIChat().error(status, {}, json.dumps({"error": {"message": message}}).encode())
+    assert error.reason == reason
+
+
+@pytest.mark.parametrize("blanks", [b" ", b"  \n", b"\t\r\n ", b"\xef\xbb\xbf \n"])
+@pytest.mark.parametrize("adapter", [Anthropic, Gemini, OpenAIChat, OpenAIResponses])
+def test_an_error_behind_blanks_is_read_whatever_its_status(adapter: Any, blanks: bytes):
+    said = blanks + json.dumps({"error": {"message": "prompt is too long: 3 tokens", "code": 400}}).encode()
+    decoder = adapter().decoder(Request())
+    events = [event for byte in said for event in decoder.feed(bytes([byte]))] + decoder.close()
+    assert events[-1].error.reason == "context_length_exceeded"
+    assert adapter().error(400, {}, said.removeprefix(b"\xef\xbb\xbf")).reason == "context_length_exceeded"

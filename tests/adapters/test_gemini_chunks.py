@@ -35,7 +35,7 @@ def test_the_counters():
         "serviceTier": "standard",
         "novel.a.b": 1,
     }
-    expected = Usage(10, 8, 4, reasoning_tokens=3, total_tokens=25, extra=extra)
+    expected = Usage(17, 8, 4, reasoning_tokens=3, total_tokens=25, extra=extra)
     assert to_usage(counted) == expected
 
 

@@ -139,7 +139,9 @@ def theirs(chunks: list[Any]) -> Fold:
 def usage_of(counted: Any) -> tuple[int | None, ...] | None:
     said, thought = counted.candidates_token_count, counted.thoughts_token_count
     output = said if thought is None else (said or 0) + thought
-    found = (counted.prompt_token_count, output, counted.total_token_count, counted.cached_content_token_count, thought)
+    asked, tools = counted.prompt_token_count, counted.tool_use_prompt_token_count
+    asked = asked if tools is None else (asked or 0) + tools
+    found = (asked, output, counted.total_token_count, counted.cached_content_token_count, thought)
     return None if found == (None,) * 5 else found
 
 

@@ -130,6 +130,13 @@ RULES: dict[str, tuple[set[str], Callable[[Case], bool]]] = {
         {"usage"},
         lambda case: case.snapshot.usage is None and b"x_groq" in case.recording.body,
     ),
+    "thoughts that xAI counts beside the output belong to it": (
+        {"usage"},
+        lambda case: (
+            case.snapshot.usage.completion_tokens + case.response.usage.reasoning_tokens
+            == case.response.usage.output_tokens
+        ),
+    ),
 }
 
 

@@ -1,0 +1,141 @@
+"""What each provider's counters mean: the same sums and costs on every wire."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from reactivex import from_iterable
+
+from rxllm import operators as ops
+from rxllm.adapters._anthropic_wire import MessagesDecoder
+from rxllm.adapters._gemini_wire import GeminiDecoder
+from rxllm.adapters._openai_chat_wire import ChatDecoder
+from rxllm.adapters._openai_responses_wire import ResponsesDecoder
+from rxllm.values import Usage
+
+
+def usage(decoder: Any, *frames: Any, price: str = "nobody:knows") -> Usage:
+    body = b"".join(b"data: %b\n\n" % msgspec.json.encode(frame) for frame in frames)
+    events = from_iterable(decoder.feed(body) + decoder.close())
+    return events.pipe(ops.cost(price), ops.to_response()).run().usage
+
+
+def chat(counted: dict[str, Any], **options: Any) -> Usage:
+    said = {"id": "c", "model": "m", "choices": [{"index": 0, "delta": {"content": "Hi"}, "finish_reason": "stop"}]}
+    return usage(ChatDecoder(), said, {"choices": [], "usage": counted}, **options)
+
+
+def responses(counted: dict[str, Any], **options: Any) -> Usage:
+    ended = {"id": "r", "model": "m", "status": "completed", "output": [], "usage": counted}
+    return usage(ResponsesDecoder(), {"type": "response.completed", "response": ended}, **options)
+
+
+def gemini(counted: dict[str, Any], **options: Any) -> Usage:
+    said = {"content": {"parts": [{"text": "Hi"}]}, "finishReason": "STOP"}
+    return usage(GeminiDecoder(), {"candidates": [said], "usageMetadata": counted}, **options)
+
+
+def anthropic(counted: dict[str, Any], **options: Any) -> Usage:
+    start = {"type": "message_start", "message": {"id": "m", "model": "m", "usage": counted}}
+    return usage(MessagesDecoder(), start, {"type": "message_stop"}, **options)
+
+
+def xai(prompt: int, answered: int, thoughts: int, total: int, **more: Any) -> dict[str, Any]:
+    details = {"reasoning_tokens": thoughts}
+    counts = {"prompt_tokens": prompt, "completion_tokens": answered, "total_tokens": total}
+    return {**counts, "completion_tokens_details": details, **more}
+
+
+def test_thoughts_that_xai_counts_beside_the_output_belong_to_it() -> None:
+    counted = chat(xai(28, 14, 226, 268), price="xai:grok-3-mini")
+    assert (counted.input_tokens, counted.output_tokens, counted.reasoning_tokens) == (28, 240, 226)
+    assert counted.output_cost == pytest.approx(240 * 0.5e-6)
+
+
+@given(*[st.integers(0, 1000)] * 3)
+def test_input_and_output_are_the_total_whichever_way_thoughts_are_counted(
+    prompt: int, output: int, thoughts: int
+) -> None:
+    total = prompt + output + thoughts
+    for counted in (xai(prompt, output, thoughts, total), xai(prompt, output + thoughts, thoughts, total)):
+        summed = chat(counted)
+        assert (summed.input_tokens or 0) + (summed.output_tokens or 0) == summed.total_tokens == total
+
+
+def test_thoughts_are_not_counted_twice_where_nothing_says_so() -> None:
+    assert chat(xai(28, 240, 226, 268)).output_tokens == 240
+    untotalled = {name: value for name, value in xai(28, 14, 226, 0).items() if name != "total_tokens"}
+    assert chat(untotalled).output_tokens == 14
+
+
+def test_a_cost_in_ticks_is_a_cost_that_xai_states() -> None:
+    ticks = {"cost_in_usd_ticks": 1_497_500}
+    answers = {"input_tokens": 10, "output_tokens": 5, "total_tokens": 15, **ticks}
+    for counted in (chat(xai(10, 5, 0, 15, **ticks)), responses(answers)):
+        assert counted.total_cost == 0.00014975
+        assert "cost_in_usd_ticks" not in counted.extra
+    assert chat(xai(10, 5, 0, 15, **ticks), price="xai:grok-3-mini").total_cost == 0.00014975
+
+
+def test_what_gemini_s_tools_have_read_is_input() -> None:
+    counts = {"promptTokenCount": 89, "toolUsePromptTokenCount": 112, "candidatesTokenCount": 30}
+    counted = gemini({**counts, "thoughtsTokenCount": 91, "totalTokenCount": 322})
+    assert (counted.input_tokens, counted.output_tokens, counted.total_tokens) == (201, 121, 322)
+    assert counted.extra["toolUsePromptTokenCount"] == 112
+    assert gemini({"toolUsePromptTokenCount": 5, "totalTokenCount": 5}).input_tokens == 5
+
+
+def test_anthropic_s_searches_are_priced() -> None:
+    counts = {"input_tokens": 100_000, "output_tokens": 0, "server_tool_use": {"web_search_requests": 3}}
+    counted = anthropic(counts, price="anthropic:claude-sonnet-4-5")
+    assert (counted.input_cost, counted.output_cost) == (0.3, 0.0)
+    assert counted.total_cost == pytest.approx(0.3 + 3 * 0.01)
+
+
+def test_a_cache_of_an_hour_costs_more_to_write_than_one_of_five_minutes() -> None:
+    def cost(hour: int) -> Any:
+        written = {"ephemeral_1h_input_tokens": hour, "ephemeral_5m_input_tokens": 100_000 - hour}
+        counts = {"input_tokens": 0, "output_tokens": 0, "cache_creation_input_tokens": 100_000}
+        return anthropic({**counts, "cache_creation": written}, price="anthropic:claude-sonnet-4-5").total_cost
+
+    assert (cost(0), cost(100_000)) == (0.375, 0.6)
+    assert cost(50_000) == pytest.approx(0.4875)
+
+
+def test_openai_s_searches_are_priced() -> None:
+    ended = {"status": "completed", "usage": {"input_tokens": 1, "output_tokens": 1, "total_tokens": 2}}
+    searched = {"type": "response.completed", "response": {**ended, "tool_usage": {"web_search": {"num_requests": 2}}}}
+    plain, more = (
+        usage(ResponsesDecoder(), frame, price="openai:gpt-5").total_cost
+        for frame in ({"type": "response.completed", "response": ended}, searched)
+    )
+    assert plain is not None
+    assert more == pytest.approx(plain + 2 * 0.01)
+
+
+def test_the_tier_that_has_answered_has_its_price() -> None:
+    def cost(**more: Any) -> Any:
+        counts = {"input_tokens": 1000, "output_tokens": 1000, "total_tokens": 2000}
+        ended = {"type": "response.completed", "response": {"status": "completed", "usage": counts, **more}}
+        return usage(ResponsesDecoder(), ended, price="openai:gpt-5").total_cost
+
+    assert cost(service_tier="flex") < cost() == cost(service_tier="default") < cost(service_tier="priority")
+
+
+def test_sound_has_a_price_of_its_own() -> None:
+    sound = {"prompt_tokens_details": {"audio_tokens": 100}, "completion_tokens_details": {"audio_tokens": 50}}
+    counts = {"prompt_tokens": 100, "completion_tokens": 50, "total_tokens": 150}
+    spoken, written = (chat(counted, price="openai:gpt-audio-1.5") for counted in ({**counts, **sound}, counts))
+    assert spoken.input_cost is not None
+    assert written.input_cost is not None
+    assert spoken.input_cost > 10 * written.input_cost
+
+
+def test_counts_that_leave_open_what_was_cached_are_priced_as_text() -> None:
+    sound = {"prompt_tokens_details": {"audio_tokens": 60, "cached_tokens": 50}}
+    counted = chat({"prompt_tokens": 100, "completion_tokens": 0, **sound}, price="openai:gpt-realtime")
+    assert counted.total_cost is not None
