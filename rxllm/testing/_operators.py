@@ -7,9 +7,9 @@ from contextlib import suppress
 from inspect import signature
 from typing import Any
 
-from rxllm.testing._operator_events import consistent
+from rxllm.testing._operator_events import consistent, error_event
 from rxllm.testing._operator_rules import ITEMS, RULES, raised
-from rxllm.testing._rules import chosen
+from rxllm.testing._rules import chosen, on_a_screen
 from rxllm.testing._told import SECONDS, HangingError, in_time
 from rxllm.testing._trial import Make
 
@@ -30,6 +30,7 @@ OPERATOR_RULES: dict[str, str] = {
     "subscribed_inside": "it can be subscribed again from inside on_next",
     "subscriber": "a subscriber's exception comes back to its on_error, once, and releases the source",
     "consistent": "deltas, completions, messages and results say the same",
+    "error_event": "what an ErrorEvent says is passed on: as an event, in a result, or by on_error",
 }
 """The rules of `assert_operator`, by name, in the order in which they are checked."""
 
@@ -80,11 +81,13 @@ def assert_operator(
         except AssertionError as error:
             broken.append(f"{name}: {sentence}, but {error}")
             if isinstance(error, HangingError):
-                raise AssertionError("\n".join(broken)) from None
+                raise AssertionError(on_a_screen(broken)) from None
     if broken:
+        cause: Exception | None = None
         with suppress(HangingError):
-            broken[:0] = in_time(lambda: raised(make, items), seconds)
-        raise AssertionError("\n".join(broken))
+            if own := in_time(lambda: raised(make, items), seconds):
+                broken[:0], cause = [own[0]], own[1]
+        raise AssertionError(on_a_screen(broken)) from cause
 
 
 def _refuse_operator(make: Any) -> None:
@@ -98,4 +101,10 @@ def _refuse_operator(make: Any) -> None:
 
 
 def _check(name: str, make: Make, items: list[Any], events: Sequence[Any] | None) -> None:
-    consistent(make, events) if name == "consistent" else RULES[name](make, items)
+    match name:
+        case "consistent":
+            consistent(make, events)
+        case "error_event":
+            error_event(make, items)
+        case _:
+            RULES[name](make, items)
