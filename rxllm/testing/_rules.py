@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from itertools import zip_longest
-from os.path import commonprefix
+from itertools import takewhile, zip_longest
 from typing import Any
 
 from rxllm.values._response import shorten
@@ -64,7 +63,8 @@ _END = _End()
 
 def _apart(*texts: str) -> list[str]:
     """The texts from shortly before the place where they differ."""
-    begin = max(0, len(commonprefix(texts)) - WIDTH // 2)
+    alike = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(*texts, strict=False)))
+    begin = max(0, alike - WIDTH // 2)
     return [shorten("…" * (begin > 0) + text[begin:], WIDTH) for text in texts]
 
 

@@ -46,7 +46,7 @@ from rxllm.testing import (
     assert_encoder,
     assert_executor,
 )
-from rxllm.testing._adapters import TEXTS
+from rxllm.testing._suite import TEXTS
 from rxllm.values import (
     AdapterError,
     Call,
