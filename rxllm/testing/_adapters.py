@@ -93,26 +93,23 @@ class AdapterConformance(AdapterSuite):
         assert response.output_text == "".join(TEXTS)
 
     def test_usage_arrives(self) -> None:
-        self.need("usage")
-        with self.serving(Script(TEXTS, usage=USAGE)) as served:
+        with self.needed("usage"), self.serving(Script(TEXTS, usage=USAGE)) as served:
             usage = self.answer(served).usage
-        assert (usage.input_tokens, usage.output_tokens) == (USAGE.input_tokens, USAGE.output_tokens)
+            assert (usage.input_tokens, usage.output_tokens) == (USAGE.input_tokens, USAGE.output_tokens)
 
     @pytest.mark.parametrize("reason", ["length", "content_filter"])
     def test_a_finish_reason_arrives(self, reason: FinishReason) -> None:
-        self.need(reason)
-        with self.serving(Script(TEXTS, finish_reason=reason)) as served:
+        with self.needed(reason), self.serving(Script(TEXTS, finish_reason=reason)) as served:
             assert self.answer(served).finish_reason == reason
 
     # What is asked
 
     @each_sent
     def test_what_is_asked_is_sent(self, rule: str) -> None:
-        self.need(rule)
-        with self.serving(Script(TEXTS)) as served:
+        with self.needed(rule), self.serving(Script(TEXTS)) as served:
             if served.requests is None:
                 pytest.skip("the service does not show its requests: see Served")
-            asked = {"temperature": TEMPERATURE, "options": OPTIONS, "api_key": KEY}
+            asked: dict[str, Any] = {"temperature": TEMPERATURE, "options": OPTIONS, "api_key": KEY}
             unfailing(self.hear(stream_generate(self.engine(served), MESSAGES, tools=TOOLS, **asked)))
             expect_sent(rule, served.requests())
 
@@ -131,12 +128,11 @@ class AdapterConformance(AdapterSuite):
         expect_same("the text", TEXTS, [event.delta for event in events if isinstance(event, TextDelta)])
 
     def test_thinking_comes_in_its_pieces(self) -> None:
-        self.need("thinking")
-        with self.serving(Script(TEXTS, thinking=THOUGHTS)) as served:
+        with self.needed("thinking"), self.serving(Script(TEXTS, thinking=THOUGHTS)) as served:
             events = self.events(served)
-        said = [(type(event), event.delta) for event in events if isinstance(event, ThinkingDelta | TextDelta)]
-        thought = [(ThinkingDelta, piece) for piece in THOUGHTS]
-        expect_same("what it said", [*thought, *((TextDelta, piece) for piece in TEXTS)], said)
+            said = [(type(event), event.delta) for event in events if isinstance(event, ThinkingDelta | TextDelta)]
+            thought = [(ThinkingDelta, piece) for piece in THOUGHTS]
+            expect_same("what it said", [*thought, *((TextDelta, piece) for piece in TEXTS)], said)
 
     def test_an_error_inside_the_stream_keeps_what_came(self) -> None:
         self.broken(AdapterError(self.breaks))

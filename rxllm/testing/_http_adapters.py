@@ -20,7 +20,8 @@ from rxllm.testing._canaries import KEY
 from rxllm.testing._chunks import chunkings
 from rxllm.testing._rules import expect_same
 from rxllm.testing._served import REQUEST_ID, Script, Served
-from rxllm.testing._suite import TEXTS, missing
+from rxllm.testing._suite import TEXTS, missing, unfailing
+from rxllm.testing._told import Told
 from rxllm.testing.loopback import STALL, Cut, Loopback, Reply
 from rxllm.values import AdapterError, Call, StreamError
 
@@ -110,9 +111,14 @@ class HTTPAdapterConformance(AdapterConformance):
                 if isinstance(event, TextDelta) and event.delta == TEXTS[-1]:
                     came.set()
 
-            self.stream(served).subscribe(receive, errors.append)
+            def fail(error: Exception) -> None:
+                errors.append(error)
+                came.set()
+
+            self.stream(served).subscribe(receive, fail)
             async with asyncio.timeout(self.seconds):
                 await came.wait()
+            unfailing(Told(events, errors))
             # Now the loop ends, and the call with it.
 
         with self.serving(Script(TEXTS, stalls=True)) as served:
