@@ -200,7 +200,7 @@ class AdapterConformance(AdapterSuite):
     def test_events_survive_json(self) -> None:
         for script in (self.whole, Script(TEXTS, error=AdapterError(self.breaks))):
             with self.serving(script) as served:
-                for event in self.events(served):
+                for event in self.all_events(served):
                     assert_survives_json(event)
 
     def test_a_call_that_is_left_before_its_first_byte_is_cleaned_up(self) -> None:

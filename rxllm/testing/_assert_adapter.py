@@ -9,7 +9,8 @@ from typing import Any
 from rxllm.engine import as_engine
 from rxllm.testing._adapter_rules import RULES
 from rxllm.testing._adapter_tried import Tried
-from rxllm.testing._rules import chosen
+from rxllm.testing._canaries import SENT_RULES
+from rxllm.testing._rules import chosen, on_a_screen
 from rxllm.testing._told import SECONDS
 
 ADAPTER_RULES: dict[str, str] = {
@@ -30,6 +31,7 @@ ADAPTER_RULES: dict[str, str] = {
     "secret": "no key is in its repr or its events",
     "decoder": "its decoder bears any bytes, lawfully, and a stream without an end is truncated",
     "chunks": "its decoder gives the same events however the bytes are cut",
+    **SENT_RULES,
 }
 """The rules of `assert_adapter`, by name, in the order in which they are checked."""
 
@@ -59,13 +61,15 @@ def assert_adapter(
     tried = Tried(replace(as_engine(adapter), retry=False), request, options, seconds)
     tried.stream()  # raises for wrong options
     broken: list[str] = []
+    cause: BaseException | None = None
     for name, sentence in rules.items():
         try:
             RULES[name](tried)
         except Exception as error:
-            why = str(error) if isinstance(error, AssertionError) else f"it raised {error!r}"
-            broken.append(f"{name}: {sentence}, but {why}")
+            of_the_kit = isinstance(error, AssertionError)
+            broken.append(f"{name}: {sentence}, but {error if of_the_kit else f'it raised {error!r}'}")
+            cause = cause or (error.__cause__ if of_the_kit else error)
             if name in ("adapter", "answers"):
                 break
     if broken:
-        raise AssertionError("\n".join(broken))
+        raise AssertionError(on_a_screen(broken)) from cause

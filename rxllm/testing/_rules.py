@@ -36,10 +36,11 @@ def check(
         raise AssertionError(on_a_screen(broken))
 
 
-def expect(condition: bool, why: str) -> None:
+def expect(condition: bool, why: str, cause: BaseException | None = None) -> None:
     """Raises ``AssertionError``, which says how a rule is broken, unless it is kept."""
+    __tracebackhide__ = True
     if not condition:
-        raise AssertionError(why)
+        raise AssertionError(why) from cause
 
 
 def expect_same(
