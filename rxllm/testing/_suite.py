@@ -133,7 +133,8 @@ class AdapterSuite:
         try:
             yield
         except AssertionError as error:
-            error.add_note(f"If the service rightly lacks this, say so in the suite: without = {{{rule!r}: 'why'}}")
+            hooks = "" if rule in SENT_RULES else f"Do the suite's hooks say what the script says ({rule})? "
+            error.add_note(f"{hooks}If the service rightly lacks it, leave it out: without = {{{rule!r}: 'why'}}")
             raise
 
     def refusal(self, reason: str) -> Script:

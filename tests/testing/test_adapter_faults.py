@@ -473,7 +473,8 @@ def test_a_failure_says_how_to_leave_its_rule_out() -> None:
     with pytest.raises(AssertionError) as caught:
         Suite(without(UsageUpdated)).test_usage_arrives()
     assert caught.value.__notes__ == [
-        "If the service rightly lacks this, say so in the suite: without = {'usage': 'why'}"
+        "Do the suite's hooks say what the script says (usage)? "
+        "If the service rightly lacks it, leave it out: without = {'usage': 'why'}"
     ]
 
 
