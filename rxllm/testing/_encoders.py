@@ -38,6 +38,17 @@ def assert_encoder(encoder: Callable[[Any], str], *, without: Collection[str] = 
     >>> import json
     >>> assert_encoder(json.dumps)
 
+    The rules, and when one is rightly left out:
+
+    ==========  ============================================  =============================
+    rule        what is checked                               leave it out where
+    ==========  ============================================  =============================
+    ``text``    it gives text for whatever a tool may return  its tools return but one kind
+    ``error``   a failed tool's words are in it               the model must not see them
+    ``stable``  equal results give equal text                 it says the time, or a number
+    ``pure``    the result stays as it was                    never
+    ==========  ============================================  =============================
+
     Raises as ``assert_executor`` does.
     """
     check(ENCODER_RULES, _RULES, without, encoder)

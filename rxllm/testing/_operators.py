@@ -55,8 +55,30 @@ def assert_operator(
     >>> from rxllm.testing import events
     >>> assert_operator(ops.include_raw_chunks, events=events("Hi", ("raw_chunk", {"n": 1})))
 
-    `only` names the rules to check, and `without` those that this operator rightly breaks: ``ends_with_source`` where
-    it ends early or late, ``errors`` where it handles errors, ``once`` where it subscribes again.
+    `only` names the rules to check, and `without` those that this operator rightly breaks, as in
+    ``assert_operator(lambda: ops.snapshots(), without={"at_once"})``:
+
+    =====================  =================================================  ==========================================
+    rule                   what is checked                                    leave it out where
+    =====================  =================================================  ==========================================
+    ``cold``               nothing happens before it is subscribed            never
+    ``once``               it subscribes to its source once                   it asks again: retry, repeat
+    ``scheduler``          the subscription's scheduler is passed on          it gives its source a scheduler of its own
+    ``ends``               there is one end, and nothing after it             it never ends by itself
+    ``ends_with_source``   it ends when its source does                       it ends early or late: take, delay
+    ``errors``             the source's exception passes, at once, as it is   it handles errors: catch, fallback
+    ``disposal``           a dispose reaches the source at once               it shares its source with others: share
+    ``dispose_inside``     so does a dispose from inside on_next              as `disposal`
+    ``left_over``          no timer or thread is left after the end           it shares its source with others
+    ``afresh``             a second subscription starts afresh                it replays, or counts over subscriptions
+    ``apart``              subscriptions at the same time share nothing       it limits what runs at the same time
+    ``at_once``            items that come at once give what they give later  it puts together what comes at once
+    ``reentrant``          so does an item from inside on_next                as `at_once`
+    ``subscribed_inside``  it can be subscribed from inside on_next           as `apart`
+    ``subscriber``         a subscriber's exception comes to its on_error     a timer of reactivex's own delivers: delay
+    ``consistent``         deltas, completions and messages say the same      what it says is not meant for a fold
+    ``error_event``        what an ErrorEvent says is passed on               it selects items, or replaces what failed
+    =====================  =================================================  ==========================================
 
     To have each rule as a test of its own::
 

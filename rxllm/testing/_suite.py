@@ -45,14 +45,13 @@ REASONS = (
     "unknown",
 )
 
-SUITE_RULES: dict[str, str] = {
+SCRIPT_RULES: dict[str, str] = {
     "thinking": "thinking comes in its pieces, beside the text",
     "usage": "the input and output tokens that the service counts arrive",
     "length": "an answer cut at its longest finishes as length",
     "content_filter": "an answer that a filter has stopped finishes as content_filter",
-    **SENT_RULES,
 }
-"""What a suite's `without` may name."""
+"""What a suite's `without` may name, besides `SENT_RULES`."""
 
 
 class AdapterSuite:
@@ -127,7 +126,7 @@ class AdapterSuite:
     @contextmanager
     def needed(self, rule: str) -> Generator[None]:
         """Around a case that is skipped if the suite's `without` names its rule, and that says so if it fails."""
-        chosen(SUITE_RULES, None, self.without)
+        chosen({**SCRIPT_RULES, **SENT_RULES}, None, self.without)
         if rule in self.without:
             pytest.skip(f"{rule}: {self.without[rule]}")
         try:
