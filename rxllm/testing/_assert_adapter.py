@@ -92,6 +92,7 @@ def assert_adapter(
 
     Raises ``AssertionError``, which names every broken rule and says how, and ``ValueError`` for a rule that is none.
     """
+    __tracebackhide__ = True
     rules = chosen(ADAPTER_RULES, only, without)
     tried = Tried(replace(as_engine(adapter), retry=False), request, options, seconds)
     tried.stream()  # raises for wrong options

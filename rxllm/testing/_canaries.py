@@ -60,10 +60,10 @@ def expect_sent(rule: str, requests: Sequence[Sent]) -> None:
     match rule:
         case "sends_key":
             names = sorted({name for request in requests for name in request.headers})
-            expect(KEY in heads, f"it is in neither the address nor one of the headers {', '.join(names)}")
-            expect(KEY not in body, "the body has it")
+            expect(KEY in heads, f"the key is in neither the address nor one of the headers {', '.join(names)}")
+            expect(KEY not in body, "the key is in the body")
         case "sends_temperature":
             number = rf"[:,\[]\s*{TEMPERATURE}\s*[,}}\]]"
-            expect(bool(re.search(number, body)), f"the number {TEMPERATURE} is not in {shorten(body, 160)}")
+            expect(bool(re.search(number, body)), f"the number {TEMPERATURE} is not in {shorten(body, 120)}")
         case _:
-            expect(word(rule) in heads + body, f"{word(rule)!r} is not in {shorten(body, 160)}")
+            expect(word(rule) in heads + body, f"{word(rule)!r} is not in {shorten(body, 120)}")

@@ -51,6 +51,7 @@ def assert_encoder(encoder: Callable[[Any], str], *, without: Collection[str] = 
 
     Raises as ``assert_executor`` does.
     """
+    __tracebackhide__ = True
     check(ENCODER_RULES, _RULES, without, encoder)
 
 

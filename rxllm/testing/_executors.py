@@ -59,6 +59,7 @@ def assert_executor(executor: Executor, *, without: Collection[str] = ()) -> Non
     It may be asynchronous. Raises ``AssertionError``, which names every broken rule and says how, and ``ValueError``
     for a rule in `without` that is none.
     """
+    __tracebackhide__ = True
     check(EXECUTOR_RULES, _RULES, without, executor)
 
 

@@ -18,7 +18,7 @@ from rxllm.runtime import Decoder
 from rxllm.testing._adapters import AdapterConformance
 from rxllm.testing._canaries import KEY
 from rxllm.testing._chunks import chunkings
-from rxllm.testing._rules import expect_same
+from rxllm.testing._rules import clip, expect_same
 from rxllm.testing._served import REQUEST_ID, Script, Served
 from rxllm.testing._suite import TEXTS, missing, unfailing
 from rxllm.testing._told import Told
@@ -160,7 +160,8 @@ class HTTPAdapterConformance(AdapterConformance):
         for script in (Script(error=before), Script(TEXTS, error=AdapterError(self.breaks, said))):
             with self.serving(script) as served:
                 told = self.hear(self.stream(served, api_key=KEY))
-            assert "is wrong" in repr([*told.errors, *told.events]), "the provider's message is kept"
+            last = [*told.events, *told.errors][-1:]
+            assert "is wrong" in repr(last), f"the provider's message got lost: {clip(last)}"
             shown = [repr(told), *map(str, told.errors), *(repr(error.__dict__) for error in told.errors)]
             assert KEY not in "".join(shown)
 

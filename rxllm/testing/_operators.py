@@ -93,6 +93,7 @@ def assert_operator(
     Raises ``AssertionError``, which names every broken rule and says how, and first what the operator itself has
     raised, if anything; ``ValueError`` for a rule that is none, and ``TypeError`` for an operator instead of its maker.
     """
+    __tracebackhide__ = True
     rules = chosen(OPERATOR_RULES, only, without)
     _refuse_operator(make)
     items = list(ITEMS if events is None else events)

@@ -26,6 +26,7 @@ def check(
     sentences: dict[str, str], rules: dict[str, Callable[[Any], None]], without: Collection[str], given: Any
 ) -> None:
     """Raises one ``AssertionError`` for all the `rules` that `given` breaks; `sentences` say what each of them is."""
+    __tracebackhide__ = True
     broken: list[str] = []
     for name, sentence in chosen(sentences, None, without).items():
         try:

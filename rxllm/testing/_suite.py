@@ -46,6 +46,7 @@ REASONS = (
 )
 
 SCRIPT_RULES: dict[str, str] = {
+    "calls": "tool calls are whole, under ids of their own",
     "thinking": "thinking comes in its pieces, beside the text",
     "usage": "the input and output tokens that the service counts arrive",
     "length": "an answer cut at its longest finishes as length",
@@ -93,6 +94,7 @@ class AdapterSuite:
 
     def answer(self, served: Served, **options: Any) -> Response[Any]:
         """The response of one call that does not fail."""
+        __tracebackhide__ = True
         told = self.hear(generate(self.engine(served), self.asking, tools=[TOOL], **options))
         response = unfailing(told)[-1]
         expect(response.error is None, f"the answer broke off: {response.error!r}", response.error)
@@ -104,6 +106,7 @@ class AdapterSuite:
 
     def events(self, served: Served, request: Any = asking, **options: Any) -> list[Event]:
         """The events of one call that does not fail."""
+        __tracebackhide__ = True
         events = self.all_events(served, request, **options)
         if isinstance(events[-1], ErrorEvent):
             raise AssertionError(f"the stream broke off: {events[-1].error!r}") from events[-1].error
@@ -111,6 +114,7 @@ class AdapterSuite:
 
     def all_events(self, served: Served, request: Any = asking, **options: Any) -> list[Event]:
         """The events of one call that does not raise; the last may be an error."""
+        __tracebackhide__ = True
         return unfailing(self.hear(self.stream(served, request, **options)))
 
     @property
@@ -118,7 +122,7 @@ class AdapterSuite:
         """An answer with all that the wire knows."""
         return Script(
             TEXTS,
-            CALLS,
+            () if "calls" in self.without else CALLS,
             thinking=() if "thinking" in self.without else THOUGHTS,
             usage=None if "usage" in self.without else USAGE,
         )
@@ -156,7 +160,7 @@ class AdapterSuite:
         """A stream that says something, then fails: the error is its last event, and what came is kept."""
         with self.serving(Script(TEXTS, error=error)) as served:
             events = self.all_events(served, **options)
-        assert isinstance(events[-1], ErrorEvent), f"its last event is {clip(events[-1])}"
+        assert isinstance(events[-1], ErrorEvent), f"the last event is {clip(events[-1])} and not {error!r}"
         assert (type(events[-1].error), events[-1].error.reason) == (type(error), error.reason)
         response = reduce(StreamCollector.apply_event, events, StreamCollector()).to_response()
         assert (response.output_text, response.finish_reason) == ("".join(TEXTS), "error")
