@@ -38,16 +38,8 @@ def assert_encoder(encoder: Callable[[Any], str], *, without: Collection[str] = 
     >>> import json
     >>> assert_encoder(json.dumps)
 
-    The rules, and when one is rightly left out:
-
-    ==========  ============================================  =============================
-    rule        what is checked                               leave it out where
-    ==========  ============================================  =============================
-    ``text``    it gives text for whatever a tool may return  its tools return but one kind
-    ``error``   a failed tool's words are in it               the model must not see them
-    ``stable``  equal results give equal text                 it says the time, or a number
-    ``pure``    the result stays as it was                    never
-    ==========  ============================================  =============================
+    `without` names the rules to leave out: ``text`` where its tools return but one kind of result, ``error`` where the
+    model must not see what failed, ``stable`` where it says the time; ``pure`` never.
 
     Raises as ``assert_executor`` does.
     """

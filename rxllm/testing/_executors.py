@@ -41,20 +41,9 @@ def assert_executor(executor: Executor, *, without: Collection[str] = ()) -> Non
 
     >>> assert_executor(lambda tool, arguments, context: tool.bind(arguments, context)())
 
-    The rules, and when one is rightly left out:
-
-    =============  ===================================================  =========================================
-    rule           what is checked                                      leave it out where
-    =============  ===================================================  =========================================
-    ``result``     what it returns is what the tool returns             never
-    ``context``    the tool is given the call's context                 the tool runs where the context cannot go
-    ``failure``    what the tool raises is the call's ToolError         never
-    ``halt``       a tool that halts, halts                             tools cannot return objects of rxllm's
-    ``question``   a tool that asks the user, asks                      as `halt`
-    ``several``    calls at the same time share nothing                 it runs one tool at a time
-    ``arguments``  the arguments stay as they were                      never
-    ``timeout``    a tool that hangs is a ToolError after tool_timeout  it has a time limit of its own
-    =============  ===================================================  =========================================
+    `without` names the rules to leave out: ``context`` where a tool runs out of its reach, ``several`` where one runs
+    at a time, ``timeout`` where the executor has a limit of its own, ``halt`` and ``question`` where tools cannot
+    return objects of rxllm's; ``result``, ``failure`` and ``arguments`` never.
 
     It may be asynchronous. Raises ``AssertionError``, which names every broken rule and says how, and ``ValueError``
     for a rule in `without` that is none.

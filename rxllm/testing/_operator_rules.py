@@ -13,6 +13,7 @@ from reactivex import Subject
 from reactivex import operators as rx
 
 from rxllm.testing._events import events
+from rxllm.testing._operator_events import error_event
 from rxllm.testing._rules import clip, expect, expect_same
 from rxllm.testing._trial import EVERY, LIMIT, Clock, Make, Source, Trial, tried
 from rxllm.values import LLMError, StreamError, Usage
@@ -185,6 +186,7 @@ RULES: dict[str, Callable[[Make, list[Any]], None]] = {
     "reentrant": _reentrant,
     "subscribed_inside": _subscribed_inside,
     "subscriber": _subscriber,
+    "error_event": error_event,
 }
 
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from inspect import signature
 from typing import Any
 
-from rxllm.testing._operator_events import consistent, error_event
+from rxllm.testing._operator_events import consistent
 from rxllm.testing._operator_rules import ITEMS, RULES, raised
 from rxllm.testing._rules import chosen, on_a_screen
 from rxllm.testing._told import SECONDS, HangingError, in_time
@@ -108,8 +108,8 @@ def assert_operator(
     if broken:
         cause: Exception | None = None
         with suppress(HangingError):
-            if own := in_time(lambda: raised(make, items), seconds):
-                broken[:0], cause = [own[0]], own[1]
+            if failure := in_time(lambda: raised(make, items), seconds):
+                broken[:0], cause = [failure[0]], failure[1]
         raise AssertionError(on_a_screen(broken)) from cause
 
 
@@ -124,10 +124,4 @@ def _refuse_operator(make: Any) -> None:
 
 
 def _check(name: str, make: Make, items: list[Any], events: Sequence[Any] | None) -> None:
-    match name:
-        case "consistent":
-            consistent(make, events)
-        case "error_event":
-            error_event(make, items)
-        case _:
-            RULES[name](make, items)
+    consistent(make, events) if name == "consistent" else RULES[name](make, items)

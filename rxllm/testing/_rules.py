@@ -51,7 +51,7 @@ def expect_same(
     __tracebackhide__ = True
     for index, (wanted, found) in enumerate(zip_longest(expected, actual, fillvalue=_END)):
         if key(wanted) != key(found):
-            left, right = _apart(repr(wanted), repr(found))
+            left, right = _shown(repr(wanted), repr(found))
             raise AssertionError(f"{what} differs at index {index}:\n    expected  {left}\n    actual    {right}")
 
 
@@ -63,7 +63,7 @@ class _End:
 _END = _End()
 
 
-def _apart(*texts: str) -> list[str]:
+def _shown(*texts: str) -> list[str]:
     """The texts from shortly before the place where they differ."""
     alike = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(*texts, strict=False)))
     begin = max(0, alike - WIDTH // 2)

@@ -465,7 +465,7 @@ def test_a_service_lacks_what_it_rightly_lacks_by_name() -> None:
         Suite().test_usage_arrives()
     assert Suite().whole.usage is None
     Suite.without = {"tidy": "why not"}
-    with pytest.raises(ValueError, match="no such rule: tidy; there are thinking, usage, "):
+    with pytest.raises(ValueError, match="no such rule: tidy; there are calls, thinking, usage, "):
         Suite().test_usage_arrives()
 
 
