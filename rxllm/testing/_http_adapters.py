@@ -33,13 +33,15 @@ class HTTPAdapterConformance(AdapterConformance):
     """A subclass says its provider's wire in five methods, and a loopback server speaks it::
 
         class TestMine(HTTPAdapterConformance):
+            without = {"calls": "the service knows no tools"}
             def adapter(self, url, **connection): return Mine(base_url=url, **connection)
-            def said(self, script): return [frame(text=text) for text in script.texts]
-            def ended(self, script): return [frame(done=True)]
+            def said(self, script): return [*map(thought, script.thinking), *map(text, script.texts)]
+            def ended(self, script): return [frame(done=script.finish_reason, usage=script.usage)]
             def failed(self, error): return [frame(error={"code": error.reason, "message": error.message})]
             def refused(self, error): return refusal(error, {"message": error.message})
 
-    Timeouts, torn streams and servers that are not there need no words. `headers` are those of a stream's answer.
+    Timeouts, torn streams and servers that are not there need no words. `headers` are those of a stream's answer, and
+    `without` is that of ``AdapterConformance``.
     """
 
     reasons = tuple(sorted(AdapterError.REASONS - {*BODILESS, "no_scripted_response"}))
