@@ -601,3 +601,9 @@ def test_a_state_shows_and_pickles_its_own_text_alone() -> None:
 def test_states_cannot_be_changed() -> None:
     with pytest.raises(AttributeError):
         StreamCollector().thread = THREAD
+
+
+def test_states_that_are_equal_do_not_differ() -> None:
+    one, same, another = fold(TextDelta("a")), fold(TextDelta("a")), fold(TextDelta("b"))
+    assert (one == same, one != same) == (True, False)
+    assert (one == another, one != another) == (False, True)

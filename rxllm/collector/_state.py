@@ -240,6 +240,9 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
     def __eq__(self, other: object) -> bool:
         return isinstance(other, StreamCollector) and self._own() == other._own()
 
+    def __ne__(self, other: object) -> bool:  # a Struct has one of its own, by identity
+        return not self == other
+
     __hash__ = None  # pyright: ignore[reportAssignmentType]
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -31,6 +31,10 @@ An adapter keeps its own rules; one that speaks HTTP is asked about its wire by 
 
 >>> testing.assert_adapter(Fake("Hello"))
 
+A rule that is rightly broken is left out by its name, as in ``without={"at_once"}``. What each rule checks, and when it
+is rightly left out, stands in the docstrings of `assert_operator`, `assert_adapter`, `assert_executor`,
+`assert_encoder` and `AdapterConformance`.
+
 A stream without an adapter, and bytes in every way that a network may cut them:
 
 >>> [type(event).__name__ for event in testing.events("Hi", thinking="hm")][1:4]

@@ -9,7 +9,7 @@ from rxllm.events import ErrorEvent, Event, RawChunk
 from rxllm.runtime import from_async_iter
 from rxllm.testing._adapter_tried import Tried, keep_the_law
 from rxllm.testing._chunks import chunkings
-from rxllm.testing._rules import expect
+from rxllm.testing._rules import clip, expect, expect_same
 from rxllm.testing._told import Told
 from rxllm.values import ProviderPart, StreamError, ValidationError
 
@@ -38,7 +38,7 @@ def understood(tried: Tried) -> None:
         except ValidationError as error:
             raise AssertionError(f"{chunk!r} is none: {error}") from error
         for event in feeder.feed(chunk):
-            expect(_is_meant(event) or _is_raw(chunk), f"{chunk!r} became no more than {event!r}")
+            expect(_is_meant(event) or _is_raw(chunk), f"{chunk!r} became no more than {clip(event)}")
     for event in feeder.close():
         expect(_is_meant(event), f"there was no call for {event!r}")
 
@@ -61,7 +61,7 @@ def decoder(tried: Tried) -> None:
         case [*_, ErrorEvent(error=StreamError(reason="truncated"))]:
             pass
         case events:
-            raise AssertionError(f"of nothing at all it made {events!r}")
+            raise AssertionError(f"of nothing at all it made {clip(events)}, and not the error truncated")
 
 
 def however_cut(tried: Tried) -> None:
@@ -70,5 +70,4 @@ def however_cut(tried: Tried) -> None:
     for junk in JUNK:
         whole = tried.decode([junk])
         for chunks in chunkings(junk):
-            events = tried.decode(chunks)
-            expect(events == whole, f"{chunks!r} gave {events!r}, and {junk!r} {whole!r}")
+            expect_same(f"what it made of {clip(chunks)}", whole, tried.decode(chunks))

@@ -11,12 +11,14 @@ from dataclasses import fields
 
 from reactivex.scheduler import ImmediateScheduler
 
+from rxllm.adapters import HTTPAdapter
 from rxllm.collector import fold_message
 from rxllm.events import EVENT_CLASSES, ErrorEvent, Event, UsageUpdated
 from rxllm.runtime import Stream
 from rxllm.testing._adapter_chunks import decoder, however_cut, understood
 from rxllm.testing._adapter_tried import Tried, keep_the_law, shape
-from rxllm.testing._rules import expect
+from rxllm.testing._canaries import SENT_RULES, expect_sent
+from rxllm.testing._rules import clip, expect
 from rxllm.testing._told import assert_survives_json, hear_all
 from rxllm.values import EngineError, LLMError, Usage
 
@@ -32,26 +34,28 @@ def _answers(tried: Tried) -> None:
     told = tried.told
     # What is raised after an event, or is no LLMError, is a broken rule of its own.
     refused = isinstance(told.error, LLMError) and not told.events
-    expect(not refused, f"it refused: {told.error!r}")
+    expect(not refused, f"it refused: {told.error!r}", told.error)
     last = told.events[-1] if told.events else None
-    expect(not isinstance(last, ErrorEvent), f"it broke off: {last!r}")
+    if isinstance(last, ErrorEvent):
+        raise AssertionError(f"it broke off: {last!r}") from last.error
 
 
 def _typed_error(tried: Tried) -> None:
     told = tried.told
-    expect(told.error is None or isinstance(told.error, LLMError), f"it raised {told.error!r}")
+    expect(told.error is None or isinstance(told.error, LLMError), f"it raised {told.error!r}", told.error)
 
 
 def _error_event(tried: Tried) -> None:
     told = tried.told
-    expect(told.error is None or not told.events, f"after {len(told.events)} events it raised {told.error!r}")
+    raised = f"after {len(told.events)} events it raised {told.error!r}"
+    expect(told.error is None or not told.events, raised, told.error)
 
 
 def _says(tried: Tried) -> None:
     events = tried.told.events
     message = fold_message(events)
     failed = tried.told.error is not None or any(isinstance(event, ErrorEvent) for event in events)
-    expect(failed or bool(message.parts or message.tool_calls), f"it said no more than {events!r}")
+    expect(failed or bool(message.parts or message.tool_calls), f"it said no more than {clip(events)}")
 
 
 def _usage(tried: Tried) -> None:
@@ -91,10 +95,11 @@ def _apart(tried: Tried) -> None:
 
 
 def _left(tried: Tried) -> None:
+    usual = shape(tried.told)  # before it is hurt
     first = tried.hear(Stream.of(tried.stream().take(1)))
-    expect((len(first.events), first.completed) == (1, 1), f"take(1) was told {first}")
+    expect((len(first.events), first.completed) == (1, 1), f"take(1) was told {clip(first)}")
     told = tried.hear(tried.stream())
-    expect(shape(told) == shape(tried.told), f"the next one said {shape(told)}, not {shape(tried.told)}")
+    expect(shape(told) == usual, f"the next one said {shape(told)}, not {usual}")
 
 
 def _subscriber(tried: Tried) -> None:
@@ -121,6 +126,14 @@ def _secret(tried: Tried) -> None:
         expect(key not in repr(tried.told), "an event or error shows it")
 
 
+def _sent(rule: str) -> Callable[[Tried], None]:
+    def check(tried: Tried) -> None:
+        if isinstance(tried.engine.adapter, HTTPAdapter):
+            expect_sent(rule, [tried.built])
+
+    return check
+
+
 RULES: dict[str, Callable[[Tried], None]] = {
     "adapter": _adapter,
     "answers": _answers,
@@ -139,4 +152,5 @@ RULES: dict[str, Callable[[Tried], None]] = {
     "secret": _secret,
     "decoder": decoder,
     "chunks": however_cut,
+    **{rule: _sent(rule) for rule in SENT_RULES},
 }

@@ -14,8 +14,10 @@ from rxllm.engine import Engine
 from rxllm.events import Event, TextDelta
 from rxllm.pipelines import stream_generate
 from rxllm.runtime import Stream
-from rxllm.testing._rules import expect
+from rxllm.testing._canaries import KEY, MESSAGES, OPTIONS, TEMPERATURE, TOOLS
+from rxllm.testing._rules import clip, expect
 from rxllm.testing._told import Told, hear
+from rxllm.testing.loopback import Request as Sent
 from rxllm.values import Call, Request, user
 
 
@@ -51,6 +53,14 @@ class Tried:
         self.hear(stream_generate(replace(self.engine, adapter=note), self.request, **self.options))
         return seen[0]
 
+    @cached_property
+    def built(self) -> Sent:
+        """What an adapter over HTTP would send for a request full of canaries."""
+        request, call = self.asked
+        asked = replace(request, messages=MESSAGES, tools=TOOLS, temperature=TEMPERATURE, options=OPTIONS)
+        built = self.engine.adapter.build(asked, replace(call, api_key=KEY))
+        return Sent(built.method, str(built.url), dict(built.headers), built.read())
+
     def bare(self) -> Stream[Event]:
         """What the adapter itself gives, with nothing around it."""
         return Stream.of(as_adapter(self.engine.adapter).stream(*self.asked))
@@ -60,7 +70,7 @@ class Tried:
         try:
             return [*(event for chunk in chunks for event in decoder.feed(chunk)), *decoder.close()]
         except Exception as error:
-            raise AssertionError(f"fed with {b''.join(chunks)!r} it raised {error!r}") from error
+            raise AssertionError(f"fed with {clip(b''.join(chunks))} it raised {error!r}") from error
 
 
 def shape(told: Told) -> tuple[str, ...]:

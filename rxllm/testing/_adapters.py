@@ -7,67 +7,36 @@ suite knows nothing else of the adapter.
 from __future__ import annotations
 
 import statistics
-import time
-from collections.abc import Collection
-from contextlib import AbstractContextManager
+from dataclasses import fields
 from functools import reduce
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
-from reactivex import Observable
 from reactivex.disposable import SingleAssignmentDisposable
 from reactivex.scheduler import ImmediateScheduler
 
 from rxllm import operators as ops
-from rxllm.adapters import as_adapter
 from rxllm.collector import StreamCollector
-from rxllm.engine import Engine
-from rxllm.events import ErrorEvent, Event, MessageStarted, TextDelta, ToolCallStarted
+from rxllm.events import Event, MessageStarted, TextDelta, ThinkingDelta, ToolCallStarted
 from rxllm.pipelines import generate, stream_generate
-from rxllm.runtime import Stream, Timeouts
-from rxllm.testing._served import REQUEST_ID, Script, Served
-from rxllm.testing._told import SECONDS, Told, assert_survives_json, becomes, hear
-from rxllm.values import (
-    AdapterError,
-    Call,
-    LLMError,
-    Message,
-    Request,
-    Response,
-    StreamError,
-    Thread,
-    Tool,
-    ToolCall,
-    tool_result,
-    user,
-)
-
-TEXTS = ("Two, ", "three ", "and five.")
-CALLS = (ToolCall("call_a", "f", {"x": 1}), ToolCall("call_b", "f", {"x": 2}))
-TOOL = Tool("f", "A tool.", {"type": "object", "properties": {"x": {"type": "integer"}}})
-RETRY_AFTER = 0.5
-
-REASONS = (
-    "authentication_failed",
-    "rate_limited",
-    "timeout",
-    "network_error",
-    "invalid_request",
-    "context_length_exceeded",
-    "content_filter",
-    "provider_unavailable",
-    "malformed_response",
-    "unsupported_feature",
-    "unknown",
-)
+from rxllm.runtime import Timeouts
+from rxllm.testing._canaries import KEY, MESSAGES, OPTIONS, SENT_RULES, TEMPERATURE, TOOLS, expect_sent
+from rxllm.testing._rules import expect_same
+from rxllm.testing._served import REQUEST_ID, Script
+from rxllm.testing._suite import CALLS, REASONS, RETRY_AFTER, TEXTS, THOUGHTS, USAGE, AdapterSuite, unfailing
+from rxllm.testing._told import assert_survives_json, becomes
+from rxllm.values import AdapterError, FinishReason, Message, StreamError, Thread, tool_result, user
 
 each_reason = pytest.mark.parametrize("reason", REASONS)
+each_sent = pytest.mark.parametrize("rule", SENT_RULES)
 
 
-class AdapterConformance:
+class AdapterConformance(AdapterSuite):
     """A subclass says in `serving` how a service is set up that answers as a `Script` says; pytest runs the rest::
 
         class TestMine(AdapterConformance):
+            without = {"thinking": "the service has none"}
+
             @contextmanager
             def serving(self, script):
                 with service(script) as running:
@@ -77,21 +46,21 @@ class AdapterConformance:
     of an error inside its streams. `silence` is how long a call waits for a service that says nothing more, `patience`
     the time in which a service must see that it was left, `seconds` the time after which a stream counts as hanging,
     all in seconds. For an adapter that speaks HTTP there is ``HTTPAdapterConformance``.
+
+    `without` names what the service rightly lacks, and says why; those cases are skipped:
+
+    ======================  ============================================  ==========================================
+    name                    the case                                      leave it out where
+    ======================  ============================================  ==========================================
+    ``calls``               tool calls are whole, under ids of their own  the service knows no tools
+    ``thinking``            thinking comes in its pieces                  the model shows none
+    ``usage``               the tokens that are counted arrive            the service counts none
+    ``length``              the finish reason ``length`` arrives          the service does not say why it ends
+    ``content_filter``      the finish reason ``content_filter`` arrives  it has no filter, or refuses by an error
+    ======================  ============================================  ==========================================
+
+    and, with the same names and reasons, the ``sends_`` rules of ``assert_adapter``.
     """
-
-    model: ClassVar[str] = "conformance"
-    reasons: ClassVar[Collection[str]] = REASONS
-    breaks: ClassVar[str] = "rate_limited"
-    silence: float = 1.0
-    patience: float = 0.5
-    seconds: float = SECONDS
-
-    def serving(self, script: Script) -> AbstractContextManager[Served]:
-        """An adapter whose service answers each call as `script` says.
-
-        A refusal has the request id `REQUEST_ID`, and asks to wait for as long as the script's error does.
-        """
-        raise NotImplementedError
 
     # One answer
 
@@ -124,6 +93,27 @@ class AdapterConformance:
             response = self.answer(served, timeout=self.seconds)
         assert response.output_text == "".join(TEXTS)
 
+    def test_usage_arrives(self) -> None:
+        with self.needed("usage"), self.serving(Script(TEXTS, usage=USAGE)) as served:
+            usage = self.answer(served).usage
+            assert (usage.input_tokens, usage.output_tokens) == (USAGE.input_tokens, USAGE.output_tokens)
+
+    @pytest.mark.parametrize("reason", ["length", "content_filter"])
+    def test_a_finish_reason_arrives(self, reason: FinishReason) -> None:
+        with self.needed(reason), self.serving(Script(TEXTS, finish_reason=reason)) as served:
+            assert self.answer(served).finish_reason == reason
+
+    # What is asked
+
+    @each_sent
+    def test_what_is_asked_is_sent(self, rule: str) -> None:
+        with self.needed(rule), self.serving(Script(TEXTS)) as served:
+            if served.requests is None:
+                pytest.skip("the service does not show its requests: see Served")
+            asked: dict[str, Any] = {"temperature": TEMPERATURE, "options": OPTIONS, "api_key": KEY}
+            unfailing(self.hear(stream_generate(self.engine(served), MESSAGES, tools=TOOLS, **asked)))
+            expect_sent(rule, served.requests())
+
     # A stream
 
     @each_reason
@@ -136,7 +126,14 @@ class AdapterConformance:
     def test_text_comes_in_its_pieces(self) -> None:
         with self.serving(Script(TEXTS)) as served:
             events = self.events(served)
-        assert tuple(event.delta for event in events if isinstance(event, TextDelta)) == TEXTS
+        expect_same("the text", TEXTS, [event.delta for event in events if isinstance(event, TextDelta)])
+
+    def test_thinking_comes_in_its_pieces(self) -> None:
+        with self.needed("thinking"), self.serving(Script(TEXTS, thinking=THOUGHTS)) as served:
+            events = self.events(served)
+            deltas = [event for event in events if isinstance(event, ThinkingDelta | TextDelta)]
+            wanted = [*map(ThinkingDelta, THOUGHTS), *map(TextDelta, TEXTS)]
+            expect_same("the stream", wanted, deltas, lambda event: (type(event), getattr(event, "delta", None)))
 
     def test_an_error_inside_the_stream_keeps_what_came(self) -> None:
         self.broken(AdapterError(self.breaks))
@@ -174,36 +171,39 @@ class AdapterConformance:
             stream = self.bare(served).pipe(ops.verify())
             first, second = self.hear(stream), self.hear(stream)
             assert served.asked() == 2
-        assert (first.errors, second.errors) == ([], [])
-        assert first.events == second.events
+        expect_same("the second call", unfailing(first), unfailing(second))
 
     def test_an_answer_is_the_fold_of_its_stream(self) -> None:
-        with self.serving(Script(TEXTS, CALLS)) as served:
-            folded = reduce(StreamCollector.apply_event, self.events(served), StreamCollector())
-            assert self.answer(served) == folded.to_response()
+        with self.serving(self.whole) as served:
+            folded = reduce(StreamCollector.apply_event, self.events(served), StreamCollector()).to_response()
+            answer = self.answer(served)
+        for spec in fields(answer):
+            expect_same(f"the answer's {spec.name}", [getattr(folded, spec.name)], [getattr(answer, spec.name)])
 
     def test_calls_are_whole(self) -> None:
-        with self.serving(Script(calls=CALLS)) as served:
+        with self.needed("calls"), self.serving(Script(calls=CALLS)) as served:
             response = self.answer(served)
-        assert [(call.name, call.arguments) for call in response.tool_calls] == [("f", {"x": 1}), ("f", {"x": 2})]
-        assert response.finish_reason == "tool_calls"
+            said = [(call.name, call.arguments) for call in response.tool_calls]
+            expect_same("the list of calls", [(call.name, call.arguments) for call in CALLS], said)
+            assert response.finish_reason == "tool_calls"
 
     def test_the_ids_of_calls_are_unique_in_the_thread(self) -> None:
         taken = [call.id for call in CALLS]
         earlier = [user("Hi"), Message("assistant", "", tool_calls=CALLS), *(tool_result(id, "1") for id in taken)]
-        with self.serving(Script(calls=CALLS)) as served:
+        with self.needed("calls"), self.serving(Script(calls=CALLS)) as served:
             events = self.events(served, Thread(tuple(earlier)))
-        ids = [event.id for event in events if isinstance(event, ToolCallStarted)]
-        assert len({*ids, *taken}) == 4, f"of the ids {ids} some are taken by earlier calls: {taken}"
+            ids = [event.id for event in events if isinstance(event, ToolCallStarted)]
+            assert len(ids) == len(CALLS), f"there were {len(ids)} calls and not {len(CALLS)}"
+            assert len({*ids, *taken}) == 4, f"of the ids {ids} some are taken by earlier calls: {taken}"
 
     def test_raw_chunks_leave_the_stream_lawful(self) -> None:
         with self.serving(Script(TEXTS)) as served:
             assert isinstance(self.events(served, include_raw_chunks=True)[0], MessageStarted)
 
     def test_events_survive_json(self) -> None:
-        for script in (Script(TEXTS, CALLS), Script(TEXTS, error=AdapterError(self.breaks))):
+        for script in (self.whole, Script(TEXTS, error=AdapterError(self.breaks))):
             with self.serving(script) as served:
-                for event in self.events(served):
+                for event in self.all_events(served):
                     assert_survives_json(event)
 
     def test_a_call_that_is_left_before_its_first_byte_is_cleaned_up(self) -> None:
@@ -233,74 +233,5 @@ class AdapterConformance:
     def test_a_scheduler_is_accepted(self) -> None:
         with self.serving(Script(TEXTS)) as served:
             alone = self.events(served)
-            assert self.hear(self.stream(served), scheduler=ImmediateScheduler.singleton()).events == alone
-
-    # What the cases share
-
-    asking: ClassVar[str] = "Call f, twice."
-
-    def engine(self, served: Served) -> Engine:
-        """The adapter, with no retries."""
-        return Engine(served.adapter, model=self.model, retry=False)
-
-    @property
-    def request(self) -> Request:
-        """What a call is asked, as an adapter sees it."""
-        return Request((user(self.asking),), model=self.model, tools=(TOOL,))
-
-    def bare(self, served: Served) -> Stream[Event]:
-        """What the adapter itself gives, with nothing around it."""
-        return Stream.of(as_adapter(served.adapter).stream(self.request, Call(request_id="r")))
-
-    def hear(self, source: Observable[Any], **how: Any) -> Told:
-        """All that `source` says until it ends."""
-        return hear(source, seconds=self.seconds, **how)
-
-    def answer(self, served: Served, **options: Any) -> Response[Any]:
-        """The response of one call that does not fail."""
-        told = self.hear(generate(self.engine(served), self.asking, tools=[TOOL], **options))
-        assert told.error is None, repr(told.error)
-        return told.events[-1]
-
-    def stream(self, served: Served, request: Any = asking, **options: Any) -> Stream[Event]:
-        """The stream of one call, held to the rules of ``operators.verify``."""
-        return stream_generate(self.engine(served), request, tools=[TOOL], **options).pipe(ops.verify())
-
-    def events(self, served: Served, request: Any = asking, **options: Any) -> list[Event]:
-        """The events of one call that does not raise."""
-        told = self.hear(self.stream(served, request, **options))
-        assert told.error is None, repr(told.error)
-        return told.events
-
-    def refusal(self, reason: str) -> Script:
-        """The script of a refusal, if the service knows it."""
-        if reason not in self.reasons:
-            pytest.skip(f"the service has no words for {reason}")
-        return Script(error=AdapterError(reason, request_id=REQUEST_ID))
-
-    def waiting(self, reason: str) -> dict[str, Any]:
-        """The options of a call that fails by `reason`: where nothing is to come, the wait can be short."""
-        return {"timeout": self.silence / 5} if reason == "timeout" else {}
-
-    def raised(self, error: Exception | None, reason: str) -> AdapterError:
-        """The error, which is an `AdapterError` of that reason."""
-        assert isinstance(error, AdapterError), f"{error!r} is no AdapterError"
-        assert error.reason == reason, repr(error)
-        return error
-
-    def broken(self, error: LLMError, **options: Any) -> None:
-        """A stream that says something, then fails: the error is its last event, and what came is kept."""
-        with self.serving(Script(TEXTS, error=error)) as served:
-            events = self.events(served, **options)
-        assert isinstance(events[-1], ErrorEvent), repr(events[-1])
-        assert (type(events[-1].error), events[-1].error.reason) == (type(error), error.reason)
-        response = reduce(StreamCollector.apply_event, events, StreamCollector()).to_response()
-        assert (response.output_text, response.finish_reason) == ("".join(TEXTS), "error")
-
-    def seen(self, served: Served) -> float:
-        """The seconds until the service sees that it was left, once."""
-        began = time.monotonic()
-        assert becomes(lambda: served.left() > 0, self.seconds), "the service never saw that it was left"
-        took = time.monotonic() - began
-        assert served.left() == 1
-        return took
+            told = self.hear(self.stream(served), scheduler=ImmediateScheduler.singleton())
+        expect_same("what came with a scheduler", alone, told.events)

@@ -41,9 +41,14 @@ def assert_executor(executor: Executor, *, without: Collection[str] = ()) -> Non
 
     >>> assert_executor(lambda tool, arguments, context: tool.bind(arguments, context)())
 
+    `without` names the rules to leave out: ``context`` where a tool runs out of its reach, ``several`` where one runs
+    at a time, ``timeout`` where the executor has a limit of its own, ``halt`` and ``question`` where tools cannot
+    return objects of rxllm's; ``result``, ``failure`` and ``arguments`` never.
+
     It may be asynchronous. Raises ``AssertionError``, which names every broken rule and says how, and ``ValueError``
     for a rule in `without` that is none.
     """
+    __tracebackhide__ = True
     check(EXECUTOR_RULES, _RULES, without, executor)
 
 

@@ -15,13 +15,15 @@ from rxllm import operators as ops
 from rxllm.adapters import HTTPAdapter
 from rxllm.events import ErrorEvent, Event, TextDelta
 from rxllm.runtime import Decoder
-from rxllm.testing._adapters import CALLS, TEXTS, AdapterConformance
+from rxllm.testing._adapters import AdapterConformance
+from rxllm.testing._canaries import KEY
 from rxllm.testing._chunks import chunkings
+from rxllm.testing._rules import clip, expect_same
 from rxllm.testing._served import REQUEST_ID, Script, Served
+from rxllm.testing._suite import TEXTS, missing, unfailing
+from rxllm.testing._told import Told
 from rxllm.testing.loopback import STALL, Cut, Loopback, Reply
 from rxllm.values import AdapterError, Call, StreamError
-
-KEY = "sk-conformance-0123456789abcdef"
 
 BODILESS = ("malformed_response", "unsupported_feature", "unknown")
 """The reasons that no status stands for."""
@@ -31,13 +33,15 @@ class HTTPAdapterConformance(AdapterConformance):
     """A subclass says its provider's wire in five methods, and a loopback server speaks it::
 
         class TestMine(HTTPAdapterConformance):
+            without = {"calls": "the service knows no tools"}
             def adapter(self, url, **connection): return Mine(base_url=url, **connection)
-            def said(self, script): return [frame(text=text) for text in script.texts]
-            def ended(self, script): return [frame(done=True)]
+            def said(self, script): return [*map(thought, script.thinking), *map(text, script.texts)]
+            def ended(self, script): return [frame(done=script.finish_reason, usage=script.usage)]
             def failed(self, error): return [frame(error={"code": error.reason, "message": error.message})]
             def refused(self, error): return refusal(error, {"message": error.message})
 
-    Timeouts, torn streams and servers that are not there need no words. `headers` are those of a stream's answer.
+    Timeouts, torn streams and servers that are not there need no words. `headers` are those of a stream's answer, and
+    `without` is that of ``AdapterConformance``.
     """
 
     reasons = tuple(sorted(AdapterError.REASONS - {*BODILESS, "no_scripted_response"}))
@@ -45,23 +49,23 @@ class HTTPAdapterConformance(AdapterConformance):
 
     def adapter(self, url: str, **connection: Any) -> HTTPAdapter:
         """The adapter that asks the server at `url`; `connection` is ``api_key`` or nothing."""
-        raise NotImplementedError
+        missing(self, "adapter")
 
     def said(self, script: Script) -> list[bytes]:
-        """The bytes of the script's texts and calls and of what comes before them, a read each."""
-        raise NotImplementedError
+        """The bytes of the script's thinking, texts and calls and of what comes before them, a read each."""
+        missing(self, "said")
 
     def ended(self, script: Script) -> list[bytes]:
-        """The bytes of a proper end."""
-        raise NotImplementedError
+        """The bytes of a proper end, with the script's usage and finish reason."""
+        missing(self, "ended")
 
     def failed(self, error: AdapterError) -> list[bytes]:
         """The bytes of an error inside a stream, which say its reason and message."""
-        raise NotImplementedError
+        missing(self, "failed")
 
     def refused(self, error: AdapterError) -> Reply:
         """The answer that says the error's reason, message, ``retry_after`` and ``request_id``; see `refusal`."""
-        raise NotImplementedError
+        missing(self, "refused")
 
     @contextmanager
     def serving(self, script: Script) -> Generator[Served]:
@@ -69,12 +73,13 @@ class HTTPAdapterConformance(AdapterConformance):
             with _nobody() as url:
                 yield Served(self.adapter(url), lambda: 0)
             return
-        with Loopback(lambda request: self._reply(script)) as server:
+        with Loopback(self._reply(script)) as server:  # made here, where a mistake in a hook raises as itself
             connections = server.connections
             yield Served(
                 self.adapter(server.url),
                 lambda: len(server.requests),
                 lambda: sum(connection.closed_by == "client" for connection in connections),
+                lambda: server.requests,
             )
 
     def _reply(self, script: Script) -> Reply:
@@ -108,9 +113,14 @@ class HTTPAdapterConformance(AdapterConformance):
                 if isinstance(event, TextDelta) and event.delta == TEXTS[-1]:
                     came.set()
 
-            self.stream(served).subscribe(receive, errors.append)
+            def fail(error: Exception) -> None:
+                errors.append(error)
+                came.set()
+
+            self.stream(served).subscribe(receive, fail)
             async with asyncio.timeout(self.seconds):
                 await came.wait()
+            unfailing(Told(events, errors))
             # Now the loop ends, and the call with it.
 
         with self.serving(Script(TEXTS, stalls=True)) as served:
@@ -120,18 +130,20 @@ class HTTPAdapterConformance(AdapterConformance):
         assert [(type(error), getattr(error, "reason", None)) for error in errors] == [(StreamError, "cancelled")]
 
     def test_the_same_bytes_give_the_same_events_however_they_are_cut(self) -> None:
-        for script in (Script(TEXTS), Script(calls=CALLS), Script(TEXTS, error=AdapterError(self.breaks))):
+        for script in (Script(TEXTS), self.whole, Script(TEXTS, error=AdapterError(self.breaks))):
             data = b"".join([*self.said(script), *self._last(script)])
             whole = self.decoded([data])
             lawful = self.hear(from_iterable(whole).pipe(ops.verify()))
             assert lawful.error is None, repr(lawful.error)
             for chunks in chunkings(data):
-                assert self.decoded(chunks) == whole, f"cut after {list(map(len, chunks))[:20]} bytes"
+                sizes = ", ".join(map(str, map(len, chunks[:9])))
+                expect_same(f"cut into reads of {sizes} ... bytes, the stream", whole, self.decoded(chunks))
 
     def test_the_network_gives_what_the_decoder_gives(self) -> None:
-        script = Script(TEXTS, CALLS)
+        script = self.whole
         with self.serving(script) as served:
-            assert self.events(served) == self.decoded([*self.said(script), *self.ended(script)])
+            events = self.events(served)
+        expect_same("the network", self.decoded([*self.said(script), *self.ended(script)]), events)
 
     def test_half_a_stream_is_truncated(self) -> None:
         events = self.decoded(self.said(Script(TEXTS)))
@@ -150,7 +162,8 @@ class HTTPAdapterConformance(AdapterConformance):
         for script in (Script(error=before), Script(TEXTS, error=AdapterError(self.breaks, said))):
             with self.serving(script) as served:
                 told = self.hear(self.stream(served, api_key=KEY))
-            assert "is wrong" in repr([*told.errors, *told.events]), "the provider's message is kept"
+            last = [*told.events, *told.errors][-1:]
+            assert "is wrong" in repr(last), f"the provider's message got lost: {clip(last)}"
             shown = [repr(told), *map(str, told.errors), *(repr(error.__dict__) for error in told.errors)]
             assert KEY not in "".join(shown)
 

@@ -13,7 +13,8 @@ from reactivex import Subject
 from reactivex import operators as rx
 
 from rxllm.testing._events import events
-from rxllm.testing._rules import expect
+from rxllm.testing._operator_events import error_event
+from rxllm.testing._rules import clip, expect, expect_same
 from rxllm.testing._trial import EVERY, LIMIT, Clock, Make, Source, Trial, tried
 from rxllm.values import LLMError, StreamError, Usage
 
@@ -158,15 +159,15 @@ def _subscriber(make: Make, items: list[Any]) -> None:
             expect(_released(source, at), f"item {number} was refused at {at}, the source was used {source.uses}")
 
 
-def raised(make: Make, items: list[Any]) -> list[str]:
+def raised(make: Make, items: list[Any]) -> tuple[str, Exception] | None:
     """What the operator has raised though its source did not, and when: it breaks most rules by that alone."""
     moments = {0: "when it was subscribed", (len(items) + 1) * EVERY: "at the source's end"}
-    moments |= {(number + 1) * EVERY: f"at item {number}, {item!r}" for number, item in enumerate(items)}
+    moments |= {(number + 1) * EVERY: f"at item {number}, {clip(item)}" for number, item in enumerate(items)}
     match tried(make, items)[0].ends:
         case [(tick, "error", error), *_]:
-            return [f"it raised {error!r} {moments.get(tick, f'at {tick}')}"]
+            return f"it raised {error!r} {moments.get(tick, f'at {tick}')}", error
         case _:
-            return []
+            return None
 
 
 RULES: dict[str, Callable[[Make, list[Any]], None]] = {
@@ -185,6 +186,7 @@ RULES: dict[str, Callable[[Make, list[Any]], None]] = {
     "reentrant": _reentrant,
     "subscribed_inside": _subscribed_inside,
     "subscriber": _subscriber,
+    "error_event": error_event,
 }
 
 
@@ -208,8 +210,7 @@ def _raiser(error: Exception) -> Callable[[Trial], object]:
 
 
 def _same(who: str, wanted: Sequence[Any], said: Sequence[Any]) -> None:
-    alike = [*map(_comparable, wanted)] == [*map(_comparable, said)]
-    expect(alike, f"{who} said\n    {said}\n  and not\n    {wanted}")
+    expect_same(who, wanted, said, _comparable)
 
 
 def _comparable(said: Any) -> Any:

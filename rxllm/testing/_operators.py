@@ -9,7 +9,7 @@ from typing import Any
 
 from rxllm.testing._operator_events import consistent
 from rxllm.testing._operator_rules import ITEMS, RULES, raised
-from rxllm.testing._rules import chosen
+from rxllm.testing._rules import chosen, on_a_screen
 from rxllm.testing._told import SECONDS, HangingError, in_time
 from rxllm.testing._trial import Make
 
@@ -30,6 +30,7 @@ OPERATOR_RULES: dict[str, str] = {
     "subscribed_inside": "it can be subscribed again from inside on_next",
     "subscriber": "a subscriber's exception comes back to its on_error, once, and releases the source",
     "consistent": "deltas, completions, messages and results say the same",
+    "error_event": "what an ErrorEvent says is passed on: as an event, in a result, or by on_error",
 }
 """The rules of `assert_operator`, by name, in the order in which they are checked."""
 
@@ -54,8 +55,30 @@ def assert_operator(
     >>> from rxllm.testing import events
     >>> assert_operator(ops.include_raw_chunks, events=events("Hi", ("raw_chunk", {"n": 1})))
 
-    `only` names the rules to check, and `without` those that this operator rightly breaks: ``ends_with_source`` where
-    it ends early or late, ``errors`` where it handles errors, ``once`` where it subscribes again.
+    `only` names the rules to check, and `without` those that this operator rightly breaks, as in
+    ``assert_operator(lambda: ops.snapshots(), without={"at_once"})``:
+
+    =====================  =================================================  ==========================================
+    rule                   what is checked                                    leave it out where
+    =====================  =================================================  ==========================================
+    ``cold``               nothing happens before it is subscribed            never
+    ``once``               it subscribes to its source once                   it asks again: retry, repeat
+    ``scheduler``          the subscription's scheduler is passed on          it gives its source a scheduler of its own
+    ``ends``               there is one end, and nothing after it             it never ends by itself
+    ``ends_with_source``   it ends when its source does                       it ends early or late: take, delay
+    ``errors``             the source's exception passes, at once, as it is   it handles errors: catch, fallback
+    ``disposal``           a dispose reaches the source at once               it shares its source with others: share
+    ``dispose_inside``     so does a dispose from inside on_next              as `disposal`
+    ``left_over``          no timer or thread is left after the end           it shares its source with others
+    ``afresh``             a second subscription starts afresh                it replays, or counts over subscriptions
+    ``apart``              subscriptions at the same time share nothing       it limits what runs at the same time
+    ``at_once``            items that come at once give what they give later  it puts together what comes at once
+    ``reentrant``          so does an item from inside on_next                as `at_once`
+    ``subscribed_inside``  it can be subscribed from inside on_next           as `apart`
+    ``subscriber``         a subscriber's exception comes to its on_error     a timer of reactivex's own delivers: delay
+    ``consistent``         deltas, completions and messages say the same      what it says is not meant for a fold
+    ``error_event``        what an ErrorEvent says is passed on               it selects items, or replaces what failed
+    =====================  =================================================  ==========================================
 
     To have each rule as a test of its own::
 
@@ -70,6 +93,7 @@ def assert_operator(
     Raises ``AssertionError``, which names every broken rule and says how, and first what the operator itself has
     raised, if anything; ``ValueError`` for a rule that is none, and ``TypeError`` for an operator instead of its maker.
     """
+    __tracebackhide__ = True
     rules = chosen(OPERATOR_RULES, only, without)
     _refuse_operator(make)
     items = list(ITEMS if events is None else events)
@@ -80,11 +104,13 @@ def assert_operator(
         except AssertionError as error:
             broken.append(f"{name}: {sentence}, but {error}")
             if isinstance(error, HangingError):
-                raise AssertionError("\n".join(broken)) from None
+                raise AssertionError(on_a_screen(broken)) from None
     if broken:
+        cause: Exception | None = None
         with suppress(HangingError):
-            broken[:0] = in_time(lambda: raised(make, items), seconds)
-        raise AssertionError("\n".join(broken))
+            if failure := in_time(lambda: raised(make, items), seconds):
+                broken[:0], cause = [failure[0]], failure[1]
+        raise AssertionError(on_a_screen(broken)) from cause
 
 
 def _refuse_operator(make: Any) -> None:

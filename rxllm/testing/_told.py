@@ -14,6 +14,7 @@ from reactivex import Observable, abc
 from reactivex.disposable import Disposable
 
 from rxllm import serializer
+from rxllm.testing._rules import clip
 from rxllm.values import LLMError
 
 T = TypeVar("T")
@@ -99,7 +100,8 @@ def hear_all(
     if not all(end.wait(max(0.0, deadline - time.monotonic())) for end in ends):
         for subscription in held:
             subscription.dispose()
-        fail("ends", f"the stream has not ended after {seconds} s, and has said {[told.events for told in heard]!r}")
+        said = "; ".join(f"{len(told.events)} events, the last {clip(told.events[-1:])}" for told in heard)
+        fail("ends", f"the stream has not ended after {seconds} s, and has said {said}")
     return heard
 
 
@@ -134,9 +136,9 @@ def assert_survives_json(event: Any) -> None:
     try:
         again = serializer.from_json(serializer.to_json(event))
     except LLMError as error:
-        raise AssertionError(f"{event!r} has no JSON form: {error}") from error
+        raise AssertionError(f"{clip(event)} has no JSON form: {error}") from error
     if again != event:
-        raise AssertionError(f"{event!r} came back as {again!r}")
+        raise AssertionError(f"{clip(event)} came back as {clip(again)}")
 
 
 def becomes(condition: Callable[[], bool], seconds: float) -> bool:

@@ -89,6 +89,7 @@ EXCEPTIONS: dict[str, set[str]] = {
     "hedge": {"errors"},  # it asks again when the first stream has failed
     "items": {"ends_with_source"},  # what the source says is no JSON
     "merge_labelled": {"errors"},  # a stream that fails does not end the others
+    "only": {"error_event"},  # it keeps what it is asked for, and nothing else
     "partial_json": {"ends_with_source"},  # what the source says is no JSON
     "rate_limited": {"apart"},  # it is there to hold back what is subscribed at the same time
     "smooth": {"at_once"},  # what comes at once is put together

@@ -12,10 +12,19 @@ import pytest
 
 from rxllm import Anthropic, Fake, Gemini, Local, Ollama, OpenAIChat, OpenAIResponses
 from rxllm.adapters._local_weights import find
-from rxllm.events import Event, TextDelta, ToolCallCompleted, ToolCallDelta, ToolCallStarted
+from rxllm.events import (
+    Event,
+    MessageCompleted,
+    TextDelta,
+    ThinkingDelta,
+    ToolCallCompleted,
+    ToolCallDelta,
+    ToolCallStarted,
+    UsageUpdated,
+)
 from rxllm.runtime import Stream
-from rxllm.testing import AdapterConformance, Script, Served, assert_adapter
-from rxllm.values import Call, EngineError, Request
+from rxllm.testing import ADAPTER_RULES, AdapterConformance, Script, Served, assert_adapter
+from rxllm.values import Call, EngineError, Message, Request
 from tests.runtime.support import finished, script
 from tests.testing import wires
 
@@ -64,9 +73,10 @@ class Watched:
 class TestFake(AdapterConformance):
     @contextmanager
     def serving(self, script: Script) -> Iterator[Served]:
-        pieces: list[Any] = [*script.texts, *script.calls]
-        pieces += [script.error] if script.error is not None else []
+        pieces: list[Any] = [*(("thinking", piece) for piece in script.thinking), *script.texts, *script.calls]
+        pieces += [script.usage] if script.usage is not None else []
         pieces += [("delay", FOREVER)] if script.stalls else []
+        pieces += [script.error or ("finish", script.finish_reason)]
         fake = Fake(script=pieces)
         watched = Watched(fake)
         yield Served(watched, lambda: len(fake.requests), lambda: watched.left)
@@ -81,6 +91,8 @@ class TestAnAsyncGenerator(AdapterConformance):
         async def adapter(request: Request, call: Call) -> AsyncIterator[Event]:
             asked.append(request)
             try:
+                for piece in script.thinking:
+                    yield ThinkingDelta(piece)
                 for text in script.texts:
                     yield TextDelta(text)
                 for event in called(script, request):
@@ -89,6 +101,10 @@ class TestAnAsyncGenerator(AdapterConformance):
                     raise script.error
                 if script.stalls:
                     await asyncio.Event().wait()
+                if script.usage is not None:
+                    yield UsageUpdated(script.usage)
+                if script.finish_reason in ("length", "content_filter"):  # the others are those of a plain end
+                    yield MessageCompleted(Message("assistant", "".join(script.texts)), script.finish_reason)
             finally:
                 left.append(request)
 
@@ -136,7 +152,8 @@ SUITES = {
 @pytest.mark.parametrize("suite", SUITES.values(), ids=[cls.__name__ for cls in SUITES])
 def test_an_adapter_over_http_in_one_line(suite: Any) -> None:
     with suite().serving(Script(("Two, ", "three."))) as served:
-        assert_adapter(served.adapter, model="m", api_key="sk-0123456789abcdef")
+        without = suite.without.keys() & ADAPTER_RULES.keys()
+        assert_adapter(served.adapter, model="m", api_key="sk-0123456789abcdef", without=without)
 
 
 def test_it_can_be_asked_where_a_loop_runs() -> None:
@@ -154,7 +171,11 @@ def test_the_local_model_in_one_line() -> None:
         find()
     except EngineError as error:
         pytest.skip(str(error))
-    assert_adapter(Local(), "Name three primes.", max_tokens=4, temperature=0.0, seed=1, seconds=120.0)
+    # To a model whose template knows no tools, a result is told as a fact, and without them.
+    tools = {rule for rule in ADAPTER_RULES if rule.startswith("sends_tool")}
+    without = {"sends_key", "sends_assistant", *tools}
+    options: dict[str, Any] = {"max_tokens": 4, "temperature": 0.0, "seed": 1}
+    assert_adapter(Local(), "Name three primes.", without=without, seconds=120.0, **options)
 
 
 def test_what_is_no_suite_needs_no_pytest() -> None:

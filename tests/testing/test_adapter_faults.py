@@ -6,10 +6,11 @@ import asyncio
 import json
 import re
 import threading
+import traceback
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import reactivex
@@ -28,6 +29,7 @@ from rxllm.events import (
     RawChunk,
     TextCompleted,
     TextDelta,
+    ThinkingCompleted,
     ThinkingDelta,
     ToolCallCompleted,
     UsageUpdated,
@@ -39,6 +41,7 @@ from rxllm.testing import (
     EXECUTOR_RULES,
     PNG,
     AdapterConformance,
+    HTTPAdapterConformance,
     ImageConformance,
     Script,
     Served,
@@ -46,7 +49,8 @@ from rxllm.testing import (
     assert_encoder,
     assert_executor,
 )
-from rxllm.testing._adapters import TEXTS
+from rxllm.testing._rules import LINES as LINES_OF_A_SCREEN
+from rxllm.testing._suite import TEXTS
 from rxllm.values import (
     AdapterError,
     Call,
@@ -58,6 +62,7 @@ from rxllm.values import (
     ProviderPart,
     Request,
     StreamError,
+    ToolCall,
     Usage,
 )
 from tests.testing.test_adapter_conformance import TestFake as FakeSuite
@@ -118,6 +123,16 @@ def raised(change: Callable[[Any], Exception]) -> Spoil:
 def instead(change: Callable[[Any], Any]) -> Spoil:
     """Another error event."""
     return mapped(lambda event: ErrorEvent(change(event.error)) if isinstance(event, ErrorEvent) else event)
+
+
+def without(*kinds: type[Any]) -> Spoil:
+    return lambda self, request, call: self.sound.stream(request, call).filter(
+        lambda event: not isinstance(event, kinds)
+    )
+
+
+def as_if_ended(event: Event) -> Event:
+    return MessageCompleted(event.message, "stop") if isinstance(event, MessageCompleted) else event
 
 
 def shouted(event: Event) -> Event:
@@ -234,6 +249,9 @@ PLANTED: dict[str, tuple[Spoil, tuple[Any, ...]]] = {
     "test_an_answer_that_is_refused_has_its_reason": (raised(lambda _: AdapterError("unknown")), ("rate_limited",)),
     "test_a_rate_limit_says_how_long_to_wait": (raised(bare_again), ()),
     "test_a_refusal_keeps_the_providers_request_id": (raised(bare_again), ()),
+    "test_usage_arrives": (without(UsageUpdated), ()),
+    "test_a_finish_reason_arrives": (mapped(as_if_ended), ("length",)),
+    "test_thinking_comes_in_its_pieces": (without(ThinkingDelta, ThinkingCompleted), ()),
     "test_a_timeout_is_accepted": (refusing(ValueError, lambda call: call.timeout is not None), ()),
     "test_a_stream_that_cannot_begin_says_nothing_but_its_error": (first_an_event, ("invalid_request",)),
     "test_text_comes_in_its_pieces": (in_one_piece, ()),
@@ -260,7 +278,7 @@ def cases_of(suite: type) -> set[str]:
 
 
 def test_every_case_of_the_suite_has_its_fault() -> None:
-    assert set(PLANTED) == cases_of(AdapterConformance)
+    assert set(PLANTED) == cases_of(AdapterConformance) - {"test_what_is_asked_is_sent"}
 
 
 @pytest.mark.parametrize(("case", "fault"), PLANTED.items(), ids=PLANTED)
@@ -366,6 +384,155 @@ def test_a_broken_wire_is_found(case: str, broken: Any) -> None:
 
     with pytest.raises(AssertionError):
         getattr(Suite(), case)()
+
+
+# What is sent, by adapters of OpenAI's wire that lose something of what they are asked
+
+
+def forgets(fields: Callable[[Request], dict[str, Any]]) -> Any:
+    return lambda request, call: (replace(request, **fields(request)), call)
+
+
+def without_message(role: str) -> Any:
+    return forgets(lambda request: {"messages": tuple(each for each in request.messages if each.role != role)})
+
+
+def messages_with(**fields: Any) -> Any:
+    def change(message: Message) -> Message:
+        return replace(message, **fields) if message.tool_calls else message
+
+    return forgets(lambda request: {"messages": tuple(map(change, request.messages))})
+
+
+def tools_with(**fields: Any) -> Any:
+    return forgets(lambda request: {"tools": tuple(replace(tool, **fields) for tool in request.tools)})
+
+
+def in_the_body(request: Request, call: Call) -> Any:
+    return replace(request, options={**request.options, "api_key": call.api_key}), call
+
+
+LOST: dict[str, Any] = {
+    "sends_system": without_message("system"),
+    "sends_user": without_message("user"),
+    "sends_assistant": messages_with(content=""),
+    "sends_arguments": messages_with(tool_calls=(ToolCall("c1", "f"),)),
+    "sends_result": without_message("tool"),
+    "sends_tool_name": tools_with(name="f"),
+    "sends_tool_description": tools_with(description=""),
+    "sends_tool_schema": tools_with(schema={"type": "object"}),
+    "sends_temperature": forgets(lambda request: {"options": {**request.options, "temperature": "0.125"}}),
+    "sends_options": forgets(lambda request: {"options": {}}),
+    "sends_key": lambda request, call: (request, replace(call, api_key="another")),
+}
+
+
+class Careless(OpenAIChat):
+    """It says Hello where it has no server."""
+
+    def __init__(self, lose: Any, **connection: Any) -> None:
+        super().__init__(**connection)
+        self._lose = lose
+
+    def build(self, request: Request, call: Call) -> Any:
+        return super().build(*self._lose(request, call))
+
+    def stream(self, request: Request, call: Call) -> Any:
+        return super().stream(request, call) if "127.0.0.1" in self.base_url else Fake("Hello").stream(request, call)
+
+
+def test_what_may_get_lost_has_its_fault() -> None:
+    assert list(LOST) == [rule for rule in ADAPTER_RULES if rule.startswith("sends_")]
+
+
+@pytest.mark.parametrize(("rule", "lose"), [*LOST.items(), ("sends_key", in_the_body)])
+def test_what_is_lost_on_the_way_is_found(rule: str, lose: Any) -> None:
+    class Suite(OpenAIChatWire):
+        def adapter(self, url: str, **connection: Any) -> Any:
+            return Careless(lose, base_url=url, **connection)
+
+    with pytest.raises(AssertionError):
+        Suite().test_what_is_asked_is_sent(rule)
+    for other in LOST.keys() - {rule}:
+        Suite().test_what_is_asked_is_sent(other)
+
+
+def test_a_service_lacks_what_it_rightly_lacks_by_name() -> None:
+    class Suite(OpenAIChatWire):
+        without: ClassVar[dict[str, str]] = {"usage": "it counts nothing"}
+
+    with pytest.raises(pytest.skip.Exception, match="usage: it counts nothing"):
+        Suite().test_usage_arrives()
+    assert Suite().whole.usage is None
+    Suite.without = {"tidy": "why not"}
+    with pytest.raises(ValueError, match="no such rule: tidy; there are calls, thinking, usage, "):
+        Suite().test_usage_arrives()
+
+
+def test_a_failure_says_how_to_leave_its_rule_out() -> None:
+    with pytest.raises(AssertionError) as caught:
+        Suite(without(UsageUpdated)).test_usage_arrives()
+    assert caught.value.__notes__ == [
+        "Do the suite's hooks say what the script says (usage)? "
+        "If the service rightly lacks it, leave it out: without = {'usage': 'why'}"
+    ]
+
+
+# The author's own mistakes
+
+
+def use_all_hooks(suite: HTTPAdapterConformance) -> None:
+    suite.test_an_answer()
+    suite.test_an_error_inside_the_stream_keeps_what_came()
+    suite.test_a_refusal_keeps_the_providers_request_id()
+
+
+HOOKS = ("adapter", "said", "ended", "failed", "refused")
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+def test_a_mistake_in_a_hook_raises_as_itself(hook: str) -> None:
+    def mistaken(self: Any, *args: Any, **options: Any) -> Any:
+        return len(5)  # type: ignore[arg-type]
+
+    suite = type("Mistaken", (OpenAIChatWire,), {hook: mistaken})()
+    with pytest.raises(TypeError, match="has no len") as caught:
+        use_all_hooks(suite)
+    assert "mistaken" in [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+def test_a_hook_that_is_missing_is_named(hook: str) -> None:
+    hooks = {name: getattr(OpenAIChatWire, name) for name in HOOKS if name != hook}
+    suite = type("Mine", (HTTPAdapterConformance,), {**hooks, "body": OpenAIChatWire.body})()
+    with pytest.raises(NotImplementedError, match=rf"^Mine has no {hook}\(\)"):
+        use_all_hooks(suite)
+
+
+def test_a_suite_without_its_service_is_told_so() -> None:
+    with pytest.raises(NotImplementedError, match=r"^AdapterConformance has no serving\(\)"):
+        AdapterConformance().test_an_answer()
+    with pytest.raises(NotImplementedError, match=r"^ImageConformance has no serving\(\)"):
+        ImageConformance().test_it_generates()
+
+
+@pytest.mark.parametrize("after", [(), (TextDelta("Hel"),)], ids=["at once", "after an event"])
+def test_what_an_adapter_raises_is_shown_with_its_traceback(after: Any) -> None:
+    async def mistaken(request: Request, call: Call) -> AsyncIterator[Event]:
+        for event in after:
+            yield event
+        yield TextDelta(request.nothing)  # type: ignore[attr-defined]
+
+    class Suite(AdapterConformance):
+        @contextmanager
+        def serving(self, script: Script) -> Iterator[Served]:
+            yield Served(mistaken, lambda: 1)
+
+    for check in (lambda: assert_adapter(mistaken), Suite().test_an_answer, Suite().test_text_comes_in_its_pieces):
+        with pytest.raises(AssertionError, match="nothing") as caught:
+            check()
+        assert "AttributeError" in "".join(traceback.format_exception(caught.value))
+        assert "yield TextDelta(request.nothing)" in "".join(traceback.format_exception(caught.value))
 
 
 # One line
@@ -520,6 +687,7 @@ LINES: dict[str, Any] = {
     "secret": Showing("Hello"),
     "decoder": Brittle("Hello"),
     "chunks": Counting("Hello"),
+    **{rule: Careless(lose) for rule, lose in LOST.items()},
 }
 
 
@@ -537,7 +705,16 @@ def test_a_broken_adapter_is_told_the_rule(rule: str, adapter: Any) -> None:
 def test_the_other_rules_can_be_left_out(rule: str, adapter: Any) -> None:
     with pytest.raises(AssertionError) as caught:
         assert_adapter(adapter, only=[rule], seconds=5.0)
-    assert len(str(caught.value).splitlines()) == 1
+    assert len([line for line in str(caught.value).splitlines() if not line.startswith(" ")]) == 1
+
+
+@pytest.mark.parametrize("adapter", LINES.values(), ids=LINES)
+def test_a_failing_adapter_fits_on_a_screen(adapter: Any) -> None:
+    with pytest.raises(AssertionError) as caught:
+        assert_adapter(adapter, seconds=5.0)
+    lines = str(caught.value).splitlines()
+    assert len(lines) <= LINES_OF_A_SCREEN
+    assert max(map(len, lines)) <= 300
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Collection
+from typing import Any
 
 import pytest
 
 import rxllm
 from rxllm import testing
+from rxllm.testing._suite import SCRIPT_RULES
 from rxllm.testing.loopback import STALL, Loopback, Reply, chat_chunk
 
 
@@ -32,6 +35,30 @@ def test_its_page_names_all_that_there_is() -> None:
     assert testing.__doc__ is not None
     named = set(re.findall(r"`+(\w+)`+", testing.__doc__))
     assert {*testing.__all__, "loopback", "marbles", "strategies"} <= named
+
+
+@pytest.mark.parametrize(
+    ("rules", "page"),
+    [
+        (testing.OPERATOR_RULES, testing.assert_operator),
+        (testing.ADAPTER_RULES, testing.assert_adapter),
+        (SCRIPT_RULES, testing.AdapterConformance),
+    ],
+)
+def test_every_rule_is_in_a_table(rules: Collection[str], page: Any) -> None:
+    """By its name, what it checks, and when one leaves it out."""
+    rows = dict(re.findall(r"(?m)^    ``(\w+)``  +(\S.*  +\S.*)$", page.__doc__))
+    assert list(rows) == list(rules)
+    assert testing.__doc__ is not None
+    assert "without=" in testing.__doc__
+
+
+@pytest.mark.parametrize(
+    ("rules", "page"),
+    [(testing.EXECUTOR_RULES, testing.assert_executor), (testing.ENCODER_RULES, testing.assert_encoder)],
+)
+def test_every_rule_of_a_short_list_is_named(rules: dict[str, str], page: Any) -> None:
+    assert set(rules) <= set(re.findall(r"``(\w+)``", page.__doc__.partition("leave out: ")[2]))
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

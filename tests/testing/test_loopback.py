@@ -3,6 +3,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import httpx
@@ -192,3 +193,23 @@ def test_a_function_that_gives_no_reply_is_an_error(client: httpx.Client) -> Non
         pytest.raises(httpx.TransportError),
     ):
         client.get(server.url)
+
+
+def test_what_is_wrong_in_a_script_is_not_hidden_by_what_comes_of_it(client: httpx.Client) -> None:
+    with (
+        pytest.raises(TypeError, match="gave 'ok'") as caught,
+        Loopback(lambda request: "ok") as server,  # type: ignore[arg-type, return-value]
+    ):
+        client.get(server.url)
+    assert isinstance(caught.value.__context__, httpx.TransportError)
+
+
+def test_what_interrupts_a_test_is_not_replaced(client: httpx.Client) -> None:
+    def interrupt() -> None:
+        with Loopback(lambda request: "ok") as server:  # type: ignore[arg-type, return-value]
+            with suppress(httpx.TransportError):
+                client.get(server.url)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupt()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import threading
+import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from contextvars import ContextVar
@@ -24,6 +25,7 @@ from rxllm.events import (
     ChatCompleted,
     ErrorEvent,
     MessageCompleted,
+    RawChunk,
     StepCompleted,
     TextCompleted,
     TextDelta,
@@ -33,6 +35,7 @@ from rxllm.events import (
 )
 from rxllm.testing import OPERATOR_RULES, assert_operator, events
 from rxllm.testing._operator_rules import ITEMS
+from rxllm.testing._rules import LINES
 from rxllm.values import Message
 
 Operator = Callable[[Observable[Any]], Observable[Any]]
@@ -295,6 +298,23 @@ def concluding() -> Operator:
     return from_subscribe(subscribe)
 
 
+def hushing() -> Operator:
+    """Drops what went wrong, and ends as if all were well."""
+    return rx.filter(lambda event: not isinstance(event, ErrorEvent))
+
+
+def stopping_short() -> Operator:
+    return rx.take_while(lambda event: not isinstance(event, ErrorEvent))
+
+
+def joining() -> Operator:
+    """Puts the text together, whatever became of the rest."""
+    return lambda source: source.pipe(
+        rx.map(lambda event: event.delta if isinstance(event, TextDelta) else ""),
+        rx.reduce(lambda text, delta: text + delta, ""),
+    )
+
+
 def changing(kind: type[Any], **changed: Callable[[Any], Any]) -> Callable[[], Operator]:
     """Changes those fields of those events, and nothing else."""
 
@@ -349,6 +369,9 @@ FAULTS: dict[str, tuple[Callable[[], Operator], set[str]]] = {
     "swallows the subscriber's exception": (forgiving, {"subscriber"}),
     "makes its own error of the subscriber's": (blaming, {"subscriber"}),
     "loses the subscriber's exception at the end": (concluding, {"subscriber"}),
+    "drops an error event": (hushing, {"error_event"}),
+    "completes at an error event": (stopping_short, {"error_event"}),
+    "makes a text of half an answer": (joining, {"error_event"}),
     "changes text deltas only": (changing(TextDelta, delta=str.upper), {"consistent"}),
     "changes text completions only": (changing(TextCompleted, text=str.upper), {"consistent"}),
     "changes thinking deltas only": (changing(ThinkingDelta, delta=str.upper), {"consistent"}),
@@ -499,7 +522,7 @@ def test_a_type_error_of_the_makers_own_comes_back_as_it_is(made: Any) -> None:
     assert "assert_operator" not in str(caught.value)
 
 
-@pytest.mark.parametrize("make", [ops.raise_errors, partial(ops.only, TextDelta), partial(of_a_width, width=0)])
+@pytest.mark.parametrize("make", [ops.raise_errors, partial(ops.map_text, str.upper), partial(of_a_width, width=0)])
 def test_a_maker_may_have_parameters_that_are_not_needed(make: Any) -> None:
     assert_operator(make)
 
@@ -508,11 +531,11 @@ def test_an_operator_is_tried_on_what_it_acts_on_only_by_events() -> None:
     """As its docstring says: a lawful response holds nothing for it, and so no fault shows."""
 
     def shy() -> Operator:
-        return rx.take_while(lambda event: not isinstance(event, ErrorEvent))
+        return rx.take_while(lambda event: not isinstance(event, RawChunk))
 
     assert_operator(shy)
     with pytest.raises(AssertionError, match=r"^ends_with_source: "):
-        assert_operator(shy, events=events("Hel", ("error", "timeout")))
+        assert_operator(shy, events=events("Hel", ("raw_chunk", {"n": 1}), "lo"))
 
 
 def test_context_variables_are_those_of_the_caller() -> None:
@@ -568,3 +591,63 @@ def test_an_operator_that_raises_is_told_so_first(make: Any, said: str) -> None:
         assert_operator(make)
     assert str(caught.value).startswith(said)
     assert "\nends_with_source: " in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        ops.raise_errors,  # by on_error
+        ops.to_response,  # in a result
+        ops.scan_collect,  # in a state
+        lambda: rx.map(repr),  # in text
+        lambda: rx.take(2),  # before it comes
+        lambda: rx.concat(throw(KeyError("another"))),  # as another error
+    ],
+)
+def test_an_error_event_may_be_told_in_any_way(make: Any) -> None:
+    assert broken_rules(make, only=["error_event"]) == set()
+
+
+def test_an_error_event_is_none_of_the_business_of_what_takes_other_items() -> None:
+    assert_operator(lambda: rx.filter(lambda number: number != 2), events=[1, 2, 3])
+    with pytest.raises(AssertionError, match=r"^error_event: "):
+        assert_operator(hushing, events=[TextDelta("Hi"), TextCompleted("Hi")], only=["error_event"])
+
+
+def test_a_difference_is_told_by_its_place_and_both_sides() -> None:
+    calls = itertools.count()
+
+    def count(item: Any) -> Any:
+        return f"{'x' * 500}{next(calls)}" if item == ITEMS[2] else item
+
+    with pytest.raises(AssertionError) as caught:
+        assert_operator(lambda: rx.map(count), only=["afresh"])
+    head, expected, actual = str(caught.value).splitlines()
+    assert head.endswith("but the second subscription differs at index 2:")
+    assert re.fullmatch(r"    expected  …x{20,100}\d'\)", expected)
+    assert re.fullmatch(r"    actual    …x{20,100}\d'\)", actual)
+    assert expected[-6:] != actual[-6:]
+
+
+def test_what_is_missing_is_a_difference() -> None:
+    missing = r"at once, it differs at index 0:\n    expected  MessageStarted\(.*\n    actual    the end$"
+    with pytest.raises(AssertionError, match=missing):
+        assert_operator(impatient, only=["at_once"])
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("given", [None, events(*["piece " * 50] * 20, thinking="hm")], ids=["few", "many"])
+def test_a_failure_fits_on_a_screen(fault: str, given: Any) -> None:
+    try:
+        assert_operator(FAULTS[fault][0], events=given)
+    except AssertionError as error:
+        lines = str(error).splitlines()
+        assert len(lines) <= max(LINES, len(OPERATOR_RULES) + 1)
+        assert max(map(len, lines)) <= 300
+
+
+def test_an_operator_that_raises_shows_its_own_traceback() -> None:
+    with pytest.raises(AssertionError) as caught:
+        assert_operator(failing(2))
+    assert isinstance(caught.value.__cause__, TypeError)
+    assert "fail" in [frame.name for frame in traceback.extract_tb(caught.value.__cause__.__traceback__)]

@@ -99,3 +99,29 @@ def test_without_hypothesis_the_rest_of_the_kit_works(run) -> None:
         "-p",
         "no:hypothesispytest",
     ).assert_outcomes(passed=1)
+
+
+def test_a_failure_of_a_suite_shows_what_is_wrong_and_not_the_kit(run) -> None:
+    result = run(
+        """
+        from reactivex import operators as rx
+        from rxllm import Fake, TextDelta
+        from rxllm.testing import assert_adapter, assert_operator
+
+        async def mine(request, call):
+            yield TextDelta(request.nothing)
+
+        def test_an_operator():
+            assert_operator(lambda: rx.filter(lambda event: type(event).__name__ != "ErrorEvent"))
+
+        def test_an_adapter():
+            assert_adapter(Fake())
+
+        def test_a_generator():
+            assert_adapter(mine, only=["typed_error"])
+        """
+    )
+    result.assert_outcomes(failed=3)
+    result.stdout.fnmatch_lines(["*AssertionError: error_event: *", "*yield TextDelta(request.nothing)*"])
+    result.stdout.no_fnmatch_line("*leave it out where*")
+    assert len(result.outlines) < 120

@@ -10,7 +10,7 @@ from rxllm import Anthropic, Gemini, Local, Ollama, OpenAIChat, OpenAIResponses
 from rxllm.adapters._local_server import Server
 from rxllm.testing import HTTPAdapterConformance, Script, refusal
 from rxllm.testing.loopback import DONE, Reply, chat_chunk, chat_event, chat_finish
-from rxllm.values import AdapterError, ToolCall
+from rxllm.values import AdapterError, ToolCall, Usage
 
 
 def raw(call: ToolCall) -> str:
@@ -24,6 +24,11 @@ def halves(text: str) -> tuple[str, str]:
 def sse(data: Any, event: str | None = None) -> bytes:
     head = f"event: {event}\n".encode() if event else b""
     return head + b"data: " + msgspec.json.encode(data) + b"\n\n"
+
+
+def counted(usage: Usage, asked: str, answered: str) -> dict[str, Any]:
+    """The usage under the provider's own names."""
+    return {asked: usage.input_tokens, answered: usage.output_tokens}
 
 
 OPENAI_CODES = {
@@ -41,7 +46,9 @@ class OpenAIChatWire(HTTPAdapterConformance):
         return OpenAIChat(base_url=url, **connection)
 
     def said(self, script: Script) -> list[bytes]:
-        frames = [chat_event({"role": "assistant", "content": ""}), *map(chat_chunk, script.texts)]
+        frames = [chat_event({"role": "assistant", "content": ""})]
+        frames += [chat_event({"reasoning_content": piece}) for piece in script.thinking]
+        frames += map(chat_chunk, script.texts)
         for index, call in enumerate(script.calls):
             begun = {"index": index, "id": call.id, "type": "function", "function": {"name": call.name}}
             frames.append(chat_event({"tool_calls": [begun]}))
@@ -50,7 +57,8 @@ class OpenAIChatWire(HTTPAdapterConformance):
         return frames
 
     def ended(self, script: Script) -> list[bytes]:
-        return [chat_finish("tool_calls" if script.calls else "stop"), DONE]
+        used = script.usage and counted(script.usage, "prompt_tokens", "completion_tokens")
+        return [chat_finish(script.finish_reason, **({"usage": used} if used else {})), DONE]
 
     def failed(self, error: AdapterError) -> list[bytes]:
         return [sse(self.body(error))]
@@ -66,11 +74,16 @@ class OpenAIChatWire(HTTPAdapterConformance):
 class LocalWire(OpenAIChatWire):
     """llama.cpp's own server speaks the same; this one is elsewhere."""
 
+    without = {"sends_key": "a server on this machine asks for none"}  # noqa: RUF012 as the base has it
+
     def adapter(self, url: str, **connection: Any) -> Any:
         made = Local()
         made._server, made.base_url = Server(url, knows_tools=True), url
         made._api_key = connection.get("api_key")  # it takes none
         return made
+
+
+RESPONSES_REASONS = {"length": "max_output_tokens", "content_filter": "content_filter"}
 
 
 class ResponsesWire(HTTPAdapterConformance):
@@ -82,22 +95,36 @@ class ResponsesWire(HTTPAdapterConformance):
 
     def said(self, script: Script) -> list[bytes]:
         frames = [self.frame("response.created", response={"id": "r1", "model": "m", "status": "in_progress"})]
+        first = int(bool(script.thinking))
+        if script.thinking:
+            frames += self.reasoning(script.thinking)
         if script.texts:
-            frames += self.message(script.texts)
-        for index, call in enumerate(script.calls, bool(script.texts)):
+            frames += self.message(first, script.texts)
+        for index, call in enumerate(script.calls, first + bool(script.texts)):
             frames += self.function(index, call)
         return frames
 
-    def message(self, texts: tuple[str, ...]) -> list[bytes]:
+    def reasoning(self, thoughts: tuple[str, ...]) -> list[bytes]:
+        place = {"output_index": 0, "item_id": "rs1", "summary_index": 0}
+        summary = [{"type": "summary_text", "text": "".join(thoughts)}]
+        item = {"type": "reasoning", "id": "rs1", "summary": []}
+        deltas = [self.frame("response.reasoning_summary_text.delta", **place, delta=piece) for piece in thoughts]
+        return [
+            self.frame("response.output_item.added", output_index=0, item=item),
+            *deltas,
+            self.frame("response.output_item.done", output_index=0, item={**item, "summary": summary}),
+        ]
+
+    def message(self, index: int, texts: tuple[str, ...]) -> list[bytes]:
         part = {"type": "output_text", "text": "", "annotations": []}
-        place = {"output_index": 0, "item_id": "m1", "content_index": 0}
+        place = {"output_index": index, "item_id": "m1", "content_index": 0}
         whole = {"type": "message", "id": "m1", "role": "assistant", "content": [{**part, "text": "".join(texts)}]}
         return [
-            self.frame("response.output_item.added", output_index=0, item={**whole, "content": []}),
+            self.frame("response.output_item.added", output_index=index, item={**whole, "content": []}),
             self.frame("response.content_part.added", **place, part=part),
             *(self.frame("response.output_text.delta", **place, delta=text) for text in texts),
             self.frame("response.output_text.done", **place, text="".join(texts)),
-            self.frame("response.output_item.done", output_index=0, item=whole),
+            self.frame("response.output_item.done", output_index=index, item=whole),
         ]
 
     def function(self, index: int, call: ToolCall) -> list[bytes]:
@@ -111,7 +138,15 @@ class ResponsesWire(HTTPAdapterConformance):
         ]
 
     def ended(self, script: Script) -> list[bytes]:
-        return [self.frame("response.completed", response={"id": "r1", "model": "m", "status": "completed"})]
+        response: dict[str, Any] = {"id": "r1", "model": "m", "status": "completed"}
+        if script.usage:
+            response["usage"] = counted(script.usage, "input_tokens", "output_tokens")
+        if script.finish_reason in RESPONSES_REASONS:
+            response |= {
+                "status": "incomplete",
+                "incomplete_details": {"reason": RESPONSES_REASONS[script.finish_reason]},
+            }
+        return [self.frame(f"response.{response['status']}", response=response)]
 
     def failed(self, error: AdapterError) -> list[bytes]:
         code = OPENAI_CODES[error.reason][1]
@@ -132,6 +167,13 @@ ANTHROPIC_CODES = {
     "provider_unavailable": "overloaded_error",
 }
 
+ANTHROPIC_REASONS = {
+    "stop": "end_turn",
+    "tool_calls": "tool_use",
+    "length": "max_tokens",
+    "content_filter": "refusal",
+}
+
 ANTHROPIC_WORDS = {
     "context_length_exceeded": "prompt is too long: 200001 tokens > 200000 maximum",
     "content_filter": "Output blocked by content filtering policy",
@@ -147,11 +189,16 @@ class AnthropicWire(HTTPAdapterConformance):
 
     def said(self, script: Script) -> list[bytes]:
         message = {"id": "r1", "type": "message", "role": "assistant", "model": "m", "content": []}
-        frames = [self.frame("message_start", message={**message, "usage": {"input_tokens": 3, "output_tokens": 1}})]
+        used = counted(script.usage or Usage(3, 9), "input_tokens", "output_tokens")
+        frames = [self.frame("message_start", message={**message, "usage": {**used, "output_tokens": 1}})]
+        first = int(bool(script.thinking))
+        if script.thinking:
+            deltas = [{"type": "thinking_delta", "thinking": piece} for piece in script.thinking]
+            frames += self.block(0, {"type": "thinking", "thinking": ""}, deltas)
         if script.texts:
             deltas = [{"type": "text_delta", "text": text} for text in script.texts]
-            frames += self.block(0, {"type": "text", "text": ""}, deltas)
-        for index, call in enumerate(script.calls, bool(script.texts)):
+            frames += self.block(first, {"type": "text", "text": ""}, deltas)
+        for index, call in enumerate(script.calls, first + bool(script.texts)):
             deltas = [{"type": "input_json_delta", "partial_json": piece} for piece in halves(raw(call))]
             frames += self.block(index, {"type": "tool_use", "id": call.id, "name": call.name, "input": {}}, deltas)
         return frames
@@ -164,8 +211,9 @@ class AnthropicWire(HTTPAdapterConformance):
         ]
 
     def ended(self, script: Script) -> list[bytes]:
-        delta = {"stop_reason": "tool_use" if script.calls else "end_turn", "stop_sequence": None}
-        return [self.frame("message_delta", delta=delta, usage={"output_tokens": 9}), self.frame("message_stop")]
+        delta = {"stop_reason": ANTHROPIC_REASONS[script.finish_reason], "stop_sequence": None}
+        used = {"output_tokens": (script.usage or Usage(3, 9)).output_tokens}
+        return [self.frame("message_delta", delta=delta, usage=used), self.frame("message_stop")]
 
     def failed(self, error: AdapterError) -> list[bytes]:
         return [sse(self.body(error), "error")]
@@ -187,6 +235,8 @@ GEMINI_STATUSES = {
     "provider_unavailable": (503, "UNAVAILABLE"),
 }
 
+GEMINI_REASONS = {"length": "MAX_TOKENS", "content_filter": "SAFETY"}
+
 GEMINI_WORDS = {
     "context_length_exceeded": "The input token count (1048577) exceeds the maximum number of tokens allowed.",
     "content_filter": "The input was flagged by the content filter.",
@@ -199,16 +249,25 @@ class GeminiWire(HTTPAdapterConformance):
 
     def chunk(self, *parts: Any, **candidate: Any) -> bytes:
         content = {"role": "model", "parts": list(parts)}
-        said = {"candidates": [{"content": content, **candidate}], "responseId": "r1", "modelVersion": "m"}
-        return sse(said).replace(b"\n", b"\r\n")
+        return self.answer_frame({"candidates": [{"content": content, **candidate}]})
+
+    def answer_frame(self, said: Any) -> bytes:
+        return sse({**said, "responseId": "r1", "modelVersion": "m"}).replace(b"\n", b"\r\n")
 
     def said(self, script: Script) -> list[bytes]:
         called = [{"id": call.id, "name": call.name, "args": call.arguments} for call in script.calls]
+        thoughts = [self.chunk({"text": piece, "thought": True}) for piece in script.thinking]
         texts = [self.chunk({"text": text}) for text in script.texts]
-        return [*texts, *(self.chunk({"functionCall": call}) for call in called)]
+        return [*thoughts, *texts, *(self.chunk({"functionCall": call}) for call in called)]
 
     def ended(self, script: Script) -> list[bytes]:
-        return [self.chunk({"text": ""}, finishReason="STOP")]
+        end = [self.chunk({"text": ""}, finishReason=GEMINI_REASONS.get(script.finish_reason, "STOP"))]
+        if script.usage is None:
+            return end
+        return [
+            *end,
+            self.answer_frame({"usageMetadata": counted(script.usage, "promptTokenCount", "candidatesTokenCount")}),
+        ]
 
     def failed(self, error: AdapterError) -> list[bytes]:
         return [sse(self.body(error))]
@@ -234,6 +293,7 @@ OLLAMA_WORDS = {
 class OllamaWire(HTTPAdapterConformance):
     headers = {"Content-Type": "application/x-ndjson"}  # noqa: RUF012 as the base has it
     breaks = "provider_unavailable"  # a line has words and no code
+    without = {"content_filter": "there is none"}  # noqa: RUF012
 
     def adapter(self, url: str, **connection: Any) -> Any:
         return Ollama(base_url=url, **connection)
@@ -246,11 +306,14 @@ class OllamaWire(HTTPAdapterConformance):
         called = [
             {"id": call.id, "function": {"name": call.name, "arguments": call.arguments}} for call in script.calls
         ]
+        thoughts = [self.line({"thinking": piece}) for piece in script.thinking]
         texts = [self.line({"content": text}) for text in script.texts]
-        return [*texts, *(self.line({"tool_calls": [call]}) for call in called)]
+        return [*thoughts, *texts, *(self.line({"tool_calls": [call]}) for call in called)]
 
     def ended(self, script: Script) -> list[bytes]:
-        return [self.line({}, done=True, done_reason="stop", prompt_eval_count=3, eval_count=9)]
+        reason = "length" if script.finish_reason == "length" else "stop"
+        used = counted(script.usage or Usage(3, 9), "prompt_eval_count", "eval_count")
+        return [self.line({}, done=True, done_reason=reason, **used)]
 
     def failed(self, error: AdapterError) -> list[bytes]:
         return [msgspec.json.encode({"error": error.message}) + b"\n"]

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import rxllm
@@ -52,17 +52,23 @@ class TestConformance(HTTPAdapterConformance):
     """The words of Cohere's wire; the cases are rxllm's."""
 
     breaks = "unknown"  # its streams do not say of what kind an error is
+    without: ClassVar[dict[str, str]] = {"content_filter": "none of its finish reasons says so"}
 
     def adapter(self, url: str, **connection: Any) -> Cohere:
         return Cohere(base_url=url, **connection)
 
     def said(self, script: Script) -> list[bytes]:
+        thoughts = [said("content-delta", {"content": {"thinking": piece}}) for piece in script.thinking]
         texts = [said("content-delta", {"content": {"text": text}}) for text in script.texts]
         calls = [bytes_ for index, call in enumerate(script.calls) for bytes_ in called(index, call)]
-        return [start(), *texts, *calls]
+        return [start(), *thoughts, *texts, *calls]
 
     def ended(self, script: Script) -> list[bytes]:
-        return end("TOOL_CALL" if script.calls else "COMPLETE")
+        reason = {"tool_calls": "TOOL_CALL", "length": "MAX_TOKENS"}.get(script.finish_reason, "COMPLETE")
+        if script.usage is None:
+            return end(reason)
+        tokens = {"input_tokens": script.usage.input_tokens, "output_tokens": script.usage.output_tokens}
+        return end(reason, usage={"tokens": tokens})
 
     def failed(self, error: Any) -> list[bytes]:
         return end("ERROR", error=error.message)

@@ -9,7 +9,8 @@
 The script is a `Reply` for every request, a list of them (the last one again and again), or a function of the
 `Request`. A body is bytes, sent with their length, or anything iterable, sent chunked: bytes are one chunk, a `Pause`
 is waited for, and a `Cut` ends it. What is no script and no body raises ``TypeError`` where it is written; errors that
-come up while it runs are raised when the ``with`` ends. Request bodies must have a length.
+come up while it runs are raised when the ``with`` ends, in place of an exception from inside. Request bodies must have
+a length.
 """
 
 from __future__ import annotations

@@ -66,8 +66,8 @@ class Loopback:
     def __exit__(self, kind: type[BaseException] | None, *_: BaseException | TracebackType | None) -> None:
         self._loop.call_soon_threadsafe(self._stopping.set)
         self._thread.join()
-        if kind is None and self.errors:
-            raise self.errors[0]
+        if self.errors and (kind is None or issubclass(kind, Exception)):
+            raise self.errors[0]  # and what failed inside, which may be its doing, is its context
 
     def _serve(self) -> None:
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:

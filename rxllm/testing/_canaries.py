@@ -1,0 +1,69 @@
+"""A request of words that occur nowhere else, and the rules by which each of them must reach the service."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rxllm.testing._rules import expect
+from rxllm.values import Message, Tool, ToolCall, system, tool_result, user
+from rxllm.values._response import shorten
+
+if TYPE_CHECKING:
+    from rxllm.testing.loopback import Request as Sent
+
+SENT_RULES: dict[str, str] = {
+    "sends_system": "the system prompt is sent",
+    "sends_user": "the user's text is sent",
+    "sends_assistant": "the model's earlier text is sent back",
+    "sends_arguments": "the arguments of an earlier tool call are sent back",
+    "sends_result": "a tool's result is sent",
+    "sends_tool_name": "a tool's name is sent",
+    "sends_tool_description": "a tool's description is sent",
+    "sends_tool_schema": "a tool's schema is sent",
+    "sends_temperature": "temperature is sent, as a JSON number",
+    "sends_options": "options={...} are passed through",
+    "sends_key": "the call's api_key is sent in a header or the address, and not in the body",
+}
+"""What must be found in the request that an adapter sends, by the rules' names."""
+
+KEY = "sk-conformance-0123456789abcdef"
+TEMPERATURE = 0.125
+
+
+def word(rule: str) -> str:
+    """The word that the rule looks for, as in ``canary_system``."""
+    return rule.replace("sends_", "canary_")
+
+
+MESSAGES = (
+    system(word("sends_system")),
+    user(word("sends_user")),
+    Message("assistant", word("sends_assistant"), tool_calls=(ToolCall("c1", "f", {"x": word("sends_arguments")}),)),
+    tool_result("c1", word("sends_result")),
+)
+
+SCHEMA = {"type": "object", "properties": {"x": {"type": "string", "description": word("sends_tool_schema")}}}
+
+# The earlier call names another tool, so that its name alone does not show that the tools are sent.
+TOOLS = (Tool("f", "A tool."), Tool(word("sends_tool_name"), word("sends_tool_description"), SCHEMA))
+
+OPTIONS = {"canary": word("sends_options")}
+
+
+def expect_sent(rule: str, requests: Sequence[Sent]) -> None:
+    """Raises ``AssertionError`` unless the requests have what the rule looks for."""
+    __tracebackhide__ = True
+    heads = " ".join(f"{request.path} {request.headers}" for request in requests)
+    body = " ".join(request.body.decode(errors="replace") for request in requests)
+    match rule:
+        case "sends_key":
+            names = sorted({name for request in requests for name in request.headers})
+            expect(KEY in heads, f"the key is in neither the address nor one of the headers {', '.join(names)}")
+            expect(KEY not in body, "the key is in the body")
+        case "sends_temperature":
+            number = rf"[:,\[]\s*{TEMPERATURE}\s*[,}}\]]"
+            expect(bool(re.search(number, body)), f"the number {TEMPERATURE} is not in {shorten(body, 120)}")
+        case _:
+            expect(word(rule) in heads + body, f"{word(rule)!r} is not in {shorten(body, 120)}")
