@@ -17,10 +17,9 @@ import base64
 import binascii
 from typing import Any, cast
 
-import msgspec
-
 from rxllm.adapters._gemini_chunks import PROVIDER, FunctionCall, Part, PartialArguments
 from rxllm.values import ProviderPart
+from rxllm.values._json import read_json
 from rxllm.wire.blocks import Blocks
 
 
@@ -112,7 +111,7 @@ class PartReader:
 
     def _show(self, frame: bytes) -> None:
         if not self.raw:
-            self._blocks.raw("part", msgspec.json.decode(frame))
+            self._blocks.raw("part", read_json(frame))
 
     def _call_server(self, name: str, id: Any, arguments: Any) -> None:
         index = self._new_call()

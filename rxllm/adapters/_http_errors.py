@@ -12,9 +12,8 @@ from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
 from typing import Any, cast
 
-import msgspec
-
 from rxllm.values import AdapterError
+from rxllm.values._json import UNREADABLE, json_text, read_json
 
 _TOO_LONG = re.compile(
     r"context.{0,20}(length|window|size|limit)|maximum context|(prompt|input|request).{0,30}too (long|large)"
@@ -103,8 +102,8 @@ def http_error(provider: str, status: int, headers: Mapping[str, str], body: byt
     """The error of an HTTP answer with a status of 300 or more."""
     named = {name.lower(): text for name, text in headers.items()}
     try:
-        payload = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+        payload = read_json(body)
+    except UNREADABLE:
         payload = _plain_text(body, named.get("content-type", ""))
     request_id = named.get("x-request-id") or named.get("request-id")
     return provider_error(
@@ -183,8 +182,8 @@ def _behind(said: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(raw, str):
         return {}
     try:
-        return _flatten(msgspec.json.decode(raw))
-    except msgspec.DecodeError:
+        return _flatten(read_json(raw))
+    except UNREADABLE:
         return {"message": raw[:500]}
 
 
@@ -192,7 +191,7 @@ def _message(said: Mapping[str, Any]) -> str | None:
     for name in ("message", "detail", "error", "msg"):
         held = said.get(name)
         if held:
-            return held if isinstance(held, str) else msgspec.json.encode(held).decode()
+            return held if isinstance(held, str) else json_text(held)
     return None
 
 

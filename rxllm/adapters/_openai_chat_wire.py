@@ -35,6 +35,7 @@ from rxllm.adapters._openai_chat_chunks import (
     to_usage,
 )
 from rxllm.values import AdapterError, Message
+from rxllm.values._json import read_json
 from rxllm.wire.blocks import Blocks
 from rxllm.wire.frames import FrameDecoder, raw_kind
 from rxllm.wire.sse import SSEDecoder
@@ -61,7 +62,7 @@ class ChatDecoder(FrameDecoder):
             if chunk.id and chunk.model:
                 self._decode = _CHUNK.decode
         if self.raw:
-            self._blocks.raw(raw_kind(kind), msgspec.json.decode(frame))
+            self._blocks.raw(raw_kind(kind), read_json(frame))
         if chunk.search_results or chunk.citations:
             self._read_sources(chunk)
         for choice in chunk.choices or ():
@@ -79,13 +80,13 @@ class ChatDecoder(FrameDecoder):
         if chunk.usage or chunk.x_groq:
             self._read_usage(chunk.usage or (chunk.x_groq or {}).get("usage"))
         if chunk.error or kind == "error":
-            self._fail(self._error_of(msgspec.json.decode(frame)))
+            self._fail(self._error_of(read_json(frame)))
         elif chunk.choices is None and not chunk.usage:
             self._read_unknown(kind, frame)
 
     def _read_finish(self, raw: str, frame: bytes) -> None:
         reason = FINISH_REASONS.get(raw.lower(), "other")
-        failure = finish_error(self.provider, raw, msgspec.json.decode(frame)) if reason == "error" else None
+        failure = finish_error(self.provider, raw, read_json(frame)) if reason == "error" else None
         self._blocks.finish(reason, raw, failure)
 
     def _read_whole(self, choice: Choice) -> None:
@@ -101,7 +102,7 @@ class ChatDecoder(FrameDecoder):
             self._blocks.usage(to_usage(self._usage))
 
     def _read_unknown(self, kind: str, frame: bytes) -> None:
-        data = msgspec.json.decode(frame)
+        data = read_json(frame)
         if data.get("object") == "error":
             self._fail(self._error_of(data))
         elif not self.raw and not data.keys() & {"choices", "object", "usage", "x_groq", "search_results", "citations"}:

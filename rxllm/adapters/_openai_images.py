@@ -19,6 +19,7 @@ from rxllm.adapters._image_adapter import refuse
 from rxllm.adapters._openai_chat import OPENAI
 from rxllm.runtime import Answer
 from rxllm.values import Call, Image, ImageAdapterError, ImageRequest, ImageResponse, ImageUsage
+from rxllm.values._json import json_text
 
 if TYPE_CHECKING:
     import httpx
@@ -183,4 +184,4 @@ def _files(request: ImageRequest) -> Iterator[File]:
 
 
 def _form_value(held: Any) -> str:
-    return held if isinstance(held, str) else msgspec.json.encode(held).decode()
+    return held if isinstance(held, str) else json_text(held)

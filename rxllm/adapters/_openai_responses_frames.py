@@ -13,6 +13,7 @@ from typing import Any, cast
 import msgspec
 
 from rxllm.values import FinishReason
+from rxllm.values._json import json_text, read_json
 
 FINISH_REASONS: dict[str, FinishReason] = {
     "completed": "stop",
@@ -122,7 +123,7 @@ def call_arguments(item: Item) -> str:
             held = {name: item[name] for name in names if item.get(name) is not None}
             if item.get("revised_prompt"):
                 held["prompt"] = item["revised_prompt"]
-    return msgspec.json.encode(held).decode()
+    return json_text(held)
 
 
 def call_sources(item: Item) -> Iterable[Item]:
@@ -157,7 +158,7 @@ def source_key(source: Item) -> str:
 
 def to_item(raw: msgspec.Raw) -> Item:
     """The item, or the response, that a frame holds; empty where there is none."""
-    return as_item(msgspec.json.decode(raw) if raw else None)
+    return as_item(read_json(raw) if raw else None)
 
 
 def as_item(held: Any) -> Item:

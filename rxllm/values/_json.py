@@ -18,7 +18,8 @@ from rxllm.values.errors import ValidationError
 UNREADABLE = (ValueError, RecursionError)
 """What `read_json` raises for text that is not JSON, or is nested too deeply."""
 
-_CONSTANTS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}  # one NaN, so that it equals itself in data
+_CONSTANTS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+"""One NaN for all, so that data that is read twice is equal."""
 
 
 def json_text(value: Any) -> str:
@@ -43,7 +44,7 @@ def json_bytes(value: Any) -> bytes:
         raise ValidationError("invalid_request", f"the value has no JSON form: {error}") from error
 
 
-def read_json(text: str | bytes) -> Any:
+def read_json(text: str | bytes | msgspec.Raw) -> Any:
     """Return what JSON text says, as Python's ``json`` reads it, with U+FFFD for half a surrogate pair.
 
     >>> read_json('{"logprob": -Infinity}')
@@ -54,7 +55,17 @@ def read_json(text: str | bytes) -> Any:
     try:
         return msgspec.json.decode(text)
     except ValueError:
-        return _well_formed(json.loads(text, parse_constant=_CONSTANTS.__getitem__))
+        given = text if isinstance(text, str) else bytes(text)
+        return _well_formed(json.loads(given, parse_constant=_CONSTANTS.__getitem__))
+
+
+def read_arguments(text: str) -> dict[str, Any] | None:
+    """Return the arguments of a tool call that `text` says, none if it is blank; None if it is not a JSON object."""
+    try:
+        arguments = read_json(text) if text.strip() else {}
+    except UNREADABLE:
+        return None
+    return cast(dict[str, Any], arguments) if isinstance(arguments, dict) else None
 
 
 def is_json(text: str | bytes) -> bool:

@@ -3,8 +3,8 @@
 1. `feed` and `close` turn whatever is raised inside them into the end of the stream, after all that came before: the
    framing's ``StreamError``, and the ``malformed_event`` of a frame that the wire's own code cannot read.
 2. Once the stream has ended, no frame is read.
-3. A frame that its type does not fit is odd. ``[DONE]`` ends the stream; as the first frame it is an error. JSON is read
-   again as Python's ``json`` reads it, and numbers as strings are forgiven; what still does not fit is a ``RawChunk``,
+3. A frame that its type does not fit is odd. ``[DONE]`` ends the stream, with an error if it comes first. JSON is read
+   again, as Python's ``json`` reads it, and numbers as strings are forgiven; what still does not fit is a ``RawChunk``,
    and an error if its event is named so.
 4. Other text is an error: the provider's if its event is named so, else ``malformed_event``. Blanks say nothing.
 5. Half a character (``"\ud83d"``) that ends a string waits for the other half to begin one in a later frame.

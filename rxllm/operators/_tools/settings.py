@@ -18,6 +18,7 @@ from rxllm.values import (
     described,
     schema_faults,
 )
+from rxllm.values._json import json_text, well_formed
 
 Executor = Callable[[Tool, Mapping[str, Any], ToolContext], Any]
 Encoder = Callable[[Any], str]
@@ -137,4 +138,4 @@ def encode_result(result: Any) -> str:
     >>> encode_result("42"), encode_result({"x": [1, None]})
     ('42', '{"x":[1,null]}')
     """
-    return result if isinstance(result, str) else msgspec.json.encode(result).decode()
+    return well_formed(result) if isinstance(result, str) else json_text(result)
