@@ -47,7 +47,7 @@ class MessagesDecoder(FrameDecoder):
             super()._read_plain(kind, text)
 
     def _read(self, kind: str, frame: Frame, data: bytes, /) -> None:
-        named = frame.type or kind
+        named = frame.type if frame.type and kind != "error" else kind
         if named == "content_block_delta" and frame.delta is not None and not self.raw:
             if not self._content.add(frame.index, frame.delta):
                 self._read_unknown(named, frame, data)

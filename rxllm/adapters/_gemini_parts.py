@@ -14,7 +14,6 @@ what is done:
 from __future__ import annotations
 
 import base64
-import binascii
 from typing import Any, cast
 
 from rxllm.adapters._gemini_chunks import PROVIDER, FunctionCall, Part, PartialArguments
@@ -146,5 +145,5 @@ def _file(part: Part) -> dict[str, Any]:
 def _from_base64(text: str) -> bytes:
     try:
         return base64.b64decode(text)
-    except binascii.Error:
+    except ValueError:
         return b""

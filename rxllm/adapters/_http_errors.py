@@ -6,6 +6,7 @@ Providers agree on little. What is read, in this order of trust: the error's own
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Mapping
@@ -95,6 +96,8 @@ _BY_CODE = {
     ),
 }
 _REASONS = {code: reason for reason, codes in _BY_CODE.items() for code in codes}
+LONGEST = 366 * 86_400.0
+"""The longest time to wait that is passed on, in seconds: clocks refuse what lies far beyond."""
 _SPECIFIC = ("context_length_exceeded", "content_filter")
 
 
@@ -149,13 +152,13 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
     """The seconds to wait, of ``retry-after-ms`` or ``retry-after`` (seconds, or a date, counted from ``date``)."""
     for name, unit in (("retry-after-ms", 1000), ("retry-after", 1)):
         try:
-            return max(0.0, float(headers[name]) / unit)
+            return _seconds(headers[name], unit)
         except (KeyError, ValueError):
             continue
     try:
         due = parsedate_to_datetime(headers["retry-after"]).timestamp()
         now = parsedate_to_datetime(headers["date"]).timestamp() if "date" in headers else time.time()
-    except (KeyError, ValueError):
+    except (KeyError, ValueError, TypeError, OverflowError):  # dates fail in many ways
         return None
     return max(0.0, due - now)
 
@@ -229,8 +232,16 @@ def _last(reasons: list[str]) -> str:
 
 def _retry_delay(details: list[dict[str, Any]]) -> float | None:
     # Google's RetryInfo: {"retryDelay": "34.5s"}
-    delays = (re.fullmatch(r"([\d.]+)s", str(each.get("retryDelay"))) for each in details)
-    return next((float(delay[1]) for delay in delays if delay), None)
+    delays = (re.fullmatch(r"(\d+\.?\d*)s", str(each.get("retryDelay"))) for each in details)
+    return next((_seconds(delay[1]) for delay in delays if delay), None)
+
+
+def _seconds(text: str, unit: int = 1) -> float:
+    """A time to wait of at most `LONGEST` seconds, which no clock refuses. Raises ``ValueError`` for other text."""
+    seconds = float(text) / unit
+    if math.isnan(seconds):
+        raise ValueError("not a time")
+    return min(max(0.0, seconds), LONGEST)
 
 
 def _list(held: Any) -> list[Any]:

@@ -21,6 +21,7 @@ import msgspec
 from rxllm.adapters._http_errors import provider_error
 from rxllm.values import AdapterError, FinishReason, Message, Usage
 from rxllm.values._json import read_json
+from rxllm.values._usage import whole
 from rxllm.wire.blocks import Blocks
 from rxllm.wire.frames import FrameDecoder
 from rxllm.wire.ndjson import NDJSONDecoder
@@ -154,7 +155,5 @@ def stream_error(payload: Mapping[str, Any]) -> AdapterError:
 
 
 def _count(last: Mapping[str, Any], name: str) -> int | None:
-    held = last.get(name)
-    return (
-        int(held) if isinstance(held, int) or (isinstance(held, str) and held.isdecimal() and len(held) < 19) else None
-    )
+    number = last.get(name)
+    return int(number) if isinstance(number, str) and number.isdecimal() and len(number) < 19 else whole(number)

@@ -31,6 +31,7 @@ from rxllm.adapters._openai_chat_chunks import (
     audio_of,
     file_of,
     finish_error,
+    text_of,
     to_logprobs,
     to_usage,
 )
@@ -53,7 +54,7 @@ class ChatDecoder(FrameDecoder):
         self._sse = SSEDecoder()
         super().__init__(self._sse, Blocks(CallTracker.after(messages)), _FIRST, provider=provider, raw=raw)
         self._usage: dict[str, Any] | None = None
-        self._sources: set[Any] = set()
+        self._sources: set[str] = set()
         self._audio: dict[str, list[Any]] = {}
 
     def _read(self, kind: str, chunk: Chunk, frame: bytes, /) -> None:
@@ -134,11 +135,12 @@ class ChatDecoder(FrameDecoder):
 
     def _read_details(self, details: list[dict[str, Any]], *, spoken: bool) -> None:
         for detail in details:
+            signature = text_of(detail.get("signature"))
             if not spoken:
-                self._blocks.thinking(detail.get("text") or detail.get("summary") or "")
-            if detail.get("signature") or detail.get("data"):
+                self._blocks.thinking(text_of(detail.get("text")) or text_of(detail.get("summary")))
+            if signature or detail.get("data"):
                 opaque = {k: v for k, v in detail.items() if k not in ("text", "summary")}
-                self._blocks.sign(detail.get("signature"), {"reasoning_details": [opaque]})
+                self._blocks.sign(signature, {"reasoning_details": [opaque]})
                 self._blocks.close_block()
 
     def _read_parts(self, parts: list[dict[str, Any]]) -> None:
@@ -148,8 +150,8 @@ class ChatDecoder(FrameDecoder):
                     self._blocks.text(text)
                 case {"type": "thinking", "thinking": str(text)}:
                     self._blocks.thinking(text)
-                case {"type": "thinking", "thinking": pieces}:
-                    texts = (piece.get("text") or "" for piece in cast(list[dict[str, Any]], pieces))
+                case {"type": "thinking", "thinking": list(pieces)}:
+                    texts = (text_of(piece.get("text")) for piece in cast(list[Any], pieces) if isinstance(piece, dict))
                     self._blocks.thinking("".join(texts))
                 case {"type": "image_url"}:
                     self._blocks.file(file_of(part))
@@ -177,7 +179,7 @@ class ChatDecoder(FrameDecoder):
         if not isinstance(source, dict):
             return
         named = {k: v for k, v in cast(dict[str, Any], source).items() if k != "url_citation"}
-        key = (named.get("url") or repr(named), named.get("start_index"), named.get("end_index"))
+        key = repr([named.get("url") or named, named.get("start_index"), named.get("end_index")])
         if key not in self._sources:
             self._sources.add(key)
             self._blocks.source(named)

@@ -6,7 +6,6 @@ An item is kept as the provider sent it: what nobody reads today goes back to th
 from __future__ import annotations
 
 import base64
-import binascii
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, cast
 
@@ -96,7 +95,7 @@ def is_server(item: Item, offered: Collection[str]) -> bool:
         case {"type": "function_call" | "computer_call" | "local_shell_call" | "apply_patch_call"}:
             return False
         case {"type": "custom_tool_call"}:
-            return item.get("name") not in offered
+            return call_name(item) not in offered
         case {"type": "shell_call"}:
             return str(as_item(item.get("environment")).get("type")).startswith("container")
         case {"type": "tool_search_call"}:
@@ -107,7 +106,8 @@ def is_server(item: Item, offered: Collection[str]) -> bool:
 
 def call_name(item: Item) -> str:
     """The tool's name; of a built-in tool, the item's type without ``_call``."""
-    return item.get("name") or str(item.get("type")).removesuffix("_call")
+    name = item.get("name")
+    return name if name and isinstance(name, str) else str(item.get("type")).removesuffix("_call")
 
 
 def call_arguments(item: Item) -> str:
@@ -145,7 +145,7 @@ def image_of(text: str, described: Mapping[str, Any]) -> Item:
     """The image of some base64 text."""
     try:
         data = base64.b64decode(text)
-    except binascii.Error:
+    except ValueError:
         data = b""
     return {"mime_type": f"image/{described.get('output_format') or 'png'}", "data": data}
 

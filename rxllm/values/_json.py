@@ -62,7 +62,7 @@ def read_json(text: str | bytes | msgspec.Raw) -> Any:
 def read_arguments(text: str) -> dict[str, Any] | None:
     """Return the arguments of a tool call that `text` says, none if it is blank; None if it is not a JSON object."""
     try:
-        arguments = read_json(text) if text.strip() else {}
+        arguments: Any = read_json(text) if text.strip() else {}
     except UNREADABLE:
         return None
     return cast(dict[str, Any], arguments) if isinstance(arguments, dict) else None
@@ -79,11 +79,16 @@ def is_json(text: str | bytes) -> bool:
 
 def well_formed(text: str) -> str:
     """Return `text` in a form that any encoder takes: two halves of a pair are one character, a lone one is U+FFFD."""
+    return text if is_encodable(text) else text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def is_encodable(text: str) -> bool:
+    """Whether `text` can be written: it holds no half of a surrogate pair."""
     try:
         text.encode()
     except UnicodeEncodeError:
-        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    return text
+        return False
+    return True
 
 
 def _well_formed(data: Any) -> Any:

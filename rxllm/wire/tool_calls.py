@@ -27,7 +27,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rxllm.events import NOTHING, Event, ToolCallCompleted, ToolCallDelta, ToolCallStarted
-from rxllm.values import Message
+from rxllm.values import Message, StreamError
 from rxllm.values._json import json_text, read_arguments
 
 
@@ -83,6 +83,8 @@ class CallTracker:
         """The events of one delta. `metadata` (``{"server": True}``) is the call's, and counts until it starts."""
         if index is not None and index < 0:
             index = None
+        if (id and type(id) is not str) or (name and type(name) is not str):
+            raise StreamError("malformed_event", f"a call's id or name is not text: got {repr((id, name))[:80]}")
         call = self._find(index, id or "", name or "")
         if id and not call.wire_id:
             call.wire_id = id
