@@ -150,9 +150,8 @@ class ChatDecoder(FrameDecoder):
                     self._blocks.text(text)
                 case {"type": "thinking", "thinking": str(text)}:
                     self._blocks.thinking(text)
-                case {"type": "thinking", "thinking": list(pieces)}:
-                    texts = (text_of(piece.get("text")) for piece in cast(list[Any], pieces) if isinstance(piece, dict))
-                    self._blocks.thinking("".join(texts))
+                case {"type": "thinking", "thinking": list()}:
+                    self._blocks.thinking("".join(_texts(part["thinking"])))
                 case {"type": "image_url"}:
                     self._blocks.file(file_of(part))
                 case {"type": "reference"}:
@@ -192,3 +191,12 @@ class ChatDecoder(FrameDecoder):
 
     def _error_of(self, payload: Any) -> AdapterError:
         return provider_error(self.provider, payload)
+
+
+def _texts(pieces: list[Any]) -> Iterable[str]:
+    for piece in pieces:
+        match piece:
+            case {"text": str(text)}:
+                yield text
+            case _:
+                pass

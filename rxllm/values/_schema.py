@@ -25,6 +25,7 @@ from typing import Any, cast, get_origin, is_typeddict
 
 import msgspec
 
+from rxllm.values._json import UNREADABLE
 from rxllm.values._request import json_schema
 from rxllm.values.errors import Path, ValidationError
 
@@ -173,7 +174,7 @@ def _children(schema: Mapping[str, Any]) -> Iterator[Any]:
 def _read_json(schema: Mapping[str, Any], text: str) -> Any:
     try:
         data = msgspec.json.decode(unfenced(text))
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise _no_answer("JSON", [((), str(error))]) from error
     faults = schema_faults(schema, data)
     if faults:
