@@ -33,7 +33,17 @@ REFUSALS = [
     {"error": "the model is not there"},
     {"detail": [{"loc": ["body"], "msg": "missing"}], "message": {"x": 1}},
 ]
-WAITS = ["", "7", "1" * 20, "1e999", "nan", "-5", "soon", "Wed, 21 Oct 2015 07:28:00 GMT", "Mon, 99 Zzz 999999 99:99:99"]
+WAITS = [
+    "",
+    "7",
+    "1" * 20,
+    "1e999",
+    "nan",
+    "-5",
+    "soon",
+    "Wed, 21 Oct 2015 07:28:00 GMT",
+    "Mon, 99 Zzz 999999 99:99:99",
+]
 
 
 @cache

@@ -18,6 +18,7 @@ from rxllm.collector import StreamCollector
 from rxllm.events import ErrorEvent, Event
 from rxllm.runtime import Decoder
 from rxllm.serializer import from_json, to_json
+from rxllm.testing import cut
 from tests.adapters import streams
 from tests.adapters.mutated import mutants
 from tests.corpus import recordings
@@ -43,16 +44,11 @@ def decode(make: Make, raw: bool, *reads: bytes) -> list[Event]:
     return [event for read in reads for event in decoder.feed(read)] + decoder.close()
 
 
-def cut_at(body: bytes, places: Sequence[float]) -> list[bytes]:
-    ends = sorted(int(place * len(body)) for place in places)
-    return [body[start:end] for start, end in zip([0, *ends], [*ends, len(body)], strict=True)]
-
-
 def assert_holds(make: Make, body: bytes, raw: bool, places: Sequence[float]) -> None:
     """Holds the laws on the decoder: of order, of chunking, and of JSON."""
     events = decode(make, raw, body)
     lawful(events)
-    assert decode(make, raw, *cut_at(body, places)) == events
+    assert decode(make, raw, *cut(body, *(int(place * len(body)) for place in places))) == events
     state = StreamCollector()
     for event in events:
         state = state.apply_event(event)
