@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rxllm import LLMError, Request
@@ -63,6 +63,7 @@ cuts = st.lists(st.floats(0, 1), max_size=6)
 
 @pytest.mark.parametrize("wire", DECODERS)
 @given(data=st.data(), raw=st.booleans(), places=cuts)
+@settings(max_examples=300)
 def test_no_mutation_of_a_hand_written_stream_escapes(
     wire: str, data: st.DataObject, raw: bool, places: list[float]
 ) -> None:

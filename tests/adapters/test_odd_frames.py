@@ -221,7 +221,7 @@ def test_an_image_at_what_is_not_a_url_is_a_typed_error() -> None:
 
 def test_a_chat_keeps_the_tools_that_have_run() -> None:
     first = calling("add", '{"a": 1}')
-    last = [chat_chunk("It"), b'data: {"id": "\xff"}\n\n']
+    last = [chat_chunk("It"), b'data: {"number": %b}\n\n' % (b"1" * 5000)]
     with Loopback([first, Reply(last)]) as server:
         engine = Engine(OpenAIChat(base_url=server.url), model="m", tools=[tool(name="add", handler=lambda given: 2)])
         result = rxllm.chat(engine, "Hi", retry=False).run()
