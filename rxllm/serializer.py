@@ -28,6 +28,7 @@ import msgspec
 
 from rxllm.events import EVENT_CLASSES, EVENT_TAGS, Event
 from rxllm.values import LLMError, ValidationError, Value
+from rxllm.values._json import is_encodable
 from rxllm.values._value import (
     VALUE_CLASSES,
     at,
@@ -55,9 +56,15 @@ def to_json(value: Value | LLMError | Event | list[Any]) -> str:
     Raises ``ValidationError("not_serializable")``, with the path, where something inside is no data.
     """
     try:
-        return json.dumps(_write_root(value), ensure_ascii=False, allow_nan=False)
+        data = _write_root(value)
+        text = json.dumps(data, ensure_ascii=False, allow_nan=False)
+        # Half a character must be escaped, or no file could hold it.
+        return text if is_encodable(text) else json.dumps(data, allow_nan=False)
     except RecursionError as error:
         message = f"{type(value).__name__} is nested too deeply, or holds itself"
+        raise ValidationError("not_serializable", message, errors=[((), "not_serializable")]) from error
+    except ValueError as error:
+        message = f"{type(value).__name__} holds a number that is too long: {error}"
         raise ValidationError("not_serializable", message, errors=[((), "not_serializable")]) from error
 
 

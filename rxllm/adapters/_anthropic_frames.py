@@ -11,6 +11,7 @@ from typing import Any, cast
 import msgspec
 
 from rxllm.values import FinishReason, Usage
+from rxllm.values._usage import amount, whole
 
 FINISH_REASONS: dict[str, FinishReason] = {
     "end_turn": "stop",
@@ -81,17 +82,17 @@ def to_usage(counted: Mapping[str, Any]) -> Usage:
     `extra`, by its dotted name.
     """
     flat = {name: held for name, held in _flat(counted) if not name.startswith(_TOOLS)}
-    read, written = (_number(flat, name) for name in ("cache_read_input_tokens", "cache_creation_input_tokens"))
-    uncached, given = _number(flat, "input_tokens"), _number(flat, "output_tokens")
+    read, written = (whole(flat.get(name)) for name in ("cache_read_input_tokens", "cache_creation_input_tokens"))
+    uncached, given = whole(flat.get("input_tokens")), whole(flat.get("output_tokens"))
     taken = None if uncached is None else uncached + (read or 0) + (written or 0)
     return Usage(
         input_tokens=taken,
         output_tokens=given,
         cached_input_tokens=read,
         cache_write_input_tokens=written,
-        reasoning_tokens=_number(flat, "output_tokens_details.thinking_tokens"),
+        reasoning_tokens=whole(flat.get("output_tokens_details.thinking_tokens")),
         total_tokens=None if taken is None or given is None else taken + given,
-        total_cost=_number(flat, "cost"),  # a gateway's word
+        total_cost=amount(flat.get("cost")),  # a gateway's word
         tool_usage={name.removeprefix(_TOOLS): held for name, held in _flat(counted) if name.startswith(_TOOLS)},
         extra={name: held for name, held in flat.items() if name not in _USAGE},
     )
@@ -115,8 +116,3 @@ def _flat(counted: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, A
             yield from _flat(cast(dict[str, Any], held), f"{prefix}{name}.")
         elif held is not None:
             yield f"{prefix}{name}", held
-
-
-def _number(flat: Mapping[str, Any], name: str) -> Any:
-    held = flat.get(name)
-    return held if isinstance(held, int | float) and not isinstance(held, bool) else None

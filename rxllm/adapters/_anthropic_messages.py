@@ -15,8 +15,6 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
-import msgspec
-
 from rxllm.adapters._anthropic_frames import CITATIONS
 from rxllm.values import (
     Image,
@@ -29,6 +27,7 @@ from rxllm.values import (
     ToolCall,
     ToolCallPart,
 )
+from rxllm.values._json import json_text
 
 Block = dict[str, Any]
 
@@ -97,7 +96,7 @@ def _blocks(message: Message, provider: str) -> list[Block]:
 def _tool_result(message: Message) -> Block:
     content: Any = message.content
     if isinstance(content, dict):
-        content = msgspec.json.encode(content).decode()
+        content = json_text(content)
     elif not isinstance(content, str):
         content = _said(message, "")
     result: Block = {"type": "tool_result", "tool_use_id": _id(message.tool_call_id or ""), "content": content}

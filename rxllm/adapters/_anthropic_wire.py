@@ -21,6 +21,7 @@ from rxllm.adapters._anthropic_blocks import Content
 from rxllm.adapters._anthropic_errors import anthropic_error
 from rxllm.adapters._anthropic_frames import FINISH_REASONS, Delta, Frame, MessageFrame, to_usage
 from rxllm.values import AdapterError, LLMError, Message
+from rxllm.values._json import read_json
 from rxllm.wire.blocks import Blocks
 from rxllm.wire.frames import FrameDecoder, raw_kind
 from rxllm.wire.sse import SSEDecoder
@@ -47,7 +48,7 @@ class MessagesDecoder(FrameDecoder):
             super()._read_plain(kind, text)
 
     def _read(self, kind: str, frame: Frame, data: bytes, /) -> None:
-        named = frame.type or kind
+        named = frame.type if frame.type and kind != "error" else kind
         if named == "content_block_delta" and frame.delta is not None and not self.raw:
             if not self._content.add(frame.index, frame.delta):
                 self._read_unknown(named, frame, data)
@@ -60,7 +61,7 @@ class MessagesDecoder(FrameDecoder):
             self._blocks.start(id=message.id, model=message.model)
             self._blocks.note(about({"provider": message.provider}))
         if self.raw:
-            self._blocks.raw(raw_kind(named), msgspec.json.decode(data))
+            self._blocks.raw(raw_kind(named), read_json(data))
         match named:
             case "content_block_delta" if frame.delta is not None and self._content.add(frame.index, frame.delta):
                 pass
@@ -81,7 +82,7 @@ class MessagesDecoder(FrameDecoder):
                 self._read_unknown(named, frame, data)
 
     def _read_unknown(self, named: str, frame: Frame, data: bytes) -> None:
-        held = msgspec.json.decode(data)
+        held = read_json(data)
         if named == "error" or frame.error:
             self._fail(self._error_of(held))
         elif frame.delta is not None and self._content.add_odd(frame.index, held["delta"]):

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast, get_args
 
-import msgspec
-
 from rxllm.events import EVENT_CLASSES, Event, MessageStarted
 from rxllm.runtime import is_seconds
 from rxllm.values import (
@@ -19,6 +17,7 @@ from rxllm.values import (
     Usage,
     ValidationError,
 )
+from rxllm.values._json import json_text
 from rxllm.values._nearest import hint
 from rxllm.wire.blocks import Blocks
 from rxllm.wire.tool_calls import CallTracker
@@ -128,7 +127,7 @@ def perform(pieces: list[Any], request: Request) -> Iterator[list[Event] | float
 
 
 def _call(blocks: Blocks, index: int, call: ToolCall) -> None:
-    raw = call.raw_arguments if call.raw_arguments is not None else msgspec.json.encode(call.arguments).decode()
+    raw = call.raw_arguments if call.raw_arguments is not None else json_text(call.arguments)
     blocks.call(index, call.id, call.name, raw, call.metadata)
     blocks.complete_call(index)
 

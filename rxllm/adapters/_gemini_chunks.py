@@ -13,6 +13,7 @@ from typing import Any, cast
 import msgspec
 
 from rxllm.values import FinishReason, Usage
+from rxllm.values._usage import whole
 
 PROVIDER = "google"
 
@@ -105,24 +106,19 @@ def to_usage(counted: Mapping[str, Any]) -> Usage:
     ``candidatesTokenCount`` includes no thoughts; ``totalTokenCount`` is the sum of all. Counters without a field of
     their own are in `extra`.
     """
-    prompt, tools = _count(counted, "promptTokenCount"), _count(counted, "toolUsePromptTokenCount")
-    thoughts = _count(counted, "thoughtsTokenCount")
-    said = _count(counted, "candidatesTokenCount")
-    said = _count(counted, "responseTokenCount") if said is None else said
+    prompt, tools = whole(counted.get("promptTokenCount")), whole(counted.get("toolUsePromptTokenCount"))
+    thoughts = whole(counted.get("thoughtsTokenCount"))
+    said = whole(counted.get("candidatesTokenCount"))
+    said = whole(counted.get("responseTokenCount")) if said is None else said
     extra = dict(_flat((name, held) for name, held in counted.items() if name not in COUNTERS))
     return Usage(
         input_tokens=prompt if tools is None else (prompt or 0) + tools,
         output_tokens=said if thoughts is None else (said or 0) + thoughts,
-        cached_input_tokens=_count(counted, "cachedContentTokenCount"),
+        cached_input_tokens=whole(counted.get("cachedContentTokenCount")),
         reasoning_tokens=thoughts,
-        total_tokens=_count(counted, "totalTokenCount"),
+        total_tokens=whole(counted.get("totalTokenCount")),
         extra=extra,
     )
-
-
-def _count(counted: Mapping[str, Any], name: str) -> int | None:
-    held = counted.get(name)
-    return held if isinstance(held, int) else None
 
 
 def _flat(items: Iterable[tuple[str, Any]]) -> Iterable[tuple[str, Any]]:

@@ -13,8 +13,6 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-import msgspec
-
 from rxllm.adapters._gemini_chunks import PROVIDER
 from rxllm.values import (
     FilePart,
@@ -29,6 +27,7 @@ from rxllm.values import (
     ToolCallPart,
     ValidationError,
 )
+from rxllm.values._json import read_arguments
 
 UNSIGNED = "skip_thought_signature_validator"
 """The signature of calls that Gemini did not make: Gemini 3 refuses a turn whose first call has none
@@ -175,7 +174,5 @@ def _response(message: Message) -> dict[str, Any]:
     # An object says itself; all else is ``output``, as the documentation has it.
     if isinstance(message.content, dict):
         return message.content
-    try:
-        return msgspec.json.decode(message.text, type=dict[str, Any])
-    except msgspec.DecodeError:
-        return {"output": message.text}
+    said = read_arguments(message.text) if message.text.strip() else None
+    return {"output": message.text} if said is None else said

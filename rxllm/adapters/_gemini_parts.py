@@ -16,13 +16,11 @@ what is done:
 from __future__ import annotations
 
 import base64
-import binascii
 from typing import Any, cast
-
-import msgspec
 
 from rxllm.adapters._gemini_chunks import PROVIDER, FunctionCall, Part, PartialArguments
 from rxllm.values import ProviderPart
+from rxllm.values._json import read_json
 from rxllm.wire.blocks import Blocks
 
 _EMPTY = Part(text="")  # says nothing
@@ -147,7 +145,7 @@ class PartReader:
 
     def _show(self, frame: bytes) -> None:
         if not self.raw:
-            self._blocks.raw("part", msgspec.json.decode(frame))
+            self._blocks.raw("part", read_json(frame))
 
     def _call_server(self, name: str, id: Any, arguments: Any) -> None:
         index = self._new_call()
@@ -181,5 +179,5 @@ def _file(part: Part) -> dict[str, Any]:
 def _from_base64(text: str) -> bytes:
     try:
         return base64.b64decode(text)
-    except binascii.Error:
+    except ValueError:
         return b""

@@ -32,10 +32,11 @@ from rxllm.adapters._gemini_errors import finish_error, stream_error
 from rxllm.adapters._gemini_frames import GeminiFrames
 from rxllm.adapters._gemini_parts import PartReader
 from rxllm.adapters._gemini_sources import sources_of
-from rxllm.events import Event
 from rxllm.values import AdapterError, LLMError, Message
+from rxllm.values._json import read_json
 from rxllm.wire.blocks import Blocks
-from rxllm.wire.frames import UNREADABLE, FrameDecoder, malformed, raw_kind
+from rxllm.wire.frames import FrameDecoder, raw_kind
+from rxllm.wire.sse import Frame
 from rxllm.wire.tool_calls import CallTracker
 
 _FIRST = msgspec.json.Decoder(FirstChunk)
@@ -54,20 +55,10 @@ class GeminiDecoder(FrameDecoder):
         self._sources: set[str] = set()
         self._grounding: dict[str, Any] = {}
 
-    def feed(self, data: bytes) -> list[Event]:
-        events = super().feed(data)
+    def _read_all(self, frames: list[Frame]) -> None:
+        super()._read_all(frames)
         if self._frames.ended:
             self._end(over=True)
-            events += self._blocks.take()
-        return events
-
-    def _read_odd(self, kind: str, frame: bytes) -> None:
-        try:
-            data = msgspec.json.decode(frame)
-        except UNREADABLE:
-            self._fail(malformed(frame[:200].decode(errors="replace"), PROVIDER))
-        else:
-            self._read_unfit(kind, data, frame)
 
     def _read(self, kind: str, chunk: Chunk, frame: bytes, /) -> None:
         if type(chunk) is FirstChunk:
@@ -75,7 +66,7 @@ class GeminiDecoder(FrameDecoder):
             if chunk.response_id and chunk.model_version:
                 self._decode = _CHUNK.decode
         if self.raw:
-            self._blocks.raw(raw_kind(kind), msgspec.json.decode(frame))
+            self._blocks.raw(raw_kind(kind), read_json(frame))
         for candidate in chunk.candidates or ():
             if not candidate.index:
                 self._read_candidate(candidate, frame)
@@ -84,9 +75,9 @@ class GeminiDecoder(FrameDecoder):
         if chunk.prompt_feedback:
             self._read_feedback(chunk.prompt_feedback)
         if chunk.error or kind == "error":
-            self._fail(self._error_of(msgspec.json.decode(frame)))
+            self._fail(self._error_of(read_json(frame)))
         elif chunk.candidates is None and not self.raw:
-            data = msgspec.json.decode(frame)
+            data = read_json(frame)
             if data.keys() - _KNOWN:
                 self._blocks.raw(raw_kind(kind), data)
 

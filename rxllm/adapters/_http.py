@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from rxllm.adapters._http_base import HTTPBase
-from rxllm.events import ErrorEvent, Event
+from rxllm.events import ErrorEvent, Event, MessageCompleted, MessageStarted
 from rxllm.runtime import Decoder, Stream, http_stream, keys
 from rxllm.runtime._http import address
-from rxllm.values import Call, LLMError, Request
+from rxllm.values import Call, LLMError, Message, Request, ValidationError
+from rxllm.wire.frames import FrameDecoder, unreadable
+from rxllm.wire.unfinished import Unfinished
 
 if TYPE_CHECKING:
     import httpx
@@ -48,18 +50,58 @@ class _Exchange:
     async def open(self) -> tuple[httpx.AsyncClient, httpx.Request]:
         await self._adapter.prepare(self._request, self._call)
         client = await self._adapter._clients.get()  # pyright: ignore[reportPrivateUsage]
-        made = self._adapter.build(self._request, self._call)
+        try:
+            made = self._adapter.build(self._request, self._call)
+        except LLMError:
+            raise
+        except Exception as error:
+            message = f"the request cannot be built: {type(error).__name__}: {error}"
+            raise ValidationError("invalid_request", message) from error
         self._url = address(made)
         return client, made
 
     def decoder(self) -> Decoder:
         made = self._adapter.decoder(self._request, raw=self._call.raw)
+        made = made if isinstance(made, FrameDecoder) else _Guarded(made, self.provider)
         key = self._adapter._find_key(self._call)  # pyright: ignore[reportPrivateUsage]
         return _Discreet(made, key) if key else made
 
     def error(self, status: int, headers: Mapping[str, str], body: bytes) -> LLMError:
         refusal = self._adapter._refusal  # pyright: ignore[reportPrivateUsage]
         return refusal(status, headers, body, self._call, self._url)
+
+
+class _Guarded:
+    """A decoder that does not guard itself, as every `FrameDecoder` does: what it raises ends the stream."""
+
+    def __init__(self, decoder: Decoder, provider: str) -> None:
+        self._decoder = decoder
+        self._provider = provider
+        self._unfinished = Unfinished()
+        self._begun = False
+        self._ended = False
+
+    def feed(self, data: bytes) -> list[Event]:
+        # Line by line: what was decoded before a line that breaks the decoder does not depend on the read it came in.
+        return [event for line in data.splitlines(keepends=True) for event in self._events(self._decoder.feed, line)]
+
+    def close(self) -> list[Event]:
+        return self._events(self._decoder.close)
+
+    def _events(self, read: Callable[..., list[Event]], *line: bytes) -> list[Event]:
+        if self._ended:
+            return []
+        try:
+            events = read(*line)
+        except Exception as error:
+            failure = error if isinstance(error, LLMError) else unreadable(error, self._provider)
+            start = [] if self._begun else [MessageStarted(Message("assistant"))]
+            events = [*start, *self._unfinished.close(), ErrorEvent(failure)]
+        for event in events:
+            self._unfinished.see(event)
+        self._begun = self._begun or bool(events)
+        self._ended = bool(events) and isinstance(events[-1], ErrorEvent | MessageCompleted)
+        return events
 
 
 class _Discreet:

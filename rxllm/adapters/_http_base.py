@@ -7,10 +7,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
+from rxllm.adapters._http_errors import http_error
 from rxllm.runtime import CONNECT_SECONDS, Clients, keys, transport_error
 from rxllm.values import Call, EngineError, LLMError, ValidationError
+from rxllm.values._json import json_bytes, well_formed
 
 if TYPE_CHECKING:
     import httpx
@@ -69,17 +69,14 @@ class HTTPBase(ABC):
 
     def post(self, path: str, body: Mapping[str, Any], call: Call, *, headers: Mapping[str, str]) -> httpx.Request:
         """A POST of `body` as JSON to `path` under the base URL."""
-        try:
-            content = msgspec.json.encode(body)
-        except TypeError as error:
-            raise ValidationError("invalid_request", f"the request has no JSON form: {error}") from error
-        return self._post(path, call, {"content-type": "application/json", **headers}, content=content)
+        return self._post(path, call, {"content-type": "application/json", **headers}, content=json_bytes(body))
 
     def post_form(
         self, path: str, fields: Mapping[str, Any], files: Sequence[File], call: Call, *, headers: Mapping[str, str]
     ) -> httpx.Request:
         """A POST of a form with files, ``multipart/form-data``."""
-        return self._post(path, call, headers, data=dict(fields), files=list(files))
+        data = {name: well_formed(text) if isinstance(text, str) else text for name, text in fields.items()}
+        return self._post(path, call, headers, data=data, files=list(files))
 
     def _post(self, path: str, call: Call, headers: Mapping[str, str], **content: Any) -> httpx.Request:
         silence = call.timeout or self.timeout
@@ -100,7 +97,13 @@ class HTTPBase(ABC):
         key = self._find_key(call) or ""
         if len(key) >= keys.SECRET_LENGTH:  # before a long body is cut, perhaps within the key
             body = body.replace(key.encode(), b"[key]")
-        error = self.error(status, headers, body)
+        try:
+            error = self.error(status, headers, body)
+        except LLMError as raised:
+            error = raised
+        except Exception as raised:  # the status is known all the same
+            error = http_error(self.provider, status, headers, b"")
+            error.__cause__ = raised
         return keys.redacted(_located(error, url) if status < 400 or status in (404, 405) else error, key)
 
     def _find_key(self, call: Call) -> str | None:

@@ -7,15 +7,15 @@ refused with 400), then the status.
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
 from typing import Any, cast
 
-import msgspec
-
 from rxllm.values import AdapterError
+from rxllm.values._json import UNREADABLE, json_text, read_json
 
 _TOO_LONG = re.compile(
     r"context.{0,20}(length|window|size|limit)|maximum (context|prompt)|reduce the length of (the|your) \w+"
@@ -107,6 +107,8 @@ _BY_CODE = {
     ),
 }
 _REASONS = {code: reason for reason, codes in _BY_CODE.items() for code in codes}
+LONGEST = 366 * 86_400.0
+"""The longest time to wait that is passed on, in seconds: clocks refuse what lies far beyond."""
 _SPECIFIC = ("context_length_exceeded", "content_filter")
 
 
@@ -114,8 +116,8 @@ def http_error(provider: str, status: int, headers: Mapping[str, str], body: byt
     """The error of an HTTP answer with a status of 300 or more."""
     named = {name.lower(): text for name, text in headers.items()}
     try:
-        payload = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+        payload = read_json(body)
+    except UNREADABLE:
         payload = _plain_text(body, named.get("content-type", ""))
     request_id = named.get("x-request-id") or named.get("request-id")
     return provider_error(
@@ -161,13 +163,13 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
     """The seconds to wait, of ``retry-after-ms`` or ``retry-after`` (seconds, or a date, counted from ``date``)."""
     for name, unit in (("retry-after-ms", 1000), ("retry-after", 1)):
         try:
-            return max(0.0, float(headers[name]) / unit)
+            return _seconds(headers[name], unit)
         except (KeyError, ValueError):
             continue
     try:
         due = parsedate_to_datetime(headers["retry-after"]).timestamp()
         now = parsedate_to_datetime(headers["date"]).timestamp() if "date" in headers else time.time()
-    except (KeyError, ValueError):
+    except (KeyError, ValueError, TypeError, OverflowError):  # dates fail in many ways
         return None
     return max(0.0, due - now)
 
@@ -194,8 +196,8 @@ def _behind(said: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(raw, str):
         return {}
     try:
-        return _flatten(msgspec.json.decode(raw))
-    except msgspec.DecodeError:
+        return _flatten(read_json(raw))
+    except UNREADABLE:
         return {"message": raw[:500]}
 
 
@@ -203,7 +205,7 @@ def _message(said: Mapping[str, Any]) -> str | None:
     for name in ("message", "detail", "error", "msg"):
         held = said.get(name)
         if held:
-            return held if isinstance(held, str) else msgspec.json.encode(held).decode()
+            return held if isinstance(held, str) else json_text(held)
     return None
 
 
@@ -243,8 +245,16 @@ def _last(reasons: list[str]) -> str:
 
 def _retry_delay(details: list[dict[str, Any]]) -> float | None:
     # Google's RetryInfo: {"retryDelay": "34.5s"}
-    delays = (re.fullmatch(r"([\d.]+)s", str(each.get("retryDelay"))) for each in details)
-    return next((float(delay[1]) for delay in delays if delay), None)
+    delays = (re.fullmatch(r"(\d+\.?\d*)s", str(each.get("retryDelay"))) for each in details)
+    return next((_seconds(delay[1]) for delay in delays if delay), None)
+
+
+def _seconds(text: str, unit: int = 1) -> float:
+    """A time to wait of at most `LONGEST` seconds, which no clock refuses. Raises ``ValueError`` for other text."""
+    seconds = float(text) / unit
+    if math.isnan(seconds):
+        raise ValueError("not a time")
+    return min(max(0.0, seconds), LONGEST)
 
 
 def _list(held: Any) -> list[Any]:

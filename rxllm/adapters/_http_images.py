@@ -20,6 +20,7 @@ from rxllm.values import (
     ImageAdapterError,
     ImageRequest,
     ImageResponse,
+    LLMError,
     ValidationError,
 )
 
@@ -76,11 +77,20 @@ class HTTPImageAdapter(HTTPBase):
                 raise self._refusal(answer.status, answer.headers, answer.body, call, address(built))
             if may_be_page(answer.headers) and begins_page(answer.body):
                 raise page_error(answer.headers, self.provider, address(built))
-            response = self.read(asked, answer)
+            response = self._read(asked, answer)
             images = [await self._in_form(image, asked, client, asker) for image in response.images]
             return replace(response, images=tuple(images))
         except AdapterError as error:
             raise image_error(error) from error.__cause__  # the same error, by another name
+
+    def _read(self, request: ImageRequest, answer: Answer) -> ImageResponse:
+        try:
+            return self.read(request, answer)
+        except LLMError:
+            raise
+        except Exception as error:
+            message = f"the answer cannot be read: {type(error).__name__}: {error}"
+            raise ImageAdapterError("malformed_response", message, provider=self.provider) from error
 
     async def _with_bytes(self, request: ImageRequest, client: httpx.AsyncClient, asker: Asker) -> ImageRequest:
         async def held(image: Image) -> Image:
@@ -107,7 +117,12 @@ class HTTPImageAdapter(HTTPBase):
         if url[:5].lower() == "data:":
             held = Image.from_data_uri(url)
             return replace(image, source=held.source, data=held.data, mime_type=held.mime_type)
-        answer = await self._get(url, client, asker)
+        try:
+            answer = await self._get(url, client, asker)
+        except LLMError:
+            raise
+        except Exception as error:
+            raise self._unfetched(url, f"it is not a URL: {error}") from error
         kind = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
         if answer.status >= 300:
             raise self._unfetched(url, f"the answer was HTTP {answer.status}")

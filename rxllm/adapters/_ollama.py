@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from rxllm.adapters._http import HTTPAdapter
 from rxllm.adapters._http_base import missing_model
 from rxllm.adapters._http_errors import http_error
@@ -23,6 +21,7 @@ from rxllm.values import (
     ToolCall,
     ValidationError,
 )
+from rxllm.values._json import json_text
 
 if TYPE_CHECKING:
     import httpx
@@ -96,7 +95,7 @@ def _messages(messages: Iterable[Message]) -> list[dict[str, Any]]:
 def _message(message: Message, names: Mapping[str, str]) -> dict[str, Any]:
     said: dict[str, Any] = {"role": message.role, "content": message.text}
     if isinstance(message.content, dict):
-        said["content"] = msgspec.json.encode(message.content).decode()
+        said["content"] = json_text(message.content)
     images = [part.image.to_base64() for part in message.parts if isinstance(part, ImagePart)]
     if images:
         said["images"] = images

@@ -19,11 +19,13 @@ from typing import Any, cast
 import msgspec
 
 from rxllm.adapters._http_errors import provider_error
-from rxllm.events import Event
-from rxllm.values import AdapterError, FinishReason, Message, StreamError, Usage
+from rxllm.values import AdapterError, FinishReason, Message, Usage
+from rxllm.values._json import read_json
+from rxllm.values._usage import whole
 from rxllm.wire.blocks import Blocks
-from rxllm.wire.frames import UNREADABLE, malformed
+from rxllm.wire.frames import FrameDecoder
 from rxllm.wire.ndjson import NDJSONDecoder
+from rxllm.wire.sse import Frame
 from rxllm.wire.tool_calls import CallTracker
 
 PROVIDER = "ollama"
@@ -68,68 +70,33 @@ OWN = {"provider": PROVIDER}  # nothing is signed, but whose thinking it is deci
 _DURATIONS = ("total_duration", "load_duration", "prompt_eval_duration", "eval_duration")
 
 
-class OllamaDecoder:
+class _Lines:
+    """The lines as frames, all of one kind."""
+
+    def __init__(self) -> None:
+        self._lines = NDJSONDecoder()
+
+    def feed(self, data: bytes) -> list[Frame]:
+        return [("line", line) for line in self._lines.feed(data)]
+
+    def close(self) -> list[Frame]:
+        return [("line", line) for line in self._lines.close()]
+
+
+class OllamaDecoder(FrameDecoder):
     """One response's bytes to events; `messages` are those it answers, `raw` asks for a ``RawChunk`` of every line."""
 
     def __init__(self, *, messages: Iterable[Message] = (), raw: bool = False) -> None:
-        self.raw = raw
-        self._lines = NDJSONDecoder()
-        self._blocks = Blocks(CallTracker.after(messages))
-        self._decode: Any = _FIRST.decode
+        super().__init__(_Lines(), Blocks(CallTracker.after(messages)), _FIRST, provider=PROVIDER, raw=raw)
         self._calls = 0
 
-    def feed(self, data: bytes) -> list[Event]:
-        try:
-            lines = self._lines.feed(data)
-        except StreamError as error:
-            self._blocks.error(error)
-            lines = []
-        for line in lines:
-            self._read(line)
-        return self._blocks.take()
-
-    def close(self) -> list[Event]:
-        try:
-            lines = self._lines.close()
-        except StreamError as error:
-            self._blocks.error(error)
-            lines = []
-        for line in lines:
-            self._read(line)
-        self._blocks.end()
-        return self._blocks.take()
-
-    def _read(self, frame: bytes) -> None:
-        if self._blocks.ended:
-            return
-        try:
-            line: Line = self._decode(frame)
-        except UNREADABLE:
-            self._read_odd(frame)
-        else:
-            self._read_line(line, frame)
-
-    def _read_odd(self, frame: bytes) -> None:
-        try:
-            data = msgspec.json.decode(frame)
-        except UNREADABLE:
-            self._blocks.error(malformed(frame[:200].decode(errors="replace"), PROVIDER))
-            return
-        try:
-            # JSON of other types than agreed: numbers as strings are forgiven, the rest is shown as it came.
-            line = msgspec.convert(data, FirstLine, strict=False)
-        except msgspec.ValidationError:
-            self._blocks.raw("line", data)
-        else:
-            self._read_line(line, frame)
-
-    def _read_line(self, line: Line, frame: bytes) -> None:
+    def _read(self, kind: str, line: Line, frame: bytes, /) -> None:
         if type(line) is FirstLine:
             self._blocks.start(model=line.model)
             if line.model:
                 self._decode = _LINE.decode
         if self.raw:
-            self._blocks.raw("line", msgspec.json.decode(frame))
+            self._blocks.raw(kind, read_json(frame))
         said = line.message
         if said is not None:
             self._read_said(said)
@@ -142,11 +109,14 @@ class OllamaDecoder:
             thinks = line.thinking or (said is not None and said.thinking and not said.content)
             self._blocks.append("reasoning_logprobs" if thinks else "logprobs", cast(list[Any], logprobs))
         if line.error:
-            self._blocks.error(stream_error(msgspec.json.decode(frame)))
+            self._fail(self._error_of(read_json(frame)))
         elif line.done:
             self._read_end(frame)
         elif said is None and line.response is None and not line.thinking and not self.raw:
-            self._blocks.raw("line", msgspec.json.decode(frame))
+            self._blocks.raw(kind, read_json(frame))
+
+    def _error_of(self, payload: Any) -> AdapterError:
+        return stream_error(payload)
 
     def _read_said(self, said: Said) -> None:
         if said.thinking:
@@ -164,7 +134,7 @@ class OllamaDecoder:
         self._blocks.sign(provider_data=OWN)
 
     def _read_end(self, frame: bytes) -> None:
-        last = msgspec.json.decode(frame)
+        last = read_json(frame)
         reason = str(last.get("done_reason") or "") or None
         usage = to_usage(last)
         self._blocks.usage(usage)
@@ -187,7 +157,5 @@ def stream_error(payload: Mapping[str, Any]) -> AdapterError:
 
 
 def _count(last: Mapping[str, Any], name: str) -> int | None:
-    held = last.get(name)
-    return (
-        int(held) if isinstance(held, int) or (isinstance(held, str) and held.isdecimal() and len(held) < 19) else None
-    )
+    number = last.get(name)
+    return int(number) if isinstance(number, str) and number.isdecimal() and len(number) < 19 else whole(number)

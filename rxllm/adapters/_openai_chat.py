@@ -6,8 +6,6 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from rxllm.adapters._http import HTTPAdapter
 from rxllm.adapters._http_base import missing_model
 from rxllm.adapters._http_errors import http_error
@@ -25,6 +23,7 @@ from rxllm.values import (
     ToolCall,
     ValidationError,
 )
+from rxllm.values._json import json_text
 
 if TYPE_CHECKING:
     import httpx
@@ -118,7 +117,7 @@ def _message(message: Message, *, opaque: bool, thoughts_field: str | None) -> d
 
 def _content(message: Message) -> Any:
     if isinstance(message.content, dict):
-        return msgspec.json.encode(message.content).decode()
+        return json_text(message.content)
     if not any(isinstance(part, ImagePart) for part in message.parts):
         return message.text
     parts = (_part(part) for part in message.parts)
@@ -140,7 +139,7 @@ def _url(image: Image) -> str:
 
 
 def _call(call: ToolCall) -> dict[str, Any]:
-    arguments = call.raw_arguments or msgspec.json.encode(call.arguments).decode()
+    arguments = call.raw_arguments or json_text(call.arguments)
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}
 
 

@@ -6,14 +6,14 @@ Types are as wide as the servers make them: fields that nobody reads are not her
 from __future__ import annotations
 
 import base64
-import binascii
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, cast
 
 import msgspec
 
 from rxllm.values import AdapterError, FinishReason, Usage
+from rxllm.values._usage import amount, whole
 
 FINISH_REASONS: dict[str, FinishReason] = {
     "stop": "stop",
@@ -98,7 +98,7 @@ def to_usage(counted: Mapping[str, Any], known: Mapping[str, Iterable[str]] | No
     """
     flat = dict(_flat(counted))
     known = known or _USAGE
-    fields = {field: _first(flat, names) for field, names in known.items()}
+    fields = {field: _first(flat, names, amount if field in _COSTS else whole) for field, names in known.items()}
     extra = {name: held for name, held in flat.items() if not any(name in names for names in known.values())}
     usage = Usage(**fields, extra=extra)
     if usage.total_cost is None and isinstance(ticks := extra.get(_TICKS), int):
@@ -134,6 +134,8 @@ _USAGE = {
 }
 
 
+_COSTS = ("input_cost", "output_cost", "total_cost")
+
 _FAILURES = {"network_error": "network_error", "insufficient_system_resource": "provider_unavailable"}
 
 
@@ -168,6 +170,11 @@ def to_logprobs(held: Any) -> Iterable[tuple[str, list[Any]]]:
 _LOGPROBS = {"reasoning_content": "reasoning_logprobs", "content": "logprobs", "refusal": "logprobs"}
 
 
+def text_of(value: Any) -> str:
+    """Return what should be text; nothing where it is not."""
+    return value if isinstance(value, str) else ""
+
+
 def file_of(part: Mapping[str, Any]) -> dict[str, Any]:
     held = part.get("image_url")
     url = str(cast(dict[str, Any], held).get("url") if isinstance(held, dict) else held)
@@ -193,13 +200,13 @@ def _flat(counted: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, A
             yield f"{prefix}{name}", held
 
 
-def _first(flat: Mapping[str, Any], names: Iterable[str]) -> Any:
-    numbers = (flat[name] for name in names if isinstance(flat.get(name), int | float))
-    return next(numbers, None)
+def _first(flat: Mapping[str, Any], names: Iterable[str], read: Callable[[Any], Any]) -> Any:
+    numbers = (read(flat.get(name)) for name in names)
+    return next((number for number in numbers if number is not None), None)
 
 
 def _from_base64(text: str) -> bytes:
     try:
         return base64.b64decode(text)
-    except binascii.Error:
+    except ValueError:
         return b""

@@ -33,10 +33,12 @@ from rxllm.adapters._openai_chat_chunks import (
     audio_of,
     file_of,
     finish_error,
+    text_of,
     to_logprobs,
     to_usage,
 )
 from rxllm.values import AdapterError, Message
+from rxllm.values._json import read_json
 from rxllm.wire.blocks import Blocks
 from rxllm.wire.frames import FrameDecoder, raw_kind
 from rxllm.wire.sse import SSEDecoder
@@ -54,7 +56,7 @@ class ChatDecoder(FrameDecoder):
         self._sse = SSEDecoder()
         super().__init__(self._sse, Blocks(CallTracker.after(messages)), _FIRST, provider=provider, raw=raw)
         self._usage: dict[str, Any] | None = None
-        self._sources: set[Any] = set()
+        self._sources: set[str] = set()
         self._filters: dict[str, Any] = {}
         self._audio: dict[str, list[Any]] = {}
 
@@ -65,7 +67,7 @@ class ChatDecoder(FrameDecoder):
             if chunk.id and chunk.model:
                 self._decode = _CHUNK.decode
         if self.raw:
-            self._blocks.raw(raw_kind(kind), msgspec.json.decode(frame))
+            self._blocks.raw(raw_kind(kind), read_json(frame))
         if chunk.search_results or chunk.citations:
             self._read_sources(chunk)
         for choice in chunk.choices or ():
@@ -85,15 +87,15 @@ class ChatDecoder(FrameDecoder):
         if chunk.usage or chunk.x_groq:
             self._read_usage(chunk.usage or (chunk.x_groq or {}).get("usage"))
         if not chunk.choices:
-            self._blocks.note(about(msgspec.json.decode(frame)))
+            self._blocks.note(about(read_json(frame)))
         if chunk.error or kind == "error":
-            self._fail(self._error_of(msgspec.json.decode(frame)))
+            self._fail(self._error_of(read_json(frame)))
         elif chunk.choices is None and not chunk.usage:
             self._read_unknown(kind, frame)
 
     def _read_finish(self, raw: str, frame: bytes) -> None:
         reason = FINISH_REASONS.get(raw.lower(), "other")
-        chunk = msgspec.json.decode(frame)
+        chunk = read_json(frame)
         self._blocks.finish(reason, raw, finish_error(self.provider, raw, chunk) if reason == "error" else None)
         for part in (chunk, *(choice for choice in chunk["choices"] if not choice.get("index"))):
             self._blocks.note(about(part))
@@ -117,7 +119,7 @@ class ChatDecoder(FrameDecoder):
             self._blocks.note(about_usage(self._usage))
 
     def _read_unknown(self, kind: str, frame: bytes) -> None:
-        data = msgspec.json.decode(frame)
+        data = read_json(frame)
         if data.get("object") == "error":
             self._fail(self._error_of(data))
         elif not self.raw and not data.keys() & {"choices", "object", "usage", "x_groq", "search_results", "citations"}:
@@ -149,11 +151,12 @@ class ChatDecoder(FrameDecoder):
 
     def _read_details(self, details: list[dict[str, Any]], *, spoken: bool) -> None:
         for detail in details:
+            signature = text_of(detail.get("signature"))
             if not spoken:
-                self._blocks.thinking(detail.get("text") or detail.get("summary") or "")
-            if detail.get("signature") or detail.get("data"):
+                self._blocks.thinking(text_of(detail.get("text")) or text_of(detail.get("summary")))
+            if signature or detail.get("data"):
                 opaque = {k: v for k, v in detail.items() if k not in ("text", "summary")}
-                self._blocks.sign(detail.get("signature"), {"reasoning_details": [opaque]})
+                self._blocks.sign(signature, {"reasoning_details": [opaque]})
                 self._blocks.close_block()
 
     def _read_parts(self, parts: list[dict[str, Any]]) -> None:
@@ -163,9 +166,8 @@ class ChatDecoder(FrameDecoder):
                     self._blocks.text(text)
                 case {"type": "thinking", "thinking": str(text)}:
                     self._blocks.thinking(text)
-                case {"type": "thinking", "thinking": pieces}:
-                    texts = (piece.get("text") or "" for piece in cast(list[dict[str, Any]], pieces))
-                    self._blocks.thinking("".join(texts))
+                case {"type": "thinking", "thinking": list()}:
+                    self._blocks.thinking("".join(_texts(part["thinking"])))
                 case {"type": "image_url"}:
                     self._blocks.file(file_of(part))
                 case {"type": "reference"}:
@@ -192,7 +194,7 @@ class ChatDecoder(FrameDecoder):
         if not isinstance(source, dict):
             return
         named = {k: v for k, v in cast(dict[str, Any], source).items() if k != "url_citation"}
-        key = (named.get("url") or repr(named), named.get("start_index"), named.get("end_index"))
+        key = repr([named.get("url") or named, named.get("start_index"), named.get("end_index")])
         if key not in self._sources:
             self._sources.add(key)
             self._blocks.source(named)
@@ -205,3 +207,12 @@ class ChatDecoder(FrameDecoder):
 
     def _error_of(self, payload: Any) -> AdapterError:
         return provider_error(self.provider, payload)
+
+
+def _texts(pieces: list[Any]) -> Iterable[str]:
+    for piece in pieces:
+        match piece:
+            case {"text": str(text)}:
+                yield text
+            case _:
+                pass

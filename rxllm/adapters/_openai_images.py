@@ -19,6 +19,8 @@ from rxllm.adapters._image_adapter import refuse
 from rxllm.adapters._openai_chat import OPENAI
 from rxllm.runtime import Answer
 from rxllm.values import Call, Image, ImageAdapterError, ImageRequest, ImageResponse, ImageUsage
+from rxllm.values._json import json_text
+from rxllm.values._usage import whole
 
 if TYPE_CHECKING:
     import httpx
@@ -168,8 +170,8 @@ def _usage(said: _Said, request: ImageRequest) -> ImageUsage:
         images=len(said.data or ()),
         size=said.size or image_size(request.size),
         quality=said.quality or request.quality,
-        input_tokens=counted.get("input_tokens"),
-        output_tokens=counted.get("output_tokens"),
+        input_tokens=whole(counted.get("input_tokens")),
+        output_tokens=whole(counted.get("output_tokens")),
     )
 
 
@@ -183,4 +185,4 @@ def _files(request: ImageRequest) -> Iterator[File]:
 
 
 def _form_value(held: Any) -> str:
-    return held if isinstance(held, str) else msgspec.json.encode(held).decode()
+    return held if isinstance(held, str) else json_text(held)

@@ -6,7 +6,6 @@ An item is kept as the provider sent it: what nobody reads today goes back to th
 from __future__ import annotations
 
 import base64
-import binascii
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, cast
@@ -14,6 +13,7 @@ from typing import Any, cast
 import msgspec
 
 from rxllm.values import FinishReason
+from rxllm.values._json import json_text, read_json
 
 FINISH_REASONS: dict[str, FinishReason] = {
     "completed": "stop",
@@ -123,7 +123,7 @@ def is_server(item: Item, offered: Collection[str]) -> bool:
         case {"type": "function_call" | "computer_call" | "local_shell_call" | "apply_patch_call"}:
             return False
         case {"type": "custom_tool_call"}:
-            return item.get("name") not in offered
+            return call_name(item) not in offered
         case {"type": "shell_call"}:
             return str(as_item(item.get("environment")).get("type")).startswith("container")
         case {"type": "tool_search_call"}:
@@ -134,7 +134,8 @@ def is_server(item: Item, offered: Collection[str]) -> bool:
 
 def call_name(item: Item) -> str:
     """The tool's name; of a built-in tool, the item's type without ``_call``."""
-    return item.get("name") or str(item.get("type")).removesuffix("_call")
+    name = item.get("name")
+    return name if name and isinstance(name, str) else str(item.get("type")).removesuffix("_call")
 
 
 def call_arguments(item: Item) -> str:
@@ -150,7 +151,7 @@ def call_arguments(item: Item) -> str:
             held = {name: item[name] for name in names if item.get(name) is not None}
             if item.get("revised_prompt"):
                 held["prompt"] = item["revised_prompt"]
-    return msgspec.json.encode(held).decode()
+    return json_text(held)
 
 
 def call_sources(item: Item) -> Iterable[Item]:
@@ -172,7 +173,7 @@ def image_of(text: str, described: Mapping[str, Any]) -> Item:
     """The image of some base64 text."""
     try:
         data = base64.b64decode(text)
-    except binascii.Error:
+    except ValueError:
         data = b""
     return {"mime_type": f"image/{described.get('output_format') or 'png'}", "data": data}
 
@@ -185,7 +186,7 @@ def source_key(source: Item) -> str:
 
 def to_item(raw: msgspec.Raw) -> Item:
     """The item, or the response, that a frame holds; empty where there is none."""
-    return as_item(msgspec.json.decode(raw) if raw else None)
+    return as_item(read_json(raw) if raw else None)
 
 
 def as_item(held: Any) -> Item:

@@ -14,8 +14,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, cast
 
-import msgspec
-
 from rxllm.values import (
     FilePart,
     Image,
@@ -27,6 +25,7 @@ from rxllm.values import (
     ToolCall,
     ToolCallPart,
 )
+from rxllm.values._json import json_text
 
 Item = dict[str, Any]
 
@@ -144,7 +143,7 @@ def _call(call: ToolCall, provider: str) -> Item:
     item = _own(call, provider)
     if item.get("type", "function_call") != "function_call":
         return {**item, "call_id": call.id}
-    arguments = call.raw_arguments or msgspec.json.encode(call.arguments).decode()
+    arguments = call.raw_arguments or json_text(call.arguments)
     return {**item, "type": "function_call", "call_id": call.id, "name": call.name, "arguments": arguments}
 
 
@@ -187,4 +186,4 @@ def _output_of(kind: str, text: str) -> Item:
 
 
 def _to_text(message: Message) -> str:
-    return msgspec.json.encode(message.content).decode() if isinstance(message.content, dict) else message.text
+    return json_text(message.content) if isinstance(message.content, dict) else message.text

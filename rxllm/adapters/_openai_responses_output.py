@@ -16,8 +16,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
-import msgspec
-
 from rxllm.adapters._openai_responses_frames import (
     Frame,
     Item,
@@ -37,6 +35,7 @@ from rxllm.adapters._openai_responses_frames import (
 )
 from rxllm.events import ToolProgress
 from rxllm.values import ProviderPart
+from rxllm.values._json import json_text, read_json
 from rxllm.wire.blocks import Blocks
 
 
@@ -137,7 +136,7 @@ class Output:
         self._blocks.close_block()
 
     def on_annotation(self, frame: Frame, data: bytes) -> None:
-        self._add_sources([as_item(msgspec.json.decode(data).get("annotation"))])
+        self._add_sources([as_item(read_json(data).get("annotation"))])
 
     def _add_sources(self, sources: Iterable[Item]) -> None:
         for source in sources:
@@ -163,7 +162,7 @@ class Output:
     def _say_free_text(self, field: str, call: Slot | None, delta: Any) -> None:
         # Text that is no JSON is streamed as the JSON of an object with this one field.
         if call is not None and isinstance(delta, str) and delta:
-            piece = msgspec.json.encode(delta).decode()[1:-1]
+            piece = json_text(delta)[1:-1]
             self._say_arguments(call, piece if call.field else f'{{"{field}":"{piece}')
             call.field = field
 

@@ -18,6 +18,7 @@ from rxllm.adapters._openai_chat_chunks import to_usage
 from rxllm.adapters._openai_responses_frames import FINISH_REASONS, USAGE, Frame, Item, as_item, as_items, to_item
 from rxllm.adapters._openai_responses_output import Output
 from rxllm.values import AdapterError, Message, StreamError
+from rxllm.values._json import json_bytes, read_json
 from rxllm.wire.blocks import Blocks
 from rxllm.wire.frames import FrameDecoder
 from rxllm.wire.sse import SSEDecoder
@@ -85,17 +86,17 @@ class ResponsesDecoder(FrameDecoder):
 
     def _read(self, kind: str, frame: Frame, data: bytes, /) -> None:
         if not self._blocks.started or frame.type in _NAMED:
-            head = to_item(frame.response) if frame.type else as_item(msgspec.json.decode(data))
+            head = to_item(frame.response) if frame.type else as_item(read_json(data))
             self._blocks.start(id=head.get("id"), model=head.get("model"))
         if self.raw:
-            self._blocks.raw(_raw_kind(frame), msgspec.json.decode(data))
+            self._blocks.raw(_raw_kind(frame), read_json(data))
         handler = _HANDLERS.get(frame.type)
         if handler is not None:
             handler(self._output, frame, data)
         elif frame.type in _ENDED:
             self._complete(to_item(frame.response))
         elif frame.type not in _NAMED and frame.type not in _SILENT:
-            self._read_other(kind, frame, msgspec.json.decode(data))
+            self._read_other(kind, frame, read_json(data))
 
     def _read_unfit(self, kind: str, data: Any, frame: bytes) -> None:
         try:
@@ -145,7 +146,7 @@ def _mend(parsed: Any) -> bytes:
             if name in held and type(held[name]) is not int:
                 index = str(held.pop(name))
                 held |= {name: int(index)} if index.isdecimal() else {}
-    return msgspec.json.encode(parsed)
+    return json_bytes(parsed)
 
 
 def _raw_kind(frame: Frame) -> str:

@@ -25,9 +25,9 @@ from rxllm.events import (
 )
 from rxllm.operators._checked import refused
 from rxllm.operators._costs import raw_usage
-from rxllm.operators._unfinished import Unfinished
 from rxllm.runtime import Stream, conclude, current_assembly, is_positive
 from rxllm.values import Usage
+from rxllm.wire.unfinished import Unfinished
 
 log = logging.getLogger("rxllm")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -21,6 +20,7 @@ from rxllm.events import (
     ToolCallCompleted,
     ToolCallDelta,
 )
+from rxllm.values._json import read_arguments
 
 DELTAS = (TextDelta, ThinkingDelta, ToolCallDelta)
 
@@ -122,11 +122,8 @@ class _Step:
 
 
 def _arguments(event: ToolCallCompleted) -> str | None:
-    try:
-        read = json.loads(event.raw_arguments)
-    except ValueError:
-        return None
-    if not isinstance(read, dict) or read == event.arguments:
+    read = read_arguments(event.raw_arguments)
+    if read is None or read == event.arguments:
         return None
     return "the raw arguments are not the arguments"
 

@@ -27,6 +27,7 @@ from typing import Any, cast, get_origin, is_typeddict
 
 import msgspec
 
+from rxllm.values._json import UNREADABLE
 from rxllm.values._request import json_schema
 from rxllm.values.errors import Path, ValidationError
 
@@ -184,7 +185,7 @@ def _children(schema: Mapping[str, Any]) -> Iterator[Any]:
 def _decoded(text: str) -> Any:
     try:
         return msgspec.json.decode(unfenced(text))
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise _no_answer("JSON", [((), str(error))]) from error
 
 

@@ -18,9 +18,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
 from typing import Any, Literal
 
-import msgspec
-
 from rxllm.values._answers import unanswered, with_results
+from rxllm.values._json import json_text
 from rxllm.values._message import Message, tool_result, user
 from rxllm.values._results import ChatResult, StepResult
 from rxllm.values._thread import Thread
@@ -225,6 +224,6 @@ def _fault(result: ChatResult | StepResult, told: Mapping[str, Any]) -> Any:
 
 def _told(id: str, content: str | Mapping[str, Any]) -> str:
     try:
-        return content if isinstance(content, str) else msgspec.json.encode(content).decode()
-    except (TypeError, ValueError) as error:
-        raise ValidationError("not_serializable", str(error), errors=[((id,), "not_serializable")]) from error
+        return content if isinstance(content, str) else json_text(content)
+    except ValidationError as error:
+        raise ValidationError("not_serializable", error.message, errors=[((id,), "not_serializable")]) from error

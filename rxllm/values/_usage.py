@@ -45,6 +45,18 @@ class Usage(Value):
         )
 
 
+def whole(number: Any) -> int | None:
+    """Return a provider's count of tokens; None if `number` is not a whole one."""
+    if isinstance(number, float) and number.is_integer():
+        return int(number)
+    return number if isinstance(number, int) and not isinstance(number, bool) else None
+
+
+def amount(number: Any) -> float | None:
+    """Return a provider's cost; None if `number` is not a number."""
+    return number if isinstance(number, int | float) and not isinstance(number, bool) else None
+
+
 def _sum(a: Any, b: Any) -> Any:
     if a is None or b is None:
         return a if b is None else b

@@ -149,7 +149,7 @@ def decode(data: Any) -> Any:
         case {"$": "map", "items": list()}:
             return _decode_pairs(data["items"])
         case {"$": "float", "value": "nan" | "inf" | "-inf" as text}:
-            return float(text)
+            return math.nan if text == "nan" else float(text)  # one NaN for all, so that what is read twice is equal
         case {"$": "bytes", "base64": str(text)}:
             return _decode_bytes(text)
         case {"$": str(name), **rest} if name in VALUE_CLASSES:

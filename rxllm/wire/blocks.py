@@ -84,11 +84,11 @@ class Blocks:
         return events
 
     def start(self, **metadata: Any) -> None:
-        """The first frame has come. `metadata` (``id``, ``model``) is the message's; what is empty is left out.
+        """The first frame has come. `metadata` (``id``, ``model``) is the message's; what is not text is left out.
 
         Again later: the completed message has what the first frame did not know.
         """
-        known = {k: v for k, v in metadata.items() if v}
+        known = {k: v for k, v in metadata.items() if v and isinstance(v, str)}
         if not self.started:
             self.started = True
             self._identity = known
@@ -99,6 +99,8 @@ class Blocks:
     def text(self, delta: str, id: str | None = None) -> None:
         if not delta or self.ended:
             return
+        if not isinstance(delta, str):  # pyright: ignore[reportUnnecessaryIsInstance] of a decoder that reads JSON
+            raise _not_text(delta)
         if self._open != "text" or self._id != id:
             self._begin("text", id)
         self._pieces.append(delta)
@@ -112,6 +114,8 @@ class Blocks:
     def thinking(self, delta: str, id: str | None = None) -> None:
         if not delta or self.ended:
             return
+        if not isinstance(delta, str):  # pyright: ignore[reportUnnecessaryIsInstance] of a decoder that reads JSON
+            raise _not_text(delta)
         if self._open != "thinking" or self._id != id:
             self._begin("thinking", id)
         self._pieces.append(delta)
@@ -260,3 +264,7 @@ class Blocks:
         self._events.append(event)
         if type(event) not in _DELTAS:
             self._said.append(event)
+
+
+def _not_text(delta: Any) -> StreamError:
+    return StreamError("malformed_event", f"a delta is not text: got {repr(delta)[:80]}")

@@ -1,10 +1,13 @@
 """What every decoder of frames does alike, so that a provider's decoder only says what its frames mean.
 
-1. `feed` and `close` turn the framing's ``StreamError`` into the end of the stream.
+1. `feed` and `close` turn whatever is raised inside them into the end of the stream, after all that came before: the
+   framing's ``StreamError``, and the ``malformed_event`` of a frame that the wire's own code cannot read.
 2. Once the stream has ended, no frame is read.
-3. A frame that its type does not fit is odd. ``[DONE]`` ends the stream. JSON is read again and numbers as strings are
-   forgiven; what still does not fit is a ``RawChunk``, and an error if its event is named so.
+3. A frame that its type does not fit is odd. ``[DONE]`` ends the stream, with an error if it comes first. JSON is read
+   again, as Python's ``json`` reads it, and numbers as strings are forgiven; what still does not fit is a ``RawChunk``,
+   and an error if its event is named so.
 4. Other text is an error: the provider's if its event is named so, else ``malformed_event``. Blanks say nothing.
+5. Half a character (``"\ud83d"``) that ends a string waits for the other half to begin one in a later frame.
 
 A subclass says `_read`, what a decoded frame means, and `_error_of`, the error of a payload; it may add to `_fail` and
 to `_end`, by which every stream ends, and changes a rule for its wire in the method that has it.
@@ -12,6 +15,7 @@ to `_end`, by which every stream ends, and changes a rule for its wire in the me
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -20,10 +24,15 @@ import msgspec
 
 from rxllm.events import Event
 from rxllm.values import AdapterError, LLMError, StreamError
+from rxllm.values._json import UNREADABLE, read_json
 from rxllm.wire.blocks import Blocks
 from rxllm.wire.sse import DONE, Frame
 
-UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_HALVES = re.compile(
+    rb'(?P<pair>\\ud[89ab]..\\ud[c-f]..)|(?P<high>\\ud[89ab]..(?="))|(?<=[^\\]")(?P<low>\\ud[c-f]..)|\\.',
+    re.DOTALL | re.IGNORECASE,
+)
+"""Every escape of a JSON text, and among them the halves of surrogate pairs at the ends of strings."""
 
 
 class Framing(Protocol):
@@ -47,24 +56,21 @@ class FrameDecoder(ABC):
         self._decode: Callable[[bytes], Any] = typed.decode
         self._shape: Any = typed.type
         self._whole = False  # an answer that was not streamed has come
+        self._half = b""  # the escape of half a character, whose other half has not come
 
     def feed(self, data: bytes) -> list[Event]:
         try:
-            frames = self._framing.feed(data)
-        except StreamError as error:
-            self._fail(error)
-        else:
-            self._read_all(frames)
+            self._read_all(self._framing.feed(data))
+        except Exception as error:
+            self._break_off(error)
         return self._blocks.take()
 
     def close(self) -> list[Event]:
         try:
-            frames = self._framing.close()
-        except StreamError as error:
-            self._fail(error)
-        else:
-            self._read_all(frames)
-        self._end(over=self._whole)
+            self._read_all(self._framing.close())
+            self._end(over=self._whole)
+        except Exception as error:
+            self._break_off(error)
         return self._blocks.take()
 
     @abstractmethod
@@ -90,22 +96,50 @@ class FrameDecoder(ABC):
             except UNREADABLE:
                 self._read_odd(kind, frame)
                 continue
-            try:
-                self._read(kind, said, frame)
-            except UnicodeDecodeError:  # in a field that the typed decode has skipped
-                self._read_plain(kind, frame.decode(errors="replace"))
+            self._read(kind, said, frame)
+
+    def _break_off(self, error: Exception) -> None:
+        failure = error if isinstance(error, LLMError) else unreadable(error, self.provider)
+        try:
+            self._fail(failure)
+        except Exception:  # what the wire adds cannot be read either
+            self._blocks.error(failure)
 
     def _read_odd(self, kind: str, frame: bytes) -> None:
-        text = frame.strip()
+        text = self._joined(frame.strip())
         if text == DONE:
-            self._end(over=True)
+            self._read_done()
             return
         try:
-            data = msgspec.json.decode(text)
+            data = read_json(text)
         except UNREADABLE:
             self._read_plain(kind, text.decode(errors="replace"))
         else:
             self._read_unfit(kind, data, text)
+
+    def _read_done(self) -> None:
+        if self._blocks.started:
+            self._end(over=True)
+        else:
+            self._fail(StreamError("truncated", "the stream ended before its first frame", provider=self.provider))
+
+    def _joined(self, frame: bytes) -> bytes:
+        """`frame` with the half that waits; a half at the end of one of its strings is taken out, and waits."""
+        if b"\\ud" not in frame.lower():
+            return frame
+        half, self._half = self._half, b""
+
+        def join(escape: re.Match[bytes]) -> bytes:
+            match escape.lastgroup:
+                case "high":
+                    self._half = escape[0]
+                    return b""
+                case "low":
+                    return half + escape[0]
+                case _:
+                    return escape[0]
+
+        return _HALVES.sub(join, frame)
 
     def _read_unfit(self, kind: str, data: Any, frame: bytes) -> None:
         try:
@@ -122,6 +156,14 @@ class FrameDecoder(ABC):
             self._fail(self._error_of(text))
         elif text:
             self._fail(malformed(text, self.provider))
+
+
+def unreadable(error: Exception, provider: str) -> StreamError:
+    """The error of a frame on which the code that reads it has raised `error`."""
+    message = f"a frame that cannot be read: {type(error).__name__}: {str(error)[:200]}"
+    failure = StreamError("malformed_event", message, provider=provider)
+    failure.__cause__ = error
+    return failure
 
 
 def malformed(text: str, provider: str) -> StreamError:

@@ -10,8 +10,7 @@ Any cut of the same bytes gives the same frames.
 
 from __future__ import annotations
 
-import msgspec
-
+from rxllm.values._json import is_json
 from rxllm.wire.bounded import MAX_FRAME, Bounded
 from rxllm.wire.sse import BOM
 
@@ -47,7 +46,7 @@ class NDJSONDecoder(Bounded):
         if self._oversized:
             raise self._error()
         frames = self._lines(self._take())
-        return [frame for frame in frames if _is_complete(frame)]
+        return [frame for frame in frames if is_json(frame)]
 
     def _lines(self, text: bytes) -> list[bytes]:
         if self._first:
@@ -62,11 +61,3 @@ class NDJSONDecoder(Bounded):
             if frame:
                 frames.append(frame)
         return frames
-
-
-def _is_complete(frame: bytes) -> bool:
-    try:
-        msgspec.json.decode(frame)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return False
-    return True

@@ -10,6 +10,7 @@
 5. A body that begins with ``{`` or ``[``, perhaps behind blanks by which the server kept the connection alive, is no
    event stream but one JSON document, of a server that ignores ``"stream": true``: `close` gives it as one frame.
 6. No line, and no event's data, may exceed `max_frame` bytes: nothing is buffered without bound.
+7. A line ``error: {...}``, by which llama.cpp and gpustack report a failure, is an event of that name.
 
 Any cut of the same bytes gives the same frames.
 """
@@ -19,8 +20,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-import msgspec
-
+from rxllm.values._json import is_json
 from rxllm.wire.bounded import MAX_FRAME, Bounded
 
 BOM = b"\xef\xbb\xbf"
@@ -78,7 +78,7 @@ class SSEDecoder(Bounded):
             self._data = [rest]
         frames = self._read_lines([rest]) if rest and not self.is_json else []
         data, self._data = b"\n".join(self._data), []
-        if _is_complete(data):
+        if data == DONE or is_json(data):
             frames.append((self._event, data))
         return self._given(frames)
 
@@ -142,7 +142,7 @@ class SSEDecoder(Bounded):
             elif not self._data and line.startswith(b"data: "):
                 self._data.append(line[6:])
             else:
-                self._read_field(line)
+                self._read_field(line, frames)
                 if self._oversized:
                     return frames
         self._oversized = len(bounded) < len(lines)
@@ -154,7 +154,7 @@ class SSEDecoder(Bounded):
         if data:
             frames.append((self._event, data))
 
-    def _read_field(self, line: bytes) -> None:
+    def _read_field(self, line: bytes, frames: list[Frame]) -> None:
         name, _, text = line.partition(b":")
         text = text.removeprefix(b" ")
         if name == b"data":
@@ -163,6 +163,9 @@ class SSEDecoder(Bounded):
             self._data.append(text)
         elif name == b"event":
             self._event = text.decode(errors="replace") or "message"
+        elif name == b"error" and text:
+            self._dispatch(frames)
+            frames.append(("error", text))
 
     def _within_bound(self, lines: list[bytes]) -> list[bytes]:
         if sum(map(len, lines)) <= self.max_frame:
@@ -174,13 +177,3 @@ class SSEDecoder(Bounded):
 @lru_cache(64)
 def _name(name: bytes) -> str:
     return name.decode(errors="replace")
-
-
-def _is_complete(data: bytes) -> bool:
-    if data == DONE:
-        return True
-    try:
-        msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return False
-    return True

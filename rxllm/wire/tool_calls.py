@@ -24,12 +24,11 @@ taken, the id is ``call_<k>``, with k the calls so far in the thread plus the po
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, cast
-
-import msgspec
+from typing import Any
 
 from rxllm.events import NOTHING, Event, ToolCallCompleted, ToolCallDelta, ToolCallStarted
-from rxllm.values import Message
+from rxllm.values import Message, StreamError
+from rxllm.values._json import json_text, read_arguments
 
 
 class _Call:
@@ -45,7 +44,7 @@ class _Call:
         self.state = "held"  # then "started", then "completed"
 
     def is_whole(self) -> bool:
-        return bool(self.pieces) and self.pieces[-1].endswith("}") and _parse("".join(self.pieces)) is not None
+        return bool(self.pieces) and self.pieces[-1].endswith("}") and read_arguments("".join(self.pieces)) is not None
 
 
 class CallTracker:
@@ -84,6 +83,8 @@ class CallTracker:
         """The events of one delta. `metadata` (``{"server": True}``) is the call's, and counts until it starts."""
         if index is not None and index < 0:
             index = None
+        if (id and type(id) is not str) or (name and type(name) is not str):
+            raise StreamError("malformed_event", f"a call's id or name is not text: got {repr((id, name))[:80]}")
         call = self._find(index, id or "", name or "")
         if id and not call.wire_id:
             call.wire_id = id
@@ -92,7 +93,7 @@ class CallTracker:
         if metadata:
             call.metadata.update(metadata)
         if arguments is not None and not isinstance(arguments, str):
-            arguments = msgspec.json.encode(arguments).decode()
+            arguments = json_text(arguments)
         if arguments:
             call.pieces.append(arguments)
             if call.state == "started":
@@ -159,7 +160,7 @@ class CallTracker:
             return []
         call.state = "completed"
         raw = "".join(call.pieces)
-        arguments = _parse(raw) if raw.strip() else {}
+        arguments = read_arguments(raw)
         metadata = dict(call.metadata)
         if failed or arguments is None:
             metadata["error"] = "incomplete" if failed else "invalid_json"
@@ -168,11 +169,3 @@ class CallTracker:
 
 def _may_be_named(call: _Call, name: str) -> bool:
     return not name or not call.name or (name == call.name and not call.is_whole())
-
-
-def _parse(raw: str) -> dict[str, Any] | None:
-    try:
-        parsed = msgspec.json.decode(raw)
-    except (msgspec.DecodeError, RecursionError):
-        return None
-    return cast(dict[str, Any], parsed) if isinstance(parsed, dict) else None

@@ -14,6 +14,7 @@ from rxllm import (
     Message,
     Request,
     SourceAdded,
+    StreamError,
     TextPart,
     ThinkingPart,
     Tool,
@@ -244,3 +245,12 @@ def test_an_error_at_the_end_of_a_stream() -> None:
         error = rxllm.generate(Cohere(base_url=server.url), "Hi", model="command-a", retry=False).run().error
     assert isinstance(error, AdapterError)
     assert (error.message, error.metadata["type"]) == (said["error"], said["error_type"])
+
+
+def test_a_frame_that_breaks_the_decoder_ends_the_stream_after_what_came_before() -> None:
+    reply = [start(), said("content-delta", {"content": {"text": "Hi"}}), *end(usage={"tokens": [1]})]
+    with Loopback(Reply(b"".join(reply))) as server:
+        response = rxllm.generate(Cohere(base_url=server.url), "Hi", model="command-a", retry=False).run()
+    assert response.output_text == "Hi"
+    assert isinstance(response.error, StreamError)
+    assert response.error.reason == "malformed_event"

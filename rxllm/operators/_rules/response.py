@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import msgspec
-
 from rxllm.collector import fold_message, is_server
 from rxllm.events import (
     ErrorEvent,
@@ -21,6 +17,7 @@ from rxllm.events import (
     UsageUpdated,
 )
 from rxllm.values import Usage
+from rxllm.values._json import read_arguments
 
 _DELTAS = (TextDelta, ThinkingDelta, ToolCallDelta)
 
@@ -105,7 +102,7 @@ class Response:
         said = "".join(pieces)
         if event.raw_arguments != said:
             raise Broken("call_raw_arguments", f"the deltas of the call say {said!r}")
-        if "error" not in event.metadata and event.arguments != _parsed(said):
+        if "error" not in event.metadata and event.arguments != read_arguments(said):
             raise Broken("call_arguments", "they are not what the raw ones say, and no error is in the metadata")
         del self._calls[event.id]
 
@@ -128,10 +125,3 @@ class Response:
         clients = [call for call in folded.tool_calls if not is_server(call)]
         if clients and event.finish_reason not in ("tool_calls", "length", "content_filter", "error"):
             raise Broken("finish_reason", f"{event.finish_reason!r} leaves calls unanswered")
-
-
-def _parsed(raw: str) -> Any:
-    try:
-        return msgspec.json.decode(raw) if raw.strip() else {}
-    except (msgspec.DecodeError, RecursionError):
-        return None

@@ -18,6 +18,8 @@ from rxllm.values import (
     described,
     schema_faults,
 )
+from rxllm.values._json import json_text, well_formed
+from rxllm.values._response import shorten
 
 Executor = Callable[[Tool, Mapping[str, Any], ToolContext], Any]
 Encoder = Callable[[Any], str]
@@ -82,7 +84,7 @@ class ToolSettings(msgspec.Struct, frozen=True):
     def bind(self, tool: Tool, call: ToolCall, context: ToolContext) -> Callable[[], Any]:
         """The call, ready to be made. Raises ``ToolError`` where it cannot be."""
         if "error" in call.metadata:
-            message = f"the arguments are not a JSON object: {call.raw_arguments!r}"
+            message = f"the arguments are not a JSON object: {shorten(call.raw_arguments or '', 80)!r}"
             raise ToolError("invalid_arguments", message, tool_name=tool.name, tool_call_id=call.id)
         if self.executor is not None or not _converts(tool):
             _check(tool, call)
@@ -123,7 +125,7 @@ def _check(tool: Tool, call: ToolCall) -> None:
     except Exception as error:  # jsonschema's own
         faults = [((), f"the schema of the tool is wrong: {str(error).partition(chr(10))[0]}")]
     if faults:
-        message = f"the arguments do not fit: {described(faults)}"
+        message = f"the arguments do not fit: {shorten(described(faults), 400)}"
         raise ToolError("invalid_arguments", message, tool_name=tool.name, tool_call_id=call.id)
 
 
@@ -137,4 +139,4 @@ def encode_result(result: Any) -> str:
     >>> encode_result("42"), encode_result({"x": [1, None]})
     ('42', '{"x":[1,null]}')
     """
-    return result if isinstance(result, str) else msgspec.json.encode(result).decode()
+    return well_formed(result) if isinstance(result, str) else json_text(result)

@@ -1,0 +1,104 @@
+"""JSON that is always read and always written.
+
+msgspec comes first, because it is fast. What it refuses and Python's own ``json`` takes goes the slow way: NaN and the
+infinities, numbers out of range, and halves of surrogate pairs.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any, cast
+
+import msgspec
+
+from rxllm.values.errors import ValidationError
+
+UNREADABLE = (ValueError, RecursionError)
+"""What `read_json` raises for text that is not JSON, or is nested too deeply."""
+
+_CONSTANTS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+"""One NaN for all, so that data that is read twice is equal."""
+
+
+def json_text(value: Any) -> str:
+    """Return `value` as JSON text, see `json_bytes`."""
+    return json_bytes(value).decode()
+
+
+def json_bytes(value: Any) -> bytes:
+    """Return `value` as JSON: half a surrogate pair becomes U+FFFD, and NaN null.
+
+    >>> json_text({"name": "caf\\udce9"})
+    '{"name":"caf\ufffd"}'
+
+    Raises ``ValidationError("invalid_request")`` for a value that has no JSON form.
+    """
+    try:
+        try:
+            return msgspec.json.encode(value)
+        except UnicodeEncodeError:
+            return msgspec.json.encode(_well_formed(msgspec.to_builtins(value)))
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise ValidationError("invalid_request", f"the value has no JSON form: {error}") from error
+
+
+def read_json(text: str | bytes | msgspec.Raw) -> Any:
+    """Return what JSON text says, as Python's ``json`` reads it, with U+FFFD for half a surrogate pair.
+
+    >>> read_json('{"logprob": -Infinity}')
+    {'logprob': -inf}
+
+    Raises ``ValueError`` or ``RecursionError`` for text that cannot be read.
+    """
+    try:
+        return msgspec.json.decode(text)
+    except ValueError:
+        given = text if isinstance(text, str) else bytes(text)
+        return _well_formed(json.loads(given, parse_constant=_CONSTANTS.__getitem__))
+
+
+def read_arguments(text: str) -> dict[str, Any] | None:
+    """Return the arguments of a tool call that `text` says, none if it is blank; None if it is not a JSON object."""
+    try:
+        arguments: Any = read_json(text) if text.strip() else {}
+    except UNREADABLE:
+        return None
+    return cast(dict[str, Any], arguments) if isinstance(arguments, dict) else None
+
+
+def is_json(text: str | bytes) -> bool:
+    """Whether `text` can be read."""
+    try:
+        read_json(text)
+    except UNREADABLE:
+        return False
+    return True
+
+
+def well_formed(text: str) -> str:
+    """Return `text` in a form that any encoder takes: two halves of a pair are one character, a lone one is U+FFFD."""
+    return text if is_encodable(text) else text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def is_encodable(text: str) -> bool:
+    """Whether `text` can be written: it holds no half of a surrogate pair."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _well_formed(data: Any) -> Any:
+    match data:
+        case str():
+            return well_formed(data)
+        case Mapping():
+            pairs = cast(Mapping[Any, Any], data).items()
+            return {_well_formed(key): _well_formed(item) for key, item in pairs}
+        case list() | tuple():
+            return [_well_formed(item) for item in cast(Iterable[Any], data)]
+        case _:
+            return data

@@ -1,0 +1,81 @@
+"""Bodies with something odd in them: one field, one line, or some bytes are not what a provider should send."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from hypothesis import strategies as st
+
+ODD = (
+    *("null", "true", "0", "-1", "7", "1.5", "1e999", "NaN", "-Infinity", "1" * 30, "1" * 5000),
+    *('""', '"x"', '"7"', r'"\ud83d"', r'"\ude00"', r'"a\ud83d\ude00\ud83d"', r'"\u0000"', '"http://[x"', '"4\u0663"'),
+    *("[]", "[null]", '["x"]', "[7]", "[[]]", "[{}]", "{}", '{"$": "x"}', '{"x": [{"y": null}]}', '{"\\ud83d": 1}'),
+    *('"error"', '"stop"', '"1.2.3s"', "[" * 2000 + "]" * 2000, '"' + "x" * 3000 + '"'),
+)
+"""JSON texts that stand in for a value of any type."""
+
+JUNK = (b"\xff", b"\xed\xa0\xbd", b"\x00", b"\n", b"\n\n", b"\r", b'"', b"}", b"[", b"data: [DONE]\n\n", b"error: {}\n")
+
+
+def mutants(body: bytes) -> st.SearchStrategy[bytes]:
+    """`body` with one to three mutations."""
+    mutation = st.one_of(
+        st.tuples(st.just("value"), st.integers(0, 9999), st.sampled_from(ODD)),
+        st.tuples(st.just("value"), st.integers(0, 9999), st.sampled_from(ODD)),
+        st.tuples(st.just("left out"), st.integers(0, 9999), st.none()),
+        st.tuples(st.sampled_from(["twice", "lost", "swapped"]), st.integers(0, 9999), st.none()),
+        st.tuples(st.sampled_from(["junk", "cut"]), st.integers(0, 9999), st.sampled_from(JUNK)),
+    )
+    return st.lists(mutation, min_size=1, max_size=3).map(lambda mutations: _mutated(body, mutations))
+
+
+def _mutated(body: bytes, mutations: list[tuple[str, int, Any]]) -> bytes:
+    for kind, number, odd in mutations:
+        lines = body.split(b"\n")
+        at = number % len(lines)
+        match kind:
+            case "value" | "left out":
+                lines = _with_odd_value(lines, number, odd)
+            case "twice":
+                lines[at:at] = [lines[at]]
+            case "lost":
+                del lines[at]
+            case "swapped":
+                lines[at], lines[at - 1] = lines[at - 1], lines[at]
+            case _:
+                place = number * 7919 % (len(body) + 1)
+                lines = [body[:place] + (odd + body[place:] if kind == "junk" else b"")]
+        body = b"\n".join(lines)
+    return body
+
+
+def _with_odd_value(lines: list[bytes], number: int, odd: str | None) -> list[bytes]:
+    found = [(i, line.index(b"{")) for i, line in enumerate(lines) if line.removeprefix(b"data: ")[:1] == b"{"]
+    if not found:
+        return lines
+    at, start = found[number % len(found)]
+    head, text = lines[at][:start], lines[at][start:]
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError):
+        return lines
+    places = list(_places(data))
+    if not places:
+        return lines
+    inside, key = places[number // len(found) % len(places)]
+    if odd is None:
+        del inside[key]
+    else:
+        inside[key] = "@odd@"
+    written = json.dumps(data, separators=(",", ":")).replace('"@odd@"', odd or "")
+    return [*lines[:at], head + written.encode(), *lines[at + 1 :]]
+
+
+def _places(data: Any) -> Iterator[tuple[Any, Any]]:
+    """Where a value is: what it is in, and under which name or number."""
+    for key, item in list(data.items() if isinstance(data, dict) else enumerate(data)):
+        yield data, key
+        if isinstance(item, dict | list):
+            yield from _places(item)

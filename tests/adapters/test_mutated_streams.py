@@ -1,0 +1,95 @@
+"""Whatever a server sends, a decoder raises nothing: what came before stands, and the events are lawful.
+
+Hypothesis puts odd values, lines and bytes into streams that were written by hand and into recorded ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rxllm import LLMError, Request
+from rxllm.adapters import Anthropic, Gemini, Ollama, OpenAIChat, OpenAIResponses
+from rxllm.adapters._local_calls import CallDecoder
+from rxllm.collector import StreamCollector
+from rxllm.events import ErrorEvent, Event
+from rxllm.runtime import Decoder
+from rxllm.serializer import from_json, to_json
+from rxllm.testing import cut
+from tests.adapters import streams
+from tests.adapters.mutated import mutants
+from tests.corpus import recordings
+from tests.wire.lawful import lawful
+
+Make = Callable[[bool], Decoder]
+
+DECODERS: dict[str, tuple[Make, Sequence[bytes]]] = {
+    "openai-chat": (lambda raw: OpenAIChat().decoder(Request(), raw=raw), streams.CHAT),
+    "openai-completions": (lambda raw: OpenAIChat().decoder(Request(), raw=raw), streams.COMPLETIONS),
+    "openai-responses": (lambda raw: OpenAIResponses().decoder(Request(), raw=raw), streams.RESPONSES),
+    "anthropic-messages": (lambda raw: Anthropic().decoder(Request(), raw=raw), streams.ANTHROPIC),
+    "gemini": (lambda raw: Gemini().decoder(Request(), raw=raw), streams.GEMINI),
+    "ollama-chat": (lambda raw: Ollama().decoder(Request(), raw=raw), streams.OLLAMA),
+}
+
+LONGEST = 50_000
+"""Recorded streams of more bytes are left out: there is nothing in them that shorter ones have not."""
+
+
+def decode(make: Make, raw: bool, *reads: bytes) -> list[Event]:
+    decoder = make(raw)
+    return [event for read in reads for event in decoder.feed(read)] + decoder.close()
+
+
+def assert_holds(make: Make, body: bytes, raw: bool, places: Sequence[float]) -> None:
+    """Holds the laws on the decoder: of order, of chunking, and of JSON."""
+    events = decode(make, raw, body)
+    lawful(events)
+    assert decode(make, raw, *cut(body, *(int(place * len(body)) for place in places))) == events
+    state = StreamCollector()
+    for event in events:
+        state = state.apply_event(event)
+        assert not isinstance(event, ErrorEvent) or isinstance(event.error, LLMError)
+        assert from_json(to_json(event)) == event
+    response = state.to_response()
+    assert from_json(to_json(response)) == response
+
+
+cuts = st.lists(st.floats(0, 1), max_size=6)
+
+
+@pytest.mark.parametrize("wire", DECODERS)
+@given(data=st.data(), raw=st.booleans(), places=cuts)
+@settings(max_examples=300)
+def test_no_mutation_of_a_hand_written_stream_escapes(
+    wire: str, data: st.DataObject, raw: bool, places: list[float]
+) -> None:
+    make, bodies = DECODERS[wire]
+    assert_holds(make, data.draw(st.sampled_from(bodies).flatmap(mutants)), raw, places)
+
+
+@pytest.mark.parametrize("wire", DECODERS)
+@given(data=st.data(), raw=st.booleans(), places=cuts)
+def test_no_mutation_of_a_recorded_stream_escapes(
+    wire: str, data: st.DataObject, raw: bool, places: list[float]
+) -> None:
+    bodies = [recording.body for recording in recordings(wire) if len(recording.body) <= LONGEST]
+    assert_holds(DECODERS[wire][0], data.draw(st.sampled_from(bodies).flatmap(mutants)), raw, places)
+
+
+@given(body=st.sampled_from(streams.CHAT).flatmap(mutants), raw=st.booleans(), places=cuts)
+def test_no_mutation_escapes_from_the_calls_in_text_of_a_local_model(
+    body: bytes, raw: bool, places: list[float]
+) -> None:
+    assert_holds(lambda raw: CallDecoder(OpenAIChat().decoder(Request(), raw=raw), Request()), body, raw, places)
+
+
+@pytest.mark.parametrize("wire", DECODERS)
+def test_the_streams_written_by_hand_are_read(wire: str) -> None:
+    make, bodies = DECODERS[wire]
+    for body in bodies:
+        assert_holds(make, body, False, [0.5])
+        assert len(decode(make, False, body)) > 1
