@@ -1,3 +1,7 @@
+import functools
+import gc
+from collections.abc import Iterator
+
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -15,3 +19,16 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
     if config.args_source is pytest.Config.ArgsSource.TESTPATHS and config.getoption("numprocesses", 0) is None:
         config.option.numprocesses, config.option.dist = "logical", "worksteal"
         config.option.maxprocesses = config.option.maxprocesses or MOST_WORKERS
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()  # what is there now stays until the end: no collection of garbage need look at it again
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _forget(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Let go with a module what its functions have cached: the decoded recordings are millions of objects."""
+    yield
+    for value in vars(getattr(request.node, "obj", None) or object).values():
+        if isinstance(value, functools._lru_cache_wrapper) and value.__module__ == request.node.obj.__name__:
+            value.cache_clear()
