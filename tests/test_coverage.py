@@ -2,20 +2,18 @@
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.corpus import VARIABLE
+from tests.programs import python
 
 ROOT = Path(__file__).parent.parent
 
 
 def run(**environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "tests.coverage"]
-    variables = {**os.environ, **environment}
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT, env=variables)
+    return python("-m", "tests.coverage", cwd=ROOT, env={**os.environ, **environment})
 
 
 def test_everything_decodes():

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.programs import python
+
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
 def run(name: str, *args: str, **options: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(EXAMPLES / name), *args]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, **options)  # type: ignore[call-overload]
+    return python(str(EXAMPLES / name), *args, **options)
 
 
 def test_quickstart_prints_a_real_models_answer():
@@ -51,20 +52,28 @@ def test_reactive_app_cancels_the_running_answer():
     pytest.importorskip("xllamacpp", reason="the example's model needs rxllm[local]")
     command = [sys.executable, "-u", str(EXAMPLES / "reactive_app.py")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as app:
-        assert app.stdin is not None
-        assert app.stdout is not None
-        app.stdin.write("Tell me a very long story about the sea.\n")
-        app.stdin.flush()
-        begun = ""
-        while len(begun) < 80:
-            begun += app.stdout.read(1)
-        app.stdin.write("Name three fruits.\n")
-        app.stdin.close()
-        rest = app.stdout.read()
-        assert app.wait(timeout=120) == 0
+        try:
+            begun, rest = ask_twice(app, "Tell me a very long story about the sea.\n", "Name three fruits.\n")
+            assert app.wait(timeout=60) == 0
+        finally:
+            app.kill()
     story, _, fruits = (begun + rest).partition("> Name three fruits.")
     assert len(story) < 600
     assert fruits.strip()
+
+
+def ask_twice(app: subprocess.Popen[str], first: str, second: str) -> tuple[str, str]:
+    """What the app says until the first answer has begun, and after the second question."""
+    assert app.stdin is not None
+    assert app.stdout is not None
+    app.stdin.write(first)
+    app.stdin.flush()
+    begun = ""
+    while len(begun) < 80:
+        begun += app.stdout.read(1) or pytest.fail(f"the app has ended: {begun!r}")
+    app.stdin.write(second)
+    app.stdin.close()
+    return begun, app.stdout.read()
 
 
 def test_reactive_app_goes_on_after_an_error():

@@ -1,13 +1,12 @@
 from __future__ import annotations
 
-import subprocess
-import sys
 from types import ModuleType
 
 import pytest
 
 import rxllm
 from rxllm import operators, values
+from tests.programs import python
 
 MODULES = ["adapters", "chunks", "operators", "pipelines", "runtime", "values"]
 
@@ -69,5 +68,5 @@ def test_every_error_is_exported() -> None:
 
 def test_importing_it_imports_nothing_optional() -> None:
     code = f"import sys, rxllm; print(*(name for name in {OPTIONAL!r} if name in sys.modules))"
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert ran.stdout.split() == []
+    ran = python("-c", code)
+    assert (ran.stderr, ran.stdout.split()) == ("", [])

@@ -7,6 +7,7 @@ import pytest
 NOTEBOOKS = sorted((Path(__file__).parent.parent / "notebooks").glob("*.ipynb"))
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
 def test_it_runs_and_shows_what_it_kept(path: Path):
@@ -18,7 +19,7 @@ def test_it_runs_and_shows_what_it_kept(path: Path):
     fresh = nbformat.read(path, as_version=4)
     for cell in fresh.cells:
         cell.pop("outputs", None) if cell.cell_type != "code" else cell.update(outputs=[], execution_count=None)
-    NotebookClient(fresh, timeout=300, kernel_name="python3").execute()
+    NotebookClient(fresh, timeout=120, kernel_name="python3").execute()
     assert [kinds(cell) for cell in fresh.cells] == [kinds(cell) for cell in kept.cells]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import logging
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 
 import rxllm
 from rxllm import Engine, EngineError, ValidationError, operators, plugins
+from tests.programs import python
 
 Install = Callable[..., None]
 
@@ -190,8 +190,8 @@ def test_importing_rxllm_imports_no_plugin(install: Install, tmp_path: Path) -> 
     install("rxllm-acme", "1.0", adapter("acme", "rxllm_acme:connect"), module="raise AssertionError('imported')")
     code = "import rxllm, sys; print(rxllm.providers().count('acme'), 'rxllm_acme' in sys.modules)"
     path = {"PYTHONPATH": str(tmp_path / "site-packages")}
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=path)
-    assert ran.stdout.split() == ["1", "False"]
+    ran = python("-c", code, env=path)
+    assert (ran.stderr, ran.stdout.split()) == ("", ["1", "False"])
 
 
 @pytest.mark.parametrize(
@@ -292,7 +292,8 @@ def test_asking_for_that_name_logs_it_too(install: Install, tmp_path: Path) -> N
     install("usurper", "1.0", adapter("openai", "usurper:connect"))
     code = "from rxllm import Engine; [Engine.from_model('openai:m') for _ in range(3)]"
     path = {"PYTHONPATH": str(tmp_path / "site-packages")}
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=path)
+    ran = python("-c", code, env=path)
+    assert ran.returncode == 0, ran.stderr
     assert ran.stderr.count("of usurper 1.0 is not used") == 1
 
 

@@ -1,24 +1,35 @@
 """The README tells the truth: its code runs, and prints what it says."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from rxllm import operators
 from tests import operators_page
+from tests.programs import python
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
+
+BRIEF = """
+from rxllm.adapters import _local_server
+
+def brief(*arguments, complete=_local_server._params):
+    params = complete(*arguments)
+    params.n_predict = 200
+    return params
+
+_local_server._params = brief
+"""
+"""The small model's answers may else go on to the end of its context, for a minute."""
 
 
 def test_the_code_runs_as_one_program():
     """Every block of Python, in order, in one fresh interpreter."""
     pytest.importorskip("xllamacpp", reason="the README's model needs rxllm[local]")
     program = "\n".join(re.findall(r"```python\n(.*?)```", README, re.DOTALL))
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300, cwd=ROOT)
+    ran = python("-c", BRIEF + program, cwd=ROOT)
     assert ran.returncode == 0, ran.stderr
     first, *_ = re.findall(r"```text\n(.*?)```", README, re.DOTALL)
     printed = ran.stdout.splitlines()

@@ -81,7 +81,7 @@ def test_the_terminal_comes_after_the_close() -> None:
         seen: list[bool] = []
 
         def settled(error: Exception) -> None:
-            server.wait_until(lambda: server.open_count == 0, 1.0)
+            server.wait_until(lambda: server.open_count == 0)
             seen.append(True)
 
         images(server).subscribe(on_error=settled)

@@ -31,7 +31,7 @@ def test_callers_at_the_same_time_share_one(monkeypatch: pytest.MonkeyPatch, tmp
         return Server("http://one", True)
 
     monkeypatch.setattr(server, "_start", start)
-    gate = threading.Barrier(8)
+    gate = threading.Barrier(8, timeout=30)
 
     def call(_: Any) -> Server:
         gate.wait()

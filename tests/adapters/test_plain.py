@@ -210,7 +210,6 @@ class Gives:
         (Gives([TextDelta("a")]), "missing_stream_adapter"),
         ("nobody:model", "unknown_provider"),
     ],
-    ids=repr,
 )
 def test_what_is_no_adapter_is_a_typed_error(adapter: Any, reason: str) -> None:
     with pytest.raises(EngineError) as caught:

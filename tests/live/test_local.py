@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ from rxllm.collector import StreamCollector
 from rxllm.events import Event, MessageCompleted, TextDelta, ToolCallDelta, UsageUpdated
 from rxllm.runtime import run
 from rxllm.values import Call, EngineError, Message, Request, Response, Tool, system, tool, tool_result, user
+from tests.programs import python
 from tests.wire.lawful import lawful
 
 pytest.importorskip("xllamacpp", reason="xllamacpp is not installed")
@@ -187,12 +186,6 @@ assert came.wait(60)
 
 @pytest.mark.parametrize("tokens", [1, 30])
 def test_a_program_ends_cleanly_with_a_stream_alive(local: Local, tokens: int) -> None:
-    ended = subprocess.run(
-        [sys.executable, "-W", "error", "-c", textwrap.dedent(LEFT_ALIVE % tokens)],
-        capture_output=True,
-        timeout=90,
-        text=True,
-        cwd=Path(__file__).parents[2],
-        check=False,
-    )
+    program = textwrap.dedent(LEFT_ALIVE % tokens)
+    ended = python("-W", "error", "-c", program, cwd=Path(__file__).parents[2])
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")

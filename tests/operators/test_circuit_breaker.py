@@ -17,6 +17,7 @@ from rxllm.events import ErrorEvent, MessageCompleted, MessageStarted, TextDelta
 from rxllm.operators._circuit import Circuit
 from rxllm.testing.marbles import cold
 from rxllm.values import AdapterError, EngineError, Message, StreamError, ValidationError
+from tests.operators.threads import together
 
 DOWN = AdapterError("provider_unavailable")
 VALUES: dict[str, Any] = {
@@ -196,19 +197,14 @@ def test_of_many_threads_one_tries() -> None:
     first = circuit.enter(0.0)
     assert not isinstance(first, AdapterError)
     circuit.report(first, "failed", 0.0)
-    together, passed, guard = threading.Barrier(16), list[Any](), threading.Lock()
+    passed, guard = list[Any](), threading.Lock()
 
     def ask() -> None:
-        together.wait()
         answer = circuit.enter(10.0)
         with guard:
             passed.append(answer)
 
-    threads = [threading.Thread(target=ask) for _ in range(16)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    together(*[ask] * 16)
     assert sum(not isinstance(each, AdapterError) for each in passed) == 1
 
 

@@ -18,6 +18,7 @@ from rxllm.runtime import call_loop
 from rxllm.testing._trial import Clock
 from rxllm.testing.loopback import Loopback, Pause, Reply, chat_chunk, chat_finish
 from rxllm.testing.marbles import START, cold
+from tests.operators.threads import together
 from tests.runtime.support import model, until
 
 Calls = list[tuple[int, int | None]]  # when each subscribes, and when it is disposed
@@ -229,18 +230,14 @@ def test_all_the_calls_of_an_engine_share_it_in_threads_too() -> None:
     with Loopback(lambda _: Reply(body())) as server:
         engine = model(server).with_operators(ops.rate_limited(concurrent=2))
         texts: list[str] = []
-        threads = [
-            threading.Thread(target=lambda: texts.append(generate(engine, "Hi").run().output_text)) for _ in range(4)
-        ]
-        for thread in threads:
-            thread.start()
+
+        def ask() -> None:
+            texts.append(generate(engine, "Hi").run().output_text)
 
         async def others() -> None:
             texts.extend(each.output_text for each in await asyncio.gather(*(_answer(engine) for _ in range(4))))
 
-        asyncio.run(others())
-        for thread in threads:
-            thread.join()
+        together(*[ask] * 4, lambda: asyncio.run(others()))
         assert texts == ["Hi"] * 8
     assert peak == 2
 

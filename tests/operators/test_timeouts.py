@@ -319,7 +319,7 @@ def test_an_event_that_is_being_delivered_is_no_silence() -> None:
     scheduler.advance_to(10)
     assert told == ["TextDelta"]
     leave.set()
-    thread.join()
+    thread.join(5)
     scheduler.advance_to(20)
     assert told == ["TextDelta", "TextCompleted", "ErrorEvent"]
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +11,15 @@ import pytest
 from rxllm import ChatResult, serializer
 from rxllm.adapters._local_weights import find
 from rxllm.values import EngineError, Session
+from tests.programs import python
 
 ROOT = Path(__file__).parents[2]
 
 
 def process(what: str, model: str, given: str = "") -> str:
-    command = [sys.executable, "-W", "error", str(Path(__file__).with_name("resumable.py")), what, model]
+    program = str(Path(__file__).with_name("resumable.py"))
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    ran = subprocess.run(
-        command, input=given, capture_output=True, text=True, timeout=200, cwd=ROOT, env=environment, check=False
-    )
+    ran = python("-W", "error", program, what, model, input=given, cwd=ROOT, env=environment)
     assert ran.returncode == 0, ran.stderr
     return ran.stdout
 

@@ -8,15 +8,20 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rxllm import Engine, OpenAIChat
 from rxllm.testing.loopback import STALL, Connection, Loopback, Reply, chat_chunk
 
+T = TypeVar("T")
+
 BOUND = 0.05
 """Seconds within which the server must have seen the close."""
+
+PATIENCE = 20.0
+"""Seconds after which a wait is in vain."""
 
 ROOT = Path(__file__).parents[2]
 
@@ -29,7 +34,18 @@ def model(server: Loopback, **options: Any) -> Engine:
     return Engine(OpenAIChat(base_url=server.url, **options), model="m", retry=False)
 
 
-async def until(condition: Callable[[], bool], timeout: float = 5.0) -> None:
+def run_on(new_loop: Callable[[], asyncio.AbstractEventLoop], main: Coroutine[Any, Any, T]) -> T:
+    """Run `main` on a new loop. Raises ``TimeoutError``, since uvloop is deaf to the signal that ends a test."""
+
+    async def in_time() -> T:
+        async with asyncio.timeout(3 * PATIENCE):
+            return await main
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        return runner.run(in_time())
+
+
+async def until(condition: Callable[[], bool], timeout: float = PATIENCE) -> None:
     """Let the loop run until `condition` holds. Raises ``TimeoutError``."""
     async with asyncio.timeout(timeout):
         while not condition():
@@ -75,7 +91,7 @@ def script(code: str, *args: str, **options: Any) -> subprocess.Popen[str]:
     return subprocess.Popen(command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
 
 
-def finished(process: subprocess.Popen[str], timeout: float = 20.0) -> tuple[int, str, str]:
+def finished(process: subprocess.Popen[str], timeout: float = 3 * PATIENCE) -> tuple[int, str, str]:
     """The program's exit code, output and errors."""
     try:
         out, err = process.communicate(timeout=timeout)

@@ -16,7 +16,7 @@ import pytest
 import rxllm
 from rxllm import Engine, EngineError, Event, OpenAIChat, generate, stream_generate
 from rxllm.testing.loopback import STALL, Loopback, Pause, Reply, Request, chat, chat_chunk
-from tests.runtime.support import model, until
+from tests.runtime.support import PATIENCE, model, until
 
 ANSWER = Reply(chat("Hello"))
 
@@ -62,7 +62,7 @@ async def all_places_are_free(engine: Engine, server: Loopback, places: int = 10
     """As many calls as the pool has places are open at the same time, then one is answered."""
     events: list[Event] = []
     calls = [stream_generate(engine, "Stall").take(2).do_action(events.append) for _ in range(places)]
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         await asyncio.gather(*calls)
     assert len(events) == 2 * places
 

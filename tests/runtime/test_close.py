@@ -441,7 +441,7 @@ except KeyboardInterrupt:
 def test_interrupted_in_a_script(way: str, reply: Reply) -> None:
     def act(server: Loopback) -> float:
         process = script(INTERRUPTED % way, server.url)
-        server.wait_requests(1, 20)
+        server.wait_requests(1)
         threading.Event().wait(0.05)  # until it waits
         acted = now()
         process.send_signal(signal.SIGINT)

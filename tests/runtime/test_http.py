@@ -66,7 +66,7 @@ async def ends(server: Loopback) -> list[tuple[str, bool]]:
 def is_settled(server: Loopback) -> bool:
     """Whether the server sees its one connection closed within the bound, though the loop of the call stands still."""
     try:
-        server.wait_until(lambda: server.open_count == 0, 1.0)
+        server.wait_until(lambda: server.open_count == 0)
     except TimeoutError:
         return False
     return True

@@ -32,7 +32,18 @@ from rxllm.runtime._clients import own_client
 from rxllm.testing import HTTPAdapterConformance, Script
 from rxllm.testing.loopback import STALL, Cut, Loopback, Pause, Reply, chat, chat_chunk, chat_finish
 from rxllm.values import Call, StreamError
-from tests.runtime.support import SILENT, STALLED, assert_prompt, finished, model, now, script, until
+from tests.runtime.support import (
+    PATIENCE,
+    SILENT,
+    STALLED,
+    assert_prompt,
+    finished,
+    model,
+    now,
+    run_on,
+    script,
+    until,
+)
 from tests.runtime.test_clients import all_places_are_free, churn, live_calls, moody
 from tests.testing import wires
 
@@ -44,8 +55,7 @@ class Way(NamedTuple):
     new_loop: Callable[[], asyncio.AbstractEventLoop]
 
     def run(self, main: Coroutine[Any, Any, Any]) -> Any:
-        with asyncio.Runner(loop_factory=self.new_loop) as runner:
-            return runner.run(main)
+        return run_on(self.new_loop, main)
 
 
 def uvloops() -> asyncio.AbstractEventLoop:
@@ -268,7 +278,7 @@ def test_the_terminal_comes_after_the_close(way: Way) -> None:
         settled: list[bool] = []
 
         def note() -> None:  # the loop of the call stands still meanwhile
-            server.wait_until(lambda: server.open_count == 0, 1.0)
+            server.wait_until(lambda: server.open_count == 0)
             settled.append(True)
 
         stream_generate(model(server, client=way.client), "Hi").subscribe(on_completed=note)
@@ -405,8 +415,10 @@ def saying(pieces: list[bytes], *, reset: bool = False, pause: float = 0.0) -> G
     """A server that says this to whoever asks, HTTP or not, and hangs up. `pause`: seconds after each piece."""
 
     def serve() -> None:
+        listening.settimeout(PATIENCE)
         connection, _ = listening.accept()
         with connection:
+            connection.settimeout(PATIENCE)
             connection.recv(65536)
             for piece in pieces:
                 connection.sendall(piece)
@@ -415,10 +427,10 @@ def saying(pieces: list[bytes], *, reset: bool = False, pause: float = 0.0) -> G
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        thread = threading.Thread(target=serve)
+        thread = threading.Thread(target=serve, daemon=True)
         thread.start()
         yield f"http://127.0.0.1:{listening.getsockname()[1]}"
-        thread.join()
+        thread.join(PATIENCE)
 
 
 GZIP = {"Content-Type": "text/event-stream", "Content-Encoding": "gzip"}

@@ -95,7 +95,7 @@ def test_an_error_at_the_beginning_is_raised() -> None:
 def test_delays_take_no_time_and_no_thread() -> None:
     before = threading.active_count()
     assert events("a", ("delay", 3600), "b")[-2] == TextCompleted("ab")
-    assert threading.active_count() == before
+    assert threading.active_count() <= before
 
 
 def test_it_works_from_inside_a_stream() -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from collections.abc import Collection
 from typing import Any
 
@@ -14,6 +12,7 @@ import rxllm
 from rxllm import testing
 from rxllm.testing._suite import SCRIPT_RULES
 from rxllm.testing.loopback import STALL, Loopback, Reply, chat_chunk
+from tests.programs import python
 
 
 def test_the_exported_names_are_all_there() -> None:
@@ -74,8 +73,8 @@ def test_it_is_reached_from_the_package_when_it_is_used() -> None:
         "rxllm.testing.assert_operator(rxllm.operators.raise_errors)\n"
         "print(loaded, *(name for name in ('pytest', 'hypothesis', 'httpx') if name in sys.modules))"
     )
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert ran.stdout.split() == ["False"]
+    ran = python("-c", code)
+    assert (ran.stderr, ran.stdout.split()) == ("", ["False"])
 
 
 def test_the_pages_example_of_a_server(loopback) -> None:

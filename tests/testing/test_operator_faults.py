@@ -460,7 +460,7 @@ def test_a_rule_can_be_a_test_of_its_own(rule: str) -> None:
 
 def waiting(until: threading.Event) -> Operator:
     def operator(source: Observable[Any]) -> Observable[Any]:
-        until.wait()
+        until.wait(30)
         return source.pipe(rx.skip(0))
 
     return operator

@@ -11,7 +11,7 @@ pytest_plugins = ["pytester"]
 def run(pytester: pytest.Pytester):
     def run(test: str, *options: str) -> pytest.RunResult:
         pytester.makepyfile(test)
-        return pytester.runpytest_subprocess("-p", "no:cacheprovider", *options)
+        return pytester.runpytest_subprocess("-p", "no:cacheprovider", *options, timeout=100)
 
     return run
 

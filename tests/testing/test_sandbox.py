@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ import rxllm
 from rxllm import Engine, EngineError, Fake, FakeImages, Image, session, tool
 from rxllm.engine import stand_in
 from rxllm.testing import sandbox
+from tests.operators.threads import together
 
 DOT = Image.from_data_uri("data:image/gif;base64,R0lGODlhAQABAAAAACw=")
 
@@ -120,7 +120,5 @@ def test_it_reaches_the_threads_that_take_the_context_along_and_no_others() -> N
 
     with sandbox(Fake("Hi")):
         asyncio.run(main())
-        thread = threading.Thread(target=lambda: found.append(stand_in.get()))
-        thread.start()
-        thread.join()
+        together(lambda: found.append(stand_in.get()))
     assert found == ["Hi", None]

@@ -38,7 +38,7 @@ class Connection(asyncio.Protocol):
         """Bytes handed to the operating system, heads and chunk sizes included."""
         return self._written - self._transport.get_write_buffer_size()
 
-    def wait_closed(self, timeout: float = 5.0) -> float:
+    def wait_closed(self, timeout: float = 20.0) -> float:
         """When it was closed. Raises ``TimeoutError``."""
         self._server.wait_until(lambda: self.closed_at is not None, timeout)
         assert self.closed_at is not None

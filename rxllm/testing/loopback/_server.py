@@ -44,12 +44,12 @@ class Loopback:
     def open_count(self) -> int:
         return sum(connection.closed_at is None for connection in list(self.connections))
 
-    def wait_requests(self, count: int, timeout: float = 5.0) -> list[Request]:
+    def wait_requests(self, count: int, timeout: float = 20.0) -> list[Request]:
         """The requests, once there are `count` of them. Raises ``TimeoutError``."""
         self.wait_until(lambda: len(self.requests) >= count, timeout)
         return self.requests
 
-    def wait_until(self, condition: Callable[[], bool], timeout: float = 5.0) -> None:
+    def wait_until(self, condition: Callable[[], bool], timeout: float = 20.0) -> None:
         """Return once `condition` holds; it is asked when a connection, a request or a close is seen."""
         with self._changed:
             if not self._changed.wait_for(condition, timeout):
