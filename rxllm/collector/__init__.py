@@ -8,9 +8,16 @@ The finish reason is derived: complete client calls turn ``stop``, ``other`` and
 ``content_filter`` and ``error`` win over calls.
 """
 
-from rxllm.collector._answer import PAUSE, answer, halt_metadata, is_incomplete, is_server, is_unfinished
+from rxllm.collector._answer import (
+    AWAITING_USER,
+    PAUSE,
+    answer,
+    halt_metadata,
+    is_incomplete,
+    is_server,
+    is_unfinished,
+)
 from rxllm.collector._message import fold_message
-from rxllm.collector._rest import AWAITING_USER
 from rxllm.collector._state import StreamCollector
 
 __all__ = [

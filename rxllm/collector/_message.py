@@ -89,7 +89,7 @@ class _Blocks:
 
     def __init__(self) -> None:
         self._parts: dict[Any, Part | list[str]] = {}  # by kind and id, in the order of appearance
-        self._open: dict[type[Event], list[Any]] = {TextDelta: [], ThinkingDelta: []}
+        self._open: dict[type[Event], dict[Any, None]] = {TextDelta: {}, ThinkingDelta: {}}  # in their order
 
     def pieces(self, kind: type[Event], id: str | None) -> list[str]:
         """Where the deltas of this block go; nowhere, if it is complete."""
@@ -99,8 +99,7 @@ class _Blocks:
     def complete(self, kind: type[Event], id: str | None, part: Part) -> None:
         key = self._key(kind, id)
         self._parts[key] = part
-        if key in self._open[kind]:
-            self._open[kind].remove(key)
+        self._open[kind].pop(key, None)
 
     def mark(self, id: str) -> None:
         self._parts.setdefault((ToolCallPart, id), ToolCallPart(id))
@@ -116,11 +115,11 @@ class _Blocks:
     def _key(self, kind: type[Event], id: str | None) -> Any:
         opened = self._open[kind]
         if id is None and opened:
-            return opened[-1]
+            return next(reversed(opened))
         key = (kind, len(self._parts) if id is None else id)
         if key not in self._parts:
             self._parts[key] = []
-            opened.append(key)
+            opened[key] = None
         return key
 
 

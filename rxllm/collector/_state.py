@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from rxllm.collector._answer import answer, halt_metadata, is_incomplete, is_server, is_unfinished
+from rxllm.collector._answer import answer, halt_metadata, is_incomplete, is_server, is_unfinished, tool_message
 from rxllm.collector._message import fold_calls, fold_message
 from rxllm.collector._rest import Rest, apply_to_rest, complete, next_step, same_step
 from rxllm.events import (
@@ -28,6 +28,7 @@ from rxllm.events import (
     ToolCallDelta,
     ToolCallStarted,
     ToolHalt,
+    ToolResultEncoded,
 )
 from rxllm.values import (
     ChatResult,
@@ -55,6 +56,9 @@ _LOGGED = frozenset(
         SourceAdded,
         FileAdded,
         MessageCompleted,
+        ToolResultEncoded,
+        ToolHalt,
+        AskUserRequested,
     }
 )
 
@@ -137,11 +141,14 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
 
     @property
     def tool_results(self) -> tuple[Message, ...]:
-        return self.rest.tool_results
+        made = map(tool_message, self.log[: self.length])
+        return tuple(message for message in made if message is not None)
 
     @property
     def halt(self) -> ToolHalt | AskUserRequested | None:
-        return self.rest.halt
+        """The first halting event of the step."""
+        halts = (event for event in self.log[: self.length] if isinstance(event, ToolHalt | AskUserRequested))
+        return next(halts, None)
 
     @property
     def usage(self) -> Usage:
@@ -200,14 +207,15 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
         if self.thread is None:
             raise ValueError("a step needs a thread: start from StreamCollector(thread)")
         response = self.to_response()
+        halt = self.halt
         order = {call.id: place for place, call in enumerate(response.tool_calls)}
         results = tuple(sorted(self.tool_results, key=lambda result: order.get(result.tool_call_id or "", len(order))))
         return StepResult(
             thread=self.thread + answer(response) + results,
             response=response,
             tool_results=results,
-            done=self.halt is not None or (response.finish_reason in _DONE and not is_unfinished(response)),
-            metadata=halt_metadata(self.halt),
+            done=halt is not None or (response.finish_reason in _DONE and not is_unfinished(response)),
+            metadata=halt_metadata(halt),
         )
 
     def to_chat_result(self) -> ChatResult:
@@ -230,7 +238,8 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
         )
 
     def _own(self) -> tuple[Any, ...]:
-        return (self.thread, self.message, self.current_tool_calls, self.last_message, self.rest)
+        folded = (self.message, self.current_tool_calls, self.last_message, self.tool_results, self.halt)
+        return (self.thread, *folded, self.rest)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, StreamCollector) and self._own() == other._own()

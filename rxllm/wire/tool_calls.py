@@ -67,6 +67,7 @@ class CallTracker:
         self._by_index: dict[int, _Call] = {}
         self._by_id: dict[str, _Call] = {}
         self._started = 0  # how many calls, from the first on, are no longer held
+        self._tried = 0  # `call_<k>` is taken for every k from a call's own to this
 
     @classmethod
     def after(cls, messages: Iterable[Message]) -> CallTracker:
@@ -136,7 +137,8 @@ class CallTracker:
 
     def _start(self, *, anyway: bool = False) -> list[Event]:
         events: list[Event] = []
-        for call in self._calls[self._started :]:
+        while self._started < len(self._calls):
+            call = self._calls[self._started]
             if not anyway and not (call.wire_id and call.name):
                 break
             self._started += 1
@@ -149,8 +151,11 @@ class CallTracker:
 
     def _unique(self, call: _Call) -> str:
         id, k = call.wire_id, len(self._taken) + call.position
-        while not id or id in self._used:
-            id, k = f"call_{k}", k + 1
+        if not id or id in self._used:
+            k = max(k, self._tried)
+            while (id := f"call_{k}") in self._used:
+                k += 1
+            self._tried = k
         self._used.add(id)
         return id
 

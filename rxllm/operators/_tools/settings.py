@@ -59,21 +59,20 @@ class ToolSettings(msgspec.Struct, frozen=True):
     session_id: str | None = None
     request_id: str | None = None
     engine: Any = None
+    tools_by_name: Mapping[str, Tool] = {}  # follows from `tools`
 
     def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "tools_by_name", {tool.name: tool for tool in self.tools})
         checks = {
             "mode": self.mode in ("auto", "manual"),
             "on_tool_error": self.on_tool_error in ("continue", "halt") or callable(self.on_tool_error),
             "tool_timeout": _is_positive(self.tool_timeout, int | float),
             "max_concurrency": _is_positive(self.max_concurrency, int),
-            "tools": len({tool.name for tool in self.tools}) == len(self.tools),
+            "tools": len(self.tools_by_name) == len(self.tools),
         }
         wrong = [((name,), f"cannot be {getattr(self, name)!r}") for name, fine in checks.items() if not fine]
         if wrong:
             raise ValidationError("invalid_option", errors=wrong)
-
-    def tool(self, name: str) -> Tool | None:
-        return next((tool for tool in self.tools if tool.name == name), None)
 
     def concurrency(self, calls: int) -> int:
         """How many of `calls` run at once: the option, else twice the processors."""
