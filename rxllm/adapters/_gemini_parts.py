@@ -32,6 +32,7 @@ class PartReader:
         self._blocks = blocks
         self._calls = 0  # so far; a call's number is its index
         self._partial: tuple[int, PartialArguments] | None = None
+        self._shown: bytes | None = None  # the last frame that was
 
     def read(self, part: Part, frame: bytes) -> None:
         if part.text and not part.thought_signature:
@@ -111,7 +112,8 @@ class PartReader:
                 self._show(frame)
 
     def _show(self, frame: bytes) -> None:
-        if not self.raw:
+        if not self.raw and frame is not self._shown:  # once, however many of its parts are unknown
+            self._shown = frame
             self._blocks.raw("part", msgspec.json.decode(frame))
 
     def _call_server(self, name: str, id: Any, arguments: Any) -> None:

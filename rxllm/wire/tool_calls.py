@@ -23,6 +23,7 @@ taken, the id is ``call_<k>``, with k the calls so far in the thread plus the po
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
@@ -30,10 +31,11 @@ import msgspec
 
 from rxllm.events import NOTHING, Event, ToolCallCompleted, ToolCallDelta, ToolCallStarted
 from rxllm.values import Message
+from rxllm.wire.json_array import JSONArrayDecoder
 
 
 class _Call:
-    __slots__ = ("id", "metadata", "name", "pieces", "position", "state", "wire_id")
+    __slots__ = ("found", "id", "metadata", "name", "objects", "pieces", "position", "searched", "state", "wire_id")
 
     def __init__(self, position: int) -> None:
         self.position = position
@@ -43,9 +45,20 @@ class _Call:
         self.pieces: list[str] = []
         self.metadata: dict[str, Any] = {}
         self.state = "held"  # then "started", then "completed"
+        self.objects: JSONArrayDecoder | None = None  # of the JSON objects among the pieces
+        self.found = self.searched = 0  # objects, pieces
 
     def is_whole(self) -> bool:
-        return bool(self.pieces) and self.pieces[-1].endswith("}") and _parse("".join(self.pieces)) is not None
+        if not self.pieces or not self.pieces[-1].endswith("}"):
+            return False
+        # What was searched once is not searched again: some servers repeat the name with each of many pieces.
+        if self.objects is None:
+            self.objects = JSONArrayDecoder(max_frame=sys.maxsize)
+            self.objects.feed(b"[")
+        for piece in self.pieces[self.searched :]:
+            self.found += len(self.objects.feed(piece.encode(errors="replace")))
+        self.searched = len(self.pieces)
+        return self.found == 1 and self.objects.is_between and _parse("".join(self.pieces)) is not None
 
 
 class CallTracker:

@@ -7,6 +7,7 @@ repeat.
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -35,6 +36,7 @@ from rxllm.events import (
 )
 from rxllm.values import ChatResult, Message, Request, Response, Session, StepResult, Thread, Usage
 from rxllm.values._answers import unanswered, with_results
+from rxllm.wire import tool_calls
 from rxllm.wire.tool_calls import CallTracker
 
 SMALL, LARGE = 60, 360
@@ -214,6 +216,17 @@ def called(i: int) -> StreamChunk:
     return StreamChunk("tool_call", name="f", arguments={"x": 1}, metadata={"index": i})
 
 
+def unknown_parts(n: int) -> Callable[[], Any]:
+    parts = [{"odd": place} for place in range(n)]
+    frame = b"data: " + json.dumps({"candidates": [{"content": {"parts": parts}}]}).encode() + b"\n\n"
+    decoder = rxllm.Gemini(api_key="k").decoder(rxllm.request("Hi"))
+
+    def run() -> None:
+        assert len([*decoder.feed(frame), *decoder.close()]) < 10
+
+    return run
+
+
 def limited(n: int) -> Callable[[], Any]:
     def run() -> None:
         source = never().pipe(ops.rate_limited(concurrent=1))
@@ -266,6 +279,7 @@ CASES: dict[str, Callable[[int], Callable[[], Any]]] = {
     ),
     "calls without ids": lambda n: tracked(n, index=None, id=None, name="f", piece="{}"),
     "calls of one id": lambda n: tracked(n, index=None, id="call_0", name="f", piece="{}"),
+    "unknown parts of one Gemini frame": unknown_parts,
     "chunks with citations": lambda n: accumulated(n, cited),
     "chunks with calls": lambda n: accumulated(n, called),
     "streams merged": merged,
@@ -297,3 +311,14 @@ def test_a_chat_adds_the_usage_of_each_step_once(monkeypatch: pytest.MonkeyPatch
     turns = [[Usage(1, 1), call] for call in calls(50)]
     wait(rxllm.chat(Fake(*turns, "done"), "Hi", tools=[PLAIN], max_turns=60))
     assert added <= 3 * 51
+
+
+def test_arguments_are_not_parsed_again_with_each_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[str] = []
+    parse: Callable[[str], Any] = tool_calls._parse  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setattr(tool_calls, "_parse", lambda raw: parse(parsed.append(raw) or raw))
+    tracker = CallTracker()
+    for piece in ('{"a": "', *"}" * 100, '"}'):
+        tracker.feed(None, None, "f", piece)  # some servers say the name each time
+    assert tracker.close()[-1].arguments == {"a": "}" * 100}
+    assert len(parsed) <= 2
