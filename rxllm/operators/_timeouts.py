@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 
 from reactivex import Observable, abc
 
+from rxllm.collector._unfinished import Unfinished
 from rxllm.events import ErrorEvent, Event
-from rxllm.operators._unfinished import Unfinished
 from rxllm.operators._watch import Heard, Watch
 from rxllm.runtime import Stream, Timeouts
 from rxllm.values import AdapterError, StreamError

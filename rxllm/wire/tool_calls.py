@@ -191,6 +191,6 @@ def _may_be_named(call: _Call, name: str) -> bool:
 def _parse(raw: str) -> dict[str, Any] | None:
     try:
         parsed = msgspec.json.decode(raw)
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
         return None
     return cast(dict[str, Any], parsed) if isinstance(parsed, dict) else None

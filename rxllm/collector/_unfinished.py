@@ -1,4 +1,4 @@
-"""What is open in a stream that may be cut. Not an operator."""
+"""What is open in a stream that may be cut."""
 
 from __future__ import annotations
 
