@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import cache, lru_cache
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, cast, get_args, get_origin
+from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
 from rxllm.events import (
     EVENT_CLASSES,
@@ -17,7 +17,6 @@ from rxllm.events import (
     UsageUpdated,
 )
 from rxllm.values import FinishReason, Message, Part, ToolCall, Usage
-from rxllm.values._value import type_hints
 
 _CLASSES = frozenset[type[Any]](EVENT_CLASSES)
 _FINISH_REASONS = frozenset((None, *get_args(FinishReason)))
@@ -52,7 +51,7 @@ _NAMES = {NoneType: "None", dict: "a mapping", Mapping: "a mapping", str: "a str
 @cache
 def _types(cls: type[Any]) -> tuple[tuple[str, tuple[type[Any], ...]], ...]:
     """The fields that are not of any type, each with its classes."""
-    fields = ((name, _classes(hint)) for name, hint in type_hints(cls).items())
+    fields = ((name, _classes(hint)) for name, hint in get_type_hints(cls).items())
     return tuple((name, classes) for name, classes in fields if classes)
 
 
