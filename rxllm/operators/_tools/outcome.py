@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 from rxllm.collector import AWAITING_USER
 from rxllm.events import AskUserRequested, Event, ToolExecutionCompleted, ToolHalt, ToolResultEncoded
-from rxllm.operators._tools.settings import RESERVED_HALTS, ToolSettings
+from rxllm.operators._tools.settings import RESERVED_HALTS, TOO_DEEP, ToolSettings
 from rxllm.values import Halt, ToolCall, ToolError
+
+
+def own(call: ToolCall) -> ToolCall:
+    """`call` for the user's code, which may change its arguments: the thread and the events have others."""
+    try:
+        return deepcopy(call)
+    except RecursionError:
+        metadata = {**call.metadata, "error": TOO_DEEP}
+        return replace(call, arguments={}, metadata=metadata)
 
 
 def returned(result: Any, call: ToolCall, settings: ToolSettings) -> list[Event]:
@@ -30,7 +41,7 @@ def failed(error: ToolError, call: ToolCall, settings: ToolSettings) -> list[Eve
             return [completed, ToolHalt(call.id, "tool_error", content=content)]
         case policy:
             try:
-                return [completed, _outcome(policy(call, error), call, settings)]
+                return [completed, _outcome(policy(own(call), error), call, settings)]
             except Exception as raised:
                 said = {"type": type(raised).__name__, "message": str(raised)}
                 halt = ToolHalt(call.id, "tool_error", content=content, metadata={"on_tool_error_exception": said})

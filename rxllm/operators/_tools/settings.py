@@ -24,6 +24,8 @@ Encoder = Callable[[Any], str]
 OnToolError = Literal["continue", "halt"] | Callable[[ToolCall, ToolError], Any]
 Approve = Callable[[ToolCall], Any]
 
+TOO_DEEP = "nested too deeply"
+
 RESERVED_HALTS = frozenset(
     {
         "ask_user",
@@ -78,10 +80,12 @@ class ToolSettings(msgspec.Struct, frozen=True):
         """How many of `calls` run at once: the option, else twice the processors."""
         return self.max_concurrency or max(1, min(calls, 2 * (os.cpu_count() or 1)))
 
-    def bind(self, tool: Tool, call: ToolCall, context: ToolContext) -> Callable[[], Any]:
-        """The call, ready to be made. Raises ``ToolError`` where it cannot be."""
+    def bind(self, tool: Tool, context: ToolContext) -> Callable[[], Any]:
+        """The context's call, ready to be made. Raises ``ToolError`` where it cannot be."""
+        call = context.tool_call
         if "error" in call.metadata:
-            message = f"the arguments are not a JSON object: {call.raw_arguments!r}"
+            why = "are nested too deeply" if call.metadata["error"] == TOO_DEEP else "are not a JSON object"
+            message = f"the arguments {why}: {call.raw_arguments!r}"
             raise ToolError("invalid_arguments", message, tool_name=tool.name, tool_call_id=call.id)
         if self.executor is not None or not _converts(tool):
             _check(tool, call)
