@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -23,7 +24,8 @@ class Engine:
 
     `params` are defaults for the calls' options; `context` is what tools are given; `operators` is the middleware,
     applied to every response's events in order; `observers` receive telemetry values; `retry` is a `RetryPolicy`, or
-    False for none. Raises ``EngineError("invalid_engine")`` for tools, operators and observers that are none.
+    False for none. A copy has clients of its own, a pickle neither clients nor keys. Raises
+    ``EngineError("invalid_engine")`` for tools, operators and observers that are none.
 
     >>> from rxllm import Fake
     >>> engine = Engine(Fake("Hi"), model="small").with_params(temperature=0.0)
@@ -47,6 +49,17 @@ class Engine:
     def __post_init__(self) -> None:
         for name in ("tools", "operators", "observers"):
             object.__setattr__(self, name, _all_of(name, getattr(self, name)))
+
+    def __getstate__(self) -> dict[str, Any]:
+        # For pickle: keys stay in their process, in whatever way they were given.
+        params = {name: value for name, value in self.params.items() if name != "api_key"}
+        return {**vars(self), "params": params}
+
+    def __copy__(self) -> Engine:
+        return replace(self)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Engine:
+        return replace(self, **deepcopy(vars(self), memo))
 
     def with_model(self, model: str) -> Engine:
         return replace(self, model=model)

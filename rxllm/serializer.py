@@ -14,7 +14,8 @@ Everything that is wrong with a text is a ``ValidationError("invalid_request")``
 ``("data",)``           ``malformed_struct``        no object where one belongs
 ``("v",)``              ``unknown_version``         a newer rxllm has written it
 ``(*path, field)``      ``missing``, ``unknown``,   a field; ``unknown`` is a word outside a closed set
-                        ``wrong_type``, ``invalid_base64``
+                        ``wrong_type``, ``invalid_base64``, ``unknown_type_tag``, ``malformed_struct``,
+                        ``too_deep``
 ======================  ==========================  ===================================================
 """
 
@@ -22,23 +23,16 @@ from __future__ import annotations
 
 import json
 from functools import cache, partial
+from itertools import repeat
 from typing import Any, Never, TypeVar, cast, get_args, get_origin, overload
 
 import msgspec
 
 from rxllm.events import EVENT_CLASSES, EVENT_TAGS, Event
 from rxllm.values import LLMError, ValidationError, Value
+from rxllm.values._decode import brief, decode_error, decode_fields, decode_items, decode_value, readers_of
 from rxllm.values._json import is_encodable
-from rxllm.values._value import (
-    VALUE_CLASSES,
-    at,
-    check_missing,
-    decode,
-    decode_as,
-    decode_value,
-    encode,
-    type_hints,
-)
+from rxllm.values._value import VALUE_CLASSES, at, encode
 from rxllm.values.errors import ERROR_CLASSES
 
 VERSION = 1
@@ -87,7 +81,10 @@ def from_json(text: str | bytes, type: Any = None) -> Any:
         data = json.loads(text, parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
         raise _wrong("json", "malformed", f"malformed JSON: {error}") from error
-    return _read_root(data, type)
+    try:
+        return _read_root(data, type)
+    except RecursionError:
+        raise _wrong("data", "too_deep", "nested too deeply") from None
 
 
 def _write_root(item: Any) -> Any:
@@ -123,8 +120,8 @@ def _default(spec: msgspec.structs.FieldInfo) -> Any:
 
 def _read_root(data: Any, wanted: Any) -> Any:
     if isinstance(data, list) and (wanted is None or get_origin(wanted) is list):
-        each = partial(_read_root, wanted=next(iter(get_args(wanted)), None))
-        return [at(i, each, item) for i, item in enumerate(cast(list[Any], data))]
+        read = partial(_read_root, wanted=next(iter(get_args(wanted)), None))
+        return decode_items(cast(list[Any], data), repeat(read))
     wanted = get_origin(wanted) or wanted  # Response[City] is read as a Response
     if wanted is not None and not _is_known(wanted):
         raise _wrong("format", "unknown_type_tag", f"{wanted!r} is no class of values, errors or events")
@@ -136,39 +133,41 @@ def _read_root(data: Any, wanted: Any) -> Any:
 
 
 def _read_object(data: dict[str, Any], wanted: Any) -> Any:
-    version = data.pop("v", VERSION)
+    version = data.get("v", VERSION)
     if version != VERSION:
         message = f"written in version {version!r}; this rxllm reads version {VERSION}"
         raise _wrong("v", "unknown_version", message)
-    cls = _class_of(data, wanted)
+    cls: type[Any] = _class_of(data, wanted)
     if wanted is not None and not issubclass(cls, wanted):
         raise _wrong("format", "type_mismatch", f"expected {wanted.__name__}, found {cls.__name__}")
     if cls in EVENT_CLASSES:
         return _read_event(cls, data)
-    return decode_value(cls, data) if issubclass(cls, Value) else decode({**data, "$": cls.__name__})
+    return decode_value(cls, data) if issubclass(cls, Value) else decode_error(cls, data)
 
 
-def _class_of(data: dict[str, Any], wanted: Any) -> type:
-    named: dict[str, type] = {**VALUE_CLASSES, **ERROR_CLASSES}
-    events: dict[str, type] = EVENT_TAGS
+def _class_of(data: dict[str, Any], wanted: Any) -> type[Any]:
     if "$" in data:
-        tag, known = data.pop("$"), named
-    elif "type" in data and (wanted is None or wanted in EVENT_CLASSES or data["type"] in list(events)):
-        tag, known = data.pop("type"), events
-    elif wanted in (*named.values(), *EVENT_CLASSES):
+        tag = data["$"]
+        cls = (VALUE_CLASSES.get(tag) or ERROR_CLASSES.get(tag)) if isinstance(tag, str) else None
+    elif "type" in data and (wanted is None or wanted in EVENT_CLASSES or _event_class(data["type"])):
+        tag = data["type"]
+        cls = _event_class(tag)
+    elif wanted is not None and wanted not in (Value, LLMError):
         return wanted
     else:
         raise _wrong("format", "missing_type_tag", 'an object with neither "$" nor "type"; say its type')
-    if not isinstance(tag, str) or tag not in known:
-        raise _wrong("format", "unknown_type_tag", f"nothing is called {tag!r}")
-    return known[tag]
+    if cls is None:
+        raise _wrong("format", "unknown_type_tag", f"nothing is called {brief(tag)}")
+    return cls
+
+
+def _event_class(tag: Any) -> type[Event] | None:
+    return EVENT_TAGS.get(tag) if isinstance(tag, str) else None
 
 
 def _read_event(cls: type[Event], data: dict[str, Any]) -> Event:
-    specs = _fields(cls)
-    check_missing(cls, [spec.name for spec in specs if spec.required], data)
-    given = (spec.name for spec in specs if spec.name in data)
-    return cls(**{name: at(name, partial(decode_as, type_hints(cls)[name]), data[name]) for name in given})
+    required = (spec.name for spec in _fields(cls) if spec.required)
+    return cls(**decode_fields(cls, required, readers_of(cls), data))
 
 
 def _is_known(wanted: Any) -> bool:

@@ -1,13 +1,36 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import dataclasses
+import pickle
 from typing import Any
 
+import httpx
 import pytest
 
-from rxllm import Engine, EngineError, Fake, RetryPolicy, Tool, aclose, tool
+from rxllm import (
+    Anthropic,
+    Engine,
+    EngineError,
+    Fake,
+    Gemini,
+    GeminiImages,
+    Local,
+    Ollama,
+    OpenAIChat,
+    OpenAIImages,
+    OpenAIResponses,
+    RetryPolicy,
+    Tool,
+    aclose,
+    generate,
+    tool,
+)
+from rxllm.adapters import aiohttp_client
+from rxllm.adapters._local_server import Server
 from rxllm.engine import as_engine, merge_tools
+from rxllm.testing.loopback import Loopback, Reply, chat
 
 
 def test_an_engine_begins_with_nothing() -> None:
@@ -88,3 +111,81 @@ def _one(source: Any) -> Any:
 
 def _two(source: Any) -> Any:
     return source
+
+
+@tool
+def double(x: int) -> int:
+    """Twice as much."""
+    return 2 * x
+
+
+def copies(engine: Engine) -> list[Engine]:
+    return [copy.copy(engine), copy.deepcopy(engine), pickle.loads(pickle.dumps(engine))]
+
+
+@pytest.mark.parametrize(
+    "adapter", [OpenAIChat, OpenAIResponses, Anthropic, Gemini, Ollama, OpenAIImages, GeminiImages]
+)
+def test_an_adapter_pickles_without_its_clients_and_keys(adapter: Any) -> None:
+    headers = {"Authorization": "Bearer sk-secret-header", "x-title": "Mine"}
+    given = adapter(api_key="sk-secret-key", base_url="http://127.0.0.1:1/v1", headers=headers, timeout=3.0)
+    engine = Engine(given, model="m", image_adapter=given, params={"api_key": "sk-secret-param", "seed": 1})
+    assert b"sk-secret" not in pickle.dumps(engine)
+    restored = pickle.loads(pickle.dumps(engine))
+    assert (restored.adapter.base_url, restored.adapter.timeout) == ("http://127.0.0.1:1/v1", 3.0)
+    assert (restored.adapter.headers, restored.params) == ({"x-title": "Mine"}, {"seed": 1})
+    assert restored.adapter is restored.image_adapter
+    for same in (copy.copy(engine), copy.deepcopy(engine)):
+        assert (same.adapter.headers, same.params) == (headers, engine.params)
+        assert same.adapter._api_key == "sk-secret-key"
+    deep = copy.deepcopy(engine).adapter
+    assert deep is not given
+    assert deep.headers is not given.headers
+
+
+def test_an_engine_is_copied_after_calls_and_its_copies_can_be_called() -> None:
+    with Loopback(lambda request: Reply(chat("Hello"))) as server:
+        engine = Engine(OpenAIChat(base_url=server.url), model="m", tools=(double,))
+
+        async def ask(asked: Engine) -> str:
+            async with asyncio.timeout(30):
+                return (await generate(asked, "Hi")).output_text
+
+        async def main() -> list[str]:
+            first = await ask(engine)
+            return [first, *[await ask(each) for each in copies(engine)]]
+
+        assert asyncio.run(main()) == ["Hello"] * 4
+        assert [generate(each, "Hi").run().output_text for each in copies(engine)] == ["Hello"] * 3
+
+
+def test_a_given_client_is_shared_by_copies_and_not_pickled() -> None:
+    client = httpx.AsyncClient()
+    adapter = OpenAIChat(client=client, base_url="http://127.0.0.1:1")
+    for same in (copy.copy(adapter), copy.deepcopy(adapter)):
+        assert same._clients.any() is client
+    assert pickle.loads(pickle.dumps(adapter))._clients.any() is not client
+    made = pickle.loads(pickle.dumps(OpenAIChat(client=aiohttp_client)))
+    assert made._client is aiohttp_client
+
+
+def test_a_local_model_is_pickled_without_its_server() -> None:
+    local = Local("model.gguf", n_ctx=512)
+    local._server, local.base_url = Server("http://127.0.0.1:5", knows_tools=True), "http://127.0.0.1:5/v1"
+    restored = pickle.loads(pickle.dumps(local))
+    assert (restored.model, restored.n_ctx, restored._server) == ("model.gguf", 512, None)
+    assert restored.base_url == Local.default_base_url
+    assert copy.deepcopy(local).base_url == "http://127.0.0.1:5/v1"
+
+
+def test_a_decorated_tool_is_pickled_by_its_name() -> None:
+    assert pickle.loads(pickle.dumps(double)) is double
+    assert copy.deepcopy(double) is double
+
+    @tool
+    def inner(x: int) -> int:
+        return x
+
+    assert copy.deepcopy(Engine(tools=(inner,))).tools == (inner,)
+    with pytest.raises(pickle.PicklingError, match="inner"):
+        pickle.dumps(inner)

@@ -16,6 +16,7 @@ from rxllm.values import (
     ChatResult,
     Image,
     ImagePart,
+    ImageRequest,
     LLMError,
     Message,
     Request,
@@ -177,11 +178,71 @@ def test_a_version_that_is_not_known_is_refused() -> None:
     assert faults('{"$": "Usage", "v": "1"}') == ((("v",), "unknown_version"),)
 
 
-def test_an_unknown_class_inside_is_kept_as_data() -> None:
+def test_an_unknown_class_inside_is_refused() -> None:
     newer = '{"$": "Message", "role": "user", "content": [{"$": "SmellPart", "of": "tea"}]}'
-    message = from_json(newer, Message)
-    assert message.content == ({"$": "SmellPart", "of": "tea"},)
-    assert from_json(to_json(message)) == message
+    with pytest.raises(ValidationError, match="SmellPart") as caught:
+        from_json(newer, Message)
+    assert caught.value.errors == ((("content", 0), "unknown_type_tag"),)
+    assert faults('{"type": "custom", "name": "x", "data": {"a": [{"$": 5}]}}') == (
+        (("data", "a", 0), "unknown_type_tag"),
+    )
+
+
+@pytest.mark.parametrize("tag", ["tuple", "map", "float", "bytes"])
+def test_a_tag_of_its_own_without_what_belongs_to_it_is_refused(tag: str) -> None:
+    assert faults(f'{{"type": "custom", "name": "x", "data": {{"$": "{tag}"}}}}') == ((("data",), "malformed_struct"),)
+
+
+@pytest.mark.parametrize("depth", [800, 5_000, 50_000])
+@pytest.mark.parametrize(("opening", "closing"), [("[", "]"), ('{"a": ', "}"), ('{"$": "tuple", "items": [', "]}")])
+def test_data_that_is_nested_too_deeply_is_refused_with_its_path(depth: int, opening: str, closing: str) -> None:
+    text = '{"type": "custom", "name": "x", "data": ' + opening * depth + "1" + closing * depth + "}"
+    ((path, what),) = faults(text)
+    assert (path[0], what) in (("data", "too_deep"), ("json", "malformed"))
+
+
+@pytest.mark.parametrize("wrap", [lambda inner: [inner], lambda inner: (inner,), lambda inner: {"a": inner}])
+def test_what_is_nested_as_deeply_as_can_be_written_is_read(wrap: Any) -> None:
+    nested: Any = 1
+    for _ in range(1_000):
+        deeper = Custom("x", wrap(nested))
+        try:
+            to_json(deeper)
+        except ValidationError:
+            break
+        nested = deeper.data
+    assert from_json(to_json(Custom("x", nested))) == Custom("x", nested)
+
+
+json_data = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(names | st.sampled_from(["$", "type"]), inner),
+    max_leaves=4,
+)
+
+
+@given(strategies.values | strategies.errors | strategies.events, json_data, st.data())
+def test_a_value_with_something_else_in_some_place_is_read_or_refused(
+    value: Any, other: Any, data: st.DataObject
+) -> None:
+    written = json.loads(to_json(value))
+    place = written
+    while True:
+        keys: list[Any] = list(place) if isinstance(place, dict) else list(range(len(place)))
+        key = data.draw(st.sampled_from(keys))
+        if not isinstance(place[key], dict | list) or not place[key] or data.draw(st.booleans()):
+            break
+        place = place[key]
+    place[key] = other
+    for cls in (None, type(value)):
+        try:
+            came = from_json(json.dumps(written), cls)
+        except ValidationError as error:
+            refused = error
+        else:
+            assert from_json(to_json(came)) == came
+            continue
+        assert refused.errors
 
 
 def test_unknown_fields_are_skipped() -> None:
@@ -214,7 +275,10 @@ def test_unknown_fields_are_skipped() -> None:
         ('{"type": "error", "error": {"$": "Usage"}}', None, ("error",), "wrong_type"),
         ('{"type": "error", "error": {"$": "ToolError", "reason": "boredom"}}', None, ("error", "reason"), "unknown"),
         ('{"$": "ToolError", "reason": []}', None, ("reason",), "unknown"),
-        ('{"$": "ToolError", "reason": "timeout", "metadata": 5}', None, (), "malformed_struct"),
+        ('{"$": "ToolError", "reason": "timeout", "metadata": 5}', None, ("metadata",), "wrong_type"),
+        ('{"$": "AdapterError", "reason": "timeout", "status": "x"}', None, ("status",), "wrong_type"),
+        ('{"$": "ValidationError", "reason": "invalid_tool", "errors": [["a"]]}', None, ("errors", 0), "wrong_type"),
+        ('{"size": [1]}', ImageRequest, ("size",), "wrong_type"),
         ('{"type": "custom", "name": "x", "data": {"$": "map", "items": [1]}}', None, ("data",), "malformed_struct"),
         (
             '{"type": "custom", "name": "x", "data": {"$": "map", "items": [[[], 1]]}}',

@@ -35,6 +35,7 @@ class PartReader:
         self._calls = 0  # so far; a call's number is its index
         self._partial: tuple[int, PartialArguments] | None = None
         self._waiting: list[tuple[FunctionCall, str | None]] = []  # whole calls, with their signatures
+        self._shown: bytes | None = None  # the last frame that was
 
     def read(self, part: Part, frame: bytes) -> None:
         if self._waiting and part.function_call is None and part.function_response is None and part != _EMPTY:
@@ -144,7 +145,8 @@ class PartReader:
                 self._show(frame)
 
     def _show(self, frame: bytes) -> None:
-        if not self.raw:
+        if not self.raw and frame is not self._shown:  # once, however many of its parts are unknown
+            self._shown = frame
             self._blocks.raw("part", read_json(frame))
 
     def _call_server(self, name: str, id: Any, arguments: Any) -> None:

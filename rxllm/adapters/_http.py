@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from rxllm.adapters._http_base import HTTPBase
+from rxllm.collector import Unfinished
 from rxllm.events import ErrorEvent, Event, MessageCompleted, MessageStarted
 from rxllm.runtime import Decoder, Stream, http_stream, keys
 from rxllm.runtime._http import address
 from rxllm.values import Call, LLMError, Message, Request, ValidationError
 from rxllm.wire.frames import FrameDecoder, unreadable
-from rxllm.wire.unfinished import Unfinished
 
 if TYPE_CHECKING:
     import httpx

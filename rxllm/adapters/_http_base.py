@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from copy import deepcopy
+from typing import TYPE_CHECKING, Any, Self
 
 from rxllm.adapters._http_errors import http_error
 from rxllm.runtime import CONNECT_SECONDS, Clients, keys, transport_error
@@ -46,7 +47,33 @@ class HTTPBase(ABC):
         self.headers = dict(headers or {})
         self.timeout = timeout
         self._api_key = api_key
+        self._client = client
         self._clients = Clients(client)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # For pickle: the configuration. A key is looked for again where it is restored, and clients are made there.
+        headers = {name: text for name, text in self.headers.items() if not _SECRET.search(name.lower())}
+        factory = self._client if callable(self._client) else None
+        return {**self._settings(), "headers": headers, "_api_key": None, "_client": factory}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._clients = Clients(self._client)
+
+    def __copy__(self) -> Self:
+        return self._copied(self._settings())
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        memo[id(self._client)] = self._client  # its owner's, and shared
+        return self._copied(deepcopy(self._settings(), memo))
+
+    def _copied(self, settings: dict[str, Any]) -> Self:
+        made = object.__new__(type(self))
+        made.__setstate__(settings)
+        return made
+
+    def _settings(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_clients"}
 
     @abstractmethod
     def error(self, status: int, headers: Mapping[str, str], body: bytes) -> LLMError:
@@ -140,5 +167,7 @@ def _refuse_unsendable(headers: Mapping[str, str]) -> None:
         errors = [(("headers", name), "holds characters that no header may hold") for name in wrong]
         raise ValidationError("invalid_request", errors=errors)
 
+
+_SECRET = re.compile(r"key|auth|token|secret|cookie")
 
 _SENDABLE = re.compile(r"[!-~]+([ \t]+[!-~]+)*|")

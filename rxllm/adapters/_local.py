@@ -55,6 +55,9 @@ class Local(OpenAIChat):
         self.n_ctx = n_ctx
         self._server: Server | None = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_server": None, "base_url": self.default_base_url}
+
     async def prepare(self, request: Request, call: Call) -> None:
         """Find the weights and start their server, off the loop; the first time, this takes a second or a download."""
         if self._server is None:

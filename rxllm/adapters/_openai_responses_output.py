@@ -49,6 +49,7 @@ class Output:
         self._slots: list[Slot] = []
         self._by_id: dict[str, Slot] = {}
         self._by_index: dict[int, Slot] = {}
+        self._calls: dict[str, Slot] = {}  # by their wire ids, the first of each
         self._open: tuple[str, int, int] | None = None  # the block of the last delta: its kind, slot and part
         self._block = ""  # its id
         self._begun: Counter[str] = Counter()  # the blocks, by the first part of their ids
@@ -180,7 +181,7 @@ class Output:
         if is_call(item):
             self._begin_call(slot, item)
         elif "call_id" in item:  # a result
-            slot.about = next((call for call in self._slots if call.tool and call.wire_id == slot.wire_id), None)
+            slot.about = self._calls.get(slot.wire_id)
         elif slot.kind == "message" and item.get("phase"):
             # The provider wants to be told again which of its messages were the answer.
             self._close_block()
@@ -190,6 +191,8 @@ class Output:
     def _begin_call(self, slot: Slot, item: Item) -> None:
         self._open = None
         slot.about, slot.tool, slot.server = slot, call_name(item), is_server(item, self._offered)
+        if slot.tool:
+            self._calls.setdefault(slot.wire_id, slot)
         self._blocks.call(slot.number, slot.wire_id, slot.tool, None, {"server": True} if slot.server else {})
         slot.call_id = self._blocks.calls.id_of(slot.number) or slot.wire_id
 

@@ -7,9 +7,10 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
-from reactivex import Observable
+from reactivex import Observable, abc
+from reactivex.disposable import SingleAssignmentDisposable
 
-from rxllm.collector import fold_message, is_server
+from rxllm.collector import Unfinished, event_fault, fold_message, is_server
 from rxllm.events import (
     EVENT_CLASSES,
     Custom,
@@ -24,7 +25,7 @@ from rxllm.events import (
     ThinkingDelta,
     UsageUpdated,
 )
-from rxllm.runtime import Stream, from_async_iter
+from rxllm.runtime import Stream, conclude, from_async_iter
 from rxllm.values import Call, EngineError, LLMError, Message, Request, StreamError
 from rxllm.values._signature import unfit
 
@@ -52,7 +53,9 @@ def as_adapter(given: Any) -> Adapter:
     if inspect.isasyncgenfunction(given):
         return _Generated(given)
     if isinstance(given, Adapter) and not isinstance(given, type):
-        return _Generated(given.stream) if inspect.isasyncgenfunction(given.stream) else _Checked(given)
+        if inspect.isasyncgenfunction(given.stream):
+            return _Generated(given.stream)
+        return _Checked(given)
     message = f"{given!r} is no adapter: it needs stream(request, call), or to be an async generator function of these"
     raise EngineError("missing_stream_adapter", message)
 
@@ -64,10 +67,44 @@ class _Checked:
     def stream(self, request: Request, call: Call) -> Observable[Event]:
         events: Any = self._adapter.stream(request, call)
         if isinstance(events, Observable):
-            return cast(Observable[Event], events)
+            made = cast(Observable[Event], events)
+            return made if _is_own(self._adapter) else _lawful(made)
         what = f"stream(request, call) of {self._adapter!r} gave no Observable but {events!r}"
         message = f"{what}; of an async generator, rxllm.from_async_iter makes one"
         raise EngineError("missing_stream_adapter", message)
+
+
+def _is_own(adapter: Adapter) -> bool:
+    """Whether its events are made by a decoder of rxllm's, which needs no check."""
+    decoder = getattr(type(adapter), "decoder", None)
+    return getattr(decoder, "__module__", "").startswith("rxllm.adapters.")
+
+
+def _lawful(source: Observable[Event]) -> Stream[Event]:
+    """`source` up to its first malformed event, whose place an ``ErrorEvent`` takes; what is open is closed before."""
+
+    def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
+        unfinished = Unfinished()
+        subscription = SingleAssignmentDisposable()
+        begun = False
+
+        def on_next(event: Event) -> None:
+            nonlocal begun
+            if fault := event_fault(event):
+                subscription.dispose()
+                first = [] if begun else [MessageStarted(Message("assistant"))]
+                conclude(observer, [*first, *unfinished.close(), ErrorEvent(StreamError("malformed_event", fault))])
+                return
+            begun = True
+            unfinished.see(event)
+            observer.on_next(event)
+
+        subscription.disposable = source.subscribe(
+            on_next, observer.on_error, observer.on_completed, scheduler=scheduler
+        )
+        return subscription
+
+    return Stream(subscribe)
 
 
 class _Generated:
@@ -127,6 +164,8 @@ class _Bookends:
         if not isinstance(event, EVENT_CLASSES):  # pyright: ignore[reportUnnecessaryIsInstance]
             message = f"the adapter yielded {event!r}, which is no event; for text, yield TextDelta(...)"
             raise StreamError("malformed_event", message)
+        if fault := event_fault(event):
+            return self.fail(StreamError("malformed_event", fault))
         given: list[Event] = []
         if not self.said and not isinstance(event, MessageStarted):
             given.append(MessageStarted(Message("assistant")))
@@ -150,7 +189,14 @@ class _Bookends:
         return given
 
     def fail(self, error: LLMError) -> list[Event]:
-        return self.feed(ErrorEvent(error))
+        """What is open is closed, then the error."""
+        unfinished = Unfinished()
+        for event in self.said:
+            unfinished.see(event)
+        first = [] if self.said else [MessageStarted(Message("assistant"))]
+        given = [*first, *unfinished.close(), ErrorEvent(error)]
+        self.said += given
+        return given
 
     def close(self) -> list[Event]:
         """What is missing at the end."""

@@ -12,7 +12,7 @@ import msgspec
 
 from rxllm.chunks._calls import call_records, calls_for_message, calls_for_response, fragments
 from rxllm.chunks._chunk import StreamChunk, as_chunk
-from rxllm.chunks._reading import Index, is_stream_only, mapping, merge_usage, read_call
+from rxllm.chunks._reading import Index, is_stream_only, key_of, mapping, merge_usage, read_call
 from rxllm.values import Message, Part, TextPart, ThinkingPart
 
 _META = frozenset(
@@ -157,11 +157,10 @@ class ChunkAccumulator(msgspec.Struct, frozen=True, eq=False):
 
     def finalize_annotations(self) -> list[Any]:
         """The citations, each once."""
-        unique: list[Any] = []
-        for each in self._listed("annotations"):
-            if each not in unique:
-                unique.append(each)
-        return unique
+        unique: dict[Any, Any] = {}
+        for annotation in self._listed("annotations"):
+            unique.setdefault(key_of(annotation), annotation)
+        return list(unique.values())
 
     def _own(self) -> list[StreamChunk]:
         return self.log[: self.length]

@@ -97,10 +97,13 @@ def _record(id: str, call: CallRecord, update: dict[str, Any]) -> dict[str, Any]
 def _ids(calls: list[CallRecord]) -> list[str]:
     taken = {call.id for call in calls if call.id}
     ids: list[str] = []
+    k = 0
     for position, call in enumerate(calls):
-        id, k = call.id, position
-        while id is None:
-            id, k = (None if f"call_{k}" in taken else f"call_{k}"), k + 1
+        id = call.id
+        if id is None:
+            k = max(k, position)
+            while (id := f"call_{k}") in taken:
+                k += 1
         taken.add(id)
         ids.append(id)
     return ids

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from rxllm.chunks._chunk import FIELDS, StreamChunk, as_chunk
 from rxllm.chunks._live_calls import LiveCalls
-from rxllm.chunks._reading import is_stream_only, latest_counters, mapping, normalised, to_usage
+from rxllm.chunks._reading import is_stream_only, key_of, latest_counters, mapping, normalised, to_usage
 from rxllm.events import Event
 from rxllm.values import (
     FilePart,
@@ -50,7 +50,7 @@ class ChunkFeeder:
         self._calls = LiveCalls(self._blocks, sum(len(message.tool_calls) for message in messages))
         self._counted: dict[str, Any] = {}
         self._notes: dict[str, list[Any]] = {}
-        self._cited: list[Any] = []
+        self._cited: set[Any] = set()
         self._read_key: dict[str, Callable[[Any], bool]] = {
             "tool_call_args": self._calls.add,
             "tool_call_metadata": self._calls.update,
@@ -149,8 +149,8 @@ class ChunkFeeder:
         if not isinstance(held, list) or not all(isinstance(each, Mapping) for each in cast(list[Any], held)):
             return False
         for annotation in cast(list[Mapping[str, Any]], held):
-            if annotation not in self._cited:
-                self._cited.append(annotation)
+            if (key := key_of(annotation)) not in self._cited:
+                self._cited.add(key)
                 self._blocks.source(dict(annotation))
         return True
 

@@ -182,3 +182,11 @@ def _index(given: Mapping[str, Any]) -> Index:
 
 def _is_number(held: Any) -> TypeGuard[int | float]:
     return isinstance(held, int | float) and not isinstance(held, bool)
+
+
+def key_of(annotation: Any) -> bytes | str:
+    """The same for equal annotations, in whatever order their fields come."""
+    try:
+        return msgspec.json.encode(annotation, order="deterministic")
+    except (TypeError, ValueError, RecursionError):
+        return repr(annotation)

@@ -8,7 +8,9 @@ from typing import Any
 from rxllm.collector._message import content_of
 from rxllm.events import (
     AskUserRequested,
+    Event,
     ToolHalt,
+    ToolResultEncoded,
 )
 from rxllm.values import (
     Message,
@@ -16,6 +18,9 @@ from rxllm.values import (
     ToolCall,
     ToolCallPart,
 )
+
+AWAITING_USER = "<awaiting user response>"
+"""What the model is told of a call that waits for the user."""
 
 PAUSE = "pause_turn"
 """The raw finish reason of a provider that wants to be asked again with what it has said so far."""
@@ -41,6 +46,20 @@ def is_unfinished(response: Response[Any]) -> bool:
     """Whether the model waits for answers to its calls, or for nothing but to be asked again."""
     waits = response.finish_reason == "tool_calls" and bool(response.tool_calls)
     return waits or response.raw_finish_reason == PAUSE
+
+
+def tool_message(event: Event) -> Message | None:
+    """What the model is told of a tool's outcome; None for other events."""
+    match event:
+        case ToolResultEncoded():
+            return Message("tool", event.content, tool_call_id=event.id)
+        case ToolHalt():
+            content = event.content if event.content is not None else str(event.result)
+            return Message("tool", content, tool_call_id=event.tool_call_id)
+        case AskUserRequested():
+            return Message("tool", AWAITING_USER, tool_call_id=event.tool_call_id)
+        case _:
+            return None
 
 
 def halt_metadata(halt: ToolHalt | AskUserRequested | None) -> dict[str, Any]:

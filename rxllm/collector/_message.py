@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
+from rxllm.collector._faults import event_fault
 from rxllm.events import (
     Event,
     FileAdded,
@@ -38,8 +39,21 @@ def fold_message(events: Iterable[Event]) -> Message:
     """The assistant's message that the events of one response say, its parts in the order of their first appearance.
 
     The content is plain text where one block of text, and then calls, is all there is. Where no event says anything, it
-    is what the ``MessageCompleted`` holds.
+    is what the ``MessageCompleted`` holds. Malformed events say nothing.
     """
+    log = events if isinstance(events, list) else list(events)
+    try:
+        return _fold_message(log)
+    except TypeError:  # a malformed delta
+        return _fold_message(lawful(log))
+
+
+def lawful(events: Iterable[Event]) -> list[Event]:
+    """Those of `events` that hold what their classes say."""
+    return [event for event in events if event_fault(event) is None]
+
+
+def _fold_message(events: Iterable[Event]) -> Message:
     metadata: dict[str, Any] = {}
     whole = Message("assistant")
     blocks = _Blocks()
@@ -49,6 +63,7 @@ def fold_message(events: Iterable[Event]) -> Message:
         if type(event) is TextDelta or type(event) is ThinkingDelta:
             if kind is not type(event) or event.id != block:
                 kind, block = type(event), event.id
+                _check(event, event.delta)
                 pieces = blocks.pieces(kind, block)
             pieces.append(event.delta)
             continue
@@ -77,7 +92,7 @@ def fold_message(events: Iterable[Event]) -> Message:
             case _:
                 pass
     completed = {event.id for event in of_calls if isinstance(event, ToolCallCompleted)}
-    calls = {id: call for id, call in fold_calls(of_calls).items() if id in completed}
+    calls = {id: call for id, call in _fold_calls(of_calls).items() if id in completed}
     parts = tuple(part for part in blocks.parts() if not isinstance(part, ToolCallPart) or part.id in calls)
     if not parts and not calls:
         return replace(whole, metadata=metadata)
@@ -89,7 +104,7 @@ class _Blocks:
 
     def __init__(self) -> None:
         self._parts: dict[Any, Part | list[str]] = {}  # by kind and id, in the order of appearance
-        self._open: dict[type[Event], list[Any]] = {TextDelta: [], ThinkingDelta: []}
+        self._open: dict[type[Event], dict[Any, None]] = {TextDelta: {}, ThinkingDelta: {}}  # in their order
 
     def pieces(self, kind: type[Event], id: str | None) -> list[str]:
         """Where the deltas of this block go; nowhere, if it is complete."""
@@ -99,8 +114,7 @@ class _Blocks:
     def complete(self, kind: type[Event], id: str | None, part: Part) -> None:
         key = self._key(kind, id)
         self._parts[key] = part
-        if key in self._open[kind]:
-            self._open[kind].remove(key)
+        self._open[kind].pop(key, None)
 
     def mark(self, id: str) -> None:
         self._parts.setdefault((ToolCallPart, id), ToolCallPart(id))
@@ -116,11 +130,11 @@ class _Blocks:
     def _key(self, kind: type[Event], id: str | None) -> Any:
         opened = self._open[kind]
         if id is None and opened:
-            return opened[-1]
+            return next(reversed(opened))
         key = (kind, len(self._parts) if id is None else id)
         if key not in self._parts:
             self._parts[key] = []
-            opened.append(key)
+            opened[key] = None
         return key
 
 
@@ -142,8 +156,23 @@ def _only_marks(parts: Iterable[Part]) -> bool:
     return all(isinstance(part, ToolCallPart) for part in parts)
 
 
+def _check(event: TextDelta | ThinkingDelta | ToolCallDelta, delta: object) -> None:
+    """Raises ``TypeError`` for a malformed delta. In the middle of a block it is found when the pieces are joined."""
+    known = isinstance(cast(object, event.id), str | None)
+    if not (known and isinstance(delta, str)):
+        raise TypeError(event_fault(event))
+
+
 def fold_calls(events: Iterable[Event]) -> dict[str, ToolCall]:
     """The calls by id, in the order of first appearance; of one that is not completed there is only the raw text."""
+    log = list(events)
+    try:
+        return _fold_calls(log)
+    except TypeError:  # a malformed delta
+        return _fold_calls(lawful(log))
+
+
+def _fold_calls(events: Iterable[Event]) -> dict[str, ToolCall]:
     calls: dict[str, ToolCallStarted | ToolCallCompleted | None] = {}
     pieces: dict[str, list[str]] = {}
     for event in events:
@@ -151,7 +180,9 @@ def fold_calls(events: Iterable[Event]) -> dict[str, ToolCall]:
             case ToolCallStarted():
                 calls[event.id] = calls.get(event.id) or event
             case ToolCallDelta():
-                calls.setdefault(event.id)
+                if event.id not in calls:
+                    _check(event, event.arguments_delta)
+                    calls[event.id] = None
                 pieces.setdefault(event.id, []).append(event.arguments_delta)
             case ToolCallCompleted():
                 calls[event.id] = event

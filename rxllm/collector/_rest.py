@@ -8,40 +8,31 @@ from typing import Any, cast
 import msgspec
 
 from rxllm.events import (
-    AskUserRequested,
     ChatCompleted,
     ErrorEvent,
     Event,
     MessageCompleted,
     RawChunk,
-    ToolHalt,
-    ToolResultEncoded,
     UsageUpdated,
 )
 from rxllm.values import (
     ChatResult,
     FinishReason,
     LLMError,
-    Message,
     StepResult,
     StreamError,
     Usage,
 )
 
-AWAITING_USER = "<awaiting user response>"
-"""What the model is told of a call that waits for the user."""
-
 
 class Rest(msgspec.Struct, frozen=True):
     """All of a state but the log.
 
-    `halt` is the first halting event of the step. `error` and `metadata` outlive the step; `earlier` are those from
+    `error` and `metadata` outlive the step; `earlier` are those from
     before it, to which a restart goes back.
     """
 
     steps: tuple[StepResult, ...] = ()
-    tool_results: tuple[Message, ...] = ()
-    halt: ToolHalt | AskUserRequested | None = None
     usage: Usage = Usage()
     finish_reason: FinishReason | None = None
     raw_finish_reason: str | None = None
@@ -61,13 +52,6 @@ def apply_to_rest(rest: Rest, event: Event) -> Rest:
             return msgspec.structs.replace(rest, usage=usage, fresh=False)
         case ErrorEvent(error=error):
             return msgspec.structs.replace(rest, error=error, finish_reason="error", fresh=False)
-        case ToolResultEncoded():
-            return _with_result(rest, event.id, event.content)
-        case ToolHalt():
-            content = event.content if event.content is not None else str(event.result)
-            return _with_result(_with_halt(rest, event), event.tool_call_id, content)
-        case AskUserRequested():
-            return _with_result(_with_halt(rest, event), event.tool_call_id, AWAITING_USER)
         case ChatCompleted(result=result):
             return msgspec.structs.replace(rest, chat_result=result)
         case _:
@@ -90,15 +74,6 @@ def _failure(rest: Rest, event: MessageCompleted) -> LLMError:
     if rest.finish_reason == "error" and rest.error is not None:
         return rest.error
     return StreamError("adapter_error", f"the answer ended with {event.raw_finish_reason or 'an error'}")
-
-
-def _with_result(rest: Rest, id: str, content: str) -> Rest:
-    message = Message("tool", content, tool_call_id=id)
-    return msgspec.structs.replace(rest, tool_results=(*rest.tool_results, message), fresh=False)
-
-
-def _with_halt(rest: Rest, event: ToolHalt | AskUserRequested) -> Rest:
-    return rest if rest.halt is not None else msgspec.structs.replace(rest, halt=event)
 
 
 def next_step(rest: Rest, result: StepResult) -> Rest:

@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-from rxllm.collector._answer import answer, halt_metadata, is_incomplete, is_server, is_unfinished
+from rxllm.collector._answer import answer, halt_metadata, is_incomplete, is_server, is_unfinished, tool_message
+from rxllm.collector._faults import event_fault
 from rxllm.collector._message import fold_calls, fold_message
 from rxllm.collector._rest import Rest, apply_to_rest, complete, next_step, same_step
 from rxllm.events import (
@@ -28,6 +29,7 @@ from rxllm.events import (
     ToolCallDelta,
     ToolCallStarted,
     ToolHalt,
+    ToolResultEncoded,
 )
 from rxllm.values import (
     ChatResult,
@@ -55,8 +57,13 @@ _LOGGED = frozenset(
         SourceAdded,
         FileAdded,
         MessageCompleted,
+        ToolResultEncoded,
+        ToolHalt,
+        AskUserRequested,
     }
 )
+
+_DELTAS = frozenset({TextDelta, ThinkingDelta, ToolCallDelta})
 
 _DONE = ("stop", "length", "content_filter", "error", "other")
 
@@ -76,29 +83,37 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
     rest: Rest = Rest()
 
     def apply_event(self, event: Event) -> StreamCollector:
-        """The state after `event`. Total over the union; the one thing that raises is a raw usage with unknown keys."""
+        """The state after `event`; the same for what is malformed. Only a raw usage with unknown keys raises."""
         rest = self.rest
-        if type(event) in _LOGGED or (isinstance(event, RawChunk) and isinstance(event.data, ProviderPart)):
-            log, length = self.log, self.length
-            if len(log) != length:
-                log = log[:length]
-            log.append(event)
+        if type(event) not in _DELTAS or rest.fresh:
+            if event_fault(event) is not None:
+                return self
+            if type(event) not in _LOGGED and not (type(event) is RawChunk and isinstance(event.data, ProviderPart)):
+                return self._apply_other(event)
             if rest.fresh:
                 rest = msgspec.structs.replace(rest, fresh=False)
             if type(event) is MessageCompleted:
                 rest = complete(rest, event)
-            return StreamCollector(self.thread, log, length + 1, rest)
+        log, length = self.log, self.length
+        if len(log) != length:
+            log = log[:length]
+        log.append(event)
+        return StreamCollector(self.thread, log, length + 1, rest)
+
+    def _apply_other(self, event: Event) -> StreamCollector:
         match event:
             case StepCompleted(result=result):
-                return StreamCollector(result.thread, [], 0, next_step(rest, result))
+                return StreamCollector(result.thread, [], 0, next_step(self.rest, result))
             case StepRestarted():
-                return StreamCollector(self.thread, [], 0, same_step(rest))
+                return StreamCollector(self.thread, [], 0, same_step(self.rest))
             case _:
-                changed = apply_to_rest(rest, event)
-                return self if changed is rest else StreamCollector(self.thread, self.log, self.length, changed)
+                changed = apply_to_rest(self.rest, event)
+                return self if changed is self.rest else StreamCollector(self.thread, self.log, self.length, changed)
 
     def apply_deltas(self, deltas: Sequence[TextDelta | ThinkingDelta | ToolCallDelta]) -> StreamCollector:
         """The state after all of `deltas`, one after another, for a consumer that needs none in between."""
+        if self.rest.fresh:
+            deltas = [delta for delta in deltas if event_fault(delta) is None]
         if not deltas:
             return self
         log = self.log if len(self.log) == self.length else self.log[: self.length]
@@ -142,11 +157,14 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
 
     @property
     def tool_results(self) -> tuple[Message, ...]:
-        return self.rest.tool_results
+        made = map(tool_message, self.log[: self.length])
+        return tuple(message for message in made if message is not None)
 
     @property
     def halt(self) -> ToolHalt | AskUserRequested | None:
-        return self.rest.halt
+        """The first halting event of the step."""
+        halts = (event for event in self.log[: self.length] if isinstance(event, ToolHalt | AskUserRequested))
+        return next(halts, None)
 
     @property
     def usage(self) -> Usage:
@@ -205,14 +223,15 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
         if self.thread is None:
             raise ValueError("a step needs a thread: start from StreamCollector(thread)")
         response = self.to_response()
+        halt = self.halt
         order = {call.id: place for place, call in enumerate(response.tool_calls)}
         results = tuple(sorted(self.tool_results, key=lambda result: order.get(result.tool_call_id or "", len(order))))
         return StepResult(
             thread=self.thread + answer(response) + results,
             response=response,
             tool_results=results,
-            done=self.halt is not None or (response.finish_reason in _DONE and not is_unfinished(response)),
-            metadata=halt_metadata(self.halt),
+            done=halt is not None or (response.finish_reason in _DONE and not is_unfinished(response)),
+            metadata=halt_metadata(halt),
         )
 
     def to_chat_result(self) -> ChatResult:
@@ -235,7 +254,8 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
         )
 
     def _own(self) -> tuple[Any, ...]:
-        return (self.thread, self.message, self.current_tool_calls, self.last_message, self.rest)
+        folded = (self.message, self.current_tool_calls, self.last_message, self.tool_results, self.halt)
+        return (self.thread, *folded, self.rest)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, StreamCollector) and self._own() == other._own()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar
 
 from reactivex import Observable, abc
-from reactivex.disposable import CompositeDisposable, SingleAssignmentDisposable
+from reactivex.disposable import SingleAssignmentDisposable
 
 T = TypeVar("T")
 
@@ -33,7 +34,8 @@ class Bounded(abc.DisposableBase, Generic[T]):
         self._on_end = on_end
         self._on_done = on_done
         self._on_fatal = on_fatal
-        self._live = CompositeDisposable()
+        self._live: dict[int, SingleAssignmentDisposable] = {}
+        self._disposed = False
         self._running = 0
         self._exhausted = False
         self._filling = False
@@ -43,22 +45,25 @@ class Bounded(abc.DisposableBase, Generic[T]):
         if self._filling:  # a source ended while it was being subscribed: the loop below goes on
             return
         self._filling = True
-        while self._running < self._limit and not self._exhausted and not self._live.is_disposed:
+        while self._running < self._limit and not self._exhausted and not self._disposed:
             index, source = next(self._sources, (-1, None))
             if source is None:
                 self._exhausted = True
             else:
                 self._subscribe(index, source, scheduler)
         self._filling = False
-        if self._exhausted and not self._running and not self._live.is_disposed:
+        if self._exhausted and not self._running and not self._disposed:
             self._on_done()
 
     def dispose(self) -> None:
-        self._live.dispose()
+        self._disposed = True
+        while self._live:  # it may shrink meanwhile, on other threads
+            with contextlib.suppress(KeyError):
+                self._live.popitem()[1].dispose()
 
     def _subscribe(self, index: int, source: Observable[T], scheduler: abc.SchedulerBase | None) -> None:
         subscription = SingleAssignmentDisposable()
-        self._live.add(subscription)
+        self._live[index] = subscription
         self._running += 1
 
         def end(error: BaseException | None = None) -> None:
@@ -67,10 +72,13 @@ class Bounded(abc.DisposableBase, Generic[T]):
                 self._on_fatal(error)
                 return
             self._running -= 1
-            self._live.remove(subscription)
+            if (ended := self._live.pop(index, None)) is not None:
+                ended.dispose()
             self._on_end(index, error)
             self.start(scheduler)
 
         subscription.disposable = source.subscribe(
             lambda item: self._on_next(index, item), end, end, scheduler=scheduler
         )
+        if self._disposed:
+            subscription.dispose()

@@ -10,7 +10,7 @@ import msgspec
 from reactivex import Observable, abc
 from reactivex.disposable import SingleAssignmentDisposable
 
-from rxllm.collector import StreamCollector, fold_message, is_unfinished
+from rxllm.collector import StreamCollector, Unfinished, fold_message, is_unfinished
 from rxllm.events import (
     ErrorEvent,
     Event,
@@ -27,7 +27,6 @@ from rxllm.operators._checked import refused
 from rxllm.operators._costs import raw_usage
 from rxllm.runtime import Stream, conclude, current_assembly, is_positive
 from rxllm.values import Usage
-from rxllm.wire.unfinished import Unfinished
 
 log = logging.getLogger("rxllm")
 

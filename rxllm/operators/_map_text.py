@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
@@ -58,6 +59,7 @@ class _Mapping:
     def __init__(self, fn: Callable[[str], str]) -> None:
         self._fn = fn
         self._steps: list[tuple[StepResult, StepResult]] = []  # as they came, and as they went
+        self._places: defaultdict[int, list[int]] = defaultdict(list)  # in these, by the lengths of their threads
         self._begin()
 
     def _begin(self) -> None:
@@ -126,9 +128,11 @@ class _Mapping:
         return replace(response, message=message, output_text=message.text)
 
     def _step(self, step: StepResult) -> StepResult:
-        for came, went in self._steps:
+        alike = self._places[len(step.thread)]
+        for came, went in map(self._steps.__getitem__, alike):
             if came == step:
                 return went
+        alike.append(len(self._steps))
         self._steps.append((step, replace(step, response=self._response(step.response))))
         self._steps[-1] = (step, replace(self._steps[-1][1], thread=self._thread(step.thread)))
         return self._steps[-1][1]

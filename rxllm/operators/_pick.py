@@ -64,21 +64,20 @@ class Pieces:
     ) -> None:
         self._delta = delta
         self._completed = completed
-        self._open: list[str | None] = []
+        self._open: dict[str | None, None] = {}  # in their order
 
     def __call__(self, event: Event) -> Iterable[str]:
         if isinstance(event, self._delta):
-            if self._block(event.id) not in self._open:
-                self._open.append(event.id)
+            self._open.setdefault(self._block(event.id))
             return (event.delta,)
         if isinstance(event, self._completed):
             block = self._block(event.id)
             if block not in self._open:
                 return (event.text,) if event.text else ()
-            self._open.remove(block)
+            del self._open[block]
         elif isinstance(event, StepRestarted):
             self._open.clear()
         return ()
 
     def _block(self, id: str | None) -> str | None:
-        return self._open[-1] if id is None and self._open else id
+        return next(reversed(self._open)) if id is None and self._open else id

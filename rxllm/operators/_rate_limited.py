@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import contextvars
 import threading
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -126,7 +125,7 @@ class _Line:
         self._interval = interval
         self._concurrent = concurrent
         self._guard = threading.Lock()
-        self._waiting: deque[_Turn] = deque()
+        self._waiting: OrderedDict[_Turn, None] = OrderedDict()
         self._running: set[_Turn] = set()
         self._next = -1e300  # when the next may begin
         self._set_for: float | None = None  # the time that the alarm was last set for
@@ -134,7 +133,7 @@ class _Line:
 
     def enter(self, turn: _Turn) -> abc.DisposableBase:
         with self._guard:
-            self._waiting.append(turn)
+            self._waiting[turn] = None
         self._advance(turn)
         return CompositeDisposable(turn.running, Disposable(lambda: self._leave(turn)))
 
@@ -160,19 +159,19 @@ class _Line:
     def _first(self) -> tuple[_Turn, float] | None:
         """The next, and how long it has to wait; if that is 0, it has left the queue."""
         with self._guard:
-            while self._waiting and self._waiting[0].is_lost:
-                self._waiting.popleft()
+            while self._waiting and next(iter(self._waiting)).is_lost:
+                self._waiting.popitem(last=False)
             if not self._waiting or self._is_full():
                 self._alarm.disposable = None
                 return None
-            turn = self._waiting[0]
+            turn = next(iter(self._waiting))
             now = turn.now()
             if self._next - now > _SHORTEST:
                 self._set_for = self._next
                 return turn, self._next - now
             # One that has waited for its time keeps to the grid, however late the alarm rang.
             self._next = (self._next if self._set_for == self._next else now) + self._interval
-            self._running.add(self._waiting.popleft())
+            self._running.add(self._waiting.popitem(last=False)[0])
             return turn, 0.0
 
     def _is_full(self) -> bool:
@@ -188,5 +187,4 @@ class _Line:
     def _drop(self, turn: _Turn) -> None:
         with self._guard:
             self._running.discard(turn)
-            with contextlib.suppress(ValueError):
-                self._waiting.remove(turn)
+            self._waiting.pop(turn, None)

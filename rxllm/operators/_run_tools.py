@@ -135,7 +135,7 @@ class _Step:
         elif self._settings.mode == "manual":
             self._metadata["mode"] = "manual"
             self._complete()
-        elif unknown := [call for call in calls if self._settings.tool(call.name) is None]:
+        elif unknown := [call for call in calls if call.name not in self._settings.tools_by_name]:
             self._tell(ErrorEvent(self._unknown(unknown)))
             self._complete()
         else:
@@ -166,11 +166,17 @@ class _Step:
         self, calls: tuple[ToolCall, ...]
     ) -> tuple[list[tuple[Tool, ToolCall]], dict[str, tuple[ToolCall, ...]]]:
         """The calls to run, each with its tool, and those that are left to the caller."""
-        known = [(tool, call) for call in calls if (tool := self._settings.tool(call.name)) is not None]
-        manual = [call for tool, call in known if tool.manual]
-        waiting = [call for tool, call in known if tool.approval and not tool.manual and self._settings.approve is None]
-        left = [*manual, *waiting]
-        mine = [(tool, call) for tool, call in known if call not in left]
+        mine: list[tuple[Tool, ToolCall]] = []
+        manual: list[ToolCall] = []
+        waiting: list[ToolCall] = []
+        for call in calls:
+            tool = self._settings.tools_by_name[call.name]
+            if tool.manual:
+                manual.append(call)
+            elif tool.approval and self._settings.approve is None:
+                waiting.append(call)
+            else:
+                mine.append((tool, call))
         return mine, {"manual_tool_calls": tuple(manual), "approval_tool_calls": tuple(waiting)}
 
     def _receive(self, index: int, event: Event) -> None:

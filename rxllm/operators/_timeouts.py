@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Mapping
 
 from reactivex import Observable, abc
 
+from rxllm.collector import Unfinished
 from rxllm.events import ErrorEvent, Event
 from rxllm.operators._watch import Heard, Watch
 from rxllm.runtime import Stream, Timeouts
 from rxllm.values import AdapterError, StreamError
-from rxllm.wire.unfinished import Unfinished
 
 
 def timeouts(

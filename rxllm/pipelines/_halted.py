@@ -32,7 +32,7 @@ from rxllm.operators._tools.outcome import failed, is_halting
 from rxllm.operators._tools.settings import ToolSettings
 from rxllm.runtime import Stream, clock, conclude, fail
 from rxllm.values import EngineError, Message, Response, StepResult, Thread, Tool, ToolCall, ToolError, ValidationError
-from rxllm.values._answers import unanswered, with_results
+from rxllm.values._answers import listed, unanswered, with_results
 
 
 class HaltedStep(msgspec.Struct, frozen=True):
@@ -87,7 +87,7 @@ class Answers(msgspec.Struct, frozen=True):
         return [self._outcome(call, settings) for call in calls]
 
     def _covers(self, call: ToolCall, settings: ToolSettings) -> bool:
-        tool = settings.tool(call.name)
+        tool = settings.tools_by_name.get(call.name)
         asks = tool is not None and tool.approval and not tool.manual and settings.approve is not None
         return call.id in self.results or call.id in self.approvals or asks
 
@@ -103,7 +103,7 @@ class Answers(msgspec.Struct, frozen=True):
         return execution(replace(tool, approval=tool.approval and verdict is None), call, settings)
 
     def _approved(self, call: ToolCall, settings: ToolSettings) -> Tool:
-        tool = settings.tool(call.name)
+        tool = settings.tools_by_name.get(call.name)
         if tool is None:
             message = f"the call {call.id} is approved, and there is no tool {call.name!r} to run"
             raise EngineError("unknown_tool", message, metadata={"tool_name": call.name})
@@ -113,8 +113,8 @@ class Answers(msgspec.Struct, frozen=True):
         return tool
 
     def _refuse_unknown(self, calls: tuple[ToolCall, ...]) -> None:
-        known = [call.id for call in calls]
-        shown = f"is the id of no unanswered call; those are: {', '.join(known) or 'none'}"
+        known = {call.id: call for call in calls}
+        shown = f"is the id of no unanswered call; those are: {listed(known)}"
         given: dict[str, Mapping[str, Any]] = {"approvals": self.approvals, "results": self.results}
         faults = [((name, id), shown) for name, held in given.items() for id in held if id not in known]
         faults += [(("approvals", id), "has a result too") for id in self.approvals if id in self.results]

@@ -33,6 +33,7 @@ class Loop:
         self._asked = 0
         self._thread = thread
         self._steps: list[StepResult] = []
+        self._usage = Usage()  # of all of them
 
     def first(self) -> Stream[Event]:
         """The first question to the model; it may fail as any call does."""
@@ -43,6 +44,7 @@ class Loop:
         match last:
             case StepCompleted(result=step):
                 self._steps.append(step)
+                self._usage += step.response.usage
                 self._thread = step.thread
                 return self._after_step(step)
             case ErrorEvent(error=error):  # a later step that failed before its first event
@@ -69,10 +71,7 @@ class Loop:
 
     def _ask(self, thread: Thread) -> Stream[Event]:
         self._asked += 1
-        return step_events(self._setup, thread, self.request_id, self._usage())
-
-    def _usage(self) -> Usage:
-        return sum((step.response.usage for step in self._steps), Usage())
+        return step_events(self._setup, thread, self.request_id, self._usage)
 
     def _halted(self, step: StepResult) -> str | None:
         """Why the chat ends here; the first reason that applies."""
@@ -111,7 +110,7 @@ class Loop:
             pending_question=told.get("pending_question"),
             pending_tool_call_id=told.get("pending_tool_call_id"),
             pending_tool_calls=last.response.tool_calls if told.get("mode") == "manual" else pending,
-            usage=self._usage(),
+            usage=self._usage,
             error=error,
             metadata={**self._metadata(reason, told), **self._passes(reason)},
         )

@@ -36,8 +36,8 @@ def request_faults(value: Any) -> Iterator[Fault]:
     yield from each_of("messages", value.messages, message_faults)
     yield from each_of("tools", value.tools, tool_faults)
     if isinstance(value.tools, tuple):  # pyright: ignore[reportUnnecessaryIsInstance]
-        names = [each.name for each in value.tools if isinstance(each, Tool)]  # pyright: ignore[reportUnnecessaryIsInstance]
-        if any(name in names[:i] for i, name in enumerate(names)):
+        names = [each.name for each in value.tools if isinstance(each, Tool) and isinstance(each.name, str)]  # pyright: ignore[reportUnnecessaryIsInstance]
+        if len({*names}) < len(names):
             yield ("tools",), "duplicate_name"
     yield from number_faults("temperature", value.temperature, lambda number: 0 <= number <= 2, "out_of_range")
     yield from whole_faults("max_tokens", value.max_tokens, lambda number: number > 0, "must_be_positive")

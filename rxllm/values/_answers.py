@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Collection, Mapping
 from dataclasses import replace
-from itertools import takewhile
+from itertools import islice
 
 from rxllm.values._message import Message
 from rxllm.values._thread import Thread
@@ -30,14 +31,24 @@ def with_results(thread: Thread, results: Mapping[str, Message]) -> Thread:
     """
     left = dict(results)
     made: list[Message] = []
-    rest = list(thread.messages)
+    rest = deque(thread.messages)
     while rest:
-        message = rest.pop(0)
+        message = rest.popleft()
         made.append(message)
         place = {call.id: i for i, call in enumerate(message.tool_calls)}
         mine = [left.pop(id) for id in place if id in left]
         if mine:
-            answered = list(takewhile(lambda each: each.role == "tool", rest))
-            del rest[: len(answered)]
-            made += sorted([*answered, *mine], key=lambda each: place.get(each.tool_call_id or "", len(place)))
+            while rest and rest[0].role == "tool":
+                mine.append(rest.popleft())
+            made += sorted(mine, key=lambda each: place.get(each.tool_call_id or "", len(place)))
     return replace(thread, messages=(*made, *left.values()))
+
+
+def listed(ids: Collection[str]) -> str:
+    """`ids` as an error says them, the first ten by name: each of many wrong answers says so.
+
+    >>> listed("abcdefghijkl"), listed([])
+    ('a, b, c, d, e, f, g, h, i, j and 2 more', 'none')
+    """
+    more = f" and {len(ids) - 10} more" if len(ids) > 10 else ""
+    return (", ".join(islice(ids, 10)) or "none") + more

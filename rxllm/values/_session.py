@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
 from typing import Any, Literal
 
-from rxllm.values._answers import unanswered, with_results
+from rxllm.values._answers import listed, unanswered, with_results
 from rxllm.values._json import json_text
 from rxllm.values._message import Message, tool_result, user
 from rxllm.values._results import ChatResult, StepResult
@@ -124,12 +124,12 @@ class Session(Value):
         """Raises ``SessionError`` where one of `ids` is no pending call: ``unknown_tool_call_id``, or
         ``no_pending_tool_call`` if there is none at all.
         """
-        known = [call.id for call in self.pending_tool_calls]
+        known = {call.id: call for call in self.pending_tool_calls}
         unknown = [id for id in ids if id not in known]
         if not unknown:
             return
         reason = "unknown_tool_call_id" if known else "no_pending_tool_call"
-        message = f"no call {unknown[0]!r} is pending; pending are: {', '.join(known) or 'none'}"
+        message = f"no call {unknown[0]!r} is pending; pending are: {listed(known)}"
         raise SessionError(reason, message, metadata={"tool_call_id": unknown[0]})
 
     def replied(self, answer: str | Message) -> Session:

@@ -7,8 +7,10 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import field
 from functools import partial
+from importlib import import_module
 from itertools import takewhile
-from typing import Any, Generic, ParamSpec, TypeVar, cast, get_args, get_type_hints, overload
+from operator import attrgetter
+from typing import Any, Generic, ParamSpec, Self, TypeVar, cast, get_args, get_type_hints, overload
 
 import msgspec
 
@@ -66,6 +68,22 @@ class FunctionTool(Tool, Generic[P, R]):
     """A tool made from a function by the decorator; calling it calls the function."""
 
     parameters: type[msgspec.Struct] = field(default=msgspec.Struct, repr=False)
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        handler = cast(Callable[..., Any], self.handler)
+        place = (handler.__module__, handler.__qualname__)
+        if _found(*place) is not self:
+            from pickle import PicklingError  # the rest of rxllm does without
+
+            message = f"the tool {self.name!r} is not what {'.'.join(place)} names; decorate a function of a module"
+            raise PicklingError(message)
+        return _found, place
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return cast(Callable[P, R], self.handler)(*args, **kwargs)
@@ -170,6 +188,14 @@ def _from_function(function: Callable[P, R], *, manual: bool = False, approval: 
         schema["$defs"] = components
     description = re.split(r"\n\s*\n|\n\s*Args:", docstring)[0].strip()
     return FunctionTool(name, description, schema, function, manual, approval, parameters=parameters)
+
+
+def _found(module: str, name: str) -> Any:
+    """What is called `name` in `module`; None for what is not there."""
+    try:
+        return attrgetter(name)(import_module(module))
+    except (AttributeError, ImportError):
+        return None
 
 
 def _parameters(name: str, function: Callable[..., Any]) -> type[msgspec.Struct]:

@@ -69,6 +69,11 @@ class JSONArrayDecoder:
             raise self._error()
         return frames
 
+    @property
+    def is_between(self) -> bool:
+        """Whether no element has begun whose end has not come."""
+        return not self._depth and not self._odd
+
     def close(self) -> list[bytes]:
         """Nothing: an element that was cut off says nothing."""
         if self._oversized:

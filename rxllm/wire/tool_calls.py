@@ -23,16 +23,18 @@ taken, the id is ``call_<k>``, with k the calls so far in the thread plus the po
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rxllm.events import NOTHING, Event, ToolCallCompleted, ToolCallDelta, ToolCallStarted
 from rxllm.values import Message, StreamError
 from rxllm.values._json import json_text, read_arguments
+from rxllm.wire.json_array import JSONArrayDecoder
 
 
 class _Call:
-    __slots__ = ("id", "metadata", "name", "pieces", "position", "state", "wire_id")
+    __slots__ = ("found", "id", "metadata", "name", "objects", "pieces", "position", "searched", "state", "wire_id")
 
     def __init__(self, position: int) -> None:
         self.position = position
@@ -42,9 +44,20 @@ class _Call:
         self.pieces: list[str] = []
         self.metadata: dict[str, Any] = {}
         self.state = "held"  # then "started", then "completed"
+        self.objects: JSONArrayDecoder | None = None  # of the JSON objects among the pieces
+        self.found = self.searched = 0  # objects, pieces
 
     def is_whole(self) -> bool:
-        return bool(self.pieces) and self.pieces[-1].endswith("}") and read_arguments("".join(self.pieces)) is not None
+        if not self.pieces or not self.pieces[-1].endswith("}"):
+            return False
+        # What was searched once is not searched again: some servers repeat the name with each of many pieces.
+        if self.objects is None:
+            self.objects = JSONArrayDecoder(max_frame=sys.maxsize)
+            self.objects.feed(b"[")
+        for piece in self.pieces[self.searched :]:
+            self.found += len(self.objects.feed(piece.encode(errors="replace")))
+        self.searched = len(self.pieces)
+        return self.found == 1 and self.objects.is_between and read_arguments("".join(self.pieces)) is not None
 
 
 class CallTracker:
@@ -66,6 +79,7 @@ class CallTracker:
         self._by_index: dict[int, _Call] = {}
         self._by_id: dict[str, _Call] = {}
         self._started = 0  # how many calls, from the first on, are no longer held
+        self._tried = 0  # `call_<k>` is taken for every k from a call's own to this
 
     @classmethod
     def after(cls, messages: Iterable[Message]) -> CallTracker:
@@ -137,7 +151,8 @@ class CallTracker:
 
     def _start(self, *, anyway: bool = False) -> list[Event]:
         events: list[Event] = []
-        for call in self._calls[self._started :]:
+        while self._started < len(self._calls):
+            call = self._calls[self._started]
             if not anyway and not (call.wire_id and call.name):
                 break
             self._started += 1
@@ -150,8 +165,11 @@ class CallTracker:
 
     def _unique(self, call: _Call) -> str:
         id, k = call.wire_id, len(self._taken) + call.position
-        while not id or id in self._used:
-            id, k = f"call_{k}", k + 1
+        if not id or id in self._used:
+            k = max(k, self._tried)
+            while (id := f"call_{k}") in self._used:
+                k += 1
+            self._tried = k
         self._used.add(id)
         return id
 

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tests.benchmarks import chunks, cpu, decode, first, live, operators, plot, report, size
+from tests.benchmarks import chunks, cpu, decode, first, live, numbers, operators, plot, report, size
 from tests.benchmarks.report import FULL, QUICK, Effort, Table, progress
 
 TABLES: dict[str, Callable[[Effort], list[Table]]] = {
@@ -24,6 +24,7 @@ TABLES: dict[str, Callable[[Effort], list[Table]]] = {
     "f": size.measure,
     "g": first.measure,
     "h": chunks.measure,
+    "i": numbers.measure,
 }
 
 

@@ -8,6 +8,7 @@ import json
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,12 +16,15 @@ import reactivex
 from reactivex import Observable, never, of
 from reactivex.testing import ReactiveTest, TestScheduler
 
-from rxllm import ToolContext, halt, tool
+import rxllm
+from rxllm import Fake, ToolContext, halt, tool
 from rxllm import operators as ops
 from rxllm.events import (
+    ChatCompleted,
     Event,
     StepCompleted,
     ToolApprovalRequested,
+    ToolCallCompleted,
     ToolExecutionCompleted,
     ToolExecutionStarted,
     ToolHalt,
@@ -591,3 +595,88 @@ def timed(scheduler: TestScheduler, tools: list[Tool], *made: ToolCall | str, **
 
 def test_streams_stay_streams() -> None:
     assert isinstance(calling("f").pipe(ops.run_tools()), Stream)
+
+
+# What tools do to their arguments
+
+
+def spoil(arguments: Any) -> None:
+    arguments["list"].append("spoilt")
+    arguments["deep"]["er"][0]["x"] = "spoilt"
+    arguments["new"] = "spoilt"
+
+
+def spoiling_handler(arguments: Any, context: ToolContext) -> str:
+    spoil(arguments)
+    spoil(context.tool_call.arguments)
+    return "done"
+
+
+@tool
+def spoil_parts(list: Any, deep: dict[str, Any], context: ToolContext) -> str:
+    spoil({"list": list, "deep": deep})
+    spoil(context.tool_call.arguments)
+    return "done"
+
+
+def spoiling_executor(tool: Tool, arguments: Any, context: ToolContext) -> str:
+    return spoiling_handler(arguments, context)
+
+
+def spoiling_approval(call: ToolCall) -> bool:
+    spoil(call.arguments)
+    return True
+
+
+def raising_handler(arguments: Any) -> None:
+    spoil(arguments)
+    raise ValueError("no")
+
+
+def spoiling_policy(call: ToolCall, error: ToolError) -> str:
+    spoil(call.arguments)
+    return "done"
+
+
+@pytest.mark.parametrize(
+    ("made", "options"),
+    [
+        (Tool("f", handler=spoiling_handler), {}),
+        (replace(spoil_parts, name="f"), {}),
+        (Tool("f"), {"tool_executor": spoiling_executor}),
+        (Tool("f", handler=spoiling_handler, approval=True), {"approve": spoiling_approval}),
+        (Tool("f", handler=raising_handler), {"on_tool_error": spoiling_policy}),
+    ],
+    ids=["handler", "decorated", "executor", "approve", "on_tool_error"],
+)
+def test_a_tool_gets_a_copy_of_its_arguments(made: Tool, options: Any) -> None:
+    def arguments() -> dict[str, Any]:
+        return {"list": ["a"], "deep": {"er": [{"x": 1}]}}
+
+    seen: list[Any] = []
+    model = Fake(ToolCall("c", "f", arguments()), "Done.")
+    played = list(rxllm.stream(model, "Hi", tools=[made], on_event=seen.append, **options))
+    calls = [call for message in model.requests[1].messages for call in message.tool_calls]
+    assert [call.arguments for call in calls] == [arguments()]
+    last = played[-1]
+    assert isinstance(last, ChatCompleted)
+    assert [message.text for message in last.result.thread if message.role == "tool"] == ["done"]
+    assert [call.arguments for message in last.result.thread for call in message.tool_calls] == [arguments()]
+    told = (ToolCallCompleted, ToolExecutionStarted, ToolApprovalRequested)
+    assert all(event.arguments == arguments() for event in [*seen, *played] if isinstance(event, told))
+
+
+def test_what_an_approval_spoils_the_tool_does_not_see() -> None:
+    got: list[Any] = []
+    made = Tool("f", handler=got.append, approval=True)
+    given = {"list": ["a"], "deep": {"er": [{"x": 1}]}}
+    rxllm.chat(Fake(ToolCall("c", "f", given), "Done."), "Hi", tools=[made], approve=spoiling_approval).run()
+    assert got == [{"list": ["a"], "deep": {"er": [{"x": 1}]}}]
+
+
+def test_arguments_that_cannot_be_copied_are_a_tool_error() -> None:
+    nested: Any = []
+    for _ in range(5_000):
+        nested = [nested]
+    step = result(calling(ToolCall("c", "f", {"x": nested}, "[...]")), [Tool("f", handler=print)])
+    assert "nested too deeply" in step.tool_results[0].text

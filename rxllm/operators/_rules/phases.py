@@ -26,6 +26,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from rxllm.collector import event_fault
 from rxllm.events import (
     EVENT_CLASSES,
     AskUserRequested,
@@ -141,6 +142,8 @@ class Rules:
     def _check(self, event: Event) -> None:
         if type(event) not in _CLASSES:
             raise Broken("event", "this is none of the classes of rxllm.Event")
+        if fault := event_fault(event):
+            raise Broken("event", fault)
         following = self._following(event)
         if following is None:
             raise Broken(*_OUT_OF_PLACE[self._phase])
@@ -161,7 +164,8 @@ class Rules:
 
     def _error(self, broken: Broken, event: Any) -> StreamError:
         rule, why = broken.args
-        shown = "the end" if event is None else repr(event)[:200]
+        malformed = rule == "event" and type(event) in _CLASSES  # its repr may fail too
+        shown = "the end" if event is None else type(event).__name__ if malformed else repr(event)[:200]
         config = getattr(event, "__struct_config__", None)
         return StreamError(
             "malformed_event",

@@ -24,7 +24,7 @@ from reactivex.disposable import CompositeDisposable, SerialDisposable, SingleAs
 from reactivex.scheduler import VirtualTimeScheduler
 
 from rxllm.events import Event, ToolApprovalRequested, ToolExecutionStarted, ToolProgress
-from rxllm.operators._tools.outcome import failed, returned
+from rxllm.operators._tools.outcome import failed, own, returned
 from rxllm.operators._tools.settings import ToolSettings
 from rxllm.runtime import (
     Pump,
@@ -76,7 +76,7 @@ class _Execution(abc.DisposableBase):
         self._loop = None if isinstance(scheduler, VirtualTimeScheduler) else call_loop()
         self._ended = False
         self._context = ToolContext(
-            tool_call=call,
+            tool_call=own(call),
             context=settings.context,
             session_id=settings.session_id,
             request_id=settings.request_id,
@@ -97,7 +97,7 @@ class _Execution(abc.DisposableBase):
 
     def _ask(self, approve: Callable[[ToolCall], Any]) -> None:
         self._observer.on_next(ToolApprovalRequested(self._call.id, self._call.name, self._call.arguments))
-        self._resolve(lambda: approve(self._call), _is_async(approve), self._answered, lambda item: None)
+        self._resolve(lambda: approve(own(self._call)), _is_async(approve), self._answered, lambda item: None)
 
     def _answered(self, answer: Any) -> None:
         if answer is True:
@@ -112,7 +112,7 @@ class _Execution(abc.DisposableBase):
             return
         self._arm()
         try:
-            handler = self._settings.bind(self._tool, self._call, self._context)
+            handler = self._settings.bind(self._tool, self._context)
         except ToolError as error:
             self._fail(error)
             return

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 from rxllm.collector import AWAITING_USER
 from rxllm.events import AskUserRequested, Event, ToolExecutionCompleted, ToolHalt, ToolResultEncoded
-from rxllm.operators._tools.settings import RESERVED_HALTS, ToolSettings
+from rxllm.operators._tools.settings import RESERVED_HALTS, TOO_DEEP, ToolSettings
 from rxllm.values import Halt, ToolCall, ToolError
+
+
+def own(call: ToolCall) -> ToolCall:
+    """`call` for the user's code, which may change its arguments: the thread and the events have others."""
+    try:
+        return deepcopy(call)
+    except RecursionError:
+        metadata = {**call.metadata, "error": TOO_DEEP}
+        return replace(call, arguments={}, metadata=metadata)
 
 
 def returned(result: Any, call: ToolCall, settings: ToolSettings) -> list[Event]:
@@ -29,7 +40,7 @@ def _decided(error: ToolError, call: ToolCall, settings: ToolSettings) -> Event:
     metadata: dict[str, Any] = {}
     if not isinstance(decision, str):
         try:
-            decision = decision(call, error)
+            decision = decision(own(call), error)
             if not isinstance(decision, str) or decision not in ("continue", "halt"):
                 return _outcome(decision, call, settings)
         except Exception as raised:

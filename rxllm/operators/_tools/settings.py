@@ -26,6 +26,8 @@ Encoder = Callable[[Any], str]
 OnToolError = Literal["continue", "halt"] | Callable[[ToolCall, ToolError], Any]
 Approve = Callable[[ToolCall], Any]
 
+TOO_DEEP = "nested too deeply"
+
 RESERVED_HALTS = frozenset(
     {
         "ask_user",
@@ -61,30 +63,31 @@ class ToolSettings(msgspec.Struct, frozen=True):
     session_id: str | None = None
     request_id: str | None = None
     engine: Any = None
+    tools_by_name: Mapping[str, Tool] = {}  # follows from `tools`
 
     def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "tools_by_name", {tool.name: tool for tool in self.tools})
         checks = {
             "mode": self.mode in ("auto", "manual"),
             "on_tool_error": self.on_tool_error in ("continue", "halt") or callable(self.on_tool_error),
             "tool_timeout": _is_positive(self.tool_timeout, int | float),
             "max_concurrency": _is_positive(self.max_concurrency, int),
-            "tools": len({tool.name for tool in self.tools}) == len(self.tools),
+            "tools": len(self.tools_by_name) == len(self.tools),
         }
         wrong = [((name,), f"cannot be {getattr(self, name)!r}") for name, fine in checks.items() if not fine]
         if wrong:
             raise ValidationError("invalid_option", errors=wrong)
 
-    def tool(self, name: str) -> Tool | None:
-        return next((tool for tool in self.tools if tool.name == name), None)
-
     def concurrency(self, calls: int) -> int:
         """How many of `calls` run at once: the option, else twice the processors."""
         return self.max_concurrency or max(1, min(calls, 2 * (os.cpu_count() or 1)))
 
-    def bind(self, tool: Tool, call: ToolCall, context: ToolContext) -> Callable[[], Any]:
-        """The call, ready to be made. Raises ``ToolError`` where it cannot be."""
+    def bind(self, tool: Tool, context: ToolContext) -> Callable[[], Any]:
+        """The context's call, ready to be made. Raises ``ToolError`` where it cannot be."""
+        call = context.tool_call
         if "error" in call.metadata:
-            message = f"the arguments are not a JSON object: {shorten(call.raw_arguments or '', 80)!r}"
+            why = "are nested too deeply" if call.metadata["error"] == TOO_DEEP else "are not a JSON object"
+            message = f"the arguments {why}: {shorten(call.raw_arguments or '', 80)!r}"
             raise ToolError("invalid_arguments", message, tool_name=tool.name, tool_call_id=call.id)
         if self.executor is not None or not _converts(tool):
             _check(tool, call)

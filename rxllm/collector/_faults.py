@@ -1,0 +1,113 @@
+"""What is wrong with an event of the right class."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache, lru_cache
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
+
+from rxllm.events import (
+    EVENT_CLASSES,
+    MessageCompleted,
+    MessageStarted,
+    RawChunk,
+    TextDelta,
+    ThinkingDelta,
+    UsageUpdated,
+)
+from rxllm.values import FinishReason, Message, Part, ToolCall, Usage
+
+_CLASSES = frozenset[type[Any]](EVENT_CLASSES)
+_FINISH_REASONS = frozenset((None, *get_args(FinishReason)))
+_COUNTERS = tuple(name for name in Usage.__dataclass_fields__ if name not in ("tool_usage", "extra"))
+_NUMBERS = frozenset((int, float, NoneType))
+
+
+def event_fault(event: Any) -> str | None:
+    """What `event` holds that its class does not allow; None where all is well."""
+    cls = cast(type[Any], type(event))
+    # Most events are deltas, and many streams have a usage in each frame.
+    if (cls is TextDelta or cls is ThinkingDelta) and type(event.delta) is str and event.id is None:
+        return None
+    if cls is UsageUpdated and type(event.usage) is Usage:
+        return _usage_fault(event)
+    if cls not in _CLASSES:
+        return f"{cls.__name__} is not one of the classes of rxllm.Event"
+    for name, types in _types(cls):
+        value = getattr(event, name)
+        if not isinstance(value, types):
+            wanted = " or ".join(dict.fromkeys(_NAMES.get(type, type.__name__) for type in types))
+            shown = "None" if value is None else f"a value of the class {type(value).__name__}"
+            return f"{cls.__name__}.{name} is not {wanted}: got {shown}"
+    look = _DEEPER.get(cls)
+    fault = None if look is None else look(event)
+    return f"{cls.__name__}.{fault}" if fault else None
+
+
+_NAMES = {NoneType: "None", dict: "a mapping", Mapping: "a mapping", str: "a str", int: "an int"}
+
+
+@cache
+def _types(cls: type[Any]) -> tuple[tuple[str, tuple[type[Any], ...]], ...]:
+    """The fields that are not of any type, each with its classes."""
+    fields = ((name, _classes(hint)) for name, hint in get_type_hints(cls).items())
+    return tuple((name, classes) for name, classes in fields if classes)
+
+
+def _classes(hint: Any) -> tuple[type[Any], ...]:
+    origin = get_origin(hint)
+    if origin in (Union, UnionType):
+        return tuple(cls for option in get_args(hint) for cls in _classes(option))
+    if hint is Any:
+        return ()
+    if origin is Literal:
+        return (str,)
+    return (dict, Mapping) if origin is Mapping else (origin or hint,)  # dict first: it is found sooner
+
+
+def _message_fault(message: Message) -> str | None:
+    content = cast(Any, message.content)
+    if not isinstance(content, str | tuple | dict):
+        return "message.content is neither text nor parts"
+    if isinstance(content, tuple) and not all(isinstance(part, Part) for part in cast(tuple[Any, ...], content)):
+        return "message.content holds something else than parts"
+    calls = cast(Any, message.tool_calls)
+    if not (isinstance(calls, tuple) and all(isinstance(call, ToolCall) for call in cast(tuple[Any, ...], calls))):
+        return "message.tool_calls are not ToolCalls"
+    return None if isinstance(cast(Any, message.metadata), Mapping) else "message.metadata is not a mapping"
+
+
+def _completed_fault(event: MessageCompleted) -> str | None:
+    if event.finish_reason not in _FINISH_REASONS:
+        return f"finish_reason is not one of {', '.join(sorted(get_args(FinishReason)))}"
+    return _message_fault(event.message)
+
+
+def _usage_fault(event: UsageUpdated) -> str | None:
+    if _are_counters(tuple(map(type, vars(event.usage).values()))):
+        return None
+    return "UsageUpdated.usage holds a counter that is not a number, or an extra that is not a dict"
+
+
+@lru_cache(64)
+def _are_counters(types: tuple[type[Any], ...]) -> bool:
+    *counters, tool_usage, extra = types  # in the order of the fields
+    return _NUMBERS.issuperset(counters) and tool_usage is extra is dict
+
+
+def _raw_fault(event: RawChunk) -> str | None:
+    # An unknown counter is not a fault here: the fold raises for it.
+    data = cast(Mapping[Any, Any], event.data)
+    if event.kind != "usage" or not isinstance(event.data, Mapping):
+        return None
+    wrong = [name for name in _COUNTERS if type(data.get(name)) not in _NUMBERS]
+    wrong += [name for name in ("tool_usage", "extra") if not isinstance(data.get(name, {}), dict)]
+    return f"data has no number, or no dict, for {', '.join(wrong)}" if wrong else None
+
+
+_DEEPER: dict[type[Any], Callable[[Any], str | None]] = {
+    MessageStarted: lambda event: _message_fault(event.message),
+    MessageCompleted: _completed_fault,
+    RawChunk: _raw_fault,
+}
