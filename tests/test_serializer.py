@@ -312,6 +312,13 @@ def test_the_infinities_come_back(number: float) -> None:
 
 def test_nan_comes_back() -> None:
     assert math.isnan(from_json(to_json(Custom("x", math.nan))).data)
+    assert from_json(to_json(Custom("x", [math.nan]))) == Custom("x", [math.nan])
+
+
+def test_a_number_that_no_text_holds_is_not_serializable() -> None:
+    with pytest.raises(ValidationError) as caught:
+        to_json(Custom("x", 10**5000))
+    assert caught.value.reason == "not_serializable"
 
 
 def test_data_that_looks_like_a_tag_stays_data() -> None:
@@ -326,7 +333,8 @@ def test_what_a_halting_tool_returned_comes_back() -> None:
 
 
 def test_lone_surrogates_come_back() -> None:
-    assert from_json(to_json(TextDelta("\ud83d"))) == TextDelta("\ud83d")
+    assert from_json(to_json(TextDelta("\ud83d")).encode()) == TextDelta("\ud83d")
+    assert to_json(TextDelta("é")) == '{"type": "text_delta", "delta": "é", "v": 1}'
 
 
 @pytest.mark.parametrize(

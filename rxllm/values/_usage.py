@@ -46,7 +46,11 @@ class Usage(Value):
 
 
 def whole(number: Any) -> int | None:
-    """Return a provider's count of tokens; None if `number` is not a whole one."""
+    """Return a provider's count of tokens; None if `number` is not a whole one.
+
+    >>> whole(3.0), whole(1.5), whole("3")
+    (3, None, None)
+    """
     if isinstance(number, float) and number.is_integer():
         return int(number)
     return number if isinstance(number, int) and not isinstance(number, bool) else None

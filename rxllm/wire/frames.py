@@ -96,7 +96,10 @@ class FrameDecoder(ABC):
             except UNREADABLE:
                 self._read_odd(kind, frame)
                 continue
-            self._read(kind, said, frame)
+            try:
+                self._read(kind, said, frame)
+            except UnicodeDecodeError:  # in a field that the typed decode has skipped
+                self._read_plain(kind, frame.decode(errors="replace"))
 
     def _break_off(self, error: Exception) -> None:
         failure = error if isinstance(error, LLMError) else unreadable(error, self.provider)

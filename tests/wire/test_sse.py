@@ -28,6 +28,7 @@ PIECES = [
     b'{"whole": 1}',
     b"nonsense\n",
     b"x" * 40,
+    b"error: x",
 ]
 
 
@@ -61,6 +62,9 @@ def outcome(*reads: bytes, max_frame: int):
         (b"data: 1\n: a comment\n\n", [("message", b"1")]),
         (b"event: error\ndata: 1\n\ndata: 2\n\n", [("error", b"1"), ("message", b"2")]),
         (b"event: ping\n\ndata: 1\n\n", [("message", b"1")]),
+        (b'error: {"code": 500}\n\ndata: [DONE]\n\n', [("error", b'{"code": 500}'), ("message", b"[DONE]")]),
+        (b"data: 1\nerror: gone\n\n", [("message", b"1"), ("error", b"gone")]),
+        (b"data: 1\n\nerror: gone", [("message", b"1"), ("error", b"gone")]),
         (b"data: a\ndata: b\n\n", [("message", b"a\nb")]),
         (b"data\ndata: b\n\n", [("message", b"\nb")]),
         (b"retry: 10\nunknown: x\ndata: 1\n\n", [("message", b"1")]),
