@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from rxllm.adapters._http_base import HTTPBase
 from rxllm.collector import Unfinished
@@ -16,6 +16,8 @@ from rxllm.wire.frames import FrameDecoder, unreadable
 
 if TYPE_CHECKING:
     import httpx
+
+T = TypeVar("T")
 
 
 class HTTPAdapter(HTTPBase):
@@ -50,21 +52,27 @@ class _Exchange:
     async def open(self) -> tuple[httpx.AsyncClient, httpx.Request]:
         await self._adapter.prepare(self._request, self._call)
         client = await self._adapter._clients.get()  # pyright: ignore[reportPrivateUsage]
-        try:
-            made = self._adapter.build(self._request, self._call)
-        except LLMError:
-            raise
-        except Exception as error:
-            message = f"the request cannot be built: {type(error).__name__}: {error}"
-            raise ValidationError("invalid_request", message) from error
+        made = self._typed(lambda: self._adapter.build(self._request, self._call))
         self._url = address(made)
         return client, made
 
     def decoder(self) -> Decoder:
-        made = self._adapter.decoder(self._request, raw=self._call.raw)
+        made = self._typed(lambda: self._adapter.decoder(self._request, raw=self._call.raw))
         made = made if isinstance(made, FrameDecoder) else _Guarded(made, self.provider)
-        key = self._adapter._find_key(self._call)  # pyright: ignore[reportPrivateUsage]
+        key = self._key()
         return _Discreet(made, key) if key else made
+
+    def _key(self) -> str | None:
+        return self._adapter._find_key(self._call)  # pyright: ignore[reportPrivateUsage]
+
+    def _typed(self, make: Callable[[], T]) -> T:
+        try:
+            return make()
+        except LLMError:
+            raise
+        except Exception as error:
+            message = f"the request cannot be built: {type(error).__name__}: {error}"
+            raise keys.redacted(ValidationError("invalid_request", message), self._key()) from error
 
     def error(self, status: int, headers: Mapping[str, str], body: bytes) -> LLMError:
         refusal = self._adapter._refusal  # pyright: ignore[reportPrivateUsage]
