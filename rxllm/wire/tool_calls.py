@@ -97,7 +97,7 @@ class CallTracker:
         """The events of one delta. `metadata` (``{"server": True}``) is the call's, and counts until it starts."""
         if index is not None and index < 0:
             index = None
-        if (id and type(id) is not str) or (name and type(name) is not str):
+        if not isinstance(id or "", str) or not isinstance(name or "", str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise StreamError("malformed_event", f"a call's id or name is not text: got {repr((id, name))[:80]}")
         call = self._find(index, id or "", name or "")
         if id and not call.wire_id:

@@ -315,8 +315,8 @@ def test_a_chat_adds_the_usage_of_each_step_once(monkeypatch: pytest.MonkeyPatch
 
 def test_arguments_are_not_parsed_again_with_each_piece(monkeypatch: pytest.MonkeyPatch) -> None:
     parsed: list[str] = []
-    parse: Callable[[str], Any] = tool_calls._parse  # pyright: ignore[reportPrivateUsage]
-    monkeypatch.setattr(tool_calls, "_parse", lambda raw: parse(parsed.append(raw) or raw))
+    parse = tool_calls.read_arguments
+    monkeypatch.setattr(tool_calls, "read_arguments", lambda raw: parse(parsed.append(raw) or raw))
     tracker = CallTracker()
     for piece in ('{"a": "', *"}" * 100, '"}'):
         tracker.feed(None, None, "f", piece)  # some servers say the name each time
