@@ -186,18 +186,18 @@ def test_a_late_plain_function_is_left_behind_and_its_context_says_so() -> None:
 def test_plain_functions_that_are_left_behind_are_counted_and_told_and_no_more_than_so_many_run_on(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    monkeypatch.setattr("rxllm.runtime._threads._threads", None)  # other tests leave functions behind too
+    monkeypatch.setattr("rxllm.operators._tools.execution.THREADS_LEFT", 2)
     leave, threads = threading.Event(), daemon_threads()
-    before = threads.left
-    monkeypatch.setattr("rxllm.operators._tools.execution.THREADS_LEFT", before + 2)
     stuck = tool(name="stuck", handler=lambda arguments: leave.wait(4 * PATIENCE))
     for count in (1, 2):
         assert error_of(told(calling("stuck"), [stuck], tool_timeout=0.01)).reason == "timeout"
-        eventually(lambda count=count: threads.left == before + count)
+        eventually(lambda count=count: threads.left == count)
     assert [record.message.partition(" runs on")[0] for record in caplog.records].count("the tool 'stuck'") == 2
     refused = error_of(told(calling("stuck"), [stuck], tool_timeout=PATIENCE))
     assert (refused.reason, "ToolContext.cancelled" in refused.message) == ("cancelled", True)
     leave.set()
-    eventually(lambda: threads.left == before)
+    eventually(lambda: threads.left == 0)
     fine = told(calling("fine"), [tool(name="fine", handler=lambda arguments: "yes")], tool_timeout=PATIENCE)
     assert [event.content for event in fine if isinstance(event, ToolResultEncoded)] == ["yes"]
 
