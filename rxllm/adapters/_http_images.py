@@ -13,6 +13,7 @@ from rxllm.adapters._http_errors import http_error
 from rxllm.adapters._image_adapter import refuse
 from rxllm.runtime import Answer, Asker, Stream, fetched
 from rxllm.runtime._http import address, begins_page, may_be_page, page_error
+from rxllm.runtime._pools import in_use
 from rxllm.values import (
     AdapterError,
     Call,
@@ -69,18 +70,22 @@ class HTTPImageAdapter(HTTPBase):
             self.refuse(request)
             self.key(call)  # before anything is fetched
             client = await self._clients.get()
-            asked = await self._with_bytes(request, client, asker)
-            built = self.build(asked, call)
-            answer = await asker.ask(client, built, provider=self.provider)
-            if answer.status >= 300:
-                raise self._refusal(answer.status, answer.headers, answer.body, call, address(built))
-            if may_be_page(answer.headers) and begins_page(answer.body):
-                raise page_error(answer.headers, self.provider, address(built))
-            response = self.read(asked, answer)
-            images = [await self._in_form(image, asked, client, asker) for image in response.images]
-            return replace(response, images=tuple(images))
+            with in_use(client):
+                return await self._asked(request, call, client, asker)
         except AdapterError as error:
             raise image_error(error) from error.__cause__  # the same error, by another name
+
+    async def _asked(self, request: ImageRequest, call: Call, client: httpx.AsyncClient, asker: Asker) -> ImageResponse:
+        asked = await self._with_bytes(request, client, asker)
+        built = self.build(asked, call)
+        answer = await asker.ask(client, built, provider=self.provider)
+        if answer.status >= 300:
+            raise self._refusal(answer.status, answer.headers, answer.body, call, address(built))
+        if may_be_page(answer.headers) and begins_page(answer.body):
+            raise page_error(answer.headers, self.provider, address(built))
+        response = self.read(asked, answer)
+        images = [await self._in_form(image, asked, client, asker) for image in response.images]
+        return replace(response, images=tuple(images))
 
     async def _with_bytes(self, request: ImageRequest, client: httpx.AsyncClient, asker: Asker) -> ImageRequest:
         async def held(image: Image) -> Image:

@@ -18,6 +18,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from rxllm.events import ErrorEvent, Event, MessageCompleted
+from rxllm.runtime._pools import in_use
 from rxllm.runtime._pump import Pump, pumped
 from rxllm.runtime._silence import Silence
 from rxllm.runtime._stream import Stream
@@ -110,16 +111,17 @@ async def answered(
     `sending` is for the client's ``send``.
     """
     extensions = request.extensions
-    try:
-        response = await _send(client, request, pump, sending)
+    with in_use(client):
         try:
-            yield response
+            response = await _send(client, request, pump, sending)
+            try:
+                yield response
+            finally:
+                with pump.held():
+                    await response.aclose()
+                    await asyncio.sleep(0)  # a loop closes a socket in its next turn, and aiohttp does not wait for it
         finally:
-            with pump.held():
-                await response.aclose()
-                await asyncio.sleep(0)  # a loop closes a socket in its next turn, and aiohttp does not wait for it
-    finally:
-        request.extensions = extensions  # as they were, for whoever sends it again
+            request.extensions = extensions  # as they were, for whoever sends it again
 
 
 async def _send(
