@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, TypeVar
 
 from rxllm.adapters._http_base import HTTPBase
 from rxllm.events import ErrorEvent, Event
 from rxllm.runtime import Decoder, Stream, http_stream, keys
-from rxllm.runtime._http import address
+from rxllm.runtime._secrets import without
 from rxllm.values import Call, LLMError, Request
 
 if TYPE_CHECKING:
     import httpx
+
+E = TypeVar("E", bound=LLMError)
 
 
 class HTTPAdapter(HTTPBase):
@@ -43,31 +45,35 @@ class _Exchange:
         self._adapter = adapter
         self._request = request
         self._call = call
-        self._url = ""
+        self._built: httpx.Request | None = None
 
     async def open(self) -> tuple[httpx.AsyncClient, httpx.Request]:
         await self._adapter.prepare(self._request, self._call)
         client = await self._adapter._clients.get()  # pyright: ignore[reportPrivateUsage]
-        made = self._adapter.build(self._request, self._call)
-        self._url = address(made)
-        return client, made
+        self._built = self._adapter.build(self._request, self._call)
+        return client, self._built
 
     def decoder(self) -> Decoder:
-        made = self._adapter.decoder(self._request, raw=self._call.raw)
-        key = self._adapter._find_key(self._call)  # pyright: ignore[reportPrivateUsage]
-        return _Discreet(made, key) if key else made
+        return _Discreet(self._adapter.decoder(self._request, raw=self._call.raw), self.discreet)
 
     def error(self, status: int, headers: Mapping[str, str], body: bytes) -> LLMError:
+        assert self._built is not None
         refusal = self._adapter._refusal  # pyright: ignore[reportPrivateUsage]
-        return refusal(status, headers, body, self._call, self._url)
+        return refusal(status, headers, without(body, self._secrets()), self._built)
+
+    def discreet(self, error: E) -> E:
+        return keys.redacted(error, self._secrets())
+
+    def _secrets(self) -> list[str]:
+        return self._adapter._secrets(self._request, self._call, self._built)  # pyright: ignore[reportPrivateUsage]
 
 
 class _Discreet:
     """A decoder whose errors do not say the key. An error is the last event of a stream."""
 
-    def __init__(self, decoder: Decoder, key: str) -> None:
+    def __init__(self, decoder: Decoder, discreet: Callable[[LLMError], LLMError]) -> None:
         self._decoder = decoder
-        self._key = key
+        self._discreet = discreet
 
     def feed(self, data: bytes) -> list[Event]:
         events = self._decoder.feed(data)
@@ -80,4 +86,4 @@ class _Discreet:
     def _redacted(self, events: list[Event]) -> list[Event]:
         *before, last = events
         assert isinstance(last, ErrorEvent)
-        return [*before, ErrorEvent(keys.redacted(last.error, self._key))]
+        return [*before, ErrorEvent(self._discreet(last.error))]

@@ -11,9 +11,10 @@ from urllib.parse import urljoin, urlsplit
 from rxllm.adapters._http_base import HTTPBase, missing_model
 from rxllm.adapters._http_errors import http_error
 from rxllm.adapters._image_adapter import refuse
-from rxllm.runtime import Answer, Asker, Stream, fetched
-from rxllm.runtime._http import address, begins_page, may_be_page, page_error
+from rxllm.runtime import Answer, Asker, Stream, fetched, keys
+from rxllm.runtime._http import address, begins_page, discreetly, may_be_page, page_error
 from rxllm.runtime._pools import in_use
+from rxllm.runtime._secrets import without
 from rxllm.values import (
     AdapterError,
     Call,
@@ -21,6 +22,7 @@ from rxllm.values import (
     ImageAdapterError,
     ImageRequest,
     ImageResponse,
+    LLMError,
     ValidationError,
 )
 
@@ -63,7 +65,11 @@ class HTTPImageAdapter(HTTPBase):
 
     def generate(self, request: ImageRequest, call: Call) -> Stream[ImageResponse]:
         """The response. Each subscription sends the request anew."""
-        return fetched(lambda asker: self._generate(request, call, asker))
+
+        def discreet(error: LLMError) -> LLMError:
+            return keys.redacted(error, self._secrets(request, call, None))
+
+        return fetched(lambda asker: discreetly(discreet, self._generate(request, call, asker)))
 
     async def _generate(self, request: ImageRequest, call: Call, asker: Asker) -> ImageResponse:
         try:
@@ -80,7 +86,9 @@ class HTTPImageAdapter(HTTPBase):
         built = self.build(asked, call)
         answer = await asker.ask(client, built, provider=self.provider)
         if answer.status >= 300:
-            raise self._refusal(answer.status, answer.headers, answer.body, call, address(built))
+            secrets = self._secrets(request, call, built)
+            error = self._refusal(answer.status, answer.headers, without(answer.body, secrets), built)
+            raise keys.redacted(error, secrets)
         if may_be_page(answer.headers) and begins_page(answer.body):
             raise page_error(answer.headers, self.provider, address(built))
         response = self.read(asked, answer)

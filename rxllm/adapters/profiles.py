@@ -20,6 +20,7 @@ from rxllm.adapters._local import Local
 from rxllm.adapters._ollama import Ollama
 from rxllm.adapters._openai_chat import OpenAIChat
 from rxllm.adapters._openai_responses import OpenAIResponses
+from rxllm.runtime._secrets import public_url
 from rxllm.values import Call, EngineError, Message, Request
 from rxllm.values._nearest import hint
 
@@ -117,7 +118,7 @@ class Compatible(OpenAIChat):
         return super().key(call) if self.key_variable else self._find_key(call)
 
     def __repr__(self) -> str:
-        return f"Compatible({self.provider!r}, {self.base_url!r})"
+        return f"Compatible({self.provider!r}, {public_url(self.base_url)!r})"
 
 
 def _with_ids(message: Message, wanted: str) -> Message:

@@ -15,11 +15,13 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from rxllm.events import ErrorEvent, Event, MessageCompleted
 from rxllm.runtime._pools import in_use
 from rxllm.runtime._pump import Pump, pumped
+from rxllm.runtime._redirects import followed
+from rxllm.runtime._secrets import hide_in_log, public_url
 from rxllm.runtime._silence import Silence
 from rxllm.runtime._stream import Stream
 from rxllm.runtime._transport import may_be_cancelled, transport_error
@@ -28,7 +30,13 @@ from rxllm.values import AdapterError, LLMError, StreamError
 if TYPE_CHECKING:
     import httpx
 
+T = TypeVar("T")
+E = TypeVar("E", bound=LLMError)
+
 log = logging.getLogger("rxllm")
+
+for _name in ("httpx", "httpx2"):
+    logging.getLogger(_name).addFilter(hide_in_log)
 
 ERROR_BODY_BYTES = 1 << 20
 ERROR_BODY_SECONDS = 5.0
@@ -65,14 +73,26 @@ class Exchange(Protocol):
 
     def error(self, status: int, headers: Mapping[str, str], body: bytes) -> LLMError: ...
 
+    def discreet(self, error: E) -> E: ...
+
 
 def http_stream(exchange: Callable[[], Exchange]) -> Stream[Event]:
     """A cold Stream of the events of one exchange; each subscription is its own request."""
 
     async def body(pump: Pump[Event]) -> None:
-        await _run(exchange(), pump)
+        made = exchange()
+        await discreetly(made.discreet, _run(made, pump))
 
     return pumped(body)
+
+
+async def discreetly(discreet: Callable[[LLMError], LLMError], work: Awaitable[T]) -> T:
+    """What `work` gives; the error that it raises is passed through `discreet`."""
+    try:
+        return await work
+    except LLMError as error:
+        shown = discreet(error)
+    raise shown  # here, where the first one is not its context
 
 
 async def _run(exchange: Exchange, pump: Pump[Event]) -> None:
@@ -93,12 +113,13 @@ async def _run(exchange: Exchange, pump: Pump[Event]) -> None:
             raise
         if not streaming:
             raise broken from error
+        broken = exchange.discreet(broken)
     pump.emit(decoder.close() if broken is None else _explained(decoder.close(), broken))
 
 
 def address(request: httpx.Request) -> str:
     """The URL without its query, which may hold a secret."""
-    return f"{request.url.scheme}://{request.url.netloc.decode()}{request.url.path}"
+    return public_url(str(request.url))
 
 
 @contextlib.asynccontextmanager
@@ -149,9 +170,13 @@ async def _send(
         if theirs is not None:
             await theirs(name, info)
 
+    async def send(request: httpx.Request, **sending: Any) -> httpx.Response:
+        with contextlib.nullcontext() if may_be_cancelled(client) else pump.held():
+            return await client.send(request, stream=True, follow_redirects=False, **sending)
+
     request.extensions = {**request.extensions, "trace": trace}
-    with contextlib.nullcontext() if may_be_cancelled(client) else pump.held():
-        return await client.send(request, stream=True, **sending)
+    response = await send(request, **sending)
+    return await followed(client, response, send) if client.follow_redirects else response
 
 
 def may_be_page(headers: Mapping[str, str]) -> bool:

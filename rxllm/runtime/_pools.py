@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import weakref
 from collections.abc import AsyncGenerator, Callable, Generator, MutableMapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     import httpx
@@ -90,7 +90,7 @@ class Pools:
         """Close what a loop has left open that was closed without ``shutdown_asyncgens``."""
         self._dropped.detach()
         with contextlib.suppress(AttributeError):  # uvloop's, which closes all connections itself
-            self._loop.call_soon = _at_once
+            cast(Any, self._loop).call_soon = _at_once
         for client in self._clients:
             with contextlib.suppress(Exception):
                 await client.aclose()
