@@ -42,6 +42,7 @@ class _Exchange:
 
     def __init__(self, adapter: HTTPAdapter, request: Request, call: Call) -> None:
         self.provider = adapter.provider
+        self.content_only = call.timeout is None and adapter.timeout is not None
         self._adapter = adapter
         self._request = request
         self._call = call

@@ -28,7 +28,8 @@ class HTTPBase(ABC):
 
     `client` is an ``httpx.AsyncClient`` or ``httpx2.AsyncClient``, or a function that makes one, such as
     ``adapters.aiohttp_client``; with ``http2=True`` no answer can be ended at the server, only here. `headers` are sent
-    with every request; `timeout` is the longest silence between two reads, in seconds.
+    with every request; `timeout` is the longest silence of the model, in seconds, whatever a server sends to keep the
+    connection open.
     """
 
     provider: str

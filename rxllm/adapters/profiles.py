@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, lru_cache
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
@@ -139,14 +139,15 @@ def providers() -> list[str]:
 
 
 def connect(provider: str, model: str = "") -> Any:
-    """The adapter of `provider`, as `providers` names it, with its key from the usual places.
+    """The adapter of `provider`, as `providers` names it, with its key from the usual places. All who ask for one by
+    its name share it, and its connections.
 
     Raises ``EngineError``: ``unknown_provider``, which names those there are; ``missing_dependency`` or
     ``invalid_engine`` for a plugin that fails, with whose it is.
     """
     if provider in _OWN or provider in PROFILES:
         _tell_taken()
-        return _OWN[provider](model) if provider in _OWN else Compatible(provider)
+        return _shared(provider, model if provider == "local" else "")
     try:
         return plugins.connect(provider, model)
     except KeyError:
@@ -154,6 +155,11 @@ def connect(provider: str, model: str = "") -> Any:
         called = f"{provider!r}{hint(provider, known)}"
         message = f"no provider is called {called}; there are: {', '.join(known)}. Write provider:model"
         raise EngineError("unknown_provider", message, provider=provider) from None
+
+
+@lru_cache  # of as many local models as that holds
+def _shared(provider: str, model: str) -> Any:
+    return _OWN[provider](model) if provider in _OWN else Compatible(provider)
 
 
 @cache  # a look at all that is installed takes some milliseconds

@@ -14,17 +14,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from rxllm.events import ErrorEvent, Event, MessageCompleted
 from rxllm.runtime._pools import in_use
 from rxllm.runtime._pump import Pump, pumped
 from rxllm.runtime._redirects import followed
 from rxllm.runtime._secrets import hide_in_log, public_url
-from rxllm.runtime._silence import Silence
+from rxllm.runtime._silence import Silence, is_content
 from rxllm.runtime._stream import Stream
 from rxllm.runtime._transport import may_be_cancelled, transport_error
+from rxllm.runtime._unpack import body_of, is_unpacked_here
 from rxllm.values import AdapterError, LLMError, StreamError
 
 if TYPE_CHECKING:
@@ -63,9 +65,10 @@ class Decoder(Protocol):
 
 
 class Exchange(Protocol):
-    """What the source must be told of a call."""
+    """What the source must be told of a call; `content_only` is whether bytes without content are silence, too."""
 
     provider: str
+    content_only: bool
 
     async def open(self) -> tuple[httpx.AsyncClient, httpx.Request]: ...
 
@@ -99,6 +102,7 @@ async def _run(exchange: Exchange, pump: Pump[Event]) -> None:
     client, request = await exchange.open()
     url = address(request)
     decoder = exchange.decoder()
+    began = time.monotonic()
     streaming = False
     broken: AdapterError | None = None
     try:
@@ -106,7 +110,8 @@ async def _run(exchange: Exchange, pump: Pump[Event]) -> None:
             if response.status_code >= 300:
                 raise exchange.error(response.status_code, response.headers, await read_error(response, pump))
             streaming = True
-            await _deliver(response, decoder, pump, lambda: page_error(response.headers, exchange.provider, url))
+            since = began if exchange.content_only else None
+            await _deliver(response, decoder, pump, lambda: page_error(response.headers, exchange.provider, url), since)
     except Exception as error:
         broken = None if pump.refused else transport_error(error, exchange.provider, url, begun=streaming)
         if broken is None:
@@ -196,21 +201,25 @@ def page_error(headers: Mapping[str, str], provider: str, url: str) -> AdapterEr
 
 
 async def _deliver(
-    response: httpx.Response, decoder: Decoder, pump: Pump[Event], page: Callable[[], AdapterError]
+    response: httpx.Response,
+    decoder: Decoder,
+    pump: Pump[Event],
+    page: Callable[[], AdapterError],
+    since: float | None,
 ) -> None:
+    """`since` is when the model's silence began; None where bytes end it."""
     if pump.disposed:
         return
     unsure = may_be_page(response.headers)
-    cooked = "content-encoding" in response.headers or response.is_stream_consumed  # as that of a mock transport is
-    reads = cast(AsyncGenerator[bytes, None], response.aiter_bytes() if cooked else response.aiter_raw())
-    limit = None if cooked else _taken_over(response.request)  # packed, it may say nothing while its bytes come
-    async with contextlib.aclosing(reads), Silence(pump, limit) as silence:
+    reads = body_of(response)
+    limit = _taken_over(response.request) if is_unpacked_here(response) else None
+    async with contextlib.aclosing(reads), Silence(pump, limit, since) as silence:
         async for data in reads:
             if unsure and data.strip():
                 if begins_page(data):
                     raise page()
                 unsure = False
-            events = decoder.feed(data)
+            events = decoder.feed(data) if data else []
             if not pump.emit(events):
                 return
             if events and type(events[-1]) in _LAST:
@@ -220,7 +229,9 @@ async def _deliver(
             if pump.behind:
                 silence.ignore()
                 await pump.ready()
-            silence.listen()
+                silence.listen()
+            elif since is None or not data or any(map(is_content, events)):
+                silence.listen()
 
 
 def _taken_over(request: httpx.Request) -> float | None:
@@ -243,7 +254,7 @@ async def read_error(response: httpx.Response, pump: Pump[Any]) -> bytes:
     body = b""
     with contextlib.suppress(Exception):  # the status says more than why its body broke off
         async with Silence(pump, ERROR_BODY_SECONDS):
-            async for data in response.aiter_bytes():
+            async for data in body_of(response):
                 body += data
                 if len(body) > ERROR_BODY_BYTES:
                     break

@@ -1,0 +1,89 @@
+"""Packed bodies, unpacked in slices: a few bytes may stand for gigabytes, and httpx unpacks all that it has read."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import zlib
+from collections.abc import AsyncGenerator, Iterable, Iterator
+from typing import TYPE_CHECKING, cast
+
+if TYPE_CHECKING:
+    import httpx
+
+SLICE = 1 << 16
+"""How many bytes are unpacked at a time."""
+
+_BITS = {"gzip": 31, "x-gzip": 31, "deflate": 15}
+_RAW = -15
+
+
+class PackedError(ValueError):
+    """A body is not packed as its head says."""
+
+
+def is_unpacked_here(response: httpx.Response) -> bool:
+    """Whether `body_of` sees the bytes as they come, and not what httpx makes of them."""
+    return not response.is_stream_consumed and all(name in _BITS for name in _encodings(response))
+
+
+def body_of(response: httpx.Response) -> AsyncGenerator[bytes, None]:
+    """The body, unpacked; an empty piece says that bytes have come which give nothing yet.
+
+    Encodings other than gzip and deflate are left to httpx, and what a mock transport has read already.
+    """
+    if not is_unpacked_here(response):
+        return cast("AsyncGenerator[bytes, None]", response.aiter_bytes())
+    raw = cast("AsyncGenerator[bytes, None]", response.aiter_raw())
+    layers = [_Unpacker(name) for name in reversed(_encodings(response))]
+    return _unpacked(raw, layers) if layers else raw
+
+
+def _encodings(response: httpx.Response) -> list[str]:
+    names = (name.strip() for name in response.headers.get("content-encoding", "").lower().split(","))
+    return [name for name in names if name not in ("", "identity")]
+
+
+async def _unpacked(raw: AsyncGenerator[bytes, None], layers: list[_Unpacker]) -> AsyncGenerator[bytes, None]:
+    async with contextlib.aclosing(raw):
+        async for data in raw:
+            count = 0
+            for piece in _through(layers, data):
+                if count:
+                    await asyncio.sleep(0)  # a large burst lets the others have their turn
+                count += 1
+                yield piece
+            if not count:
+                yield b""
+
+
+def _through(layers: list[_Unpacker], data: bytes) -> Iterable[bytes]:
+    if not layers:
+        return (data,)
+    return (piece for outer in layers[0].feed(data) for piece in _through(layers[1:], outer))
+
+
+class _Unpacker:
+    def __init__(self, name: str) -> None:
+        self._inflate = zlib.decompressobj(_BITS[name])
+        self._may_be_raw = name == "deflate"  # which some servers send without its head
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        piece = b"-"
+        while (data or len(piece) == SLICE) and not self._inflate.eof:
+            piece = self._next(data)
+            data = self._inflate.unconsumed_tail
+            if piece:
+                yield piece
+
+    def _next(self, data: bytes) -> bytes:
+        try:
+            piece = self._inflate.decompress(data, SLICE)
+        except zlib.error as error:
+            if not self._may_be_raw:
+                raise PackedError(str(error)) from error
+            self._inflate = zlib.decompressobj(_RAW)
+            self._may_be_raw = False
+            return self._next(data)
+        self._may_be_raw = False
+        return piece
