@@ -12,7 +12,7 @@ import msgspec
 from rxllm.runtime import CONNECT_SECONDS, Clients, keys, transport_error
 from rxllm.runtime._http import address
 from rxllm.runtime._secrets import public_url, secrets_in, secrets_of_url
-from rxllm.values import Call, EngineError, ImageRequest, LLMError, Request, ValidationError
+from rxllm.values import AdapterError, Call, EngineError, ImageRequest, LLMError, Request, ValidationError
 
 if TYPE_CHECKING:
     import httpx
@@ -92,12 +92,16 @@ class HTTPBase(ABC):
         base, _, query = self.base_url.partition("?")
         url = f"{base.rstrip('/')}/{path.lstrip('/')}" + (f"{'&' if '?' in path else '?'}{query}" if query else "")
         try:
-            return self._clients.any().build_request("POST", url, headers=sent, **content, **timing)
+            built = self._clients.any().build_request("POST", url, headers=sent, **content, **timing)
         except Exception as error:
             broken = transport_error(error, self.provider, public_url(url))
             if broken is None:
                 raise
             raise broken from error
+        if not 0 <= (built.url.port or 0) < 1 << 16:
+            message = f"{address(built)} has a port that cannot be; write one from 1 to 65535 in the base_url"
+            raise AdapterError("invalid_request", message, provider=self.provider)
+        return built
 
     def _refusal(self, status: int, headers: Mapping[str, str], body: bytes, built: httpx.Request) -> LLMError:
         error = self.error(status, headers, body)

@@ -122,7 +122,17 @@ def own_client() -> httpx.AsyncClient:
     """
     import httpx
 
-    return httpx.AsyncClient(**client_settings(max_connections=None))
+    settings = client_settings(max_connections=None)
+    try:
+        return httpx.AsyncClient(**settings)
+    except (ValueError, ImportError, httpx.InvalidURL) as error:
+        # The environment's proxy is the only setting that is not ours. Its URL may hold a password.
+        reason = "missing_dependency" if isinstance(error, ImportError) else "invalid_engine"
+        message = f"a proxy that the environment names cannot be used ({type(error).__name__}): check {_PROXIES}"
+        raise EngineError(reason, message) from error
+
+
+_PROXIES = "HTTP_PROXY, HTTPS_PROXY and ALL_PROXY; a SOCKS proxy needs pip install 'httpx[socks]'"
 
 
 def client_settings(max_connections: int | None) -> dict[str, Any]:
@@ -135,6 +145,7 @@ def client_settings(max_connections: int | None) -> dict[str, Any]:
         "verify": _certificates(),
         "timeout": httpx.Timeout(connect=CONNECT_SECONDS, read=READ_SECONDS, write=60.0, pool=None),
         "limits": httpx.Limits(max_connections=max_connections, max_keepalive_connections=100),
+        "headers": {"accept-encoding": "gzip, deflate"},  # what can be unpacked piece by piece
         "cookies": CookieJar(DefaultCookiePolicy(allowed_domains=())),  # a call is told nothing of another
     }
 

@@ -25,7 +25,7 @@ from rxllm.runtime._redirects import followed
 from rxllm.runtime._secrets import hide_in_log, public_url
 from rxllm.runtime._silence import Silence, is_content
 from rxllm.runtime._stream import Stream
-from rxllm.runtime._transport import may_be_cancelled, transport_error
+from rxllm.runtime._transport import AddressError, may_be_cancelled, transport_error
 from rxllm.runtime._unpack import body_of, is_unpacked_here
 from rxllm.values import AdapterError, LLMError, StreamError
 
@@ -177,7 +177,10 @@ async def _send(
 
     async def send(request: httpx.Request, **sending: Any) -> httpx.Response:
         with contextlib.nullcontext() if may_be_cancelled(client) else pump.held():
-            return await client.send(request, stream=True, follow_redirects=False, **sending)
+            try:
+                return await client.send(request, stream=True, follow_redirects=False, **sending)
+            except (OverflowError, UnicodeError, ExceptionGroup) as error:  # a port or a host that cannot be
+                raise AddressError(str(getattr(error, "exceptions", [error])[0])) from error
 
     request.extensions = {**request.extensions, "trace": trace}
     response = await send(request, **sending)
@@ -230,8 +233,8 @@ async def _deliver(
                 silence.ignore()
                 await pump.ready()
                 silence.listen()
-            elif since is None or not data or any(map(is_content, events)):
-                silence.listen()
+            elif since is None or not data.endswith(b"\n") or any(map(is_content, events)):
+                silence.listen()  # in the middle of a line more is on its way; pings are whole lines
 
 
 def _taken_over(request: httpx.Request) -> float | None:

@@ -26,12 +26,17 @@ _REASONS = {
     # ours
     "SilenceError": "timeout",
     "PackedError": "malformed_response",
+    "AddressError": "invalid_request",
 }
+
+
+class AddressError(ValueError):
+    """A host or a port is none that the system knows."""
 
 
 def transport_error(error: Exception, provider: str | None, url: str, *, begun: bool = False) -> AdapterError | None:
     """`error` as an `AdapterError`; None if it is not a transport's. `begun` says that the answer had."""
-    ours = isinstance(error, SilenceError | PackedError)
+    ours = isinstance(error, SilenceError | PackedError | AddressError)
     names = [type(error).__name__] if ours else _names(error, "httpx", "httpx2", "aiohttp")
     if names:  # httpx-aiohttp calls every refused or lost connection a ConnectTimeout, and what it wraps knows better
         names = _names(error.__cause__, "aiohttp") + names
