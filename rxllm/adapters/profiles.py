@@ -7,19 +7,15 @@ makes the adapter of one.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from hashlib import sha256
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from rxllm import plugins
-from rxllm.adapters._anthropic import Anthropic
-from rxllm.adapters._gemini import Gemini
-from rxllm.adapters._local import Local
-from rxllm.adapters._ollama import Ollama
 from rxllm.adapters._openai_chat import OpenAIChat
-from rxllm.adapters._openai_responses import OpenAIResponses
 from rxllm.runtime._secrets import public_url
 from rxllm.values import Call, EngineError, Message, Request
 from rxllm.values._nearest import hint
@@ -79,15 +75,16 @@ PROFILES: dict[str, Profile] = {
     "zai": Profile("https://api.z.ai/api/paas/v4", "ZAI_API_KEY", thoughts_field="reasoning_content"),
 }
 
-_OWN: dict[str, Callable[[str], Any]] = {
-    "anthropic": lambda model: Anthropic(),
-    "gemini": lambda model: Gemini(),
-    "google": lambda model: Gemini(),
-    "local": lambda model: Local(model or None),
-    "ollama": lambda model: Ollama(),
-    "openai": lambda model: OpenAIChat(),
-    "openai-responses": lambda model: OpenAIResponses(),
+_OWN = {
+    "anthropic": "Anthropic",
+    "gemini": "Gemini",
+    "google": "Gemini",
+    "local": "Local",
+    "ollama": "Ollama",
+    "openai": "OpenAIChat",
+    "openai-responses": "OpenAIResponses",
 }
+"""Of ``rxllm.adapters``, which imports what is asked for."""
 
 
 class Compatible(OpenAIChat):
@@ -159,7 +156,10 @@ def connect(provider: str, model: str = "") -> Any:
 
 @lru_cache  # of as many local models as that holds
 def _shared(provider: str, model: str) -> Any:
-    return _OWN[provider](model) if provider in _OWN else Compatible(provider)
+    if provider in PROFILES:
+        return Compatible(provider)
+    made = getattr(import_module("rxllm.adapters"), _OWN[provider])
+    return made(model or None) if provider == "local" else made()
 
 
 @cache  # a look at all that is installed takes some milliseconds

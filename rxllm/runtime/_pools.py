@@ -115,9 +115,10 @@ class Pools:
         finally:
             self._dropped.detach()
             self._home.pop(self._loop, None)
-            for client in self._clients:
-                await client.aclose()
-            self._clients.clear()
+            async with contextlib.AsyncExitStack() as closing:  # all, also when one fails
+                for client in self._clients:
+                    closing.push_async_callback(client.aclose)
+                self._clients.clear()
 
     def _close_soon(self) -> None:
         with contextlib.suppress(RuntimeError):  # the loop has ended

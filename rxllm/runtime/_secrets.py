@@ -18,7 +18,7 @@ E = TypeVar("E", bound=LLMError)
 
 _NAME = re.compile(r"key(?!word|board)|token(?!s|iz)|secret|passw|pwd|credential|auth(?!ors?$)|signature|^sig$|cookie")
 _QUERY = "code"  # as Azure's functions call theirs
-_USER = re.compile(r"^(\w+://)([^/?#]*)@")
+_USER = re.compile(r"^(\w+://)?([^/?#]*)@")
 
 
 def is_secret_name(name: object) -> bool:

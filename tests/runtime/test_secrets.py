@@ -145,7 +145,7 @@ def test_no_error_about_options_shows_a_key(options: Any) -> None:
     assert KEY not in f"{caught.value!r} {caught.value} {vars(caught.value)}"
 
 
-@pytest.mark.parametrize("url", [f"example.com?key={KEY}", f"ftp://me:{KEY}@example.com"])
+@pytest.mark.parametrize("url", [f"example.com?key={KEY}", f"ftp://me:{KEY}@example.com", f"me:{KEY}@example.com"])
 def test_no_error_about_a_base_url_shows_a_key(url: str) -> None:
     with pytest.raises(LLMError) as caught:
         OpenAIChat(base_url=url)
