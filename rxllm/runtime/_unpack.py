@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 SLICE = 1 << 16
 """How many bytes are unpacked at a time."""
 
-_BITS = {"gzip": 31, "x-gzip": 31, "deflate": 15}
-_RAW = -15
+_NAMES = {"gzip", "x-gzip", "deflate"}
+_GZIP, _ZLIB, _RAW = 31, 15, -15
+_HEAD_BYTES = 2
 
 
 class PackedError(ValueError):
@@ -24,7 +25,7 @@ class PackedError(ValueError):
 
 def is_unpacked_here(response: httpx.Response) -> bool:
     """Whether `body_of` sees the bytes as they come, and not what httpx makes of them."""
-    return not response.is_stream_consumed and all(name in _BITS for name in _encodings(response))
+    return not response.is_stream_consumed and all(name in _NAMES for name in _encodings(response))
 
 
 def body_of(response: httpx.Response) -> AsyncGenerator[bytes, None]:
@@ -65,25 +66,26 @@ def _through(layers: list[_Unpacker], data: bytes) -> Iterable[bytes]:
 
 class _Unpacker:
     def __init__(self, name: str) -> None:
-        self._inflate = zlib.decompressobj(_BITS[name])
-        self._may_be_raw = name == "deflate"  # which some servers send without its head
+        self._inflate = zlib.decompressobj(_GZIP) if name != "deflate" else None
+        self._head = b""
 
     def feed(self, data: bytes) -> Iterator[bytes]:
+        data, self._head = self._head + data, b""
+        if self._inflate is None and len(data) < _HEAD_BYTES:
+            self._head = data
+            return
+        inflate = self._inflate = self._inflate or zlib.decompressobj(_ZLIB if _has_head(data) else _RAW)
         piece = b"-"
-        while (data or len(piece) == SLICE) and not self._inflate.eof:
-            piece = self._next(data)
-            data = self._inflate.unconsumed_tail
+        while (data or len(piece) == SLICE) and not inflate.eof:
+            try:
+                piece = inflate.decompress(data, SLICE)
+            except zlib.error as error:
+                raise PackedError(str(error)) from error
+            data = inflate.unconsumed_tail
             if piece:
                 yield piece
 
-    def _next(self, data: bytes) -> bytes:
-        try:
-            piece = self._inflate.decompress(data, SLICE)
-        except zlib.error as error:
-            if not self._may_be_raw:
-                raise PackedError(str(error)) from error
-            self._inflate = zlib.decompressobj(_RAW)
-            self._may_be_raw = False
-            return self._next(data)
-        self._may_be_raw = False
-        return piece
+
+def _has_head(data: bytes) -> bool:
+    # RFC 1950, which some servers leave out.
+    return data[0] & 0x0F == zlib.DEFLATED and int.from_bytes(data[:_HEAD_BYTES], "big") % 31 == 0

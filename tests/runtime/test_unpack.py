@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rxllm import AdapterError, ErrorEvent, generate, stream_generate
@@ -54,6 +54,8 @@ def pieces_of(packed: bytes, encoding: str, size: int) -> list[bytes]:
     name=st.sampled_from(sorted(PACKERS)),
     size=st.integers(1, 1000) | st.just(1 << 20),
 )
+@example(b"Hi", "raw deflate", 1)
+@example(b"Hi", "deflate", 1)
 def test_a_packed_body_says_the_same_however_it_is_cut(data: bytes, name: str, size: int) -> None:
     encoding, pack = PACKERS[name]
     packed = pack(data)
