@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, cast
 
 from reactivex import Observable
@@ -13,6 +13,7 @@ from reactivex import Observable
 from rxllm.events import Event
 from rxllm.runtime import Retry
 from rxllm.runtime._given import check_operators
+from rxllm.runtime._secrets import masked
 from rxllm.values import EngineError, Tool, ValidationError
 
 Operator = Callable[[Observable[Event]], Observable[Event]]
@@ -47,13 +48,18 @@ class Engine:
     metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def __post_init__(self) -> None:
+        if "api_key" in self.params:
+            message = (
+                "an engine keeps no key, and its params have an api_key; "
+                "give it to the call or to the adapter, or write rxllm.keys.put(provider, key)"
+            )
+            raise EngineError("invalid_engine", message)
         for name in ("tools", "operators", "observers"):
             object.__setattr__(self, name, _all_of(name, getattr(self, name)))
 
-    def __getstate__(self) -> dict[str, Any]:
-        # For pickle: keys stay in their process, in whatever way they were given.
-        params = {name: value for name, value in self.params.items() if name != "api_key"}
-        return {**vars(self), "params": params}
+    def __repr__(self) -> str:
+        shown = (f"{entry.name}={masked(getattr(self, entry.name))!r}" for entry in fields(self))
+        return f"Engine({', '.join(shown)})"
 
     def __copy__(self) -> Engine:
         return replace(self)

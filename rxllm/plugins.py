@@ -16,7 +16,8 @@ once.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import lru_cache
 from importlib.metadata import Distribution, EntryPoint, distributions, entry_points
 from inspect import isasyncgenfunction
 from typing import Any, Literal
@@ -51,7 +52,7 @@ def load(group: Group, name: str) -> Any:
 
 
 def connect(provider: str, model: str) -> Any:
-    """The adapter that the plugin `provider` makes for `model`. Raises what `load` raises, and the plugin's own
+    """The adapter that the plugin `provider` makes for `model`, once. Raises what `load` raises, and the plugin's own
     ``LLMError``; any other failure, and what is no adapter, is an ``EngineError("invalid_engine")``.
     """
     make = load("rxllm.adapters", provider)
@@ -63,7 +64,7 @@ def connect(provider: str, model: str) -> Any:
         )
         raise _failed(point, "is called with the model's name", fault, "invalid_engine", remedy) from fault
     try:
-        made = make(model)
+        made = _made(make, model)
         if isinstance(made, type) or not (isasyncgenfunction(made) or callable(getattr(made, "stream", None))):
             raise TypeError(f"{made!r} is no adapter")
         return made
@@ -72,6 +73,11 @@ def connect(provider: str, model: str) -> Any:
     except Exception as error:
         reason = "missing_dependency" if isinstance(error, ImportError) else "invalid_engine"
         raise _failed(point, "gives no adapter", error, reason) from error
+
+
+@lru_cache
+def _made(make: Callable[[str], Any], model: str) -> Any:
+    return make(model)
 
 
 def about(group: Group, name: str) -> str:

@@ -176,6 +176,13 @@ def test_an_installed_adapter_is_a_provider(install: Install) -> None:
     assert rxllm.generate("acme:small", "Hi").run().output_text == "from small"
 
 
+def test_an_adapter_is_made_once_for_each_model(install: Install) -> None:
+    install("rxllm-acme", "1.0", adapter("acme", "rxllm_acme:connect"), module=CONNECT)
+    first, second, other = (Engine.from_model(name).adapter for name in ("acme:small", "acme:small", "acme:large"))
+    assert first is second
+    assert first is not other
+
+
 def test_listing_imports_nothing(install: Install) -> None:
     points = adapter("acme", "rxllm_acme:connect") + operator("shout", "rxllm_acme:shout")
     install("rxllm-acme", "1.0", points, module="raise AssertionError('imported')")

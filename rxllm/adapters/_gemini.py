@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from rxllm.adapters._gemini_auth import GoogleKeys
+from rxllm.adapters._gemini_auth import GoogleKeys, model_path
 from rxllm.adapters._gemini_errors import answer_error
 from rxllm.adapters._gemini_messages import contents_of, system_of
 from rxllm.adapters._gemini_wire import GeminiDecoder
@@ -38,8 +38,7 @@ class Gemini(GoogleKeys, HTTPAdapter):
         if not request.model:
             raise missing_model(self.provider)
         key = self.key(call)
-        path = request.model if "/" in request.model else f"models/{request.model}"
-        path = f"/{path}:streamGenerateContent?alt=sse"
+        path = f"/{model_path(request.model)}:streamGenerateContent?alt=sse"
         return self.post(path, gemini_body(request), call, headers=self._auth(key) if key else {})
 
     def decoder(self, request: Request, *, raw: bool = False) -> GeminiDecoder:

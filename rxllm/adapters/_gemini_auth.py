@@ -1,6 +1,8 @@
-"""Where Google's API is, and with which key it is asked."""
+"""Where Google's API and its models are, and with which key they are asked."""
 
 from __future__ import annotations
+
+from urllib.parse import quote
 
 from rxllm.adapters._http_base import HTTPBase
 from rxllm.runtime import keys
@@ -26,3 +28,20 @@ class GoogleKeys(HTTPBase):
     def _auth(self, key: str) -> dict[str, str]:
         is_token = "aiplatform.googleapis.com" in self.base_url and not key.startswith(("AIza", "AQ."))
         return {"authorization": f"Bearer {key}"} if is_token else {"x-goog-api-key": key}
+
+
+def model_path(model: str) -> str:
+    """Where `model` is under the base URL: in a collection that its name says, such as ``tunedModels/``, else among the
+    models.
+
+    >>> model_path("gemini-2.5-pro"), model_path("tunedModels/mine"), model_path("a/b?c")
+    ('models/gemini-2.5-pro', 'tunedModels/mine', 'models/a%2Fb%3Fc')
+    """
+    collection, _, rest = model.partition("/")
+    if not rest or collection not in _COLLECTIONS:
+        return f"models/{quote(model, safe='@')}"
+    return "/".join(_DOTS.get(name, quote(name, safe="@")) for name in model.split("/"))
+
+
+_COLLECTIONS = {"models", "tunedModels", "endpoints", "publishers", "projects"}
+_DOTS = {".": "%2E", "..": "%2E%2E"}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from rxllm.adapters._gemini import gemini_body
-from rxllm.adapters._gemini_auth import GoogleKeys
+from rxllm.adapters._gemini_auth import GoogleKeys, model_path
 from rxllm.adapters._gemini_chunks import FINISH_REASONS, Candidate, FirstChunk, to_usage
 from rxllm.adapters._gemini_errors import answer_error
 from rxllm.adapters._http_images import HTTPImageAdapter, image_error
@@ -72,7 +72,7 @@ class GeminiImages(GoogleKeys, HTTPImageAdapter):
         self.refuse(request)
         key = self.key(call)
         model = str(request.model)
-        path = f"/{model if '/' in model else f'models/{model}'}:generateContent"
+        path = f"/{model_path(model)}:generateContent"
         return self.post(path, image_body(request), call, headers=self._auth(key) if key else {})
 
     def error(self, status: int, headers: Mapping[str, str], body: bytes) -> AdapterError:

@@ -10,7 +10,7 @@ from rxllm.adapters._http_base import HTTPBase
 from rxllm.collector import Unfinished
 from rxllm.events import ErrorEvent, Event, MessageCompleted, MessageStarted
 from rxllm.runtime import Decoder, Stream, http_stream, keys
-from rxllm.runtime._http import address
+from rxllm.runtime._secrets import without
 from rxllm.values import Call, LLMError, Message, Request, ValidationError
 from rxllm.wire.frames import FrameDecoder, unreadable
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import httpx
 
 T = TypeVar("T")
+E = TypeVar("E", bound=LLMError)
 
 
 class HTTPAdapter(HTTPBase):
@@ -44,26 +45,22 @@ class _Exchange:
 
     def __init__(self, adapter: HTTPAdapter, request: Request, call: Call) -> None:
         self.provider = adapter.provider
+        self.content_only = call.timeout is None and adapter.timeout is not None
         self._adapter = adapter
         self._request = request
         self._call = call
-        self._url = ""
+        self._built: httpx.Request | None = None
 
     async def open(self) -> tuple[httpx.AsyncClient, httpx.Request]:
         await self._adapter.prepare(self._request, self._call)
         client = await self._adapter._clients.get()  # pyright: ignore[reportPrivateUsage]
-        made = self._typed(lambda: self._adapter.build(self._request, self._call))
-        self._url = address(made)
-        return client, made
+        self._built = self._typed(lambda: self._adapter.build(self._request, self._call))
+        return client, self._built
 
     def decoder(self) -> Decoder:
-        made = self._typed(lambda: self._adapter.decoder(self._request, raw=self._call.raw))
-        made = made if isinstance(made, FrameDecoder) else _Guarded(made, self.provider)
-        key = self._key()
-        return _Discreet(made, key) if key else made
-
-    def _key(self) -> str | None:
-        return self._adapter._find_key(self._call)  # pyright: ignore[reportPrivateUsage]
+        decoder = self._typed(lambda: self._adapter.decoder(self._request, raw=self._call.raw))
+        guarded = decoder if isinstance(decoder, FrameDecoder) else _Guarded(decoder, self.provider)
+        return _Discreet(guarded, self.discreet)
 
     def _typed(self, make: Callable[[], T]) -> T:
         try:
@@ -72,11 +69,18 @@ class _Exchange:
             raise
         except Exception as error:
             message = f"the request cannot be built: {type(error).__name__}: {error}"
-            raise keys.redacted(ValidationError("invalid_request", message), self._key()) from error
+            raise self.discreet(ValidationError("invalid_request", message)) from error
 
     def error(self, status: int, headers: Mapping[str, str], body: bytes) -> LLMError:
+        assert self._built is not None
         refusal = self._adapter._refusal  # pyright: ignore[reportPrivateUsage]
-        return refusal(status, headers, body, self._call, self._url)
+        return refusal(status, headers, without(body, self._secrets()), self._built)
+
+    def discreet(self, error: E) -> E:
+        return keys.redacted(error, self._secrets())
+
+    def _secrets(self) -> list[str]:
+        return self._adapter._secrets(self._request, self._call, self._built)  # pyright: ignore[reportPrivateUsage]
 
 
 class _Guarded:
@@ -115,9 +119,9 @@ class _Guarded:
 class _Discreet:
     """A decoder whose errors do not say the key. An error is the last event of a stream."""
 
-    def __init__(self, decoder: Decoder, key: str) -> None:
+    def __init__(self, decoder: Decoder, discreet: Callable[[LLMError], LLMError]) -> None:
         self._decoder = decoder
-        self._key = key
+        self._discreet = discreet
 
     def feed(self, data: bytes) -> list[Event]:
         events = self._decoder.feed(data)
@@ -130,4 +134,4 @@ class _Discreet:
     def _redacted(self, events: list[Event]) -> list[Event]:
         *before, last = events
         assert isinstance(last, ErrorEvent)
-        return [*before, ErrorEvent(keys.redacted(last.error, self._key))]
+        return [*before, ErrorEvent(self._discreet(last.error))]

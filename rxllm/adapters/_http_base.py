@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 from rxllm.adapters._http_errors import http_error
 from rxllm.runtime import CONNECT_SECONDS, Clients, keys, transport_error
-from rxllm.values import Call, EngineError, LLMError, ValidationError
+from rxllm.runtime._http import address
+from rxllm.runtime._secrets import public_url, secrets_in, secrets_of_url
+from rxllm.values import AdapterError, Call, EngineError, ImageRequest, LLMError, Request, ValidationError
 from rxllm.values._json import json_bytes, well_formed
 
 if TYPE_CHECKING:
@@ -27,7 +29,8 @@ class HTTPBase(ABC):
 
     `client` is an ``httpx.AsyncClient`` or ``httpx2.AsyncClient``, or a function that makes one, such as
     ``adapters.aiohttp_client``; with ``http2=True`` no answer can be ended at the server, only here. `headers` are sent
-    with every request; `timeout` is the longest silence between two reads, in seconds.
+    with every request; `timeout` is the longest silence of the model, in seconds, whatever a server sends to keep the
+    connection open.
     """
 
     provider: str
@@ -113,17 +116,18 @@ class HTTPBase(ABC):
         base, _, query = self.base_url.partition("?")
         url = f"{base.rstrip('/')}/{path.lstrip('/')}" + (f"{'&' if '?' in path else '?'}{query}" if query else "")
         try:
-            return self._clients.any().build_request("POST", url, headers=sent, **content, **timing)
+            built = self._clients.any().build_request("POST", url, headers=sent, **content, **timing)
         except Exception as error:
-            broken = transport_error(error, self.provider, url)
+            broken = transport_error(error, self.provider, public_url(url))
             if broken is None:
                 raise
             raise broken from error
+        if not 0 <= (built.url.port or 0) < 1 << 16:
+            message = f"{address(built)} has a port that cannot be; write one from 1 to 65535 in the base_url"
+            raise AdapterError("invalid_request", message, provider=self.provider)
+        return built
 
-    def _refusal(self, status: int, headers: Mapping[str, str], body: bytes, call: Call, url: str) -> LLMError:
-        key = self._find_key(call) or ""
-        if len(key) >= keys.SECRET_LENGTH:  # before a long body is cut, perhaps within the key
-            body = body.replace(key.encode(), b"[key]")
+    def _refusal(self, status: int, headers: Mapping[str, str], body: bytes, built: httpx.Request) -> LLMError:
         try:
             error = self.error(status, headers, body)
         except LLMError as raised:
@@ -131,18 +135,25 @@ class HTTPBase(ABC):
         except Exception as raised:  # the status is known all the same
             error = http_error(self.provider, status, headers, b"")
             error.__cause__ = raised
-        return keys.redacted(_located(error, url) if status < 400 or status in (404, 405) else error, key)
+        return _located(error, address(built)) if status < 400 or status in (404, 405) else error
+
+    def _secrets(self, request: Request | ImageRequest, call: Call, built: httpx.Request | None) -> list[str]:
+        """All that no error of `call` may say."""
+        found = [self._find_key(call) or ""]
+        headers = [self.headers, dict(built.headers) if built else {}, request.options]
+        urls = [self.base_url, *([str(built.url)] if built else [])]
+        return [*found, *secrets_in(headers), *(secret for url in urls for secret in secrets_of_url(url))]
 
     def _find_key(self, call: Call) -> str | None:
         return keys.find(self.provider, call.api_key, self._api_key, self.key_variable)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.base_url!r})"
+        return f"{type(self).__name__}({public_url(self.base_url)!r})"
 
 
 def _url(given: str) -> str:
     if not re.match(r"https?://[^/\s]+", given):
-        wrong = (("base_url",), f"must begin with http:// or https://, not {given!r}")
+        wrong = (("base_url",), f"must begin with http:// or https://, not {public_url(given)!r}")
         raise ValidationError("invalid_option", errors=[wrong])
     return given.rstrip("/")
 

@@ -11,8 +11,10 @@ from urllib.parse import urljoin, urlsplit
 from rxllm.adapters._http_base import HTTPBase, missing_model
 from rxllm.adapters._http_errors import http_error
 from rxllm.adapters._image_adapter import refuse
-from rxllm.runtime import Answer, Asker, Stream, fetched
-from rxllm.runtime._http import address, begins_page, may_be_page, page_error
+from rxllm.runtime import Answer, Asker, Stream, fetched, keys
+from rxllm.runtime._http import address, begins_page, discreetly, may_be_page, page_error
+from rxllm.runtime._pools import in_use
+from rxllm.runtime._secrets import without
 from rxllm.values import (
     AdapterError,
     Call,
@@ -63,25 +65,35 @@ class HTTPImageAdapter(HTTPBase):
 
     def generate(self, request: ImageRequest, call: Call) -> Stream[ImageResponse]:
         """The response. Each subscription sends the request anew."""
-        return fetched(lambda asker: self._generate(request, call, asker))
+
+        def discreet(error: LLMError) -> LLMError:
+            return keys.redacted(error, self._secrets(request, call, None))
+
+        return fetched(lambda asker: discreetly(discreet, self._generate(request, call, asker)))
 
     async def _generate(self, request: ImageRequest, call: Call, asker: Asker) -> ImageResponse:
         try:
             self.refuse(request)
             self.key(call)  # before anything is fetched
             client = await self._clients.get()
-            asked = await self._with_bytes(request, client, asker)
-            built = self.build(asked, call)
-            answer = await asker.ask(client, built, provider=self.provider)
-            if answer.status >= 300:
-                raise self._refusal(answer.status, answer.headers, answer.body, call, address(built))
-            if may_be_page(answer.headers) and begins_page(answer.body):
-                raise page_error(answer.headers, self.provider, address(built))
-            response = self._read(asked, answer)
-            images = [await self._in_form(image, asked, client, asker) for image in response.images]
-            return replace(response, images=tuple(images))
+            with in_use(client):
+                return await self._asked(request, call, client, asker)
         except AdapterError as error:
             raise image_error(error) from error.__cause__  # the same error, by another name
+
+    async def _asked(self, request: ImageRequest, call: Call, client: httpx.AsyncClient, asker: Asker) -> ImageResponse:
+        asked = await self._with_bytes(request, client, asker)
+        built = self.build(asked, call)
+        answer = await asker.ask(client, built, provider=self.provider)
+        if answer.status >= 300:
+            secrets = self._secrets(request, call, built)
+            error = self._refusal(answer.status, answer.headers, without(answer.body, secrets), built)
+            raise keys.redacted(error, secrets)
+        if may_be_page(answer.headers) and begins_page(answer.body):
+            raise page_error(answer.headers, self.provider, address(built))
+        response = self._read(asked, answer)
+        images = [await self._in_form(image, asked, client, asker) for image in response.images]
+        return replace(response, images=tuple(images))
 
     def _read(self, request: ImageRequest, answer: Answer) -> ImageResponse:
         try:

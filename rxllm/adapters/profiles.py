@@ -7,19 +7,16 @@ makes the adapter of one.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, lru_cache
 from hashlib import sha256
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from rxllm import plugins
-from rxllm.adapters._anthropic import Anthropic
-from rxllm.adapters._gemini import Gemini
-from rxllm.adapters._local import Local
-from rxllm.adapters._ollama import Ollama
 from rxllm.adapters._openai_chat import OpenAIChat
-from rxllm.adapters._openai_responses import OpenAIResponses
+from rxllm.runtime._secrets import public_url
 from rxllm.values import Call, EngineError, Message, Request
 from rxllm.values._nearest import hint
 
@@ -78,15 +75,16 @@ PROFILES: dict[str, Profile] = {
     "zai": Profile("https://api.z.ai/api/paas/v4", "ZAI_API_KEY", thoughts_field="reasoning_content"),
 }
 
-_OWN: dict[str, Callable[[str], Any]] = {
-    "anthropic": lambda model: Anthropic(),
-    "gemini": lambda model: Gemini(),
-    "google": lambda model: Gemini(),
-    "local": lambda model: Local(model or None),
-    "ollama": lambda model: Ollama(),
-    "openai": lambda model: OpenAIChat(),
-    "openai-responses": lambda model: OpenAIResponses(),
+_OWN = {
+    "anthropic": "Anthropic",
+    "gemini": "Gemini",
+    "google": "Gemini",
+    "local": "Local",
+    "ollama": "Ollama",
+    "openai": "OpenAIChat",
+    "openai-responses": "OpenAIResponses",
 }
+"""Of ``rxllm.adapters``, which imports what is asked for."""
 
 
 class Compatible(OpenAIChat):
@@ -117,7 +115,7 @@ class Compatible(OpenAIChat):
         return super().key(call) if self.key_variable else self._find_key(call)
 
     def __repr__(self) -> str:
-        return f"Compatible({self.provider!r}, {self.base_url!r})"
+        return f"Compatible({self.provider!r}, {public_url(self.base_url)!r})"
 
 
 def _with_ids(message: Message, wanted: str) -> Message:
@@ -138,14 +136,15 @@ def providers() -> list[str]:
 
 
 def connect(provider: str, model: str = "") -> Any:
-    """The adapter of `provider`, as `providers` names it, with its key from the usual places.
+    """The adapter of `provider`, as `providers` names it, with its key from the usual places. All who ask for one by
+    its name share it, and its connections.
 
     Raises ``EngineError``: ``unknown_provider``, which names those there are; ``missing_dependency`` or
     ``invalid_engine`` for a plugin that fails, with whose it is.
     """
     if provider in _OWN or provider in PROFILES:
         _tell_taken()
-        return _OWN[provider](model) if provider in _OWN else Compatible(provider)
+        return _shared(provider, model if provider == "local" else "")
     try:
         return plugins.connect(provider, model)
     except KeyError:
@@ -153,6 +152,14 @@ def connect(provider: str, model: str = "") -> Any:
         called = f"{provider!r}{hint(provider, known)}"
         message = f"no provider is called {called}; there are: {', '.join(known)}. Write provider:model"
         raise EngineError("unknown_provider", message, provider=provider) from None
+
+
+@lru_cache  # of as many local models as that holds
+def _shared(provider: str, model: str) -> Any:
+    if provider in PROFILES:
+        return Compatible(provider)
+    made = getattr(import_module("rxllm.adapters"), _OWN[provider])
+    return made(model or None) if provider == "local" else made()
 
 
 @cache  # a look at all that is installed takes some milliseconds

@@ -14,12 +14,9 @@ from typing import Any, Protocol
 from reactivex import Observable, abc
 from reactivex.disposable import CompositeDisposable, SerialDisposable, SingleAssignmentDisposable
 
-from rxllm.events import ErrorEvent, Event, MessageCompleted, MessageStarted, RawChunk, UsageUpdated
+from rxllm.events import ErrorEvent, Event, MessageCompleted
 from rxllm.runtime import clock, conclude, current_gate, fail, stopwatch
-from rxllm.values import ProviderPart
-
-_NO_CONTENT = frozenset({MessageStarted, UsageUpdated, RawChunk, MessageCompleted, ErrorEvent})
-"""The ends, and what a provider sends while its model says nothing, unless it is a part of the message."""
+from rxllm.runtime._silence import is_content
 
 BUSY_SECONDS = 0.01
 
@@ -39,20 +36,14 @@ class Heard:
 
     def hear(self, event: Event) -> None:
         self.events += 1
-        if type(event) not in _NO_CONTENT:
+        if is_content(event):
             self.last = self.now()
             self.spoken, self.over = True, False
-        else:
-            self._hear_aside(event)
-
-    def _hear_aside(self, event: Event) -> None:
-        if isinstance(event, MessageCompleted | ErrorEvent):
+        elif isinstance(event, MessageCompleted | ErrorEvent):
             self.over = True
-            return
-        says = isinstance(event, RawChunk) and isinstance(event.data, ProviderPart)
-        if says or self.over:
+        elif self.over:
             self.last = self.now()
-            self.spoken, self.over = self.spoken or says, False
+            self.over = False
 
     def delivered(self) -> None:
         if self._gate is not None and self._gate.full and not self._behind:

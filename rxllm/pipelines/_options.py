@@ -14,6 +14,7 @@ from rxllm.engine import Engine
 from rxllm.events import Event
 from rxllm.operators._tools.settings import Approve, Encoder, Executor, OnToolError
 from rxllm.runtime import Retry, RetryPolicy, Timeouts, is_positive, policy
+from rxllm.runtime._secrets import is_secret_name, masked
 from rxllm.validate import is_response_format
 from rxllm.values import (
     EngineError,
@@ -27,6 +28,8 @@ from rxllm.values import (
 from rxllm.values._nearest import hint
 
 MAX_TURNS = 8
+SHOWN = 80
+"""How many characters of a wrong value an error shows."""
 
 
 class PlainOptions(TypedDict, total=False):
@@ -148,7 +151,7 @@ def _refuse_unknown(options: type[Any], given: Mapping[str, Any]) -> None:
     elif name in _ELSEWHERE:
         message = f"there is no option {name!r}: {_ELSEWHERE[name]}"
     else:
-        shown = f"options={{{name!r}: {given[name]!r}}}"
+        shown = f"options={{{name!r}: {_shown(name, given[name], 'its value')}}}"
         near = f" (did you mean {_MEANT[name]!r}?)" if name in _MEANT else hint(name, _names(options))
         message = f"there is no option {name!r}{near}; to hand it to the provider as it is, write {shown}"
     raise EngineError("unknown_option", message)
@@ -176,7 +179,14 @@ _ELSEWHERE = {
 
 def _fault(name: str, held: Any) -> str | None:
     wanted, fits = _RULES.get(name, ("", None))
-    return None if fits is None or fits(held) else f"must be {wanted}, not {held!r}"
+    return None if fits is None or fits(held) else f"must be {wanted}, not {_shown(name, held, type(held).__name__)}"
+
+
+def _shown(name: str, held: Any, instead: str) -> str:
+    if is_secret_name(name):
+        return instead
+    text = repr(masked(held))
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 
 
 def _is_int(held: Any) -> bool:

@@ -15,6 +15,7 @@ from rxllm.runtime._pump import Pump, pumped
 from rxllm.runtime._silence import Silence
 from rxllm.runtime._stream import Stream
 from rxllm.runtime._transport import transport_error
+from rxllm.runtime._unpack import body_of
 from rxllm.values import AdapterError
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ class Asker:
 
     async def _read(self, response: httpx.Response, limit: int) -> bytes:
         body = bytearray()
-        async for data in response.aiter_bytes():
+        async for data in body_of(response):
             body += data
             if len(body) > limit:
                 raise _TooLong

@@ -14,20 +14,31 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from rxllm.events import ErrorEvent, Event, MessageCompleted
+from rxllm.runtime._pools import in_use
 from rxllm.runtime._pump import Pump, pumped
-from rxllm.runtime._silence import Silence
+from rxllm.runtime._redirects import followed
+from rxllm.runtime._secrets import hide_in_log, public_url
+from rxllm.runtime._silence import Silence, is_content
 from rxllm.runtime._stream import Stream
-from rxllm.runtime._transport import may_be_cancelled, transport_error
+from rxllm.runtime._transport import AddressError, may_be_cancelled, transport_error
+from rxllm.runtime._unpack import body_of, is_unpacked_here
 from rxllm.values import AdapterError, LLMError, StreamError
 
 if TYPE_CHECKING:
     import httpx
 
+T = TypeVar("T")
+E = TypeVar("E", bound=LLMError)
+
 log = logging.getLogger("rxllm")
+
+for _name in ("httpx", "httpx2"):
+    logging.getLogger(_name).addFilter(hide_in_log)
 
 ERROR_BODY_BYTES = 1 << 20
 ERROR_BODY_SECONDS = 5.0
@@ -54,9 +65,10 @@ class Decoder(Protocol):
 
 
 class Exchange(Protocol):
-    """What the source must be told of a call."""
+    """What the source must be told of a call; `content_only` is whether bytes without content are silence, too."""
 
     provider: str
+    content_only: bool
 
     async def open(self) -> tuple[httpx.AsyncClient, httpx.Request]: ...
 
@@ -64,20 +76,33 @@ class Exchange(Protocol):
 
     def error(self, status: int, headers: Mapping[str, str], body: bytes) -> LLMError: ...
 
+    def discreet(self, error: E) -> E: ...
+
 
 def http_stream(exchange: Callable[[], Exchange]) -> Stream[Event]:
     """A cold Stream of the events of one exchange; each subscription is its own request."""
 
     async def body(pump: Pump[Event]) -> None:
-        await _run(exchange(), pump)
+        made = exchange()
+        await discreetly(made.discreet, _run(made, pump))
 
     return pumped(body)
+
+
+async def discreetly(discreet: Callable[[LLMError], LLMError], work: Awaitable[T]) -> T:
+    """What `work` gives; the error that it raises is passed through `discreet`."""
+    try:
+        return await work
+    except LLMError as error:
+        shown = discreet(error)
+    raise shown  # here, where the first one is not its context
 
 
 async def _run(exchange: Exchange, pump: Pump[Event]) -> None:
     client, request = await exchange.open()
     url = address(request)
     decoder = exchange.decoder()
+    began = time.monotonic()
     streaming = False
     broken: AdapterError | None = None
     try:
@@ -85,19 +110,21 @@ async def _run(exchange: Exchange, pump: Pump[Event]) -> None:
             if response.status_code >= 300:
                 raise exchange.error(response.status_code, response.headers, await read_error(response, pump))
             streaming = True
-            await _deliver(response, decoder, pump, lambda: page_error(response.headers, exchange.provider, url))
+            since = began if exchange.content_only else None
+            await _deliver(response, decoder, pump, lambda: page_error(response.headers, exchange.provider, url), since)
     except Exception as error:
         broken = None if pump.refused else transport_error(error, exchange.provider, url, begun=streaming)
         if broken is None:
             raise
         if not streaming:
             raise broken from error
+        broken = exchange.discreet(broken)
     pump.emit(decoder.close() if broken is None else _explained(decoder.close(), broken))
 
 
 def address(request: httpx.Request) -> str:
     """The URL without its query, which may hold a secret."""
-    return f"{request.url.scheme}://{request.url.netloc.decode()}{request.url.path}"
+    return public_url(str(request.url))
 
 
 @contextlib.asynccontextmanager
@@ -110,16 +137,17 @@ async def answered(
     `sending` is for the client's ``send``.
     """
     extensions = request.extensions
-    try:
-        response = await _send(client, request, pump, sending)
+    with in_use(client):
         try:
-            yield response
+            response = await _send(client, request, pump, sending)
+            try:
+                yield response
+            finally:
+                with pump.held():
+                    await response.aclose()
+                    await asyncio.sleep(0)  # a loop closes a socket in its next turn, and aiohttp does not wait for it
         finally:
-            with pump.held():
-                await response.aclose()
-                await asyncio.sleep(0)  # a loop closes a socket in its next turn, and aiohttp does not wait for it
-    finally:
-        request.extensions = extensions  # as they were, for whoever sends it again
+            request.extensions = extensions  # as they were, for whoever sends it again
 
 
 async def _send(
@@ -147,9 +175,16 @@ async def _send(
         if theirs is not None:
             await theirs(name, info)
 
+    async def send(request: httpx.Request, **sending: Any) -> httpx.Response:
+        with contextlib.nullcontext() if may_be_cancelled(client) else pump.held():
+            try:
+                return await client.send(request, stream=True, follow_redirects=False, **sending)
+            except (OverflowError, UnicodeError, ExceptionGroup) as error:  # a port or a host that cannot be
+                raise AddressError(str(getattr(error, "exceptions", [error])[0])) from error
+
     request.extensions = {**request.extensions, "trace": trace}
-    with contextlib.nullcontext() if may_be_cancelled(client) else pump.held():
-        return await client.send(request, stream=True, **sending)
+    response = await send(request, **sending)
+    return await followed(client, response, send) if client.follow_redirects else response
 
 
 def may_be_page(headers: Mapping[str, str]) -> bool:
@@ -169,21 +204,25 @@ def page_error(headers: Mapping[str, str], provider: str, url: str) -> AdapterEr
 
 
 async def _deliver(
-    response: httpx.Response, decoder: Decoder, pump: Pump[Event], page: Callable[[], AdapterError]
+    response: httpx.Response,
+    decoder: Decoder,
+    pump: Pump[Event],
+    page: Callable[[], AdapterError],
+    since: float | None,
 ) -> None:
+    """`since` is when the model's silence began; None where bytes end it."""
     if pump.disposed:
         return
     unsure = may_be_page(response.headers)
-    cooked = "content-encoding" in response.headers or response.is_stream_consumed  # as that of a mock transport is
-    reads = cast(AsyncGenerator[bytes, None], response.aiter_bytes() if cooked else response.aiter_raw())
-    limit = None if cooked else _taken_over(response.request)  # packed, it may say nothing while its bytes come
-    async with contextlib.aclosing(reads), Silence(pump, limit) as silence:
+    reads = body_of(response)
+    limit = _taken_over(response.request) if is_unpacked_here(response) else None
+    async with contextlib.aclosing(reads), Silence(pump, limit, since) as silence:
         async for data in reads:
             if unsure and data.strip():
                 if begins_page(data):
                     raise page()
                 unsure = False
-            events = decoder.feed(data)
+            events = decoder.feed(data) if data else []
             if not pump.emit(events):
                 return
             if events and type(events[-1]) in _LAST:
@@ -193,7 +232,9 @@ async def _deliver(
             if pump.behind:
                 silence.ignore()
                 await pump.ready()
-            silence.listen()
+                silence.listen()
+            elif since is None or not data.endswith(b"\n") or any(map(is_content, events)):
+                silence.listen()  # in the middle of a line more is on its way; pings are whole lines
 
 
 def _taken_over(request: httpx.Request) -> float | None:
@@ -216,7 +257,7 @@ async def read_error(response: httpx.Response, pump: Pump[Any]) -> bytes:
     body = b""
     with contextlib.suppress(Exception):  # the status says more than why its body broke off
         async with Silence(pump, ERROR_BODY_SECONDS):
-            async for data in response.aiter_bytes():
+            async for data in body_of(response):
                 body += data
                 if len(body) > ERROR_BODY_BYTES:
                     break

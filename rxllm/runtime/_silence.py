@@ -12,10 +12,21 @@ import time
 from types import TracebackType
 from typing import Any
 
+from rxllm.events import ErrorEvent, Event, MessageCompleted, MessageStarted, RawChunk, UsageUpdated
 from rxllm.runtime._pump import Pump
+from rxllm.values import ProviderPart
 
 LAST_CHANCE_SECONDS = 0.01
 """A loop that stood still has not read yet what came meanwhile: before silence is an error, it may."""
+
+
+_NO_CONTENT = frozenset({MessageStarted, UsageUpdated, RawChunk, MessageCompleted, ErrorEvent})
+"""The ends, and what a provider sends while its model says nothing, unless it is a part of the message."""
+
+
+def is_content(event: Event) -> bool:
+    """Whether the model says something."""
+    return type(event) not in _NO_CONTENT or (isinstance(event, RawChunk) and isinstance(event.data, ProviderPart))
 
 
 class SilenceError(TimeoutError):
@@ -25,22 +36,25 @@ class SilenceError(TimeoutError):
 class Silence:
     """Raises `SilenceError` inside, once nothing has been heard for so many `seconds`; None is no limit.
 
+    It began at `since`, of ``time.monotonic()``, or begins now.
+
     The timer is lazy: it is armed again when it fires, so what is heard costs a look at the clock. What the pump holds
     is not interrupted: httpcore 1.0.9, cancelled by ``asyncio.timeout`` while it closes, keeps the connection for ever.
     """
 
-    def __init__(self, pump: Pump[Any], seconds: float | None) -> None:
+    def __init__(self, pump: Pump[Any], seconds: float | None, since: float | None = None) -> None:
         self._pump = pump
         self._seconds = seconds
-        self._since: float | None = None  # None while nobody listens
+        self._since = since  # None while nobody listens
         self._timer: asyncio.TimerHandle | None = None
         self._over = False
 
     async def __aenter__(self) -> Silence:
         self._cancelled = _task().cancelling()
-        self.listen()
+        if self._since is None:
+            self.listen()
         if self._seconds is not None:
-            self._wait(self._seconds)
+            self._look(last=False)
         return self
 
     async def __aexit__(

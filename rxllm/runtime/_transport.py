@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from rxllm.runtime._silence import SilenceError
+from rxllm.runtime._unpack import PackedError
 from rxllm.values import AdapterError
 
 _REASONS = {
@@ -24,12 +25,19 @@ _REASONS = {
     "HttpProcessingError": "network_error",
     # ours
     "SilenceError": "timeout",
+    "PackedError": "malformed_response",
+    "AddressError": "invalid_request",
 }
+
+
+class AddressError(ValueError):
+    """A host or a port is none that the system knows."""
 
 
 def transport_error(error: Exception, provider: str | None, url: str, *, begun: bool = False) -> AdapterError | None:
     """`error` as an `AdapterError`; None if it is not a transport's. `begun` says that the answer had."""
-    names = ["SilenceError"] if isinstance(error, SilenceError) else _names(error, "httpx", "httpx2", "aiohttp")
+    ours = isinstance(error, SilenceError | PackedError | AddressError)
+    names = [type(error).__name__] if ours else _names(error, "httpx", "httpx2", "aiohttp")
     if names:  # httpx-aiohttp calls every refused or lost connection a ConnectTimeout, and what it wraps knows better
         names = _names(error.__cause__, "aiohttp") + names
     reason = next((_REASONS[name] for name in names if name in _REASONS), None)

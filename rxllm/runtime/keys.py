@@ -17,18 +17,15 @@ headers, and nowhere else.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, TypeVar, cast
+from typing import Literal
 
-from rxllm.values import EngineError, LLMError, ValidationError
+from rxllm.runtime._secrets import redacted as redacted
+from rxllm.values import EngineError, ValidationError
 
 Source = Literal["call", "adapter", "store", "environment", "dotenv"]
-
-SECRET_LENGTH = 8
-
-E = TypeVar("E", bound=LLMError)
 
 _VARIABLES = {"google": "GOOGLE_API_KEY"}
 
@@ -128,38 +125,6 @@ def missing(provider: str, variable: str | None = None) -> EngineError:
     )
     message = f"no API key for {provider}: looked in {', '.join(places)}"
     return EngineError("missing_key", message, provider=provider, metadata={"checked_sources": list(places)})
-
-
-def redacted(error: E, key: str | None) -> E:
-    """`error` without `key` in anything that it says; some servers say which key they refuse.
-
-    What is shorter than eight characters is no key that anyone has been given, and might be a word of any text.
-    """
-    if not key or len(key) < SECRET_LENGTH:
-        return error
-    said = error.fields()
-    shown = _without(said, key)
-    if shown == said:
-        return error
-    made = type(error).from_fields(shown)
-    made.__cause__ = error.__cause__
-    return made
-
-
-def _without(held: Any, key: str) -> Any:
-    match held:
-        case str():
-            return held.replace(key, "[key]")
-        case bytes():
-            return held.replace(key.encode(), b"[key]")
-        case list() | tuple():
-            items = [_without(each, key) for each in cast(Iterable[Any], held)]
-            return tuple(items) if isinstance(held, tuple) else items
-        case Mapping():
-            pairs = cast(Mapping[Any, Any], held).items()
-            return {_without(name, key): _without(each, key) for name, each in pairs}
-        case _:
-            return held
 
 
 def _found(

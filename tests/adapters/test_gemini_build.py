@@ -78,6 +78,23 @@ def test_a_model_with_its_collection(model: str):
     assert built.url.path == f"/v1beta/{model}:streamGenerateContent"
 
 
+@pytest.mark.parametrize(
+    ("model", "path"),
+    [
+        ("a/b?c#d", "models/a%2Fb%3Fc%23d"),
+        ("..", "models/.."),
+        ("../files", "models/..%2Ffiles"),
+        ("tunedModels/../x?key=y", "tunedModels/%2E%2E/x%3Fkey%3Dy"),
+        ("publishers/google/models/m@1", "publishers/google/models/m@1"),
+        ("m:countTokens", "models/m%3AcountTokens"),
+        ("größe", "models/gr%C3%B6%C3%9Fe"),
+    ],
+)
+def test_a_model_stays_in_its_place_of_the_path(model: str, path: str):
+    built = Gemini(api_key="k").build(Request((user("Hi"),), model), Call())
+    assert built.url.raw_path.decode() == f"/v1beta/{path}:streamGenerateContent?alt=sse"
+
+
 def test_a_model_is_needed():
     with pytest.raises(EngineError) as caught:
         body(Request((user("Hi"),)))

@@ -101,6 +101,36 @@ def test_a_server_of_ones_own_may_need_no_key() -> None:
             generate(Engine(adapter, retry=False), "Count!").run()
 
 
+@pytest.mark.parametrize(
+    "url", ["http://host:99999", "http://host:abc", "http://host:-1", "http://127.0.0.1:70000/v1", "http://[::1"]
+)
+def test_an_address_that_cannot_be_is_a_typed_error(url: str) -> None:
+    with pytest.raises(AdapterError, match="port") as caught:
+        generate(Engine(OpenAIChat(base_url=url), model="m"), "Hi").run()
+    assert caught.value.reason == "invalid_request"
+
+
+@pytest.mark.parametrize(
+    ("proxy", "reason"),
+    [
+        ("nonsense://me:password@x", "invalid_engine"),
+        ("http://me:password@host:abc", "invalid_engine"),
+        ("http://me:password@127.0.0.1:99999", "invalid_request"),
+    ],
+)
+@pytest.mark.parametrize("variable", ["HTTP_PROXY", "ALL_PROXY"])
+def test_a_proxy_that_cannot_be_is_a_typed_error(
+    proxy: str, reason: str, variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("http_proxy", "all_proxy", "no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(variable, proxy)
+    with pytest.raises(LLMError) as caught:
+        generate(Engine(OpenAIChat(base_url="http://model.invalid"), model="m"), "Hi").run()
+    assert caught.value.reason == reason
+    assert "password" not in f"{caught.value} {caught.value.__cause__!r}"
+
+
 def test_build_gives_the_request_and_sends_nothing() -> None:
     with Loopback() as server:
         adapter = OpenAIChat(base_url=server.url + "/v1/", api_key=KEY, headers={"x-mine": "yes"})

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -13,11 +16,12 @@ import pytest
 
 import rxllm
 from rxllm import Engine, generate
+from rxllm.adapters import profiles
 from rxllm.adapters._openai_chat import OpenAIChat
 from rxllm.adapters._openai_responses import OpenAIResponses
 from rxllm.adapters.profiles import PROFILES, Compatible, connect
 from rxllm.runtime import keys
-from rxllm.testing.loopback import Loopback, Reply
+from rxllm.testing.loopback import Loopback, Reply, chat
 from rxllm.values import (
     AdapterError,
     Call,
@@ -32,6 +36,7 @@ from rxllm.values import (
     user,
 )
 from tests.corpus import VARIABLE
+from tests.runtime.support import finished, script
 
 COMPATIBLE = {
     "alibaba": ("https://dashscope-intl.aliyuncs.com/compatible-mode/v1", "DASHSCOPE_API_KEY"),
@@ -95,6 +100,55 @@ def test_from_model_finds_it(name: str):
     engine = Engine.from_model(f"{name}:some/model:free")
     assert engine.model == "some/model:free"
     assert type(engine.adapter).__name__ == OWN.get(name, "Compatible")
+
+
+@pytest.fixture
+def by_name(monkeypatch: pytest.MonkeyPatch) -> Iterator[Loopback]:
+    """A server that is asked as "groq:..."."""
+    with Loopback(Reply(chat("Hello"))) as server:
+        monkeypatch.setitem(PROFILES, "groq", replace(PROFILES["groq"], base_url=server.url))
+        profiles._shared.cache_clear()
+        yield server
+    profiles._shared.cache_clear()
+
+
+def test_all_who_name_a_provider_share_its_connections(by_name: Loopback, monkeypatch: pytest.MonkeyPatch):
+    """And each call looks for its key."""
+
+    async def main() -> None:
+        for k in range(50):
+            monkeypatch.setenv("GROQ_API_KEY", f"key-{k}")
+            assert (await generate(f"groq:model-{k}", "Hi")).output_text == "Hello"
+
+    asyncio.run(main())
+    assert len(by_name.connections) == 1
+    assert [request.headers["authorization"] for request in by_name.requests] == [f"Bearer key-{k}" for k in range(50)]
+    asyncio.run(main())
+    assert len(by_name.connections) == 2
+    by_name.wait_until(lambda: by_name.open_count == 0)
+
+
+FORKED = """
+import dataclasses, os, sys, warnings
+import rxllm
+from rxllm.adapters.profiles import PROFILES
+
+warnings.simplefilter("ignore", DeprecationWarning)  # there are threads
+PROFILES["groq"] = dataclasses.replace(PROFILES["groq"], base_url=sys.argv[1])
+os.environ["GROQ_API_KEY"] = "key"
+call = rxllm.generate("groq:m", "Hi")
+assert call.run().output_text == "Hello"
+child = os.fork()
+if not child:
+    os._exit(0 if call.run().output_text == "Hello" else 1)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), call.run().output_text)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_a_forked_child_has_connections_of_its_own(by_name: Loopback):
+    assert finished(script(FORKED, by_name.url)) == (0, "0 Hello\n", "")
+    assert [len(connection.requests) for connection in by_name.connections] == [2, 1]
 
 
 def test_a_name_that_nobody_has():

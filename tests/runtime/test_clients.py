@@ -5,18 +5,22 @@ from __future__ import annotations
 import asyncio
 import gc
 import random
+import weakref
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import httpcore
 import httpx
 import httpx2
 import pytest
 
 import rxllm
 from rxllm import Engine, EngineError, Event, OpenAIChat, generate, stream_generate
+from rxllm.adapters import aiohttp_client
+from rxllm.runtime import _pools
 from rxllm.testing.loopback import STALL, Loopback, Pause, Reply, Request, chat, chat_chunk
-from tests.runtime.support import PATIENCE, model, until
+from tests.runtime.support import PATIENCE, finished, model, script, until
 
 ANSWER = Reply(chat("Hello"))
 
@@ -210,3 +214,126 @@ def test_a_factory_works_on_several_loops(library: Any) -> None:
         generate(engine, "Hi").run()
         asyncio.run_coroutine_threadsafe(rxllm.aclose(engine), rxllm.runtime.call_loop()).result(5)
         assert made[-1].is_closed
+
+
+def end_well(main: Callable[[], Any]) -> None:
+    asyncio.run(main())
+
+
+def end_badly(main: Callable[[], Any]) -> None:
+    """Without ``shutdown_asyncgens``, as many a framework does."""
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(main())
+    loop.close()
+
+
+@pytest.mark.parametrize("run", [end_well, end_badly])
+@pytest.mark.parametrize("make", [None, httpx.AsyncClient], ids=["own", "factory"])
+def test_ended_loops_are_forgotten_with_their_sockets(run: Callable[..., None], make: Any) -> None:
+    async def main() -> None:
+        loops.add(asyncio.get_running_loop())
+        await await_one(engine)
+
+    loops: weakref.WeakSet[asyncio.AbstractEventLoop] = weakref.WeakSet()
+    with Loopback(ANSWER) as server:
+        engine = model(server, client=make)
+        for _ in range(60):
+            run(main)
+        gc.collect()
+        assert len(loops) <= 2
+        server.wait_until(lambda: server.open_count <= 1)
+        assert len(server.connections) == 60
+        asyncio.run(await_one(engine))  # and what the last one left goes with the next
+        server.wait_until(lambda: server.open_count == 0)
+
+
+def looks(monkeypatch: pytest.MonkeyPatch, calls: int) -> int:
+    """How often httpcore looks whether a connection is idle in a burst of `calls` that finds its connections open."""
+    count = 0
+    is_idle = httpcore.AsyncHTTPConnection.is_idle
+
+    def counted(self: Any) -> bool:
+        nonlocal count
+        count += 1
+        return is_idle(self)
+
+    async def burst(engine: Engine) -> None:
+        await asyncio.gather(*(generate(engine, "Hi") for _ in range(calls)))
+
+    async def main() -> None:
+        nonlocal count
+        engine = model(server)
+        await burst(engine)
+        assert server.open_count == len(server.connections) == calls
+        count = 0
+        await burst(engine)
+        assert len(server.connections) == calls
+
+    with monkeypatch.context() as patched, Loopback(Reply([chat_chunk("Hel"), Pause(0.3), *chat("lo")])) as server:
+        patched.setattr(httpcore.AsyncHTTPConnection, "is_idle", counted)
+        asyncio.run(main())
+    return count
+
+
+def test_a_second_burst_uses_the_first_ones_connections_at_a_cost_that_grows_with_the_burst(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert looks(monkeypatch, 80) < 6 * looks(monkeypatch, 20)
+
+
+def test_what_a_burst_leaves_open_is_closed_when_it_has_been_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        engine = model(server)
+        await asyncio.gather(*(generate(engine, "Hi") for _ in range(20)))
+        await until(lambda: server.open_count <= _pools.CALLS)
+        assert server.open_count > 0
+        await await_one(engine)
+        assert len(server.connections) == 20
+
+    monkeypatch.setattr(_pools, "IDLE_SECONDS", 0.05)
+    with Loopback(Reply([chat_chunk("Hel"), Pause(0.2), *chat("lo")])) as server:
+        asyncio.run(main())
+
+
+@pytest.mark.parametrize("make", [None, aiohttp_client], ids=["own", "aiohttp"])
+def test_a_call_is_told_no_cookie_of_another(make: Any) -> None:
+    async def main() -> None:
+        engine = model(server, client=make)
+        await await_one(engine)
+        await await_one(engine)
+        await rxllm.aclose(engine)
+
+    cookies = {"Content-Type": "text/event-stream", "Set-Cookie": "session=abc; Path=/"}
+    with Loopback(Reply(chat("Hello"), headers=cookies)) as server:
+        asyncio.run(main())
+    assert [request.headers.get("cookie") for request in server.requests] == [None, None]
+
+
+FIRST_CALL = """
+import asyncio, sys, threading, importlib.abc
+
+class Watch(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if running and threading.current_thread() is threading.main_thread():
+            seen.append(name)
+
+running, seen = False, []
+sys.meta_path.insert(0, Watch())
+import rxllm
+engine = rxllm.Engine(rxllm.OpenAIChat(base_url=sys.argv[1]), model="m")
+
+async def main():
+    global running
+    running = True
+    await rxllm.generate(engine, "Hi")
+    running = False
+
+asyncio.run(main())
+print(*(name for name in seen if not name.startswith("rxllm")))
+"""
+
+
+def test_what_a_first_call_must_import_is_imported_off_the_loop() -> None:
+    with Loopback(ANSWER) as server:
+        code, out, err = finished(script(FIRST_CALL, server.url))
+    assert (code, out.split(), err) == (0, [], "")

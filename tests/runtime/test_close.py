@@ -222,7 +222,9 @@ def test_disposed_while_it_connects() -> None:
 
     async def act(server: Loopback) -> float:
         events: list[Any] = []
-        subscription = stream_generate(model(server), "Hi").subscribe(events.append, events.append)
+        subscription = stream_generate(model(server, client=httpx.AsyncClient), "Hi").subscribe(
+            events.append, events.append
+        )
         await asyncio.sleep(0)
         subscription.dispose()
         await until(lambda: bool(server.connections))

@@ -13,7 +13,7 @@ import httpx
 import httpx2
 import pytest
 
-from rxllm import Engine, OpenAIChat, TextDelta, generate, stream_generate, to_iter
+from rxllm import Engine, OpenAIChat, StreamError, TextDelta, generate, stream_generate, to_iter
 from rxllm.runtime import Stream
 from rxllm.runtime._pump import Pump, pumped
 from rxllm.runtime._silence import LAST_CHANCE_SECONDS, Silence
@@ -174,6 +174,31 @@ def test_a_packed_body_is_not_silent_while_its_bytes_come() -> None:
     headers = {"Content-Type": "text/event-stream", "Content-Encoding": "gzip"}
     with Loopback(Reply(pieces, headers=headers)) as server:
         assert generate(model(server, timeout=0.2), "Hi").run().output_text == "Hi"
+
+
+PINGS = [piece for _ in range(400) for piece in (b": ping\n\n", Pause(0.02))]
+
+
+@pytest.mark.parametrize("before", [[], [chat_chunk("Hello")]], ids=["before the first word", "after it"])
+def test_pings_do_not_end_the_silence_that_an_adapter_bounds(before: list[Any]) -> None:
+    with Loopback(Reply([*before, *PINGS])) as server:
+        error = generate(model(server, timeout=0.3), "Hi").run().error
+    assert isinstance(error, StreamError)
+    assert error.reason == "timeout"
+    assert "sent nothing for longer than the timeout of 0.3 s" in error.message
+
+
+def test_a_calls_own_timeout_goes_before_the_adapters() -> None:
+    slow = [b": ping\n\n", Pause(0.5), *chat("Hi")]
+    with Loopback(Reply(slow)) as server:
+        assert generate(model(server, timeout=0.1), "Hi", timeout=20.0).run().output_text == "Hi"
+
+
+def test_a_long_frame_that_comes_slowly_is_no_silence() -> None:
+    frame = chat_chunk("Hello")
+    pieces = [each for at in range(0, len(frame), 8) for each in (frame[at : at + 8], Pause(0.03))]
+    with Loopback(Reply([*pieces, chat_finish(), DONE])) as server:
+        assert generate(model(server, timeout=0.3), "Hi").run().output_text == "Hello"
 
 
 def test_a_consumer_that_is_behind_is_no_silence() -> None:

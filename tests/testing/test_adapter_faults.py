@@ -344,8 +344,8 @@ class Impatient(OpenAIChat):
 
 
 class Talkative(OpenAIChat):
-    def _refusal(self, status: int, headers: Any, body: bytes, call: Call) -> Any:
-        return self.error(status, headers, body)
+    def _secrets(self, *about: Any) -> list[str]:
+        return []
 
 
 class Open(OpenAIChat):

@@ -1,0 +1,91 @@
+"""Packed bodies, unpacked in slices: a few bytes may stand for gigabytes, and httpx unpacks all that it has read."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import zlib
+from collections.abc import AsyncGenerator, Iterable, Iterator
+from typing import TYPE_CHECKING, cast
+
+if TYPE_CHECKING:
+    import httpx
+
+SLICE = 1 << 16
+"""How many bytes are unpacked at a time."""
+
+_NAMES = {"gzip", "x-gzip", "deflate"}
+_GZIP, _ZLIB, _RAW = 31, 15, -15
+_HEAD_BYTES = 2
+
+
+class PackedError(ValueError):
+    """A body is not packed as its head says."""
+
+
+def is_unpacked_here(response: httpx.Response) -> bool:
+    """Whether `body_of` sees the bytes as they come, and not what httpx makes of them."""
+    return not response.is_stream_consumed and all(name in _NAMES for name in _encodings(response))
+
+
+def body_of(response: httpx.Response) -> AsyncGenerator[bytes, None]:
+    """The body, unpacked; an empty piece says that bytes have come which give nothing yet.
+
+    Encodings other than gzip and deflate are left to httpx, and what a mock transport has read already.
+    """
+    if not is_unpacked_here(response):
+        return cast("AsyncGenerator[bytes, None]", response.aiter_bytes())
+    raw = cast("AsyncGenerator[bytes, None]", response.aiter_raw())
+    layers = [_Unpacker(name) for name in reversed(_encodings(response))]
+    return _unpacked(raw, layers) if layers else raw
+
+
+def _encodings(response: httpx.Response) -> list[str]:
+    names = (name.strip() for name in response.headers.get("content-encoding", "").lower().split(","))
+    return [name for name in names if name not in ("", "identity")]
+
+
+async def _unpacked(raw: AsyncGenerator[bytes, None], layers: list[_Unpacker]) -> AsyncGenerator[bytes, None]:
+    async with contextlib.aclosing(raw):
+        async for data in raw:
+            count = 0
+            for piece in _through(layers, data):
+                if count:
+                    await asyncio.sleep(0)  # a large burst lets the others have their turn
+                count += 1
+                yield piece
+            if not count:
+                yield b""
+
+
+def _through(layers: list[_Unpacker], data: bytes) -> Iterable[bytes]:
+    if not layers:
+        return (data,)
+    return (piece for outer in layers[0].feed(data) for piece in _through(layers[1:], outer))
+
+
+class _Unpacker:
+    def __init__(self, name: str) -> None:
+        self._inflate = zlib.decompressobj(_GZIP) if name != "deflate" else None
+        self._head = b""
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        data, self._head = self._head + data, b""
+        if self._inflate is None and len(data) < _HEAD_BYTES:
+            self._head = data
+            return
+        inflate = self._inflate = self._inflate or zlib.decompressobj(_ZLIB if _has_head(data) else _RAW)
+        piece = b"-"
+        while (data or len(piece) == SLICE) and not inflate.eof:
+            try:
+                piece = inflate.decompress(data, SLICE)
+            except zlib.error as error:
+                raise PackedError(str(error)) from error
+            data = inflate.unconsumed_tail
+            if piece:
+                yield piece
+
+
+def _has_head(data: bytes) -> bool:
+    # RFC 1950, which some servers leave out.
+    return data[0] & 0x0F == zlib.DEFLATED and int.from_bytes(data[:_HEAD_BYTES], "big") % 31 == 0

@@ -1,0 +1,222 @@
+"""A key, wherever it was given, is in nothing that rxllm shows, and goes to nobody but its provider."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import pickle
+import string
+import traceback
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import httpx2
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import rxllm
+from rxllm import Anthropic, Engine, EngineError, ErrorEvent, Gemini, LLMError, OpenAIChat, keys, serializer
+from rxllm.testing.loopback import Loopback, Reply, chat, chat_chunk
+from tests.runtime.support import model, until
+
+SECRETS = st.text(string.ascii_letters + string.digits + "-_.+/=:~'\\&?#", min_size=12, max_size=40).map("sk-".__add__)
+BASE = "https://model.example/v1"
+ADAPTERS = [OpenAIChat, Anthropic, Gemini]
+
+
+@pytest.fixture(autouse=True)
+def _no_keys() -> Iterator[None]:
+    keys.clear()
+    yield
+    keys.clear()
+
+
+PLACES = {
+    "call": lambda key: ({}, {"api_key": key}),
+    "adapter": lambda key: ({"api_key": key}, {}),
+    "store": lambda key: (keys.put("openai", key) or keys.put("anthropic", key) or keys.put("google", key) or {}, {}),
+    "header": lambda key: ({"headers": {"api-key": key}}, {}),
+    "bearer": lambda key: ({"headers": {"Authorization": f"Bearer {key}"}}, {}),
+    "query": lambda key: ({"base_url": f"{BASE}?api-version=1&key={quote(key, safe='')}"}, {}),
+    "user": lambda key: ({"base_url": f"https://me:{quote(key, safe='')}@model.example/v1"}, {}),
+    "client": lambda key: ({"client_headers": {"x-api-key": key}}, {}),
+    "options": lambda key: ({}, {"options": {"extra_headers": {"x-api-key": key}}}),
+}
+"""How a key is given: what the adapter is made with, and what the call."""
+
+
+def echoes(key: str) -> list[Any]:
+    """Answers of servers that say which key they were given, and what a transport may raise."""
+    error = {"error": {"message": f"the key {key} is refused", "type": key, "code": key, "param": [key]}}
+    sse = {"content-type": "text/event-stream"}
+    return [
+        httpx.Response(401, json=error),
+        httpx.Response(404, text=f"nothing at ?key={quote(key, safe='')}"),
+        httpx.Response(503, text="x" * 480 + key),
+        httpx.Response(200, text=f"<html>{key}", headers={"content-type": "text/html"}),
+        httpx.Response(200, content=chat_chunk("Hi") + f"data: {json.dumps(error)}\n\n".encode(), headers=sse),
+        httpx.Response(200, content=f"data: {{{key}\n\n".encode(), headers=sse),
+        httpx.ConnectError(f"no way to {key}"),
+        httpx.InvalidURL(f"invalid: {key}"),
+    ]
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(key=SECRETS, place=st.sampled_from(sorted(PLACES)), adapter_class=st.sampled_from(ADAPTERS))
+def test_no_key_is_shown_wherever_it_is_given(
+    key: str, place: str, adapter_class: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    caplog.clear()
+    keys.clear()
+    made, options = PLACES[place](key)
+    for answer in echoes(key):
+        for text in shown(adapter_class, answer, dict(made), options):
+            assert key not in text
+            assert quote(key, safe="") not in text
+    logged = [f"{record.getMessage()} {record.__dict__}" for record in caplog.records]
+    assert logged
+    assert not [text for text in logged if key in text or quote(key, safe="") in text]
+
+
+def shown(adapter_class: Any, answer: Any, made: dict[str, Any], options: dict[str, Any]) -> list[str]:
+    """All that a call shows of itself and of its failure."""
+    told: list[Any] = []
+    events: list[Any] = []
+    failures: list[Exception] = []
+    headers = made.pop("client_headers", None)
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        if isinstance(answer, Exception):
+            raise answer
+        return httpx.Response(answer.status_code, headers=answer.headers, content=answer.content)
+
+    def client() -> httpx.AsyncClient:
+        return httpx.AsyncClient(transport=httpx.MockTransport(handle), headers=headers)
+
+    adapter = adapter_class(**{"base_url": BASE, "client": client, **made})
+    policy = {"max_attempts": 2, "base_delay": 0.0, "jitter": 0.0}
+    params = {"options": options["options"]} if "options" in options else {}
+    engine = Engine(adapter, model="m", observers=(told.append,), retry=policy, params=params)
+    try:
+        events += rxllm.stream_generate(engine, "Hi", **options)
+    except Exception as error:
+        failures.append(error)
+    errors = [*failures, *(event.error for event in events if isinstance(event, ErrorEvent))]
+    assert errors
+    texts = [repr(value) for value in (adapter, engine, told, events, errors)]
+    texts += [f"{error} {vars(error)} {''.join(traceback.format_exception(error))}" for error in errors]
+    texts += [serializer.to_json(value) for value in (*events, *errors)]
+    return texts + [pickle.dumps(error).decode("latin-1") for error in errors]
+
+
+KEY = "sk-sentinel-0123456789"
+
+
+def test_an_engine_takes_no_key_and_shows_none() -> None:
+    for make in (lambda: Engine(params={"api_key": KEY}), lambda: Engine().with_params(api_key=KEY)):
+        with pytest.raises(EngineError, match=r"keys\.put") as caught:
+            make()
+        assert caught.value.reason == "invalid_engine"
+        assert KEY not in repr(caught.value)
+    hidden = {"headers": {"x-api-key": KEY, "x-title": "Mine"}, "tokens": [{"access_token": KEY}]}
+    engine = Engine(params={"options": hidden}, metadata=hidden, context=hidden)
+    assert KEY not in repr(engine)
+    assert repr(engine).count("'x-title': 'Mine'") == 3
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"apikey": KEY},
+        {"headers": {"Authorization": KEY}},
+        {"api_key": KEY.encode()},
+        {"tool_choice": [{"token": KEY}]},
+        {"x" * 100: {"key": KEY}},
+    ],
+)
+def test_no_error_about_options_shows_a_key(options: Any) -> None:
+    with pytest.raises(LLMError) as caught:
+        rxllm.generate(OpenAIChat(), "Hi", **options)
+    assert KEY not in f"{caught.value!r} {caught.value} {vars(caught.value)}"
+
+
+@pytest.mark.parametrize("url", [f"example.com?key={KEY}", f"ftp://me:{KEY}@example.com", f"me:{KEY}@example.com"])
+def test_no_error_about_a_base_url_shows_a_key(url: str) -> None:
+    with pytest.raises(LLMError) as caught:
+        OpenAIChat(base_url=url)
+    assert KEY not in repr(caught.value)
+
+
+def test_an_error_of_a_url_that_is_none_shows_no_key() -> None:
+    adapter = OpenAIChat(base_url=f"http://host:abc/v1?key={KEY}")
+    with pytest.raises(LLMError) as caught:
+        rxllm.generate(adapter, "Hi", model="m", retry=False).run()
+    assert KEY not in f"{''.join(traceback.format_exception(caught.value))} {vars(caught.value)}"
+
+
+def test_a_redacted_error_has_no_cause_that_shows_the_key() -> None:
+    error = rxllm.AdapterError("network_error", "no way")
+    error.__cause__ = OSError(f"no way to {KEY}")
+    assert keys.redacted(error, KEY).__cause__ is None
+    assert keys.redacted(error, "sk-another-key").__cause__ is error.__cause__
+
+
+# Redirects
+
+GIVEN = {"x-api-key": KEY, "api-key": KEY, "x-goog-api-key": KEY, "x-team": KEY}
+
+
+@pytest.mark.parametrize("library", [httpx, httpx2])
+@pytest.mark.parametrize("status", [302, 307])
+def test_no_key_follows_a_redirect_to_another_host(library: Any, status: int) -> None:
+    """Nor from the query, where the server repeats it; nor what the client's own ``auth`` or headers add."""
+
+    async def main() -> None:
+        async with library.AsyncClient(
+            follow_redirects=True, headers={"x-mine": KEY}, auth=("me", KEY), cookies={"session": KEY}
+        ) as client:
+            base_url = f"{here.url}?api-version=1&key={KEY}"
+            adapter = OpenAIChat(base_url=base_url, client=client, api_key=KEY, headers=GIVEN)
+            engine = Engine(adapter, model="m", retry=False)
+            assert (await rxllm.generate(engine, "Hi")).output_text == "Hello"
+
+    with Loopback(Reply(chat("Hello"))) as there:
+        target = f"http://localhost:{there.port}/chat/completions?api-version=1&key={KEY}"
+        with Loopback(Reply(b"moved", status, {"Location": target})) as here:
+            asyncio.run(main())
+    assert KEY in here.requests[0].path
+    (request,) = there.requests
+    assert KEY not in f"{request.path} {request.headers}"
+    assert "authorization" not in request.headers
+    assert request.method == ("POST" if status == 307 else "GET")
+
+
+def test_a_redirect_on_the_same_host_keeps_the_keys_and_the_connection() -> None:
+    async def main() -> None:
+        async with httpx.AsyncClient(follow_redirects=True) as client:
+            engine = model(server, client=client, api_key=KEY)
+            assert (await rxllm.generate(engine, "Hi")).output_text == "Hello"
+        await until(lambda: server.open_count == 0)
+
+    moved = Reply(b"moved", 307, {"Location": "/elsewhere"})
+    with Loopback([moved, Reply(chat("Hello"))]) as server:
+        asyncio.run(main())
+    assert [request.headers["authorization"] for request in server.requests] == [f"Bearer {KEY}"] * 2
+    assert len(server.connections) == 1
+
+
+def test_redirects_without_end_are_an_error() -> None:
+    async def main() -> None:
+        async with httpx.AsyncClient(follow_redirects=True, max_redirects=3) as client:
+            with pytest.raises(rxllm.AdapterError, match="redirects more than 3 times") as caught:
+                await rxllm.generate(model(server, client=client), "Hi")
+            assert caught.value.reason == "invalid_request"
+
+    with Loopback(Reply(b"", 307, {"Location": "/again"})) as server:
+        asyncio.run(main())
+    assert len(server.requests) == 4
