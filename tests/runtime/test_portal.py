@@ -93,12 +93,13 @@ chat(fake, "Hi", tools=[slow]).subscribe(lambda result: print([m.text for m in r
         "items = iter(ask())\nnext(items)",
         "begun = threading.Event()\ndef read():\n    for text in stream_generate(engine, 'Hi'):\n        begun.set()\n"
         "threading.Thread(target=read, daemon=True).start()\nbegun.wait(20)",
-        "threading.Thread(target=lambda: ask().run(), daemon=True).start()\ntime.sleep(0.5)",
+        "begun = threading.Event()\nstream = ask().pipe(ops.tap(lambda text: begun.set()))\n"
+        "threading.Thread(target=stream.run, daemon=True).start()\nbegun.wait(20)",
     ],
     ids=["an abandoned iterator", "a daemon thread in a for", "a daemon thread in run"],
 )
 def test_at_exit_what_nobody_reads_any_more_is_closed_at_once(reading: str) -> None:
-    code = BEGIN + "import time\nask = lambda: stream_generate(engine, 'Hi').pipe(ops.text())\n" + reading
+    code = BEGIN + "ask = lambda: stream_generate(engine, 'Hi').pipe(ops.text())\n" + reading
     with Loopback(STALLED) as server:
         assert finished(script(code, server.url), timeout=15) == (0, "", "")
         assert server.connections[0].closed_by == "client"

@@ -858,10 +858,7 @@ def remembering() -> Any:
 
 
 def changing(tool: Any, arguments: Any, context: Any) -> Any:
-    try:
-        return run(tool, arguments, context)
-    finally:
-        arguments.pop("of", None)
+    return run(tool, {name: value for name, value in arguments.items() if name != "of"}, context)
 
 
 def quick(tool: Any, arguments: Any, context: Any) -> Any:
