@@ -82,24 +82,24 @@ def _json(tried: Tried) -> None:
 
 
 def _afresh(tried: Tried) -> None:
-    stream = tried.bare()
+    stream, alone = tried.bare(), shape(tried.told)
     for number in ("first", "second"):
         told = tried.hear(stream)
-        expect(shape(told) == shape(tried.told), f"the {number} said {shape(told)}, not {shape(tried.told)}")
+        expect(shape(told) == alone, f"the {number} said {shape(told)}, not {alone}")
 
 
 def _apart(tried: Tried) -> None:
-    stream = tried.bare()
+    stream, alone = tried.bare(), shape(tried.told)
     for told in hear_all([stream, stream], seconds=tried.seconds):
-        expect(shape(told) == shape(tried.told), f"one of two said {shape(told)}, not {shape(tried.told)}")
+        expect(shape(told) == alone, f"one of two said {shape(told)}, not {alone}")
 
 
 def _left(tried: Tried) -> None:
-    usual = shape(tried.told)  # before it is hurt
+    unhurt = shape(tried.told)  # now: what is left may hurt all that come after it
     first = tried.hear(Stream.of(tried.stream().take(1)))
     expect((len(first.events), first.completed) == (1, 1), f"take(1) was told {clip(first)}")
     told = tried.hear(tried.stream())
-    expect(shape(told) == usual, f"the next one said {shape(told)}, not {usual}")
+    expect(shape(told) == unhurt, f"the next one said {shape(told)}, not {unhurt}")
 
 
 def _subscriber(tried: Tried) -> None:

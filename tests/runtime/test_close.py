@@ -253,7 +253,7 @@ def test_disposed_while_a_timed_out_connection_closes() -> None:
                 made.extensions["trace"] = trace
                 return made
 
-        engine = Engine(Traced(base_url=server.url, timeout=0.05), model="m", retry=False)
+        engine = Engine(Traced(base_url=server.url, timeout=0.2), model="m", retry=False)
         subscription = stream_generate(engine, "Hi").subscribe()
         await until(lambda: acted > 0)
         return acted

@@ -120,7 +120,7 @@ def test_the_end_of_the_body_is_not_waited_for_long() -> None:
     """The answer is complete with its end marker; a server may hold the body open."""
     begun = now()
     assert answer(Reply([*chat("Hello"), STALL])).output_text == "Hello"
-    assert now() - begun < 2
+    assert now() - begun < 10
 
 
 # No answer
@@ -264,8 +264,8 @@ def test_a_cut_in_the_middle_says_what_broke_off() -> None:
 
 
 def test_silence_in_the_middle_is_a_timeout() -> None:
-    response = answer(Reply([chat_chunk("Hello"), STALL]), timeout=0.1)
-    assert "completions sent nothing for longer than the timeout of 0.1 s" in response.error.message
+    response = answer(Reply([chat_chunk("Hello"), STALL]), timeout=0.5)
+    assert "completions sent nothing for longer than the timeout of 0.5 s" in response.error.message
     assert (response.output_text, response.finish_reason) == ("Hello", "error")
     assert isinstance(response.error, StreamError)
     assert response.error.reason == "timeout"
@@ -273,8 +273,8 @@ def test_silence_in_the_middle_is_a_timeout() -> None:
 
 def test_a_slow_stream_is_no_silent_one() -> None:
     """The timeout is between two reads, not for the whole."""
-    words = [each for i in range(8) for each in (chat_chunk(str(i)), Pause(0.04))]
-    assert answer(Reply([*words, chat_finish(), DONE]), timeout=0.2).output_text == "01234567"
+    words = [each for i in range(8) for each in (chat_chunk(str(i)), Pause(0.08))]
+    assert answer(Reply([*words, chat_finish(), DONE]), timeout=0.5).output_text == "01234567"
 
 
 def test_a_frame_that_is_no_json() -> None:

@@ -149,7 +149,7 @@ def test_a_silent_answer_ends_alone(server: Server, model: Callable[..., Engine]
     """httpx's own read timeout ends all that share the connection."""
 
     async def main() -> None:
-        engine = model(timeout=0.3)
+        engine = model(timeout=0.8)
         assert await texts(engine, "Hi", "stop", "Hi") == [TEXT, "0 1 ", TEXT]
         assert await texts(engine, "Hi") == [TEXT]
 

@@ -47,7 +47,7 @@ async def hang(silence: Silence) -> None:
 
 
 def test_silence_is_an_error_once_it_lasts_so_long() -> None:
-    assert SHORT <= watched(hang).run() < 1
+    assert SHORT <= watched(hang).run() < 10
 
 
 def test_what_is_heard_begins_it_anew() -> None:
@@ -58,7 +58,7 @@ def test_what_is_heard_begins_it_anew() -> None:
             await asyncio.sleep(0)
         await hang(silence)
 
-    assert 4 * SHORT <= watched(talk).run() < 1
+    assert 4 * SHORT <= watched(talk).run() < 10
 
 
 def test_what_is_ignored_is_no_silence() -> None:
@@ -154,9 +154,9 @@ def test_a_loop_that_stood_still_reads_first_what_came_meanwhile() -> None:
 
     async def main(server: Loopback) -> list[Any]:
         events: list[Any] = []
-        stream_generate(model(server, timeout=0.2), "Hi").subscribe(events.append)
+        stream_generate(model(server, timeout=0.5), "Hi").subscribe(events.append)
         await until(lambda: len(events) > 1)
-        time.sleep(0.5)
+        time.sleep(0.7)
         await until(lambda: type(events[-1]).__name__ in ("MessageCompleted", "ErrorEvent"))
         return events
 
@@ -173,7 +173,7 @@ def test_a_packed_body_is_not_silent_while_its_bytes_come() -> None:
     pieces = [each for at in range(0, len(packed), 8) for each in (packed[at : at + 8], Pause(0.03))]
     headers = {"Content-Type": "text/event-stream", "Content-Encoding": "gzip"}
     with Loopback(Reply(pieces, headers=headers)) as server:
-        assert generate(model(server, timeout=0.2), "Hi").run().output_text == "Hi"
+        assert generate(model(server, timeout=0.5), "Hi").run().output_text == "Hi"
 
 
 PINGS = [piece for _ in range(400) for piece in (b": ping\n\n", Pause(0.02))]
@@ -205,18 +205,18 @@ def test_a_consumer_that_is_behind_is_no_silence() -> None:
     words = [chat_chunk(str(i)) for i in range(10)]
     with Loopback(Reply([*words, chat_finish(), DONE])) as server:
         deltas: list[str] = []
-        with to_iter(stream_generate(model(server, timeout=0.1), "Hi"), maxsize=1) as events:
+        with to_iter(stream_generate(model(server, timeout=0.5), "Hi"), maxsize=1) as events:
             for event in events:
                 deltas.append(getattr(event, "delta", ""))
                 if len(deltas) == 3:
-                    time.sleep(0.4)
+                    time.sleep(0.7)
     assert "".join(deltas) == "0123456789"
     assert type(event).__name__ == "MessageCompleted"
 
 
 def test_a_connection_that_stays_open_after_the_last_word_is_no_silence() -> None:
     with Loopback(Reply([*chat("Hi"), STALL])) as server:
-        response = generate(model(server, timeout=0.05), "Hi").run()
+        response = generate(model(server, timeout=0.5), "Hi").run()
     assert (response.output_text, response.error) == ("Hi", None)
 
 

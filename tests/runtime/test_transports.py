@@ -449,7 +449,7 @@ def test_a_stream_that_breaks_keeps_what_came(way: Way, name: str) -> None:
     reply, text, reason = BROKEN[name]
 
     async def main(server: Loopback) -> Any:
-        return await generate(model(server, client=way.client, timeout=0.2), "Hi")
+        return await generate(model(server, client=way.client, timeout=0.5), "Hi")
 
     with Loopback(reply) as server:
         response = way.run(main(server))
@@ -465,7 +465,7 @@ def test_a_body_whose_framing_breaks_ends(way: Way) -> None:
     chunk = chat_chunk("a")
 
     async def main() -> Any:
-        engine = Engine(OpenAIChat(base_url=url, client=way.client, timeout=0.3), model="m", retry=False)
+        engine = Engine(OpenAIChat(base_url=url, client=way.client, timeout=0.6), model="m", retry=False)
         return await generate(engine, "Hi")
 
     with saying([head + b"%x\r\n%b\r\n" % (len(chunk), chunk), b"zz\r\n"], pause=0.05) as url:
