@@ -95,7 +95,7 @@ def is_server(item: Item, offered: Collection[str]) -> bool:
         case {"type": "function_call" | "computer_call" | "local_shell_call" | "apply_patch_call"}:
             return False
         case {"type": "custom_tool_call"}:
-            return item.get("name") not in offered
+            return str(item.get("name")) not in offered
         case {"type": "shell_call"}:
             return str(as_item(item.get("environment")).get("type")).startswith("container")
         case {"type": "tool_search_call"}:
@@ -106,7 +106,7 @@ def is_server(item: Item, offered: Collection[str]) -> bool:
 
 def call_name(item: Item) -> str:
     """The tool's name; of a built-in tool, the item's type without ``_call``."""
-    return item.get("name") or str(item.get("type")).removesuffix("_call")
+    return str(item.get("name") or "") or str(item.get("type")).removesuffix("_call")
 
 
 def call_arguments(item: Item) -> str:
