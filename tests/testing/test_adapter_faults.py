@@ -681,10 +681,8 @@ def remembering() -> Any:
 
 
 def changing(tool: Any, arguments: Any, context: Any) -> Any:
-    try:
-        return run(tool, arguments, context)
-    finally:
-        arguments.pop("of", None)
+    arguments.pop("of", None)
+    return run(tool, arguments, context)
 
 
 def quick(tool: Any, arguments: Any, context: Any) -> Any:
