@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 from rxllm.adapters._http_errors import http_error
 from rxllm.runtime import CONNECT_SECONDS, Clients, keys, transport_error
 from rxllm.runtime._http import address
-from rxllm.runtime._secrets import public_url, secrets_in, secrets_of_url
+from rxllm.runtime._secrets import is_secret_name, public_url, secrets_in, secrets_of_url
 from rxllm.values import AdapterError, Call, EngineError, ImageRequest, LLMError, Request, ValidationError
 from rxllm.values._json import json_bytes, well_formed
 
@@ -55,7 +55,7 @@ class HTTPBase(ABC):
 
     def __getstate__(self) -> dict[str, Any]:
         # For pickle: the configuration. A key is looked for again where it is restored, and clients are made there.
-        headers = {name: text for name, text in self.headers.items() if not _SECRET.search(name.lower())}
+        headers = {name: text for name, text in self.headers.items() if not is_secret_name(name)}
         factory = self._client if callable(self._client) else None
         return {**self._settings(), "headers": headers, "_api_key": None, "_client": factory}
 
@@ -178,7 +178,5 @@ def _refuse_unsendable(headers: Mapping[str, str]) -> None:
         errors = [(("headers", name), "holds characters that no header may hold") for name in wrong]
         raise ValidationError("invalid_request", errors=errors)
 
-
-_SECRET = re.compile(r"key|auth|token|secret|cookie")
 
 _SENDABLE = re.compile(r"[!-~]+([ \t]+[!-~]+)*|")

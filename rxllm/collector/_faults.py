@@ -21,7 +21,7 @@ from rxllm.values import FinishReason, Message, Part, ToolCall, Usage
 _CLASSES = frozenset[type[Any]](EVENT_CLASSES)
 _FINISH_REASONS = frozenset((None, *get_args(FinishReason)))
 _COUNTERS = tuple(name for name in Usage.__dataclass_fields__ if name not in ("tool_usage", "extra"))
-_NUMBERS = frozenset((int, float, NoneType))
+_NUMBER = (int, float, NoneType)
 
 
 def event_fault(event: Any) -> str | None:
@@ -93,7 +93,9 @@ def _usage_fault(event: UsageUpdated) -> str | None:
 @lru_cache(64)
 def _are_counters(types: tuple[type[Any], ...]) -> bool:
     *counters, tool_usage, extra = types  # in the order of the fields
-    return _NUMBERS.issuperset(counters) and tool_usage is extra is dict
+    return (
+        all(issubclass(cls, _NUMBER) for cls in counters) and issubclass(tool_usage, dict) and issubclass(extra, dict)
+    )
 
 
 def _raw_fault(event: RawChunk) -> str | None:
@@ -101,7 +103,7 @@ def _raw_fault(event: RawChunk) -> str | None:
     data = cast(Mapping[Any, Any], event.data)
     if event.kind != "usage" or not isinstance(event.data, Mapping):
         return None
-    wrong = [name for name in _COUNTERS if type(data.get(name)) not in _NUMBERS]
+    wrong = [name for name in _COUNTERS if not isinstance(data.get(name), _NUMBER)]
     wrong += [name for name in ("tool_usage", "extra") if not isinstance(data.get(name, {}), dict)]
     return f"data has no number, or no dict, for {', '.join(wrong)}" if wrong else None
 

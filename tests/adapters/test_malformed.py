@@ -208,6 +208,14 @@ def test_verify_ends_with_it(bad: Any) -> None:
     assert len(seen) == 2
 
 
+def test_a_counter_may_be_any_number() -> None:
+    class Tokens(int):
+        pass
+
+    for usage in (Usage(Tokens(3), cast(Any, True)), Usage(total_cost=0.5)):
+        assert StreamCollector().apply_event(UsageUpdated(usage)).usage == usage
+
+
 def test_an_unknown_counter_still_raises_in_the_fold() -> None:
     with pytest.raises(TypeError):
         StreamCollector().apply_event(RawChunk("usage", {"prompt_tokens": 3}))
