@@ -451,7 +451,7 @@ def test_interrupted_in_a_script(way: str, reply: Reply) -> None:
         assert finished(process) == (0, "interrupted\n", "")
         return acted
 
-    assert_prompt(close_times(act, reply, rounds=3 if reply is STALLED else 1))
+    assert_prompt(close_times(act, reply, rounds=3))
 
 
 def test_nothing_is_delivered_after_dispose() -> None:
