@@ -28,8 +28,7 @@ from rxllm.values import (
 class Rest(msgspec.Struct, frozen=True):
     """All of a state but the log.
 
-    `error` and `metadata` outlive the step; `earlier` are those from
-    before it, to which a restart goes back.
+    `error` and `metadata` outlive the step; `earlier` are those from before it, to which a restart goes back.
     """
 
     steps: tuple[StepResult, ...] = ()
