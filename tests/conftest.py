@@ -1,5 +1,6 @@
 import functools
 import gc
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -8,6 +9,9 @@ from hypothesis import HealthCheck, settings
 # A busy machine is no fault of the code's.
 settings.register_profile("rxllm", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("rxllm")
+
+# A shell ignores Ctrl-C for what it runs in the background, and so would the programs that the tests interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
