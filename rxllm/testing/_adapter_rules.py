@@ -17,7 +17,7 @@ from rxllm.events import EVENT_CLASSES, ErrorEvent, Event, UsageUpdated
 from rxllm.runtime import Stream
 from rxllm.testing._adapter_chunks import decoder, however_cut, understood
 from rxllm.testing._adapter_tried import Tried, keep_the_law, shape
-from rxllm.testing._canaries import SENT_RULES, expect_sent
+from rxllm.testing._canaries import KEY, SENT_RULES, expect_sent
 from rxllm.testing._rules import clip, expect
 from rxllm.testing._told import assert_survives_json, hear_all
 from rxllm.values import EngineError, LLMError, Usage
@@ -124,6 +124,8 @@ def _secret(tried: Tried) -> None:
     for key in (key for key in keys if isinstance(key, str) and key):
         expect(key not in repr(adapter), "its repr shows it")
         expect(key not in repr(tried.told), "an event or error shows it")
+    if not any(keys):  # one that nobody has, then
+        expect(KEY not in repr(tried.hear(tried.stream(api_key=KEY))), "an event or error shows it")
 
 
 def _sent(rule: str) -> Callable[[Tried], None]:

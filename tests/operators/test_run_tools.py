@@ -430,11 +430,16 @@ def test_without_an_approver_a_tool_that_needs_one_waits() -> None:
 # Options
 
 
+async def later(call: ToolCall, error: ToolError) -> str:
+    return "halt"
+
+
 @pytest.mark.parametrize(
     "options",
     [
         {"mode": "sometimes"},
         {"on_tool_error": "ignore"},
+        {"on_tool_error": later},
         {"tool_timeout": 0},
         {"tool_timeout": -1.0},
         {"max_concurrency": 0},

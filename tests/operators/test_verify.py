@@ -172,6 +172,13 @@ PLANTED: dict[str, tuple[str, int, list[Any]]] = {
 }
 
 
+def test_a_message_that_lacks_a_part_is_told_the_part() -> None:
+    thought = [ThinkingDelta("hm"), ThinkingCompleted("hm")]
+    events = [START, *thought, *HI, MessageCompleted(Message("assistant", "Hi"), "stop")]
+    with pytest.raises(StreamError, match=re.escape("ThinkingPart(text='hm'")):
+        rxllm.run(from_iterable(events).pipe(ops.verify()))
+
+
 @pytest.mark.parametrize(("rule", "index", "events"), PLANTED.values(), ids=PLANTED)
 def test_a_planted_fault_is_found_where_it_is(rule: str, index: int, events: list[Any]) -> None:
     error = fault(*events)

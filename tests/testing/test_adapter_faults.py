@@ -465,6 +465,10 @@ def test_a_service_lacks_what_it_rightly_lacks_by_name() -> None:
     with pytest.raises(pytest.skip.Exception, match="usage: it counts nothing"):
         Suite().test_usage_arrives()
     assert Suite().whole.usage is None
+    names: Any = {"usage"}
+    Suite.without = names
+    with pytest.raises(pytest.skip.Exception, match="usage: left out by the suite"):
+        Suite().test_usage_arrives()
     Suite.without = {"tidy": "why not"}
     with pytest.raises(ValueError, match="no such rule: tidy; there are calls, thinking, usage, "):
         Suite().test_usage_arrives()
@@ -694,6 +698,14 @@ LINES: dict[str, Any] = {
     "chunks": Counting("Hello"),
     **{rule: Careless(lose) for rule, lose in LOST.items()},
 }
+
+
+def test_a_key_that_is_said_is_found_also_where_the_author_gives_none() -> None:
+    async def telling(request: Request, call: Call) -> AsyncIterator[Event]:
+        yield TextDelta(f"your key is {call.api_key}")
+
+    with pytest.raises(AssertionError, match=r"secret: .*an event or error shows it"):
+        assert_adapter(telling, only=["secret"])
 
 
 def test_every_rule_has_its_fault() -> None:

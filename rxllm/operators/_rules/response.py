@@ -121,7 +121,9 @@ class Response:
     def _check_message(self, event: MessageCompleted) -> None:
         folded = fold_message(self._log)
         if event.message != folded:
-            raise Broken("message_folded", f"the fold of the events is {folded!r}")
+            names = [name for name in vars(folded) if getattr(folded, name) != getattr(event.message, name)]
+            parts = ", ".join(f"{name}={getattr(folded, name)!r}" for name in names)  # the repr of a message is short
+            raise Broken("message_folded", f"the fold of the events has {parts}")
         clients = [call for call in folded.tool_calls if not is_server(call)]
         if clients and event.finish_reason not in ("tool_calls", "length", "content_filter", "error"):
             raise Broken("finish_reason", f"{event.finish_reason!r} leaves calls unanswered")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from inspect import iscoroutinefunction
 from typing import Any, Literal
 
 import msgspec
@@ -69,7 +70,7 @@ class ToolSettings(msgspec.Struct, frozen=True):
         msgspec.structs.force_setattr(self, "tools_by_name", {tool.name: tool for tool in self.tools})
         checks = {
             "mode": self.mode in ("auto", "manual"),
-            "on_tool_error": self.on_tool_error in ("continue", "halt") or callable(self.on_tool_error),
+            "on_tool_error": self.on_tool_error in ("continue", "halt") or _is_plain_function(self.on_tool_error),
             "tool_timeout": _is_positive(self.tool_timeout, int | float),
             "max_concurrency": _is_positive(self.max_concurrency, int),
             "tools": len(self.tools_by_name) == len(self.tools),
@@ -114,6 +115,10 @@ class ToolSettings(msgspec.Struct, frozen=True):
             return self.encode({"error": said}, call)
         except ToolError:
             return encode_result({"error": said})
+
+
+def _is_plain_function(value: object) -> bool:
+    return callable(value) and not iscoroutinefunction(value)
 
 
 def _converts(tool: Tool) -> bool:
