@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 from rxllm.adapters._http_errors import http_error
 from rxllm.runtime import CONNECT_SECONDS, Clients, keys, transport_error
 from rxllm.runtime._http import address
-from rxllm.runtime._secrets import is_secret_name, public_url, secrets_in, secrets_of_url
+from rxllm.runtime._secrets import is_secret_name, keyless_url, public_url, secrets_in, secrets_of_url
 from rxllm.values import AdapterError, Call, EngineError, ImageRequest, LLMError, Request, ValidationError
 from rxllm.values._json import json_bytes, well_formed
 
@@ -49,7 +49,7 @@ class HTTPBase(ABC):
         self.base_url = _url(base_url or self.default_base_url)
         self.headers = dict(headers or {})
         self.timeout = timeout
-        self._api_key = api_key
+        self._api_key = _key(api_key)
         self._client = client
         self._clients = Clients(client)
 
@@ -57,7 +57,8 @@ class HTTPBase(ABC):
         # For pickle: the configuration. A key is looked for again where it is restored, and clients are made there.
         headers = {name: text for name, text in self.headers.items() if not is_secret_name(name)}
         factory = self._client if callable(self._client) else None
-        return {**self._settings(), "headers": headers, "_api_key": None, "_client": factory}
+        url = keyless_url(self.base_url)
+        return {**self._settings(), "base_url": url, "headers": headers, "_api_key": None, "_client": factory}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
@@ -149,6 +150,13 @@ class HTTPBase(ABC):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({public_url(self.base_url)!r})"
+
+
+def _key(api_key: Any) -> str | None:
+    if api_key is None or isinstance(api_key, str):
+        return api_key
+    wrong = (("api_key",), f"is not a string: got a value of the class {type(api_key).__name__}; pass a str, or None")
+    raise ValidationError("invalid_option", errors=[wrong])
 
 
 def _url(given: str) -> str:

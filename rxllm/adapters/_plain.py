@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 from reactivex import Observable, abc
 from reactivex.disposable import SingleAssignmentDisposable
 
-from rxllm.collector import Unfinished, event_fault, fold_message, is_server
+from rxllm.collector import Unfinished, adapter_fault, fold_message, is_server
 from rxllm.events import (
     EVENT_CLASSES,
     Custom,
@@ -90,7 +90,7 @@ def _lawful(source: Observable[Event]) -> Stream[Event]:
 
         def on_next(event: Event) -> None:
             nonlocal begun
-            if fault := event_fault(event):
+            if fault := adapter_fault(event):
                 subscription.dispose()
                 first = [] if begun else [MessageStarted(Message("assistant"))]
                 conclude(observer, [*first, *unfinished.close(), ErrorEvent(StreamError("malformed_event", fault))])
@@ -164,7 +164,7 @@ class _Bookends:
         if not isinstance(event, EVENT_CLASSES):  # pyright: ignore[reportUnnecessaryIsInstance]
             message = f"the adapter yielded {event!r}, which is no event; for text, yield TextDelta(...)"
             raise StreamError("malformed_event", message)
-        if fault := event_fault(event):
+        if fault := adapter_fault(event):
             return self.fail(StreamError("malformed_event", fault))
         given: list[Event] = []
         if not self.said and not isinstance(event, MessageStarted):

@@ -20,7 +20,7 @@ from rxllm.collector._answer import (
     is_server,
     is_unfinished,
 )
-from rxllm.collector._faults import event_fault
+from rxllm.collector._faults import adapter_fault, event_fault
 from rxllm.collector._message import fold_message
 from rxllm.collector._state import StreamCollector
 from rxllm.collector._unfinished import Unfinished
@@ -30,6 +30,7 @@ __all__ = [
     "PAUSE",
     "StreamCollector",
     "Unfinished",
+    "adapter_fault",
     "answer",
     "event_fault",
     "fold_message",

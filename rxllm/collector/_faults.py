@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache, lru_cache
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
@@ -43,6 +43,20 @@ def event_fault(event: Any) -> str | None:
     look = _DEEPER.get(cls)
     fault = None if look is None else look(event)
     return f"{cls.__name__}.{fault}" if fault else None
+
+
+def adapter_fault(event: Any) -> str | None:
+    """What is wrong with an adapter's event: unknown counters of a raw usage too, for which the fold raises."""
+    return event_fault(event) or (_unknown_counters(event) if type(event) is RawChunk else None)
+
+
+def _unknown_counters(event: RawChunk) -> str | None:
+    data = event.data
+    if event.kind != "usage" or not isinstance(data, Mapping):
+        return None
+    names = cast(Iterable[Any], data)
+    unknown = [repr(name) for name in names if name not in Usage.__dataclass_fields__]
+    return f"RawChunk.data has unknown counters: {', '.join(unknown)[:80]}" if unknown else None
 
 
 _NAMES = {NoneType: "None", dict: "a mapping", Mapping: "a mapping", str: "a str", int: "an int"}
@@ -99,7 +113,7 @@ def _are_counters(types: tuple[type[Any], ...]) -> bool:
 
 
 def _raw_fault(event: RawChunk) -> str | None:
-    # An unknown counter is not a fault here: the fold raises for it.
+    # An unknown counter is not a fault here: the fold raises for it, as its seed says.
     data = cast(Mapping[Any, Any], event.data)
     if event.kind != "usage" or not isinstance(event.data, Mapping):
         return None

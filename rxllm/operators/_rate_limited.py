@@ -85,7 +85,8 @@ class _Turn:
         self._virtual = isinstance(scheduler, VirtualTimeScheduler)
         # All real clocks are one here, whatever they call the time: their turns are compared.
         self.now = stopwatch(scheduler if self._virtual else None)
-        self._loop = call_loop() if scheduler is None else None
+        is_on_a_loop = scheduler is None or isinstance(scheduler, LoopScheduler)
+        self._loop = call_loop() if is_on_a_loop else None
         self.running = SerialDisposable()
 
     @property

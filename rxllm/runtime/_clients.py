@@ -90,11 +90,13 @@ class Clients:
             raise EngineError("wrong_loop", message)
 
 
+_is_prepared = False
+
+
 async def prepared() -> None:
     """Return once clients can be made at once: what takes long the first time has been done, in a thread."""
-    preparing = _preparing()
-    if not preparing.done():
-        await asyncio.shield(asyncio.wrap_future(preparing))  # shielded, for others wait for it too
+    if not _is_prepared:
+        await asyncio.shield(asyncio.wrap_future(_preparing()))  # shielded, for others wait for it too
 
 
 @functools.cache
@@ -105,10 +107,13 @@ def _preparing() -> Future[None]:
 def _prepare() -> None:
     # Imports that httpx leaves to the first client or the first connection, and the certificates. What fails here
     # fails again, and is told, where it is needed.
+    global _is_prepared
     with contextlib.suppress(Exception):
         for name in ("httpx", "httpcore", "anyio._backends._asyncio", "encodings.idna"):
             import_module(name)
         _certificates()
+    _is_prepared = True
+    _preparing.cache_clear()  # the future knows the loops of all who have waited for it
 
 
 if hasattr(os, "register_at_fork"):

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Generator, Iterable
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import aclosing
 from typing import Any, Generic, TypeVar
 
@@ -94,10 +94,10 @@ class Pump(abc.DisposableBase, Generic[T]):
         else:
             start_on(self._loop, self._begin, context)
 
-    def emit(self, items: Iterable[T]) -> bool:
+    def emit(self, items: Sequence[T]) -> bool:
         """Deliver `items`; False when nobody listens any more."""
         on_next = self._observer.on_next
-        self.emitted += 1
+        self.emitted += len(items)
         self._delivering = True
         for item in items:
             if self.disposed:

@@ -40,6 +40,8 @@ def masked(value: Any) -> Any:
         case Mapping():
             pairs = cast(Mapping[Any, Any], value).items()
             return {name: MASK if is_secret_name(name) else masked(entry) for name, entry in pairs}
+        case (str() as name, _) if is_secret_name(name):
+            return name, MASK
         case list() | tuple():
             items = [masked(item) for item in cast(Iterable[Any], value)]
             return tuple(items) if isinstance(value, tuple) else items
@@ -79,6 +81,22 @@ def public_url(url: str) -> str:
     'https://host/v1'
     """
     return _USER.sub(r"\1", re.split("[?#]", url)[0])
+
+
+def keyless_url(url: str) -> str:
+    """`url` without its user, and without what its query holds under names of secrets.
+
+    >>> keyless_url("https://me:pass@host/v1?api-version=2&key=abc")
+    'https://host/v1?api-version=2'
+    """
+    path, _, query = url.partition("?")
+    pairs = [pair for pair in query.split("&") if pair and not _is_secret_pair(pair)]
+    return _USER.sub(r"\1", path) + (f"?{'&'.join(pairs)}" if pairs else "")
+
+
+def _is_secret_pair(pair: str) -> bool:
+    name = pair.partition("=")[0]
+    return is_secret_name(name) or name == _QUERY
 
 
 def without(value: Any, secrets: Iterable[str]) -> Any:
@@ -126,7 +144,8 @@ def _said(error: BaseException) -> str:
 
 def _forms(secret: str) -> set[str]:
     """How `secret` is written in text, in a URL and in JSON."""
-    return {secret, quote(secret), quote(secret, safe=""), quote_plus(secret), json.dumps(secret)[1:-1]}
+    sent = secret.encode(errors="replace")  # what cannot be is written with a question mark
+    return {secret, quote(sent), quote(sent, safe=""), quote_plus(sent), json.dumps(secret)[1:-1]}
 
 
 def _without(value: Any, forms: list[str]) -> Any:
@@ -137,7 +156,7 @@ def _without(value: Any, forms: list[str]) -> Any:
             return value
         case bytes():
             for form in forms:
-                value = value.replace(form.encode(), MASK.encode())
+                value = value.replace(form.encode(errors="surrogatepass"), MASK.encode())
             return value
         case list() | tuple():
             items = [_without(item, forms) for item in cast(Iterable[Any], value)]

@@ -126,9 +126,8 @@ class AdapterSuite:
         """Around a case that is skipped if the suite's `without` names its rule, and that says so if it fails."""
         chosen(dict.fromkeys((*SCRIPT_RULES, *SENT_RULES), ""), None, self.without)
         if rule in self.without:
-            names: object = self.without  # a set, with no reasons, will do
-            why = self.without[rule] if isinstance(names, Mapping) else "left out by the suite"
-            pytest.skip(f"{rule}: {why}")
+            reasons: Any = self.without  # a set of names, without reasons, will do
+            pytest.skip(f"{rule}: {reasons[rule] if isinstance(reasons, Mapping) else 'left out by the suite'}")
         try:
             yield
         except AssertionError as error:

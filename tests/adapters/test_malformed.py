@@ -114,6 +114,15 @@ def test_a_malformed_event_ends_the_stream_and_the_text_is_kept(adapter: Any, ba
     assert (response.output_text, response.finish_reason, response.error) == ("Hello", "error", last.error)
 
 
+@pytest.mark.parametrize("counters", [{"a": 1}, {1: 2}])
+@pytest.mark.parametrize("adapter", [generator, observable])
+def test_unknown_counters_end_an_adapters_stream_though_the_fold_raises_for_them(adapter: Any, counters: Any) -> None:
+    response = generate(adapter(START, TextDelta("Hello"), RawChunk("usage", counters)), "Hi").run()
+    assert isinstance(response.error, StreamError)
+    assert (response.output_text, response.error.reason) == ("Hello", "malformed_event")
+    assert "unknown counters" in response.error.message
+
+
 def played(adapter: Any) -> list[Event]:
     return list(stream_generate(adapter, "Hi"))
 

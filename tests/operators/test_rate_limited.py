@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
+import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -171,6 +172,27 @@ def test_a_call_that_a_loop_has_left_without_a_word_holds_no_place() -> None:
 
     asyncio.run(leave())
     assert generate(engine, "Hi").run().output_text == "Hi"
+
+
+@pytest.mark.parametrize("seconds", [0, 0.02])
+def test_calls_awaited_on_a_loop_that_is_closed_under_them_hold_no_place(seconds: float) -> None:
+    limited = Engine(Fake([("delay", 60), "Late"], ["Hi"]), operators=[ops.rate_limited(concurrent=1)])
+    waiting: list[Any] = []
+
+    async def ask() -> Any:
+        return await generate(limited, "Hi")
+
+    async def leave() -> None:
+        waiting.extend(asyncio.ensure_future(ask()) for _ in range(2))
+        await asyncio.sleep(seconds)
+
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(leave())
+    with warnings.catch_warnings(action="ignore"):
+        loop.close()
+    assert asyncio.run(asyncio.wait_for(ask(), 20)).output_text == "Hi"
+    for task in waiting:
+        task._log_destroy_pending = False
 
 
 def test_many_that_wait_on_a_loop_that_has_ended_are_passed_over() -> None:

@@ -333,6 +333,30 @@ print(*(name for name in seen if not name.startswith("rxllm")))
 """
 
 
+def test_a_first_call_that_is_left_at_once_keeps_no_loop() -> None:
+    code = """
+    import asyncio, gc, sys, weakref
+    from rxllm import Engine, OpenAIChat, stream_generate
+    from rxllm.runtime import daemon_threads
+    engine = Engine(OpenAIChat(base_url=sys.argv[1]), model="m", retry=False)
+    loops = weakref.WeakSet()
+    async def leave():
+        loops.add(asyncio.get_running_loop())
+        stream_generate(engine, "Hi").subscribe(on_error=lambda error: None)
+        await asyncio.sleep(0)
+    for _ in range(20):
+        asyncio.run(leave())
+    async def ask():
+        return [event async for event in stream_generate(engine, "Hi")]
+    assert asyncio.run(ask())
+    daemon_threads().submit(lambda: None).result(20)
+    gc.collect()
+    print(len(loops) <= 2)
+    """
+    with Loopback(ANSWER) as server:
+        assert finished(script(code, server.url)) == (0, "True\n", "")
+
+
 def test_what_a_first_call_must_import_is_imported_off_the_loop() -> None:
     with Loopback(ANSWER) as server:
         code, out, err = finished(script(FIRST_CALL, server.url))

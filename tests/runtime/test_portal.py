@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from rxllm.testing.loopback import Loopback, Pause, Reply, chat, chat_chunk
+from rxllm.testing.loopback import Loopback, Pause, Reply, chat, chat_chunk, endless
 from tests.runtime.support import SILENT, STALLED, finished, now, script
 
 SLOW = Reply([chat_chunk("Hel"), Pause(0.3), *chat("lo")])
@@ -105,7 +105,10 @@ def test_at_exit_what_nobody_reads_any_more_is_closed_at_once(reading: str) -> N
         assert server.connections[0].closed_by == "client"
 
 
-@pytest.mark.parametrize("reply", [STALLED, SILENT], ids=["stalled", "silent"])
+PINGS = Reply(endless(lambda count: b": ping\n\n", every=0.05))
+
+
+@pytest.mark.parametrize("reply", [STALLED, SILENT, PINGS], ids=["stalled", "silent", "pings alone"])
 def test_at_exit_a_call_that_has_fallen_silent_is_waited_for_only_so_long(reply: Reply) -> None:
     """As after a ``sys.exit`` in the handler of a signal."""
     code = (

@@ -135,6 +135,8 @@ def test_an_engine_takes_no_key_and_shows_none() -> None:
         {"apikey": KEY},
         {"headers": {"Authorization": KEY}},
         {"api_key": KEY.encode()},
+        {"options": [("api_key", KEY)]},
+        {"metadata": [("token", KEY)]},
         {"tool_choice": [{"token": KEY}]},
         {"x" * 100: {"key": KEY}},
     ],
@@ -143,6 +145,24 @@ def test_no_error_about_options_shows_a_key(options: Any) -> None:
     with pytest.raises(LLMError) as caught:
         rxllm.generate(OpenAIChat(), "Hi", **options)
     assert KEY not in f"{caught.value!r} {caught.value} {vars(caught.value)}"
+
+
+@pytest.mark.parametrize("bad", [KEY + "\ud800", KEY + "\x00", KEY.encode(), [KEY]], ids=ascii)
+@pytest.mark.parametrize("place", ["adapter", "call"])
+def test_a_key_that_cannot_be_sent_is_a_typed_error_that_does_not_show_it(place: str, bad: Any) -> None:
+    given = [{"api_key": bad}, {}]
+    own, options = given if place == "adapter" else reversed(given)
+    with pytest.raises(LLMError) as caught:
+        rxllm.generate(OpenAIChat(base_url=BASE, **own), "Hi", model="m", retry=False, **options).run()
+    assert KEY not in "".join(traceback.format_exception(caught.value))
+    assert KEY not in f"{caught.value!r} {vars(caught.value)}"
+
+
+def test_a_pickled_address_has_no_key() -> None:
+    engine = Engine(OpenAIChat(base_url=f"https://me:{KEY}@example.com/v1?api-version=2&api_key={KEY}"))
+    data = pickle.dumps(engine)
+    assert KEY.encode() not in data
+    assert pickle.loads(data).adapter.base_url == "https://example.com/v1?api-version=2"
 
 
 @pytest.mark.parametrize("url", [f"example.com?key={KEY}", f"ftp://me:{KEY}@example.com", f"me:{KEY}@example.com"])
