@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 import json
 import re
 import threading
@@ -678,26 +677,28 @@ def saying(*items: Any) -> Any:
     return adapter
 
 
-LINES: dict[str, Any] = {
-    "adapter": object(),
-    "answers": Fake(AdapterError("authentication_failed")),
-    "typed_error": given(a_bare_exception),
-    "error_event": given(after_an_event),
-    "says": nothing,
-    "understood": saying(chunks.text("Hi"), chunks.meta({"tool_call_arguments": "{}"})),
-    "usage": saying(TextDelta("Hi"), UsageUpdated(Usage(3, -2))),
-    "lawful": Spoilt(Fake("Hello"), unlawful),
-    "json": Spoilt(Fake("Hello"), lambda self, *asked: self.sound.stream(*asked).flat_map(with_an_object)),
-    "afresh": given(played_once),
-    "apart": Shared(),
-    "left": Sulking(),
-    "subscriber": given(deaf),
-    "scheduler": Spoilt(Fake("Hello"), without_scheduler),
-    "secret": Showing("Hello"),
-    "decoder": Brittle("Hello"),
-    "chunks": Counting("Hello"),
-    **{rule: Careless(lose) for rule, lose in LOST.items()},
-}
+def broken_adapters() -> dict[str, Any]:
+    """An adapter for each rule that breaks it; made afresh, because some remember what happened to them."""
+    return {
+        "adapter": object(),
+        "answers": Fake(AdapterError("authentication_failed")),
+        "typed_error": given(a_bare_exception),
+        "error_event": given(after_an_event),
+        "says": nothing,
+        "understood": saying(chunks.text("Hi"), chunks.meta({"tool_call_arguments": "{}"})),
+        "usage": saying(TextDelta("Hi"), UsageUpdated(Usage(3, -2))),
+        "lawful": Spoilt(Fake("Hello"), unlawful),
+        "json": Spoilt(Fake("Hello"), lambda self, *asked: self.sound.stream(*asked).flat_map(with_an_object)),
+        "afresh": given(played_once),
+        "apart": Shared(),
+        "left": Sulking(),
+        "subscriber": given(deaf),
+        "scheduler": Spoilt(Fake("Hello"), without_scheduler),
+        "secret": Showing("Hello"),
+        "decoder": Brittle("Hello"),
+        "chunks": Counting("Hello"),
+        **{rule: Careless(lose) for rule, lose in LOST.items()},
+    }
 
 
 def test_a_key_that_is_said_is_found_also_where_the_author_gives_none() -> None:
@@ -709,26 +710,26 @@ def test_a_key_that_is_said_is_found_also_where_the_author_gives_none() -> None:
 
 
 def test_every_rule_has_its_fault() -> None:
-    assert list(LINES) == list(ADAPTER_RULES)
+    assert list(broken_adapters()) == list(ADAPTER_RULES)
 
 
-@pytest.mark.parametrize(("rule", "adapter"), LINES.items(), ids=LINES)
-def test_a_broken_adapter_is_told_the_rule(rule: str, adapter: Any) -> None:
+@pytest.mark.parametrize("rule", ADAPTER_RULES)
+def test_a_broken_adapter_is_told_the_rule(rule: str) -> None:
     with pytest.raises(AssertionError, match=f"(?m)^{rule}: {re.escape(ADAPTER_RULES[rule])}, but "):
-        assert_adapter(copy.copy(adapter), seconds=5.0)
+        assert_adapter(broken_adapters()[rule], seconds=5.0)
 
 
-@pytest.mark.parametrize(("rule", "adapter"), LINES.items(), ids=LINES)
-def test_the_other_rules_can_be_left_out(rule: str, adapter: Any) -> None:
+@pytest.mark.parametrize("rule", ADAPTER_RULES)
+def test_the_other_rules_can_be_left_out(rule: str) -> None:
     with pytest.raises(AssertionError) as caught:
-        assert_adapter(copy.copy(adapter), only=[rule], seconds=5.0)
+        assert_adapter(broken_adapters()[rule], only=[rule], seconds=5.0)
     assert len([line for line in str(caught.value).splitlines() if not line.startswith(" ")]) == 1
 
 
-@pytest.mark.parametrize("adapter", LINES.values(), ids=LINES)
-def test_a_failing_adapter_fits_on_a_screen(adapter: Any) -> None:
+@pytest.mark.parametrize("rule", ADAPTER_RULES)
+def test_a_failing_adapter_fits_on_a_screen(rule: str) -> None:
     with pytest.raises(AssertionError) as caught:
-        assert_adapter(adapter, seconds=5.0)
+        assert_adapter(broken_adapters()[rule], seconds=5.0)
     lines = str(caught.value).splitlines()
     assert len(lines) <= LINES_OF_A_SCREEN
     assert max(map(len, lines)) <= 300
