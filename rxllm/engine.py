@@ -13,8 +13,8 @@ from reactivex import Observable
 from rxllm.events import Event
 from rxllm.runtime import Retry
 from rxllm.runtime._given import check_operators
-from rxllm.runtime._secrets import masked
 from rxllm.values import EngineError, Tool, ValidationError
+from rxllm.values.secrets import masked
 
 Operator = Callable[[Observable[Event]], Observable[Event]]
 

@@ -23,7 +23,7 @@ from inspect import isasyncgenfunction
 from typing import Any, Literal
 
 from rxllm.values import EngineError, LLMError
-from rxllm.values._signature import unfit
+from rxllm.values.arguments import call_fault
 
 Group = Literal["rxllm.adapters", "rxllm.operators"]
 
@@ -57,7 +57,7 @@ def connect(provider: str, model: str) -> Any:
     """
     make = load("rxllm.adapters", provider)
     point = _found("rxllm.adapters")[provider]
-    fault = unfit(make, model)
+    fault = call_fault(make, model)
     if fault is not None:  # a class, mostly; no other version of the package need be better
         remedy = (
             "Its package has to name a function def connect(model): ...; until then write Engine(adapter, model=...)"

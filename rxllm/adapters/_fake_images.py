@@ -11,8 +11,9 @@ from reactivex.disposable import SingleAssignmentDisposable
 from reactivex.scheduler import CurrentThreadScheduler
 
 from rxllm.adapters._image_adapter import refuse
-from rxllm.runtime import Stream, clock, fail, is_seconds
+from rxllm.runtime import Stream, clock, fail
 from rxllm.values import Call, Image, ImageAdapterError, ImageRequest, ImageResponse, ImageUsage, ValidationError
+from rxllm.values.arguments import is_seconds
 
 Piece = Image | ImageUsage | ImageResponse | BaseException | tuple[str, Any]
 Turn = Piece | Sequence[Piece]  # a list when it runs; but list[Image] is no list[Piece]

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast, get_args
 
 from rxllm.events import EVENT_CLASSES, Event, MessageStarted
-from rxllm.runtime import is_seconds
 from rxllm.values import (
     AdapterError,
     FinishReason,
@@ -18,7 +17,7 @@ from rxllm.values import (
     ValidationError,
 )
 from rxllm.values._json import json_text
-from rxllm.values._nearest import hint
+from rxllm.values.arguments import did_you_mean, is_seconds
 from rxllm.wire.blocks import Blocks
 from rxllm.wire.tool_calls import CallTracker
 
@@ -61,7 +60,7 @@ def _means_something(piece: Any) -> bool:
 def _remedy(piece: Any) -> str:
     match piece:
         case ("error", reason):
-            near = hint(reason, AdapterError.REASONS) if isinstance(reason, str) else ""
+            near = did_you_mean(reason, AdapterError.REASONS) if isinstance(reason, str) else ""
             return f"an error is an exception, or one of {', '.join(sorted(AdapterError.REASONS))}{near}"
         case ("delay", _):
             return "a delay is a number of seconds from 0 on"

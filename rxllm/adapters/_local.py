@@ -13,7 +13,8 @@ from rxllm.adapters._local_server import Server, serve
 from rxllm.adapters._local_tools import in_plain_words, must_call
 from rxllm.adapters._openai_chat import OpenAIChat, chat_body
 from rxllm.runtime import Decoder, in_thread
-from rxllm.values import Call, Request, ValidationError
+from rxllm.values import Call, Request
+from rxllm.values.arguments import invalid_option
 
 if TYPE_CHECKING:
     import httpx
@@ -49,7 +50,7 @@ class Local(OpenAIChat):
     ) -> None:
         if not isinstance(model, str | Path | None):  # pyright: ignore[reportUnnecessaryIsInstance]
             what = f"must be a model's name, or the path of a GGUF file, not {model!r}"
-            raise ValidationError("invalid_option", errors=[(("model",), what)])
+            raise invalid_option("model", what)
         super().__init__(client=client or _client, headers=headers, timeout=timeout)
         self.model = model
         self.n_ctx = n_ctx

@@ -27,7 +27,7 @@ from rxllm.events import (
 )
 from rxllm.runtime import Stream, conclude, from_async_iter
 from rxllm.values import Call, EngineError, LLMError, Message, Request, StreamError
-from rxllm.values._signature import unfit
+from rxllm.values.arguments import call_fault
 
 if TYPE_CHECKING:
     from rxllm.chunks import CompletionChunk, StreamChunk
@@ -112,7 +112,7 @@ class _Generated:
         self,
         function: Callable[[Request, Call], AsyncIterator[Event | StreamChunk | Mapping[str, Any] | CompletionChunk]],
     ) -> None:
-        fault = unfit(function, None, None)
+        fault = call_fault(function, None, None)
         if fault is not None:
             message = f"the adapter {function!r} is called with (request, call): {fault}"
             raise EngineError("missing_stream_adapter", message)

@@ -18,7 +18,7 @@ from rxllm import plugins
 from rxllm.adapters._openai_chat import OpenAIChat
 from rxllm.runtime._secrets import public_url
 from rxllm.values import Call, EngineError, Message, Request
-from rxllm.values._nearest import hint
+from rxllm.values.arguments import did_you_mean
 
 if TYPE_CHECKING:
     import httpx
@@ -149,7 +149,7 @@ def connect(provider: str, model: str = "") -> Any:
         return plugins.connect(provider, model)
     except KeyError:
         known = providers()
-        called = f"{provider!r}{hint(provider, known)}"
+        called = f"{provider!r}{did_you_mean(provider, known)}"
         message = f"no provider is called {called}; there are: {', '.join(known)}. Write provider:model"
         raise EngineError("unknown_provider", message, provider=provider) from None
 

@@ -23,10 +23,10 @@ from rxllm.events import (
     ToolCallDelta,
     UsageUpdated,
 )
-from rxllm.operators._checked import refused
 from rxllm.operators._costs import raw_usage
-from rxllm.runtime import Stream, conclude, current_assembly, is_positive
+from rxllm.runtime import Stream, conclude, current_assembly
 from rxllm.values import Usage
+from rxllm.values.arguments import invalid_option, is_positive
 
 log = logging.getLogger("rxllm")
 
@@ -64,11 +64,11 @@ def budget(tokens: int | None = None, usd: float | None = None) -> Callable[[Obs
     Raises ``ValidationError("invalid_option")`` without a limit, and for one that is no number above 0.
     """
     if tokens is None and usd is None:
-        raise refused("tokens", "give this, or usd, or both")
+        raise invalid_option("tokens", "give this, or usd, or both")
     if tokens is not None and (type(tokens) is not int or tokens < 1):
-        raise refused("tokens", f"must be None or at least 1, not {tokens!r}")
+        raise invalid_option("tokens", f"must be None or at least 1, not {tokens!r}")
     if usd is not None and not is_positive(usd):
-        raise refused("usd", f"must be None or a number above 0, not {usd!r}")
+        raise invalid_option("usd", f"must be None or a number above 0, not {usd!r}")
 
     def operator(source: Observable[Event]) -> Stream[Event]:
         assembly = current_assembly.get()

@@ -9,8 +9,8 @@ from typing import TypeVar
 from reactivex import Observable, abc
 
 from rxllm.events import ErrorEvent
-from rxllm.operators._checked import refused
 from rxllm.runtime import Stream
+from rxllm.values.arguments import invalid_option
 
 T = TypeVar("T")
 
@@ -37,7 +37,7 @@ def checkpoint(label: str) -> Callable[[Observable[T]], Stream[T]]:
     Raises ``ValidationError("invalid_option")`` for a label that is no text.
     """
     if not isinstance(label, str) or not label:  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise refused("label", f"must be a text, not {label!r}")
+        raise invalid_option("label", f"must be a text, not {label!r}")
     caller = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
     built = f"{caller.f_code.co_filename}:{caller.f_lineno}"
 

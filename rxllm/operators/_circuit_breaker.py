@@ -9,8 +9,9 @@ from reactivex.disposable import CompositeDisposable, Disposable
 
 from rxllm.events import ErrorEvent, Event
 from rxllm.operators._circuit import Circuit, Passage, State, Verdict
-from rxllm.runtime import RetryPolicy, Stream, is_positive, is_prelude, stopwatch
+from rxllm.runtime import RetryPolicy, Stream, is_prelude, stopwatch
 from rxllm.values import AdapterError, StreamError, ValidationError
+from rxllm.values.arguments import is_positive
 
 _COUNTED = RetryPolicy().retry_on
 

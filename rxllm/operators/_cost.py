@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 from reactivex import Observable
 
 from rxllm.events import Event
-from rxllm.operators._checked import refused
 from rxllm.operators._cost_counts import all_counts, price_context, token_counts
 from rxllm.operators._costs import costs_filled
 from rxllm.runtime import Stream, current_assembly
 from rxllm.values import EngineError, Usage
+from rxllm.values.arguments import invalid_option
 
 if TYPE_CHECKING:
     from genai_prices.types import PriceCalculation
@@ -49,7 +49,7 @@ def cost(model: str | None = None) -> Callable[[Observable[Event]], Stream[Event
     `model` than ``"provider:model"``.
     """
     if model is not None and not all(str(model).partition(":")):
-        raise refused("model", f'must be "provider:model", not {model!r}')
+        raise invalid_option("model", f'must be "provider:model", not {model!r}')
     _prices()
 
     def operator(source: Observable[Event]) -> Stream[Event]:

@@ -9,8 +9,8 @@ from typing import TypeVar
 from reactivex import Observable, abc
 from reactivex.disposable import CompositeDisposable, Disposable
 
-from rxllm.operators._checked import function
 from rxllm.runtime import Stream
+from rxllm.values.arguments import check_function
 
 T = TypeVar("T")
 
@@ -34,7 +34,7 @@ def count(fn: Callable[[Mapping[str, int]], object]) -> Callable[[Observable[T]]
 
     Raises ``ValidationError("invalid_option")`` for what is no function.
     """
-    function("fn", fn)
+    check_function("fn", fn)
 
     def operator(source: Observable[T]) -> Stream[T]:
         def subscribe(observer: abc.ObserverBase[T], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:

@@ -12,9 +12,9 @@ from reactivex import Observable
 
 from rxllm.adapters import as_adapter, connect
 from rxllm.events import Event, MessageCompleted
-from rxllm.operators._checked import refused
 from rxllm.runtime import Assembly, Stream, attempting, current_assembly
 from rxllm.values import StreamError
+from rxllm.values.arguments import invalid_option
 
 if TYPE_CHECKING:
     from rxllm.engine import Engine
@@ -55,9 +55,9 @@ def fallback(
     is applied; ``EngineError("unknown_provider")``.
     """
     if not engines:
-        raise refused("engines", "must be at least one")
+        raise invalid_option("engines", "must be at least one")
     if when is not None and not callable(when):
-        raise refused("when", f"must be a function, not {when!r}")
+        raise invalid_option("when", f"must be a function, not {when!r}")
     others = [_Other.of(given, index) for index, given in enumerate(engines)]
 
     def operator(source: Observable[Event]) -> Stream[Event]:
@@ -89,7 +89,9 @@ class _Other:
         try:
             as_adapter(adapter)
         except Exception as error:
-            raise refused("engines", f"must be engines, adapters, names of models or streams, not {given!r}") from error
+            raise invalid_option(
+                "engines", f"must be engines, adapters, names of models or streams, not {given!r}"
+            ) from error
         provider = getattr(adapter, "provider", None) or getattr(adapter, "__name__", None) or type(adapter).__name__
         model = getattr(given, "model", None) if adapter is not given else None
         return cls(given, None, _named(provider, model))
@@ -102,7 +104,7 @@ class _Other:
                 f"{self.name!r} is an engine, which belongs into Engine(operators=[fallback(...)]); in a pipe give a "
                 "stream: fallback(stream_generate(engine, question))"
             )
-            raise refused("engines", what)
+            raise invalid_option("engines", what)
         return assembly.ask(self.given, self.model)
 
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from reactivex import Observable, abc
 
 from rxllm.events import Event, TextDelta, ThinkingDelta, ToolCallDelta
-from rxllm.operators._checked import instance
 from rxllm.operators._each import each
 from rxllm.runtime import Stream
+from rxllm.values.arguments import check_instance
 
 
 def filter_deltas(
@@ -30,7 +30,7 @@ def filter_deltas(
     Raises ``ValidationError("invalid_option")`` for a flag that is neither True nor False.
     """
     for name, flag in ("text", text), ("tool", tool), ("thinking", thinking):
-        instance(name, flag, bool, "True or False")
+        check_instance(name, flag, bool, "True or False")
     flags = {TextDelta: text, ToolCallDelta: tool, ThinkingDelta: thinking}
     dropped = frozenset(cls for cls, kept in flags.items() if not kept)
 

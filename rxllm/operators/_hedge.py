@@ -5,10 +5,10 @@ from __future__ import annotations
 from reactivex import Observable, abc
 
 from rxllm.events import Event
-from rxllm.operators._checked import refused
 from rxllm.operators._race import refuse_others
 from rxllm.operators._racing import Racing
-from rxllm.runtime import Stream, is_positive
+from rxllm.runtime import Stream
+from rxllm.values.arguments import invalid_option, is_positive
 
 
 def hedge(stream: Observable[Event], after: float) -> Stream[Event]:
@@ -34,7 +34,7 @@ def hedge(stream: Observable[Event], after: float) -> Stream[Event]:
     """
     refuse_others((stream,))
     if not is_positive(after):
-        raise refused("after", f"must be a number of seconds above 0, not {after!r}")
+        raise invalid_option("after", f"must be a number of seconds above 0, not {after!r}")
 
     def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
         return Racing("hedge", [stream, stream], [0.0, after], observer, scheduler).start()

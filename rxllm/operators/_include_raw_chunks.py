@@ -7,10 +7,10 @@ from collections.abc import Callable
 from reactivex import Observable, abc
 
 from rxllm.events import Event, RawChunk
-from rxllm.operators._checked import instance
 from rxllm.operators._each import each
 from rxllm.runtime import Stream
 from rxllm.values import ProviderPart
+from rxllm.values.arguments import check_instance
 
 
 def include_raw_chunks(include: bool = False) -> Callable[[Observable[Event]], Stream[Event]]:
@@ -31,7 +31,7 @@ def include_raw_chunks(include: bool = False) -> Callable[[Observable[Event]], S
 
     Raises ``ValidationError("invalid_option")`` for a flag that is neither True nor False.
     """
-    instance("include", include, bool, "True or False")
+    check_instance("include", include, bool, "True or False")
 
     def kept(on_next: abc.OnNext[Event], on_error: abc.OnError) -> abc.OnNext[Event]:
         def see(event: Event) -> None:

@@ -11,11 +11,11 @@ from reactivex import Observable
 from rxllm.events import Event
 from rxllm.operators._answer_text import AnswerText, no_answer, whole
 from rxllm.operators._array_splitter import ArraySplitter
-from rxllm.operators._checked import refused
 from rxllm.operators._lift import lift
 from rxllm.operators._typed import read_as
 from rxllm.runtime import Stream
 from rxllm.values import ValidationError
+from rxllm.values.arguments import invalid_option
 
 T = TypeVar("T")
 
@@ -49,10 +49,12 @@ def items(type: Any = None, /, *path: str) -> Callable[[Observable[Event]], Stre
     Raises ``ValidationError("invalid_option")`` for a `type` or `path` that makes no sense.
     """
     if isinstance(type, str):
-        raise refused("type", f"must be a type, not {type!r}; for plain JSON at that key it is items(None, {type!r})")
+        raise invalid_option(
+            "type", f"must be a type, not {type!r}; for plain JSON at that key it is items(None, {type!r})"
+        )
     read = read_as("type", type)
     if not all(isinstance(key, str) for key in path):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise refused("path", f"must be keys, which are strings, not {path!r}")
+        raise invalid_option("path", f"must be keys, which are strings, not {path!r}")
     return lift(lambda: AnswerText("items", lambda: _Items(read, path)))
 
 

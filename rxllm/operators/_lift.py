@@ -8,8 +8,8 @@ from typing import Any, Protocol, TypeVar
 
 from reactivex import Observable, abc
 
-from rxllm.operators._checked import function
 from rxllm.runtime import Stream, conclude
+from rxllm.values.arguments import check_function
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -49,7 +49,7 @@ def lift(make: Callable[[], Feeder[T, R]]) -> Callable[[Observable[T]], Stream[R
 
     Raises ``ValidationError("invalid_option")`` for a `make` that is no function or class.
     """
-    function("make", make)
+    check_function("make", make)
 
     def operator(source: Observable[T]) -> Stream[R]:
         def subscribe(observer: abc.ObserverBase[R], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:

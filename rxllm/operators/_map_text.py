@@ -20,10 +20,11 @@ from rxllm.events import (
     TextCompleted,
     TextDelta,
 )
-from rxllm.operators._checked import EVENTS, function, no_event
+from rxllm.operators._checked import EVENTS, no_event
 from rxllm.operators._lift import lift
 from rxllm.runtime import Stream
 from rxllm.values import ChatResult, Message, Response, StepResult, TextPart, Thread
+from rxllm.values.arguments import check_function
 
 
 def map_text(fn: Callable[[str], str]) -> Callable[[Observable[Event]], Stream[Event]]:
@@ -49,7 +50,7 @@ def map_text(fn: Callable[[str], str]) -> Callable[[Observable[Event]], Stream[E
 
     Raises ``ValidationError("invalid_option")`` for what is no function.
     """
-    function("fn", fn)
+    check_function("fn", fn)
     return lift(lambda: _Mapping(fn))
 
 

@@ -7,9 +7,9 @@ from typing import Any, TypeVar
 
 from reactivex import Observable, abc
 
-from rxllm.operators._checked import classes, refused
 from rxllm.operators._each import each
 from rxllm.runtime import Stream
+from rxllm.values.arguments import check_classes, invalid_option
 
 E = TypeVar("E")
 
@@ -29,8 +29,8 @@ def only(*types: type[E]) -> Callable[[Observable[Any]], Stream[E]]:
     Raises ``ValidationError("invalid_option")`` for no classes, and for what is none.
     """
     if not types:
-        raise refused("types", "must be at least one class")
-    classes("types", types)
+        raise invalid_option("types", "must be at least one class")
+    check_classes("types", types)
 
     def kept(on_next: abc.OnNext[E], on_error: abc.OnError) -> abc.OnNext[Any]:
         def see(item: Any) -> None:

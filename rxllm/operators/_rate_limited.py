@@ -17,9 +17,10 @@ from reactivex.disposable import (
 )
 from reactivex.scheduler import VirtualTimeScheduler
 
-from rxllm.runtime import LoopScheduler, Stream, call_loop, clock, fail, is_positive, stopwatch
+from rxllm.runtime import LoopScheduler, Stream, call_loop, clock, fail, stopwatch
 from rxllm.runtime._portal import portal
 from rxllm.values import ValidationError
+from rxllm.values.arguments import is_positive
 
 T = TypeVar("T")
 

@@ -10,12 +10,12 @@ from typing import Any
 from reactivex import Observable
 
 from rxllm.events import Event
-from rxllm.operators._checked import refused
 from rxllm.operators._lift import lift
 from rxllm.operators._redacting import Redacting
 from rxllm.operators._redactor import Redactor
 from rxllm.runtime import Stream
 from rxllm.values import EngineError
+from rxllm.values.arguments import invalid_option
 
 
 def redact(
@@ -48,9 +48,9 @@ def redact(
     """
     compiled = _compiled(pattern)
     if not isinstance(replacement, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise refused("replacement", f"must be a string, not {replacement!r}")
+        raise invalid_option("replacement", f"must be a string, not {replacement!r}")
     if type(max_match) is not int or max_match < 1:
-        raise refused("max_match", f"must be a number of characters, 1 or more, not {max_match!r}")
+        raise invalid_option("max_match", f"must be a number of characters, 1 or more, not {max_match!r}")
     return lift(lambda: Redacting(lambda: Redactor(compiled, replacement, max_match)))
 
 
@@ -63,11 +63,11 @@ def _compiled(pattern: Any) -> Any:
     source: Any = getattr(pattern, "pattern", pattern)
     flags: int = getattr(pattern, "flags", 0)
     if not isinstance(source, str):
-        raise refused("pattern", f"must be a regular expression of text, not {pattern!r}")
+        raise invalid_option("pattern", f"must be a regular expression of text, not {pattern!r}")
     try:
         compiled = regex.compile(source, flags & ~re.DEBUG)
     except regex.error as error:
-        raise refused("pattern", f"{source!r} is no regular expression: {error}") from error
+        raise invalid_option("pattern", f"{source!r} is no regular expression: {error}") from error
     if compiled.fullmatch(""):
-        raise refused("pattern", f"{source!r} matches the empty text")
+        raise invalid_option("pattern", f"{source!r} matches the empty text")
     return compiled

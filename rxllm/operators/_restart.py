@@ -10,10 +10,10 @@ from reactivex import Observable
 
 from rxllm.collector import StreamCollector
 from rxllm.events import Custom, Event, StepCompleted, StepRestarted
-from rxllm.operators._checked import refused
 from rxllm.runtime import Retry, RetryPolicy, Stream, attempting
 from rxllm.runtime import policy as as_policy
 from rxllm.values import LLMError, ValidationError
+from rxllm.values.arguments import invalid_option
 
 log = logging.getLogger("rxllm")
 
@@ -50,7 +50,9 @@ def restart(policy: Retry = "default") -> Callable[[Observable[Event]], Stream[E
     Raises ``ValidationError("invalid_option")`` for what is no policy.
     """
     if not isinstance(policy, RetryPolicy | Mapping | bool | None) and policy != "default":
-        raise refused("policy", f"must be a RetryPolicy, a mapping of its fields, True, False or None, not {policy!r}")
+        raise invalid_option(
+            "policy", f"must be a RetryPolicy, a mapping of its fields, True, False or None, not {policy!r}"
+        )
     rules = _rules(policy)
 
     def operator(source: Observable[Event]) -> Stream[Event]:

@@ -12,12 +12,13 @@ from reactivex.disposable import CompositeDisposable, SerialDisposable
 from rxllm.collector import StreamCollector
 from rxllm.events import ErrorEvent, Event, StepCompleted, ToolApprovalRequested
 from rxllm.operators._bounded import Bounded
-from rxllm.operators._checked import EVENTS, instance, no_event
+from rxllm.operators._checked import EVENTS, no_event
 from rxllm.operators._tools.execution import execution
 from rxllm.operators._tools.outcome import is_halting
 from rxllm.operators._tools.settings import Approve, Encoder, Executor, OnToolError, ToolSettings
 from rxllm.runtime import Stream, clock, conclude, fail
 from rxllm.values import EngineError, Thread, Tool, ToolCall
+from rxllm.values.arguments import check_instance
 
 
 def run_tools(
@@ -62,11 +63,11 @@ def run_tools(
 
     Raises ``ValidationError("invalid_option")`` for options that make no sense.
     """
-    instance("tools", tools, Iterable, "tools; make them with rxllm.tool")
+    check_instance("tools", tools, Iterable, "tools; make them with rxllm.tool")
     made = tuple(tools)
     for each in made:
-        instance("tools", each, Tool, "tools; make them with rxllm.tool")
-    instance("thread", thread, Thread | None, "a Thread")
+        check_instance("tools", each, Tool, "tools; make them with rxllm.tool")
+    check_instance("thread", thread, Thread | None, "a Thread")
     settings = ToolSettings(
         tools=made,
         mode=mode,

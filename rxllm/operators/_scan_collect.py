@@ -8,9 +8,10 @@ from reactivex import Observable
 
 from rxllm.collector import StreamCollector
 from rxllm.events import Event
-from rxllm.operators._checked import EVENTS, instance, no_event
+from rxllm.operators._checked import EVENTS, no_event
 from rxllm.runtime import Stream
 from rxllm.values import Thread
+from rxllm.values.arguments import check_instance
 
 
 def scan_collect(thread: Thread | None = None) -> Callable[[Observable[Event]], Stream[StreamCollector]]:
@@ -28,7 +29,7 @@ def scan_collect(thread: Thread | None = None) -> Callable[[Observable[Event]], 
 
     Raises ``ValidationError("invalid_option")`` for what is no thread.
     """
-    instance("thread", thread, Thread | None, "a Thread")
+    check_instance("thread", thread, Thread | None, "a Thread")
 
     def operator(source: Observable[Event]) -> Stream[StreamCollector]:
         return Stream.of(source.scan(_next, StreamCollector(thread)))

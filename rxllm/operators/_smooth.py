@@ -13,9 +13,10 @@ from reactivex import Observable, abc
 from reactivex.disposable import CompositeDisposable, SerialDisposable
 
 from rxllm.events import Event, TextDelta, ThinkingDelta
-from rxllm.operators._checked import EVENTS, no_event, seconds
+from rxllm.operators._checked import EVENTS, no_event
 from rxllm.operators._segments import split_words
 from rxllm.runtime import Stream, clock, fail
+from rxllm.values.arguments import check_seconds
 
 FRAME = 1 / 60
 """Seconds between two looks at what waits: as often as a screen shows."""
@@ -43,7 +44,7 @@ def smooth(max_lag: float = 0.25) -> Callable[[Observable[Event]], Stream[Event]
 
     Raises ``ValidationError("invalid_option")`` for a `max_lag` that is no number of seconds; 0 is no smoothing at all.
     """
-    lag = seconds("max_lag", max_lag)
+    lag = check_seconds("max_lag", max_lag)
 
     def operator(source: Observable[Event]) -> Stream[Event]:
         if not lag:

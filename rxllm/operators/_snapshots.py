@@ -11,9 +11,10 @@ from reactivex.disposable import CompositeDisposable, SerialDisposable
 
 from rxllm.collector import StreamCollector
 from rxllm.events import Event
-from rxllm.operators._checked import EVENTS, no_event, seconds
+from rxllm.operators._checked import EVENTS, no_event
 from rxllm.runtime import Stream, clock, fail
 from rxllm.values import Response
+from rxllm.values.arguments import check_seconds
 
 
 def snapshots(every: float = 0.1) -> Callable[[Observable[Event]], Stream[Response[Any]]]:
@@ -35,7 +36,7 @@ def snapshots(every: float = 0.1) -> Callable[[Observable[Event]], Stream[Respon
 
     Raises ``ValidationError("invalid_option")`` for an `every` that is no number of seconds; 0 is at every event.
     """
-    period = seconds("every", every)
+    period = check_seconds("every", every)
 
     def operator(source: Observable[Event]) -> Stream[Response[Any]]:
         def subscribe(

@@ -8,8 +8,9 @@ from reactivex import Observable, abc
 
 from rxllm.events import Event
 from rxllm.operators._watch import Heard, Watch
-from rxllm.runtime import Stream, is_positive
+from rxllm.runtime import Stream
 from rxllm.values import ValidationError
+from rxllm.values.arguments import is_positive
 
 
 def stall_warning(after: float, fn: Callable[[float, int], object]) -> Callable[[Observable[Event]], Stream[Event]]:

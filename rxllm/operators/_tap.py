@@ -7,9 +7,9 @@ from typing import Any, TypeVar, overload
 
 from reactivex import Observable, abc
 
-from rxllm.operators._checked import classes, function
 from rxllm.operators._each import each
 from rxllm.runtime import Stream
+from rxllm.values.arguments import check_classes, check_function
 
 T = TypeVar("T")
 E = TypeVar("E")
@@ -36,8 +36,8 @@ def tap(fn: Callable[[Any], object], /, *types: type[Any]) -> Callable[[Observab
 
     Raises ``ValidationError("invalid_option")`` for what is no function, and for types that are no classes.
     """
-    function("fn", fn)
-    classes("types", types)
+    check_function("fn", fn)
+    check_classes("types", types)
 
     def tapped(on_next: abc.OnNext[Any], on_error: abc.OnError) -> abc.OnNext[Any]:
         def see(item: Any) -> None:

@@ -9,11 +9,12 @@ from reactivex import Observable
 
 from rxllm.collector import StreamCollector
 from rxllm.events import Custom, Event, StepCompleted
-from rxllm.operators._checked import EVENTS, instance, no_event
+from rxllm.operators._checked import EVENTS, no_event
 from rxllm.operators._lift import lift
 from rxllm.operators._parsing import Parse, Read, parsed_chat, parsed_step, reading
 from rxllm.runtime import Stream
 from rxllm.values import ChatResult, Session, StepResult, Turn
+from rxllm.values.arguments import check_instance
 
 TURN = "session_turn"
 """The name of the `Custom` event that begins the streams of ``rxllm.session``. Its `data` holds the `session` as it is
@@ -41,7 +42,7 @@ def to_session(session: Session, *, parse: Parse = None) -> Callable[[Observable
 
     Raises ``ValidationError("invalid_option")`` for what is no session, and for a `parse` that makes no sense.
     """
-    instance("session", session, Session, "a Session")
+    check_instance("session", session, Session, "a Session")
     read = reading(parse)
     return lift(lambda: _Turning(session, read))
 

@@ -10,11 +10,11 @@ from reactivex import Observable
 
 from rxllm.collector import StreamCollector
 from rxllm.events import Event
-from rxllm.operators._checked import instance
 from rxllm.operators._fold import fold
 from rxllm.operators._parsing import Parse, parsed_step, reading
 from rxllm.runtime import Stream
 from rxllm.values import StepResult, Thread
+from rxllm.values.arguments import check_instance
 
 T = TypeVar("T")
 
@@ -46,7 +46,7 @@ def to_step_result(
 
     Raises ``ValidationError("invalid_option")`` for what is no thread, and for a `parse` that makes no sense.
     """
-    instance("thread", thread, Thread | None, "a Thread")
+    check_instance("thread", thread, Thread | None, "a Thread")
     read = reading(parse)
     if read is None:
         return fold("to_step_result", StreamCollector.to_step_result, thread)

@@ -8,9 +8,9 @@ from typing import Any, Literal, TypeVar
 from reactivex import Observable, abc
 from reactivex.disposable import CompositeDisposable, Disposable
 
-from rxllm.operators._checked import function
 from rxllm.runtime import Stream, stopwatch
 from rxllm.values import Trace
+from rxllm.values.arguments import check_function
 
 T = TypeVar("T")
 
@@ -35,7 +35,7 @@ def trace(fn: Callable[[Trace], object]) -> Callable[[Observable[T]], Stream[T]]
 
     Raises ``ValidationError("invalid_option")`` for what is no function.
     """
-    function("fn", fn)
+    check_function("fn", fn)
 
     def operator(source: Observable[T]) -> Stream[T]:
         def subscribe(observer: abc.ObserverBase[T], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:

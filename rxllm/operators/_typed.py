@@ -7,9 +7,9 @@ from typing import Any, TypeGuard, cast, get_origin
 
 import msgspec
 
-from rxllm.operators._checked import refused
 from rxllm.values import ValidationError, is_format_class, reader
 from rxllm.values._schema import unfenced
+from rxllm.values.arguments import invalid_option
 
 
 def read_as(name: str, wanted: Any) -> Callable[[str], Any]:
@@ -24,12 +24,12 @@ def read_as(name: str, wanted: Any) -> Callable[[str], Any]:
     if isinstance(wanted, str | Mapping) or is_format_class(wanted):
         found = reader(cast(Any, wanted))
         if found is None:
-            raise refused(name, f"{wanted!r} is not a format that JSON is read in")
+            raise invalid_option(name, f"{wanted!r} is not a format that JSON is read in")
         return found
     try:
         decoder = msgspec.json.Decoder[Any](Any if wanted is None else wanted, dec_hook=_of_another)
     except Exception as error:  # msgspec's own, and the NameError of a hint that cannot be read
-        raise refused(name, f"{wanted!r} is no type that JSON is read as: {error}") from error
+        raise invalid_option(name, f"{wanted!r} is no type that JSON is read as: {error}") from error
 
     def read(text: str) -> Any:
         try:

@@ -15,7 +15,8 @@ from rxllm.pipelines._call import Setup
 from rxllm.pipelines._options import GenerateOptions, PlainOptions, is_count
 from rxllm.pipelines._request import Input, as_request, as_requests
 from rxllm.runtime import Stream
-from rxllm.values import LLMError, Progress, Request, Response, Usage, ValidationError
+from rxllm.values import LLMError, Progress, Request, Response, Usage
+from rxllm.values.arguments import invalid_option
 from rxllm.values.errors import as_llm_error
 
 T = TypeVar("T")
@@ -111,9 +112,9 @@ def generate_many(
     ``on_progress(progress)`` is called with a `Progress` when a request ends, in the order in which they do.
     """
     if not is_count(concurrency):
-        raise ValidationError("invalid_option", errors=[(("concurrency",), f"must be at least 1, not {concurrency!r}")])
+        raise invalid_option("concurrency", f"must be at least 1, not {concurrency!r}")
     if on_progress is not None and not callable(on_progress):
-        raise ValidationError("invalid_option", errors=[(("on_progress",), f"must be a function, not {on_progress!r}")])
+        raise invalid_option("on_progress", f"must be a function, not {on_progress!r}")
     setup = Setup.of(engine, GenerateOptions, opts)
     asked = as_requests(requests)
 

@@ -33,6 +33,7 @@ from rxllm.operators._tools.settings import ToolSettings
 from rxllm.runtime import Stream, clock, conclude, fail
 from rxllm.values import EngineError, Message, Response, StepResult, Thread, Tool, ToolCall, ToolError, ValidationError
 from rxllm.values._answers import listed, unanswered, with_results
+from rxllm.values.arguments import invalid_option
 
 
 class HaltedStep(msgspec.Struct, frozen=True):
@@ -109,7 +110,7 @@ class Answers(msgspec.Struct, frozen=True):
             raise EngineError("unknown_tool", message, metadata={"tool_name": call.name})
         if tool.manual:
             fault = f"is a call of the manual tool {call.name!r}: it is not run here; give its result in results"
-            raise ValidationError("invalid_option", errors=[(("approvals", call.id), fault)])
+            raise invalid_option(("approvals", call.id), fault)
         return tool
 
     def _refuse_unknown(self, calls: tuple[ToolCall, ...]) -> None:

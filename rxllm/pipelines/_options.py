@@ -13,8 +13,7 @@ from typing import Any, Literal, TypedDict, cast
 from rxllm.engine import Engine
 from rxllm.events import Event
 from rxllm.operators._tools.settings import Approve, Encoder, Executor, OnToolError
-from rxllm.runtime import Retry, RetryPolicy, Timeouts, is_positive, policy
-from rxllm.runtime._secrets import is_secret_name, masked
+from rxllm.runtime import Retry, RetryPolicy, Timeouts, policy
 from rxllm.validate import is_response_format
 from rxllm.values import (
     EngineError,
@@ -25,7 +24,8 @@ from rxllm.values import (
     as_response_format,
     is_format_class,
 )
-from rxllm.values._nearest import hint
+from rxllm.values.arguments import did_you_mean, invalid_option, is_positive
+from rxllm.values.secrets import is_secret_name, masked
 
 MAX_TURNS = 8
 SHOWN = 80
@@ -131,7 +131,7 @@ def max_turns(opts: Mapping[str, Any]) -> int:
     except ValueError:
         turns = 0
     if turns < 1:
-        raise ValidationError("invalid_option", errors=[(("RXLLM_MAX_TURNS",), f"must be at least 1, not {found!r}")])
+        raise invalid_option("RXLLM_MAX_TURNS", f"must be at least 1, not {found!r}")
     return turns
 
 
@@ -152,7 +152,7 @@ def _refuse_unknown(options: type[Any], given: Mapping[str, Any]) -> None:
         message = f"there is no option {name!r}: {_ELSEWHERE[name]}"
     else:
         shown = f"options={{{name!r}: {_shown(name, given[name], 'its value')}}}"
-        near = f" (did you mean {_MEANT[name]!r}?)" if name in _MEANT else hint(name, _names(options))
+        near = f" (did you mean {_MEANT[name]!r}?)" if name in _MEANT else did_you_mean(name, _names(options))
         message = f"there is no option {name!r}{near}; to hand it to the provider as it is, write {shown}"
     raise EngineError("unknown_option", message)
 

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from rxllm.engine import Engine, merge_tools
 from rxllm.values import EngineError, Message, Request, Thread, Tool, ValidationError, as_response_format, user
+from rxllm.values.arguments import invalid_option
 
 Input = str | Message | Sequence[Message] | Thread
 """A question, a message, messages or a thread."""
@@ -56,10 +57,10 @@ def as_request(given: Any) -> Request:
 def as_requests(given: Any) -> list[Request]:
     """`given` as requests. Raises ``ValidationError``, which names the one that is none."""
     if isinstance(given, str | Message | Thread | Request):
-        raise ValidationError("invalid_option", errors=[(("requests",), "must be several; for one there is generate")])
+        raise invalid_option("requests", "must be several; for one there is generate")
     if not isinstance(given, Iterable):
         fault = f"must be several, as a list, not {given!r}"
-        raise ValidationError("invalid_option", errors=[(("requests",), fault)])
+        raise invalid_option("requests", fault)
     return [_numbered(index, each) for index, each in enumerate(cast(Iterable[Any], given))]
 
 

@@ -15,7 +15,7 @@ from rxllm.runtime._retry import Retry, RetryPolicy, policy, retrying
 from rxllm.runtime._run import run
 from rxllm.runtime._stream import Stream
 from rxllm.runtime._threads import daemon_threads, in_thread
-from rxllm.runtime._timeouts import Timeouts, is_positive, is_seconds
+from rxllm.runtime._timeouts import Timeouts
 from rxllm.runtime._transport import transport_error
 from rxllm.runtime._unheard import fail, report_unheard
 
@@ -51,9 +51,7 @@ __all__ = [
     "from_async_iter",
     "http_stream",
     "in_thread",
-    "is_positive",
     "is_prelude",
-    "is_seconds",
     "policy",
     "pumped",
     "report_unheard",

@@ -9,7 +9,7 @@ from typing import Any
 from reactivex import Observable
 
 from rxllm.values import ValidationError
-from rxllm.values._signature import unfit
+from rxllm.values.arguments import call_fault, invalid_option
 
 
 def check_source(given: Any, name: str) -> None:
@@ -24,7 +24,7 @@ def check_operators(given: Iterable[Any]) -> None:
     for place, operator in enumerate(given):
         fault = _fault(operator)
         if fault is not None:
-            raise ValidationError("invalid_option", errors=[(("operators", place), fault)])
+            raise invalid_option(("operators", place), fault)
 
 
 class OperatorMaker:
@@ -41,7 +41,7 @@ class OperatorMaker:
         try:
             return self._make(*args, **kwargs)
         except TypeError as error:
-            fault = unfit(self._make, *args, **kwargs)
+            fault = call_fault(self._make, *args, **kwargs)
             if fault is None:  # its own
                 raise
             what = f"{self.called}: {fault}; {self._about()} has to be a function that makes an operator"

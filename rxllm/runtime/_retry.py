@@ -19,9 +19,8 @@ from reactivex import Observable
 from rxllm.events import Event
 from rxllm.runtime._attempts import attempting
 from rxllm.runtime._stream import Stream
-from rxllm.runtime._timeouts import is_seconds
 from rxllm.values import AdapterError, LLMError, StreamError, ValidationError
-from rxllm.values._nearest import hint
+from rxllm.values.arguments import did_you_mean, is_seconds
 
 log = logging.getLogger("rxllm")
 
@@ -123,7 +122,7 @@ def _reasons(held: Any) -> frozenset[Any]:
 
 
 def _no_reasons(held: Iterable[Any]) -> str:
-    named = (f"{each!r}{hint(each, _REASONS) if isinstance(each, str) else ''}" for each in held)
+    named = (f"{each!r}{did_you_mean(each, _REASONS) if isinstance(each, str) else ''}" for each in held)
     return f"cannot hold {', '.join(sorted(named))}; there are {', '.join(sorted(_REASONS))}"
 
 

@@ -10,43 +10,14 @@ from typing import Any, TypeVar, cast
 from urllib.parse import parse_qsl, quote, quote_plus, unquote
 
 from rxllm.values import LLMError
+from rxllm.values.secrets import MASK, is_secret_name
 
 SECRET_LENGTH = 8
-MASK = "[key]"
 
 E = TypeVar("E", bound=LLMError)
 
-_NAME = re.compile(r"key(?!word|board)|token(?!s|iz)|secret|passw|pwd|credential|auth(?!ors?$)|signature|^sig$|cookie")
 _QUERY = "code"  # as Azure's functions call theirs
 _USER = re.compile(r"^(\w+://)?([^/?#]*)@")
-
-
-def is_secret_name(name: object) -> bool:
-    """Whether a header, an option or a part of a query called `name` holds a secret.
-
-    >>> [name for name in ("x-api-key", "Authorization", "max_tokens", "author") if is_secret_name(name)]
-    ['x-api-key', 'Authorization']
-    """
-    return isinstance(name, str) and _NAME.search(name.lower()) is not None
-
-
-def masked(value: Any) -> Any:
-    """`value` for a reader: without what stands under the name of a secret, at any depth.
-
-    >>> masked({"options": {"extra_headers": {"api-key": "abc", "x-title": "Mine"}}})
-    {'options': {'extra_headers': {'api-key': '[key]', 'x-title': 'Mine'}}}
-    """
-    match value:
-        case Mapping():
-            pairs = cast(Mapping[Any, Any], value).items()
-            return {name: MASK if is_secret_name(name) else masked(entry) for name, entry in pairs}
-        case (str() as name, _) if is_secret_name(name):
-            return name, MASK
-        case list() | tuple():
-            items = [masked(item) for item in cast(Iterable[Any], value)]
-            return tuple(items) if isinstance(value, tuple) else items
-        case _:
-            return value
 
 
 def secrets_in(value: Any, *, secret: bool = False) -> Iterator[str]:

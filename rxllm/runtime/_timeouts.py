@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any
-
 import msgspec
 
 from rxllm.values import ValidationError
+from rxllm.values.arguments import is_positive, must_be
 
 
 class Timeouts(msgspec.Struct, frozen=True):
@@ -29,7 +27,7 @@ class Timeouts(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         limits = {"first": self.first, "idle": self.idle, "total": self.total}
         wrong = [
-            ((name,), f"must be None, or a number of seconds above 0, not {held!r}")
+            ((name,), must_be("None, or a number of seconds above 0", held))
             for name, held in limits.items()
             if held is not None and not is_positive(held)
         ]
@@ -45,13 +43,3 @@ class Timeouts(msgspec.Struct, frozen=True):
     def silence(self) -> float | None:
         """The longest silence that is allowed at any time, for a transport's own timeout; None leaves it as it is."""
         return None if self.first is None or self.idle is None else max(self.first, self.idle)
-
-
-def is_positive(held: Any) -> bool:
-    """Whether `held` is a finite number above 0."""
-    return is_seconds(held) and held > 0
-
-
-def is_seconds(held: Any) -> bool:
-    """Whether `held` is a finite number from 0 on."""
-    return isinstance(held, int | float) and not isinstance(held, bool) and 0 <= held < math.inf

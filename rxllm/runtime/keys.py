@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import Literal
 
 from rxllm.runtime._secrets import redacted as redacted
-from rxllm.values import EngineError, ValidationError
+from rxllm.values import EngineError
+from rxllm.values.arguments import invalid_option
 
 Source = Literal["call", "adapter", "store", "environment", "dotenv"]
 
@@ -52,7 +53,7 @@ _dotenv = _Dotenv()
 def put(provider: str, key: str) -> None:
     """Keep `key` for `provider` in this process. Raises ``ValidationError("invalid_option")`` for what is no text."""
     if not isinstance(key, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise ValidationError("invalid_option", errors=[(("key",), "must be a string")])
+        raise invalid_option("key", "must be a string")
     _store[provider] = key
 
 

@@ -26,6 +26,7 @@ from collections.abc import Iterable
 
 from rxllm.values import EngineError, ModelInfo, ValidationError
 from rxllm.values._model import CAPABILITIES
+from rxllm.values.arguments import invalid_option
 
 _ALIASES = {"gemini": "google", "openai-responses": "openai"}
 
@@ -83,7 +84,7 @@ def select(*, require: Iterable[str] = (), prefer: Iterable[str] = ()) -> ModelI
     unknown = [name for name in wanted if name not in CAPABILITIES]
     if unknown:
         what = f"{unknown[0]!r} is no capability; they are {', '.join(CAPABILITIES)}"
-        raise ValidationError("invalid_option", errors=[(("require",), what)])
+        raise invalid_option("require", what)
     able = [each for each in _entries.values() if all(getattr(each, name) is True for name in wanted)]
     if not able:
         message = (

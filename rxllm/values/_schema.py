@@ -29,6 +29,7 @@ import msgspec
 
 from rxllm.values._json import UNREADABLE
 from rxllm.values._request import json_schema
+from rxllm.values.arguments import invalid_option
 from rxllm.values.errors import Path, ValidationError
 
 ResponseFormat = str | Mapping[str, Any] | type[Any]
@@ -126,7 +127,7 @@ def _format_of(cls: type[Any]) -> dict[str, Any]:
         schema = _strict(_rooted(_schema_of(cls)))
     except Exception as error:  # msgspec's and pydantic's own, and the NameError of a hint that cannot be read
         why = f"{cls!r} has no JSON schema: {error}"
-        raise ValidationError("invalid_option", errors=[(("response_format",), why)]) from error
+        raise invalid_option("response_format", why) from error
     name = re.sub(r"[^A-Za-z0-9_-]", "_", cls.__name__)[:64]
     return json_schema(name, schema, strict=_is_closed(schema))
 

@@ -1,0 +1,113 @@
+"""Checks of arguments, and the error that they raise: which argument is wrong, what it must be, and what it was.
+
+Every check raises ``ValidationError("invalid_option")``.
+
+>>> check_count("top", 0)
+Traceback (most recent call last):
+    ...
+rxllm.values.errors.ValidationError: validation failed: invalid_option (top must be a whole number of at least 1, not 0)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from types import UnionType
+from typing import Any
+
+from rxllm.values.errors import ValidationError
+from rxllm.values.secrets import masked
+
+SHOWN = 80
+"""How many characters of a wrong value a message shows."""
+
+
+def invalid_option(name: str | tuple[str | int, ...], fault: str) -> ValidationError:
+    """Return the error for the argument `name`, or for the place in it that a path leads to."""
+    return ValidationError("invalid_option", errors=[((name,) if isinstance(name, str) else name, fault)])
+
+
+def must_be(expected: str, value: object) -> str:
+    """Return the fault of a `value` that is not `expected`: ``must be a string, not 3``."""
+    return f"must be {expected}, not {shown(value)}"
+
+
+def shown(value: object) -> str:
+    """Return the repr of `value` without its secrets, cut to `SHOWN` characters."""
+    text = repr(masked(value))
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
+
+
+def check(name: str, value: object, fits: bool, expected: str) -> None:
+    """Raise unless `value` `fits`."""
+    if not fits:
+        raise invalid_option(name, must_be(expected, value))
+
+
+def check_seconds(name: str, value: Any) -> float:
+    """Return `value`, a finite number of seconds of at least 0."""
+    check(name, value, is_seconds(value), "a number of seconds, 0 or more")
+    return float(value)
+
+
+def check_count(name: str, value: Any) -> None:
+    """Raise unless `value` is a whole number of at least 1."""
+    check(name, value, is_count(value), "a whole number of at least 1")
+
+
+def check_function(name: str, value: object) -> None:
+    """Raise unless `value` can be called."""
+    check(name, value, callable(value), "a function")
+
+
+def check_instance(name: str, value: object, cls: type[Any] | UnionType, expected: str) -> None:
+    """Raise unless `value` is a `cls`."""
+    check(name, value, isinstance(value, cls), expected)
+
+
+def check_classes(name: str, value: tuple[Any, ...]) -> None:
+    """Raise unless all of `value` are classes, as ``isinstance`` takes them."""
+    try:
+        isinstance(None, value)
+    except TypeError:
+        raise invalid_option(name, must_be("classes", value)) from None
+
+
+def is_seconds(value: Any) -> bool:
+    """Whether `value` is a finite number of at least 0."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
+
+
+def is_positive(value: Any) -> bool:
+    """Whether `value` is a finite number above 0."""
+    return is_seconds(value) and value > 0
+
+
+def is_count(value: Any) -> bool:
+    """Whether `value` is a whole number of at least 1."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return what to add to a message about a `name` that is not `known`: nothing if none of those is close.
+
+    >>> did_you_mean("opnai", ["openai", "ollama"])
+    " (did you mean 'openai'?)"
+    """
+    from difflib import get_close_matches  # needed for errors only
+
+    close = get_close_matches(name.lower(), list(known), n=1, cutoff=0.7)
+    return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def call_fault(function: Callable[..., Any], *args: Any, **kwargs: Any) -> TypeError | None:
+    """Return why `function` cannot be called with these arguments; None if it can, or if that cannot be known."""
+    from inspect import signature  # costly, and needed for functions of the user's only
+
+    try:
+        signature(function).bind(*args, **kwargs)
+    except TypeError as error:
+        return error
+    except ValueError:  # a function written in C may have no signature
+        pass
+    return None
