@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from rxllm import operators, plugins, validate
 from rxllm.collector import StreamCollector
-from rxllm.engine import Engine, aclose
+from rxllm.engine import Engine, aclose, alongside
 from rxllm.events import (
     AskUserRequested,
     ChatCompleted,
@@ -261,6 +261,7 @@ __all__ = [
     "UsageUpdated",
     "ValidationError",
     "aclose",
+    "alongside",
     "ask_user",
     "assistant",
     "chat",

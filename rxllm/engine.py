@@ -13,10 +13,46 @@ from reactivex import Observable
 from rxllm.events import Event
 from rxllm.runtime import Retry
 from rxllm.runtime._given import check_operators
-from rxllm.values import EngineError, Tool, ValidationError
+from rxllm.values import EngineError, Request, Tool, ValidationError
+from rxllm.values.arguments import check_function, must_be
 from rxllm.values.secrets import masked
 
 Operator = Callable[[Observable[Event]], Observable[Event]]
+
+
+@dataclass(frozen=True)
+class Alongside:
+    """A check in an engine's `prepare` that runs while the model answers, see `alongside`."""
+
+    check: Callable[[Request], Any]
+
+
+Prepare = Callable[[Request], Any] | Alongside
+"""A function from a `Request` to the `Request` that is sent, or to an awaitable or an Observable of it."""
+
+
+def alongside(check: Callable[[Request], Any]) -> Alongside:
+    """Run ``check(request)`` while the model answers, and hold the answer back until it has passed.
+
+    For an engine's `prepare`: a moderation that costs no time. `check` is a function, async or not, or returns an
+    Observable; what it returns is not used. If it raises, the call is closed, and the error goes to ``on_error``.
+
+    >>> from rxllm import Fake, ValidationError, generate
+    >>> async def moderate(request):
+    ...     if "bomb" in request.messages[-1].text:
+    ...         raise ValidationError("invalid_request", "the question is not allowed")
+    >>> engine = Engine(Fake("Hello"), prepare=[alongside(moderate)])
+    >>> generate(engine, "Hi").run().output_text
+    'Hello'
+    >>> generate(engine, "How is a bomb built?").run()
+    Traceback (most recent call last):
+        ...
+    rxllm.values.errors.ValidationError: the question is not allowed
+
+    Raises ``ValidationError("invalid_option")`` for a `check` that is not a function.
+    """
+    check_function("check", check)
+    return Alongside(check)
 
 
 @dataclass(frozen=True)
@@ -24,8 +60,10 @@ class Engine:
     """How calls are made: configuration, not data, and never a key.
 
     `params` are defaults for the calls' options; `context` is what tools are given; `operators` is the middleware,
-    applied to every response's events in order; `observers` receive telemetry values; `retry` is a `RetryPolicy`, or
-    False for none. A copy has clients of its own, a pickle neither clients nor keys. Raises
+    applied to every response's events in order; `prepare` holds functions that are called with the `Request` before
+    each call, one after another, and return the one that is sent (trimmed, redacted) or raise an error to refuse it;
+    they may be async, return an Observable, or be `alongside`. `observers` receive telemetry values; `retry` is a
+    `RetryPolicy`, or False for none. A copy has clients of its own, a pickle neither clients nor keys. Raises
     ``EngineError("invalid_engine")`` for tools, operators and observers that are none.
 
     >>> from rxllm import Fake
@@ -41,6 +79,7 @@ class Engine:
     context: Mapping[str, Any] = field(default_factory=dict[str, Any])
     image_adapter: Any = None
     operators: tuple[Operator, ...] = ()
+    prepare: tuple[Prepare, ...] = ()
     observers: tuple[Callable[[Any], object], ...] = ()
     retry: Retry = "default"
     tool_executor: Callable[..., Any] | None = None
@@ -54,7 +93,7 @@ class Engine:
                 "give it to the call or to the adapter, or write rxllm.keys.put(provider, key)"
             )
             raise EngineError("invalid_engine", message)
-        for name in ("tools", "operators", "observers"):
+        for name in ("tools", "operators", "prepare", "observers"):
             object.__setattr__(self, name, _all_of(name, getattr(self, name)))
 
     def __repr__(self) -> str:
@@ -82,6 +121,9 @@ class Engine:
 
     def with_operators(self, *operators: Operator) -> Engine:
         return replace(self, operators=(*self.operators, *operators))
+
+    def with_prepare(self, *functions: Prepare) -> Engine:
+        return replace(self, prepare=(*self.prepare, *functions))
 
     @classmethod
     def from_model(cls, name: str) -> Engine:
@@ -117,8 +159,8 @@ def _all_of(name: str, given: Any) -> tuple[Any, ...]:
         if name == "tools" and not isinstance(each, Tool):
             made = "make it one with rxllm.tool" if callable(each) else "rxllm.tool makes them"
             raise EngineError("invalid_engine", f"an engine's tools[{place}] is no tool but {each!r}; {made}")
-        if name == "observers" and not callable(each):
-            raise EngineError("invalid_engine", f"an engine's observers[{place}] is no function but {each!r}")
+        if name in ("observers", "prepare") and not callable(each) and not isinstance(each, Alongside):
+            raise EngineError("invalid_engine", f"an engine's {name}[{place}] {must_be('a function', each)}")
     return held
 
 

@@ -38,6 +38,7 @@ def test_what_is_public_in_the_package_is_exported() -> None:
         "pipelines",
         "runtime",
         "testing",
+        "tools",
         "values",
         "wire",
     }

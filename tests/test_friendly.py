@@ -95,7 +95,7 @@ def test_one_where_several_belong(name: str, given: Any) -> None:
 
 
 def test_what_is_no_observer() -> None:
-    with pytest.raises(EngineError, match=r"observers\[1\] is no function but 3"):
+    with pytest.raises(EngineError, match=r"observers\[1\] must be a function, not 3"):
         Engine(Fake("Hi"), observers=(print, 3))  # type: ignore[arg-type]
 
 

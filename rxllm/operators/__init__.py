@@ -7,11 +7,11 @@ of other packages are in ``plugins``: ``ops.plugins.shout()``.
 looking         tap, trace, count, snapshots, verify, checkpoint
 text            text, to_text, thinking, words, sentences, smooth, map_text, redact
 some events     only, filter_deltas, include_raw_chunks, conflate
-tools           tool_calls, run_tools
+tools           tool_calls, run_tools, repeat_until_halt
 structure       partial_json, items, parsed
 results         to_response, to_step_result, to_chat_result, to_session, scan_collect
 waiting         timeouts, stall_warning, hedge, rate_limited
-failing         fallback, restart, circuit_breaker, raise_errors, errors_as_events
+failing         retry_before_content, fallback, restart, circuit_breaker, raise_errors, errors_as_events
 several models  race, merge_labelled
 money           usage, cost, budget
 your own        lift, continue_with
@@ -46,7 +46,9 @@ if TYPE_CHECKING:
     from rxllm.operators._raise_errors import raise_errors
     from rxllm.operators._rate_limited import rate_limited
     from rxllm.operators._redact import redact
+    from rxllm.operators._repeat_until_halt import repeat_until_halt
     from rxllm.operators._restart import restart
+    from rxllm.operators._retry_before_content import retry_before_content
     from rxllm.operators._run_tools import run_tools
     from rxllm.operators._scan_collect import scan_collect
     from rxllm.operators._sentences import sentences
@@ -92,7 +94,9 @@ __all__ = [
     "raise_errors",
     "rate_limited",
     "redact",
+    "repeat_until_halt",
     "restart",
+    "retry_before_content",
     "run_tools",
     "scan_collect",
     "sentences",

@@ -13,7 +13,7 @@ from rxllm.operators._cost_counts import all_counts, price_context, token_counts
 from rxllm.operators._costs import costs_filled
 from rxllm.runtime import Stream, current_assembly
 from rxllm.values import EngineError, Usage
-from rxllm.values.arguments import invalid_option
+from rxllm.values.arguments import check_function, invalid_option
 
 if TYPE_CHECKING:
     from genai_prices.types import PriceCalculation
@@ -22,7 +22,9 @@ _PROVIDERS = {"gemini": "google", "moonshot": "moonshotai", "openai-responses": 
 """The names of providers that genai-prices has other names for."""
 
 
-def cost(model: str | None = None) -> Callable[[Observable[Event]], Stream[Event]]:
+def cost(
+    model: str | None = None, *, price: Callable[[Usage], Usage] | None = None
+) -> Callable[[Observable[Event]], Stream[Event]]:
     """Fill in a response's costs, in dollars, from the list of genai-prices, where the provider has stated none.
 
     ::
@@ -44,12 +46,17 @@ def cost(model: str | None = None) -> Callable[[Observable[Event]], Stream[Event
     the service tier that has answered have prices of their own. Behind ``ops.fallback`` the price is that of who has
     answered. It is an entry of ``rxllm.models``, not this list, that says what your own contract says.
 
+    With `price`, the costs are what that function fills in, and genai-prices is not needed.
+
     The list is that of the installed genai-prices (https://github.com/pydantic/genai-prices); nothing is fetched.
     Raises ``EngineError("missing_dependency")`` without it, and ``ValidationError("invalid_option")`` for another
     `model` than ``"provider:model"``.
     """
     if model is not None and not all(str(model).partition(":")):
         raise invalid_option("model", f'must be "provider:model", not {model!r}')
+    if price is not None:
+        check_function("price", price)
+        return costs_filled(lambda usage, _, __: price(usage))
     _prices()
 
     def operator(source: Observable[Event]) -> Stream[Event]:

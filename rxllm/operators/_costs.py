@@ -1,4 +1,4 @@
-"""Costs where the provider stated none. Not an operator of the public ones, but the place for one."""
+"""Costs where the provider stated none."""
 
 from __future__ import annotations
 

@@ -9,8 +9,7 @@ from typing import TypeVar
 from reactivex import Observable, abc
 
 from rxllm.events import ErrorEvent
-from rxllm.operators._bounded import Bounded
-from rxllm.runtime import Stream
+from rxllm.runtime import Bounded, Stream
 from rxllm.values import Labelled, ValidationError
 from rxllm.values.errors import as_llm_error
 

@@ -13,7 +13,7 @@ from reactivex import Observable, abc
 from reactivex.disposable import CompositeDisposable, SingleAssignmentDisposable
 
 from rxllm.events import ErrorEvent, Event, MessageCompleted
-from rxllm.runtime import clock, conclude, fail, is_prelude
+from rxllm.runtime import clock, conclude, current_scope, fail, is_prelude, within
 
 log = logging.getLogger("rxllm")
 
@@ -39,6 +39,7 @@ class Racing:
         self._delays = delays
         self._observer = observer
         self._scheduler = scheduler
+        self._scope = current_scope.get()
         self._guard = threading.Lock()  # the streams may be of several threads; held for decisions only
         self._lanes: dict[int, SingleAssignmentDisposable] = {}  # those still in the race
         self._timers: dict[int, SingleAssignmentDisposable] = {}  # of those that have not begun
@@ -104,7 +105,8 @@ class Racing:
             else:
                 self._lose(index, None, lambda: conclude(self._observer, held))
 
-        lane.disposable = self._sources[index].subscribe(receive, give_up, complete, scheduler=self._scheduler)
+        with within(self._scope):  # it may begin where another has failed
+            lane.disposable = self._sources[index].subscribe(receive, give_up, complete, scheduler=self._scheduler)
 
     def _win(self, index: int, held: deque[Event]) -> None:
         with self._guard:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from reactivex import Observable
 
 from rxllm.collector import StreamCollector
 from rxllm.events import Custom, Event, StepCompleted, StepRestarted
-from rxllm.runtime import Retry, RetryPolicy, Stream, attempting
-from rxllm.runtime import policy as as_policy
-from rxllm.values import LLMError, ValidationError
-from rxllm.values.arguments import invalid_option
+from rxllm.runtime import Retry, RetryPolicy, Stream, attempting, policy_argument
+from rxllm.values import LLMError
 
 log = logging.getLogger("rxllm")
 
@@ -49,11 +47,7 @@ def restart(policy: Retry = "default") -> Callable[[Observable[Event]], Stream[E
 
     Raises ``ValidationError("invalid_option")`` for what is no policy.
     """
-    if not isinstance(policy, RetryPolicy | Mapping | bool | None) and policy != "default":
-        raise invalid_option(
-            "policy", f"must be a RetryPolicy, a mapping of its fields, True, False or None, not {policy!r}"
-        )
-    rules = _rules(policy)
+    rules = policy_argument(policy)
 
     def operator(source: Observable[Event]) -> Stream[Event]:
         if rules.max_attempts <= 1:
@@ -61,14 +55,6 @@ def restart(policy: Retry = "default") -> Callable[[Observable[Event]], Stream[E
         return attempting(lambda: _Restarting(source, rules))
 
     return operator
-
-
-def _rules(policy: Retry) -> RetryPolicy:
-    try:
-        return as_policy(policy)
-    except ValidationError as error:  # it speaks of an engine's `retry`
-        errors = [(("policy", str(path[-1])), why) for path, why in error.errors]
-        raise ValidationError(error.reason, errors=errors) from None
 
 
 class _Restarting:

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from typing import Any, Literal
 
+from msgspec.structs import replace
 from reactivex import Observable, abc
 from reactivex.disposable import CompositeDisposable, SerialDisposable
 
 from rxllm.collector import StreamCollector
 from rxllm.events import ErrorEvent, Event, StepCompleted, ToolApprovalRequested
-from rxllm.operators._bounded import Bounded
 from rxllm.operators._checked import EVENTS, no_event
-from rxllm.operators._tools.execution import execution
-from rxllm.operators._tools.outcome import is_halting
-from rxllm.operators._tools.settings import Approve, Encoder, Executor, OnToolError, ToolSettings
-from rxllm.runtime import Stream, clock, conclude, fail
-from rxllm.values import EngineError, Thread, Tool, ToolCall
-from rxllm.values.arguments import check_instance
+from rxllm.runtime import Bounded, Question, Stream, clock, conclude, current_scope, fail, within
+from rxllm.tools import Approve, Encoder, Executor, OnToolError, ToolSettings, execution, is_halting
+from rxllm.values import EngineError, Thread, Tool, ToolCall, ValidationError
+from rxllm.values.arguments import check_instance, invalid_option
 
 
 def run_tools(
@@ -49,7 +47,11 @@ def run_tools(
     (Message('tool', '42'),)
 
     `thread` is what the response answers; the step's thread is that, the answer and the results, in the order of the
-    calls. With ``mode="manual"``, and for ``manual`` tools, nothing runs and the calls are left to the caller.
+    calls. Behind ``stream_generate`` it may be left out: it is then the thread that was asked, as the step's tools get
+    the engine and the ids of that call in their `ToolContext`. Elsewhere, as behind a recording, a step without it is a
+    ``ValidationError("invalid_option")``, through ``on_error`` and before any tool runs.
+
+    With ``mode="manual"``, and for ``manual`` tools, nothing runs and the calls are left to the caller.
     `tool_timeout` is in seconds and counts per tool. A tool that fails does not end the stream: `on_tool_error` is
     ``"continue"`` (the model is told), ``"halt"``, or a function of the call and the `ToolError` that returns one of
     these words, a replacement for the result, or ``halt(...)``; raising that error again halts too. Halts are emitted
@@ -79,17 +81,12 @@ def run_tools(
         encoder=encoder,
         approve=approve,
     )
-    return run_with(settings, thread)
-
-
-def run_with(settings: ToolSettings, thread: Thread | None) -> Callable[[Observable[Event]], Stream[Event]]:
-    """`run_tools` with its options as a value."""
 
     def operator(source: Observable[Event]) -> Stream[Event]:
         def subscribe(
             observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None
         ) -> abc.DisposableBase:
-            return _Step(settings, thread or Thread(), observer, scheduler).start(source)
+            return _Step(settings, thread, observer, scheduler).start(source)
 
         return Stream(subscribe)
 
@@ -102,20 +99,26 @@ class _Step:
     def __init__(
         self,
         settings: ToolSettings,
-        thread: Thread,
+        thread: Thread | None,
         observer: abc.ObserverBase[Event],
         scheduler: abc.SchedulerBase | None,
     ) -> None:
         self._settings = settings
         self._observer = observer
         self._scheduler = scheduler
-        self._state = StreamCollector(thread)
+        self._thread = thread
+        self._question = Question()
+        self._scope = replace(current_scope.get(), question=self._question)
+        self._state = StreamCollector()
         self._tools = SerialDisposable()
         self._halts: dict[int, Event] = {}
         self._metadata: dict[str, Any] = {}
 
     def start(self, source: Observable[Event]) -> abc.DisposableBase:
-        subscription = source.subscribe(self._emit, self._observer.on_error, self._answered, scheduler=self._scheduler)
+        with within(self._scope):
+            subscription = source.subscribe(
+                self._emit, self._observer.on_error, self._answered, scheduler=self._scheduler
+            )
         return CompositeDisposable(subscription, self._tools)
 
     def _emit(self, event: Event) -> None:
@@ -129,6 +132,11 @@ class _Step:
         self._observer.on_next(event)
 
     def _answered(self) -> None:
+        thread = self._state.thread or self._thread or self._question.thread
+        if thread is None:
+            self._observer.on_error(_no_thread())
+            return
+        self._state = replace(self._state, thread=thread)
         response = self._state.to_response()
         calls = response.tool_calls if response.finish_reason == "tool_calls" else ()
         if not calls:
@@ -146,7 +154,7 @@ class _Step:
 
     def _run(self, scheduler: abc.SchedulerBase, calls: tuple[ToolCall, ...] | None) -> abc.DisposableBase:
         mine, left = self._partition(calls or ())
-        executions = (execution(tool, call, self._settings) for tool, call in mine)
+        executions = (execution(tool, call, self._settings, self._question, self._scope) for tool, call in mine)
         running = Bounded(
             executions,
             self._settings.concurrency(len(mine)),
@@ -201,7 +209,7 @@ class _Step:
     def _complete(self) -> None:
         result = self._state.to_step_result()
         if self._metadata:
-            result = replace(result, metadata={**result.metadata, **self._metadata})
+            result = dataclasses.replace(result, metadata={**result.metadata, **self._metadata})
         conclude(self._observer, (StepCompleted(result),))
 
     def _unknown(self, calls: list[ToolCall]) -> EngineError:
@@ -209,3 +217,8 @@ class _Step:
         known = ", ".join(repr(tool.name) for tool in self._settings.tools) or "none"
         message = f"the model called {names}, and there is no such tool; the tools are: {known}"
         return EngineError("unknown_tool", message, metadata={"tool_name": calls[0].name})
+
+
+def _no_thread() -> ValidationError:
+    fault = "is missing, and the source does not say what it answers: write run_tools(tools, thread=thread)"
+    return invalid_option("thread", fault)

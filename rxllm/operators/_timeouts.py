@@ -10,7 +10,7 @@ from reactivex import Observable, abc
 from rxllm.collector import Unfinished
 from rxllm.events import ErrorEvent, Event
 from rxllm.operators._watch import Heard, Watch
-from rxllm.runtime import Stream, Timeouts
+from rxllm.runtime import Stream, Timeouts, current_assembly
 from rxllm.values import AdapterError, StreamError
 
 
@@ -42,15 +42,13 @@ def timeouts(
 
     Raises ``ValidationError("invalid_option")`` for what is no number above 0.
     """
-    return limited(Timeouts(first, idle, total))
-
-
-def limited(limits: Timeouts, provider: str | None = None) -> Callable[[Observable[Event]], Stream[Event]]:
-    """`timeouts` with its limits as a value; `provider` is named in the error."""
+    limits = Timeouts(first, idle, total)
 
     def operator(source: Observable[Event]) -> Stream[Event]:
         if limits == Timeouts():
             return Stream.of(source)
+        assembly = current_assembly.get()
+        provider = assembly.provider if assembly is not None else None
 
         def subscribe(
             observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from base64 import urlsafe_b64encode
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
-from os import urandom
 from typing import Any, TypeVar
 
 import msgspec
@@ -16,16 +15,27 @@ from rxllm import validate
 from rxllm.adapters import as_adapter
 from rxllm.engine import Engine, as_engine
 from rxllm.events import Event
-from rxllm.operators._costs import costs_filled
-from rxllm.operators._timeouts import limited
-from rxllm.operators._tools.settings import ToolSettings
 from rxllm.pipelines._elsewhere import other_engine, other_options, other_request
-from rxllm.pipelines._observe import Observers, Span, retry_told, watched
+from rxllm.pipelines._observe import Observers, retry_told, watched
 from rxllm.pipelines._options import ChatOptions, checked
+from rxllm.pipelines._prepare import answered
 from rxllm.pipelines._request import chosen, merged, refuse_unanswered
-from rxllm.pipelines._spans import CallSpan
-from rxllm.runtime import Assembly, Stream, Timeouts, assembling, models, policy, retrying
-from rxllm.values import Call, ModelInfo, Request, Thread, Usage, reader
+from rxllm.pipelines._spans import CallSpan, ChatSpan, StepSpan
+from rxllm.runtime import (
+    Assembly,
+    Question,
+    Scope,
+    Stream,
+    Timeouts,
+    assembling,
+    current_scope,
+    models,
+    new_id,
+    policy,
+    scoped,
+    within,
+)
+from rxllm.values import Call, ModelInfo, Request, Thread, reader
 
 T = TypeVar("T")
 
@@ -37,44 +47,56 @@ class Setup(msgspec.Struct, frozen=True):
     opts: Mapping[str, Any]
     asked: Mapping[str, Any]
     observers: Observers
+    timeouts: Timeouts
 
     @classmethod
-    def of(cls, engine: Any, options: type[Any], given: Mapping[str, Any]) -> Setup:
-        made = as_engine(engine)
-        return cls(made, checked(options, made, given), given, Observers(made.observers))
+    def of(cls, engine: Any, options: type[Any], arguments: Mapping[str, Any]) -> Setup:
+        engine = as_engine(engine)
+        opts = checked(options, engine, arguments)
+        return cls(engine, opts, arguments, Observers(engine.observers), Timeouts.of(opts.get("timeout")))
 
-    def model_events(
-        self, request: Request, request_id: str | None = None, before: Usage | None = None
-    ) -> Stream[Event]:
-        """The adapter's events: retried, through the engine's operators, seen by ``on_event``.
+    def model_events(self, request: Request, thread: Thread | None = None) -> Stream[Event]:
+        """The model source: the adapter's events, retried, through the engine's operators, seen by ``on_event``.
 
-        `before` is what the chat's earlier steps have used.
+        It answers the question of the step around it, see `Scope`: with `thread`, or the messages of `request`.
         """
 
         def make() -> Observable[Event]:
+            scope = current_scope.get()
+            request_id = self.request_id(scope)
+            if scope.question is not None:
+                self.ask(scope.question, Thread(request.messages) if thread is None else thread, request_id)
             asked = merged(self.engine, request, self.opts, self.asked)
-            validate.request(asked)
-            model = self.model_info(asked)
-            if model is not None:
-                validate.capabilities(asked, model)
-            refuse_unanswered(Thread(asked.messages))
-            call = self._call(request_id or self.request_id())
-            events = self._asking(asked, model, call)
-            if self.engine.operators:
-                ask = partial(self._elsewhere, request, asked, call, before)
-                with assembling(Assembly(asked, call, ask, name_of(self.engine.adapter), before or Usage())):
-                    events = events.pipe(*self.engine.operators)
-            return events.pipe(ops.tap(self.opts["on_event"])) if "on_event" in self.opts else events
+            answer = partial(self._answer, request, self._call(request_id), scope.usage)
+            below = scope.below_model()
+            with within(below):
+                events = answered(self.engine.prepare, asked, answer) if self.engine.prepare else answer(asked)
+            return scoped(events, below)
 
         return Deferred(make)
+
+    def ask(self, question: Question, thread: Thread, request_id: str) -> None:
+        """Fill in `question`, unless that has been done."""
+        question.ask(thread, request_id, self.opts.get("session_id"), self.engine)
+
+    def request_id(self, scope: Scope) -> str:
+        """The option, else the chat's, else a new one."""
+        return self.opts.get("request_id") or scope.request_id or new_id()
 
     def model_info(self, request: Request) -> ModelInfo | None:
         """What the catalogue says of the model that `request` asks."""
         return models.find(name_of(self.engine.adapter), request.model)
 
-    def observed(self, events: Stream[Event], span: Callable[..., Span], *about: Any) -> Stream[Event]:
-        """`events`, of which ``span(observers, clock, *about)`` tells the engine's observers, if it has any."""
-        return watched(events, lambda now: span(self.observers, now, *about)) if self.observers else events
+    def step_observed(self, events: Stream[Event]) -> Stream[Event]:
+        """`events` of a step, of which the engine's observers are told, if it has any."""
+        return self._observed(events, partial(StepSpan, self.observers))
+
+    def chat_observed(self, events: Stream[Event]) -> Stream[Event]:
+        """`events` of a chat, likewise."""
+        return self._observed(events, partial(ChatSpan, self.observers))
+
+    def _observed(self, events: Stream[Event], begin: Any) -> Stream[Event]:
+        return watched(events, begin, self.opts.get("request_id")) if self.observers else events
 
     def response_format(self, request: Request) -> Any:
         """How the answer to `request` is read; what is no format the request's validation tells."""
@@ -91,71 +113,64 @@ class Setup(msgspec.Struct, frozen=True):
             ),
         )
 
-    def tool_settings(self, request_id: str) -> ToolSettings:
-        """How ``run_tools`` runs this call's tools."""
+    def tool_options(self) -> dict[str, Any]:
+        """The arguments of ``run_tools`` for this call."""
         opts, engine = self.opts, self.engine
-        named = ("mode", "on_tool_error", "tool_timeout", "max_concurrency", "approve")
-        return ToolSettings(
-            tools=merged(engine, Request(), opts, self.asked).tools,
-            context={**engine.context, **opts.get("context", {})},
-            executor=opts.get("tool_executor", engine.tool_executor),
-            encoder=opts.get("tool_result_encoder", engine.tool_result_encoder),
-            session_id=opts.get("session_id"),
-            request_id=request_id,
-            engine=engine,
-            **{name: opts[name] for name in named if name in opts},
-        )
+        plain = ("mode", "on_tool_error", "tool_timeout", "max_concurrency", "approve")
+        return {
+            "tools": merged(engine, Request(), opts, self.asked).tools,
+            "context": {**engine.context, **opts.get("context", {})},
+            "executor": opts.get("tool_executor", engine.tool_executor),
+            "encoder": opts.get("tool_result_encoder", engine.tool_result_encoder),
+            **{name: opts[name] for name in plain if name in opts},
+        }
 
-    def request_id(self) -> str:
-        return request_id(self.opts)
+    def _answer(self, request: Request, call: Call, before: Any, asked: Request) -> Stream[Event]:
+        validate.request(asked)
+        model = self.model_info(asked)
+        if model is not None:
+            validate.capabilities(asked, model)
+        refuse_unanswered(Thread(asked.messages))
+        ask = partial(self._elsewhere, replace(request, messages=asked.messages), asked, call, before)
+        with assembling(Assembly(asked, call, ask, name_of(self.engine.adapter), before)):
+            events = self._adapter_events(asked, model, call).pipe(*self.engine.operators)
+        return events.pipe(ops.tap(self.opts["on_event"])) if "on_event" in self.opts else events
 
-    def _asking(self, request: Request, model: ModelInfo | None, call: Call) -> Stream[Event]:
+    def _adapter_events(self, request: Request, model: ModelInfo | None, call: Call) -> Stream[Event]:
         adapter = as_adapter(self.engine.adapter)
-        provider = name_of(self.engine.adapter)
-        limits = Timeouts.of(self.opts.get("timeout"))
-        each, total = Timeouts(limits.first, limits.idle), Timeouts(total=limits.total)
-
-        def attempt() -> Observable[Event]:
-            events = adapter.stream(request, call)
-            return events.pipe(limited(each, provider)) if each != Timeouts() else events
-
+        about = (name_of(self.engine.adapter), request.model)
+        limits = self.timeouts
         rules = policy(self.opts.get("retry", self.engine.retry), self.engine.retry)
-        about = (call.request_id, provider, request.model)
-        told = retry_told(self.observers, *about) if self.observers else None
-        events = retrying(attempt, rules, told).pipe(limited(total, provider))
+        on_retry = retry_told(self.observers, call.request_id, *about) if self.observers else None
+        events = Deferred(lambda: adapter.stream(request, call)).pipe(
+            ops.timeouts(limits.first, limits.idle),
+            ops.retry_before_content(rules, on_retry=on_retry),
+            ops.timeouts(total=limits.total),
+        )
         if model is not None and model.has_prices:
-            events = events.pipe(costs_filled(lambda usage, _, __: model.priced(usage)))
-        return self.observed(events, CallSpan, *about)
+            events = events.pipe(ops.cost(price=model.priced))
+        if not self.observers:
+            return events
+        return watched(events, lambda now, ids: CallSpan(self.observers, now, ids, *about), call.request_id)
 
     def _elsewhere(
-        self,
-        request: Request,
-        asked: Request,
-        call: Call,
-        before: Usage | None,
-        engine: Any,
-        model: str | None = None,
+        self, request: Request, asked: Request, call: Call, before: Any, engine: Any, model: str | None = None
     ) -> Stream[Event]:
         """Another engine's answer to `request`, which this one asks as `asked`."""
         other = other_engine(engine, model, self.engine)
-        setup = Setup.of(other, ChatOptions, other_options(self.asked))
-        return setup.model_events(other_request(request, asked, self.asked, other), call.request_id, before)
+        setup = Setup.of(other, ChatOptions, {**other_options(self.asked), "request_id": call.request_id})
+        events = setup.model_events(other_request(request, asked, self.asked, other))
+        return scoped(events, msgspec.structs.replace(current_scope.get(), usage=before))
 
     def _call(self, request_id: str) -> Call:
         return Call(
             request_id=request_id,
             api_key=self.opts.get("api_key"),
-            timeout=Timeouts.of(self.opts.get("timeout")).silence,
+            timeout=self.timeouts.silence,
             raw=self.opts.get("include_raw_chunks", False),
             metadata=self.opts.get("metadata", {}),
             observers=(self.observers.tell,) if self.observers else (),
         )
-
-
-def request_id(opts: Mapping[str, Any]) -> str:
-    """The option, else a new one: 22 characters that are safe in a URL."""
-    # What ``secrets.token_urlsafe`` does, without its import: that brings all of OpenSSL's hashes.
-    return opts.get("request_id") or urlsafe_b64encode(urandom(16)).rstrip(b"=").decode()
 
 
 class Deferred(Stream[T]):
@@ -174,10 +189,15 @@ class Deferred(Stream[T]):
         scheduler: abc.SchedulerBase | None = None,
     ) -> abc.DisposableBase:
         try:
-            made = self._make()
+            source = self._make()
         except Exception as error:
-            made = throw(error)
-        return Stream.of(made).subscribe(on_next, on_error, on_completed, scheduler=scheduler)
+            source = throw(error)
+        return Stream.of(source).subscribe(on_next, on_error, on_completed, scheduler=scheduler)
+
+
+def request_id(opts: Mapping[str, Any]) -> str:
+    """The option, else a new one."""
+    return opts.get("request_id") or new_id()
 
 
 def name_of(adapter: Any) -> str:

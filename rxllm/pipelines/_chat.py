@@ -7,12 +7,10 @@ from typing import Any, TypeVar, Unpack, overload
 from rxllm import operators as ops
 from rxllm.engine import Engine
 from rxllm.events import Event
-from rxllm.operators import continue_with
 from rxllm.pipelines._call import Deferred, Setup
-from rxllm.pipelines._loop import Loop
-from rxllm.pipelines._options import ChatOptions, PlainChatOptions, max_turns
+from rxllm.pipelines._finalize import passes
+from rxllm.pipelines._options import ChatOptions, PlainChatOptions, chat_options
 from rxllm.pipelines._request import Input, as_thread
-from rxllm.pipelines._spans import ChatSpan
 from rxllm.runtime import Stream
 from rxllm.values import ChatResult, Request, Thread
 
@@ -55,10 +53,10 @@ def chat(engine: Engine | str | Any, thread: Input, **opts: Any) -> Stream[ChatR
 
 
 def _chat_events(setup: Setup, thread: Thread) -> Stream[Event]:
-    turns = max_turns(setup.opts)
+    until_halt = chat_options(setup.opts)
 
     def make() -> Stream[Event]:
-        loop = Loop(setup, turns, thread)
-        return setup.observed(loop.first().pipe(continue_with(loop.after)), ChatSpan, loop.request_id)
+        ask, finalize = passes(setup, thread)
+        return setup.chat_observed(ask(thread).pipe(ops.repeat_until_halt(ask, finalize=finalize, **until_halt)))
 
     return Deferred(make)

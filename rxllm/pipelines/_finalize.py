@@ -9,49 +9,52 @@ whose entry in ``rxllm.models`` has ``tools_with_schema=False`` is asked so too,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 import msgspec
 
 from rxllm import validate
 from rxllm.engine import Engine
+from rxllm.events import Event
 from rxllm.pipelines._call import Setup
 from rxllm.pipelines._request import merged
+from rxllm.pipelines._step import step_events
+from rxllm.runtime import Stream
 from rxllm.values import Request, Thread
 
 NUDGE = "Now provide your final structured response."
 
-FINALIZED = ("completed", "max_turns", "halt_when")
-"""The ends of the first pass that the second follows; any other is the chat's."""
+Ask = Callable[[Thread], Stream[Event]]
 
 
-def first_pass(setup: Setup, thread: Thread) -> Setup:
-    """The loop's own calls. Raises ``ValidationError("invalid_request")`` where there is no schema to finalize to."""
+def passes(setup: Setup, thread: Thread) -> tuple[Ask, Ask | None]:
+    """How a chat asks for its steps, and for the final one, if there is one.
+
+    Raises ``ValidationError("invalid_request")`` where there is no schema to finalize to.
+    """
     if not _is_asked(setup):
-        return setup
+        return partial(step_events, setup), None
     asked = merged(setup.engine, Request(thread.messages), setup.opts, setup.asked)
     validate.request(asked)
     model = setup.model_info(asked)
     if model is not None:
         validate.capabilities(replace(asked, tools=()), model)  # before any tool has run
-    return _without(setup, setup.engine, "structured_finalize", "response_format")
+    final = _final_pass(setup)
+    nudge = setup.opts.get("structured_finalize_nudge", NUDGE)
+    # The nudge is in the chat's thread once it has been answered: a chat that failed can be asked again.
+    return (
+        partial(step_events, _without(setup, setup.engine, "structured_finalize", "response_format")),
+        lambda thread: step_events(final, thread.add_user(nudge) if nudge else thread),
+    )
 
 
-def final_pass(setup: Setup) -> Setup | None:
-    """The one call that follows; None if there is none."""
-    if not _is_asked(setup):
-        return None
-    params = {name: held for name, held in setup.engine.params.items() if name not in ("tools", "tool_choice")}
+def _final_pass(setup: Setup) -> Setup:
+    params = {name: value for name, value in setup.engine.params.items() if name not in ("tools", "tool_choice")}
     engine = replace(setup.engine, tools=(), params=params)
     return _without(setup, engine, "structured_finalize", "tools", "tool_choice")
-
-
-def nudged(thread: Thread, setup: Setup) -> Thread:
-    """`thread`, and the message that tells the model to answer now."""
-    nudge = setup.opts.get("structured_finalize_nudge", NUDGE)
-    return thread.add_user(nudge) if nudge else thread
 
 
 def _is_asked(setup: Setup) -> bool:

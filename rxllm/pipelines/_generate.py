@@ -10,12 +10,11 @@ from reactivex import Observable, abc
 from rxllm import operators as ops
 from rxllm.engine import Engine
 from rxllm.events import Event
-from rxllm.operators._bounded import Bounded
 from rxllm.pipelines._call import Setup
 from rxllm.pipelines._options import GenerateOptions, PlainOptions, is_count
 from rxllm.pipelines._request import Input, as_request, as_requests
-from rxllm.runtime import Stream
-from rxllm.values import LLMError, Progress, Request, Response, Usage
+from rxllm.runtime import Bounded, Stream
+from rxllm.values import LLMError, Progress, Request, Response, Thread, Usage
 from rxllm.values.arguments import invalid_option
 from rxllm.values.errors import as_llm_error
 
@@ -37,7 +36,8 @@ def stream_generate(
     once there was an event, is an ``ErrorEvent``.
     """
     setup = Setup.of(engine, GenerateOptions, opts)
-    return setup.presented(setup.model_events(as_request(request)))
+    thread = request if isinstance(request, Thread) else None
+    return setup.presented(setup.model_events(as_request(request), thread))
 
 
 @overload

@@ -26,11 +26,9 @@ from reactivex import Observable, abc, from_iterable
 from rxllm.collector import StreamCollector, halt_metadata, is_server
 from rxllm.events import Event, StepCompleted, ToolResultEncoded
 from rxllm.operators import lift
-from rxllm.operators._bounded import Bounded
-from rxllm.operators._tools.execution import execution
-from rxllm.operators._tools.outcome import failed, is_halting
-from rxllm.operators._tools.settings import ToolSettings
-from rxllm.runtime import Stream, clock, conclude, fail
+from rxllm.pipelines._call import Deferred, Setup
+from rxllm.runtime import Bounded, Question, Scope, Stream, clock, conclude, current_scope, fail
+from rxllm.tools import ToolSettings, execution, failed, is_halting
 from rxllm.values import EngineError, Message, Response, StepResult, Thread, Tool, ToolCall, ToolError, ValidationError
 from rxllm.values._answers import listed, unanswered, with_results
 from rxllm.values.arguments import invalid_option
@@ -79,20 +77,18 @@ class Answers(msgspec.Struct, frozen=True):
     approvals: Mapping[str, bool | str]
     results: Mapping[str, Any]
 
-    def outcomes(self, calls: tuple[ToolCall, ...], settings: ToolSettings) -> list[Observable[Event]]:
-        """For each call what becomes of it. Raises a typed error where something is unknown or missing."""
+    def check(self, calls: tuple[ToolCall, ...], settings: ToolSettings) -> None:
+        """Raise a typed error where something is unknown or missing."""
         self._refuse_unknown(calls)
         missing = [call for call in calls if not self._covers(call, settings)]
         if missing:
             raise _missing(missing)
-        return [self._outcome(call, settings) for call in calls]
+        for call in calls:
+            if call.id not in self.results and self.approvals.get(call.id) is True:
+                self._approved(call, settings)
 
-    def _covers(self, call: ToolCall, settings: ToolSettings) -> bool:
-        tool = settings.tools_by_name.get(call.name)
-        asks = tool is not None and tool.approval and not tool.manual and settings.approve is not None
-        return call.id in self.results or call.id in self.approvals or asks
-
-    def _outcome(self, call: ToolCall, settings: ToolSettings) -> Observable[Event]:
+    def outcome(self, call: ToolCall, settings: ToolSettings, question: Question, scope: Scope) -> Observable[Event]:
+        """What becomes of `call`."""
         if call.id in self.results:
             return from_iterable([ToolResultEncoded(call.id, settings.encode(self.results[call.id], call))])
         verdict = self.approvals.get(call.id)
@@ -101,7 +97,13 @@ class Answers(msgspec.Struct, frozen=True):
             error = ToolError("denied", f"the call was denied: {because}", tool_name=call.name, tool_call_id=call.id)
             return from_iterable(failed(error, call, settings))
         tool = self._approved(call, settings)
-        return execution(replace(tool, approval=tool.approval and verdict is None), call, settings)
+        tool = replace(tool, approval=tool.approval and verdict is None)
+        return execution(tool, call, settings, question, scope)
+
+    def _covers(self, call: ToolCall, settings: ToolSettings) -> bool:
+        tool = settings.tools_by_name.get(call.name)
+        asks = tool is not None and tool.approval and not tool.manual and settings.approve is not None
+        return call.id in self.results or call.id in self.approvals or asks
 
     def _approved(self, call: ToolCall, settings: ToolSettings) -> Tool:
         tool = settings.tools_by_name.get(call.name)
@@ -123,10 +125,16 @@ class Answers(msgspec.Struct, frozen=True):
             raise ValidationError("invalid_option", errors=faults)
 
 
-def completing(halted: HaltedStep, answers: Answers, settings: ToolSettings) -> Stream[Event]:
+def completing(setup: Setup, halted: HaltedStep, answers: Answers, settings: ToolSettings) -> Stream[Event]:
     """The events of the calls' outcomes, and one ``StepCompleted``, last."""
-    outcomes = answers.outcomes(halted.calls, settings)
-    return _all(outcomes, settings.concurrency(len(outcomes))).pipe(lift(lambda: _Completing(halted)))
+
+    def make() -> Stream[Event]:
+        question, scope = Question(), current_scope.get()
+        setup.ask(question, halted.thread, setup.request_id(scope))
+        outcomes = [answers.outcome(call, settings, question, scope) for call in halted.calls]
+        return _all(outcomes, settings.concurrency(len(outcomes)))
+
+    return Deferred(make).pipe(lift(lambda: _Completing(halted)))
 
 
 class _Completing:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
+from msgspec.structs import replace
 from reactivex import Observable, abc
 from reactivex.disposable import CompositeDisposable, Disposable
 
 from rxllm.events import Event
-from rxllm.runtime import Stream, stopwatch
+from rxllm.runtime import Stream, current_scope, new_id, stopwatch, within
 from rxllm.values import LLMError, Outcome, RetryAttempt, Telemetry
 
 log = logging.getLogger("rxllm")
@@ -45,6 +46,20 @@ class Observers:
                     log.warning("an observer failed at a %s", type(told).__name__, exc_info=error)
 
 
+class Ids(NamedTuple):
+    """Which span it is."""
+
+    request_id: str
+    id: str
+    parent_id: str | None
+    path: tuple[str, ...]
+
+    @property
+    def of_span(self) -> dict[str, Any]:
+        """Those that every telemetry value takes by keyword."""
+        return {"id": self.id, "parent_id": self.parent_id, "path": self.path}
+
+
 class Span(Protocol):
     """What is told of one stream."""
 
@@ -53,11 +68,18 @@ class Span(Protocol):
     def finish(self, outcome: Outcome, error: Exception | None) -> None: ...
 
 
-def watched(source: Observable[Event], begin: Callable[[Clock], Span]) -> Stream[Event]:
-    """`source`, each subscription of it watched by a span of its own."""
+def watched(
+    source: Observable[Event], begin: Callable[[Clock, Ids], Span], request_id: str | None = None
+) -> Stream[Event]:
+    """`source`, each subscription of it watched by a span of its own, which is the parent of those below.
+
+    `request_id` is the option of the call: without it, the chat's is taken, or else a new one.
+    """
 
     def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
-        span = begin(stopwatch(scheduler))
+        scope = current_scope.get()
+        ids = Ids(request_id or scope.request_id or new_id(), new_id(), scope.parent_id, scope.path)
+        span = begin(stopwatch(scheduler), ids)
         ending = threading.Lock()  # dispose may come from any thread
 
         def finish(outcome: Outcome, error: Exception | None = None) -> None:
@@ -77,7 +99,8 @@ def watched(source: Observable[Event], begin: Callable[[Clock], Span]) -> Stream
             finish("completed")
             observer.on_completed()
 
-        subscription = source.subscribe(on_next, on_error, on_completed, scheduler=scheduler)
+        with within(replace(scope, request_id=ids.request_id, parent_id=ids.id)):
+            subscription = source.subscribe(on_next, on_error, on_completed, scheduler=scheduler)
         return CompositeDisposable(subscription, Disposable(lambda: finish("cancelled")))  # the inner spans first
 
     return Stream(subscribe)
@@ -86,9 +109,11 @@ def watched(source: Observable[Event], begin: Callable[[Clock], Span]) -> Stream
 def retry_told(
     observers: Observers, request_id: str, provider: str, model: str | None
 ) -> Callable[[int, float, LLMError], None]:
-    """What `retrying` calls before it waits."""
+    """What `retry_before_content` calls before it waits."""
 
     def tell(attempt: int, delay: float, error: LLMError) -> None:
-        observers.tell(RetryAttempt(request_id, provider, model, attempt, delay, error))
+        scope = current_scope.get()  # below the call's span
+        ids = Ids(request_id, scope.parent_id or "", None, scope.path)
+        observers.tell(RetryAttempt(request_id, provider, model, attempt, delay, error, **ids.of_span))
 
     return tell

@@ -12,8 +12,8 @@ from typing import Any, Literal, TypedDict, cast
 
 from rxllm.engine import Engine
 from rxllm.events import Event
-from rxllm.operators._tools.settings import Approve, Encoder, Executor, OnToolError
 from rxllm.runtime import Retry, RetryPolicy, Timeouts, policy
+from rxllm.tools import Approve, Encoder, Executor, OnToolError
 from rxllm.validate import is_response_format
 from rxllm.values import (
     EngineError,
@@ -24,7 +24,7 @@ from rxllm.values import (
     as_response_format,
     is_format_class,
 )
-from rxllm.values.arguments import did_you_mean, invalid_option, is_positive
+from rxllm.values.arguments import did_you_mean, invalid_option, is_positive, must_be
 from rxllm.values.secrets import is_secret_name, masked
 
 MAX_TURNS = 8
@@ -123,16 +123,16 @@ def checked(options: type[Any], engine: Engine, given: Mapping[str, Any]) -> dic
     return merged
 
 
-def max_turns(opts: Mapping[str, Any]) -> int:
-    """The option, else ``RXLLM_MAX_TURNS``, else 8."""
-    found = opts.get("max_turns") or os.environ.get("RXLLM_MAX_TURNS") or MAX_TURNS
+def chat_options(opts: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of ``repeat_until_halt``; ``max_turns`` is the option, else ``RXLLM_MAX_TURNS``, else 8."""
+    value = opts.get("max_turns") or os.environ.get("RXLLM_MAX_TURNS") or MAX_TURNS
     try:
-        turns = int(found)
+        turns = int(value)
     except ValueError:
         turns = 0
     if turns < 1:
-        raise invalid_option("RXLLM_MAX_TURNS", f"must be at least 1, not {found!r}")
-    return turns
+        raise invalid_option("RXLLM_MAX_TURNS", must_be("a whole number of at least 1", value))
+    return {"max_turns": turns, "halt_when": opts.get("halt_when")}
 
 
 def _names(options: type[Any]) -> set[str]:

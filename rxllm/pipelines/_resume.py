@@ -9,14 +9,13 @@ from typing import Any, TypeVar, Unpack, cast, overload
 from rxllm import operators as ops
 from rxllm.engine import Engine
 from rxllm.events import Event
-from rxllm.operators import continue_with
 from rxllm.pipelines._call import Deferred, Setup
+from rxllm.pipelines._finalize import passes
 from rxllm.pipelines._halted import Answers, HaltedStep, completing
-from rxllm.pipelines._loop import Loop
-from rxllm.pipelines._options import ChatOptions, PlainChatOptions, max_turns
+from rxllm.pipelines._options import ChatOptions, PlainChatOptions, chat_options
 from rxllm.pipelines._request import Input, as_thread
-from rxllm.pipelines._spans import ChatSpan, StepSpan
 from rxllm.runtime import Stream
+from rxllm.tools import ToolSettings
 from rxllm.values import ChatResult, Request, Thread, ValidationError
 
 T = TypeVar("T")
@@ -95,18 +94,15 @@ def resume(
 
 
 def _events(setup: Setup, thread: Thread, answers: Answers) -> Stream[Event]:
-    turns = max_turns(setup.opts)
+    until_halt = chat_options(setup.opts)
 
     def make() -> Stream[Event]:
-        loop = Loop(setup, turns, thread)
-        settings = setup.tool_settings(loop.request_id)
+        ask, finalize = passes(setup, thread)
+        settings = ToolSettings(**setup.tool_options())
         halted = HaltedStep.of(thread)
-        if halted is None:
-            answers.outcomes((), settings)  # refuses those there are
-            first = loop.first()
-        else:
-            first = setup.observed(completing(halted, answers, settings), StepSpan, loop.request_id)
-        return setup.observed(first.pipe(continue_with(loop.after)), ChatSpan, loop.request_id)
+        answers.check(halted.calls if halted else (), settings)
+        first = ask(thread) if halted is None else setup.step_observed(completing(setup, halted, answers, settings))
+        return setup.chat_observed(first.pipe(ops.repeat_until_halt(ask, finalize=finalize, **until_halt)))
 
     return Deferred(make)
 

@@ -20,7 +20,8 @@ from rxllm.events import (
     ToolExecutionStarted,
     UsageUpdated,
 )
-from rxllm.pipelines._observe import Clock, Observers
+from rxllm.pipelines._observe import Clock, Ids, Observers
+from rxllm.runtime import tool_id
 from rxllm.values import (
     CallFinished,
     CallStarted,
@@ -45,14 +46,15 @@ from rxllm.values import (
 class CallSpan:
     """One model's response: start, first token, finish."""
 
-    def __init__(self, observers: Observers, now: Clock, request_id: str, provider: str, model: str | None) -> None:
+    def __init__(self, observers: Observers, now: Clock, ids: Ids, provider: str, model: str | None) -> None:
         self._observers = observers
         self._now = now
-        self._about = (request_id, provider, model)
+        self._about = (ids.request_id, provider, model)
+        self._ids = ids.of_span
         self._began = now()
         self._state = StreamCollector()
         self._has_begun = self._has_ended = False
-        observers.tell(CallStarted(*self._about))
+        observers.tell(CallStarted(*self._about, **self._ids))
 
     def see(self, event: Event) -> None:
         with suppress(Exception):  # a raw usage with unknown keys, which the fold of the caller meets too
@@ -61,7 +63,7 @@ class CallSpan:
             self._has_ended = True
         elif not self._has_begun and not isinstance(event, MessageStarted | UsageUpdated | RawChunk):
             self._has_begun = True
-            self._observers.tell(FirstToken(*self._about, self._now() - self._began))
+            self._observers.tell(FirstToken(*self._about, self._now() - self._began, **self._ids))
 
     def finish(self, outcome: Outcome, error: Exception | None) -> None:
         response = self._state.to_response()
@@ -69,26 +71,26 @@ class CallSpan:
         outcome = _settled(outcome, self._has_ended, error)
         reason = None if outcome == "cancelled" else "error" if error else response.finish_reason
         seconds = self._now() - self._began
-        self._observers.tell(CallFinished(*self._about, outcome, seconds, reason, response.usage, error))
+        self._observers.tell(CallFinished(*self._about, outcome, seconds, reason, response.usage, error, **self._ids))
 
 
 class StepSpan:
     """One step and the tools in it."""
 
-    def __init__(self, observers: Observers, now: Clock, request_id: str) -> None:
+    def __init__(self, observers: Observers, now: Clock, ids: Ids) -> None:
         self._observers = observers
         self._now = now
-        self._request_id = request_id
+        self._ids = ids
         self._began = now()
         self._tools: dict[str, tuple[str, float]] = {}  # those that run: name and start by call
         self._result: StepResult | None = None
-        observers.tell(StepStarted(request_id))
+        observers.tell(StepStarted(ids.request_id, **ids.of_span))
 
     def see(self, event: Event) -> None:
         match event:
             case ToolExecutionStarted(id=id, name=name):
                 self._tools[id] = (name, self._now())
-                self._observers.tell(ToolStarted(self._request_id, name, id))
+                self._observers.tell(ToolStarted(self._ids.request_id, name, id, **self._of_tool(id)))
             case ToolExecutionCompleted(id=id, error=error) if id in self._tools:  # a denied call has not started
                 self._finish_tool(id, "failed" if error else "completed", error)
             case StepCompleted(result=result):
@@ -102,26 +104,32 @@ class StepSpan:
         response = self._result.response if self._result else None
         error = error or (response.error if response else None)
         outcome = _settled(outcome, response is not None, error)
-        finished = StepFinished(self._request_id, outcome, self._now() - self._began, error=error)
+        finished = StepFinished(
+            self._ids.request_id, outcome, self._now() - self._began, error=error, **self._ids.of_span
+        )
         if response:
             finished = replace(finished, finish_reason=response.finish_reason, usage=response.usage)
         self._observers.tell(finished)
 
     def _finish_tool(self, id: str, outcome: Outcome, error: LLMError | None) -> None:
         name, began = self._tools.pop(id)
-        self._observers.tell(ToolFinished(self._request_id, name, id, outcome, self._now() - began, error))
+        about, seconds = (self._ids.request_id, name, id), self._now() - began
+        self._observers.tell(ToolFinished(*about, outcome, seconds, error, **self._of_tool(id)))
+
+    def _of_tool(self, tool_call_id: str) -> dict[str, Any]:
+        return {"id": tool_id(self._ids.id, tool_call_id), "parent_id": self._ids.id, "path": self._ids.path}
 
 
 class ChatSpan:
     """A chat, round its steps."""
 
-    def __init__(self, observers: Observers, now: Clock, request_id: str) -> None:
+    def __init__(self, observers: Observers, now: Clock, ids: Ids) -> None:
         self._observers = observers
         self._now = now
-        self._request_id = request_id
+        self._ids = ids
         self._began = now()
         self._result: ChatResult | None = None
-        observers.tell(ChatStarted(request_id))
+        observers.tell(ChatStarted(ids.request_id, **ids.of_span))
 
     def see(self, event: Event) -> None:
         if isinstance(event, ChatCompleted):
@@ -131,7 +139,9 @@ class ChatSpan:
         result = self._result
         error = error or (result.error if result else None)
         outcome = _settled(outcome, result is not None, error)
-        finished = ChatFinished(self._request_id, outcome, self._now() - self._began, error=error)
+        finished = ChatFinished(
+            self._ids.request_id, outcome, self._now() - self._began, error=error, **self._ids.of_span
+        )
         if result:
             steps = len(result.steps)
             finished = replace(finished, halted_reason=result.halted_reason, steps=steps, usage=result.usage)
@@ -142,14 +152,15 @@ class ImagesSpan:
     """A call for images."""
 
     def __init__(
-        self, observers: Observers, now: Clock, about: tuple[str, str, str | None], request: ImageRequest
+        self, observers: Observers, now: Clock, ids: Ids, about: tuple[str, str, str | None], request: ImageRequest
     ) -> None:
         self._observers = observers
         self._now = now
         self._about = (*about, request.operation)
+        self._ids = ids.of_span
         self._began = now()
         self._response: ImageResponse | None = None
-        observers.tell(ImagesStarted(*self._about, request.n))
+        observers.tell(ImagesStarted(*self._about, request.n, **self._ids))
 
     def see(self, event: Any) -> None:
         self._response = event
@@ -158,7 +169,8 @@ class ImagesSpan:
         outcome = _settled(outcome, self._response is not None, error)
         made = self._response or ImageResponse()
         seconds = self._now() - self._began
-        self._observers.tell(ImagesFinished(*self._about, outcome, seconds, len(made.images), made.usage, error))
+        response = (len(made.images), made.usage)
+        self._observers.tell(ImagesFinished(*self._about, outcome, seconds, *response, error, **self._ids))
 
 
 def _settled(outcome: Outcome, has_ended: bool, error: Exception | None) -> Outcome:

@@ -7,13 +7,11 @@ from typing import Any, TypeVar, Unpack, overload
 from rxllm import operators as ops
 from rxllm.engine import Engine
 from rxllm.events import Event
-from rxllm.operators._run_tools import run_with
 from rxllm.pipelines._call import Deferred, Setup
 from rxllm.pipelines._options import PlainStepOptions, StepOptions
 from rxllm.pipelines._request import Input, as_thread
-from rxllm.pipelines._spans import StepSpan
 from rxllm.runtime import Stream
-from rxllm.values import Request, StepResult, Thread, Usage
+from rxllm.values import Request, StepResult, Thread
 
 T = TypeVar("T")
 
@@ -48,16 +46,11 @@ def step(engine: Engine | str | Any, thread: Input, **opts: Any) -> Stream[StepR
     return step_events(setup, as_thread(thread)).pipe(ops.to_step_result(parse=setup.response_format(Request())))
 
 
-def step_events(
-    setup: Setup, thread: Thread, request_id: str | None = None, before: Usage | None = None
-) -> Stream[Event]:
-    """A step: events, then tools. `before` is what the chat's earlier steps have used."""
+def step_events(setup: Setup, thread: Thread) -> Stream[Event]:
+    """A step: the events of one response, then those of the tools."""
 
     def make() -> Stream[Event]:
-        id = request_id or setup.request_id()
-        events = setup.model_events(Request(thread.messages), id, before).pipe(
-            run_with(setup.tool_settings(id), thread)
-        )
-        return setup.observed(events, StepSpan, id)
+        events = setup.model_events(Request(thread.messages), thread)
+        return setup.step_observed(events.pipe(ops.run_tools(**setup.tool_options())))
 
     return Deferred(make)

@@ -20,6 +20,7 @@ from reactivex.disposable import CompositeDisposable, SerialDisposable, SingleAs
 from rxllm.events import ErrorEvent, Event, MessageStarted, RawChunk, UsageUpdated
 from rxllm.runtime._clock import clock
 from rxllm.runtime._conclude import conclude
+from rxllm.runtime._scope import current_scope, within
 from rxllm.runtime._stream import Stream
 from rxllm.runtime._unheard import fail
 from rxllm.values import LLMError
@@ -52,6 +53,7 @@ class Attempts:
         self.begun = False  # some attempt has been seen
         self._plan = plan
         self._scheduler = scheduler
+        self._scope = current_scope.get()
         self._source = SerialDisposable()
         self._timer = SerialDisposable()
         self._count = 0
@@ -70,7 +72,8 @@ class Attempts:
     def again(self, error: Exception) -> bool:
         """Whether the plan has seen to the failure of the latest attempt."""
         try:
-            seconds = self._plan.again(error, self._count)
+            with within(self._scope):
+                seconds = self._plan.again(error, self._count)
         except Exception as raised:  # by a function of the user's
             self.observer.on_error(raised)
             return True
@@ -84,9 +87,10 @@ class Attempts:
         self._count += 1
         attempt = _Attempt(self, self._plan.late)
         subscription = self._source.disposable = SingleAssignmentDisposable()  # before it can fail
-        subscription.disposable = self._plan.source(self._count).subscribe(
-            attempt.on_next, attempt.on_error, attempt.on_completed, scheduler=self._scheduler
-        )
+        with within(self._scope):  # a later attempt is subscribed where an earlier one has failed
+            subscription.disposable = self._plan.source(self._count).subscribe(
+                attempt.on_next, attempt.on_error, attempt.on_completed, scheduler=self._scheduler
+            )
 
     def _wake(self, scheduler: abc.SchedulerBase, state: Any) -> None:
         try:

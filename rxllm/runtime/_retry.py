@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import msgspec
 from msgspec.structs import fields, force_setattr, replace
@@ -20,7 +20,7 @@ from rxllm.events import Event
 from rxllm.runtime._attempts import attempting
 from rxllm.runtime._stream import Stream
 from rxllm.values import AdapterError, LLMError, StreamError, ValidationError
-from rxllm.values.arguments import did_you_mean, is_seconds
+from rxllm.values.arguments import did_you_mean, invalid_option, is_seconds, must_be
 
 log = logging.getLogger("rxllm")
 
@@ -102,6 +102,17 @@ def policy(retry: Retry, base: Retry = "default") -> RetryPolicy:
             return _NEVER
         case _:
             return _DEFAULT
+
+
+def policy_argument(argument: Any) -> RetryPolicy:
+    """The policy meant by the `policy` of an operator. Raises ``ValidationError("invalid_option")``."""
+    if not isinstance(argument, RetryPolicy | Mapping | bool | None) and argument != "default":
+        raise invalid_option("policy", must_be("a RetryPolicy, a mapping of its fields, True, False or None", argument))
+    try:
+        return policy(cast(Any, argument))
+    except ValidationError as error:  # it speaks of an engine's `retry`
+        errors = [(("policy", str(path[-1])), fault) for path, fault in error.errors]
+        raise ValidationError(error.reason, errors=errors) from None
 
 
 def _laid_over(base: RetryPolicy, given: Mapping[str, Any]) -> RetryPolicy:

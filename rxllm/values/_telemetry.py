@@ -13,8 +13,12 @@ value                              told
 =================================  ================================================================================
 
 Each start has exactly one finish: `outcome` is ``"completed"``, ``"failed"`` or ``"cancelled"``. Durations are in
-seconds, on the clock of the subscription's scheduler. `request_id` is one and the same for everything that one call of
-the facade does. No key is in them, nor what was asked or answered; an `error` says what its raiser said.
+seconds, on the clock of the subscription's scheduler. They hold no key, no question and no answer; an `error` says what
+its raiser said.
+
+`request_id` is the same for everything that one call of the facade does. `id` is the same in all values about one call,
+step, chat or tool. `parent_id` is the `id` of what it is part of: the step of a call or a tool, the chat of a step, and
+the tool of what a tool asks. `path` holds the ids of the tool calls it runs in, outermost first.
 """
 
 from __future__ import annotations
@@ -30,7 +34,15 @@ from rxllm.values._usage import Usage
 Outcome = Literal["completed", "failed", "cancelled"]
 
 
-class CallStarted(msgspec.Struct, frozen=True):
+class _Span(msgspec.Struct, frozen=True, kw_only=True):
+    """What all have: see the module."""
+
+    id: str = ""
+    parent_id: str | None = None
+    path: tuple[str, ...] = ()
+
+
+class CallStarted(_Span, frozen=True):
     """A model is asked. `provider` is the adapter's, or the adapter's name if it has none."""
 
     request_id: str
@@ -38,7 +50,7 @@ class CallStarted(msgspec.Struct, frozen=True):
     model: str | None
 
 
-class FirstToken(msgspec.Struct, frozen=True):
+class FirstToken(_Span, frozen=True):
     """The first content has come, `seconds` after the start: the waits for other attempts are in it."""
 
     request_id: str
@@ -47,7 +59,7 @@ class FirstToken(msgspec.Struct, frozen=True):
     seconds: float
 
 
-class CallFinished(msgspec.Struct, frozen=True):
+class CallFinished(_Span, frozen=True):
     """The response has ended; `finish_reason` and `usage` are the `Response`'s, as far as it came."""
 
     request_id: str
@@ -60,7 +72,7 @@ class CallFinished(msgspec.Struct, frozen=True):
     error: Exception | None = None
 
 
-class RetryAttempt(msgspec.Struct, frozen=True):
+class RetryAttempt(_Span, frozen=True):
     """The attempt number `attempt`, from 1, failed with `error`; the next one is `delay` seconds away."""
 
     request_id: str
@@ -71,13 +83,13 @@ class RetryAttempt(msgspec.Struct, frozen=True):
     error: Exception
 
 
-class StepStarted(msgspec.Struct, frozen=True):
+class StepStarted(_Span, frozen=True):
     """A step begins."""
 
     request_id: str
 
 
-class StepFinished(msgspec.Struct, frozen=True):
+class StepFinished(_Span, frozen=True):
     """A step has ended, its tools with it."""
 
     request_id: str
@@ -88,7 +100,7 @@ class StepFinished(msgspec.Struct, frozen=True):
     error: Exception | None = None
 
 
-class ToolStarted(msgspec.Struct, frozen=True):
+class ToolStarted(_Span, frozen=True):
     """A tool runs."""
 
     request_id: str
@@ -96,7 +108,7 @@ class ToolStarted(msgspec.Struct, frozen=True):
     tool_call_id: str
 
 
-class ToolFinished(msgspec.Struct, frozen=True):
+class ToolFinished(_Span, frozen=True):
     """A tool has returned, failed, or was left behind."""
 
     request_id: str
@@ -107,13 +119,13 @@ class ToolFinished(msgspec.Struct, frozen=True):
     error: Exception | None = None
 
 
-class ChatStarted(msgspec.Struct, frozen=True):
+class ChatStarted(_Span, frozen=True):
     """A chat begins."""
 
     request_id: str
 
 
-class ChatFinished(msgspec.Struct, frozen=True):
+class ChatFinished(_Span, frozen=True):
     """A chat has ended; `halted_reason` and `usage` are the `ChatResult`'s, `steps` how many it has."""
 
     request_id: str
@@ -125,7 +137,7 @@ class ChatFinished(msgspec.Struct, frozen=True):
     error: Exception | None = None
 
 
-class ImagesStarted(msgspec.Struct, frozen=True):
+class ImagesStarted(_Span, frozen=True):
     """An image model is asked for `n` images."""
 
     request_id: str
@@ -135,7 +147,7 @@ class ImagesStarted(msgspec.Struct, frozen=True):
     n: int
 
 
-class ImagesFinished(msgspec.Struct, frozen=True):
+class ImagesFinished(_Span, frozen=True):
     """The images have come, or will not; `images` is how many they are, `usage` the `ImageResponse`'s."""
 
     request_id: str

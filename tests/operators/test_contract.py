@@ -10,12 +10,26 @@ from reactivex import Observable, from_iterable, never
 from reactivex.testing import ReactiveTest, TestScheduler
 
 from rxllm import operators as ops
-from rxllm.events import ErrorEvent, Event, MessageCompleted, MessageStarted, TextCompleted, TextDelta
+from rxllm.events import ErrorEvent, Event, MessageCompleted, MessageStarted, StepCompleted, TextCompleted, TextDelta
 from rxllm.runtime import Stream
 from rxllm.testing import assert_operator, events
 from rxllm.testing.marbles import START, cold, record
-from rxllm.values import Message, Session, StreamError, Thread, ToolCall, Usage, ValidationError, halt, tool, user
+from rxllm.values import (
+    Message,
+    Response,
+    Session,
+    StepResult,
+    StreamError,
+    Thread,
+    ToolCall,
+    Usage,
+    ValidationError,
+    halt,
+    tool,
+    user,
+)
 
+STEP = [StepCompleted(StepResult(Thread(), Response(Message("assistant", "Hi"), "Hi", finish_reason="stop")))]
 THREAD = Thread((user("Hi"),))
 EVENTS: list[Event] = [
     MessageStarted(Message("assistant")),
@@ -60,7 +74,9 @@ OPERATORS: dict[str, Callable[[], Any]] = {
     "raise_errors": ops.raise_errors,
     "rate_limited": lambda: ops.rate_limited(concurrent=2),
     "redact": lambda: ops.redact("l+"),
+    "repeat_until_halt": lambda: ops.repeat_until_halt(lambda thread: from_iterable(STEP)),
     "restart": ops.restart,
+    "retry_before_content": lambda: ops.retry_before_content(False),
     "run_tools": lambda: ops.run_tools(thread=THREAD),
     "scan_collect": lambda: ops.scan_collect(THREAD),
     "sentences": ops.sentences,
@@ -110,9 +126,15 @@ def test_it_gives_a_stream(name: str) -> None:
     assert isinstance(OPERATORS[name]()(from_iterable(EVENTS)), Stream)
 
 
+def of_steps(make: Callable[[], Any]) -> Callable[[], Any]:
+    """An operator that takes steps, for the sources of the kit, which are responses."""
+    return lambda: lambda source: source.pipe(ops.run_tools(thread=THREAD), make())
+
+
 @every_operator
 def test_it_keeps_every_rule(name: str) -> None:
-    assert_operator(OPERATORS[name], without=EXCEPTIONS.get(name, ()))
+    make = of_steps(OPERATORS[name]) if name == "repeat_until_halt" else OPERATORS[name]
+    assert_operator(make, without=EXCEPTIONS.get(name, ()))
 
 
 def test_run_tools_keeps_every_rule_while_tools_run() -> None:
@@ -147,6 +169,7 @@ def _all(source: Observable[Any]) -> list[Any]:
 ANYTHING = {
     *("checkpoint", "circuit_breaker", "continue_with", "count", "errors_as_events", "fallback", "hedge", "lift"),
     *("merge_labelled", "only", "race", "raise_errors", "rate_limited", "restart", "stall_warning", "tap", "timeouts"),
+    "retry_before_content",
     *("trace", "filter_deltas", "filter_deltas, idle", "include_raw_chunks", "include_raw_chunks, idle"),
     *("timeouts, idle", "budget", "cost"),
 }

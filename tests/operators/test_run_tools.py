@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from reactivex import from_iterable, of, throw
 
-from rxllm import ToolContext, ValidationError, ask_user, halt, tool, tool_result
+from rxllm import Engine, Fake, ToolContext, ValidationError, ask_user, halt, stream_generate, tool, tool_result
 from rxllm import operators as ops
 from rxllm.collector import AWAITING_USER
 from rxllm.events import (
@@ -78,9 +78,23 @@ def test_the_steps_thread_is_the_question_the_answer_and_the_results() -> None:
     assert (step.done, step.metadata, step.response.finish_reason) == (False, {}, "tool_calls")
 
 
-def test_without_a_thread_it_begins_with_an_empty_one() -> None:
-    step = calling(CALL).pipe(ops.run_tools([double]), ops.to_step_result()).run()
-    assert step.thread[0].role == "assistant"
+def test_a_source_that_does_not_say_what_it_answers_needs_a_thread() -> None:
+    ran: list[Any] = []
+    spy = tool(name="double", handler=ran.append)
+    with pytest.raises(ValidationError, match=r"thread is missing, .*: write run_tools\(tools, thread=thread\)"):
+        calling(CALL).pipe(ops.run_tools([spy])).run()
+    assert ran == []
+
+
+def test_behind_a_model_the_thread_is_what_was_asked_and_tools_know_the_call() -> None:
+    known: list[ToolContext] = []
+    look = tool(name="look", handler=lambda arguments, context: known.append(context))
+    engine = Engine(Fake(ToolCall("c1", "look", {}, "{}"), "Done."), tools=[look])
+    thread = Thread((user("Look!"),), {"mine": 1})
+    answer = stream_generate(engine, thread, request_id="r1", session_id="s1")
+    step = answer.pipe(ops.run_tools([look]), ops.to_step_result()).run()
+    assert step.thread[:1] == thread
+    assert [(context.request_id, context.session_id, context.engine) for context in known] == [("r1", "s1", engine)]
 
 
 @pytest.mark.parametrize("reason", ["length", "content_filter", "error"])
@@ -119,13 +133,13 @@ def test_an_unknown_tool_runs_none_of_them() -> None:
 def test_a_raised_error_of_the_source_passes_and_runs_nothing() -> None:
     failure = EngineError("missing_key")
     with pytest.raises(EngineError) as caught:
-        Stream.of(throw(failure)).pipe(ops.run_tools([double])).run()
+        Stream.of(throw(failure)).pipe(ops.run_tools([double], thread=THREAD)).run()
     assert caught.value is failure
 
 
 def test_a_raw_usage_with_unknown_names_is_the_streams_error() -> None:
     with pytest.raises(TypeError):
-        Stream.of(of(RawChunk("usage", {"nonsense": 1}))).pipe(ops.run_tools([double])).run()
+        Stream.of(of(RawChunk("usage", {"nonsense": 1}))).pipe(ops.run_tools([double], thread=THREAD)).run()
 
 
 # The order of results and halts

@@ -187,7 +187,7 @@ def test_plain_functions_that_are_left_behind_are_counted_and_told_and_no_more_t
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("rxllm.runtime._threads._threads", None)  # other tests leave functions behind too
-    monkeypatch.setattr("rxllm.operators._tools.execution.THREADS_LEFT", 2)
+    monkeypatch.setattr("rxllm.tools._execution.THREADS_LEFT", 2)
     leave, threads = threading.Event(), daemon_threads()
     stuck = tool(name="stuck", handler=lambda arguments: leave.wait(4 * PATIENCE))
     for count in (1, 2):
@@ -224,7 +224,9 @@ def test_a_plain_function_runs_off_the_loops_thread_with_the_callers_context() -
 
     async def main() -> Any:
         who.set("me")
-        step = await calling("look").pipe(ops.run_tools([tool(name="look", handler=look)]), ops.to_step_result())
+        step = await calling("look").pipe(
+            ops.run_tools([tool(name="look", handler=look)], thread=THREAD), ops.to_step_result()
+        )
         return contents(step)
 
     assert asyncio.run(main()) == {"look": "me"}
@@ -239,7 +241,7 @@ def test_an_async_function_runs_on_the_calls_loop() -> None:
         loops.append(asyncio.get_running_loop())
 
     async def main() -> None:
-        await calling("look").pipe(ops.run_tools([tool(name="look", handler=look)]))
+        await calling("look").pipe(ops.run_tools([tool(name="look", handler=look)], thread=THREAD))
         assert loops == [asyncio.get_running_loop()]
 
     asyncio.run(main())
@@ -288,7 +290,9 @@ def test_a_started_tool_says_so_before_it_ends() -> None:
     seen = threading.Event()
     wait = tool(name="wait", handler=lambda arguments: seen.wait(PATIENCE))
     source = calling("wait").pipe(
-        ops.run_tools([wait]), ops.tap(lambda event: seen.set(), ToolExecutionStarted), ops.to_step_result()
+        ops.run_tools([wait], thread=THREAD),
+        ops.tap(lambda event: seen.set(), ToolExecutionStarted),
+        ops.to_step_result(),
     )
     assert contents(source.run()) == {"wait": "true"}
 
@@ -302,7 +306,9 @@ def test_progress_comes_at_once_and_before_the_end() -> None:
         heard.wait(PATIENCE)
         return "done" if heard.is_set() else "nobody heard"
 
-    source = calling("work").pipe(ops.run_tools([work]), ops.tap(lambda event: heard.set(), ToolProgress))
+    source = calling("work").pipe(
+        ops.run_tools([work], thread=THREAD), ops.tap(lambda event: heard.set(), ToolProgress)
+    )
     events = list(source)
     assert [type(event) for event in events[2:]][1:] == [
         ToolExecutionStarted,
@@ -391,7 +397,7 @@ def test_dispose_cancels_async_functions_and_generators() -> None:
         tools = [tool(name="wait", handler=wait), tool(name="drip", handler=drip)]
         dripping = asyncio.Event()
         source = calling("wait", "drip").pipe(
-            ops.run_tools(tools, max_concurrency=2), ops.tap(lambda event: dripping.set(), ToolProgress)
+            ops.run_tools(tools, max_concurrency=2, thread=THREAD), ops.tap(lambda event: dripping.set(), ToolProgress)
         )
         subscription = source.subscribe()
         await dripping.wait()
@@ -418,7 +424,7 @@ def test_dispose_leaves_a_plain_function_behind_and_its_context_says_so() -> Non
     async def main() -> None:
         started = asyncio.Event()
         source = calling("late").pipe(
-            ops.run_tools([tool(name="late", handler=late)]),
+            ops.run_tools([tool(name="late", handler=late)], thread=THREAD),
             ops.tap(lambda event: started.set(), ToolProgress),
         )
         subscription = source.subscribe(heard.append)
@@ -437,7 +443,7 @@ def test_dispose_reaches_an_observable_and_nothing_more_is_started() -> None:
     running = scheduler.create_cold_observable(ReactiveTest.on_next(50, 1))
     work = tool(name="work", handler=lambda arguments: running)
     source = cold(scheduler, "(abcd|)", dict(zip("abcd", response(*calls("work", 2)), strict=True)))
-    record(scheduler, lambda: source.pipe(ops.run_tools([work], max_concurrency=1)), disposed=10)
+    record(scheduler, lambda: source.pipe(ops.run_tools([work], max_concurrency=1, thread=THREAD)), disposed=10)
     assert running.subscriptions == [ReactiveTest.subscribe(START, START + 10)]
 
 
@@ -475,7 +481,7 @@ def test_a_subscriber_that_raises_gets_it_once(wanted: type[Any], is_async: bool
             ended.set()
 
         tools = [tool(name="later", handler=later), tool(name="now", handler=now)]
-        calling("later", "now").pipe(ops.run_tools(tools)).subscribe(on_next, on_error)
+        calling("later", "now").pipe(ops.run_tools(tools, thread=THREAD)).subscribe(on_next, on_error)
         await asyncio.wait_for(ended.wait(), PATIENCE)
         for _ in range(20):
             await asyncio.sleep(0)
@@ -580,7 +586,9 @@ def test_an_approver_that_blocks_does_not_block_the_loop(is_async: bool) -> None
         call_loop().call_soon(lambda: call_loop().call_soon(answered.set))
 
     pay = tool(name="pay", handler=later if is_async else lambda arguments: "paid", approval=True)
-    source = calling("pay").pipe(ops.run_tools([pay], approve=approve), ops.tap(ask, ToolApprovalRequested))
+    source = calling("pay").pipe(
+        ops.run_tools([pay], approve=approve, thread=THREAD), ops.tap(ask, ToolApprovalRequested)
+    )
     assert contents(source.pipe(ops.to_step_result()).run()) == {"pay": "paid"}
 
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import fields
+from msgspec.structs import replace as replace_struct
 from reactivex import operators as rx
 from reactivex.testing import TestScheduler
 
@@ -43,8 +44,14 @@ def double(x: int) -> int:
 
 
 def watched(fake: Any, **options: Any) -> tuple[Engine, list[Telemetry]]:
+    """An engine, and what its observer is told; the ids of spans, which are random, have tests of their own."""
     told: list[Telemetry] = []
-    return Engine(fake, model="small", observers=(told.append,), **options), told
+
+    def tell(value: Telemetry) -> None:
+        assert value.id
+        told.append(replace_struct(value, id="", parent_id=None, path=()))
+
+    return Engine(fake, model="small", observers=(tell,), **options), told
 
 
 def heard(function: Any, fake: Any, disposed: int | None = None, engine: Any = None, **opts: Any) -> list[Telemetry]:

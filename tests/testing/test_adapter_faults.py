@@ -970,7 +970,7 @@ def test_an_encoder_that_raises_is_broken() -> None:
 
 
 def test_sound_encoders() -> None:
-    from rxllm.operators._tools.settings import encode_result
+    from rxllm.tools import encode_result
 
     assert_encoder(encode_result)
     assert_encoder(str)

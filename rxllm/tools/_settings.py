@@ -61,9 +61,6 @@ class ToolSettings(msgspec.Struct, frozen=True):
     executor: Executor | None = None
     encoder: Encoder | None = None
     approve: Approve | None = None
-    session_id: str | None = None
-    request_id: str | None = None
-    engine: Any = None
     tools_by_name: Mapping[str, Tool] = {}  # follows from `tools`
 
     def __post_init__(self) -> None:

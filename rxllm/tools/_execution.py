@@ -24,10 +24,10 @@ from reactivex.disposable import CompositeDisposable, SerialDisposable, SingleAs
 from reactivex.scheduler import VirtualTimeScheduler
 
 from rxllm.events import Event, ToolApprovalRequested, ToolExecutionStarted, ToolProgress
-from rxllm.operators._tools.outcome import failed, own, returned
-from rxllm.operators._tools.settings import ToolSettings
 from rxllm.runtime import (
     Pump,
+    Question,
+    Scope,
     Stream,
     call_loop,
     clock,
@@ -36,20 +36,23 @@ from rxllm.runtime import (
     in_thread,
     pumped,
     running_loop,
+    within,
 )
+from rxllm.tools._outcome import failed, own, returned
+from rxllm.tools._settings import ToolSettings
 from rxllm.values import Tool, ToolCall, ToolContext, ToolError
 
 THREADS_LEFT = 100
 """How many plain functions may run on after their timeout; while there are so many, no other is begun."""
 
 
-def execution(tool: Tool, call: ToolCall, settings: ToolSettings) -> Stream[Event]:
+def execution(tool: Tool, call: ToolCall, settings: ToolSettings, question: Question, scope: Scope) -> Stream[Event]:
     """``ToolExecutionStarted``, progress, ``ToolExecutionCompleted`` and the outcome of `call`; it never fails
-    itself.
+    itself. `question` is what the step has asked its model, `scope` the step's.
     """
 
     def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
-        run = _Execution(tool, call, settings, observer, scheduler)
+        run = _Execution(tool, call, settings, question, scope.of_tool(call.id), observer, scheduler)
         run.start()
         return run
 
@@ -62,12 +65,15 @@ class _Execution(abc.DisposableBase):
         tool: Tool,
         call: ToolCall,
         settings: ToolSettings,
+        question: Question,
+        scope: Scope,
         observer: abc.ObserverBase[Event],
         scheduler: abc.SchedulerBase | None,
     ) -> None:
         self._tool = tool
         self._call = call
         self._settings = settings
+        self._scope = scope
         self._observer = observer
         self._scheduler = scheduler
         self._running = SerialDisposable()
@@ -78,9 +84,9 @@ class _Execution(abc.DisposableBase):
         self._context = ToolContext(
             tool_call=own(call),
             context=settings.context,
-            session_id=settings.session_id,
-            request_id=settings.request_id,
-            engine=settings.engine,
+            session_id=question.session_id,
+            request_id=question.request_id,
+            engine=question.engine,
             progress=self._progress,
         )
 
@@ -168,13 +174,17 @@ class _Execution(abc.DisposableBase):
             last = item
             each(item)
 
-        subscription.disposable = source.subscribe(on_next, self._fail, lambda: done(last), scheduler=self._scheduler)
+        with within(self._scope):
+            subscription.disposable = source.subscribe(
+                on_next, self._fail, lambda: done(last), scheduler=self._scheduler
+            )
 
     def _in_place(self, fn: Callable[[], Any], is_async: bool) -> Any:
         if is_async:
             message = "an async tool needs an event loop; under virtual time use a plain function or an Observable"
             raise self._error("handler_raised", message)
-        return fn()
+        with within(self._scope):
+            return fn()
 
     def _return(self, result: Any) -> None:
         self._finish(returned(result, self._call, self._settings))

@@ -1,4 +1,4 @@
-"""Several streams at once, but only so many. Not an operator."""
+"""Several streams at once, up to a limit."""
 
 from __future__ import annotations
 

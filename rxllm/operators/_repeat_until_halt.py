@@ -1,0 +1,263 @@
+"""Step after step, until something halts the chat."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import reduce
+from typing import Any, cast
+
+from msgspec.structs import replace
+from reactivex import Observable, abc
+from reactivex.disposable import SerialDisposable, SingleAssignmentDisposable
+
+from rxllm.collector import StreamCollector, is_unfinished
+from rxllm.events import ChatCompleted, ErrorEvent, Event, MessageStarted, StepCompleted
+from rxllm.operators._checked import EVENTS, no_event
+from rxllm.operators._errors_as_events import errors_as_events
+from rxllm.runtime import Question, Scope, Stream, conclude, current_scope, fail, new_id, within
+from rxllm.values import ChatResult, LLMError, StepResult, StreamError, Thread, Usage
+from rxllm.values._session import question
+from rxllm.values.arguments import check_count, check_function, shown
+
+Ask = Callable[[Thread], Observable[Event]]
+
+FINALIZED = ("completed", "max_turns", "halt_when")
+"""The ends of a chat that a final step follows; any other end is the chat's."""
+
+
+def repeat_until_halt(
+    ask: Ask,
+    *,
+    max_turns: int = 8,
+    halt_when: Callable[[StepResult], bool] | None = None,
+    finalize: Ask | None = None,
+) -> Callable[[Observable[Event]], Stream[Event]]:
+    """Go on with ``ask(thread)`` after each step until a halt, and end with a ``ChatCompleted``.
+
+    ::
+
+        source                    --start--call--end--result-(step)|
+        ask(thread)                                                 --start--H--i--end-(step)|
+        repeat_until_halt(ask)    --start--call--end--result-(step)---start--H--i--end-(step,chat)|
+
+    >>> from rxllm import Fake, Thread, ToolCall, operators as ops, stream_generate, tool, user
+    >>> @tool
+    ... def double(x: int) -> int: return 2 * x
+    >>> model = Fake(ToolCall("c0", "double", {"x": 21}), "It is 42.")
+    >>> def ask(thread): return stream_generate(model, thread, tools=[double]).pipe(ops.run_tools([double]))
+    >>> ask(Thread((user("Double 21!"),))).pipe(repeat_until_halt(ask)).run().result
+    ChatResult('It is 42.', completed, 2 steps, 0 tokens)
+
+    The source and each ``ask(thread)`` are the events of one step, and end with its ``StepCompleted``, as those of
+    ``stream_step`` and of ``run_tools`` do. The first of these that applies ends the chat, and is its `halted_reason`:
+    a halt by a tool or a question to the user, calls that wait for an approval or for the caller, a step that failed,
+    a halt in the response's metadata (``ops.budget`` puts it there), a response that asks for nothing more
+    (``completed``), ``halt_when(step)``, and `max_turns` steps. A source that asks no model, such as a step that is
+    resumed, is no turn. ``finalize(thread)``, if given, is one more step after a chat that ended as completed, at
+    `max_turns` or by `halt_when`: a second pass, for a structured answer.
+
+    The source fails as it fails; a later step that fails before its first event is an ``ErrorEvent`` and a
+    ``ChatCompleted`` with that error, as is a first step that ends with an ``ErrorEvent``. All steps have one request
+    id, and what each of them used counts for the budget of the next.
+
+    Raises ``ValidationError("invalid_option")`` for arguments that make no sense. A step that ends with anything else
+    than a ``StepCompleted`` is a ``StreamError("malformed_event")``, through ``on_error``.
+    """
+    check_function("ask", ask)
+    check_count("max_turns", max_turns)
+    for name, function in (("halt_when", halt_when), ("finalize", finalize)):
+        if function is not None:
+            check_function(name, function)
+
+    def operator(source: Observable[Event]) -> Stream[Event]:
+        def subscribe(
+            observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None
+        ) -> abc.DisposableBase:
+            return _Chat(ask, max_turns, halt_when, finalize, observer, scheduler).start(source)
+
+        return Stream(subscribe)
+
+    return operator
+
+
+class _Chat:
+    """One subscription: the steps so far, and the one that runs."""
+
+    def __init__(
+        self,
+        ask: Ask,
+        max_turns: int,
+        halt_when: Callable[[StepResult], bool] | None,
+        finalize: Ask | None,
+        observer: abc.ObserverBase[Event],
+        scheduler: abc.SchedulerBase | None,
+    ) -> None:
+        self._ask = ask
+        self._max_turns = max_turns
+        self._halt_when = halt_when
+        self._finalize = finalize
+        self._first_end: str | None = None  # why the first pass ended, once the second has begun
+        self._observer = observer
+        self._scheduler = scheduler
+        scope = current_scope.get()
+        self._question = Question()  # of a source without run_tools, which is an error unless it fails
+        self._scope = Scope(scope.request_id or new_id(), scope.parent_id, scope.path, question=self._question)
+        self._current = SerialDisposable()
+        self._source: list[Event] = []  # its events
+        self._last: Event | None = None  # event of the current step
+        self._steps: list[StepResult] = []
+        self._usage = Usage()  # of all of them
+        self._turns = 0
+
+    def start(self, source: Observable[Event]) -> abc.DisposableBase:
+        self._subscribe(source, self._on_source)
+        return self._current
+
+    def _subscribe(self, step: Observable[Event], on_next: Callable[[Event], None]) -> None:
+        self._last = None
+        subscription = self._current.disposable = SingleAssignmentDisposable()  # before the step can complete
+        with within(self._scope):
+            subscription.disposable = step.subscribe(
+                on_next, self._observer.on_error, self._on_completed, scheduler=self._scheduler
+            )
+
+    def _on_source(self, event: Event) -> None:
+        self._source.append(event)
+        if len(self._source) == 1 and isinstance(event, ErrorEvent):
+            return  # if this is all, the source has failed before its first event
+        if len(self._source) == 2 and isinstance(self._source[0], ErrorEvent):
+            self._observer.on_next(self._source[0])
+        self._on_next(event)
+
+    def _on_next(self, event: Event) -> None:
+        if type(event) in EVENTS:
+            self._last = event
+            self._observer.on_next(event)
+        else:
+            self._observer.on_error(no_event("repeat_until_halt", event))
+
+    def _on_completed(self) -> None:
+        try:
+            following = self._following()
+        except Exception as error:  # of the user's functions, or about the step
+            self._observer.on_error(error)
+            return
+        if isinstance(following, ChatResult):
+            conclude(self._observer, (ChatCompleted(following),))
+            return
+        try:
+            self._subscribe(following.pipe(errors_as_events()), self._on_next)
+        except BaseException as error:  # raised while the next step is subscribed: nobody above would deliver it
+            fail(self._observer, error)
+
+    def _following(self) -> Observable[Event] | ChatResult:
+        """The next step, or the end."""
+        match self._last:
+            case StepCompleted(result=step):
+                return self._after(step)
+            case ErrorEvent(error=error) if self._steps:  # a later step that failed before its first event
+                return self._result("error", error)
+            case ErrorEvent():
+                start = StreamCollector(self._question.thread or Thread())
+                return reduce(StreamCollector.apply_event, self._source, start).to_chat_result()
+            case None if self._source:
+                assert isinstance(self._source[0], ErrorEvent)
+                raise self._source[0].error
+            case last:
+                raise _no_step(last)
+
+    def _after(self, step: StepResult) -> Observable[Event] | ChatResult:
+        if not self._steps:
+            self._turns = int(any(isinstance(event, MessageStarted) for event in self._source))
+            self._source.clear()
+        self._steps.append(step)
+        self._usage += step.response.usage
+        reason = self._halted(step)
+        if reason is None:
+            return self._next(self._ask, self._turns + 1)
+        if self._finalize is not None and self._first_end is None and reason in FINALIZED:
+            self._first_end, self._max_turns = reason, 1
+            return self._next(self._finalize, 1)
+        return self._result(reason, step.response.error)
+
+    def _next(self, ask: Ask, turns: int) -> Observable[Event]:
+        self._turns = turns
+        self._scope = replace(self._scope, usage=self._usage, question=None)
+        step: Any = ask(self._steps[-1].thread)
+        if not isinstance(step, Observable):
+            raise TypeError(f"repeat_until_halt(ask): ask must return an Observable of events, not {shown(step)}")
+        return cast(Observable[Event], step)
+
+    def _halted(self, step: StepResult) -> str | None:
+        """Why the chat ends here; the first reason that applies."""
+        match step.metadata:
+            case {"halted_reason": str(reason)}:
+                return reason
+            case {"approval_tool_calls": _}:
+                return "approval"
+            case {"manual_tool_calls": _} | {"mode": "manual"}:
+                return "manual_tool_calls"
+            case _ if step.response.finish_reason == "error":
+                return "error"
+            case _ if isinstance(reason := step.response.metadata.get("halted_reason"), str):
+                return reason  # an operator's
+            case _ if not is_unfinished(step.response):
+                return "completed"
+            case _ if self._halt_when is not None and self._halt_when(step):
+                return "halt_when"
+            case _:
+                return "max_turns" if self._turns >= self._max_turns else None
+
+    def _result(self, reason: str, error: LLMError | None) -> ChatResult:
+        last = self._steps[-1]
+        metadata = last.metadata
+        thread = last.thread
+        if reason == "ask_user":
+            thread += question(metadata["pending_question"], metadata["pending_tool_call_id"])
+        pending = (*metadata.get("manual_tool_calls", ()), *metadata.get("approval_tool_calls", ()))
+        return ChatResult(
+            thread=thread,
+            final_response=last.response,
+            steps=tuple(self._steps),
+            halted_reason=reason,
+            pending_question=metadata.get("pending_question"),
+            pending_tool_call_id=metadata.get("pending_tool_call_id"),
+            pending_tool_calls=last.response.tool_calls if metadata.get("mode") == "manual" else pending,
+            usage=self._usage,
+            error=error,
+            metadata={**self._metadata(reason, metadata), **self._passes(reason)},
+        )
+
+    def _metadata(self, reason: str, step: dict[str, Any]) -> dict[str, Any]:
+        index = len(self._steps) - 1
+        match reason:
+            case "max_turns":
+                return {"max_turns": self._max_turns}
+            case "halt_when":
+                return {"halt_when_step_index": index}
+            case "manual_tool_calls":
+                return {"manual_turn_index": index, **_only(step, "manual_tool_calls")}
+            case "approval":
+                return _only(step, "manual_tool_calls", "approval_tool_calls")
+            case "completed" | "error":
+                return {}
+            case _:  # ask_user, tool_error, a tool's own
+                return {name: value for name, value in step.items() if name != "halted_reason"}
+
+    def _passes(self, reason: str) -> dict[str, Any]:
+        if self._finalize is None:
+            return {}
+        return {"structured_finalize": {"pass_1_halted": self._first_end or reason}}
+
+
+def _only(metadata: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: metadata[name] for name in names if name in metadata}
+
+
+def _no_step(last: Event | None) -> StreamError:
+    end = "without an event" if last is None else f"with a {type(last).__name__}"
+    message = (
+        f"repeat_until_halt() needs steps, each with a StepCompleted at its end; this one ended {end}. "
+        "Put ops.run_tools(tools) behind the model's events, or ask with rxllm.stream_step"
+    )
+    return StreamError("malformed_event", message)

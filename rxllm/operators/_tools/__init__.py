@@ -1,1 +1,0 @@
-"""How tools run. Not operators."""

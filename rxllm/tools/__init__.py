@@ -1,0 +1,17 @@
+"""How tools run: one call of one tool is a stream of events; `ToolSettings` says how."""
+
+from rxllm.tools._execution import execution
+from rxllm.tools._outcome import failed, is_halting
+from rxllm.tools._settings import Approve, Encoder, Executor, OnToolError, ToolSettings, encode_result
+
+__all__ = [
+    "Approve",
+    "Encoder",
+    "Executor",
+    "OnToolError",
+    "ToolSettings",
+    "encode_result",
+    "execution",
+    "failed",
+    "is_halting",
+]

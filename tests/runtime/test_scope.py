@@ -1,0 +1,170 @@
+"""What a subscription knows of the chat, step and tool that it is made for, and what it must not know."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import rxllm
+from rxllm import Engine, Fake, Thread, ToolCall, ToolContext, Usage, tool, user
+from rxllm import operators as ops
+from rxllm.events import MessageCompleted
+from rxllm.runtime import NO_SCOPE, Question, Scope, Stream, current_scope, scoped, within
+from rxllm.values import CallStarted, ChatStarted, StepStarted, ToolStarted
+
+THREAD = Thread((user("Hi"),))
+
+
+def peek(seen: list[Scope]) -> Any:
+    """An adapter that notes the scope it is subscribed in."""
+
+    async def adapter(request: Any, call: Any) -> Any:
+        seen.append(current_scope.get())
+        yield rxllm.TextDelta("Hi")
+
+    return adapter
+
+
+def test_there_is_none_outside() -> None:
+    assert current_scope.get() is NO_SCOPE
+    rxllm.chat(Fake("Hi"), "Hi").run()
+    assert current_scope.get() is NO_SCOPE
+
+
+def test_a_question_is_answered_once_and_not_shown() -> None:
+    question = Question()
+    question.ask(THREAD, "r1", "s1", None)
+    question.ask(Thread(), "r2", None, None)
+    assert (question.thread, question.request_id, question.session_id) == (THREAD, "r1", "s1")
+    assert repr(question) == "Question()"
+
+
+def test_a_model_source_answers_the_nearest_question_and_closes_it_for_what_lies_below() -> None:
+    seen: list[Scope] = []
+    outer, inner = Question(), Question()
+    source = rxllm.stream_generate(peek(seen), THREAD)
+    with within(Scope(request_id="r1", path=("c1",), usage=Usage(1), question=outer)):
+        scoped(source, Scope(request_id="r2", parent_id="p", path=("c1",), question=inner)).run()
+    assert (outer.thread, inner.thread, inner.request_id) == (None, THREAD, "r2")
+    assert seen == [Scope(parent_id="p", path=("c1",))]
+
+
+def test_the_first_of_several_models_answers() -> None:
+    step = rxllm.stream_generate(Fake("a"), THREAD).pipe(
+        ops.only(rxllm.TextDelta),
+        ops.continue_with(
+            lambda last: rxllm.stream_generate(Fake("b"), "Other") if last == rxllm.TextDelta("a") else None
+        ),
+        ops.run_tools(),
+        ops.to_step_result(),
+    )
+    assert step.run().thread[0] == user("Hi")
+
+
+def test_a_chat_inside_a_tool_inherits_nothing_but_its_path() -> None:
+    seen: list[Scope] = []
+    contexts: list[ToolContext] = []
+
+    @tool
+    async def research(context: ToolContext) -> str:
+        contexts.append(context)
+        seen.append(current_scope.get())
+        budgeted = Engine(Fake(["A long answer", Usage(1, 5)]), operators=[ops.budget(tokens=50)])
+        inner = await rxllm.chat(budgeted, "Inner?")
+        assert inner.thread[0] == user("Inner?")
+        return str(inner.final_response.metadata["budget"]["tokens_spent"])
+
+    model = Fake([ToolCall("c1", "research"), Usage(100, 100)], "Done.")
+    result = rxllm.chat(model, "Outer?", tools=[research], request_id="r1", session_id="s1").run()
+    assert result.steps[0].tool_results[0].text == "6"
+    assert seen == [Scope(parent_id="/c1", path=("c1",))]
+    assert (contexts[0].request_id, contexts[0].session_id) == ("r1", "s1")
+
+
+def test_every_depth_has_its_path_and_its_parent() -> None:
+    told: list[Any] = []
+
+    @tool
+    async def inner() -> str:
+        return "in"
+
+    @tool
+    def outer() -> Stream[Any]:
+        model = Engine(Fake(ToolCall("i", "inner"), "Inner done."), observers=[told.append])
+        return rxllm.chat(model, "Inner?", tools=[inner]).map(lambda result: result.output_text)
+
+    engine = Engine(Fake(ToolCall("o", "outer"), "Done."), observers=[told.append])
+    rxllm.chat(engine, "Outer?", tools=[outer]).run()
+    starts = [value for value in told if isinstance(value, CallStarted | StepStarted | ChatStarted | ToolStarted)]
+    parents = {value.id: value for value in starts}
+    lineage: list[list[str]] = []
+    for value in starts:
+        names: list[str] = []
+        while value is not None:
+            names.append(type(value).__name__.removesuffix("Started"))
+            value = parents.get(value.parent_id or "")
+        lineage.append(names)
+    around = ["Step", "Chat"]
+    within_tool = ["Chat", "Tool", "Step", "Chat"]
+    assert lineage == [
+        ["Chat"],
+        around,
+        ["Call", *around],
+        ["Tool", *around],
+        within_tool,
+        ["Step", *within_tool],
+        ["Call", "Step", *within_tool],
+        ["Tool", "Step", *within_tool],
+        ["Step", *within_tool],
+        ["Call", "Step", *within_tool],
+        around,
+        ["Call", *around],
+    ]
+    assert {value.path for value in starts} == {(), ("o",)}
+    ended = [value for value in told if type(value).__name__.endswith("Finished")]
+    assert sorted(value.id for value in ended) == sorted(parents)
+
+
+@pytest.mark.parametrize("many", ["hedge", "race", "generate_many"])
+def test_calls_at_the_same_time_can_be_told_apart(many: str) -> None:
+    told: list[Any] = []
+    engine = Engine(Fake(scripts=[[("delay", 0.05), "a"], ["b"]]), observers=[told.append])
+    source = rxllm.stream_generate(engine, "Hi", request_id="r1")
+    run: dict[str, Any] = {
+        "hedge": lambda: ops.hedge(source, 0.01),
+        "race": lambda: ops.race(source, source),
+        "generate_many": lambda: rxllm.generate_many(engine, ["a", "b"], request_id="r1"),
+    }
+    run[many]().run()
+    starts = [value for value in told if isinstance(value, CallStarted)]
+    assert len(starts) == 2
+    assert len({value.id for value in starts}) == 2
+    assert {value.request_id for value in starts} == {"r1"}
+
+
+@pytest.mark.parametrize("name", ["fallback", "retry_before_content", "restart", "hedge"])
+def test_a_later_attempt_belongs_where_the_first_did(name: str) -> None:
+    """It is subscribed where an earlier one has failed, which is in another context."""
+    told: list[Any] = []
+    failing = [*(["Hel"] if name == "restart" else []), ("error", "timeout")]
+    engine = Engine(Fake(scripts=[failing, ["Hello"]]), observers=[told.append], retry=False)
+    events = rxllm.stream_generate(engine, THREAD)
+    policy = {"base_delay": 0, "jitter": 0}
+    again: dict[str, Any] = {
+        "fallback": ops.fallback(events),
+        "retry_before_content": ops.retry_before_content(policy),
+        "restart": ops.restart(policy),
+        "hedge": lambda source: ops.hedge(source, 5.0),
+    }
+    with within(Scope(request_id="r1", parent_id="p")):
+        assert events.pipe(again[name], ops.to_text()).run() == "Hello"
+    starts = [value for value in told if isinstance(value, CallStarted)]
+    assert [(value.request_id, value.parent_id) for value in starts] == [("r1", "p")] * 2
+
+
+def test_nothing_of_it_travels_in_events() -> None:
+    events = list(rxllm.stream(Fake("Hello"), "My question"))
+    completed = [event for event in events if isinstance(event, MessageCompleted)]
+    assert "My question" not in repr(completed)
+    assert "r1" not in repr(list(rxllm.stream_generate(Fake("Hello"), "Hi", request_id="r1")))
