@@ -9,9 +9,10 @@ from typing import Any, Literal, TypedDict, Unpack, cast
 
 from reactivex import Observable
 
-from rxllm import adapters, validate
-from rxllm.adapters._image_adapter import as_image_adapter, is_image_adapter
+from rxllm import images as image_adapters
+from rxllm import validate
 from rxllm.engine import Engine, as_engine, stand_in
+from rxllm.images._adapter import as_image_adapter, is_image_adapter
 from rxllm.pipelines._call import Deferred, name_of, request_id
 from rxllm.pipelines._observe import Observers, retry_told, watched
 from rxllm.pipelines._options import checked
@@ -127,7 +128,7 @@ def _as_image_engine(given: Any) -> Engine:
         return replace(as_engine(given), adapter=None)  # whose model it would be
     provider, _, model = given.partition(":") if isinstance(given, str) else ("", "", "")
     if provider in BUILT_IN:
-        return Engine(image_adapter=getattr(adapters, BUILT_IN[provider])(), model=model or None)
+        return Engine(image_adapter=getattr(image_adapters, BUILT_IN[provider])(), model=model or None)
     return as_engine(given)
 
 

@@ -10,8 +10,9 @@ from urllib.parse import urljoin, urlsplit
 
 from rxllm.adapters._http_base import HTTPBase, missing_model
 from rxllm.adapters._http_errors import http_error
-from rxllm.adapters._image_adapter import refuse
-from rxllm.runtime import Answer, Asker, Stream, fetched, keys
+from rxllm.images._adapter import refuse
+from rxllm.images._fetch import Answer, Asker, fetched
+from rxllm.runtime import Stream, keys
 from rxllm.runtime._http import address, begins_page, discreetly, may_be_page, page_error
 from rxllm.runtime._pools import in_use
 from rxllm.runtime._secrets import without

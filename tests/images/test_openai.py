@@ -26,7 +26,7 @@ from rxllm.values import (
     ValidationError,
     image_request,
 )
-from tests.adapters.images import image_reply, openai_images, parts_of
+from tests.images.answers import image_reply, openai_images, parts_of
 
 MASK = Image.from_binary(b"mask", "image/png")
 WEBP = Image.from_binary(b"webp", "image/webp")

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from rxllm.adapters._http_base import File
-from rxllm.adapters._http_images import HTTPImageAdapter, image_file
-from rxllm.adapters._image_adapter import refuse
 from rxllm.adapters._openai_chat import OPENAI
-from rxllm.runtime import Answer
+from rxllm.images._adapter import refuse
+from rxllm.images._fetch import Answer
+from rxllm.images._http import HTTPImageAdapter, image_file
 from rxllm.values import Call, Image, ImageAdapterError, ImageRequest, ImageResponse, ImageUsage
 from rxllm.values._json import json_text
 from rxllm.values._usage import whole

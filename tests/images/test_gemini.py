@@ -10,7 +10,7 @@ import pytest
 from google.genai import types
 
 from rxllm.adapters import GeminiImages
-from rxllm.adapters._gemini_images import image_config
+from rxllm.images._gemini import image_config
 from rxllm.pipelines import edit_image, generate_image
 from rxllm.testing import PNG
 from rxllm.testing.loopback import Loopback, Reply
@@ -24,7 +24,7 @@ from rxllm.values import (
     ImageUsage,
     image_request,
 )
-from tests.adapters.images import gemini_images
+from tests.images.answers import gemini_images
 
 MODEL = "gemini-3-pro-image"
 

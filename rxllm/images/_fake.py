@@ -10,7 +10,7 @@ from reactivex import abc
 from reactivex.disposable import SingleAssignmentDisposable
 from reactivex.scheduler import CurrentThreadScheduler
 
-from rxllm.adapters._image_adapter import refuse
+from rxllm.images._adapter import refuse
 from rxllm.runtime import Stream, clock, fail
 from rxllm.values import Call, Image, ImageAdapterError, ImageRequest, ImageResponse, ImageUsage, ValidationError
 from rxllm.values.arguments import is_seconds
