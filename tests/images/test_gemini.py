@@ -191,8 +191,8 @@ def test_a_draft_in_the_thoughts_is_no_image() -> None:
         ),
         ({"candidates": [{"finishReason": "NO_IMAGE"}]}, "unknown", "NO_IMAGE"),
         ({}, "unknown", "no reason"),
-        ([], "malformed_response", "agreed"),
-        (Reply(b"<html>"), "malformed_response", "agreed"),
+        ([], "malformed_response", "cannot be read"),
+        (Reply(b"<html>"), "malformed_response", "cannot be read"),
     ],
 )
 def test_answers_without_images(said: Any, reason: str, shown: str) -> None:

@@ -233,7 +233,7 @@ def test_other_schemes_are_not_fetched() -> None:
 
 
 def test_a_picture_that_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rxllm.images._http.FETCH_BYTES", 100_000)
+    monkeypatch.setattr("rxllm.images._fetch.FETCH_BYTES", 100_000)
     error = unfetched(Reply([b"x" * 60_000] * 9, headers={"Content-Type": "image/png"}))
     assert error.reason == "invalid_request"
     assert "100000 bytes" in error.message
@@ -241,12 +241,12 @@ def test_a_picture_that_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("reply", [Reply([b"x", STALL], headers={"Content-Type": "image/png"}), Reply(before=STALL)])
 def test_a_picture_that_does_not_come(monkeypatch: pytest.MonkeyPatch, reply: Reply) -> None:
-    monkeypatch.setattr("rxllm.images._http.FETCH_SECONDS", 0.1)
+    monkeypatch.setattr("rxllm.images._fetch.FETCH_SECONDS", 0.1)
     assert unfetched(reply).reason == "timeout"
 
 
 def test_a_slow_drip_is_no_way_round_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rxllm.images._http.FETCH_SECONDS", 0.2)
+    monkeypatch.setattr("rxllm.images._fetch.FETCH_SECONDS", 0.2)
     drip = [each for _ in range(40) for each in (b"x", Pause(0.05))]
     assert unfetched(Reply(drip, headers={"Content-Type": "image/png"})).reason == "timeout"
 
