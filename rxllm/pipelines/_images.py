@@ -82,15 +82,15 @@ def edit_image(
     """
 
     def as_request() -> ImageRequest:
-        _check_images(() if mask is None else (mask,))
-        return ImageRequest("edit", prompt=prompt, input_images=_as_images(images), mask=mask)
+        _checked(() if mask is None else (mask,))
+        return ImageRequest("edit", prompt=prompt, input_images=_checked(images), mask=mask)
 
     return _responses(engine, as_request, opts)
 
 
 def image_variations(engine: Engine | str | Any, image: Image, **opts: Unpack[ImageOptions]) -> Stream[ImageResponse]:
     """Return variations of one image; there is no prompt."""
-    return _responses(engine, lambda: ImageRequest("variation", input_images=_as_images((image,))), opts)
+    return _responses(engine, lambda: ImageRequest("variation", input_images=_checked((image,))), opts)
 
 
 def _responses(engine: Any, as_request: Callable[[], ImageRequest], opts: Mapping[str, Any]) -> Stream[ImageResponse]:
@@ -116,14 +116,17 @@ def _response(
     )
     about = (call.request_id, name_of(adapter), request.model)
     _refuse_text_model(*about[1:])
+
+    def identified(response: ImageResponse) -> ImageResponse:
+        return replace(response, request_id=response.request_id or call.request_id)
+
+    def attempt() -> Observable[Any]:
+        return adapter.generate(request, call).map(identified)
+
     # Retries and spans are those of event streams: the response is the first content, so nothing is held back.
-    attempt = cast(Callable[[], Any], lambda: adapter.generate(request, call))
-    on_retry = retry_told(observers, *about) if observers else None
     rules = policy(opts.get("retry", engine.retry), engine.retry)
-    responses = cast(Observable[ImageResponse], retrying(attempt, rules, on_retry))
-    source: Any = responses.map(lambda response: _identified(response, call))
-    span = partial(ImagesSpan, observers, about=about, request=request)
-    return cast(Any, watched(source, span)) if observers else source
+    responses = retrying(attempt, rules, retry_told(observers, *about))
+    return cast(Any, watched(responses, partial(ImagesSpan, observers, about=about, request=request)))
 
 
 def _as_image_engine(value: Any) -> Engine:
@@ -172,10 +175,6 @@ def _check_options(opts: Mapping[str, Any]) -> None:
             raise ValidationError("invalid_option", errors=faults) from None
 
 
-def _identified(response: ImageResponse, call: Call) -> ImageResponse:
-    return response if response.request_id is not None else replace(response, request_id=call.request_id)
-
-
 def _as_request(prompt: Any) -> ImageRequest:
     if isinstance(prompt, ImageRequest):
         return prompt
@@ -185,14 +184,10 @@ def _as_request(prompt: Any) -> ImageRequest:
     raise ValidationError("invalid_image_request", message, errors=[((), "wrong_type")])
 
 
-def _as_images(images: Any) -> tuple[Image, ...]:
+def _checked(images: Any) -> tuple[Image, ...]:
     values = tuple(cast(Iterable[Any], images)) if isinstance(images, Iterable) else (images,)
-    _check_images(values)
-    return values
-
-
-def _check_images(images: Iterable[Any]) -> None:
-    for image in images:
-        if not isinstance(image, Image):
-            message = f"{shown(image)} is not an Image; use Image.from_file(...), from_binary, from_base64 or from_url"
+    for value in values:
+        if not isinstance(value, Image):
+            message = f"{shown(value)} is not an Image; use Image.from_file(...), from_binary, from_base64 or from_url"
             raise ValidationError("invalid_image_request", message, errors=[(("input_images",), "invalid_image")])
+    return values

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from reactivex.testing import TestScheduler
 
-from rxllm.adapters import FakeImages
+from rxllm.images import FakeImages
 from rxllm.pipelines import edit_image, generate_image, image_variations
 from rxllm.values import Call, Image, ImageAdapterError, ImageRequest, ImageResponse, ImageUsage, ValidationError
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from google.genai import types
 
-from rxllm.adapters import GeminiImages
+from rxllm.images import GeminiImages
 from rxllm.images._gemini import image_config
 from rxllm.pipelines import edit_image, generate_image
 from rxllm.testing import PNG

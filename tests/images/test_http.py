@@ -12,8 +12,8 @@ import httpx
 import httpx2
 import pytest
 
-from rxllm.adapters import OpenAIImages
 from rxllm.engine import Engine, aclose
+from rxllm.images import OpenAIImages
 from rxllm.pipelines import edit_image, generate_image
 from rxllm.runtime import RetryPolicy, Stream
 from rxllm.testing import PNG

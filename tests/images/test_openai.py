@@ -11,7 +11,7 @@ from openai.types.image_generate_params import ImageGenerateParamsNonStreaming
 from openai.types.images_response import ImagesResponse
 from pydantic import ConfigDict, TypeAdapter
 
-from rxllm.adapters import OpenAIImages
+from rxllm.images import OpenAIImages
 from rxllm.pipelines import edit_image, generate_image, image_variations
 from rxllm.testing import PNG
 from rxllm.testing.loopback import Loopback, Reply
