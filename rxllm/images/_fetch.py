@@ -14,6 +14,7 @@ import msgspec
 
 from rxllm.runtime import Pump, transport_error
 from rxllm.runtime._http import address, answered, read_error
+from rxllm.runtime._secrets import public_url
 from rxllm.runtime._silence import Silence
 from rxllm.runtime._unpack import body_of
 from rxllm.values import AdapterError, Image, ImageAdapterError, LLMError
@@ -98,9 +99,9 @@ class Fetcher:
         return request
 
     def _not_fetched(self, url: str, why: str, reason: str = "invalid_request") -> ImageAdapterError:
-        address = url.partition("?")[0]  # a query may hold a signature
-        message = f"the image {address} could not be fetched: {why}"
-        return ImageAdapterError(reason, message, provider=self._provider, metadata={"url": address})
+        url = public_url(url)
+        message = f"the image {url} could not be fetched: {why}"
+        return ImageAdapterError(reason, message, provider=self._provider, metadata={"url": url})
 
     async def _send(self, request: httpx.Request, limit: int, seconds: float | None = None, **sending: Any) -> Answer:
         """Return the answer of at most `limit` bytes, read within `seconds`; `sending` is for the client's ``send``."""

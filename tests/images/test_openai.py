@@ -279,6 +279,7 @@ def test_answers_without_images(said: Any, reason: str) -> None:
     with pytest.raises(ImageAdapterError) as caught:
         answered(said)
     assert (caught.value.reason, caught.value.provider) == (reason, "openai")
+    assert caught.value.request_id == (None if isinstance(said, Reply) else "req-1")
 
 
 def test_an_image_that_is_no_base64() -> None:
