@@ -36,7 +36,8 @@ from rxllm.values import (
 if TYPE_CHECKING:
     import httpx
 
-_RATIOS = ("1:1", "16:9", "9:16", "4:3", "3:4", "3:2", "2:3", "5:4", "4:5", "21:9")
+_SHAPES = ((1, 1), (16, 9), (9, 16), (4, 3), (3, 4), (3, 2), (2, 3), (5, 4), (4, 5), (21, 9))
+_RATIOS = {f"{width}:{height}": width / height for width, height in _SHAPES}
 _TOLERANCE = 0.05
 """The largest difference between the requested ratio and one of `_RATIOS`, as a fraction of it."""
 
@@ -122,19 +123,14 @@ def image_config(size: tuple[int, int] | str | None) -> dict[str, str]:
         case str() if re.fullmatch(r"\d+(\.\d+)?K", size):
             return {"imageSize": size}
         case (width, height) if width > 0 and height > 0:
-            requested = width / height
-            nearest = min(_RATIOS, key=lambda ratio: abs(math.log(requested / _number(ratio))))
-            if abs(requested / _number(nearest) - 1) <= _TOLERANCE:
+            ratio = width / height
+            nearest = min(_RATIOS, key=lambda name: abs(math.log(ratio / _RATIOS[name])))
+            if abs(ratio / _RATIOS[nearest] - 1) <= _TOLERANCE:
                 return {"aspectRatio": nearest}
         case _:
             pass
     message = f"Gemini cannot draw the size {size!r}; use one of these ratios: {', '.join(_RATIOS)}"
     raise ImageAdapterError("invalid_request", message, provider=GoogleKeys.provider)
-
-
-def _number(ratio: str) -> float:
-    width, _, height = ratio.partition(":")
-    return int(width) / int(height)
 
 
 def _images(answer: FirstChunk, prompt: str | None) -> Iterator[Image]:

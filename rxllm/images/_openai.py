@@ -87,11 +87,19 @@ class OpenAIImages(HTTPImageAdapter):
         if not decoded.data:
             message = "the answer contains no image"
             raise ImageAdapterError("content_filter", message, provider=self.provider, request_id=request_id)
-        metadata = {"request_id": request_id, "usage_details": decoded.usage}
+        counters = decoded.usage or {}
+        usage = ImageUsage(
+            images=len(decoded.data),
+            size=decoded.size or image_size(request.size),
+            quality=decoded.quality or request.quality,
+            input_tokens=whole(counters.get("input_tokens")),
+            output_tokens=whole(counters.get("output_tokens")),
+        )
+        metadata = {"request_id": request_id, "usage_details": counters}
         return ImageResponse(
             tuple(_image(item, request, decoded) for item in decoded.data),
             model=request.model,
-            usage=_usage(decoded, request),
+            usage=usage,
             metadata={**{name: value for name, value in metadata.items() if value}, **request.metadata},
         )
 
@@ -152,17 +160,6 @@ def _image(item: _Item, request: ImageRequest, answer: _Answer) -> Image:
     if not item.url:
         raise ValueError("an image has neither b64_json nor url")
     return Image("url", item.url, **details)
-
-
-def _usage(answer: _Answer, request: ImageRequest) -> ImageUsage:
-    counters = answer.usage or {}
-    return ImageUsage(
-        images=len(answer.data or ()),
-        size=answer.size or image_size(request.size),
-        quality=answer.quality or request.quality,
-        input_tokens=whole(counters.get("input_tokens")),
-        output_tokens=whole(counters.get("output_tokens")),
-    )
 
 
 def _files(request: ImageRequest) -> Iterator[File]:
