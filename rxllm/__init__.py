@@ -137,20 +137,16 @@ if TYPE_CHECKING:
         Adapter,
         Anthropic,
         Fake,
-        FakeImages,
         Gemini,
-        GeminiImages,
         HTTPAdapter,
-        HTTPImageAdapter,
-        ImageAdapter,
         Local,
         Ollama,
         OpenAIChat,
-        OpenAIImages,
         OpenAIResponses,
         providers,
     )
     from rxllm.display import show
+    from rxllm.images import FakeImages, GeminiImages, HTTPImageAdapter, ImageAdapter, OpenAIImages
 
 __version__ = "0.1.0"
 
@@ -305,16 +301,16 @@ _LAZY = {
     "Adapter": "rxllm.adapters",
     "Anthropic": "rxllm.adapters",
     "Fake": "rxllm.adapters",
-    "FakeImages": "rxllm.adapters",
+    "FakeImages": "rxllm.images",
     "Gemini": "rxllm.adapters",
-    "GeminiImages": "rxllm.adapters",
+    "GeminiImages": "rxllm.images",
     "HTTPAdapter": "rxllm.adapters",
-    "HTTPImageAdapter": "rxllm.adapters",
-    "ImageAdapter": "rxllm.adapters",
+    "HTTPImageAdapter": "rxllm.images",
+    "ImageAdapter": "rxllm.images",
     "Local": "rxllm.adapters",
     "Ollama": "rxllm.adapters",
     "OpenAIChat": "rxllm.adapters",
-    "OpenAIImages": "rxllm.adapters",
+    "OpenAIImages": "rxllm.images",
     "OpenAIResponses": "rxllm.adapters",
     "chunks": "rxllm.chunks",
     "providers": "rxllm.adapters",

@@ -8,7 +8,7 @@ import rxllm
 from rxllm import operators, values
 from tests.programs import python
 
-MODULES = ["adapters", "chunks", "operators", "pipelines", "runtime", "values"]
+MODULES = ["adapters", "chunks", "images", "operators", "pipelines", "runtime", "values"]
 
 OPTIONAL = ["aiohttp", "httpx", "httpx2", "xllamacpp", "IPython", "ipykernel", "jsonschema", "openai", "pydantic"]
 OPTIONAL += ["pytest", "uvloop"]
@@ -35,6 +35,7 @@ def test_what_is_public_in_the_package_is_exported() -> None:
         "display",
         "engine",
         "events",
+        "images",
         "pipelines",
         "runtime",
         "testing",

@@ -7,20 +7,23 @@ if TYPE_CHECKING:
     from rxllm.adapters._aiohttp_client import aiohttp_client
     from rxllm.adapters._anthropic import Anthropic
     from rxllm.adapters._fake import Fake
-    from rxllm.adapters._fake_images import FakeImages
     from rxllm.adapters._gemini import Gemini
-    from rxllm.adapters._gemini_images import GeminiImages
     from rxllm.adapters._http import HTTPAdapter
     from rxllm.adapters._http_errors import http_error, provider_error
-    from rxllm.adapters._http_images import HTTPImageAdapter
-    from rxllm.adapters._image_adapter import ImageAdapter, as_image_adapter
     from rxllm.adapters._local import Local
     from rxllm.adapters._ollama import Ollama
     from rxllm.adapters._openai_chat import OpenAIChat
-    from rxllm.adapters._openai_images import OpenAIImages
     from rxllm.adapters._openai_responses import OpenAIResponses
     from rxllm.adapters._plain import Adapter, as_adapter
     from rxllm.adapters.profiles import connect, providers
+    from rxllm.images import (
+        FakeImages,
+        GeminiImages,
+        HTTPImageAdapter,
+        ImageAdapter,
+        OpenAIImages,
+        as_image_adapter,
+    )
 
 __all__ = [
     "Adapter",
@@ -50,29 +53,28 @@ _FILES = {
     "Adapter": "_plain",
     "Anthropic": "_anthropic",
     "Fake": "_fake",
-    "FakeImages": "_fake_images",
     "Gemini": "_gemini",
-    "GeminiImages": "_gemini_images",
     "HTTPAdapter": "_http",
-    "HTTPImageAdapter": "_http_images",
-    "ImageAdapter": "_image_adapter",
     "Local": "_local",
     "Ollama": "_ollama",
     "OpenAIChat": "_openai_chat",
-    "OpenAIImages": "_openai_images",
     "OpenAIResponses": "_openai_responses",
     "aiohttp_client": "_aiohttp_client",
     "as_adapter": "_plain",
-    "as_image_adapter": "_image_adapter",
     "connect": "profiles",
     "http_error": "_http_errors",
     "provider_error": "_http_errors",
     "providers": "profiles",
 }
 
+_IMAGES = {"FakeImages", "GeminiImages", "HTTPImageAdapter", "ImageAdapter", "OpenAIImages", "as_image_adapter"}
+"""Names that live in ``rxllm.images``, a layer above this one: looked up there on use, never imported from here."""
+
 
 def __getattr__(name: str) -> Any:
     # A program needs one or two of them, and the files of the others are not read.
+    if name in _IMAGES:
+        return getattr(import_module("rxllm.images"), name)
     if name not in _FILES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     found = globals()[name] = getattr(import_module(f"{__name__}.{_FILES[name]}"), name)

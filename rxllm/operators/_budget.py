@@ -23,7 +23,7 @@ from rxllm.events import (
     ToolCallDelta,
     UsageUpdated,
 )
-from rxllm.operators._costs import raw_usage
+from rxllm.operators._shared.fill_costs import raw_usage
 from rxllm.runtime import Stream, conclude, current_assembly
 from rxllm.values import Usage
 from rxllm.values.arguments import invalid_option, is_positive

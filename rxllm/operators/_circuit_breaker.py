@@ -8,7 +8,7 @@ from reactivex import Observable, abc
 from reactivex.disposable import CompositeDisposable, Disposable
 
 from rxllm.events import ErrorEvent, Event
-from rxllm.operators._circuit import Circuit, Passage, State, Verdict
+from rxllm.operators._shared.circuit import Circuit, Passage, State, Verdict
 from rxllm.runtime import RetryPolicy, Stream, is_prelude, stopwatch
 from rxllm.values import AdapterError, StreamError, ValidationError
 from rxllm.values.arguments import is_positive

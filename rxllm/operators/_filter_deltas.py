@@ -7,7 +7,7 @@ from collections.abc import Callable
 from reactivex import Observable, abc
 
 from rxllm.events import Event, TextDelta, ThinkingDelta, ToolCallDelta
-from rxllm.operators._each import each
+from rxllm.operators._shared.each import each
 from rxllm.runtime import Stream
 from rxllm.values.arguments import check_instance
 

@@ -6,7 +6,7 @@ from reactivex import Observable, abc
 
 from rxllm.events import Event
 from rxllm.operators._race import refuse_others
-from rxllm.operators._racing import Racing
+from rxllm.operators._shared.racing import Racing
 from rxllm.runtime import Stream
 from rxllm.values.arguments import invalid_option, is_positive
 

@@ -9,10 +9,10 @@ from typing import Any, TypeVar, overload
 from reactivex import Observable
 
 from rxllm.events import Event
-from rxllm.operators._answer_text import AnswerText, no_answer, whole
-from rxllm.operators._array_splitter import ArraySplitter
 from rxllm.operators._lift import lift
-from rxllm.operators._typed import read_as
+from rxllm.operators._shared.answer_text import AnswerText, no_answer, whole
+from rxllm.operators._shared.array_splitter import ArraySplitter
+from rxllm.operators._shared.read_as import read_as
 from rxllm.runtime import Stream
 from rxllm.values import ValidationError
 from rxllm.values.arguments import invalid_option

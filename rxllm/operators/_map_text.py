@@ -20,8 +20,8 @@ from rxllm.events import (
     TextCompleted,
     TextDelta,
 )
-from rxllm.operators._checked import EVENTS, no_event
 from rxllm.operators._lift import lift
+from rxllm.operators._shared.only_events import EVENTS, no_event
 from rxllm.runtime import Stream
 from rxllm.values import ChatResult, Message, Response, StepResult, TextPart, Thread
 from rxllm.values.arguments import check_function

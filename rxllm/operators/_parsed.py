@@ -10,9 +10,9 @@ from reactivex import Observable
 
 from rxllm.collector import StreamCollector
 from rxllm.events import Event
-from rxllm.operators import _parsing
-from rxllm.operators._fold import fold
-from rxllm.operators._typed import read_as
+from rxllm.operators._shared import read_answer
+from rxllm.operators._shared.fold import fold
+from rxllm.operators._shared.read_as import read_as
 from rxllm.runtime import Stream
 from rxllm.values import Response, ValidationError
 
@@ -56,4 +56,4 @@ def _value(response: Response[Any], read: Callable[[str], Any]) -> Any:
     if response.tool_calls:
         kept = {"text": response.output_text, "finish_reason": response.finish_reason, "usage": response.usage}
         raise ValidationError("invalid_output", "the response asks for tools, and is no answer", metadata=kept)
-    return _parsing.parsed(response, read).parsed
+    return read_answer.parsed(response, read).parsed

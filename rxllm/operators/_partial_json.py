@@ -9,8 +9,8 @@ from typing import Any
 from reactivex import Observable
 
 from rxllm.events import Event
-from rxllm.operators._answer_text import FENCE, AnswerText, whole
 from rxllm.operators._lift import lift
+from rxllm.operators._shared.answer_text import FENCE, AnswerText, whole
 from rxllm.runtime import Stream
 from rxllm.values import EngineError
 

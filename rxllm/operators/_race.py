@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from reactivex import Observable, abc
 
 from rxllm.events import Event
-from rxllm.operators._racing import Racing
+from rxllm.operators._shared.racing import Racing
 from rxllm.runtime import Stream
 from rxllm.values import ValidationError
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from reactivex import Observable, abc
 
 from rxllm.events import ErrorEvent, Event
-from rxllm.operators._each import each
+from rxllm.operators._shared.each import each
 from rxllm.runtime import Stream
 
 

@@ -11,8 +11,8 @@ from reactivex import Observable
 
 from rxllm.events import Event
 from rxllm.operators._lift import lift
-from rxllm.operators._redacting import Redacting
-from rxllm.operators._redactor import Redactor
+from rxllm.operators._shared.redact_events import Redacting
+from rxllm.operators._shared.redactor import Redactor
 from rxllm.runtime import Stream
 from rxllm.values import EngineError
 from rxllm.values.arguments import invalid_option

@@ -12,8 +12,8 @@ from reactivex.disposable import SerialDisposable, SingleAssignmentDisposable
 
 from rxllm.collector import StreamCollector, is_unfinished
 from rxllm.events import ChatCompleted, ErrorEvent, Event, MessageStarted, StepCompleted
-from rxllm.operators._checked import EVENTS, no_event
 from rxllm.operators._errors_as_events import errors_as_events
+from rxllm.operators._shared.only_events import EVENTS, no_event
 from rxllm.runtime import Question, Scope, Stream, conclude, current_scope, fail, new_id, within
 from rxllm.values import ChatResult, LLMError, StepResult, StreamError, Thread, Usage
 from rxllm.values._session import question

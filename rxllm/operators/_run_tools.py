@@ -12,7 +12,7 @@ from reactivex.disposable import CompositeDisposable, SerialDisposable
 
 from rxllm.collector import StreamCollector
 from rxllm.events import ErrorEvent, Event, StepCompleted, ToolApprovalRequested
-from rxllm.operators._checked import EVENTS, no_event
+from rxllm.operators._shared.only_events import EVENTS, no_event
 from rxllm.runtime import Bounded, Question, Stream, clock, conclude, current_scope, fail, within
 from rxllm.tools import Approve, Encoder, Executor, OnToolError, ToolSettings, execution, is_halting
 from rxllm.values import EngineError, Thread, Tool, ToolCall, ValidationError

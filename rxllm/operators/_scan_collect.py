@@ -8,7 +8,7 @@ from reactivex import Observable
 
 from rxllm.collector import StreamCollector
 from rxllm.events import Event
-from rxllm.operators._checked import EVENTS, no_event
+from rxllm.operators._shared.only_events import EVENTS, no_event
 from rxllm.runtime import Stream
 from rxllm.values import Thread
 from rxllm.values.arguments import check_instance

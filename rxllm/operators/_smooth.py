@@ -13,8 +13,8 @@ from reactivex import Observable, abc
 from reactivex.disposable import CompositeDisposable, SerialDisposable
 
 from rxllm.events import Event, TextDelta, ThinkingDelta
-from rxllm.operators._checked import EVENTS, no_event
-from rxllm.operators._segments import split_words
+from rxllm.operators._shared.only_events import EVENTS, no_event
+from rxllm.operators._shared.segments import split_words
 from rxllm.runtime import Stream, clock, fail
 from rxllm.values.arguments import check_seconds
 

@@ -11,7 +11,7 @@ from reactivex.disposable import CompositeDisposable, SerialDisposable
 
 from rxllm.collector import StreamCollector
 from rxllm.events import Event
-from rxllm.operators._checked import EVENTS, no_event
+from rxllm.operators._shared.only_events import EVENTS, no_event
 from rxllm.runtime import Stream, clock, fail
 from rxllm.values import Response
 from rxllm.values.arguments import check_seconds

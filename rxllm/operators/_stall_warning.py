@@ -7,7 +7,7 @@ from collections.abc import Callable
 from reactivex import Observable, abc
 
 from rxllm.events import Event
-from rxllm.operators._watch import Heard, Watch
+from rxllm.operators._shared.watchdog import Heard, Watch
 from rxllm.runtime import Stream
 from rxllm.values import ValidationError
 from rxllm.values.arguments import is_positive

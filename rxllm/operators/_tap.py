@@ -7,7 +7,7 @@ from typing import Any, TypeVar, overload
 
 from reactivex import Observable, abc
 
-from rxllm.operators._each import each
+from rxllm.operators._shared.each import each
 from rxllm.runtime import Stream
 from rxllm.values.arguments import check_classes, check_function
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from reactivex import Observable
 
 from rxllm.events import Event, StepRestarted, TextCompleted, TextDelta
-from rxllm.operators._pick import Pieces, pick
+from rxllm.operators._shared.pick import Pieces, pick
 from rxllm.runtime import Stream
 
 

@@ -9,7 +9,7 @@ from reactivex import Observable, abc
 
 from rxllm.collector import Unfinished
 from rxllm.events import ErrorEvent, Event
-from rxllm.operators._watch import Heard, Watch
+from rxllm.operators._shared.watchdog import Heard, Watch
 from rxllm.runtime import Stream, Timeouts, current_assembly
 from rxllm.values import AdapterError, StreamError
 

@@ -10,8 +10,8 @@ from reactivex import Observable
 
 from rxllm.collector import StreamCollector
 from rxllm.events import Event
-from rxllm.operators._fold import fold
-from rxllm.operators._parsing import Parse, parsed, reading
+from rxllm.operators._shared.fold import fold
+from rxllm.operators._shared.read_answer import Parse, parsed, reading
 from rxllm.runtime import Stream
 from rxllm.values import Response
 

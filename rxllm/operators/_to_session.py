@@ -9,9 +9,9 @@ from reactivex import Observable
 
 from rxllm.collector import StreamCollector
 from rxllm.events import Custom, Event, StepCompleted
-from rxllm.operators._checked import EVENTS, no_event
 from rxllm.operators._lift import lift
-from rxllm.operators._parsing import Parse, Read, parsed_chat, parsed_step, reading
+from rxllm.operators._shared.only_events import EVENTS, no_event
+from rxllm.operators._shared.read_answer import Parse, Read, parsed_chat, parsed_step, reading
 from rxllm.runtime import Stream
 from rxllm.values import ChatResult, Session, StepResult, Turn
 from rxllm.values.arguments import check_instance

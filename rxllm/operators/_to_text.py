@@ -8,7 +8,7 @@ from reactivex import Observable
 
 from rxllm.collector import StreamCollector
 from rxllm.events import Event
-from rxllm.operators._fold import fold
+from rxllm.operators._shared.fold import fold
 from rxllm.runtime import Stream
 
 

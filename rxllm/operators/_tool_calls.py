@@ -8,7 +8,7 @@ from reactivex import Observable
 
 from rxllm.collector import is_incomplete, is_server
 from rxllm.events import Event, ToolCallCompleted
-from rxllm.operators._pick import pick
+from rxllm.operators._shared.pick import pick
 from rxllm.runtime import Stream
 from rxllm.values import ToolCall
 

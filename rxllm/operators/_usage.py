@@ -8,7 +8,7 @@ from typing import Any, cast
 from reactivex import Observable
 
 from rxllm.events import Event, RawChunk, StepCompleted, StepRestarted, UsageUpdated
-from rxllm.operators._pick import pick
+from rxllm.operators._shared.pick import pick
 from rxllm.runtime import Stream
 from rxllm.values import Usage
 

@@ -8,7 +8,7 @@ from reactivex import Observable
 
 from rxllm.events import Event
 from rxllm.operators._lift import lift
-from rxllm.operators._rules.phases import Rules
+from rxllm.operators._shared.rules.phases import Rules
 from rxllm.runtime import Stream
 
 

@@ -1,4 +1,4 @@
-"""Images: asked for, edited, varied. Each call is a cold Stream of one response."""
+"""generate_image, edit_image and image_variations: each call is a cold Stream of one response."""
 
 from __future__ import annotations
 
@@ -9,22 +9,24 @@ from typing import Any, Literal, TypedDict, Unpack, cast
 
 from reactivex import Observable
 
-from rxllm import adapters, validate
-from rxllm.adapters._image_adapter import as_image_adapter, is_image_adapter
+from rxllm import images as image_adapters
+from rxllm import validate
 from rxllm.engine import Engine, as_engine, stand_in
+from rxllm.images import ImageAdapter, as_image_adapter, is_image_adapter
 from rxllm.pipelines._call import Deferred, name_of, request_id
 from rxllm.pipelines._observe import Observers, retry_told, watched
 from rxllm.pipelines._options import checked
 from rxllm.pipelines._spans import ImagesSpan
 from rxllm.runtime import Retry, Stream, models, policy, retrying
 from rxllm.values import Call, Image, ImageRequest, ImageResponse, ValidationError
+from rxllm.values.arguments import shown
 
 BUILT_IN = {"openai": "OpenAIImages", "google": "GeminiImages", "gemini": "GeminiImages"}
-"""The image adapter classes by provider name."""
+"""The classes in ``rxllm.images`` by provider name."""
 
 
 class ImageOptions(TypedDict, total=False):
-    """What images can be asked for with, see `ImageRequest`, and how the call is made."""
+    """The fields of `ImageRequest` that a call may set, and how the call is made."""
 
     model: str
     n: int
@@ -40,21 +42,25 @@ class ImageOptions(TypedDict, total=False):
     request_id: str
 
 
+_REPLACING = ("model", "n", "size", "quality", "style", "background", "response_format")
+"""The options that replace the request's field; `options` and `metadata` are merged into it."""
+
+
 def generate_image(
     engine: Engine | str | Any, prompt_or_request: str | ImageRequest, **opts: Unpack[ImageOptions]
 ) -> Stream[ImageResponse]:
-    """Images of a prompt, or what an `ImageRequest` asks for. Each subscription asks anew.
+    """Return the images of a prompt or of an `ImageRequest`; each subscription asks for them anew.
 
-    >>> from rxllm.adapters import FakeImages
+    >>> from rxllm.images import FakeImages
     >>> engine = Engine(image_adapter=FakeImages(Image.from_binary(b"GIF89a", "image/gif")))
     >>> generate_image(engine, "a kestrel").run()
     ImageResponse([Image(binary, image/gif, 6 bytes)])
 
-    `engine` is an `Engine` with an ``image_adapter``, an image adapter, or ``"provider:model"``. Unknown and senseless
-    options raise at once (`EngineError`, `ValidationError`); all else goes to ``on_error``, and an engine that lacks
-    the ``image_adapter`` before anything else is checked: ``EngineError("no_image_adapter")``. An engine's params are
-    for models' calls; its model is used here too unless it has an ``adapter``, whose model it then is. The request is
-    sent as it is: ``validate.image_request`` checks one.
+    `engine` is an `Engine` with an ``image_adapter``, an image adapter, or ``"provider:model"``. If it has no image
+    adapter, that is the only error, and goes to ``on_error``: ``EngineError("no_image_adapter")``. Unknown and invalid
+    options raise at once (`EngineError`, `ValidationError`); all other errors go to ``on_error``. An engine's params
+    are for chat models only; its model is used here only if it has no ``adapter``, whose model it would be. The request
+    is sent unchecked: ``validate.image_request`` checks one.
     """
     return _responses(engine, lambda: _as_request(prompt_or_request), opts)
 
@@ -67,105 +73,106 @@ def edit_image(
     mask: Image | None = None,
     **opts: Unpack[ImageOptions],
 ) -> Stream[ImageResponse]:
-    """The images, changed as the prompt says. All of them are sent, and the mask; none of them becomes the mask.
+    """Return the images edited as the prompt says. All of `images` are sent as inputs; only `mask` is sent as the mask.
 
-    >>> from rxllm.adapters import FakeImages
+    >>> from rxllm.images import FakeImages
     >>> bird, fake = Image.from_binary(b"GIF89a", "image/gif"), FakeImages(Image.from_url("https://example.org/a.png"))
     >>> edit_image(fake, bird, "make the sky pink").run().images
     (Image(url, 'https://example.org/a.png'),)
     """
 
     def as_request() -> ImageRequest:
-        _refuse_others(() if mask is None else (mask,))
-        return ImageRequest("edit", prompt=prompt, input_images=_several(images), mask=mask)
+        _checked(() if mask is None else (mask,))
+        return ImageRequest("edit", prompt=prompt, input_images=_checked(images), mask=mask)
 
     return _responses(engine, as_request, opts)
 
 
 def image_variations(engine: Engine | str | Any, image: Image, **opts: Unpack[ImageOptions]) -> Stream[ImageResponse]:
-    """Variations of one image; there is no prompt."""
-    return _responses(engine, lambda: ImageRequest("variation", input_images=_several((image,))), opts)
+    """Return variations of one image; there is no prompt."""
+    return _responses(engine, lambda: ImageRequest("variation", input_images=_checked((image,))), opts)
 
 
-def _responses(engine: Any, as_request: Callable[[], ImageRequest], given: Mapping[str, Any]) -> Stream[ImageResponse]:
-    made = _as_image_engine(engine)
-    if not is_image_adapter(made.image_adapter):
-        return Deferred(lambda: cast(Any, as_image_adapter(made.image_adapter)))
+def _responses(engine: Any, as_request: Callable[[], ImageRequest], opts: Mapping[str, Any]) -> Stream[ImageResponse]:
+    engine = _as_image_engine(engine)
+    adapter = engine.image_adapter
+    if not is_image_adapter(adapter):
+        return Deferred(lambda: cast(Any, as_image_adapter(adapter)))
     request = as_request()
-    # In a chat `response_format` means something else.
-    opts = checked(ImageOptions, Engine(), {k: v for k, v in given.items() if k != "response_format"}) | dict(given)
-    _refuse_senseless(opts)
-    observers = Observers(made.observers)
-
-    def make() -> Observable[ImageResponse]:
-        adapter = as_image_adapter(made.image_adapter)
-        asked = _merged(made, request, opts)
-        call = Call(
-            request_id=request_id(opts),
-            api_key=opts.get("api_key"),
-            metadata=asked.metadata,
-            observers=(observers.tell,) if observers else (),
-        )
-        about = (call.request_id, name_of(adapter), asked.model)
-        _refuse_incapable(*about[1:])
-        rules = policy(opts.get("retry", made.retry), made.retry)
-        # Retries and spans are those of every stream: a response is the first content, so nothing is held back.
-        attempts = cast(Callable[[], Any], lambda: adapter.generate(asked, call))
-        told = retry_told(observers, *about) if observers else None
-        answers = cast(Observable[ImageResponse], retrying(attempts, rules, told))
-        source: Any = answers.map(lambda response: _identified(response, call))
-        span = partial(ImagesSpan, observers, about=about, request=asked)
-        return cast(Any, watched(source, span)) if observers else source
-
-    return Deferred(make)
+    _check_options(opts)
+    observers = Observers(engine.observers)
+    return Deferred(lambda: _response(engine, adapter, observers, request, opts))
 
 
-def _as_image_engine(given: Any) -> Engine:
-    if is_image_adapter(given):
-        return Engine(image_adapter=given)
-    if isinstance(given, str) and stand_in.get() is not None:
-        return replace(as_engine(given), adapter=None)  # whose model it would be
-    provider, _, model = given.partition(":") if isinstance(given, str) else ("", "", "")
+def _response(
+    engine: Engine, adapter: ImageAdapter, observers: Observers, request: ImageRequest, opts: Mapping[str, Any]
+) -> Observable[ImageResponse]:
+    request = _merged(engine, request, opts)
+    call = Call(
+        request_id=request_id(opts),
+        api_key=opts.get("api_key"),
+        metadata=request.metadata,
+        observers=(observers.tell,) if observers else (),
+    )
+    about = (call.request_id, name_of(adapter), request.model)
+    _refuse_text_model(*about[1:])
+
+    def identified(response: ImageResponse) -> ImageResponse:
+        return replace(response, request_id=response.request_id or call.request_id)
+
+    def attempt() -> Observable[Any]:
+        return adapter.generate(request, call).map(identified)
+
+    # Retries and spans are those of event streams: the response is the first content, so nothing is held back.
+    rules = policy(opts.get("retry", engine.retry), engine.retry)
+    responses = retrying(attempt, rules, retry_told(observers, *about))
+    return cast(Any, watched(responses, partial(ImagesSpan, observers, about=about, request=request)))
+
+
+def _as_image_engine(value: Any) -> Engine:
+    if is_image_adapter(value):
+        return Engine(image_adapter=value)
+    if not isinstance(value, str):
+        return as_engine(value)
+    if stand_in.get() is not None:
+        return replace(as_engine(value), adapter=None)  # so that the model is for images
+    provider, _, model = value.partition(":")
     if provider in BUILT_IN:
-        return Engine(image_adapter=getattr(adapters, BUILT_IN[provider])(), model=model or None)
-    return as_engine(given)
+        return Engine(image_adapter=getattr(image_adapters, BUILT_IN[provider])(), model=model or None)
+    return as_engine(value)
 
 
 def _merged(engine: Engine, request: ImageRequest, opts: Mapping[str, Any]) -> ImageRequest:
-    # A model beside a chat adapter is that one's, and would be refused here.
+    # The model of an engine with a chat adapter is a chat model, which an image adapter would refuse.
     default = engine.model if engine.adapter is None else None
-    plain = {name: held for name, held in opts.items() if name in _PLAIN}
     return replace(
         request,
         options={**request.options, **opts.get("options", {})},
         metadata={**request.metadata, **opts.get("metadata", {})},
-        **{"model": request.model or default, **plain},
+        **{"model": request.model or default, **{name: opts[name] for name in _REPLACING if name in opts}},
     )
 
 
-_PLAIN = ("model", "n", "size", "quality", "style", "background", "response_format")
-
-
-def _refuse_incapable(provider: str, name: str | None) -> None:
+def _refuse_text_model(provider: str, name: str | None) -> None:
     model = models.find(provider, name)
     if model is not None and model.images is False:
         message = f"{model.name} makes no images, as rxllm.models says"
         raise ValidationError("unsupported_capability", message, errors=[(("images",), "images_disabled")])
 
 
-def _refuse_senseless(opts: Mapping[str, Any]) -> None:
-    named = {name: held for name, held in opts.items() if name in _PLAIN}
+def _check_options(opts: Mapping[str, Any]) -> None:
+    # In a chat `response_format` means something else.
+    checked(ImageOptions, Engine(), {name: value for name, value in opts.items() if name != "response_format"})
+    fields = {name: opts[name] for name in _REPLACING if name in opts}
     try:
-        validate.image_request(ImageRequest(**named))
+        validate.image_request(ImageRequest(**fields))
     except ValidationError as error:
-        # What the rest of the request lacks is no option's fault.
-        wrong = [(path, f"{what}: {named[str(path[0])]!r}") for path, what in error.errors if path[0] in named]
-        if wrong:
-            raise ValidationError("invalid_option", errors=wrong) from None
-
-
-def _identified(response: ImageResponse, call: Call) -> ImageResponse:
-    return response if response.request_id is not None else replace(response, request_id=call.request_id)
+        # The request here has no prompt, for example: only faults of the options count.
+        faults = [
+            (path, f"{fault}: {shown(fields[str(path[0])])}") for path, fault in error.errors if path[0] in fields
+        ]
+        if faults:
+            raise ValidationError("invalid_option", errors=faults) from None
 
 
 def _as_request(prompt: Any) -> ImageRequest:
@@ -173,17 +180,14 @@ def _as_request(prompt: Any) -> ImageRequest:
         return prompt
     if isinstance(prompt, str):
         return ImageRequest(prompt=prompt)
-    message = f"images are asked for with a prompt or an ImageRequest, not {prompt!r:.80}"
+    message = f"the prompt must be a string or an ImageRequest, not {shown(prompt)}"
     raise ValidationError("invalid_image_request", message, errors=[((), "wrong_type")])
 
 
-def _several(images: Any) -> tuple[Image, ...]:
-    held = tuple(cast(Iterable[Any], images)) if isinstance(images, Iterable) else (images,)
-    _refuse_others(held)
-    return held
-
-
-def _refuse_others(images: Iterable[Any]) -> None:
-    if not all(isinstance(image, Image) for image in images):
-        message = "images are given as Image values: Image.from_file(...), from_binary, from_base64 or from_url"
-        raise ValidationError("invalid_image_request", message, errors=[(("input_images",), "invalid_image")])
+def _checked(images: Any) -> tuple[Image, ...]:
+    values = tuple(cast(Iterable[Any], images)) if isinstance(images, Iterable) else (images,)
+    for value in values:
+        if not isinstance(value, Image):
+            message = f"{shown(value)} is not an Image; use Image.from_file(...), from_binary, from_base64 or from_url"
+            raise ValidationError("invalid_image_request", message, errors=[(("input_images",), "invalid_image")])
+    return values

@@ -6,7 +6,6 @@ from rxllm.runtime._bounded import Bounded
 from rxllm.runtime._clients import CONNECT_SECONDS, Clients
 from rxllm.runtime._clock import LoopScheduler, clock, stopwatch
 from rxllm.runtime._conclude import conclude
-from rxllm.runtime._fetch import Answer, Asker, fetched
 from rxllm.runtime._http import Decoder, Exchange, http_stream
 from rxllm.runtime._iterate import AsyncItems, Items, to_async_iter, to_iter
 from rxllm.runtime._pacing import Gate, current_gate
@@ -24,8 +23,6 @@ from rxllm.runtime._unheard import fail, report_unheard
 __all__ = [
     "CONNECT_SECONDS",
     "NO_SCOPE",
-    "Answer",
-    "Asker",
     "Assembly",
     "AsyncItems",
     "Bounded",
@@ -55,7 +52,6 @@ __all__ = [
     "current_scope",
     "daemon_threads",
     "fail",
-    "fetched",
     "from_async_iter",
     "http_stream",
     "in_thread",

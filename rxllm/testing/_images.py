@@ -1,6 +1,6 @@
-"""What every image adapter keeps, in nine cases, as a suite for pytest.
+"""The rules of image adapters as a suite for pytest, in nine cases.
 
-A subclass says how a service that answers in a given way is set up, in `serving`; nothing else is known of the adapter.
+A subclass sets up a service with given answers, in `serving`; the suite knows nothing else about the adapter.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ PNG = Image.from_base64(
 
 
 class ImageConformance:
-    """Nine cases. A subclass says in `serving` how its service is set up; `model` knows all of its operations."""
+    """Nine cases. A subclass sets up its service in `serving`; `model` supports all operations of the adapter."""
 
     model: ClassVar[str] = "conformance"
 
     def serving(self, images: int | None) -> AbstractContextManager[Served]:
-        """An adapter whose service answers each call with so many images, `PNG` each; at most as many as asked for.
+        """Return an adapter whose service answers each call with up to `images` copies of `PNG`, and no more than `n`.
 
-        For None it refuses each call, as with HTTP status 400, with the request id `REQUEST_ID`.
+        For None the service refuses each call, as with HTTP status 400, and gives the request id `REQUEST_ID`.
         """
         missing(self, "serving")
 
@@ -44,9 +44,9 @@ class ImageConformance:
     def test_an_unknown_operation_is_refused_before_any_io(self) -> None:
         with self.serving(1) as served:
             unknown: Any = next(iter(sorted(OPERATIONS - set(served.adapter.operations))), "animation")
-            asked = ImageRequest(unknown, prompt="a kestrel", input_images=(PNG,))
+            request = ImageRequest(unknown, prompt="a kestrel", input_images=(PNG,))
             with pytest.raises(ImageAdapterError) as caught:
-                generate_image(served.adapter, asked, model=self.model).run()
+                generate_image(served.adapter, request, model=self.model).run()
             assert caught.value.reason == "unsupported_operation"
             assert caught.value.metadata["operation"] == unknown
             assert served.asked() == 0
@@ -64,15 +64,15 @@ class ImageConformance:
 
     def test_it_generates(self) -> None:
         with self.serving(1) as served:
-            self._answers(served, "generate", generate_image(served.adapter, "a kestrel", model=self.model))
+            self._assert_answer(served, "generate", generate_image(served.adapter, "a kestrel", model=self.model))
 
     def test_it_edits(self) -> None:
         with self.serving(1) as served:
-            self._answers(served, "edit", edit_image(served.adapter, [PNG, PNG], "more blue", model=self.model))
+            self._assert_answer(served, "edit", edit_image(served.adapter, [PNG, PNG], "more blue", model=self.model))
 
     def test_it_varies(self) -> None:
         with self.serving(1) as served:
-            self._answers(served, "variation", image_variations(served.adapter, PNG, model=self.model))
+            self._assert_answer(served, "variation", image_variations(served.adapter, PNG, model=self.model))
 
     def test_usage_counts_the_images(self) -> None:
         with self.serving(1) as served:
@@ -83,8 +83,11 @@ class ImageConformance:
             response = generate_image(served.adapter, "a kestrel", model=self.model, n=4).run()
         assert 1 <= len(response.images) <= 4
 
-    def _answers(self, served: Served, operation: str, call: Stream[ImageResponse]) -> None:
-        """One image for what the adapter knows, nothing before it is asked for, and a refusal of what it does not."""
+    def _assert_answer(self, served: Served, operation: str, call: Stream[ImageResponse]) -> None:
+        """Assert that `call` returns one image, or is refused if the adapter does not support `operation`.
+
+        Nothing may be sent before the call is subscribed to.
+        """
         assert served.asked() == 0
         if operation in served.adapter.operations:
             (response,) = list(call)

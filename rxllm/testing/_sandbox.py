@@ -6,8 +6,8 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from rxllm.adapters import ImageAdapter
 from rxllm.engine import Engine, as_engine, stand_in
+from rxllm.images import ImageAdapter
 
 A = TypeVar("A")
 

@@ -1,4 +1,4 @@
-"""The faults of a request for images."""
+"""The faults of an image request."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from rxllm.validate._faults import Fault, each_of, whole_faults
 from rxllm.values import Image, ImageRequest
 
-_IMAGE_WORDS: dict[str, tuple[str | None, ...]] = {
+_KNOWN: dict[str, tuple[str | None, ...]] = {
     "operation": ("generate", "edit", "variation"),
     "response_format": ("binary", "base64", "url"),
     "style": (None, "natural", "vivid"),
@@ -20,17 +20,17 @@ def image_request_faults(value: Any) -> Iterator[Fault]:
     if not isinstance(value, ImageRequest):
         yield (), "wrong_type"
         return
-    yield from (((name,), "unknown") for name, words in _IMAGE_WORDS.items() if getattr(value, name) not in words)
+    yield from (((name,), "unknown") for name, known in _KNOWN.items() if getattr(value, name) not in known)
     texts = ((name, getattr(value, name)) for name in ("model", "prompt", "quality"))
-    yield from (((name,), "wrong_type") for name, held in texts if not isinstance(held, str | None))
+    yield from (((name,), "wrong_type") for name, text in texts if not isinstance(text, str | None))
     if value.n is None:  # pyright: ignore[reportUnnecessaryComparison]
         yield ("n",), "wrong_type"
     yield from whole_faults("n", value.n, lambda number: number > 0, "must_be_positive")
-    if not _is_image_size(value.size):
+    if not _is_size(value.size):
         yield ("size",), "invalid_shape"
     yield from each_of("input_images", value.input_images, _image_faults)
     if value.mask is not None:
-        yield from ((("mask",), what) for _, what in _image_faults(value.mask))
+        yield from ((("mask",), fault) for _, fault in _image_faults(value.mask))
     if isinstance(value.input_images, tuple):  # pyright: ignore[reportUnnecessaryIsInstance]
         yield from _operation_faults(value)
 
@@ -54,12 +54,12 @@ def _image_faults(value: Any) -> Iterator[Fault]:
         yield (), "invalid_image"
 
 
-def _is_image_size(held: Any) -> bool:
-    match held:
+def _is_size(value: Any) -> bool:
+    match value:
         case None:
             return True
         case str():
-            return bool(held)
+            return bool(value)
         case (int() as width, int() as height):
             return width > 0 and height > 0
         case _:

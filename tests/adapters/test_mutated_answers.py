@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 
 from rxllm import AdapterError, Call, ImageRequest, LLMError
 from rxllm.adapters import Anthropic, Gemini, Ollama, OpenAIChat, OpenAIImages, OpenAIResponses
-from rxllm.adapters._gemini_images import GeminiImages
+from rxllm.images import GeminiImages
 from rxllm.serializer import from_json, to_json
-from tests.adapters.images import gemini_images, openai_images
 from tests.adapters.mutated import mutants
 from tests.corpus import VARIABLE
+from tests.images.answers import gemini_images, openai_images
 
 ADAPTERS = [OpenAIChat, OpenAIResponses, Anthropic, Gemini, Ollama, OpenAIImages, GeminiImages]
 

@@ -106,5 +106,7 @@ def test_two_passes_by_hand(script: Any, options: Any) -> None:
 def test_an_answer_by_hand(script: Any) -> None:
     """Law: stream_generate = adapter.stream |> retry_before_content."""
     request = Request(THREAD.messages, tools=tuple(scripts.TOOLS))
-    by_hand = Stream.of(scripts.fake(script).stream(request, Call(raw=True))).pipe(operators.retry_before_content(AT_ONCE))
-    assert events_of(rxllm.stream_generate(engine(script), THREAD, include_raw_chunks=True)) == events_of(by_hand)
+    answer = Stream.of(scripts.fake(script).stream(request, Call(raw=True)))
+    by_hand = answer.pipe(operators.retry_before_content(AT_ONCE))
+    facade = rxllm.stream_generate(engine(script), THREAD, include_raw_chunks=True)
+    assert events_of(facade) == events_of(by_hand)

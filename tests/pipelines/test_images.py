@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import reactivex
+from msgspec.structs import replace
 from reactivex.testing import TestScheduler
 
 from rxllm.adapters import Fake, FakeImages
@@ -287,7 +288,12 @@ def test_the_wait_between_is_of_the_subscriptions_clock() -> None:
 
 def heard(fake: FakeImages, disposed: float = 1000.0, **opts: Any) -> list[Any]:
     told: list[Any] = []
-    engine = Engine(image_adapter=fake, model="m", observers=(told.append,), retry=RetryPolicy(jitter=0))
+    engine = Engine(
+        image_adapter=fake,
+        model="m",
+        observers=(lambda value: told.append(replace(value, id="")),),
+        retry=RetryPolicy(jitter=0),
+    )
     images = generate_image(engine, "a kestrel", n=2, request_id="r", **opts)
     TestScheduler().start(lambda: images, disposed=disposed)
     return told

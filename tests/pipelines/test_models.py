@@ -38,7 +38,7 @@ from rxllm import (
     tool,
 )
 from rxllm import operators as ops
-from rxllm.operators._costs import costs_filled
+from rxllm.operators._shared.fill_costs import costs_filled
 from tests.laws import scripts
 from tests.laws.scripts import fake as scripted
 

@@ -1,4 +1,4 @@
-"""The state that the calls of a circuit breaker share. Not an operator.
+"""The state that the calls of a circuit breaker share.
 
 ==========  ======================================  ===========================================================
 state       a call that comes                       becomes

@@ -1,4 +1,4 @@
-"""Several streams of events, of which one is heard. Not an operator."""
+"""Several streams of events, of which one is heard."""
 
 from __future__ import annotations
 

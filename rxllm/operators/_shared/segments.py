@@ -1,4 +1,4 @@
-"""A text that is cut into words or sentences while it comes. Not an operator.
+"""A text that is cut into words or sentences while it comes.
 
 Where a cut falls depends on the text alone, and not on the pieces that it came in. White space belongs to what is
 before it; at the very beginning, to what is after it.
@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable
 from unicodedata import category
 
 from rxllm.events import ErrorEvent, Event, MessageCompleted, StepRestarted, TextCompleted, TextDelta
-from rxllm.operators._checked import EVENTS, no_event
-from rxllm.operators._pick import Pieces
+from rxllm.operators._shared.only_events import EVENTS, no_event
+from rxllm.operators._shared.pick import Pieces
 
 Find = Callable[[str, int, int], int | None]
 """``find(text, begin, start)``: the first cut of `text` from `start` on, in a piece that begins at `begin`."""

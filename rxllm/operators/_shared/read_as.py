@@ -1,4 +1,4 @@
-"""What JSON text is read as. Not an operator."""
+"""What JSON text is read as."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The text of a model's answer, as it comes, for those who read JSON from it. Not an operator."""
+"""The text of a model's answer, as it comes, for those who read JSON from it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from rxllm.events import ErrorEvent, Event, MessageStarted, StepRestarted, TextCompleted, TextDelta, ToolCallStarted
-from rxllm.operators._checked import EVENTS, no_event
 from rxllm.operators._lift import Feeder
-from rxllm.operators._pick import Pieces
+from rxllm.operators._shared.only_events import EVENTS, no_event
+from rxllm.operators._shared.pick import Pieces
 from rxllm.values import ValidationError
 from rxllm.values._schema import unfenced
 

@@ -11,7 +11,7 @@ from openai.types.image_generate_params import ImageGenerateParamsNonStreaming
 from openai.types.images_response import ImagesResponse
 from pydantic import ConfigDict, TypeAdapter
 
-from rxllm.adapters import OpenAIImages
+from rxllm.images import OpenAIImages
 from rxllm.pipelines import edit_image, generate_image, image_variations
 from rxllm.testing import PNG
 from rxllm.testing.loopback import Loopback, Reply
@@ -26,7 +26,7 @@ from rxllm.values import (
     ValidationError,
     image_request,
 )
-from tests.adapters.images import image_reply, openai_images, parts_of
+from tests.images.answers import image_reply, openai_images, parts_of
 
 MASK = Image.from_binary(b"mask", "image/png")
 WEBP = Image.from_binary(b"webp", "image/webp")
@@ -279,6 +279,7 @@ def test_answers_without_images(said: Any, reason: str) -> None:
     with pytest.raises(ImageAdapterError) as caught:
         answered(said)
     assert (caught.value.reason, caught.value.provider) == (reason, "openai")
+    assert caught.value.request_id == (None if isinstance(said, Reply) else "req-1")
 
 
 def test_an_image_that_is_no_base64() -> None:

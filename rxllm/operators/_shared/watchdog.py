@@ -1,4 +1,4 @@
-"""The clock of one subscription, and its one timer. Not an operator.
+"""The clock of one subscription, and its one timer.
 
 The timer is lazy: it is armed again when it fires, not when an event comes, so an event costs a look at the clock and
 no timer. Only two events arm it: the first content, and the one that ends a stall.

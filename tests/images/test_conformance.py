@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from rxllm.adapters import FakeImages, GeminiImages, OpenAIImages
+from rxllm.images import FakeImages, GeminiImages, OpenAIImages
 from rxllm.testing import PNG, REQUEST_ID, ImageConformance, Served
 from rxllm.testing.loopback import Loopback, Reply
 from rxllm.values import ImageAdapterError, ImageRequest
-from tests.adapters.images import gemini_images, openai_images
+from tests.images.answers import gemini_images, openai_images
 
 
 def refused(body: Any) -> Reply:

@@ -1,4 +1,4 @@
-"""How the folds read an answer. Not an operator."""
+"""How the folds read an answer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from types import UnionType
 from typing import Any
 
 from rxllm.collector import is_unfinished
-from rxllm.operators._typed import read_as
+from rxllm.operators._shared.read_as import read_as
 from rxllm.values import ChatResult, LLMError, Response, ResponseFormat, StepResult, ValidationError
 
 Read = Callable[[str], Any]

@@ -1,4 +1,4 @@
-"""What a usage holds that has a price of its own, under the names of genai-prices. Not an operator."""
+"""What a usage holds that has a price of its own, under the names of genai-prices."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ from rxllm.events import (
     ToolResultEncoded,
     UsageUpdated,
 )
-from rxllm.operators._rules.response import Broken, Response
+from rxllm.operators._shared.rules.response import Broken, Response
 from rxllm.values import StreamError
 
 _CLASSES = frozenset[type[Any]](EVENT_CLASSES)

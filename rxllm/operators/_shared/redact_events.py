@@ -1,4 +1,4 @@
-"""Events whose text is replaced by a `Redactor`, in every place where it is said. Not an operator."""
+"""Events whose text is replaced by a `Redactor`, in every place where it is said."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from rxllm.events import (
     ThinkingCompleted,
     ThinkingDelta,
 )
-from rxllm.operators._checked import EVENTS, no_event
-from rxllm.operators._redactor import Redactor
+from rxllm.operators._shared.only_events import EVENTS, no_event
+from rxllm.operators._shared.redactor import Redactor
 from rxllm.values import ChatResult, Message, Part, Response, StepResult, TextPart, ThinkingPart, Thread
 
 _CHANGED = frozenset(

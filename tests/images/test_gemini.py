@@ -9,8 +9,8 @@ import msgspec
 import pytest
 from google.genai import types
 
-from rxllm.adapters import GeminiImages
-from rxllm.adapters._gemini_images import image_config
+from rxllm.images import GeminiImages
+from rxllm.images._gemini import image_config
 from rxllm.pipelines import edit_image, generate_image
 from rxllm.testing import PNG
 from rxllm.testing.loopback import Loopback, Reply
@@ -24,7 +24,7 @@ from rxllm.values import (
     ImageUsage,
     image_request,
 )
-from tests.adapters.images import gemini_images
+from tests.images.answers import gemini_images
 
 MODEL = "gemini-3-pro-image"
 
@@ -191,8 +191,8 @@ def test_a_draft_in_the_thoughts_is_no_image() -> None:
         ),
         ({"candidates": [{"finishReason": "NO_IMAGE"}]}, "unknown", "NO_IMAGE"),
         ({}, "unknown", "no reason"),
-        ([], "malformed_response", "agreed"),
-        (Reply(b"<html>"), "malformed_response", "agreed"),
+        ([], "malformed_response", "cannot be read"),
+        (Reply(b"<html>"), "malformed_response", "cannot be read"),
     ],
 )
 def test_answers_without_images(said: Any, reason: str, shown: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from reactivex.testing import TestScheduler
 
-from rxllm.adapters import FakeImages
+from rxllm.images import FakeImages
 from rxllm.pipelines import edit_image, generate_image, image_variations
 from rxllm.values import Call, Image, ImageAdapterError, ImageRequest, ImageResponse, ImageUsage, ValidationError
 
@@ -118,7 +118,7 @@ def test_dispose_ends_a_delay() -> None:
     ],
 )
 def test_a_script_that_means_nothing(given: Any) -> None:
-    with pytest.raises(ValidationError, match="no piece of script"):
+    with pytest.raises(ValidationError, match="not a piece of script"):
         FakeImages(*given)
 
 

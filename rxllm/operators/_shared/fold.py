@@ -1,4 +1,4 @@
-"""What the projections of the fold have in common. Not an operator."""
+"""What the projections of the fold have in common."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from reactivex import Observable, abc
 
 from rxllm.collector import StreamCollector
 from rxllm.events import Event, TextDelta, ThinkingDelta, ToolCallDelta
-from rxllm.operators._checked import EVENTS, no_event
+from rxllm.operators._shared.only_events import EVENTS, no_event
 from rxllm.runtime import Stream, conclude
 from rxllm.values import Thread
 

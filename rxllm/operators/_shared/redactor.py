@@ -1,4 +1,4 @@
-"""A pattern replaced in text that comes in pieces. Not an operator.
+"""A pattern replaced in text that comes in pieces.
 
 A place in the text is *open* while a match may begin there that reaches, or looks, beyond what has come; ``regex`` can
 tell, by a partial match. All before the first open place is settled: matches there are replaced and the rest passes.

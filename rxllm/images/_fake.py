@@ -1,8 +1,9 @@
-"""A scripted image model for tests: it gives the images it was told to, and remembers what it was asked."""
+"""A scripted image model for tests: it answers with the images in its script, and keeps the requests."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, cast
 
@@ -10,19 +11,17 @@ from reactivex import abc
 from reactivex.disposable import SingleAssignmentDisposable
 from reactivex.scheduler import CurrentThreadScheduler
 
-from rxllm.adapters._image_adapter import refuse
+from rxllm.images._adapter import refuse_operation
 from rxllm.runtime import Stream, clock, fail
 from rxllm.values import Call, Image, ImageAdapterError, ImageRequest, ImageResponse, ImageUsage, ValidationError
-from rxllm.values.arguments import is_seconds
+from rxllm.values.arguments import is_seconds, shown
 
 Piece = Image | ImageUsage | ImageResponse | BaseException | tuple[str, Any]
-Turn = Piece | Sequence[Piece]  # a list when it runs; but list[Image] is no list[Piece]
-
-OPERATIONS = ("generate", "edit", "variation")
+Turn = Piece | Sequence[Piece]  # only lists at run time; but a list[Image] is not a list[Piece] to a type checker
 
 
 class FakeImages:
-    """An image adapter that plays turns: one alone answers every call, several are used up, one per subscription.
+    """An image adapter that plays turns: a single one answers every call, several are used up, one per subscription.
 
     >>> from rxllm.pipelines import generate_image
     >>> dot = Image.from_data_uri("data:image/gif;base64,R0lGODlhAQABAAAAACw=")
@@ -33,18 +32,18 @@ class FakeImages:
     that returns a turn. A turn is a piece of script, or a list of such pieces:
 
     ==========================================  =========================================================
-    piece                                       means
+    piece                                       meaning
     ==========================================  =========================================================
     an `Image`                                  one image of the response
     an `ImageUsage`, ``("usage", {..})``        its usage; without one, the number of its images
     an `ImageResponse`                          the response; only the request's metadata are added
     ``("delay", seconds)``                      a pause, on the subscription's scheduler
-    an exception, ``("error", "timeout")``      the call fails so, for a reason of `ImageAdapterError`
+    an exception, ``("error", "timeout")``      the call fails with it; a reason is one of `ImageAdapterError`
     ==========================================  =========================================================
 
-    `requests` holds what was asked, in order, also what was refused because it is not among the `operations`.
+    `requests` holds all requests in order, including those that are refused because of `operations`.
 
-    Raises ``ValidationError("invalid_option")`` for a script that means nothing; a call fails with
+    Raises ``ValidationError("invalid_option")`` for a piece that is not in the table; a call fails with
     ``ImageAdapterError("unknown")`` when the turns are used up.
     """
 
@@ -53,20 +52,20 @@ class FakeImages:
         *turns: Turn | Callable[[ImageRequest], Turn],
         script: Iterable[Piece] | None = None,
         scripts: Iterable[Iterable[Piece]] | None = None,
-        operations: Collection[str] = OPERATIONS,
+        operations: Collection[str] = ("generate", "edit", "variation"),
     ) -> None:
-        if sum(given is not None for given in (turns or None, script, scripts)) != 1:
+        if sum(argument is not None for argument in (turns or None, script, scripts)) != 1:
             message = "FakeImages takes its turns as arguments, or as script=, or as scripts="
             raise ValidationError("invalid_option", message)
         self.requests: list[ImageRequest] = []
         self.operations = frozenset(operations)
         self._function = turns[0] if len(turns) == 1 and callable(turns[0]) else None
-        given = turns or [list(each) for each in ([script] if script is not None else scripts or ())]
-        self._turns = [] if self._function else [_pieces(turn) for turn in given]
+        all_turns = turns or [list(pieces) for pieces in ([script] if script is not None else scripts or ())]
+        self._turns = [] if self._function else [_pieces(turn) for turn in all_turns]
         self._played = 0
 
     def generate(self, request: ImageRequest, call: Call) -> Stream[ImageResponse]:
-        """The next turn, once per subscription."""
+        """Return a stream that plays the next turn for each subscription."""
 
         def subscribe(
             observer: abc.ObserverBase[ImageResponse], scheduler: abc.SchedulerBase | None = None
@@ -77,7 +76,7 @@ class FakeImages:
         return Stream(subscribe)
 
     def _next(self, request: ImageRequest) -> list[Piece]:
-        refuse(request, "fake", self.operations)
+        refuse_operation(request, "fake", self.operations)
         if self._function is not None:
             return _pieces(self._function(request))
         index = 0 if len(self._turns) == 1 else self._played
@@ -92,22 +91,47 @@ class FakeImages:
         return f"FakeImages({turns}, {len(self.requests)} requests)"
 
 
+def _pieces(turn: Any) -> list[Piece]:
+    return [_piece(piece) for piece in (cast(list[Any], turn) if isinstance(turn, list) else [turn])]
+
+
+def _piece(piece: Any) -> Piece:
+    """Return `piece` if it means something, and usage as an `ImageUsage`."""
+    match piece:
+        case Image() | ImageUsage() | ImageResponse() | BaseException():
+            return piece
+        case ("delay", seconds) if is_seconds(seconds):
+            return cast(Piece, piece)
+        case ("error", str(reason)) if reason in ImageAdapterError.REASONS:
+            return cast(Piece, piece)
+        case ("usage", Mapping()):
+            with suppress(TypeError):
+                return ImageUsage(**cast(Mapping[str, Any], piece[1]))
+        case _:
+            pass
+    reasons = ", ".join(sorted(ImageAdapterError.REASONS))
+    message = (
+        f"{shown(piece)} is not a piece of script; write an Image, an ImageUsage, an ImageResponse, an exception, "
+        f"('delay', seconds), ('usage', {{...}}) or ('error', reason) with one of {reasons}"
+    )
+    raise ValidationError("invalid_option", message)
+
+
 def _play(
     next_turn: Callable[[ImageRequest], list[Piece]],
     request: ImageRequest,
     observer: abc.ObserverBase[ImageResponse],
     scheduler: abc.SchedulerBase | None,
 ) -> abc.DisposableBase:
-    """Answer, once the turn's pauses are over. What goes wrong, the subscriber's own exception too, is `on_error`."""
+    """Answer after the turn's pauses. Every exception, also the subscriber's own, goes to ``on_error``."""
+    pieces: list[Piece]
     try:
-        pieces, failed = next_turn(request), None
+        pieces = next_turn(request)
     except BaseException as error:
-        pieces, failed = [], error
+        pieces = [error]
 
     def answer(_scheduler: abc.SchedulerBase, _state: Any) -> None:
         try:
-            if failed is not None:
-                raise failed
             observer.on_next(_response(pieces, request))
         except BaseException as error:
             fail(observer, error)
@@ -125,55 +149,22 @@ def _play(
 
 def _response(pieces: list[Piece], request: ImageRequest) -> ImageResponse:
     images: list[Image] = []
-    made, usage = ImageResponse(model=request.model), None
+    response, usage = ImageResponse(model=request.model), None
     for piece in pieces:
         match piece:
             case Image():
                 images.append(piece)
             case ImageUsage():
                 usage = piece
-            case ("usage", counted):
-                usage = ImageUsage(**counted)
             case ImageResponse():
-                made = piece
+                response = piece
             case BaseException():
                 raise piece
             case ("error", reason):
                 raise ImageAdapterError(reason, provider="fake")
             case _:  # a delay, which is over
                 pass
-    metadata = {**request.metadata, **made.metadata}
-    if made.images and not images:
-        return replace(made, metadata=metadata)
-    usage = usage or ImageUsage(images=len(images))
-    return replace(made, images=tuple(images), usage=usage, metadata=metadata)
-
-
-def _pieces(turn: Any) -> list[Piece]:
-    pieces = cast(list[Piece], turn) if isinstance(turn, list) else [cast(Piece, turn)]
-    for piece in pieces:
-        if not _means_something(piece):
-            reasons = ", ".join(sorted(ImageAdapterError.REASONS))
-            words = (
-                f"an Image, ImageUsage, ImageResponse, an exception, or a tuple of delay, usage, or error and {reasons}"
-            )
-            raise ValidationError("invalid_option", f"{piece!r} is no piece of script: {words}")
-    return pieces
-
-
-def _means_something(piece: Any) -> bool:
-    match piece:
-        case Image() | ImageUsage() | ImageResponse() | BaseException():
-            return True
-        case ("delay", seconds):
-            return is_seconds(seconds)
-        case ("error", reason):
-            return isinstance(reason, str) and reason in ImageAdapterError.REASONS
-        case ("usage", Mapping()):
-            try:
-                ImageUsage(**cast(Mapping[str, Any], piece[1]))
-            except TypeError:
-                return False
-            return True
-        case _:
-            return False
+    metadata = {**request.metadata, **response.metadata}
+    if response.images and not images:
+        return replace(response, metadata=metadata)
+    return replace(response, images=tuple(images), usage=usage or ImageUsage(images=len(images)), metadata=metadata)

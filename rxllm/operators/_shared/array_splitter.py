@@ -1,4 +1,4 @@
-"""The elements of an array in JSON text that comes in pieces. Not an operator.
+"""The elements of an array in JSON text that comes in pieces.
 
 It follows strings, escapes and depth, and looks at every character once. It checks no grammar: each element is read by
 itself, and the whole text at the end, with a parser.
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from rxllm.operators._answer_text import FENCE
+from rxllm.operators._shared.answer_text import FENCE
 
 _MARK = re.compile(r'["{}\[\],]')
 _IN_STRING = re.compile(r'["\\]')

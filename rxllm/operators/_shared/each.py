@@ -1,4 +1,4 @@
-"""What the operators that look at one item after another have in common. Not an operator."""
+"""What the operators that look at one item after another have in common."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 from reactivex import Observable, abc
 
 from rxllm.events import ErrorEvent, Event, MessageCompleted, MessageStarted, RawChunk, StepRestarted, UsageUpdated
-from rxllm.operators._each import each
+from rxllm.operators._shared.each import each
 from rxllm.runtime import Stream
 from rxllm.values import Usage
 

@@ -1,4 +1,4 @@
-"""What the operators that take something out of the events have in common. Not an operator."""
+"""What the operators that take something out of the events have in common."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from rxllm.events import (
     ThinkingCompleted,
     ThinkingDelta,
 )
-from rxllm.operators._checked import EVENTS, no_event
-from rxllm.operators._each import each
+from rxllm.operators._shared.each import each
+from rxllm.operators._shared.only_events import EVENTS, no_event
 from rxllm.runtime import Stream
 
 R = TypeVar("R")

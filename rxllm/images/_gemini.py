@@ -1,0 +1,167 @@
+"""Images of Google's Gemini models, which draw in their answer to a chat message.
+
+https://ai.google.dev/gemini-api/docs/image-generation. All input images are in the message, after the prompt.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from rxllm.adapters._gemini import gemini_body
+from rxllm.adapters._gemini_auth import GoogleKeys, model_path
+from rxllm.adapters._gemini_chunks import FINISH_REASONS, FirstChunk, Part, to_usage
+from rxllm.adapters._gemini_errors import answer_error
+from rxllm.adapters._merge import merge
+from rxllm.images._fetch import Answer
+from rxllm.images._http import HTTPImageAdapter
+from rxllm.values import (
+    AdapterError,
+    Call,
+    Image,
+    ImageAdapterError,
+    ImagePart,
+    ImageRequest,
+    ImageResponse,
+    ImageUsage,
+    Request,
+    TextPart,
+    user,
+)
+
+if TYPE_CHECKING:
+    import httpx
+
+_SHAPES = ((1, 1), (16, 9), (9, 16), (4, 3), (3, 4), (3, 2), (2, 3), (5, 4), (4, 5), (21, 9))
+_RATIOS = {f"{width}:{height}": width / height for width, height in _SHAPES}
+_TOLERANCE = 0.05
+"""The largest difference between the requested ratio and one of `_RATIOS`, as a fraction of it."""
+
+
+class GeminiImages(GoogleKeys, HTTPImageAdapter):
+    """``POST {base_url}/models/{model}:generateContent`` of the Gemini API, or of Vertex AI, see `Gemini`.
+
+    A size in pixels asks for the nearest aspect ratio; ``"16:9"`` and ``"2K"`` are accepted too. There are no fields
+    for quality, style and background: describe them in the prompt. ``ImageRequest.options`` is merged over the body,
+    objects into objects.
+    """
+
+    operations = ("generate", "edit")
+
+    def needs_bytes(self, image: Image) -> bool:
+        return False  # Google fetches URLs itself
+
+    def refuse(self, request: ImageRequest) -> None:
+        """Raise ``ImageAdapterError``: ``unsupported_operation`` for variations, ``unsupported_feature`` for a mask,
+        ``invalid_request`` if the images are to be URLs and for a size that is far from every aspect ratio.
+        """
+        super().refuse(request)
+        if request.mask is not None:
+            message = "Gemini does not take a mask; say in the prompt what may change"
+            raise ImageAdapterError("unsupported_feature", message, provider=self.provider)
+        if request.response_format == "url":
+            message = "Gemini does not return URLs; ask for response_format='binary' or 'base64'"
+            raise ImageAdapterError("invalid_request", message, provider=self.provider)
+        image_config(request.size)
+
+    def build(self, request: ImageRequest, call: Call) -> httpx.Request:
+        """Return the HTTP request, and send nothing."""
+        self.refuse(request)
+        key = self.key(call)
+        path = f"/{model_path(str(request.model))}:generateContent"
+        return self.post(path, image_body(request), call, headers=self._auth(key) if key else {})
+
+    def error(self, status: int, headers: Mapping[str, str], body: bytes) -> AdapterError:
+        return answer_error(status, headers, body)
+
+    def read(self, request: ImageRequest, answer: Answer) -> ImageResponse:
+        decoded = msgspec.json.decode(answer.body, type=FirstChunk)
+        images = tuple(_images(decoded, request.prompt))
+        if not images:
+            raise _no_image(decoded)
+        counters = decoded.usage_metadata or {}
+        usage = to_usage(counters)
+        metadata = {"text": _text(decoded), "usage_details": counters}
+        return ImageResponse(
+            images,
+            id=decoded.response_id,
+            model=decoded.model_version or request.model,
+            usage=ImageUsage(len(images), input_tokens=usage.input_tokens, output_tokens=usage.output_tokens),
+            metadata={**{name: value for name, value in metadata.items() if value}, **request.metadata},
+        )
+
+
+def image_body(request: ImageRequest) -> dict[str, Any]:
+    """Return the JSON body of `request`: that of a chat which asks for images."""
+    message = user([TextPart(request.prompt or ""), *(ImagePart(image) for image in request.input_images)])
+    config = {
+        "responseModalities": ["TEXT", "IMAGE"],
+        "imageConfig": image_config(request.size) or None,
+        "candidateCount": request.n if request.n > 1 else None,
+    }
+    options = {"generationConfig": {name: value for name, value in config.items() if value is not None}}
+    return gemini_body(Request((message,), request.model, options=merge(options, request.options)))
+
+
+def image_config(size: tuple[int, int] | str | None) -> dict[str, str]:
+    """Return a size in Gemini's fields. Raises ``ImageAdapterError("invalid_request")`` if there is none for it.
+
+    >>> image_config((1024, 1024)), image_config("16:9"), image_config("2K")
+    ({'aspectRatio': '1:1'}, {'aspectRatio': '16:9'}, {'imageSize': '2K'})
+    """
+    if isinstance(size, str) and (pixels := re.fullmatch(r"(\d+)x(\d+)", size)):
+        size = (int(pixels[1]), int(pixels[2]))
+    match size:
+        case None | "auto":
+            return {}
+        case str() if re.fullmatch(r"\d+:\d+", size):
+            return {"aspectRatio": size}
+        case str() if re.fullmatch(r"\d+(\.\d+)?K", size):
+            return {"imageSize": size}
+        case (width, height) if width > 0 and height > 0:
+            ratio = width / height
+            nearest = min(_RATIOS, key=lambda name: abs(math.log(ratio / _RATIOS[name])))
+            if abs(ratio / _RATIOS[nearest] - 1) <= _TOLERANCE:
+                return {"aspectRatio": nearest}
+        case _:
+            pass
+    message = f"Gemini cannot draw the size {size!r}; use one of these ratios: {', '.join(_RATIOS)}"
+    raise ImageAdapterError("invalid_request", message, provider=GoogleKeys.provider)
+
+
+def _images(answer: FirstChunk, prompt: str | None) -> Iterator[Image]:
+    for part in _parts(answer):
+        data = part.inline_data or {}
+        mime_type, text = str(data.get("mimeType")), data.get("data")
+        if mime_type.startswith("image/") and isinstance(text, str):
+            yield Image("base64", text, mime_type, prompt=prompt)
+
+
+def _text(answer: FirstChunk) -> str:
+    return "".join(part.text or "" for part in _parts(answer))
+
+
+def _parts(answer: FirstChunk) -> Iterator[Part]:
+    for candidate in answer.candidates or ():
+        parts = candidate.content.parts if candidate.content else None
+        # An image inside a thought is a draft, and is not charged for.
+        yield from (part for part in parts or () if not part.thought)
+
+
+def _no_image(answer: FirstChunk) -> ImageAdapterError:
+    """Return the error of an answer without images: the prompt was blocked, or the finish reasons say why."""
+    blocked = (answer.prompt_feedback or {}).get("blockReason")
+    reasons = [str(item.finish_reason) for item in answer.candidates or () if item.finish_reason is not None]
+    filtered = any(FINISH_REASONS.get(reason.upper()) == "content_filter" for reason in reasons)
+    code = str(blocked) if blocked else ", ".join(reasons) or "no reason is given"
+    text = _text(answer)
+    return ImageAdapterError(
+        "content_filter" if blocked or filtered else "unknown",
+        f"the answer contains no image ({code}){f': {text}' if text else ''}",
+        provider=GoogleKeys.provider,
+        code=code,
+    )

@@ -1,0 +1,179 @@
+"""OpenAI's image API, and that of every server compatible with it.
+
+https://platform.openai.com/docs/api-reference/images. Images of a prompt are requested as JSON, edits and variations as
+a form with files. Each family of models accepts other fields, see `Family`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from rxllm.adapters import OpenAIChat
+from rxllm.adapters._http_base import File
+from rxllm.images._adapter import refuse_operation
+from rxllm.images._fetch import Answer
+from rxllm.images._http import HTTPImageAdapter
+from rxllm.values import Call, Image, ImageAdapterError, ImageRequest, ImageResponse, ImageUsage, ValidationError
+from rxllm.values._json import json_text
+from rxllm.values._usage import whole
+
+if TYPE_CHECKING:
+    import httpx
+
+_PATHS = {"generate": "/images/generations", "edit": "/images/edits", "variation": "/images/variations"}
+_RESPONSE_FORMATS = {"binary": "b64_json", "base64": "b64_json", "url": "url"}
+_MIME_TYPES = {"svg": "image/svg+xml"}
+
+
+@dataclass(frozen=True)
+class Family:
+    """What the models of one family support, and the fields that they accept besides prompt, n and size."""
+
+    operations: tuple[str, ...] = tuple(_PATHS)
+    fields: tuple[str, ...] = ("quality", "style", "background", "response_format")
+
+
+_FAMILIES = {
+    r"dall-e-2\b": Family(fields=("response_format",)),
+    r"dall-e-3\b": Family(("generate",), ("quality", "style", "response_format")),
+    r"(gpt|chatgpt)-image\b": Family(("generate", "edit"), ("quality", "background")),
+    "": Family(),
+}
+
+
+class OpenAIImages(HTTPImageAdapter):
+    """``POST {base_url}/images/{generations,edits,variations}`` of OpenAI, or of a server that is compatible with it.
+
+    The key is `api_key`, the call's, or ``OPENAI_API_KEY``. Fields that the model's family does not accept are not
+    sent; ``ImageRequest.options`` is merged over the body (``output_format``, ``moderation``, ``user``, ...), and None
+    removes a field. Inputs that are URLs are fetched and sent as files.
+    """
+
+    provider = "openai"
+    key_variable = "OPENAI_API_KEY"
+    default_base_url = OpenAIChat.default_base_url
+    operations = tuple(_PATHS)
+
+    def refuse(self, request: ImageRequest) -> None:
+        """Raise ``ImageAdapterError``: ``unsupported_operation`` for one that the model does not support,
+        ``invalid_request`` for URLs from models that return none.
+        """
+        family = _family(request.model)
+        refuse_operation(request, self.provider, family.operations)
+        super().refuse(request)
+        if request.response_format == "url" and "response_format" not in family.fields:
+            message = f"{request.model} does not return URLs; ask for response_format='binary' or 'base64'"
+            raise ImageAdapterError("invalid_request", message, provider=self.provider)
+
+    def build(self, request: ImageRequest, call: Call) -> httpx.Request:
+        """Return the HTTP request. Raises ``ValidationError`` for inputs that are URLs: nothing is fetched here."""
+        self.refuse(request)
+        key = self.key(call)
+        headers = {"authorization": f"Bearer {key}"} if key else {}
+        path, body = _PATHS[request.operation], image_body(request)
+        if request.operation == "generate":
+            return self.post(path, body, call, headers=headers)
+        fields = {name: value if isinstance(value, str) else json_text(value) for name, value in body.items()}
+        return self.post_form(path, fields, list(_files(request)), call, headers=headers)
+
+    def read(self, request: ImageRequest, answer: Answer) -> ImageResponse:
+        request_id = answer.headers.get("x-request-id")
+        decoded = msgspec.json.decode(answer.body, type=_Answer)
+        if not decoded.data:
+            message = "the answer contains no image"
+            raise ImageAdapterError("content_filter", message, provider=self.provider, request_id=request_id)
+        counters = decoded.usage or {}
+        usage = ImageUsage(
+            images=len(decoded.data),
+            size=decoded.size or image_size(request.size),
+            quality=decoded.quality or request.quality,
+            input_tokens=whole(counters.get("input_tokens")),
+            output_tokens=whole(counters.get("output_tokens")),
+        )
+        metadata = {"request_id": request_id, "usage_details": counters}
+        return ImageResponse(
+            tuple(_image(item, request, decoded) for item in decoded.data),
+            model=request.model,
+            usage=usage,
+            metadata={**{name: value for name, value in metadata.items() if value}, **request.metadata},
+        )
+
+
+def image_body(request: ImageRequest) -> dict[str, Any]:
+    """Return the JSON body of `request`, or the fields of its form without the files."""
+    optional = {
+        "quality": request.quality,
+        "style": request.style,
+        "background": request.background,
+        "response_format": _RESPONSE_FORMATS[request.response_format],
+    }
+    body = {
+        "model": request.model,
+        "prompt": request.prompt,
+        "n": request.n if request.n != 1 else None,
+        "size": image_size(request.size),
+        **{name: optional[name] for name in _family(request.model).fields},
+        **request.options,
+    }
+    return {name: value for name, value in body.items() if value is not None}
+
+
+def image_size(size: tuple[int, int] | str | None) -> str | None:
+    """Return a size as OpenAI writes it.
+
+    >>> image_size((1024, 1536))
+    '1024x1536'
+    """
+    return f"{size[0]}x{size[1]}" if isinstance(size, tuple) else size
+
+
+class _Item(msgspec.Struct):
+    b64_json: str | None = None
+    url: str | None = None
+    revised_prompt: str | None = None
+
+
+class _Answer(msgspec.Struct):
+    data: list[_Item] | None
+    usage: dict[str, Any] | None = None
+    size: str | None = None
+    quality: str | None = None
+    output_format: str | None = None
+
+
+def _family(model: str | None) -> Family:
+    return next(family for pattern, family in _FAMILIES.items() if re.match(pattern, model or ""))
+
+
+def _image(item: _Item, request: ImageRequest, answer: _Answer) -> Image:
+    details: dict[str, Any] = {"prompt": request.prompt, "revised_prompt": item.revised_prompt}
+    if size := re.fullmatch(r"(\d+)x(\d+)", answer.size or image_size(request.size) or ""):
+        details |= {"width": int(size[1]), "height": int(size[2])}
+    if item.b64_json:
+        kind = answer.output_format or request.options.get("output_format") or "png"
+        return Image("base64", item.b64_json, _MIME_TYPES.get(kind, f"image/{kind}"), **details)
+    if not item.url:
+        raise ValueError("an image has neither b64_json nor url")
+    return Image("url", item.url, **details)
+
+
+def _files(request: ImageRequest) -> Iterator[File]:
+    # One image is `image`, several are `image[]`, as in OpenAI's own SDK.
+    name = "image" if len(request.input_images) == 1 else "image[]"
+    for i, image in enumerate(request.input_images):
+        yield name, _file(image, ("input_images", i))
+    if request.mask is not None:
+        yield "mask", _file(request.mask, ("mask",))
+
+
+def _file(image: Image, path: tuple[str | int, ...]) -> tuple[str, bytes, str]:
+    """Return the name, bytes and type of `image`, which stands at `path` in the request."""
+    if image.mime_type is None:
+        raise ValidationError("invalid_image_request", errors=[(path, "missing_mime_type")])
+    extension = image.mime_type.partition("/")[2].partition("+")[0]
+    return f"{'_'.join(map(str, path))}.{extension}", image.to_binary(), image.mime_type
