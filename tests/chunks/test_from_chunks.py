@@ -474,7 +474,7 @@ class TestSubscribers:
         told = events(text("Hi"), {"content": "Ho"})
         assert isinstance(told[-1], ErrorEvent)
         assert told[-1].error.reason == "malformed_event"
-        assert "is no StreamChunk" in told[-1].error.message
+        assert "is not a StreamChunk" in told[-1].error.message
 
     def test_it_can_be_subscribed_again(self) -> None:
         asked = Message("assistant", tool_calls=(ToolCall("call_0", "a"),))

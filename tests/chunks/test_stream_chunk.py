@@ -92,7 +92,7 @@ def test_a_mapping_of_its_fields_is_a_chunk() -> None:
 
 def test_what_is_no_chunk_is_invalid() -> None:
     nothing: Any = {"content": "Hi"}
-    with pytest.raises(ValidationError, match="dict is no StreamChunk"):
+    with pytest.raises(ValidationError, match="dict is not a StreamChunk"):
         chunks.validate(nothing)
 
 

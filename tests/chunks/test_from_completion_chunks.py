@@ -13,7 +13,7 @@ from reactivex.testing import ReactiveTest, TestScheduler
 from rxllm import AdapterError, StreamError, Usage
 from rxllm import operators as ops
 from rxllm.chunks import CompletionChunk, ToolCallDelta, collect_completion, from_completion_chunks
-from rxllm.chunks._events import events_of
+from rxllm.chunks._from_chunks import events_of
 from rxllm.events import (
     ErrorEvent,
     Event,
