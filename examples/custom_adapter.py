@@ -10,8 +10,7 @@ from rxllm import operators as ops
 
 def words(text: str) -> Iterator[str]:
     """Stand in for a model: answer `text`, word by word."""
-    answer = f"That makes {text}." if text.isdigit() else f"You said: {text}"
-    yield from re.findall(r"\S+\s*", answer)
+    yield from re.findall(r"\S+\s*", f"That makes {text}." if text.isdigit() else f"You said: {text}")
 
 
 async def adder(request: rxllm.Request, call: rxllm.Call) -> AsyncIterator[chunks.StreamChunk]:
@@ -33,12 +32,8 @@ def add(numbers: list[int]) -> int:
 
 
 if __name__ == "__main__":
-    # The generator function is the engine: rxllm adds the events that it leaves out, and runs the tool.
     chat = rxllm.stream(adder, "How much are 2 and 40?", tools=[add]).pipe(
         ops.tap(lambda event: print(f"{event.name}({event.arguments})"), ToolExecutionStarted),
         ops.tap(lambda event: print(event.delta, end="", flush=True), TextDelta),
-        ops.to_chat_result(),
     )
-    result = chat.run()
-    print()
-    print(result)
+    print(f"\n{chat.pipe(ops.to_chat_result()).run()}")
