@@ -53,8 +53,8 @@ class StreamChunk(msgspec.Struct, frozen=True, omit_defaults=True):
         fields = {name: getattr(self, name) for name in FIELDS[1:]}
         if isinstance(self.text, str) and len(self.text) > SHOWN:
             fields["text"] = self.text[:SHOWN] + "…"
-        shown = (f"{name}={value!r}" for name, value in fields.items() if value not in (None, {}))
-        return f"StreamChunk({', '.join([str(self.type), *shown])})"
+        listed = (f"{name}={value!r}" for name, value in fields.items() if value not in (None, {}))
+        return f"StreamChunk({', '.join([str(self.type), *listed])})"
 
 
 FIELDS = StreamChunk.__struct_fields__

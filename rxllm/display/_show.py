@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from reactivex import Observable
 
@@ -33,7 +33,7 @@ def show(stream: Observable[Any]) -> Any:
     Hello
     """
     check_instance("stream", stream, Observable, "an Observable, such as rxllm.stream(...) returns")
-    screen: _Screen = _Cell() if _in_notebook() else _Terminal()
+    screen = _Cell() if _in_notebook() else _Terminal()
     transcript = Transcript()
     state = StreamCollector(Thread())
     item: Any = None
@@ -61,14 +61,6 @@ def _in_notebook() -> bool:
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     return shell is not None and hasattr(shell, "kernel")
-
-
-class _Screen(Protocol):
-    def draw(self, addition: str, markdown: Callable[[], str]) -> None: ...
-
-    def item(self, item: Any) -> None: ...
-
-    def finish(self, markdown: Callable[[], str]) -> None: ...
 
 
 class _Terminal:
