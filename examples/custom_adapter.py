@@ -1,4 +1,4 @@
-"""An adapter of one's own: an async generator of chunks, round anything that makes words. Here that is a generator."""
+"""Write an adapter: an async generator of chunks, around anything that produces text. Here that is a function."""
 
 import re
 from collections.abc import AsyncIterator, Iterator
@@ -8,13 +8,13 @@ from rxllm import TextDelta, ToolExecutionStarted, chunks
 from rxllm import operators as ops
 
 
-def words(said: str) -> Iterator[str]:
-    """Stands for the model: it knows how to say a thing, word by word."""
-    yield from re.findall(r"\S+\s*", f"That makes {said}." if said.isdigit() else f"You said: {said}")
+def words(text: str) -> Iterator[str]:
+    """Stand in for a model: answer `text`, word by word."""
+    yield from re.findall(r"\S+\s*", f"That makes {text}." if text.isdigit() else f"You said: {text}")
 
 
 async def adder(request: rxllm.Request, call: rxllm.Call) -> AsyncIterator[chunks.StreamChunk]:
-    last = request.messages[-1]
+    last = request.messages[-1]  # the user's question, or the tool's result
     numbers = [int(number) for number in re.findall(r"\d+", last.text)]
     if request.tools and last.role == "user" and numbers:
         yield chunks.thinking("I had better not do sums in my head.")

@@ -1,6 +1,6 @@
-"""Ask a real model on this machine, watch its answer come, and keep the result.
+"""Ask a real model on this machine, print its answer as it streams, and keep the result.
 
-The first run fetches the model, 93 MB, into the user's cache.
+The first run downloads the model, 93 MB, into the user's cache.
 """
 
 import rxllm
@@ -8,8 +8,8 @@ from rxllm import TextDelta
 from rxllm import operators as ops
 
 answer = rxllm.stream_generate("local", "Name three primes.", temperature=0.0).pipe(
-    ops.tap(lambda event: print(event.delta, end="", flush=True), TextDelta),  # look as it comes
-    ops.to_response(),  # keep the result: one call, one fold
+    ops.tap(lambda event: print(event.delta, end="", flush=True), TextDelta),  # print each piece as it comes
+    ops.to_response(),  # and fold the same stream into one result
 )
 response = answer.run()
 

@@ -1,7 +1,7 @@
-"""Type questions; each is answered as it streams, and a new one cancels the answer that is still coming.
+"""Type questions: each answer streams, and a new question cancels the answer that is still streaming.
 
-Cancelling closes the old answer's connection, so the model stops working on it. An error is shown and the app goes on.
-End with Ctrl-D, or Ctrl-C. Another model can be named: python examples/reactive_app.py openai:gpt-4.1-mini
+Cancelling closes the connection, so the model stops working on the old answer. An error is shown, and the app goes on.
+Ctrl-D or Ctrl-C ends it. An argument chooses another model: python examples/reactive_app.py openai:gpt-4.1-mini
 """
 
 import asyncio
@@ -16,23 +16,24 @@ from rxllm import operators as ops
 ENGINE = rxllm.Engine.from_model(sys.argv[1] if len(sys.argv) > 1 else "local")
 
 
-async def typed_lines() -> AsyncIterator[str]:
-    """The lines of standard input, as they are typed."""
+async def questions() -> AsyncIterator[str]:
+    """Yield the lines of standard input as they are typed."""
     while line := await asyncio.to_thread(sys.stdin.readline):
         if line.strip():
             yield line.strip()
 
 
 def answer(question: str) -> Observable[str]:
-    """The pieces of an answer; what goes wrong is part of the conversation."""
-    pieces = rxllm.stream_generate(ENGINE, question).pipe(ops.text())
-    safe = pieces.catch(lambda error, _: of(f"[{error}]"))
-    return concat(of(f"\n> {question}\n"), safe, of("\n"))
+    """Stream the text of an answer; an error becomes part of that text."""
+    text = rxllm.stream_generate(ENGINE, question).pipe(ops.text())
+    text_or_error = text.catch(lambda error, _: of(f"[{error}]"))
+    return concat(of(f"\n> {question}\n"), text_or_error, of("\n"))
 
 
 def main() -> None:
-    answers = rxllm.from_async_iter(typed_lines).switch_map(answer).start_with("")
-    rxllm.run(answers.pipe(ops.tap(lambda piece: print(piece, end="", flush=True))))
+    answers = rxllm.from_async_iter(questions).switch_map(answer)  # switch_map drops the old answer for the new one
+    # Without a question there is no answer, and run() needs at least one item: the empty string.
+    rxllm.run(answers.start_with("").pipe(ops.tap(lambda text: print(text, end="", flush=True))))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A chat in which a real model on this machine uses a tool: it asks for the weather, is told, and answers."""
+"""A chat in which a real model on this machine calls a tool: it asks for the weather, gets it, and answers."""
 
 import rxllm
 from rxllm import StepCompleted, ToolExecutionCompleted, ToolExecutionStarted
@@ -7,7 +7,7 @@ from rxllm import operators as ops
 
 @rxllm.tool
 def weather(city: str) -> dict[str, str | int]:
-    """The weather in a city, now.
+    """Get the current weather in a city.
 
     Args:
         city: The city's name.

@@ -1,4 +1,4 @@
-"""The example of a package of one's own, built and installed as a user does it, with a broken one beside it."""
+"""The example package, built and installed as a user does it, with a broken package beside it."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ print(rxllm.generate(rxllm.Fake("All is well."), "Hello").run().output_text)
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The Python of an environment with the example and the broken package. What they need it finds where we find it.
+    """The Python of an environment with the example and the broken package; their dependencies are those of this one.
 
-    Without an index pip fails if what the example declares, for its tests too, is not all that it needs of ours.
+    pip gets no index, so it fails if the example declares anything that is not installed here.
     """
     folder = tmp_path_factory.mktemp("user")
     shutil.copytree(
@@ -69,27 +69,28 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "broken" / "pyproject.toml").write_text(BROKEN)
     (folder / "broken" / "rxllm_broken.py").write_text("import no_such_module_anywhere\n")
     venv.create(folder / "venv")
-    made = folder / "venv" / ("Scripts" if os.name == "nt" else "bin") / "python"
-    theirs = Path(run([str(made), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], folder).strip())
-    (theirs / "ours.pth").write_text(f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n")
-    pip = [sys.executable, "-m", "pip", "--python", str(made), "install", "-q", "--no-index", "--no-build-isolation"]
+    python = folder / "venv" / ("Scripts" if os.name == "nt" else "bin") / "python"
+    print_folder = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    site_packages = Path(run([str(python), "-c", print_folder], folder).strip())
+    (site_packages / "ours.pth").write_text(f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n")
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "-q", "--no-index", "--no-build-isolation"]
     run([*pip, f"{folder / 'plugin'}[test]", str(folder / "broken")], folder)
-    return made
+    return python
 
 
 def run(command: list[str], folder: Path) -> str:
-    """What a command says on standard output; nothing of this test run's own Python is in its environment."""
+    """Return the standard output of a command, run without the environment variables of this Python."""
     own = ("PYTHON", "VIRTUAL_ENV", "RXLLM_", "PYTEST_", "CO_API_KEY")
-    environment = {name: held for name, held in os.environ.items() if not name.startswith(own)}
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=100, cwd=folder, env=environment)
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    return ran.stdout
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(own)}
+    finished = subprocess.run(command, capture_output=True, text=True, timeout=100, cwd=folder, env=environment)
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    return finished.stdout
 
 
 def test_its_own_tests_pass(python: Path) -> None:
-    said = run([str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider"], python.parents[2] / "plugin")
-    assert " passed" in said
-    assert "failed" not in said
+    output = run([str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider"], python.parents[2] / "plugin")
+    assert " passed" in output
+    assert "failed" not in output
 
 
 def test_it_is_found_and_a_broken_one_beside_it_hurts_nobody(python: Path) -> None:

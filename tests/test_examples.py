@@ -18,9 +18,9 @@ def run(name: str, *args: str, **options: object) -> subprocess.CompletedProcess
 
 def test_quickstart_prints_a_real_models_answer():
     pytest.importorskip("xllamacpp", reason="the example's model needs rxllm[local]")
-    ran = run("quickstart.py")
-    assert ran.returncode == 0, ran.stderr
-    streamed, _, folded = ran.stdout.partition("\n\n")
+    finished = run("quickstart.py")
+    assert finished.returncode == 0, finished.stderr
+    streamed, _, folded = finished.stdout.partition("\n\n")
     assert streamed.strip()
     assert f"text:          {streamed.splitlines()[0]}" in folded
     assert "finish reason: stop" in folded
@@ -30,17 +30,17 @@ def test_quickstart_prints_a_real_models_answer():
 @pytest.mark.parametrize("time", range(3))
 def test_tools_works_every_time(time: int):
     pytest.importorskip("xllamacpp", reason="the example's model needs rxllm[local]")
-    ran = run("tools.py")
-    assert ran.returncode == 0, ran.stderr
-    assert "runs     weather with {'city': 'Paris'}" in ran.stdout
-    assert "(completed after 2 steps" in ran.stdout
-    assert "sunny" in ran.stdout.splitlines()[-2]
+    finished = run("tools.py")
+    assert finished.returncode == 0, finished.stderr
+    assert "runs     weather with {'city': 'Paris'}" in finished.stdout
+    assert "(completed after 2 steps" in finished.stdout
+    assert "sunny" in finished.stdout.splitlines()[-2]
 
 
 def test_custom_adapter_uses_a_tool_and_says_what_it_found():
-    ran = run("custom_adapter.py")
-    assert ran.returncode == 0, ran.stderr
-    assert ran.stdout.splitlines() == [
+    finished = run("custom_adapter.py")
+    assert finished.returncode == 0, finished.stderr
+    assert finished.stdout.splitlines() == [
         "add({'numbers': [2, 40]})",
         "That makes 42.",
         "ChatResult('That makes 42.', completed, 2 steps, 7 tokens)",
@@ -48,41 +48,41 @@ def test_custom_adapter_uses_a_tool_and_says_what_it_found():
 
 
 def test_reactive_app_cancels_the_running_answer():
-    """The second line is typed when the first answer has begun; that one never ends by itself, the second does."""
+    """The second question is typed once the first answer, which would be very long, has begun."""
     pytest.importorskip("xllamacpp", reason="the example's model needs rxllm[local]")
     command = [sys.executable, "-u", str(EXAMPLES / "reactive_app.py")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as app:
         try:
-            begun, rest = ask_twice(app, "Tell me a very long story about the sea.\n", "Name three fruits.\n")
+            before, rest = ask_twice(app, "Tell me a very long story about the sea.\n", "Name three fruits.\n")
             assert app.wait(timeout=60) == 0
         finally:
             app.kill()
-    story, _, fruits = (begun + rest).partition("> Name three fruits.")
+    story, _, fruits = (before + rest).partition("> Name three fruits.")
     assert len(story) < 600
     assert fruits.strip()
 
 
 def ask_twice(app: subprocess.Popen[str], first: str, second: str) -> tuple[str, str]:
-    """What the app says until the first answer has begun, and after the second question."""
+    """Return what the app prints until the first answer has begun, and after the second question."""
     assert app.stdin is not None
     assert app.stdout is not None
     app.stdin.write(first)
     app.stdin.flush()
-    begun = ""
-    while len(begun) < 80:
-        begun += app.stdout.read(1) or pytest.fail(f"the app has ended: {begun!r}")
+    before = ""
+    while len(before) < 80:
+        before += app.stdout.read(1) or pytest.fail(f"the app has ended: {before!r}")
     app.stdin.write(second)
     app.stdin.close()
-    return begun, app.stdout.read()
+    return before, app.stdout.read()
 
 
 def test_reactive_app_goes_on_after_an_error():
-    environment = {name: held for name, held in os.environ.items() if name != "OPENAI_API_KEY"}
-    ran = run("reactive_app.py", "openai:gpt-4.1-mini", input="one\ntwo\n", env=environment)
-    assert ran.returncode == 0, ran.stderr
-    assert "> two\n[no API key for openai" in ran.stdout
+    environment = {name: value for name, value in os.environ.items() if name != "OPENAI_API_KEY"}
+    finished = run("reactive_app.py", "openai:gpt-4.1-mini", input="one\ntwo\n", env=environment)
+    assert finished.returncode == 0, finished.stderr
+    assert "> two\n[no API key for openai" in finished.stdout
 
 
 def test_reactive_app_ends_quietly_without_a_question():
-    ran = run("reactive_app.py", input="")
-    assert (ran.returncode, ran.stderr) == (0, "")
+    finished = run("reactive_app.py", input="")
+    assert (finished.returncode, finished.stderr) == (0, "")

@@ -1,4 +1,4 @@
-"""Each notebook, executed from scratch in a fresh kernel; its outputs are kept."""
+"""Each notebook, executed from scratch in a fresh kernel; the outputs stored in it have the same kinds."""
 
 from pathlib import Path
 
@@ -15,15 +15,15 @@ def test_it_runs_and_shows_what_it_kept(path: Path):
     nbformat = pytest.importorskip("nbformat", reason="notebooks need rxllm[test]")
     from nbclient import NotebookClient
 
-    kept = nbformat.read(path, as_version=4)
+    stored = nbformat.read(path, as_version=4)
     fresh = nbformat.read(path, as_version=4)
     for cell in fresh.cells:
         cell.pop("outputs", None) if cell.cell_type != "code" else cell.update(outputs=[], execution_count=None)
     NotebookClient(fresh, timeout=120, kernel_name="python3").execute()
-    assert [kinds(cell) for cell in fresh.cells] == [kinds(cell) for cell in kept.cells]
+    assert [kinds(cell) for cell in fresh.cells] == [kinds(cell) for cell in stored.cells]
 
 
 def kinds(cell: dict) -> set[str]:
-    """The kinds of output of a cell that stay the same: a first load's progress on stderr does not."""
+    """The kinds of a cell's outputs, without the progress of a first download on stderr."""
     outputs = cell.get("outputs", [])
     return {out.get("name") or out["output_type"] for out in outputs if out.get("name") != "stderr"}

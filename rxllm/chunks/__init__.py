@@ -1,27 +1,23 @@
-"""The dialects of chunks that other systems stream, and what turns them into events.
+"""Two dialects of chunks that other systems stream, each with its fold and its way to rxllm's events.
 
-The StreamChunk dialect: `text`, `thinking`, `tool_call`, `meta` and `content_part` make chunks; `ChunkAccumulator`
-folds them, `from_chunks` turns them into events.
+=============  ===================================================================  ======================
+dialect        chunks                                                               one result
+=============  ===================================================================  ======================
+StreamChunk    made by `text`, `thinking`, `tool_call`, `meta` and `content_part`   `ChunkAccumulator`
+completion     `CompletionChunk` and its `ToolCallDelta`, which is not the event    `collect_completion`
+=============  ===================================================================  ======================
 
-The completion dialect: `CompletionChunk` and its `ToolCallDelta`, which is not the event of that name;
-`collect_completion` folds them, `from_completion_chunks` turns them into events.
-
-An adapter may be an async generator of either, see ``rxllm.adapters.as_adapter``.
+`from_chunks` and `from_completion_chunks` turn them into events. An adapter may be an async generator of either, see
+``rxllm.adapters.as_adapter``.
 """
 
 from rxllm.chunks._accumulator import ChunkAccumulator
-from rxllm.chunks._chunk import StreamChunk, content_part, meta, text, thinking, tool_call, validate
-from rxllm.chunks._collect_completion import collect_completion
-from rxllm.chunks._completion import (
-    CompletionChunk,
-    CompletionResponse,
-    CompletionStream,
-    CompletionToolCall,
-    ToolCallDelta,
-)
-from rxllm.chunks._feed import ChunkFeeder
+from rxllm.chunks._collect_completion import CompletionResponse, CompletionToolCall, collect_completion
+from rxllm.chunks._completion_chunk import CompletionChunk, CompletionStream, ToolCallDelta
+from rxllm.chunks._feeder import ChunkFeeder
 from rxllm.chunks._from_chunks import from_chunks
 from rxllm.chunks._from_completion_chunks import from_completion_chunks
+from rxllm.chunks._stream_chunk import StreamChunk, content_part, meta, text, thinking, tool_call, validate
 
 __all__ = [
     "ChunkAccumulator",

@@ -1,4 +1,4 @@
-"""The fold of chunks: one reducer, for a stream as it comes and for a list of chunks."""
+"""The fold of chunks: one reducer, both for a live stream and for a list of chunks."""
 
 from __future__ import annotations
 
@@ -10,29 +10,21 @@ from typing import Any, cast
 
 import msgspec
 
-from rxllm.chunks._calls import call_records, calls_for_message, calls_for_response, fragments
-from rxllm.chunks._chunk import StreamChunk, as_chunk
-from rxllm.chunks._reading import Index, is_stream_only, key_of, mapping, merge_usage, read_call
+from rxllm.chunks._accumulator_calls import assembled_calls, joined_fragments
+from rxllm.chunks._metadata import Index, annotation_key, is_stream_only, mapping, merge_usage, read_call
+from rxllm.chunks._stream_chunk import StreamChunk, as_chunk
 from rxllm.values import Message, Part, TextPart, ThinkingPart
 
 _META = frozenset(
-    {
-        "tool_call_args",
-        "tool_call_metadata",
-        "reasoning_details",
-        "logprobs",
-        "annotations",
-        "finish_reason",
-        "usage",
-    }
+    {"tool_call_args", "tool_call_metadata", "reasoning_details", "logprobs", "annotations", "finish_reason", "usage"}
 )
 
 
 class ChunkAccumulator(msgspec.Struct, frozen=True, eq=False):
-    """What the chunks have said so far: an immutable state, O(1) a chunk; the finalizers put it together.
+    """Everything the chunks have said so far: an immutable state, O(1) a chunk; the finalizers assemble the results.
 
-    Successive states share one append-only log, each with its own length; a fork copies. States are equal when their
-    finalizers say the same.
+    Successive states share one append-only log, each with its own length; a fork copies it. States are equal when
+    their finalizers return the same.
 
     >>> from reactivex import of
     >>> from rxllm import chunks
@@ -45,7 +37,7 @@ class ChunkAccumulator(msgspec.Struct, frozen=True, eq=False):
     length: int = 0
 
     def push(self, chunk: StreamChunk | Mapping[str, Any]) -> ChunkAccumulator:
-        """The state after `chunk`; the same one, if that says nothing to be kept. Never raises."""
+        """Return the state after `chunk`: the same one if there is nothing in it to keep. Never raises."""
         if not isinstance(chunk, StreamChunk):
             chunk = as_chunk(chunk)
         if not isinstance(chunk, StreamChunk) or not _counts(chunk):
@@ -57,10 +49,10 @@ class ChunkAccumulator(msgspec.Struct, frozen=True, eq=False):
         return ChunkAccumulator(log, length + 1)
 
     def reduce(self, chunks: Iterable[StreamChunk | Mapping[str, Any]]) -> ChunkAccumulator:
-        """The state after all of `chunks`."""
+        """Return the state after all of `chunks`."""
         return reduce(ChunkAccumulator.push, chunks, self)
 
-    # The state's fields. Each reading puts one together from the log, so that a push stays O(1).
+    # The fields of the state. They are computed from the log when they are read, so that a push stays O(1).
 
     @property
     def text_content(self) -> str:
@@ -72,15 +64,15 @@ class ChunkAccumulator(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def tool_calls(self) -> list[dict[str, Any]]:
-        """The calls as they came, in order: ``id``, ``name``, ``arguments`` without fragments, ``index``; where there
-        are any, ``builtin?``, ``expects_arg_fragments`` and ``metadata``.
+        """The calls as they came, in order: ``id``, ``name``, ``arguments`` without fragments, ``index``; and where
+        they apply ``builtin?``, ``expects_arg_fragments`` and ``metadata``.
         """
-        return call_records(self._own())
+        return [call.record() for call in assembled_calls(self._chunks())]
 
     @property
     def arg_fragments(self) -> dict[Index, str]:
         """The fragments of arguments so far, by the index of their call."""
-        return fragments(self._own())
+        return joined_fragments(self._chunks())
 
     @property
     def reasoning_details(self) -> list[Any]:
@@ -99,83 +91,84 @@ class ChunkAccumulator(msgspec.Struct, frozen=True, eq=False):
         return self.finalize_usage()
 
     def finalize_text(self) -> str:
-        return _text(chunk for chunk in self._own() if chunk.type == "content")
+        return _text(chunk for chunk in self._chunks() if chunk.type == "content")
 
     def finalize_thinking(self) -> str:
-        return _text(chunk for chunk in self._own() if chunk.type == "thinking")
+        return _text(chunk for chunk in self._chunks() if chunk.type == "thinking")
 
     def finalize_content_parts(self) -> list[Part]:
-        """The whole parts, in order of arrival."""
-        return [chunk.content_part for chunk in self._own() if chunk.type == "content_part"]
+        """Return the whole parts, in order of arrival."""
+        return [chunk.content_part for chunk in self._chunks() if chunk.type == "content_part"]
 
     def finalize_ordered_content(self, *, include_thinking: bool = True) -> list[Part]:
-        """Text, thinking and whole parts in order of arrival; neighbours of one kind are one part."""
-        kept = [chunk for chunk in self._own() if include_thinking or chunk.type != "thinking"]
-        runs = groupby((chunk for chunk in kept if chunk.type in _CONTENT), attrgetter("type"))
+        """Return text, thinking and whole parts in order of arrival; neighbours of one kind become one part."""
+        kinds = _CONTENT.keys() - (() if include_thinking else ("thinking",))
+        runs = groupby((chunk for chunk in self._chunks() if chunk.type in kinds), attrgetter("type"))
         return [part for kind, run in runs for part in _CONTENT[kind](run)]
 
     def finalize_tool_calls_for_response(self) -> list[dict[str, Any]]:
-        """The calls in order of arrival: ``id``, ``name``, ``arguments``; where there are any, ``builtin?`` and
+        """Return the calls in order of arrival: ``id``, ``name``, ``arguments``, and where they apply ``builtin?`` and
         ``metadata``.
 
-        `arguments` is the fragments' JSON, of any type; without fragments, what the call itself brought. A missing id
-        is ``call_<position>``. Where the fragments are no JSON, or expected and never came, the call's own arguments
-        stay, ``metadata["error"]`` is ``("args_lost", reason)``, and the logger ``"rxllm"`` warns; it says how many
-        bytes there were, and never what.
+        `arguments` is the JSON of the fragments, of any type; without fragments, the arguments of the call itself. A
+        missing id becomes ``call_<position>``. Where the fragments are not JSON, or were announced and never came, the
+        call keeps its own arguments, ``metadata["error"]`` is ``("args_lost", reason)``, and the logger ``"rxllm"``
+        warns: it tells how many bytes there were, and never which.
         """
-        return calls_for_response(self._own())
+        return [call.for_response() for call in assembled_calls(self._chunks())]
 
     def finalize_message(self) -> Message | None:
-        """The assistant's message without its thinking; None where there is neither content nor a call.
+        """Return the assistant's message without its thinking; None where there is neither content nor a call.
 
-        Arguments are given as text too (`raw_arguments`), lost ones fall back to the call's own without a word, and
-        calls that the provider runs have ``metadata["server"]``.
+        Calls have their arguments as text too (`raw_arguments`). Lost arguments fall back to the call's own without a
+        warning, and calls that the provider runs have ``metadata["server"]``.
         """
-        parts, calls = tuple(self.finalize_ordered_content(include_thinking=False)), calls_for_message(self._own())
+        parts = tuple(self.finalize_ordered_content(include_thinking=False))
+        calls = tuple(call.for_message() for call in assembled_calls(self._chunks()))
         if not parts and not calls:
             return None
-        content = "".join(part.text for part in parts if isinstance(part, TextPart))
-        has_others = any(not isinstance(part, TextPart) for part in parts)
-        return Message("assistant", parts if has_others else content, tool_calls=calls)
+        texts = [part.text for part in parts if isinstance(part, TextPart)]
+        return Message("assistant", "".join(texts) if len(texts) == len(parts) else parts, tool_calls=calls)
 
     def finalize_usage(self) -> dict[str, Any] | None:
-        """The counters merged, the larger of two numbers; ``total_tokens`` is the sum of input and output, which are
-        also there as ``input`` and ``output``. None if nobody counted.
+        """Return the counters merged, the larger of two numbers; None if there were none.
+
+        ``total_tokens`` is the sum of input and output, which are also there as ``input`` and ``output``.
         """
-        counted = [cast(Mapping[str, Any], usage) for usage in self._said("usage") if isinstance(usage, Mapping)]
-        return reduce(merge_usage, counted, {}) if counted else None
+        counters = [cast(Mapping[str, Any], usage) for usage in self._values("usage") if isinstance(usage, Mapping)]
+        return reduce(merge_usage, counters, {}) if counters else None
 
     def finalize_finish_reason(self) -> Any:
-        """The latest finish reason, as it came."""
-        return next((reason for reason in reversed([*self._said("finish_reason")]) if reason is not None), None)
+        """Return the latest finish reason, as it came."""
+        return next((reason for reason in reversed([*self._values("finish_reason")]) if reason is not None), None)
 
     def finalize_logprobs(self) -> list[Any]:
-        return self._listed("logprobs")
+        return self._joined_lists("logprobs")
 
     def finalize_reasoning_details(self) -> list[Any]:
-        return self._listed("reasoning_details")
+        return self._joined_lists("reasoning_details")
 
     def finalize_annotations(self) -> list[Any]:
-        """The citations, each once."""
+        """Return the citations, each once."""
         unique: dict[Any, Any] = {}
-        for annotation in self._listed("annotations"):
-            unique.setdefault(key_of(annotation), annotation)
+        for annotation in self._joined_lists("annotations"):
+            unique.setdefault(annotation_key(annotation), annotation)
         return list(unique.values())
 
-    def _own(self) -> list[StreamChunk]:
+    def _chunks(self) -> list[StreamChunk]:
         return self.log[: self.length]
 
-    def _said(self, key: str) -> Iterator[Any]:
-        return (chunk.metadata[key] for chunk in self._own() if chunk.type == "meta" and key in chunk.metadata)
+    def _values(self, key: str) -> Iterator[Any]:
+        return (chunk.metadata[key] for chunk in self._chunks() if chunk.type == "meta" and key in chunk.metadata)
 
-    def _listed(self, key: str) -> list[Any]:
-        lists = (cast(list[Any], held) for held in self._said(key) if isinstance(held, list))
-        return [each for held in lists for each in held]
+    def _joined_lists(self, key: str) -> list[Any]:
+        lists = (cast(list[Any], value) for value in self._values(key) if isinstance(value, list))
+        return [item for items in lists for item in items]
 
     def _finalized(self) -> tuple[Any, ...]:
         return (
             self.finalize_ordered_content(),
-            calls_for_response(self._own(), warn=False),
+            [call.for_response(warn=False) for call in assembled_calls(self._chunks())],
             self.finalize_usage(),
             self.finalize_finish_reason(),
             self.finalize_logprobs(),
@@ -189,18 +182,18 @@ class ChunkAccumulator(msgspec.Struct, frozen=True, eq=False):
     __hash__ = None  # pyright: ignore[reportAssignmentType]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (ChunkAccumulator, (self._own(), self.length))
+        return (ChunkAccumulator, (self._chunks(), self.length))
 
     def __repr__(self) -> str:
-        calls = sum(chunk.type == "tool_call" for chunk in self._own())
+        calls = sum(chunk.type == "tool_call" for chunk in self._chunks())
         return f"ChunkAccumulator({self.finalize_text()!r}, {calls} tool calls, {self.finalize_finish_reason()})"
 
 
 def _counts(chunk: StreamChunk) -> bool:
-    kind = chunk.type
-    if kind == "content":
-        return isinstance(chunk.text, str) and chunk.text != ""
-    match kind:
+    """Whether there is anything in `chunk` that a finalizer would use."""
+    match chunk.type:
+        case "content":
+            return isinstance(chunk.text, str) and chunk.text != ""
         case "thinking":
             return isinstance(chunk.text, str) and chunk.text != "" and not is_stream_only(chunk)
         case "tool_call":

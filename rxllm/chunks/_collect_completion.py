@@ -1,22 +1,44 @@
-"""The completion from its chunks."""
+"""The completion, folded from its chunks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from operator import itemgetter
 
 from reactivex import Observable, abc
 
-from rxllm.chunks._completion import (
-    CompletionChunk,
-    CompletionResponse,
-    CompletionToolCall,
-    check_chunk,
-    nothing_used,
-)
+from rxllm.chunks._completion_chunk import CompletionChunk, check_chunk
 from rxllm.runtime import Stream, conclude
-from rxllm.values import LLMError, StreamError
+from rxllm.values import FinishReason, LLMError, StreamError, Usage, Value
+from rxllm.values._value import value
+
+
+@value
+class CompletionToolCall(Value):
+    """A whole call; `arguments` is the text as it came, JSON or not."""
+
+    id: str
+    name: str
+    arguments: str = ""
+
+
+def _no_usage() -> Usage:
+    return Usage(input_tokens=0, output_tokens=0, total_tokens=0)
+
+
+@value
+class CompletionResponse(Value):
+    """A whole completion. `content` is None where there was no text; calls are in the order of their indexes.
+
+    `dropped` are the calls whose id never came: nobody can answer them.
+    """
+
+    content: str | None = None
+    tool_calls: tuple[CompletionToolCall, ...] = ()
+    finish_reason: FinishReason = "stop"
+    usage: Usage = field(default_factory=_no_usage)
+    model: str = ""
+    dropped: tuple[CompletionToolCall, ...] = ()
 
 
 def collect_completion() -> Callable[[Observable[CompletionChunk]], Stream[CompletionResponse]]:
@@ -34,13 +56,12 @@ def collect_completion() -> Callable[[Observable[CompletionChunk]], Stream[Compl
     >>> of(CompletionChunk.text("H"), CompletionChunk.text("i"), final).pipe(collect_completion()).run()
     CompletionResponse(content='Hi', usage=Usage(input_tokens=2, output_tokens=1))
 
-    Of each call the last id and the last name count, and its arguments are joined as text. A final chunk sets usage and
-    finish reason, to None too, and reading goes on: of several the last one counts. Where nobody said them they are
-    zeros and ``"stop"``.
+    The last id and the last name of each call count, and its arguments are joined as text. A final chunk sets usage and
+    finish reason, even to None, and reading goes on: the last of several counts. The defaults are zeros and ``"stop"``.
 
-    An error keeps what had come: it is raised with its class and reason, and ``metadata["response"]`` is the partial
-    response, whose finish reason is ``"error"``. What is no ``LLMError`` becomes a ``StreamError("adapter_error")``
-    with that cause; an item that is no chunk is a ``StreamError("malformed_event")``.
+    An error keeps what came before it: it is raised with its class and reason, and ``metadata["response"]`` is the
+    partial response, whose finish reason is ``"error"``. An error that is not an ``LLMError`` becomes the cause of a
+    ``StreamError("adapter_error")``; an item that is not a chunk is a ``StreamError("malformed_event")``.
     """
 
     def operator(source: Observable[CompletionChunk]) -> Stream[CompletionResponse]:
@@ -52,7 +73,7 @@ def collect_completion() -> Callable[[Observable[CompletionChunk]], Stream[Compl
             def on_next(chunk: CompletionChunk) -> None:
                 try:
                     collected.feed(chunk)
-                except Exception as error:  # no chunk, or one of wrong types
+                except Exception as error:  # not a chunk, or one with wrong types
                     on_error(error)
 
             def on_error(error: Exception) -> None:
@@ -78,7 +99,7 @@ class _Call:
 class _Collected:
     def __init__(self) -> None:
         self._content: list[str] = []
-        self._calls: dict[int, _Call] = {}  # so that a gap in the indexes takes no room
+        self._calls: dict[int, _Call] = {}  # by index, so that a gap in the indexes takes no room
         self._final = CompletionChunk()
 
     def feed(self, chunk: CompletionChunk) -> None:
@@ -93,22 +114,22 @@ class _Collected:
             self._final = chunk
 
     def response(self) -> CompletionResponse:
-        by_index = sorted(self._calls.items(), key=itemgetter(0))
-        calls = [CompletionToolCall(call.id, call.name, "".join(call.pieces)) for _, call in by_index]
+        by_index = (self._calls[index] for index in sorted(self._calls))
+        calls = [CompletionToolCall(call.id, call.name, "".join(call.pieces)) for call in by_index]
         return CompletionResponse(
             content="".join(self._content) or None,
             tool_calls=tuple(call for call in calls if call.id),
             finish_reason=self._final.finish_reason or "stop",
-            usage=self._final.usage or nothing_used(),
+            usage=self._final.usage or _no_usage(),
             dropped=tuple(call for call in calls if not call.id),
         )
 
     def failure(self, error: Exception) -> LLMError:
-        kept = {"response": replace(self.response(), finish_reason="error")}
+        partial = {"response": replace(self.response(), finish_reason="error")}
         if isinstance(error, LLMError):
-            made = type(error).from_fields({**error.fields(), "metadata": {**error.metadata, **kept}})
+            failure = type(error).from_fields({**error.fields(), "metadata": {**error.metadata, **partial}})
         else:
             message = f"the stream failed: {type(error).__name__}: {error}"
-            made = StreamError("adapter_error", message, metadata=kept)
-        made.__cause__ = error
-        return made
+            failure = StreamError("adapter_error", message, metadata=partial)
+        failure.__cause__ = error
+        return failure

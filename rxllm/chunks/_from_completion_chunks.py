@@ -1,4 +1,4 @@
-"""The completion dialect as rxllm's events."""
+"""The completion dialect as events."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable
 
 from reactivex import Observable
 
-from rxllm.chunks._completion import CompletionChunk, check_chunk
-from rxllm.chunks._events import events_of
-from rxllm.chunks._feed import streamed
-from rxllm.chunks._reading import merge_counters, normalised
+from rxllm.chunks._completion_chunk import CompletionChunk, check_chunk
+from rxllm.chunks._feeder import as_stream_error
+from rxllm.chunks._from_chunks import events_of
+from rxllm.chunks._metadata import merge_counters, normalised
 from rxllm.events import Event
 from rxllm.runtime import Stream
 from rxllm.values import Message, Usage
@@ -25,7 +25,7 @@ def from_completion_chunks(messages: Iterable[Message] = ()) -> Callable[[Observ
         source                       --H--------i--final--|
         from_completion_chunks()     --(aH)-----i---------(bc|)
 
-    a: ``MessageStarted``, b: what is open is closed, c: ``MessageCompleted``.
+    a: ``MessageStarted``, b: the completion of what is open, c: ``MessageCompleted``.
 
     >>> from reactivex import of
     >>> from rxllm.chunks import CompletionChunk
@@ -33,15 +33,15 @@ def from_completion_chunks(messages: Iterable[Message] = ()) -> Callable[[Observ
     >>> [type(event).__name__ for event in chunks.pipe(from_completion_chunks())]
     ['MessageStarted', 'TextDelta', 'TextCompleted', 'MessageCompleted']
 
-    `messages` are those that are answered: calls without an id then get one that is unique in the thread. Usage counts
-    wherever it stands, and of each counter the largest; so does a finish reason, and a final chunk that has none means
-    ``"stop"``. A source that completes without either has been cut off: ``StreamError("truncated")``.
+    `messages` are those that the response answers: calls without an id then get one that is unique in the thread. Usage
+    counts in any chunk, the largest number of each counter; so does a finish reason, and a final chunk without one
+    means ``"stop"``. A source that completes without either was cut off: ``StreamError("truncated")``.
 
-    A failing source is an ``ErrorEvent`` once everything open is closed; an ``LLMError`` before the first chunk goes to
-    ``on_error``.
+    A failing source becomes an ``ErrorEvent`` after everything open is completed; an ``LLMError`` before the first
+    chunk goes to ``on_error``.
     """
-    answered = tuple(messages)
-    return events_of(lambda: CompletionFeeder(answered))
+    messages = tuple(messages)
+    return events_of(lambda: CompletionFeeder(messages))
 
 
 class CompletionFeeder:
@@ -68,7 +68,9 @@ class CompletionFeeder:
         for delta in chunk.tool_calls:
             blocks.call(delta.index, delta.id, delta.name, delta.arguments_delta)
         if chunk.usage is not None:
-            self._count(chunk.usage)
+            counters = {name: value for name, value in vars(chunk.usage).items() if value not in (None, {})}
+            self._usage = Usage(**merge_counters(vars(self._usage), counters))
+            blocks.usage(self._usage)
         if chunk.finish_reason is not None:
             blocks.finish(normalised(chunk.finish_reason), chunk.finish_reason)
         self._final = self._final or chunk.is_final
@@ -76,15 +78,10 @@ class CompletionFeeder:
 
     def close(self) -> list[Event]:
         if self._final:
-            self._blocks.finish("stop", None)  # takes back no reason that was given
+            self._blocks.finish("stop", None)  # does not replace a reason that was given
         self._blocks.end()
         return self._blocks.take()
 
     def fail(self, error: Exception) -> list[Event]:
-        self._blocks.error(streamed(error))
+        self._blocks.error(as_stream_error(error))
         return self._blocks.take()
-
-    def _count(self, usage: Usage) -> None:
-        said = {name: held for name, held in vars(usage).items() if held not in (None, {})}
-        self._usage = Usage(**merge_counters(vars(self._usage), said))
-        self._blocks.usage(self._usage)

@@ -1,4 +1,4 @@
-"""What people see, in a notebook and in a terminal."""
+"""Show streams to people, in a notebook or a terminal."""
 
 from rxllm.display._show import show
 

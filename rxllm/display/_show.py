@@ -1,11 +1,11 @@
-"""Watch a stream as it comes."""
+"""Show a stream while it runs."""
 
 from __future__ import annotations
 
 import sys
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from reactivex import Observable
 
@@ -14,38 +14,41 @@ from rxllm.display._transcript import Transcript
 from rxllm.events import EVENT_CLASSES, Event
 from rxllm.runtime import to_iter
 from rxllm.values import Thread
+from rxllm.values.arguments import check_instance
 
 REFRESH_SECONDS = 0.05
-"""A cell is drawn at most this often: more would flicker, and keep the browser busy."""
+"""A cell is redrawn at most this often: more would flicker and keep the browser busy."""
 
 
 def show(stream: Observable[Any]) -> Any:
-    """Show the text of `stream` as it comes, with its thinking and its tools; give its result.
+    """Show the text of `stream` as it comes, with its thinking and its tools, and return its result.
 
-    The result is a `ChatResult`, a `StepResult` or a `Response`, whichever the events fold to; a stream of other items
-    is shown item by item and gives the last. In a notebook the cell is redrawn in place, and its stop button cancels
-    the call; elsewhere the text goes to standard output. Raises what the stream raises, once what had come is shown.
+    The result is a `ChatResult`, a `StepResult` or a `Response`, whichever the events fold to. A stream of other items
+    is shown item by item, and its last item returned. In a notebook the cell is redrawn in place, and the stop button
+    cancels the call; elsewhere the text goes to standard output. An error of the stream is raised after everything
+    before it has been shown.
 
     >>> from rxllm import Fake, stream_generate
     >>> response = show(stream_generate(Fake(["Hel", "lo"]), "Hi"))
     Hello
     """
-    screen: _Screen = _Cell() if _in_notebook() else _Terminal()
+    check_instance("stream", stream, Observable, "an Observable, such as rxllm.stream(...) returns")
+    screen = _Cell() if _in_notebook() else _Terminal()
     transcript = Transcript()
     state = StreamCollector(Thread())
-    last: Any = None
+    item: Any = None
     try:
         with to_iter(stream) as items:
-            for last in items:
-                if isinstance(last, EVENT_CLASSES):
-                    event: Event = last
+            for item in items:
+                if isinstance(item, EVENT_CLASSES):
+                    event: Event = item
                     state = state.apply_event(event)
                     screen.draw(transcript.add(event), transcript.markdown)
                 else:
-                    screen.item(last)
+                    screen.item(item)
     finally:
         screen.finish(transcript.markdown)
-    return _result(state) if isinstance(last, EVENT_CLASSES) else last
+    return _result(state) if isinstance(item, EVENT_CLASSES) else item
 
 
 def _result(state: StreamCollector) -> Any:
@@ -60,53 +63,44 @@ def _in_notebook() -> bool:
     return shell is not None and hasattr(shell, "kernel")
 
 
-class _Screen(Protocol):
-    def draw(self, piece: str, markdown: Callable[[], str]) -> None: ...
-
-    def item(self, item: Any) -> None: ...
-
-    def finish(self, markdown: Callable[[], str]) -> None: ...
-
-
 class _Terminal:
-    """Standard output: pieces as they come, and a line end after the last."""
+    """Standard output: each addition as it comes, and a newline after the last."""
 
     def __init__(self) -> None:
-        self._begun = False
+        self._has_text = False
 
-    def draw(self, piece: str, markdown: Callable[[], str]) -> None:
-        if piece:
-            self._begun = True
-            print(piece, end="", flush=True)
+    def draw(self, addition: str, markdown: Callable[[], str]) -> None:
+        if addition:
+            self._has_text = True
+            print(addition, end="", flush=True)
 
     def item(self, item: Any) -> None:
         print(item)
 
     def finish(self, markdown: Callable[[], str]) -> None:
-        if self._begun:
+        if self._has_text:
             print()
 
 
 class _Cell:
-    """A notebook's cell: one output that is drawn anew."""
+    """The cell of a notebook: one output, which is redrawn."""
 
     def __init__(self) -> None:
         display = sys.modules["IPython"].display
         self._markdown: Callable[[str], Any] = display.Markdown
         self._display: Callable[..., Any] = display.display
         self._handle: Any = None
-        self._drawn = 0.0
+        self._drawn_at = 0.0
 
-    def draw(self, piece: str, markdown: Callable[[], str]) -> None:
-        if piece and time.monotonic() - self._drawn >= REFRESH_SECONDS:
+    def draw(self, addition: str, markdown: Callable[[], str]) -> None:
+        if addition and time.monotonic() - self._drawn_at >= REFRESH_SECONDS:
             self._draw(markdown())
 
     def item(self, item: Any) -> None:
         self._display(item)
 
     def finish(self, markdown: Callable[[], str]) -> None:
-        text = markdown()
-        if text:
+        if text := markdown():
             self._draw(text)
 
     def _draw(self, text: str) -> None:
@@ -114,4 +108,4 @@ class _Cell:
             self._handle = self._display(self._markdown(text), display_id=True)
         else:
             self._handle.update(self._markdown(text))
-        self._drawn = time.monotonic()
+        self._drawn_at = time.monotonic()

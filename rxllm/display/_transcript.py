@@ -1,4 +1,4 @@
-"""The events of a stream as something to read."""
+"""The events of a stream as text to read."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from rxllm.events import (
     ToolProgress,
     ToolResultEncoded,
 )
-from rxllm.values._message import as_code
 
 RESULT_WIDTH = 200
+"""How many characters of a tool's result or progress are shown."""
 
 
 class Transcript:
@@ -35,7 +35,7 @@ class Transcript:
         self._paragraphs: list[tuple[str, list[str]]] = []
 
     def add(self, event: Event) -> str:
-        """Take in `event`; what it adds, for a terminal."""
+        """Add `event`, and return the text that it adds, for a terminal."""
         match event:
             case TextDelta(delta=delta):
                 return self._write("text", delta)
@@ -59,7 +59,7 @@ class Transcript:
                 return ""
 
     def markdown(self) -> str:
-        """All of it: thinking as a quotation, notes as code."""
+        """Return the whole transcript: thinking as a quotation, notes as code."""
         return "\n\n".join(_styled(kind, "".join(pieces)) for kind, pieces in self._paragraphs)
 
     def _write(self, kind: str, piece: str) -> str:
@@ -82,7 +82,7 @@ def _styled(kind: str, text: str) -> str:
         case "thinking":
             return "\n".join(f"> {line}" for line in text.splitlines())
         case "note":
-            return as_code(text)
+            return f"`{text.replace('`', chr(39))}`"  # a backtick would end the code
         case _:
             return text
 

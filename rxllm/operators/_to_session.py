@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
 
 from reactivex import Observable
 
@@ -81,9 +80,3 @@ class _Turning:
     def _result(self) -> ChatResult | StepResult:
         is_step = self._operation == "step" or (self._operation is None and not self._state.done)
         return self._step if is_step and self._step is not None else self._state.to_chat_result()
-
-
-def turn_event(session: Session, operation: str) -> Event:
-    """How a turn begins."""
-    data: dict[str, Any] = {"session": session, "operation": operation}
-    return Custom(TURN, data)

@@ -47,7 +47,7 @@ def as_chunks(events: Iterable[Event]) -> Iterator[StreamChunk]:
             case ToolCallDelta():
                 yield meta({"tool_call_args": {"index": index[event.id], "fragment": event.arguments_delta}})
             case ToolCallCompleted():
-                rest = {key: held for key, held in event.metadata.items() if key not in ("error", "server")}
+                rest = {key: value for key, value in event.metadata.items() if key not in ("error", "server")}
                 yield meta({"tool_call_metadata": {"index": index[event.id], "metadata": rest}})
             case SourceAdded():
                 yield content_part(SourcePart(dict(event.source)))
@@ -70,10 +70,10 @@ def as_chunks(events: Iterable[Event]) -> Iterator[StreamChunk]:
 
 
 def counters(usage: Usage) -> dict[str, Any]:
-    """The counters of a usage that are said."""
-    said = {name: held for name, held in vars(usage).items() if held not in (None, {}) and name != "extra"}
-    return {**usage.extra, **said}
+    """The counters of a usage that are set."""
+    counters = {name: value for name, value in vars(usage).items() if value not in (None, {}) and name != "extra"}
+    return {**usage.extra, **counters}
 
 
 def _marked(metadata: Any) -> dict[str, Any]:
-    return {"builtin?" if key == "server" else key: held for key, held in metadata.items()}
+    return {"builtin?" if key == "server" else key: value for key, value in metadata.items()}

@@ -19,12 +19,12 @@ from rxllm.chunks import ChunkAccumulator, StreamChunk, meta, text, thinking, to
 from tests.chunks.anything import any_chunks
 
 
-def fold(*given: StreamChunk) -> ChunkAccumulator:
-    return ChunkAccumulator().reduce(given)
+def fold(*items: StreamChunk) -> ChunkAccumulator:
+    return ChunkAccumulator().reduce(items)
 
 
-def calls(*given: StreamChunk) -> list[dict[str, Any]]:
-    return fold(*given).finalize_tool_calls_for_response()
+def calls(*items: StreamChunk) -> list[dict[str, Any]]:
+    return fold(*items).finalize_tool_calls_for_response()
 
 
 def fragment(index: Any, piece: Any) -> StreamChunk:
@@ -55,8 +55,8 @@ class TestToolCalls:
         assert calls(tool_call("add", {}, {"id": "c9"}))[0]["id"] == "c9"
 
     def test_05_a_missing_id_is_made_of_the_position(self) -> None:
-        given = [tool_call("a"), tool_call("b", {}, {"id": "call_2"}), tool_call("c"), tool_call("d")]
-        assert [call["id"] for call in calls(*given)] == ["call_0", "call_2", "call_3", "call_4"]
+        items = [tool_call("a"), tool_call("b", {}, {"id": "call_2"}), tool_call("c"), tool_call("d")]
+        assert [call["id"] for call in calls(*items)] == ["call_0", "call_2", "call_3", "call_4"]
 
     def test_06_a_call_without_a_name_is_left_out(self) -> None:
         empty = ChunkAccumulator()
@@ -71,7 +71,7 @@ class TestToolCalls:
 
 class TestMeta:
     def test_08_fragments_are_joined_per_index(self) -> None:
-        given = [
+        items = [
             tool_call("a", {}, {"index": 0}),
             tool_call("b", {}, {"index": 1}),
             fragment(0, '{"x"'),
@@ -79,7 +79,7 @@ class TestMeta:
             fragment(0, ":1}"),
             fragment(1, ":2}"),
         ]
-        assert [call["arguments"] for call in calls(*given)] == [{"x": 1}, {"y": 2}]
+        assert [call["arguments"] for call in calls(*items)] == [{"x": 1}, {"y": 2}]
 
     def test_09_reasoning_details_keep_their_order_over_chunks(self) -> None:
         state = fold(meta({"reasoning_details": [{"n": 1}, {"n": 2}]}), meta({"reasoning_details": [{"n": 3}]}))
@@ -92,18 +92,18 @@ class TestMeta:
 
 class TestForResponse:
     def test_11_fragments_are_decoded_and_the_index_dropped(self) -> None:
-        given = [tool_call("add", {}, {"id": "c1", "index": 2}), fragment(2, '{"x":1}')]
-        assert calls(*given) == [{"id": "c1", "name": "add", "arguments": {"x": 1}}]
+        items = [tool_call("add", {}, {"id": "c1", "index": 2}), fragment(2, '{"x":1}')]
+        assert calls(*items) == [{"id": "c1", "name": "add", "arguments": {"x": 1}}]
 
     def test_12_bad_json_keeps_the_calls_own_arguments_and_is_marked_and_told(self, caplog: Any) -> None:
-        given = [tool_call("add", {"d": 1}, {"id": "c1"}), fragment(0, "{oops")]
-        assert calls(*given) == [
+        items = [tool_call("add", {"d": 1}, {"id": "c1"}), fragment(0, "{oops")]
+        assert calls(*items) == [
             {"id": "c1", "name": "add", "arguments": {"d": 1}, "metadata": lost("json_decode_error")}
         ]
-        (told,) = caplog.records
-        assert (told.name, told.levelno) == ("rxllm", logging.WARNING)
-        told_of = {"tool_name": "add", "tool_call_id": "c1", "reason": "json_decode_error", "json_bytes": 5}
-        assert told.lost == told_of
+        (record,) = caplog.records
+        assert (record.name, record.levelno) == ("rxllm", logging.WARNING)
+        details = {"tool_name": "add", "tool_call_id": "c1", "reason": "json_decode_error", "json_bytes": 5}
+        assert record.lost == details
 
     def test_13_the_log_has_the_bytes_but_not_the_secret(self, caplog: Any) -> None:
         calls(tool_call("add", {}, {"id": "c1"}), fragment(0, '{"password": "hunter2"'))
@@ -164,14 +164,14 @@ class TestMessage:
 
 
 def test_23_reduce_is_repeated_push() -> None:
-    given = [
+    items = [
         text("a"),
         thinking("b"),
         tool_call("c", {}, {"index": 0}),
         fragment(0, "{}"),
         meta({"finish_reason": "x"}),
     ]
-    assert fold(*given) == reduce(ChunkAccumulator.push, given, ChunkAccumulator())
+    assert fold(*items) == reduce(ChunkAccumulator.push, items, ChunkAccumulator())
 
 
 class TestFinishReason:
@@ -201,8 +201,8 @@ class TestUsage:
         }
 
     def test_29_the_larger_number_counts(self) -> None:
-        given = [{"input_tokens": 5, "output_tokens": 1}, {"input_tokens": 0, "output_tokens": 9}]
-        usage = fold(*(meta({"usage": each}) for each in given)).finalize_usage()
+        usages = [{"input_tokens": 5, "output_tokens": 1}, {"input_tokens": 0, "output_tokens": 9}]
+        usage = fold(*(meta({"usage": usage}) for usage in usages)).finalize_usage()
         assert usage is not None
         assert (usage["input_tokens"], usage["output_tokens"], usage["total_tokens"]) == (5, 9, 14)
 
@@ -236,13 +236,13 @@ class TestOrder:
 
 class TestLaterFixes:
     def test_an_empty_fragment_means_the_calls_own_arguments(self, caplog: Any) -> None:
-        given = [tool_call("add", {"d": 1}, {"id": "c1", "start": True}), fragment(0, "")]
-        assert calls(*given) == [{"id": "c1", "name": "add", "arguments": {"d": 1}}]
+        items = [tool_call("add", {"d": 1}, {"id": "c1", "start": True}), fragment(0, "")]
+        assert calls(*items) == [{"id": "c1", "name": "add", "arguments": {"d": 1}}]
         assert not caplog.records
 
     def test_raw_arguments_are_the_first_fragment(self) -> None:
-        given = [tool_call("add", {}, {"raw_arguments": "{"}), fragment(0, '"x":1}')]
-        assert calls(*given)[0]["arguments"] == {"x": 1}
+        items = [tool_call("add", {}, {"raw_arguments": "{"}), fragment(0, '"x":1}')]
+        assert calls(*items)[0]["arguments"] == {"x": 1}
 
     def test_annotations_are_given_once(self) -> None:
         state = fold(meta({"annotations": [{"u": 1}, {"u": 2}, {"u": 1}]}), meta({"annotations": [{"u": 2}]}))
@@ -250,8 +250,8 @@ class TestLaterFixes:
 
     def test_whole_parts_keep_their_place(self) -> None:
         image = ImagePart(Image.from_url("https://example.com/a.png"))
-        given = [text("a"), text("b"), thinking("c"), text("d"), chunks.content_part(image), text("e")]
-        state = fold(*given)
+        items = [text("a"), text("b"), thinking("c"), text("d"), chunks.content_part(image), text("e")]
+        state = fold(*items)
         assert state.finalize_content_parts() == [image]
         ordered = [TextPart("ab"), ThinkingPart("c"), TextPart("d"), image, TextPart("e")]
         assert state.finalize_ordered_content() == ordered
@@ -270,16 +270,16 @@ class TestLaterFixes:
 
     def test_metadata_of_an_index_join_its_calls(self) -> None:
         update = {"index": 1, "metadata": {"thought_signature": "s", "id": "other"}}
-        given = [tool_call("a", {}, {"index": 0}), tool_call("b", {}, {"index": 1, "kept": 1})]
-        made = calls(*given, meta({"tool_call_metadata": update}))
-        assert "metadata" not in made[0]
-        assert made[1]["metadata"] == {"kept": 1, "thought_signature": "s"}
+        items = [tool_call("a", {}, {"index": 0}), tool_call("b", {}, {"index": 1, "kept": 1})]
+        result = calls(*items, meta({"tool_call_metadata": update}))
+        assert "metadata" not in result[0]
+        assert result[1]["metadata"] == {"kept": 1, "thought_signature": "s"}
 
 
-def said(*given: StreamChunk) -> tuple[list[Any], list[Any]]:
+def arguments(*items: StreamChunk) -> tuple[list[Any], list[Any]]:
     """The arguments for the response, and the text of those for the message."""
-    message = fold(*given).finalize_message()
-    return [c["arguments"] for c in calls(*given)], [c.raw_arguments for c in message.tool_calls] if message else []
+    message = fold(*items).finalize_message()
+    return [c["arguments"] for c in calls(*items)], [c.raw_arguments for c in message.tool_calls] if message else []
 
 
 class TestGoldenVectors:
@@ -287,14 +287,14 @@ class TestGoldenVectors:
         assert calls(tool_call("a", {"x": 1}, {"id": "i"})) == [{"id": "i", "name": "a", "arguments": {"x": 1}}]
 
     def test_a_fragment_before_its_call(self) -> None:
-        assert said(fragment(0, '{"x":'), tool_call("a", {}, {"index": 0}), fragment(0, "1}"))[0] == [{"x": 1}]
+        assert arguments(fragment(0, '{"x":'), tool_call("a", {}, {"index": 0}), fragment(0, "1}"))[0] == [{"x": 1}]
 
     def test_both_indexes_default_to_zero(self) -> None:
-        assert said(tool_call("a", {"d": 1}), meta({"tool_call_args": {"fragment": "{}"}}))[0] == [{}]
+        assert arguments(tool_call("a", {"d": 1}), meta({"tool_call_args": {"fragment": "{}"}}))[0] == [{}]
 
     def test_calls_of_one_index_share_their_fragments(self) -> None:
-        given = [tool_call("a", {}, {"index": 0}), tool_call("b", {}, {"index": 0}), fragment(0, '{"x":1}')]
-        assert said(*given)[0] == [{"x": 1}, {"x": 1}]
+        items = [tool_call("a", {}, {"index": 0}), tool_call("b", {}, {"index": 0}), fragment(0, '{"x":1}')]
+        assert arguments(*items)[0] == [{"x": 1}, {"x": 1}]
 
     def test_the_order_is_that_of_arrival(self) -> None:
         assert [c["name"] for c in calls(tool_call("b", {}, {"index": 1}), tool_call("a", {}, {"index": 0}))] == [
@@ -307,21 +307,21 @@ class TestGoldenVectors:
         assert (call["arguments"], call["metadata"]) == ({"d": 1}, lost("missing_fragments"))
 
     def test_the_two_contracts_differ_over_bad_json(self, caplog: Any) -> None:
-        given = [tool_call("a", {"d": 1}), fragment(0, "nope")]
-        message = fold(*given).finalize_message()
+        items = [tool_call("a", {"d": 1}), fragment(0, "nope")]
+        message = fold(*items).finalize_message()
         assert message is not None
         assert message.tool_calls == (ToolCall("call_0", "a", {"d": 1}, '{"d":1}'),)
         assert not caplog.records
-        assert (calls(*given)[0]["arguments"], calls(*given)[0]["metadata"]) == ({"d": 1}, lost("json_decode_error"))
+        assert (calls(*items)[0]["arguments"], calls(*items)[0]["metadata"]) == ({"d": 1}, lost("json_decode_error"))
 
     def test_a_fragment_without_a_call(self) -> None:
         assert (calls(fragment(7, "{}")), fold(fragment(7, "{}")).finalize_message()) == ([], None)
 
     def test_arguments_that_are_a_list(self) -> None:
-        assert said(tool_call("a"), fragment(0, "[1]")) == ([[1]], ["[1]"])
+        assert arguments(tool_call("a"), fragment(0, "[1]")) == ([[1]], ["[1]"])
 
     def test_arguments_that_are_a_number(self) -> None:
-        assert said(tool_call("a"), fragment(0, "3")) == ([3], ["{}"])
+        assert arguments(tool_call("a"), fragment(0, "3")) == ([3], ["{}"])
 
     def test_an_empty_fragment(self) -> None:
         assert "metadata" not in calls(tool_call("a"), fragment(0, ""))[0]
@@ -348,10 +348,10 @@ class TestSiblings:
     """What the tests of the neighbouring modules say."""
 
     def test_parallel_fragments_interleave(self) -> None:
-        given = [tool_call("a", {}, {"index": 0, "start": True}), tool_call("b", {}, {"index": 1, "start": True})]
+        items = [tool_call("a", {}, {"index": 0, "start": True}), tool_call("b", {}, {"index": 1, "start": True})]
         pieces = zip('{"x":1}', '{"y":2}', strict=True)
         interleaved = [fragment(i, piece) for pair in pieces for i, piece in enumerate(pair)]
-        assert said(*given, *interleaved)[0] == [{"x": 1}, {"y": 2}]
+        assert arguments(*items, *interleaved)[0] == [{"x": 1}, {"y": 2}]
 
     def test_a_late_chunk_of_zeros_takes_nothing_back(self) -> None:
         zeros = {"input_tokens": 0, "output_tokens": 0}
@@ -360,14 +360,14 @@ class TestSiblings:
         assert (usage["input_tokens"], usage["output_tokens"]) == (5, 7)
 
     def test_a_call_without_fragments_has_empty_arguments(self) -> None:
-        assert said(tool_call("a"))[0] == [{}]
+        assert arguments(tool_call("a"))[0] == [{}]
 
     def test_a_generator_of_chunks_is_reduced(self) -> None:
         assert ChunkAccumulator().reduce(text(piece) for piece in "Hi").finalize_text() == "Hi"
 
     def test_an_index_of_none_is_an_index(self) -> None:
-        given = [tool_call("a", {}, {"index": None}), fragment(None, '{"x":1}'), tool_call("b"), fragment(0, '{"y":2}')]
-        assert said(*given)[0] == [{"x": 1}, {"y": 2}]
+        items = [tool_call("a", {}, {"index": None}), fragment(None, '{"x":1}'), tool_call("b"), fragment(0, '{"y":2}')]
+        assert arguments(*items)[0] == [{"x": 1}, {"y": 2}]
 
 
 def finalized(state: ChunkAccumulator) -> Any:
@@ -388,19 +388,19 @@ def finalized(state: ChunkAccumulator) -> Any:
 
 
 @given(st.lists(any_chunks, max_size=8))
-def test_any_chunk_is_accepted_and_reduce_is_repeated_push(given: list[StreamChunk]) -> None:
+def test_any_chunk_is_accepted_and_reduce_is_repeated_push(items: list[StreamChunk]) -> None:
     state = ChunkAccumulator()
-    for chunk in given:
+    for chunk in items:
         state = state.push(chunk)
-    assert finalized(state) == finalized(ChunkAccumulator().reduce(given))
-    assert state == ChunkAccumulator().reduce(given)
+    assert finalized(state) == finalized(ChunkAccumulator().reduce(items))
+    assert state == ChunkAccumulator().reduce(items)
     repr(state)
 
 
 @given(st.lists(any_chunks, min_size=1, max_size=6), st.lists(any_chunks, max_size=4))
-def test_push_never_changes_an_earlier_state(given: list[StreamChunk], others: list[StreamChunk]) -> None:
+def test_push_never_changes_an_earlier_state(items: list[StreamChunk], others: list[StreamChunk]) -> None:
     states = [ChunkAccumulator()]
-    for chunk in given:
+    for chunk in items:
         states.append(states[-1].push(chunk))
     before = [finalized(state) for state in states]
     for state in states:  # forks
@@ -410,8 +410,8 @@ def test_push_never_changes_an_earlier_state(given: list[StreamChunk], others: l
 
 def test_scan_can_be_subscribed_again() -> None:
     scanned = from_iterable([text("a"), text("b")]).scan(ChunkAccumulator.push, ChunkAccumulator())
-    told = [[state.finalize_text() for state in _all(scanned)] for _ in range(3)]
-    assert told == [["a", "ab"]] * 3
+    emitted = [[state.finalize_text() for state in _all(scanned)] for _ in range(3)]
+    assert emitted == [["a", "ab"]] * 3
 
 
 def test_interleaved_subscriptions_of_one_scan_do_not_meet() -> None:
@@ -439,9 +439,9 @@ def test_states_pickle() -> None:
 
 
 def _all(source: Any) -> list[Any]:
-    told: list[Any] = []
-    source.subscribe(told.append)
-    return told
+    emitted: list[Any] = []
+    source.subscribe(emitted.append)
+    return emitted
 
 
 class TestState:
@@ -506,12 +506,12 @@ def fields(state: ChunkAccumulator) -> dict[str, Any]:
 
 class TestPlainMappings:
     def test_they_are_chunks(self) -> None:
-        said = [{"type": "content", "text": "Hi"}, {"type": "meta", "metadata": {"finish_reason": "stop"}}]
-        assert ChunkAccumulator().reduce(said) == fold(text("Hi"), meta({"finish_reason": "stop"}))
+        mappings = [{"type": "content", "text": "Hi"}, {"type": "meta", "metadata": {"finish_reason": "stop"}}]
+        assert ChunkAccumulator().reduce(mappings) == fold(text("Hi"), meta({"finish_reason": "stop"}))
 
     @given(st.lists(any_chunks, max_size=8))
-    def test_any_chunks_fold_the_same(self, given: list[StreamChunk]) -> None:
-        assert ChunkAccumulator().reduce([msgspec.structs.asdict(chunk) for chunk in given]) == fold(*given)
+    def test_any_chunks_fold_the_same(self, items: list[StreamChunk]) -> None:
+        assert ChunkAccumulator().reduce([msgspec.structs.asdict(chunk) for chunk in items]) == fold(*items)
 
     @pytest.mark.parametrize("other", [{}, {"text": "Hi"}, {"type": "content", "txt": "Hi"}, {3: "content"}])
     def test_other_mappings_leave_the_state(self, other: Any) -> None:

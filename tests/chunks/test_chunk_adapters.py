@@ -43,22 +43,22 @@ from rxllm.testing import assert_adapter
 from tests.wire.lawful import lawful
 
 
-def says(*said: Any) -> Any:
+def says(*items: Any) -> Any:
     """An async generator function that yields these; an exception it raises."""
 
     async def adapter(request: Request, call: Call) -> AsyncIterator[StreamChunk]:
-        for each in said:
-            if isinstance(each, Exception):
-                raise each
-            yield each
+        for item in items:
+            if isinstance(item, Exception):
+                raise item
+            yield item
 
     return adapter
 
 
-def events(*said: Any) -> list[Event]:
-    told = list(stream_generate(says(*said), "Hi", retry=False))
-    lawful(told)
-    return told
+def events(*items: Any) -> list[Event]:
+    emitted = list(stream_generate(says(*items), "Hi", retry=False))
+    lawful(emitted)
+    return emitted
 
 
 def test_a_generator_of_chunks_is_an_adapter() -> None:
@@ -71,10 +71,10 @@ def test_a_generator_of_chunks_is_an_adapter() -> None:
 
 def test_a_generator_of_completion_chunks_is_one_too() -> None:
     call = CompletionChunk(tool_calls=(ToolCallDelta(0, "c1", "add", '{"a": 1}'),))
-    said = says(
+    adapter = says(
         CompletionChunk.text("Hel"), CompletionChunk.text("lo"), call, CompletionChunk.final_chunk(Usage(3, 2), None)
     )
-    response = generate(said, "Hi").run()
+    response = generate(adapter, "Hi").run()
     assert (response.output_text, response.finish_reason, response.usage) == ("Hello", "tool_calls", Usage(3, 2))
     assert [(call.id, call.arguments) for call in response.tool_calls] == [("c1", {"a": 1})]
 
@@ -85,10 +85,10 @@ def test_completion_chunks_without_the_final_one_are_cut_off() -> None:
 
 @pytest.mark.parametrize("other", [text("Ho"), TextDelta("Ho"), CompletionChunk(3), ValueError("broken")])  # type: ignore[arg-type]
 def test_what_does_not_belong_among_completion_chunks(other: Any) -> None:
-    told = events(CompletionChunk.text("Hi"), other)
-    assert told[-2] == TextCompleted("Hi")
-    assert isinstance(told[-1], ErrorEvent)
-    assert told[-1].error.reason == ("adapter_error" if isinstance(other, ValueError) else "malformed_event")
+    emitted = events(CompletionChunk.text("Hi"), other)
+    assert emitted[-2] == TextCompleted("Hi")
+    assert isinstance(emitted[-1], ErrorEvent)
+    assert emitted[-1].error.reason == ("adapter_error" if isinstance(other, ValueError) else "malformed_event")
 
 
 def test_an_adapter_of_wrong_chunks_ends() -> None:
@@ -103,10 +103,13 @@ def test_an_adapter_of_wrong_chunks_ends() -> None:
 
 
 def test_a_failure_after_a_chunk_is_an_event() -> None:
-    told = events(text("Hi"), ValueError("broken"))
-    assert told[-2] == TextCompleted("Hi")
-    assert isinstance(told[-1], ErrorEvent)
-    assert (told[-1].error.reason, str(told[-1].error)) == ("adapter_error", "the adapter failed: ValueError: broken")
+    emitted = events(text("Hi"), ValueError("broken"))
+    assert emitted[-2] == TextCompleted("Hi")
+    assert isinstance(emitted[-1], ErrorEvent)
+    assert (emitted[-1].error.reason, str(emitted[-1].error)) == (
+        "adapter_error",
+        "the adapter failed: ValueError: broken",
+    )
 
 
 @pytest.mark.parametrize("error", [AdapterError("rate_limited"), ValueError("broken")])
@@ -127,21 +130,21 @@ def test_an_error_in_the_stream_closes_the_generator() -> None:
         finally:
             closed.append("closed")
 
-    told = list(stream_generate(adapter, "Hi", retry=False))
-    assert told[-1] == ErrorEvent(StreamError("adapter_error", "overloaded"))
+    emitted = list(stream_generate(adapter, "Hi", retry=False))
+    assert emitted[-1] == ErrorEvent(StreamError("adapter_error", "overloaded"))
     assert closed == ["closed"]
 
 
 def test_an_event_among_chunks_is_refused_by_name() -> None:
-    told = events(text("Hi"), TextDelta("Ho"))
-    assert isinstance(told[-1], ErrorEvent)
-    assert told[-1].error.reason == "malformed_event"
+    emitted = events(text("Hi"), TextDelta("Ho"))
+    assert isinstance(emitted[-1], ErrorEvent)
+    assert emitted[-1].error.reason == "malformed_event"
 
 
 def test_a_chunk_among_events_is_refused_by_name() -> None:
-    told = events(TextDelta("Hi"), text("Ho"))
-    assert isinstance(told[-1], ErrorEvent)
-    assert "which is no event" in str(told[-1].error)
+    emitted = events(TextDelta("Hi"), text("Ho"))
+    assert isinstance(emitted[-1], ErrorEvent)
+    assert "which is no event" in str(emitted[-1].error)
 
 
 def test_ids_are_unique_over_the_steps_of_a_chat() -> None:
@@ -192,5 +195,5 @@ def test_chunks_are_at_hand_from_the_facade() -> None:
 
 
 def test_chunks_may_be_plain_mappings() -> None:
-    said = [{"type": "content", "text": "Hi"}, {"type": "meta", "metadata": {"finish_reason": "length"}}]
-    assert events(*said) == events(text("Hi"), meta({"finish_reason": "length"}))
+    items = [{"type": "content", "text": "Hi"}, {"type": "meta", "metadata": {"finish_reason": "length"}}]
+    assert events(*items) == events(text("Hi"), meta({"finish_reason": "length"}))

@@ -7,7 +7,7 @@ What the dialect cannot say differs, and nothing else does:
 ``bounds``    neighbouring blocks of text, and of thinking that nobody signed, are one block
 ``larger``    the accumulator takes the larger of two counts; providers correct themselves downwards
 ``types``     arguments that are JSON and no object are a fault in an event, and in the accumulator what they are
-``notes``     the raw finish reason and the metadata of the completed message are not said by these chunks
+``notes``     the raw finish reason and the metadata of the completed message are missing from these chunks
 ============  =========================================================================================
 """
 
@@ -35,9 +35,9 @@ class Case(NamedTuple):
 
 @cache
 def cases() -> list[Case]:
-    bodies = [(each, body) for api in ADAPTERS for each in recordings(api) for body in responses(each)]
-    decoded = [(each, decode(each.api, body)) for each, body in bodies]
-    return [Case(each, events, _fold(events)) for each, events in decoded]
+    bodies = [(recording, body) for api in ADAPTERS for recording in recordings(api) for body in responses(recording)]
+    decoded = [(recording, decode(recording.api, body)) for recording, body in bodies]
+    return [Case(recording, events, _fold(events)) for recording, events in decoded]
 
 
 def test_from_chunks_gives_the_same_response() -> None:
@@ -55,8 +55,8 @@ def test_the_accumulator_gives_the_same_response() -> None:
         assert (message.text if message else "") == response.output_text, str(case.recording)
         thought = "".join(part.text for part in response.message.parts if isinstance(part, ThinkingPart))
         assert state.finalize_thinking() == thought, str(case.recording)
-        made = [(call.id, call.name, call.arguments) for call in message.tool_calls] if message else []
-        assert made == [(call.id, call.name, call.arguments) for call in response.message.tool_calls]
+        calls = [(call.id, call.name, call.arguments) for call in message.tool_calls] if message else []
+        assert calls == [(call.id, call.name, call.arguments) for call in response.message.tool_calls]
         assert state.finalize_finish_reason() == (None if response.error else response.finish_reason)
         assert _files(state.finalize_content_parts()) == _files(response.message.parts)
 
@@ -64,8 +64,8 @@ def test_the_accumulator_gives_the_same_response() -> None:
 def test_the_accumulators_calls_are_the_responses() -> None:
     for case in cases():
         assert case.response.message is not None
-        made = _accumulated(case.events).finalize_tool_calls_for_response()
-        for one, call in zip(made, case.response.message.tool_calls, strict=True):
+        calls = _accumulated(case.events).finalize_tool_calls_for_response()
+        for one, call in zip(calls, case.response.message.tool_calls, strict=True):
             assert (one["id"], one["name"]) == (call.id, call.name)
             assert one.get("builtin?", False) == bool(call.metadata.get("server"))
             error = call.metadata.get("error")
@@ -78,11 +78,11 @@ def test_the_accumulators_calls_are_the_responses() -> None:
 def test_the_accumulators_usage_is_the_responses() -> None:
     for case in cases():
         usage = _accumulated(case.events).finalize_usage()
-        said = [event.usage for event in case.events if isinstance(event, UsageUpdated)]
-        assert (usage is None) == (not said), str(case.recording)
+        usages = [event.usage for event in case.events if isinstance(event, UsageUpdated)]
+        assert (usage is None) == (not usages), str(case.recording)
         if usage is not None:
-            assert usage["input"] == max(each.input_tokens or 0 for each in said)
-            assert usage["output"] == max(each.output_tokens or 0 for each in said)
+            assert usage["input"] == max(update.input_tokens or 0 for update in usages)
+            assert usage["output"] == max(update.output_tokens or 0 for update in usages)
             assert usage["total_tokens"] == usage["input"] + usage["output"]
 
 

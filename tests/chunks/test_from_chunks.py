@@ -59,20 +59,20 @@ def fragment(index: Any, piece: Any) -> StreamChunk:
     return meta({"tool_call_args": {"index": index, "fragment": piece}})
 
 
-def events(*given: Any, messages: Sequence[Message] = ()) -> list[Event]:
+def events(*items: Any, messages: Sequence[Message] = ()) -> list[Event]:
     """The events of chunks, of which an exception is the source's failure; they are lawful."""
-    steps = [reactivex.throw(each) if isinstance(each, Exception) else reactivex.of(each) for each in given]
-    told = list(reactivex.concat(*steps).pipe(from_chunks(messages)))
-    lawful(told)
-    return told
+    steps = [reactivex.throw(item) if isinstance(item, Exception) else reactivex.of(item) for item in items]
+    emitted = list(reactivex.concat(*steps).pipe(from_chunks(messages)))
+    lawful(emitted)
+    return emitted
 
 
-def response(*given: Any) -> Response[Any]:
-    return from_iterable(events(*given)).pipe(ops.to_response()).run()
+def response(*items: Any) -> Response[Any]:
+    return from_iterable(events(*items)).pipe(ops.to_response()).run()
 
 
-def completed(*given: Any, **options: Any) -> list[ToolCallCompleted]:
-    return [event for event in events(*given, **options) if isinstance(event, ToolCallCompleted)]
+def completed(*items: Any, **options: Any) -> list[ToolCallCompleted]:
+    return [event for event in events(*items, **options) if isinstance(event, ToolCallCompleted)]
 
 
 def done(text: str = "", reason: Any = "stop", raw: str | None = None, **more: Any) -> MessageCompleted:
@@ -148,28 +148,28 @@ class TestWeaknesses:
     def test_a_one_completion_however_many_metas(self) -> None:
         interim = [meta({"usage": {"input_tokens": 3}}), meta({"keepalive?": True, "provider_event": "ping"})]
         details = meta({"reasoning_details": [{"text": "Hm"}]})
-        told = events(
+        emitted = events(
             *interim, text("Hi"), details, meta({"usage": {"output_tokens": 2}}), meta({"finish_reason": "stop"})
         )
-        assert [type(event) for event in told].count(MessageCompleted) == 1
-        assert isinstance(told[-1], MessageCompleted)
-        assert told[-1].metadata == {"reasoning_details": [{"text": "Hm"}]}
+        assert [type(event) for event in emitted].count(MessageCompleted) == 1
+        assert isinstance(emitted[-1], MessageCompleted)
+        assert emitted[-1].metadata == {"reasoning_details": [{"text": "Hm"}]}
 
     def test_b_an_interim_meta_does_not_end_the_answer(self) -> None:
-        given = [meta({"usage": {"input_tokens": 3}}), text("Hi"), meta({"finish_reason": "end_turn"}), text(" there")]
-        assert response(*given).output_text == "Hi there"
+        items = [meta({"usage": {"input_tokens": 3}}), text("Hi"), meta({"finish_reason": "end_turn"}), text(" there")]
+        assert response(*items).output_text == "Hi there"
 
     def test_c_usage_is_cumulative_and_counted_once(self) -> None:
-        given = [meta({"usage": {"input_tokens": 9, "output_tokens": 1}}), text("Hi")]
+        items = [meta({"usage": {"input_tokens": 9, "output_tokens": 1}}), text("Hi")]
         last = meta({"usage": {"input_tokens": 9, "output_tokens": 20}})
-        told = [event.usage for event in events(*given, last, last) if isinstance(event, UsageUpdated)]
-        assert told == [Usage(input_tokens=9, output_tokens=1), Usage(input_tokens=9, output_tokens=20)]
-        assert response(*given, last).usage == told[-1]
+        emitted = [event.usage for event in events(*items, last, last) if isinstance(event, UsageUpdated)]
+        assert emitted == [Usage(input_tokens=9, output_tokens=1), Usage(input_tokens=9, output_tokens=20)]
+        assert response(*items, last).usage == emitted[-1]
 
     def test_d_a_ping_in_the_middle_of_a_call_tears_nothing(self) -> None:
-        given = [tool_call("add", metadata={"id": "c1", "index": 0, "start": True}), fragment(0, '{"a"')]
+        items = [tool_call("add", metadata={"id": "c1", "index": 0, "start": True}), fragment(0, '{"a"')]
         ping = meta({"keepalive?": True, "provider_event": "ping"})
-        assert response(*given, ping, fragment(0, ":1}")).tool_calls == (ToolCall("c1", "add", {"a": 1}, '{"a":1}'),)
+        assert response(*items, ping, fragment(0, ":1}")).tool_calls == (ToolCall("c1", "add", {"a": 1}, '{"a":1}'),)
 
     def test_e_without_a_final_meta_nothing_is_lost(self) -> None:
         answer = response(text("Hi"), tool_call("add", {"a": 1}, {"id": "c1"}))
@@ -177,11 +177,11 @@ class TestWeaknesses:
         assert answer.tool_calls[0].arguments == {"a": 1}
 
     def test_f_no_event_waits_for_the_next_chunk(self) -> None:
-        source, told = Subject[StreamChunk](), list[Event]()
-        source.pipe(from_chunks()).subscribe(told.append)
+        source, emitted = Subject[StreamChunk](), list[Event]()
+        source.pipe(from_chunks()).subscribe(emitted.append)
         for i, piece in enumerate("abc"):
             source.on_next(text(piece))
-            assert told[1:] == [TextDelta(each) for each in "abc"[: i + 1]]
+            assert emitted[1:] == [TextDelta(letter) for letter in "abc"[: i + 1]]
 
     def test_g_leaving_cancels_the_source(self) -> None:
         left: list[str] = []
@@ -213,19 +213,19 @@ class TestWeaknesses:
         assert response(text("Hi"), chunk).output_text == "Hi"
 
     @pytest.mark.parametrize("kind", ["content", "thinking"])
-    @pytest.mark.parametrize("given", [3, {"a": 1}, b"Hi"])
-    def test_i_text_that_is_no_string_is_not_swallowed(self, kind: str, given: Any) -> None:
-        told = events(text("Hi"), StreamChunk(kind, text=given))
-        assert told[-2] == TextCompleted("Hi")
-        assert isinstance(told[-1], ErrorEvent)
-        assert told[-1].error.reason == "malformed_event"
-        assert repr(given) in told[-1].error.message
+    @pytest.mark.parametrize("value", [3, {"a": 1}, b"Hi"])
+    def test_i_text_that_is_no_string_is_not_swallowed(self, kind: str, value: Any) -> None:
+        emitted = events(text("Hi"), StreamChunk(kind, text=value))
+        assert emitted[-2] == TextCompleted("Hi")
+        assert isinstance(emitted[-1], ErrorEvent)
+        assert emitted[-1].error.reason == "malformed_event"
+        assert repr(value) in emitted[-1].error.message
 
     @pytest.mark.parametrize("error", [ValueError("x"), StopIteration("x"), AssertionError(), AdapterError("timeout")])
     def test_j_whatever_is_raised_ends_in_one_error_event(self, error: Exception) -> None:
-        told = events(text("Hi"), error)
-        assert isinstance(told[-1], ErrorEvent)
-        assert told[-1].error is error or told[-1].error.__cause__ is error
+        emitted = events(text("Hi"), error)
+        assert isinstance(emitted[-1], ErrorEvent)
+        assert emitted[-1].error is error or emitted[-1].error.__cause__ is error
         assert response(text("Hi"), error).output_text == "Hi"
 
 
@@ -244,11 +244,11 @@ class TestItsModelsOwn:
 
     def test_the_documented_example_is_made_of_plain_mappings(self) -> None:
         usage = {"input_tokens": 10, "output_tokens": 5}
-        said = [
+        mappings = [
             {"type": "content", "text": "Hello"},
             {"type": "meta", "metadata": {"finish_reason": "stop", "usage": usage}},
         ]
-        response = from_iterable(said).pipe(from_chunks(), ops.to_response()).run()
+        response = from_iterable(mappings).pipe(from_chunks(), ops.to_response()).run()
         assert (response.output_text, response.finish_reason, response.usage) == ("Hello", "stop", Usage(10, 5))
 
     def test_content(self) -> None:
@@ -258,25 +258,25 @@ class TestItsModelsOwn:
         assert events(thinking("Hm"))[1:3] == [ThinkingDelta("Hm"), ThinkingCompleted("Hm")]
 
     def test_a_call_whose_opening_brace_is_missing(self) -> None:
-        given = [tool_call("add", metadata={"id": "c1", "index": 0}), fragment(0, '"a":'), fragment(0, "1}")]
-        assert completed(*given) == [CALL]
+        items = [tool_call("add", metadata={"id": "c1", "index": 0}), fragment(0, '"a":'), fragment(0, "1}")]
+        assert completed(*items) == [CALL]
 
     def test_a_call_whose_opening_brace_is_there(self) -> None:
-        given = [tool_call("add", metadata={"id": "c1", "index": 0}), fragment(0, "  "), fragment(0, '{"a":1}')]
-        assert completed(*given)[0].arguments == {"a": 1}
+        items = [tool_call("add", metadata={"id": "c1", "index": 0}), fragment(0, "  "), fragment(0, '{"a":1}')]
+        assert completed(*items)[0].arguments == {"a": 1}
 
     def test_meta_ends_as_done(self) -> None:
         assert events(meta({"finish_reason": "stop"}))[-1] == done("", "stop", "stop")
 
     def test_an_unknown_type_is_a_raw_chunk_and_the_stream_goes_on(self) -> None:
-        told = events(StreamChunk("sound", text="la"), text("Hi"))
-        assert told[1] == RawChunk("sound", {"type": "sound", "text": "la"})
-        assert told[2] == TextDelta("Hi")
+        emitted = events(StreamChunk("sound", text="la"), text("Hi"))
+        assert emitted[1] == RawChunk("sound", {"type": "sound", "text": "la"})
+        assert emitted[2] == TextDelta("Hi")
 
     def test_a_whole_stream(self) -> None:
-        given = [thinking("Hm"), text("I will."), tool_call("add", metadata={"id": "c1"}), fragment(0, '{"a":1}')]
+        items = [thinking("Hm"), text("I will."), tool_call("add", metadata={"id": "c1"}), fragment(0, '{"a":1}')]
         last = meta({"finish_reason": "tool_calls", "usage": {"input_tokens": 1, "output_tokens": 2}})
-        answer = response(*given, last)
+        answer = response(*items, last)
         assert answer.message is not None
         assert answer.message.parts[:2] == (ThinkingPart("Hm"), TextPart("I will."))
         assert answer.tool_calls == (CALL.tool_call,)
@@ -307,38 +307,38 @@ class TestCalls:
 
     def test_raw_arguments_are_the_first_fragment_and_their_marks_are_dropped(self) -> None:
         marks = {"raw_arguments": "{", "invalid_arguments": True, "unparseable_arguments": True}
-        given = [tool_call("add", {}, {"id": "c1", **marks}), fragment(0, '"a":1}')]
-        assert completed(*given) == [CALL]
+        items = [tool_call("add", {}, {"id": "c1", **marks}), fragment(0, '"a":1}')]
+        assert completed(*items) == [CALL]
 
     def test_a_fragment_before_its_call(self) -> None:
-        given = [fragment(0, '{"a"'), tool_call("add", metadata={"id": "c1", "index": 0}), fragment(0, ":1}")]
-        assert completed(*given) == [CALL]
+        items = [fragment(0, '{"a"'), tool_call("add", metadata={"id": "c1", "index": 0}), fragment(0, ":1}")]
+        assert completed(*items) == [CALL]
 
     def test_a_fragment_without_a_call_does_not_vanish(self) -> None:
         assert RawChunk("tool_call_args", {"index": 7, "fragment": "{}"}) in events(fragment(7, "{"), fragment(7, "}"))
 
     def test_a_nameless_call_does_not_vanish(self) -> None:
-        told = events(StreamChunk("tool_call", arguments={"a": 1}))
-        assert told[1] == RawChunk("tool_call", {"type": "tool_call", "arguments": {"a": 1}})
+        emitted = events(StreamChunk("tool_call", arguments={"a": 1}))
+        assert emitted[1] == RawChunk("tool_call", {"type": "tool_call", "arguments": {"a": 1}})
 
     def test_fragments_belong_to_the_latest_call_of_their_index(self) -> None:
-        given = [tool_call("a"), fragment(0, '{"x":1}'), tool_call("b"), fragment(0, '{"y":2}')]
-        assert [call.arguments for call in completed(*given)] == [{"x": 1}, {"y": 2}]
+        items = [tool_call("a"), fragment(0, '{"x":1}'), tool_call("b"), fragment(0, '{"y":2}')]
+        assert [call.arguments for call in completed(*items)] == [{"x": 1}, {"y": 2}]
 
     def test_parallel_calls_interleave(self) -> None:
-        given = [tool_call("a", metadata={"index": 0}), tool_call("b", metadata={"index": 1})]
+        items = [tool_call("a", metadata={"index": 0}), tool_call("b", metadata={"index": 1})]
         pieces = zip('{"x":1}', '{"y":2}', strict=True)
         interleaved = [fragment(i, piece) for pair in pieces for i, piece in enumerate(pair)]
-        assert [call.arguments for call in completed(*given, *interleaved)] == [{"x": 1}, {"y": 2}]
+        assert [call.arguments for call in completed(*items, *interleaved)] == [{"x": 1}, {"y": 2}]
 
     def test_missing_ids_are_unique_in_the_thread(self) -> None:
-        asked = Message("assistant", tool_calls=(ToolCall("call_0", "a"), ToolCall("call_3", "b")))
-        made = [call.id for call in completed(tool_call("a"), tool_call("b"), tool_call("c"), messages=[asked])]
-        assert made == ["call_2", "call_4", "call_5"]
+        message = Message("assistant", tool_calls=(ToolCall("call_0", "a"), ToolCall("call_3", "b")))
+        ids = [call.id for call in completed(tool_call("a"), tool_call("b"), tool_call("c"), messages=[message])]
+        assert ids == ["call_2", "call_4", "call_5"]
 
     def test_a_repeated_id_is_made_unique(self) -> None:
-        given = [tool_call("a", metadata={"id": "c1"}), tool_call("b", metadata={"id": "c1"})]
-        assert [call.id for call in completed(*given)] == ["c1", "call_1"]
+        items = [tool_call("a", metadata={"id": "c1"}), tool_call("b", metadata={"id": "c1"})]
+        assert [call.id for call in completed(*items)] == ["c1", "call_1"]
 
     def test_what_the_provider_runs_is_shown_and_never_to_be_run(self) -> None:
         answer = response(tool_call("search", {}, {"id": "c1", "builtin?": True}))
@@ -394,9 +394,9 @@ class TestMeta:
 
     def test_annotations_are_sources_once(self) -> None:
         cited = [{"url": "a"}, {"url": "b"}, {"url": "a"}]
-        told = events(text("Hi"), meta({"annotations": cited}), text(" you"))
-        assert [event.source for event in told if isinstance(event, SourceAdded)] == [{"url": "a"}, {"url": "b"}]
-        assert TextCompleted("Hi you") in told
+        emitted = events(text("Hi"), meta({"annotations": cited}), text(" you"))
+        assert [event.source for event in emitted if isinstance(event, SourceAdded)] == [{"url": "a"}, {"url": "b"}]
+        assert TextCompleted("Hi you") in emitted
 
     def test_logprobs_are_of_the_message(self) -> None:
         last = events(meta({"logprobs": [1]}), meta({"logprobs": [2]}))[-1]
@@ -410,8 +410,8 @@ class TestMeta:
         ("error", "message"), [("overloaded", "overloaded"), ({"message": "m"}, "m"), ({"code": 1}, "{'code': 1}")]
     )
     def test_an_error_in_the_stream(self, error: Any, message: str) -> None:
-        told = events(text("Hi"), meta({"finish_reason": "error", "error": error, "usage": {"input_tokens": 1}}))
-        assert told[-3:] == [
+        emitted = events(text("Hi"), meta({"finish_reason": "error", "error": error, "usage": {"input_tokens": 1}}))
+        assert emitted[-3:] == [
             UsageUpdated(Usage(input_tokens=1)),
             TextCompleted("Hi"),
             ErrorEvent(StreamError("adapter_error", message)),
@@ -420,8 +420,8 @@ class TestMeta:
 
 class TestParts:
     def test_a_signature_ends_its_block(self) -> None:
-        given = [thinking("a"), thinking("b", {"signature": "s", "provider": "p"}), thinking("c")]
-        assert [event for event in events(*given) if isinstance(event, ThinkingCompleted)] == [
+        items = [thinking("a"), thinking("b", {"signature": "s", "provider": "p"}), thinking("c")]
+        assert [event for event in events(*items) if isinstance(event, ThinkingCompleted)] == [
             ThinkingCompleted("ab", "s", {"provider": "p"}),
             ThinkingCompleted("c"),
         ]
@@ -441,8 +441,8 @@ class TestParts:
         files = [event.file for event in events(*map(chunks.content_part, parts)) if isinstance(event, FileAdded)]
         assert [file["mime_type"] for file in files] == ["audio/pcm", "image/*", "image/png"]
         assert files[2]["data"] == b"e"
-        made = {3: FilePart(files[1]), 4: FilePart(files[2])}
-        assert message.parts == tuple(made.get(i, part) for i, part in enumerate(parts))
+        replaced = {3: FilePart(files[1]), 4: FilePart(files[2])}
+        assert message.parts == tuple(replaced.get(i, part) for i, part in enumerate(parts))
 
     def test_what_is_only_for_the_stream_is_shown_raw(self) -> None:
         chunk = thinking("Hm", {"stream_only?": True})
@@ -455,7 +455,7 @@ class TestParts:
 class TestSubscribers:
     def test_a_subscribers_exception_is_its_own(self) -> None:
         """A source that tells its subscriber of the subscriber's exception must not see it turned into an event."""
-        told: list[Any] = []
+        emitted: list[Any] = []
 
         def subscribe(observer: Any, scheduler: Any = None) -> None:
             try:
@@ -464,53 +464,53 @@ class TestSubscribers:
                 observer.on_error(error)
 
         def on_next(event: Event) -> None:
-            told.append(type(event))
+            emitted.append(type(event))
             raise BROKEN
 
-        Observable(subscribe).pipe(from_chunks()).subscribe(on_next, told.append)
-        assert told == [MessageStarted, BROKEN]
+        Observable(subscribe).pipe(from_chunks()).subscribe(on_next, emitted.append)
+        assert emitted == [MessageStarted, BROKEN]
 
     def test_what_is_no_chunk_fails_the_stream(self) -> None:
-        told = events(text("Hi"), {"content": "Ho"})
-        assert isinstance(told[-1], ErrorEvent)
-        assert told[-1].error.reason == "malformed_event"
-        assert "is no StreamChunk" in told[-1].error.message
+        emitted = events(text("Hi"), {"content": "Ho"})
+        assert isinstance(emitted[-1], ErrorEvent)
+        assert emitted[-1].error.reason == "malformed_event"
+        assert "is not a StreamChunk" in emitted[-1].error.message
 
     def test_it_can_be_subscribed_again(self) -> None:
-        asked = Message("assistant", tool_calls=(ToolCall("call_0", "a"),))
-        piped = from_iterable([text("Hi"), tool_call("add")]).pipe(from_chunks(iter([asked])))
+        message = Message("assistant", tool_calls=(ToolCall("call_0", "a"),))
+        piped = from_iterable([text("Hi"), tool_call("add")]).pipe(from_chunks(iter([message])))
         first, second = list(piped), list(piped)
         assert first == second
         assert ToolCallStarted("call_1", "add") in second
 
 
 @given(st.lists(any_chunks, max_size=8), st.booleans())
-def test_any_chunks_are_a_lawful_stream(given: list[StreamChunk], fails: bool) -> None:
-    told = events(*given, *([BROKEN] if fails else []))
-    again = events(*given, *([BROKEN] if fails else []))
-    assert told == again
+def test_any_chunks_are_a_lawful_stream(items: list[StreamChunk], fails: bool) -> None:
+    emitted = events(*items, *([BROKEN] if fails else []))
+    again = events(*items, *([BROKEN] if fails else []))
+    assert emitted == again
 
 
 # Plain mappings
 
 
 def test_chunks_are_given_as_plain_mappings_too() -> None:
-    said = [
+    mappings = [
         {"type": "content", "text": "Hello"},
         {"type": "tool_call", "name": "add", "metadata": {"id": "c1", "index": 0}},
         {"type": "meta", "metadata": {"tool_call_args": {"index": 0, "fragment": '{"a": 1}'}}},
         {"type": "meta", "metadata": {"finish_reason": "tool_use", "usage": {"input_tokens": 10, "output_tokens": 5}}},
     ]
-    given = [StreamChunk(**chunk) for chunk in said]
-    assert list(from_iterable(said).pipe(from_chunks())) == list(from_iterable(given).pipe(from_chunks()))
-    response = from_iterable(said).pipe(from_chunks(), ops.to_response()).run()
+    chunks_ = [StreamChunk(**chunk) for chunk in mappings]
+    assert list(from_iterable(mappings).pipe(from_chunks())) == list(from_iterable(chunks_).pipe(from_chunks()))
+    response = from_iterable(mappings).pipe(from_chunks(), ops.to_response()).run()
     assert (response.output_text, response.tool_calls[0].arguments, response.usage) == ("Hello", {"a": 1}, Usage(10, 5))
 
 
 @given(st.lists(any_chunks, max_size=8))
-def test_any_chunks_give_the_same_events_as_mappings(said: list[StreamChunk]) -> None:
-    plain = from_iterable([msgspec.structs.asdict(chunk) for chunk in said])
-    assert list(plain.pipe(from_chunks())) == list(from_iterable(said).pipe(from_chunks()))
+def test_any_chunks_give_the_same_events_as_mappings(items: list[StreamChunk]) -> None:
+    plain = from_iterable([msgspec.structs.asdict(chunk) for chunk in items])
+    assert list(plain.pipe(from_chunks())) == list(from_iterable(items).pipe(from_chunks()))
 
 
 @pytest.mark.parametrize("other", [{"text": "Hi"}, {"type": "content", "txt": "Hi"}, {}])

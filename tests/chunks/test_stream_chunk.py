@@ -22,10 +22,10 @@ def test_the_builders_make_the_kinds_of_chunks() -> None:
 
 
 @pytest.mark.parametrize("make", [chunks.text, chunks.thinking])
-@pytest.mark.parametrize("given", [3, None, {"a": 1}, b"Hi"])
-def test_text_is_a_string(make: Any, given: Any) -> None:
+@pytest.mark.parametrize("value", [3, None, {"a": 1}, b"Hi"])
+def test_text_is_a_string(make: Any, value: Any) -> None:
     with pytest.raises(ValidationError, match="text must be a string, not") as caught:
-        make(given)
+        make(value)
     assert (caught.value.reason, caught.value.errors[0][0]) == ("invalid_message", ("text",))
 
 
@@ -92,7 +92,7 @@ def test_a_mapping_of_its_fields_is_a_chunk() -> None:
 
 def test_what_is_no_chunk_is_invalid() -> None:
     nothing: Any = {"content": "Hi"}
-    with pytest.raises(ValidationError, match="dict is no StreamChunk"):
+    with pytest.raises(ValidationError, match="dict is not a StreamChunk"):
         chunks.validate(nothing)
 
 

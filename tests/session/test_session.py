@@ -71,12 +71,12 @@ def call(name: str, id: str = "c1", **arguments: Any) -> ToolCall:
     return ToolCall(id, name, arguments)
 
 
-def stored(given: Session) -> Session:
-    return serializer.from_json(serializer.to_json(given), Session)
+def stored(value: Session) -> Session:
+    return serializer.from_json(serializer.to_json(value), Session)
 
 
-def texts(given: Session) -> list[str]:
-    return [message.text for message in given.messages]
+def texts(value: Session) -> list[str]:
+    return [message.text for message in value.messages]
 
 
 # Turns
@@ -91,22 +91,26 @@ def test_a_conversation() -> None:
     assert texts(turn.session) == ["Hi", "Hello", "And in Rome?", "In Rome too."]
 
 
-@pytest.mark.parametrize("given", ["Hi", user("Hi"), [user("Hi")], Thread((user("Hi"),)), Session().append_user("Hi")])
-def test_it_starts_from_what_a_chat_starts_from_and_from_a_session(given: Any) -> None:
-    assert texts(session.start(Fake("Hello"), given).run().session) == ["Hi", "Hello"]
+@pytest.mark.parametrize("input", ["Hi", user("Hi"), [user("Hi")], Thread((user("Hi"),)), Session().append_user("Hi")])
+def test_it_starts_from_what_a_chat_starts_from_and_from_a_session(input: Any) -> None:
+    assert texts(session.start(Fake("Hello"), input).run().session) == ["Hi", "Hello"]
 
 
 def test_id_context_and_metadata_of_the_session_are_kept() -> None:
-    given = Session("s1", Thread((user("Hi"),)), context={"user": "ada"}, metadata={"made": "today"})
-    after = session.start(Fake("Hello"), given).run().session
+    initial = Session("s1", Thread((user("Hi"),)), context={"user": "ada"}, metadata={"made": "today"})
+    after = session.start(Fake("Hello"), initial).run().session
     assert (after.id, after.context, after.metadata) == ("s1", {"user": "ada"}, {"made": "today"})
 
 
 def test_a_question_is_answered_by_a_reply() -> None:
     fake = Fake(call("ask"), "Good.")
-    asked = stored(session.start(fake, "Hi", tools=TOOLS).run().session)
-    assert (asked.status, asked.pending_question, asked.pending_tool_call_id) == ("awaiting_user", "Which one?", "c1")
-    after = session.reply(fake, asked, "The first", tools=TOOLS).run().session
+    waiting = stored(session.start(fake, "Hi", tools=TOOLS).run().session)
+    assert (waiting.status, waiting.pending_question, waiting.pending_tool_call_id) == (
+        "awaiting_user",
+        "Which one?",
+        "c1",
+    )
+    after = session.reply(fake, waiting, "The first", tools=TOOLS).run().session
     assert (after.status, after.pending_question, after.pending_tool_call_id) == ("completed", None, None)
     assert texts(after)[-3:] == ["Which one?", "The first", "Good."]
 
@@ -120,7 +124,7 @@ def test_a_message_of_parts_is_a_reply_too() -> None:
 def test_pending_calls_are_submitted_and_the_chat_resumed() -> None:
     fake = Fake([call("sign", "a"), call("pay", "b")], "Thanks.")
     waiting = stored(session.start(fake, "Hi", tools=TOOLS).run().session)
-    assert (waiting.status, [each.id for each in waiting.pending_tool_calls]) == ("awaiting_tools", ["a", "b"])
+    assert (waiting.status, [pending.id for pending in waiting.pending_tool_calls]) == ("awaiting_tools", ["a", "b"])
     ready = waiting.submit_tool_results({"b": "not now", "a": "signed"})
     assert ready.status == "idle"
     after = session.resume(fake, stored(ready), tools=TOOLS).run().session
@@ -131,8 +135,8 @@ def test_pending_calls_are_submitted_and_the_chat_resumed() -> None:
 def test_or_answered_while_it_is_resumed() -> None:
     fake = Fake([call("sign", "a"), call("pay", "b")], "Thanks.")
     waiting = stored(session.start(fake, "Hi", tools=TOOLS).run().session)
-    given: dict[str, Any] = {"approvals": {"b": True}, "results": {"a": "signed"}}
-    after = session.resume(fake, waiting, **given, tools=TOOLS).run().session
+    answers: dict[str, Any] = {"approvals": {"b": True}, "results": {"a": "signed"}}
+    after = session.resume(fake, waiting, **answers, tools=TOOLS).run().session
     assert (after.status, after.pending_tool_calls, RUNS) == ("completed", (), ["pay 1"])
     assert [m.content for m in after.messages if m.role == "tool"] == ["signed", "paid 1"]
 
@@ -143,12 +147,12 @@ def test_open_calls_come_before_the_open_question(submits: bool) -> None:
     waiting = stored(session.start(fake, "Hi", tools=TOOLS).run().session)
     assert (waiting.status, waiting.pending_question) == ("awaiting_tools", "Which one?")
     if submits:
-        asked = waiting.submit_tool_result("b", "signed")
+        waiting = waiting.submit_tool_result("b", "signed")
     else:
-        asked = session.resume(fake, waiting, results={"b": "signed"}, tools=TOOLS).run().session
-    assert (asked.status, asked.pending_tool_calls, asked.pending_question) == ("awaiting_user", (), "Which one?")
+        waiting = session.resume(fake, waiting, results={"b": "signed"}, tools=TOOLS).run().session
+    assert (waiting.status, waiting.pending_tool_calls, waiting.pending_question) == ("awaiting_user", (), "Which one?")
     assert len(fake.requests) == 1
-    after = session.reply(fake, stored(asked), "The first", tools=TOOLS).run().session
+    after = session.reply(fake, stored(waiting), "The first", tools=TOOLS).run().session
     assert [message.role for message in after.messages] == [
         "user",
         "assistant",
@@ -170,8 +174,8 @@ def test_steps_one_by_one() -> None:
 
 
 def test_a_steps_question_is_in_the_thread() -> None:
-    asked = session.step(Fake(call("ask")), Session().append_user("Hi"), tools=TOOLS).run().session
-    assert (asked.status, texts(asked)[-1]) == ("awaiting_user", "Which one?")
+    waiting = session.step(Fake(call("ask")), Session().append_user("Hi"), tools=TOOLS).run().session
+    assert (waiting.status, texts(waiting)[-1]) == ("awaiting_user", "Which one?")
 
 
 def test_a_tools_failure_under_halt_is_the_end_of_the_session() -> None:
@@ -187,10 +191,10 @@ def test_a_stream_that_breaks_is_too_and_its_thread_can_start_another() -> None:
 
 
 def test_a_model_that_cannot_be_asked_leaves_the_session_as_it_was() -> None:
-    given = Session().append_user("Hi")
+    initial = Session().append_user("Hi")
     with pytest.raises(AdapterError):
-        session.start(Fake(AdapterError("rate_limited")), given, retry=False).run()
-    assert session.start(Fake("Hello"), given).run().session.status == "completed"
+        session.start(Fake(AdapterError("rate_limited")), initial, retry=False).run()
+    assert session.start(Fake("Hello"), initial).run().session.status == "completed"
 
 
 # Context
@@ -217,8 +221,8 @@ def look(seen: list[Any]) -> Any:
 def test_the_call_goes_before_the_session_before_the_engine(name: str, options: Any, context: Any, id: str) -> None:
     seen: list[Any] = []
     engine = rxllm.Engine(Fake(call("look"), "Done."), tools=(look(seen),)).with_context(a="engine", b="engine")
-    given = Session("s1", Thread((user("Hi"),)), context={"b": "session", "c": "session"})
-    arguments = (given, "Hi") if name == "reply" else (given,)
+    initial = Session("s1", Thread((user("Hi"),)), context={"b": "session", "c": "session"})
+    arguments = (initial, "Hi") if name == "reply" else (initial,)
     getattr(session, name)(engine, *arguments, **options).run()
     assert seen == [(context, id)]
 
@@ -243,27 +247,27 @@ FAILED = Session(status="error", metadata={"error": StreamError("truncated")})
 IDLE = Session().append_user("Hi")
 
 
-def operate(name: str, given: Session, fake: Fake, prefix: str = "") -> Any:
-    arguments = (given, "Hello") if name == "reply" else (given,)
-    answers = {"results": {"c1": "ok"}} if name == "resume" and given is WAITING else {}
+def operate(name: str, value: Session, fake: Fake, prefix: str = "") -> Any:
+    arguments = (value, "Hello") if name == "reply" else (value,)
+    answers = {"results": {"c1": "ok"}} if name == "resume" and value is WAITING else {}
     return getattr(session, prefix + name)(fake, *arguments, **answers)
 
 
 @pytest.mark.parametrize("prefix", ["", "stream_"])
 @pytest.mark.parametrize("name", ["start", "reply", "resume", "step"])
-@pytest.mark.parametrize("given", [IDLE, ASKING, WAITING, FAILED], ids=lambda given: given.status)
-def test_what_is_not_legal_now_says_what_is_and_asks_nobody(prefix: str, name: str, given: Session) -> None:
+@pytest.mark.parametrize("value", [IDLE, ASKING, WAITING, FAILED], ids=lambda value: value.status)
+def test_what_is_not_legal_now_says_what_is_and_asks_nobody(prefix: str, name: str, value: Session) -> None:
     fake = Fake("Hello")
-    source = operate(name, given, fake, prefix)
-    if name in given.legal:
+    source = operate(name, value, fake, prefix)
+    if name in value.legal:
         source.run()
         assert len(fake.requests) == 1
         return
     with pytest.raises(SessionError) as caught:
         source.run()
-    failed = given.status == "error"
+    failed = value.status == "error"
     assert caught.value.reason == ("session_in_error_state" if failed else "invalid_status_for_operation")
-    assert all(name in caught.value.message for name in given.legal)
+    assert all(name in caught.value.message for name in value.legal)
     assert fake.requests == []
 
 
@@ -278,16 +282,16 @@ def test_a_failed_session_goes_on_as_its_error_says() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "answers", "reason"),
+    ("value", "answers", "reason"),
     [
         (WAITING, {"results": {"zz": "ok"}}, "unknown_tool_call_id"),
         (WAITING, {"approvals": {"zz": True}}, "unknown_tool_call_id"),
         (IDLE, {"results": {"c1": "ok"}}, "no_pending_tool_call"),
     ],
 )
-def test_answers_to_what_is_not_pending_are_refused(given: Session, answers: Any, reason: str) -> None:
+def test_answers_to_what_is_not_pending_are_refused(value: Session, answers: Any, reason: str) -> None:
     with pytest.raises(SessionError) as caught:
-        session.resume(Fake("x"), given, **answers).run()
+        session.resume(Fake("x"), value, **answers).run()
     assert caught.value.reason == reason
 
 
@@ -303,14 +307,14 @@ def test_a_session_that_contradicts_itself_is_not_asked_with() -> None:
     assert (caught.value.reason, fake.requests) == ("invalid_session", [])
 
 
-@pytest.mark.parametrize("given", [None, 3, ["Hi"], {"role": "user"}])
-def test_what_is_no_session_raises_at_the_call(given: Any) -> None:
+@pytest.mark.parametrize("value", [None, 3, ["Hi"], {"role": "user"}])
+def test_what_is_no_session_raises_at_the_call(value: Any) -> None:
     for make in (
-        lambda: session.start(Fake("x"), given),
-        lambda: session.reply(Fake("x"), given, "Hi"),
-        lambda: session.step(Fake("x"), given),
-        lambda: session.resume(Fake("x"), given),
-        lambda: session.reply(Fake("x"), Session(), given),
+        lambda: session.start(Fake("x"), value),
+        lambda: session.reply(Fake("x"), value, "Hi"),
+        lambda: session.step(Fake("x"), value),
+        lambda: session.resume(Fake("x"), value),
+        lambda: session.reply(Fake("x"), Session(), value),
     ):
         with pytest.raises(ValidationError) as caught:
             make()
@@ -330,8 +334,8 @@ def test_so_do_options_that_make_no_sense() -> None:
 
 def test_the_events_are_the_chats_behind_one_that_says_what_is_asked() -> None:
     events = list(session.stream_reply(Fake("Hello"), Session("s"), "Hi"))
-    asked = Session("s").append_user("Hi")
-    assert events[0] == Custom("session_turn", {"session": asked, "operation": "reply"})
+    replied = Session("s").append_user("Hi")
+    assert events[0] == Custom("session_turn", {"session": replied, "operation": "reply"})
     assert events[1:] == list(rxllm.stream(Fake("Hello"), "Hi"))
     assert [serializer.from_json(serializer.to_json(event)) for event in events] == events
 
@@ -345,23 +349,23 @@ def test_each_folds_to_its_turn() -> None:
         answers: dict[str, Any] = {"results": {"c1": "ok"}}
         yield session.resume(fake(), WAITING, **answers), session.stream_resume(fake(), WAITING, **answers), WAITING
 
-    for turn, events, given in cases(lambda: Fake("Hello")):
-        assert events.pipe(ops.to_session(given)).run() == turn.run()
+    for turn, events, initial in cases(lambda: Fake("Hello")):
+        assert events.pipe(ops.to_session(initial)).run() == turn.run()
 
 
 def test_plain_chats_and_steps_fold_to_turns_too() -> None:
-    given = Session("s", Thread((user("Hi"),)))
-    chat = rxllm.stream(Fake("Hello"), given.thread).pipe(ops.to_session(given)).run()
-    assert chat == session.start(Fake("Hello"), given).run()
-    step = rxllm.stream_step(Fake("Hello"), given.thread).pipe(ops.to_session(given)).run()
-    assert step == session.step(Fake("Hello"), given).run()
+    initial = Session("s", Thread((user("Hi"),)))
+    chat = rxllm.stream(Fake("Hello"), initial.thread).pipe(ops.to_session(initial)).run()
+    assert chat == session.start(Fake("Hello"), initial).run()
+    step = rxllm.stream_step(Fake("Hello"), initial.thread).pipe(ops.to_session(initial)).run()
+    assert step == session.step(Fake("Hello"), initial).run()
 
 
 @pytest.mark.parametrize("count", range(6))
 def test_a_turn_that_is_cut_off_keeps_what_the_user_said(count: int) -> None:
-    given = Session("s", Thread((user("Hi"), Message("assistant", "Hello"))))
-    events = session.stream_reply(Fake(["In ", "Rome ", "too"]), given, "And in Rome?")
-    turn = events.pipe(lambda source: source.pipe(rx.take(count + 1)), ops.to_session(given)).run()
+    initial = Session("s", Thread((user("Hi"), Message("assistant", "Hello"))))
+    events = session.stream_reply(Fake(["In ", "Rome ", "too"]), initial, "And in Rome?")
+    turn = events.pipe(lambda source: source.pipe(rx.take(count + 1)), ops.to_session(initial)).run()
     assert (turn.session.status, texts(turn.session)) == ("completed", ["Hi", "Hello", "And in Rome?"])
     assert isinstance(turn.result, ChatResult)
     assert turn.result.halted_reason == "cancelled"

@@ -19,7 +19,7 @@ from tests.laws.scripts import fake
 
 law = settings(deadline=None, max_examples=80)
 AT_ONCE = RetryPolicy(max_attempts=2, base_delay=0.0, jitter=0.0)
-GIVEN = Session("s", Thread((user("Hi"),)), context={"user": "ada"}, metadata={"made": 1})
+INITIAL = Session("s", Thread((user("Hi"),)), context={"user": "ada"}, metadata={"made": 1})
 
 
 def engine(script: list[list[Any]]) -> rxllm.Engine:
@@ -33,47 +33,47 @@ def outcome(source: Stream[Any]) -> Any:
         return error if isinstance(error, rxllm.LLMError) else repr(error)
 
 
-def sound(given: Session) -> None:
+def sound(value: Session) -> None:
     """What every session keeps: valid, exact in JSON, with the pending fields of its status and no others."""
-    validate.session(given)
-    assert serializer.from_json(serializer.to_json(given)) == given
-    assert (given.status == "awaiting_tools") == bool(given.pending_tool_calls)
-    if given.status not in ("awaiting_user", "awaiting_tools"):
-        assert (given.pending_question, given.pending_tool_call_id) == (None, None)
-    if given.status == "awaiting_user":
-        assert given.pending_question is not None
+    validate.session(value)
+    assert serializer.from_json(serializer.to_json(value)) == value
+    assert (value.status == "awaiting_tools") == bool(value.pending_tool_calls)
+    if value.status not in ("awaiting_user", "awaiting_tools"):
+        assert (value.pending_question, value.pending_tool_call_id) == (None, None)
+    if value.status == "awaiting_user":
+        assert value.pending_question is not None
 
 
 @law
 @given(scripts.scripts, scripts.chat_options, scripts.presentations)
 def test_a_turn_is_the_fold_of_its_stream(script: Any, options: Any, shown: Any) -> None:
     """Law 6: start = stream_start |> to_session, as reply and step, on every script, under every presentation."""
-    streamed = session.stream_start(engine(script), GIVEN, **options, **shown).pipe(ops.to_session(GIVEN))
-    turn = outcome(session.start(engine(script), GIVEN, **options))
+    streamed = session.stream_start(engine(script), INITIAL, **options, **shown).pipe(ops.to_session(INITIAL))
+    turn = outcome(session.start(engine(script), INITIAL, **options))
     assert outcome(streamed) == turn
     if isinstance(turn, Turn):
         sound(turn.session)
-        assert (turn.session.id, turn.session.context) == (GIVEN.id, GIVEN.context)
-        assert turn.session == GIVEN.after(turn.result)
+        assert (turn.session.id, turn.session.context) == (INITIAL.id, INITIAL.context)
+        assert turn.session == INITIAL.after(turn.result)
 
 
 @law
 @given(scripts.scripts, scripts.step_options)
 def test_so_is_a_step(script: Any, options: Any) -> None:
     """Law 6, for step; and a session's step is a step."""
-    turn = outcome(session.step(engine(script), GIVEN, **options))
-    assert outcome(session.stream_step(engine(script), GIVEN, **options).pipe(ops.to_session(GIVEN))) == turn
+    turn = outcome(session.step(engine(script), INITIAL, **options))
+    assert outcome(session.stream_step(engine(script), INITIAL, **options).pipe(ops.to_session(INITIAL))) == turn
     if isinstance(turn, Turn):
         sound(turn.session)
-        assert turn.result == outcome(rxllm.step(engine(script), GIVEN.thread, **options))
+        assert turn.result == outcome(rxllm.step(engine(script), INITIAL.thread, **options))
 
 
 @law
 @given(scripts.scripts, scripts.chat_options)
 def test_a_reply_is_a_start_with_one_more_message(script: Any, options: Any) -> None:
     """Law 25: reply(session, text) = start(session + user's message)."""
-    reply = outcome(session.reply(engine(script), GIVEN, "And?", **options))
-    assert reply == outcome(session.start(engine(script), GIVEN.append_user("And?"), **options))
+    reply = outcome(session.reply(engine(script), INITIAL, "And?", **options))
+    assert reply == outcome(session.start(engine(script), INITIAL.append_user("And?"), **options))
 
 
 @law
@@ -82,13 +82,13 @@ def test_a_turn_that_is_cut_off_anywhere_is_sound(script: Any, options: Any, cou
     """Law 25, D11: wherever a turn is cut off, the session is sound, keeps what the user said, and can go on; folding
     changes neither the session it began with nor, folded again, its turn.
     """
-    source = session.stream_reply(engine(script), GIVEN, "And?", **options)
+    source = session.stream_reply(engine(script), INITIAL, "And?", **options)
     events = list(source.pipe(ops.errors_as_events(), rx.take(count + 1)))
-    turn = reactivex.from_iterable(events).pipe(ops.to_session(GIVEN)).run()
-    assert reactivex.from_iterable(events).pipe(ops.to_session(GIVEN)).run() == turn
+    turn = reactivex.from_iterable(events).pipe(ops.to_session(INITIAL)).run()
+    assert reactivex.from_iterable(events).pipe(ops.to_session(INITIAL)).run() == turn
     sound(turn.session)
     assert turn.session.messages[:2] == (user("Hi"), user("And?"))
-    assert GIVEN.messages == (user("Hi"),)
+    assert INITIAL.messages == (user("Hi"),)
     if turn.session.status == "completed":
         assert session.resume(Fake("Go on."), turn.session).run().output_text == "Go on."
 
@@ -99,7 +99,7 @@ def test_what_waits_can_be_answered_in_any_order(script: Any, options: Any, rand
     """Law 25: the results of all pending calls, submitted in any order, give the same session, which waits for no tool
     and can go on, stored in between.
     """
-    turn = outcome(session.start(engine(script), GIVEN, **options))
+    turn = outcome(session.start(engine(script), INITIAL, **options))
     if not isinstance(turn, Turn) or turn.session.status != "awaiting_tools":
         return
     waiting = serializer.from_json(serializer.to_json(turn.session), Session)

@@ -31,12 +31,12 @@ from rxllm_cohere import Cohere, connect
 
 
 def event(type: str, delta: Any = None, **more: Any) -> bytes:
-    """A server-sent event of Cohere's."""
+    """One of Cohere's server-sent events."""
     data = {"type": type, **more} if delta is None else {"type": type, "delta": delta, **more}
     return f"event: {type}\ndata: {json.dumps(data)}\n\n".encode()
 
 
-def said(type: str, message: dict[str, Any], index: int = 0) -> bytes:
+def delta_event(type: str, message: dict[str, Any], index: int = 0) -> bytes:
     return event(type, {"message": message}, index=index)
 
 
@@ -50,18 +50,18 @@ def end(reason: str = "COMPLETE", **more: Any) -> list[bytes]:
 
 
 class TestConformance(HTTPAdapterConformance):
-    """The words of Cohere's wire; the cases are rxllm's."""
+    """How Cohere's wire says what rxllm's cases need."""
 
-    breaks = "unknown"  # its streams do not say of what kind an error is
-    without: ClassVar[dict[str, str]] = {"content_filter": "none of its finish reasons says so"}
+    breaks = "unknown"  # its streams do not tell the kind of an error
+    without: ClassVar[dict[str, str]] = {"content_filter": "none of its finish reasons means it"}
 
     def adapter(self, url: str, **connection: Any) -> Cohere:
         return Cohere(base_url=url, **connection)
 
     def said(self, script: Script) -> list[bytes]:
-        thoughts = [said("content-delta", {"content": {"thinking": piece}}) for piece in script.thinking]
-        texts = [said("content-delta", {"content": {"text": text}}) for text in script.texts]
-        calls = [bytes_ for index, call in enumerate(script.calls) for bytes_ in called(index, call)]
+        thoughts = [delta_event("content-delta", {"content": {"thinking": piece}}) for piece in script.thinking]
+        texts = [delta_event("content-delta", {"content": {"text": text}}) for text in script.texts]
+        calls = [frame for index, call in enumerate(script.calls) for frame in call_events(index, call)]
         return [start(), *thoughts, *texts, *calls]
 
     def ended(self, script: Script) -> list[bytes]:
@@ -78,19 +78,19 @@ class TestConformance(HTTPAdapterConformance):
         return refusal(error, {"id": "e1", "message": error.message})
 
 
-def called(index: int, call: ToolCall) -> list[bytes]:
-    begun = {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": ""}}
-    rest = {"function": {"arguments": json.dumps(call.arguments)}}
+def call_events(index: int, call: ToolCall) -> list[bytes]:
+    start = {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": ""}}
+    arguments = {"function": {"arguments": json.dumps(call.arguments)}}
     return [
-        said("tool-call-start", {"tool_calls": begun}, index),
-        said("tool-call-delta", {"tool_calls": rest}, index),
+        delta_event("tool-call-start", {"tool_calls": start}, index),
+        delta_event("tool-call-delta", {"tool_calls": arguments}, index),
         event("tool-call-end", index=index),
     ]
 
 
 @pytest.mark.parametrize("rule", ADAPTER_RULES)
-def test_it_keeps_what_every_adapter_keeps(rule: str) -> None:
-    with Loopback(Reply([start(), said("content-delta", {"content": {"text": "Hi"}}), *end()])) as server:
+def test_it_keeps_the_rules_of_every_adapter(rule: str) -> None:
+    with Loopback(Reply([start(), delta_event("content-delta", {"content": {"text": "Hi"}}), *end()])) as server:
         assert_adapter(Cohere(base_url=server.url), only=[rule], model="command-a")
 
 
@@ -101,7 +101,7 @@ def body(request: Request) -> dict[str, Any]:
     return json.loads(Cohere(api_key="k").build(request, Call()).content)
 
 
-def test_a_request_has_only_what_was_asked() -> None:
+def test_a_request_has_only_the_fields_that_are_set() -> None:
     sent = Cohere(api_key="k").build(Request((user("Hi"),), model="command-a"), Call())
     assert str(sent.url) == "https://api.cohere.com/v2/chat"
     assert sent.headers["authorization"] == "Bearer k"
@@ -114,7 +114,7 @@ def test_a_request_has_only_what_was_asked() -> None:
 
 def test_options_have_cohere_s_names() -> None:
     add = Tool("add", "Adds.", {"type": "object"})
-    asked = Request(
+    request = Request(
         (user("Hi"),),
         model="command-a",
         tools=(add, Tool("sub")),
@@ -124,7 +124,7 @@ def test_options_have_cohere_s_names() -> None:
         reasoning_effort="none",
         options={"documents": ["d"], "max_tokens": 8},
     )
-    sent = body(asked)
+    sent = body(request)
     function = {"name": "add", "description": "Adds.", "parameters": {"type": "object"}}
     assert sent["tools"] == [{"type": "function", "function": function}]
     assert (sent["tool_choice"], sent["stop_sequences"], sent["max_tokens"]) == ("REQUIRED", ["."], 8)
@@ -135,14 +135,14 @@ def test_options_have_cohere_s_names() -> None:
     ("choice", "sent"), [(None, None), ("auto", None), ("none", "NONE"), ("required", "REQUIRED"), ("f", "REQUIRED")]
 )
 def test_choices_of_tools(choice: str | None, sent: str | None) -> None:
-    asked = Request((user("Hi"),), model="m", tools=(Tool("f"),), tool_choice=choice)
-    assert body(asked).get("tool_choice") == sent
+    request = Request((user("Hi"),), model="m", tools=(Tool("f"),), tool_choice=choice)
+    assert body(request).get("tool_choice") == sent
 
 
 def test_formats() -> None:
     schema = {"type": "object"}
-    wanted = {"type": "json_schema", "schema": schema}
-    assert body(Request((user("Hi"),), model="m", response_format=wanted))["response_format"] == {
+    response_format = {"type": "json_schema", "schema": schema}
+    assert body(Request((user("Hi"),), model="m", response_format=response_format))["response_format"] == {
         "type": "json_object",
         "json_schema": schema,
     }
@@ -150,7 +150,7 @@ def test_formats() -> None:
         body(Request((user("Hi"),), model="m", response_format={"type": "xml"}))
 
 
-def test_a_thread_goes_back_with_its_plan_and_its_thoughts() -> None:
+def test_a_thread_goes_back_with_its_plan_and_its_thinking() -> None:
     call = ToolCall("c1", "add", {"x": 1})
     answer = Message(
         "assistant",
@@ -161,8 +161,8 @@ def test_a_thread_goes_back_with_its_plan_and_its_thoughts() -> None:
         ),
         tool_calls=(call,),
     )
-    asked = Request((user("Add."), answer, tool_result("c1", {"sum": 2}), assistant("2")), model="m")
-    assert body(asked)["messages"] == [
+    request = Request((user("Add."), answer, tool_result("c1", {"sum": 2}), assistant("2")), model="m")
+    assert body(request)["messages"] == [
         {"role": "user", "content": "Add."},
         {
             "role": "assistant",
@@ -176,42 +176,42 @@ def test_a_thread_goes_back_with_its_plan_and_its_thoughts() -> None:
 
 
 def test_an_image_is_a_part() -> None:
-    asked = Request(
+    request = Request(
         (user((TextPart("What is it?"), ImagePart(Image.from_url("https://example.com/a.png")))),), model="m"
     )
-    assert body(asked)["messages"][0]["content"] == [
+    assert body(request)["messages"][0]["content"] == [
         {"type": "text", "text": "What is it?"},
         {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}},
     ]
 
 
-def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_model_or_key_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CO_API_KEY", raising=False)
-    for adapter, asked, reason in [
+    for adapter, request, reason in [
         (Cohere(api_key="k"), Request((user("Hi"),)), "missing_model"),
         (connect("m"), Request((user("Hi"),), model="m"), "missing_key"),
     ]:
         with pytest.raises(EngineError) as caught:
-            adapter.build(asked, Call())
+            adapter.build(request, Call())
         assert caught.value.reason == reason
 
 
-# The answer
+# The response
 
 
-def test_an_answer_in_all_its_parts() -> None:
-    cited = {"start": 0, "end": 2, "text": "-3", "sources": [{"type": "tool", "id": "subtract:0"}]}
+def test_a_response_in_all_its_parts() -> None:
+    citation = {"start": 0, "end": 2, "text": "-3", "sources": [{"type": "tool", "id": "subtract:0"}]}
     usage = {"tokens": {"input_tokens": 9.0, "output_tokens": 4.0}, "cached_tokens": 5, "billed_units": {"input": 1}}
     reply = [
         start(),
-        said("tool-plan-delta", {"tool_plan": "I will "}),
-        said("tool-plan-delta", {"tool_plan": "subtract."}),
-        said("content-start", {"content": {"type": "thinking", "thinking": ""}}),
-        said("content-delta", {"content": {"thinking": "Hm."}}),
+        delta_event("tool-plan-delta", {"tool_plan": "I will "}),
+        delta_event("tool-plan-delta", {"tool_plan": "subtract."}),
+        delta_event("content-start", {"content": {"type": "thinking", "thinking": ""}}),
+        delta_event("content-delta", {"content": {"thinking": "Hm."}}),
         event("content-end", index=0),
-        said("content-start", {"content": {"type": "text", "text": ""}}, 1),
-        said("content-delta", {"content": {"text": "It is -3."}}, 1),
-        said("citation-start", {"citations": cited}),
+        delta_event("content-start", {"content": {"type": "text", "text": ""}}, 1),
+        delta_event("content-delta", {"content": {"text": "It is -3."}}, 1),
+        delta_event("citation-start", {"citations": citation}),
         event("citation-end", index=0),
         event("content-end", index=1),
         event("something-new", {"message": {}}),
@@ -228,27 +228,27 @@ def test_an_answer_in_all_its_parts() -> None:
         ("TextPart", "It is -3."),
         ("SourcePart", None),
     ]
-    assert [event.source for event in events if isinstance(event, SourceAdded)] == [cited]
+    assert [event.source for event in events if isinstance(event, SourceAdded)] == [citation]
     assert response.usage == Usage(9, 4, cached_input_tokens=5, extra={"billed_units": {"input": 1}})
 
 
-@pytest.mark.parametrize(("said", "meant"), [("STOP_SEQUENCE", "stop"), ("MAX_TOKENS", "length"), ("NEW", "other")])
-def test_finish_reasons(said: str, meant: str) -> None:
-    with Loopback(Reply([start(), *end(said)])) as server:
+@pytest.mark.parametrize(("raw", "reason"), [("STOP_SEQUENCE", "stop"), ("MAX_TOKENS", "length"), ("NEW", "other")])
+def test_finish_reasons(raw: str, reason: str) -> None:
+    with Loopback(Reply([start(), *end(raw)])) as server:
         response = rxllm.generate(Cohere(base_url=server.url), "Hi", model="command-a").run()
-    assert (response.finish_reason, response.raw_finish_reason) == (meant, said)
+    assert (response.finish_reason, response.raw_finish_reason) == (reason, raw)
 
 
 def test_an_error_at_the_end_of_a_stream() -> None:
-    said = {"error": "an invalid tool generation", "error_type": "INVALID_TOOL_GENERATION"}
-    with Loopback(Reply([start(), *end("ERROR", **said)])) as server:
+    fields = {"error": "an invalid tool generation", "error_type": "INVALID_TOOL_GENERATION"}
+    with Loopback(Reply([start(), *end("ERROR", **fields)])) as server:
         error = rxllm.generate(Cohere(base_url=server.url), "Hi", model="command-a", retry=False).run().error
     assert isinstance(error, AdapterError)
-    assert (error.message, error.metadata["type"]) == (said["error"], said["error_type"])
+    assert (error.message, error.metadata["type"]) == (fields["error"], fields["error_type"])
 
 
 def test_a_frame_that_breaks_the_decoder_ends_the_stream_after_what_came_before() -> None:
-    reply = [start(), said("content-delta", {"content": {"text": "Hi"}}), *end(usage={"tokens": [1]})]
+    reply = [start(), delta_event("content-delta", {"content": {"text": "Hi"}}), *end(usage={"tokens": [1]})]
     with Loopback(Reply(b"".join(reply))) as server:
         response = rxllm.generate(Cohere(base_url=server.url), "Hi", model="command-a", retry=False).run()
     assert response.output_text == "Hi"

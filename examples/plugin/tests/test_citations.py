@@ -21,7 +21,7 @@ def test_each_source_comes_once_and_at_once() -> None:
     )
 
 
-def test_nobody_gets_half_a_list_without_its_error() -> None:
+def test_an_error_ends_the_list_so_that_nobody_takes_half_for_all() -> None:
     error = StreamError("truncated")
     marbles.check(
         citations(),
@@ -35,11 +35,11 @@ def test_nobody_gets_half_a_list_without_its_error() -> None:
 
 
 @pytest.mark.parametrize("rule", OPERATOR_RULES)
-def test_it_keeps_what_every_operator_keeps(rule: str) -> None:
+def test_it_keeps_the_rules_of_every_operator(rule: str) -> None:
     assert_operator(citations, events=[VALUES[name] for name in "tatbt"], only=[rule])
 
 
 def test_the_example_in_its_docstring() -> None:
-    failed, tried = doctest.testmod(sys.modules[citations.__module__])
-    assert tried > 0
-    assert failed == 0
+    failures, tests = doctest.testmod(sys.modules[citations.__module__])
+    assert tests > 0
+    assert failures == 0

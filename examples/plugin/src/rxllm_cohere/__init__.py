@@ -1,4 +1,4 @@
-"""For rxllm: Cohere's chat API, and an operator for citations."""
+"""Cohere's chat API and an operator for citations, for rxllm."""
 
 from rxllm_cohere._adapter import Cohere
 from rxllm_cohere._citations import citations
@@ -7,5 +7,5 @@ __all__ = ["Cohere", "citations", "connect"]
 
 
 def connect(model: str) -> Cohere:
-    """The adapter that ``"cohere:..."`` means; the request itself will name the model."""
+    """Return the adapter for ``"cohere:<model>"``. The request names the model, so the adapter need not know it."""
     return Cohere()

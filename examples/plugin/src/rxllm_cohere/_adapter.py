@@ -1,4 +1,4 @@
-"""Values to the HTTP request of ``/v2/chat``, see https://docs.cohere.com/reference/chat-stream."""
+"""Build the HTTP request of ``/v2/chat``, see https://docs.cohere.com/reference/chat-stream."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 
 
 class Cohere(HTTPAdapter):
-    """``POST {base_url}/v2/chat``. ``Request.options`` is merged over the body: ``{"documents": [...]}``."""
+    """``POST {base_url}/v2/chat``. ``Request.options`` overrides fields of the body: ``{"documents": [...]}``."""
 
     provider = PROVIDER
     key_variable = "CO_API_KEY"
     default_base_url = "https://api.cohere.com"
 
     def build(self, request: Request, call: Call) -> httpx.Request:
-        """The request as it will be sent. Raises ``EngineError``: ``missing_model``, ``missing_key``."""
+        """Return the request as it will be sent. Raises ``EngineError``: ``missing_model``, ``missing_key``."""
         if not request.model:
-            raise EngineError("missing_model", 'Cohere must be told which model: "cohere:..."', provider=PROVIDER)
+            raise EngineError("missing_model", 'Cohere needs a model; write "cohere:<model>"', provider=PROVIDER)
         key = self.key(call)
         headers = {"authorization": f"Bearer {key}"} if key else {}
         return self.post("/v2/chat", _body(request), call, headers=headers)
@@ -53,7 +53,7 @@ def _body(request: Request) -> dict[str, Any]:
         "model": request.model,
         "messages": [_message(message) for message in request.messages],
         "stream": True,
-        "tools": [_tool(tool) for tool in _offered(request)],
+        "tools": [_tool(tool) for tool in _available_tools(request)],
         "tool_choice": _tool_choice(request.tool_choice),
         "temperature": request.temperature,
         "max_tokens": request.max_tokens,
@@ -63,26 +63,27 @@ def _body(request: Request) -> dict[str, Any]:
         "response_format": _response_format(request.response_format),
         **request.options,
     }
-    return {name: held for name, held in body.items() if held not in (None, [])}
+    return {name: value for name, value in body.items() if value not in (None, [])}
 
 
 def _message(message: Message) -> dict[str, Any]:
     match message.role:
         case "tool":
-            return {"role": "tool", "tool_call_id": message.tool_call_id, "content": _text(message)}
+            return {"role": "tool", "tool_call_id": message.tool_call_id, "content": _result_text(message)}
         case "assistant":
-            return _answer(message)
+            return _assistant(message)
         case _:
             return {"role": message.role, "content": _content(message)}
 
 
-def _answer(message: Message) -> dict[str, Any]:
-    own = [part for part in message.parts if isinstance(part, ThinkingPart) and part.provider_data in (PLAN, THOUGHT)]
-    thoughts = [{"type": "thinking", "thinking": part.text} for part in own if part.provider_data == THOUGHT]
-    said = {
+def _assistant(message: Message) -> dict[str, Any]:
+    # Thinking of other providers has other provider_data, and is left out.
+    thinking = [part for part in message.parts if isinstance(part, ThinkingPart)]
+    thoughts = [{"type": "thinking", "thinking": part.text} for part in thinking if part.provider_data == THOUGHT]
+    fields = {
         "role": "assistant",
         "content": [*thoughts, {"type": "text", "text": message.text}] if message.text else thoughts,
-        "tool_plan": "".join(part.text for part in own if part.provider_data == PLAN),
+        "tool_plan": "".join(part.text for part in thinking if part.provider_data == PLAN),
         "tool_calls": [
             {
                 "id": call.id,
@@ -92,31 +93,31 @@ def _answer(message: Message) -> dict[str, Any]:
             for call in message.tool_calls
         ],
     }
-    return {name: held for name, held in said.items() if held}
+    return {name: value for name, value in fields.items() if value}
 
 
 def _content(message: Message) -> str | list[dict[str, Any]]:
     if not any(isinstance(part, ImagePart) for part in message.parts):
         return message.text
-    said: list[dict[str, Any]] = []
+    content: list[dict[str, Any]] = []
     for part in message.parts:
         if isinstance(part, TextPart):
-            said.append({"type": "text", "text": part.text})
+            content.append({"type": "text", "text": part.text})
         elif isinstance(part, ImagePart):
             url = part.image.data if part.image.source == "url" else part.image.to_data_uri()
-            said.append({"type": "image_url", "image_url": {"url": url}})
-    return said
+            content.append({"type": "image_url", "image_url": {"url": url}})
+    return content
 
 
-def _text(message: Message) -> str:
-    held = message.content
-    return msgspec.json.encode(held).decode() if isinstance(held, dict) else message.text
+def _result_text(message: Message) -> str:
+    content = message.content
+    return msgspec.json.encode(content).decode() if isinstance(content, dict) else message.text
 
 
-def _offered(request: Request) -> list[Tool]:
-    # A tool cannot be named as the one to call, so it is the only one to choose from.
-    named = [tool for tool in request.tools if tool.name == request.tool_choice]
-    return named or list(request.tools)
+def _available_tools(request: Request) -> list[Tool]:
+    # Cohere cannot be told to call one tool by name, so a tool_choice of one name leaves only that tool.
+    chosen = [tool for tool in request.tools if tool.name == request.tool_choice]
+    return chosen or list(request.tools)
 
 
 def _tool_choice(choice: Any) -> str | None:
@@ -128,7 +129,7 @@ def _tool_choice(choice: Any) -> str | None:
         case str():
             return "REQUIRED"
         case _:
-            raise AdapterError("unsupported_feature", f"{choice!r} is no tool choice of Cohere", provider=PROVIDER)
+            raise AdapterError("unsupported_feature", f"Cohere has no tool choice {choice!r}", provider=PROVIDER)
 
 
 def _tool(tool: Tool) -> dict[str, Any]:
@@ -139,12 +140,12 @@ def _tool(tool: Tool) -> dict[str, Any]:
 
 
 def _thinking(effort: str | None) -> dict[str, Any] | None:
-    # Cohere knows no degrees of it, only a budget, which is for `options` to say.
+    # Cohere knows no degrees of effort, only a budget of tokens, which `options` can set.
     return None if effort is None else {"type": "disabled" if effort == "none" else "enabled"}
 
 
-def _response_format(wanted: Any) -> dict[str, Any] | None:
-    match wanted:
+def _response_format(format: Any) -> dict[str, Any] | None:
+    match format:
         case None | "text":
             return None
         case {"type": "json_schema", "schema": schema}:
@@ -152,4 +153,4 @@ def _response_format(wanted: Any) -> dict[str, Any] | None:
         case {"type": "json_object"}:
             return {"type": "json_object"}
         case _:
-            raise AdapterError("unsupported_feature", f"{wanted!r} is no response format of Cohere", provider=PROVIDER)
+            raise AdapterError("unsupported_feature", f"Cohere has no response format {format!r}", provider=PROVIDER)

@@ -1,4 +1,4 @@
-"""What an answer cites."""
+"""The citations of an answer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rxllm import operators as ops
 
 
 def citations() -> Callable[[Observable[Event]], Stream[Mapping[str, Any]]]:
-    """Emit each source of the answer once, as the provider says it.
+    """Emit each source of the answer once, as the provider sends it.
 
     ::
 
@@ -27,12 +27,14 @@ def citations() -> Callable[[Observable[Event]], Stream[Mapping[str, Any]]]:
     """
 
     def operator(source: Observable[Event]) -> Stream[Mapping[str, Any]]:
-        return Stream.of(source).pipe(ops.raise_errors(), ops.only(SourceAdded), ops.lift(_Once))
+        return Stream.of(source).pipe(ops.raise_errors(), ops.only(SourceAdded), ops.lift(_Distinct))
 
     return operator
 
 
-class _Once:
+class _Distinct:
+    """What `lift` takes: fed with items and closed at the end. Each subscription gets its own."""
+
     def __init__(self) -> None:
         self._seen: list[Mapping[str, Any]] = []
 

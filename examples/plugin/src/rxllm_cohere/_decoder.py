@@ -1,11 +1,11 @@
-"""The events of ``/v2/chat`` to rxllm's, see https://docs.cohere.com/v2/docs/streaming.
+"""Decode the stream of ``/v2/chat``, see https://docs.cohere.com/v2/docs/streaming.
 
-* ``message-start`` has the id; ``message-end`` the usage and the reason, or the error. ``[DONE]`` may follow.
-* text and thinking come in ``content-delta``, between the start and the end of their block;
-* what the model means to do with its tools comes in ``tool-plan-delta``, and is shown as thinking. Both kinds of it go
-  back to Cohere in a place of their own, so they are told apart by their `provider_data`;
-* calls come in pieces by index, and each has its own end;
-* anything else is a ``RawChunk``: nothing vanishes.
+* ``message-start`` has the id; ``message-end`` the usage and the finish reason, or the error. ``[DONE]`` may follow.
+* Text and thinking come in ``content-delta``, between the start and the end of their block.
+* The model's plan for its tools comes in ``tool-plan-delta``, and is shown as thinking. Plan and thinking go back to
+  Cohere in different fields, so their `provider_data` tells them apart.
+* Tool calls come in pieces by index, and each has its own end.
+* Anything else becomes a ``RawChunk``: nothing is lost.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class ToolCall(msgspec.Struct):
     function: Function | None = None
 
 
-class Said(msgspec.Struct):
-    """What a message begins with is lists, and empty; what it goes on with is one of them at a time."""
+class MessageDelta(msgspec.Struct):
+    """A piece of the message: one field at a time. In ``message-start`` all fields are there, as empty lists."""
 
     content: Content | list[Any] | None = None
     tool_plan: str | None = None
@@ -62,7 +62,7 @@ class Said(msgspec.Struct):
 
 
 class Delta(msgspec.Struct):
-    message: Said | None = None
+    message: MessageDelta | None = None
     finish_reason: str | None = None
     usage: dict[str, Any] | None = None
     error: str | None = None
@@ -80,7 +80,7 @@ _FRAME = msgspec.json.Decoder(Frame)
 
 
 class CohereDecoder(FrameDecoder):
-    """One answer's bytes to events; `messages` are those it answers. `Blocks` keeps the order of the events."""
+    """Decode one response to `messages`. It reports what it reads to `Blocks`, which keeps the order of the events."""
 
     def __init__(self, messages: Iterable[Message] = (), *, raw: bool = False) -> None:
         blocks = Blocks(CallTracker.after(messages))
@@ -96,8 +96,8 @@ class CohereDecoder(FrameDecoder):
                 pass
             case "content-start" | "content-delta" | "tool-plan-delta" | "tool-call-start" | "tool-call-delta":
                 if frame.type == "content-start":
-                    self._blocks.close_block()  # a plan has no end of its own
-                self._read_said(delta.message or Said(), frame.index)
+                    self._blocks.close_block()  # ends a plan, which has no end of its own
+                self._read_message(delta.message or MessageDelta(), frame.index)
             case "citation-start" if delta.message and isinstance(delta.message.citations, dict):
                 self._blocks.source(delta.message.citations)
             case "content-end":
@@ -109,16 +109,16 @@ class CohereDecoder(FrameDecoder):
             case _ if not self.raw:
                 self._blocks.raw(frame.type or kind, msgspec.json.decode(data))
 
-    def _read_said(self, said: Said, index: int | None) -> None:
-        if isinstance(said.content, Content):
-            self._blocks.text(said.content.text or "")
-            self._think(said.content.thinking, THOUGHT)
-        self._think(said.tool_plan, PLAN)
-        if isinstance(said.tool_calls, ToolCall):
-            function = said.tool_calls.function or Function()
-            self._blocks.call(index, said.tool_calls.id, function.name, function.arguments)
+    def _read_message(self, message: MessageDelta, index: int | None) -> None:
+        if isinstance(message.content, Content):
+            self._blocks.text(message.content.text or "")
+            self._read_thinking(message.content.thinking, THOUGHT)
+        self._read_thinking(message.tool_plan, PLAN)
+        if isinstance(message.tool_calls, ToolCall):
+            function = message.tool_calls.function or Function()
+            self._blocks.call(index, message.tool_calls.id, function.name, function.arguments)
 
-    def _think(self, text: str | None, kind: Mapping[str, Any]) -> None:
+    def _read_thinking(self, text: str | None, kind: Mapping[str, Any]) -> None:
         if text:
             self._blocks.thinking(text)
             self._blocks.sign(provider_data=kind)
@@ -136,17 +136,17 @@ class CohereDecoder(FrameDecoder):
         return provider_error(PROVIDER, payload)
 
 
-def _usage(said: Mapping[str, Any]) -> Usage:
-    tokens = said.get("tokens") or {}
+def _usage(usage: Mapping[str, Any]) -> Usage:
+    tokens = usage.get("tokens") or {}
     return Usage(
         input_tokens=_count(tokens, "input_tokens"),
         output_tokens=_count(tokens, "output_tokens"),
-        cached_input_tokens=_count(said, "cached_tokens"),
+        cached_input_tokens=_count(usage, "cached_tokens"),
         reasoning_tokens=_count(tokens, "reasoning_tokens"),
-        extra={"billed_units": said["billed_units"]} if said.get("billed_units") else {},
+        extra={"billed_units": usage["billed_units"]} if usage.get("billed_units") else {},
     )
 
 
-def _count(held: Mapping[str, Any], name: str) -> int | None:
-    number = held.get(name)
+def _count(counters: Mapping[str, Any], name: str) -> int | None:
+    number = counters.get(name)
     return int(number) if isinstance(number, int | float) else None

@@ -13,7 +13,7 @@ from reactivex.testing import ReactiveTest, TestScheduler
 from rxllm import AdapterError, StreamError, Usage
 from rxllm import operators as ops
 from rxllm.chunks import CompletionChunk, ToolCallDelta, collect_completion, from_completion_chunks
-from rxllm.chunks._events import events_of
+from rxllm.chunks._from_chunks import events_of
 from rxllm.events import (
     ErrorEvent,
     Event,
@@ -62,8 +62,8 @@ def test_text() -> None:
 
 
 def test_calls_are_closed_at_the_end() -> None:
-    said = events(call(0, "a", "add", '{"x"'), call(1, "b", "sub"), call(0, None, None, ": 1}"), final(None, None))
-    assert said[1:-1] == [
+    emitted = events(call(0, "a", "add", '{"x"'), call(1, "b", "sub"), call(0, None, None, ": 1}"), final(None, None))
+    assert emitted[1:-1] == [
         ToolCallStarted("a", "add"),
         CallDelta("a", '{"x"'),
         ToolCallStarted("b", "sub"),
@@ -71,39 +71,39 @@ def test_calls_are_closed_at_the_end() -> None:
         ToolCallCompleted("a", "add", {"x": 1}, '{"x": 1}'),
         ToolCallCompleted("b", "sub", {}, ""),
     ]
-    assert said[-1].finish_reason == "tool_calls"
+    assert emitted[-1].finish_reason == "tool_calls"
 
 
 def test_a_gap_in_the_indexes_is_no_call() -> None:
-    said = events(text("Hi"), call(10**9, "z", "f", "{}"), final(None, "tool_calls"))
-    assert [event.id for event in said if isinstance(event, ToolCallCompleted)] == ["z"]
+    emitted = events(text("Hi"), call(10**9, "z", "f", "{}"), final(None, "tool_calls"))
+    assert [event.id for event in emitted if isinstance(event, ToolCallCompleted)] == ["z"]
 
 
 def test_a_call_whose_id_never_comes_gets_one() -> None:
-    said = events(call(0, None, "f", "{}"), final(None, None))
-    assert [event.id for event in said if isinstance(event, ToolCallCompleted)] == ["call_0"]
+    emitted = events(call(0, None, "f", "{}"), final(None, None))
+    assert [event.id for event in emitted if isinstance(event, ToolCallCompleted)] == ["call_0"]
 
 
 def test_what_comes_after_a_final_chunk_still_counts() -> None:
-    said = events(final(None, "length"), text("Hi"), final(U1, None), final(None, None))
-    assert [type(event).__name__ for event in said] == [
+    emitted = events(final(None, "length"), text("Hi"), final(U1, None), final(None, None))
+    assert [type(event).__name__ for event in emitted] == [
         "MessageStarted",
         "TextDelta",
         "UsageUpdated",
         "TextCompleted",
         "MessageCompleted",
     ]
-    assert said[-1].finish_reason == "length"
+    assert emitted[-1].finish_reason == "length"
 
 
 def test_usage_is_cumulative_and_takes_nothing_back() -> None:
-    said = events(
+    emitted = events(
         CompletionChunk(usage=Usage(input_tokens=9)),
         CompletionChunk(usage=Usage(input_tokens=9)),
         CompletionChunk(usage=Usage(input_tokens=0, output_tokens=2, extra={"x": 1})),
         final(Usage(output_tokens=5, total_cost=0.5), "stop"),
     )
-    assert [event.usage for event in said if isinstance(event, UsageUpdated)] == [
+    assert [event.usage for event in emitted if isinstance(event, UsageUpdated)] == [
         Usage(9),
         Usage(9, 2, extra={"x": 1}),
         Usage(9, 5, total_cost=0.5, extra={"x": 1}),
@@ -111,7 +111,7 @@ def test_usage_is_cumulative_and_takes_nothing_back() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "reason", "raw"),
+    ("chunk", "reason", "raw"),
     [
         (final(None, None), "stop", None),
         (final(None, "content_filter"), "content_filter", "content_filter"),
@@ -120,8 +120,8 @@ def test_usage_is_cumulative_and_takes_nothing_back() -> None:
         (CompletionChunk(finish_reason="eos"), "other", "eos"),  # type: ignore[arg-type]
     ],
 )
-def test_finish_reasons(given: CompletionChunk, reason: str, raw: str | None) -> None:
-    last = events(text("Hi"), given)[-1]
+def test_finish_reasons(chunk: CompletionChunk, reason: str, raw: str | None) -> None:
+    last = events(text("Hi"), chunk)[-1]
     assert (last.finish_reason, last.raw_finish_reason) == (reason, raw)
 
 
@@ -129,17 +129,17 @@ def test_finish_reasons(given: CompletionChunk, reason: str, raw: str | None) ->
 
 
 def test_a_source_that_ends_without_a_final_chunk_is_truncated() -> None:
-    said = events(text("Hi"), call(0, "a", "f", "{"))
-    assert said[2] == TextCompleted("Hi")
-    assert said[-2] == ToolCallCompleted("a", "f", {}, "{", {"error": "incomplete"})
-    assert said[-1].error.reason == "truncated"
+    emitted = events(text("Hi"), call(0, "a", "f", "{"))
+    assert emitted[2] == TextCompleted("Hi")
+    assert emitted[-2] == ToolCallCompleted("a", "f", {}, "{", {"error": "incomplete"})
+    assert emitted[-1].error.reason == "truncated"
     assert [type(event) for event in events()] == [MessageStarted, ErrorEvent]
 
 
 def test_an_exception_is_the_last_event_with_all_closed() -> None:
     failure = ZeroDivisionError("by nought")
-    said = events(text("Hi"), call(0, "a", "f", "{"), error=failure)
-    assert [type(event).__name__ for event in said] == [
+    emitted = events(text("Hi"), call(0, "a", "f", "{"), error=failure)
+    assert [type(event).__name__ for event in emitted] == [
         "MessageStarted",
         "TextDelta",
         "TextCompleted",
@@ -148,8 +148,8 @@ def test_an_exception_is_the_last_event_with_all_closed() -> None:
         "ToolCallCompleted",
         "ErrorEvent",
     ]
-    assert said[-2].metadata == {"error": "incomplete"}
-    error = said[-1].error
+    assert emitted[-2].metadata == {"error": "incomplete"}
+    error = emitted[-1].error
     assert (type(error), error.reason, error.__cause__) == (StreamError, "adapter_error", failure)
     assert "ZeroDivisionError: by nought" in error.message
 
@@ -166,17 +166,17 @@ def test_a_typed_error_before_the_first_chunk_is_raised() -> None:
 
 
 def test_any_other_exception_before_the_first_chunk_is_an_event() -> None:
-    said = events(error=OSError("no line"))
-    assert [type(event) for event in said] == [MessageStarted, ErrorEvent]
-    assert said[-1].error.reason == "adapter_error"
+    emitted = events(error=OSError("no line"))
+    assert [type(event) for event in emitted] == [MessageStarted, ErrorEvent]
+    assert emitted[-1].error.reason == "adapter_error"
 
 
 def test_what_is_no_chunk_is_an_error_and_lets_go_of_the_source() -> None:
     scheduler = TestScheduler()
     source = cold(scheduler, "-a-?-a-|", {"a": text("Hi"), "?": "Hi"})
-    told = record(scheduler, lambda: source.pipe(from_completion_chunks()))
-    assert [(tick, kind) for tick, kind, _ in told[-2:]] == [(3, "next"), (3, "end")]
-    assert told[-2][2].error.reason == "malformed_event"
+    recorded = record(scheduler, lambda: source.pipe(from_completion_chunks()))
+    assert [(tick, kind) for tick, kind, _ in recorded[-2:]] == [(3, "next"), (3, "end")]
+    assert recorded[-2][2].error.reason == "malformed_event"
     assert source.subscriptions == [ReactiveTest.subscribe(START, START + 3)]
 
 
@@ -193,11 +193,11 @@ def test_what_is_no_chunk_is_an_error_and_lets_go_of_the_source() -> None:
     ],
 )
 def test_a_chunk_of_wrong_types_is_an_error_that_names_the_field(chunk: Any, field: str) -> None:
-    said = events(text("Hi"), chunk, final(None, "stop"))
-    lawful(said)
-    assert [type(event) for event in said[-2:]] == [TextCompleted, ErrorEvent]
-    assert said[-1].error.reason == "malformed_event"
-    assert field in said[-1].error.message
+    emitted = events(text("Hi"), chunk, final(None, "stop"))
+    lawful(emitted)
+    assert [type(event) for event in emitted[-2:]] == [TextCompleted, ErrorEvent]
+    assert emitted[-1].error.reason == "malformed_event"
+    assert field in emitted[-1].error.message
     collected = from_iterable([text("Hi"), chunk, final(None, "stop")]).pipe(collect_completion())
     with pytest.raises(StreamError, match=field) as caught:
         collected.run()
@@ -230,8 +230,8 @@ class Broken:
 
 @pytest.mark.parametrize("where", ["feed", "close"])
 def test_what_a_reader_raises_is_the_last_event(where: str) -> None:
-    told = list(from_iterable([1]).pipe(events_of(lambda: Broken(where))))
-    assert told[-1] == ErrorEvent(StreamError("adapter_error", where))
+    emitted = list(from_iterable([1]).pipe(events_of(lambda: Broken(where))))
+    assert emitted[-1] == ErrorEvent(StreamError("adapter_error", where))
 
 
 @pytest.mark.parametrize("where", ["feed", "close"])
@@ -259,8 +259,8 @@ def test_a_subscriber_s_own_exception_is_delivered_once(chunk: CompletionChunk) 
 def test_events_come_at_once() -> None:
     scheduler = TestScheduler()
     source = cold(scheduler, "-a-b--c--|", {"a": text("a"), "b": text("b"), "c": final(U1, "stop")})
-    told = record(scheduler, lambda: source.pipe(from_completion_chunks()))
-    assert [(tick, kind if kind == "end" else type(what).__name__) for tick, kind, what in told] == [
+    recorded = record(scheduler, lambda: source.pipe(from_completion_chunks()))
+    assert [(tick, kind if kind == "end" else type(what).__name__) for tick, kind, what in recorded] == [
         (1, "MessageStarted"),
         (1, "TextDelta"),
         (3, "TextDelta"),
@@ -289,9 +289,9 @@ def test_a_second_subscription_starts_afresh() -> None:
 
 def test_it_gives_a_stream_and_passes_the_scheduler_on() -> None:
     scheduler, spy = TestScheduler(), Spy()
-    given = spy.pipe(from_completion_chunks())
-    given.subscribe(scheduler=scheduler)
-    assert isinstance(given, Stream)
+    stream = spy.pipe(from_completion_chunks())
+    stream.subscribe(scheduler=scheduler)
+    assert isinstance(stream, Stream)
     assert spy.scheduler is scheduler
 
 
@@ -303,18 +303,18 @@ def test_it_keeps_what_every_operator_keeps(rule: str) -> None:
 
 
 def test_a_source_that_ends_while_an_event_is_delivered_is_waited_for() -> None:
-    source, said = Subject(), list[Any]()
+    source, emitted = Subject(), list[Any]()
 
     def hear(event: Event) -> None:
-        said.append(event)
+        emitted.append(event)
         if isinstance(event, MessageStarted):
             source.on_next(final(None, "length"))
             source.on_completed()
 
-    source.pipe(from_completion_chunks()).subscribe(hear, said.append, lambda: said.append("end"))
+    source.pipe(from_completion_chunks()).subscribe(hear, emitted.append, lambda: emitted.append("end"))
     source.on_next(text("Hi"))
     message = MessageCompleted(Message("assistant", "Hi"), "length", "length")
-    assert said == [STARTED, TextDelta("Hi"), TextCompleted("Hi"), message, "end"]
+    assert emitted == [STARTED, TextDelta("Hi"), TextCompleted("Hi"), message, "end"]
 
 
 # Properties

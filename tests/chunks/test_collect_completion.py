@@ -81,8 +81,8 @@ def test_final_chunk_usage_is_captured() -> None:
 )
 def test_calls(pieces: Sequence[Any], kept: Sequence[Any], dropped: Sequence[Any]) -> None:
     response = calls(*(ToolCallDelta(*piece) for piece in pieces))
-    assert response.tool_calls == tuple(CompletionToolCall(*each) for each in kept)
-    assert response.dropped == tuple(CompletionToolCall(*each) for each in dropped)
+    assert response.tool_calls == tuple(CompletionToolCall(*fields) for fields in kept)
+    assert response.dropped == tuple(CompletionToolCall(*fields) for fields in dropped)
 
 
 @pytest.mark.parametrize(
@@ -201,9 +201,9 @@ def test_what_is_no_chunk_lets_go_of_the_source() -> None:
 
 def test_it_gives_a_stream_and_passes_the_scheduler_on() -> None:
     scheduler, spy = TestScheduler(), Spy()
-    given = spy.pipe(collect_completion())
-    given.subscribe(scheduler=scheduler)
-    assert isinstance(given, Stream)
+    stream = spy.pipe(collect_completion())
+    stream.subscribe(scheduler=scheduler)
+    assert isinstance(stream, Stream)
     assert spy.scheduler is scheduler
 
 
@@ -248,8 +248,8 @@ def test_how_deltas_are_packed_into_chunks_does_not_matter(pieces: list[ToolCall
 def test_the_partial_response_is_the_fold_of_what_had_come(chunks: list[CompletionChunk], cut: int) -> None:
     raised = failed(concat(from_iterable(chunks[:cut]), throw(StreamError("truncated"))))
     whole = collected(*chunks[:cut])
-    kept = raised.metadata["response"]
-    assert (kept.content, kept.tool_calls, kept.dropped, kept.usage) == (
+    partial = raised.metadata["response"]
+    assert (partial.content, partial.tool_calls, partial.dropped, partial.usage) == (
         whole.content,
         whole.tool_calls,
         whole.dropped,

@@ -1,7 +1,7 @@
-"""Chunks to events, one at a time and without Rx: what `from_chunks` and plain generator adapters feed.
+"""Chunks to events, one at a time and without Rx: `from_chunks` feeds this, and so do plain generator adapters.
 
-Text, thinking and the beginnings and fragments of calls are passed on at once; what a call's arguments are is settled
-at the end, since fragments may come late, and before their call. A fragment belongs to the latest call of its index.
+Text, thinking and the beginnings and fragments of calls are passed on at once. A call's arguments are settled at the
+end, since fragments may come late, and before their call. A fragment belongs to the latest call of its index.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
-from rxllm.chunks._chunk import FIELDS, StreamChunk, as_chunk
-from rxllm.chunks._live_calls import LiveCalls
-from rxllm.chunks._reading import is_stream_only, key_of, latest_counters, mapping, normalised, to_usage
+from rxllm.chunks._feeder_calls import LiveCalls
+from rxllm.chunks._metadata import annotation_key, is_stream_only, latest_counters, mapping, normalised, to_usage
+from rxllm.chunks._stream_chunk import FIELDS, StreamChunk, as_chunk
 from rxllm.events import Event
 from rxllm.values import (
     FilePart,
@@ -25,11 +25,12 @@ from rxllm.values import (
     TextPart,
     ThinkingPart,
 )
+from rxllm.values.arguments import shown
 from rxllm.wire.blocks import Blocks
 from rxllm.wire.frames import raw_kind
 from rxllm.wire.tool_calls import CallTracker
 
-_SILENT = frozenset({"terminal?", "keepalive?", "done_at_unix_nano", "builtin_tool_started"})
+_SILENT = frozenset({"terminal?", "keepalive?", "done_at_unix_nano", "builtin_tool_started", "response_id", "model"})
 _NOTED = frozenset({"reasoning_details", "logprobs"})
 
 
@@ -48,15 +49,15 @@ class ChunkFeeder:
         messages = tuple(messages)
         self._blocks = Blocks(CallTracker.after(messages))
         self._calls = LiveCalls(self._blocks, sum(len(message.tool_calls) for message in messages))
-        self._counted: dict[str, Any] = {}
+        self._counters: dict[str, Any] = {}
         self._notes: dict[str, list[Any]] = {}
         self._cited: set[Any] = set()
-        self._read_key: dict[str, Callable[[Any], bool]] = {
+        self._readers: dict[str, Callable[[Any], bool]] = {
             "tool_call_args": self._calls.add,
             "tool_call_metadata": self._calls.update,
             "annotations": self._read_annotations,
             "usage": self._read_usage,
-            "finish_reason": self._read_finish,
+            "finish_reason": self._read_finish_reason,
         }
 
     @property
@@ -66,17 +67,20 @@ class ChunkFeeder:
 
     @property
     def ended(self) -> bool:
-        """Whether the last event has been given."""
+        """Whether the last event has been returned."""
         return self._blocks.ended
 
     def feed(self, chunk: StreamChunk | Mapping[str, Any]) -> list[Event]:
-        """The events of a chunk. Raises ``StreamError("malformed_event")`` for what is none, or has no text as text."""
+        """Return the events of a chunk.
+
+        Raises ``StreamError("malformed_event")`` for any other item, and for a chunk whose text is not a string.
+        """
         if self.ended:
             return []
         if not isinstance(chunk, StreamChunk):
             chunk = _read_chunk(chunk)
         if chunk.text is not None and not isinstance(chunk.text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise StreamError("malformed_event", f"a StreamChunk's text cannot be {chunk.text!r}")
+            raise StreamError("malformed_event", f"a StreamChunk's text cannot be {shown(chunk.text)}")
         if chunk.type == "content":
             self._blocks.text(chunk.text or "")
         else:
@@ -86,7 +90,7 @@ class ChunkFeeder:
         return self._blocks.take()
 
     def close(self) -> list[Event]:
-        """What is missing when the chunks are over. Who gives no finish reason has meant ``stop``."""
+        """Return the events that are missing when the chunks are over. Without a finish reason it is ``stop``."""
         if not self.ended:
             self._calls.settle()
             self._blocks.note(self._notes)
@@ -95,9 +99,9 @@ class ChunkFeeder:
         return self._blocks.take()
 
     def fail(self, error: Exception) -> list[Event]:
-        """The events of a stream that fails: what is open is closed, then the error."""
+        """Return the events of a stream that fails: the completion of what is open, then the error."""
         if not self.ended:
-            self._fail(streamed(error))
+            self._fail(as_stream_error(error))
         return self._blocks.take()
 
     def _read_other(self, chunk: StreamChunk) -> None:
@@ -111,61 +115,63 @@ class ChunkFeeder:
             case "content_part" if not is_stream_only(chunk) and self._read_part(chunk.content_part):
                 pass
             case _:
-                fields = ((name, getattr(chunk, name)) for name in chunk.__struct_fields__)
-                self._blocks.raw(raw_kind(str(chunk.type)), {name: held for name, held in fields if held})
+                fields = {name: value for name in FIELDS if (value := getattr(chunk, name))}
+                self._blocks.raw(raw_kind(str(chunk.type)), fields)
 
     def _read_thinking(self, text: Any, metadata: Mapping[str, Any]) -> None:
         if isinstance(text, str):
             self._blocks.thinking(text)
         signature = metadata.get("signature")
         signature = signature if isinstance(signature, str) and signature else None
-        rest = {key: held for key, held in metadata.items() if key != "signature"}
-        if signature or rest:
-            self._blocks.sign(signature, rest)
-        if signature or (rest and not text):  # what is opaque belongs to all that came before it
+        opaque = {key: value for key, value in metadata.items() if key != "signature"}
+        if signature or opaque:
+            self._blocks.sign(signature, opaque)
+        if signature or (opaque and not text):  # opaque data belong to all thinking before them
             self._blocks.close_block()
 
     def _read_meta(self, metadata: Mapping[str, Any]) -> None:
-        id, model = (held if isinstance(held := metadata.get(key), str) else None for key in ("response_id", "model"))
-        self._blocks.start(id=id, model=model)
-        rest = {key: held for key, held in metadata.items() if not self._takes(key, held)}
+        id, model = metadata.get("response_id"), metadata.get("model")
+        self._blocks.start(id=id if isinstance(id, str) else None, model=model if isinstance(model, str) else None)
+        unknown = {key: value for key, value in metadata.items() if not self._read_key(key, value)}
         if metadata.get("keepalive?"):
-            rest.pop("provider_event", None)
-        error = rest.pop("error", None)
-        if rest:
-            self._blocks.raw("meta", rest)
+            unknown.pop("provider_event", None)
+        error = unknown.pop("error", None)
+        if unknown:
+            self._blocks.raw("meta", unknown)
         if error:
             self._fail(error if isinstance(error, LLMError) else StreamError("adapter_error", _message(error)))
 
-    def _takes(self, key: str, held: Any) -> bool:
-        if held is None or key in _SILENT or key in ("response_id", "model"):
+    def _read_key(self, key: str, value: Any) -> bool:
+        """Read one key of a meta chunk; return False if it is unknown, or its value malformed."""
+        if value is None or key in _SILENT:
             return True
-        if key in _NOTED and isinstance(held, list):
-            self._notes.setdefault(key, []).extend(cast(list[Any], held))
+        if key in _NOTED and isinstance(value, list):
+            self._notes.setdefault(key, []).extend(cast(list[Any], value))
             return True
-        return key in self._read_key and self._read_key[key](held)
+        return key in self._readers and self._readers[key](value)
 
-    def _read_annotations(self, held: Any) -> bool:
-        if not isinstance(held, list) or not all(isinstance(each, Mapping) for each in cast(list[Any], held)):
+    def _read_annotations(self, value: Any) -> bool:
+        if not isinstance(value, list) or not all(isinstance(item, Mapping) for item in cast(list[Any], value)):
             return False
-        for annotation in cast(list[Mapping[str, Any]], held):
-            if (key := key_of(annotation)) not in self._cited:
+        for annotation in cast(list[Mapping[str, Any]], value):
+            if (key := annotation_key(annotation)) not in self._cited:
                 self._cited.add(key)
                 self._blocks.source(dict(annotation))
         return True
 
-    def _read_usage(self, held: Any) -> bool:
-        if isinstance(held, Mapping):
-            self._counted = latest_counters(self._counted, mapping(held))
-            self._blocks.usage(to_usage(self._counted))
-        return isinstance(held, Mapping)
+    def _read_usage(self, value: Any) -> bool:
+        if isinstance(value, Mapping):
+            self._counters = latest_counters(self._counters, mapping(value))
+            self._blocks.usage(to_usage(self._counters))
+        return isinstance(value, Mapping)
 
-    def _read_finish(self, held: Any) -> bool:
-        self._blocks.finish(normalised(held), str(held))
+    def _read_finish_reason(self, value: Any) -> bool:
+        self._blocks.finish(normalised(value), str(value))
         return True
 
     def _read_part(self, part: Any) -> bool:
-        if not isinstance(part, SourcePart):  # which may stand inside a block of text
+        """Report a whole part; return False if it is not one of a message's."""
+        if not isinstance(part, SourcePart):  # a source may come within a block of text
             self._blocks.close_block()
         match part:
             case TextPart():
@@ -174,10 +180,9 @@ class ChunkFeeder:
                 self._read_thinking(part.text, {**(part.provider_data or {}), "signature": part.signature})
             case FilePart():
                 self._blocks.file(part.file)
-            case ImagePart(image=Image(source="url")):
-                self._blocks.file({"mime_type": part.image.mime_type or "image/*", "url": part.image.data})
-            case ImagePart(image=Image(source="binary" | "base64")):
-                self._blocks.file({"mime_type": part.image.mime_type or "image/*", "data": part.image.to_binary()})
+            case ImagePart(image=Image() as image) if image.source in ("url", "binary", "base64"):
+                data = {"url": image.data} if image.source == "url" else {"data": image.to_binary()}
+                self._blocks.file({"mime_type": image.mime_type or "image/*", **data})
             case SourcePart():
                 self._blocks.source(part.source)
             case ProviderPart():
@@ -191,25 +196,23 @@ class ChunkFeeder:
         self._blocks.error(error)
 
 
-def _read_chunk(given: Any) -> StreamChunk:
-    chunk = as_chunk(given)
-    if isinstance(chunk, StreamChunk):
-        return chunk
-    remedy = (
-        f"for text, make it with chunks.text(...); a mapping has a type, and no other keys than {', '.join(FIELDS)}"
-    )
-    raise StreamError("malformed_event", f"{given!r:.80} is no StreamChunk; {remedy}")
-
-
-def streamed(error: Exception) -> LLMError:
-    """An exception as an error of the stream; rxllm's own are that already."""
+def as_stream_error(error: Exception) -> LLMError:
+    """Return an exception as an error of the stream; rxllm's own stay as they are."""
     if isinstance(error, LLMError):
         return error
-    made = StreamError("adapter_error", f"the source of chunks failed: {type(error).__name__}: {error}")
-    made.__cause__ = error
-    return made
+    failure = StreamError("adapter_error", f"the source of chunks failed: {type(error).__name__}: {error}")
+    failure.__cause__ = error
+    return failure
+
+
+def _read_chunk(item: Any) -> StreamChunk:
+    chunk = as_chunk(item)
+    if isinstance(chunk, StreamChunk):
+        return chunk
+    remedy = f"for text, use chunks.text(...); a mapping needs a type, and has no other keys than {', '.join(FIELDS)}"
+    raise StreamError("malformed_event", f"{shown(item)} is not a StreamChunk; {remedy}")
 
 
 def _message(error: Any) -> str:
-    said = mapping(error).get("message") or error
-    return said if isinstance(said, str) else repr(said)
+    message = mapping(error).get("message") or error
+    return message if isinstance(message, str) else repr(message)

@@ -26,10 +26,10 @@ def test_a_final_chunk_has_no_text() -> None:
     assert (chunk.usage, chunk.finish_reason) == (Usage(3, 4), "length")
 
 
-@pytest.mark.parametrize("given", [3, None, {"a": 1}, b"Hi"])
-def test_text_is_a_string(given: Any) -> None:
+@pytest.mark.parametrize("value", [3, None, {"a": 1}, b"Hi"])
+def test_text_is_a_string(value: Any) -> None:
     with pytest.raises(ValidationError, match="text must be a string, not") as caught:
-        CompletionChunk.text(given)
+        CompletionChunk.text(value)
     assert caught.value.reason == "invalid_message"
 
 
