@@ -17,7 +17,7 @@ from rxllm.adapters._gemini_auth import GoogleKeys, model_path
 from rxllm.adapters._gemini_chunks import FINISH_REASONS, Candidate, FirstChunk, to_usage
 from rxllm.adapters._gemini_errors import answer_error
 from rxllm.adapters._http_images import HTTPImageAdapter, image_error
-from rxllm.adapters._merge import merge
+from rxllm.adapters._request import merge
 from rxllm.runtime import Answer
 from rxllm.values import (
     AdapterError,
