@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from rxllm.adapters._image_adapter import ImageAdapter, as_image_adapter
     from rxllm.adapters._local import Local
     from rxllm.adapters._ollama import Ollama
-    from rxllm.adapters._openai_chat import OpenAIChat
     from rxllm.adapters._openai_images import OpenAIImages
-    from rxllm.adapters._openai_responses import OpenAIResponses
-    from rxllm.adapters._plain import Adapter, as_adapter
+    from rxllm.adapters._protocol import Adapter, as_adapter
+    from rxllm.adapters.openai_chat import OpenAIChat
+    from rxllm.adapters.openai_responses import OpenAIResponses
     from rxllm.adapters.profiles import connect, providers
 
 __all__ = [
@@ -47,7 +47,7 @@ __all__ = [
 ]
 
 _FILES = {
-    "Adapter": "_plain",
+    "Adapter": "_protocol",
     "Anthropic": "_anthropic",
     "Fake": "_fake",
     "FakeImages": "_fake_images",
@@ -58,11 +58,11 @@ _FILES = {
     "ImageAdapter": "_image_adapter",
     "Local": "_local",
     "Ollama": "_ollama",
-    "OpenAIChat": "_openai_chat",
+    "OpenAIChat": "openai_chat",
     "OpenAIImages": "_openai_images",
-    "OpenAIResponses": "_openai_responses",
+    "OpenAIResponses": "openai_responses",
     "aiohttp_client": "_aiohttp_client",
-    "as_adapter": "_plain",
+    "as_adapter": "_protocol",
     "as_image_adapter": "_image_adapter",
     "connect": "profiles",
     "http_error": "_http_errors",

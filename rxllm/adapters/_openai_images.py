@@ -16,7 +16,7 @@ import msgspec
 from rxllm.adapters._http_base import File
 from rxllm.adapters._http_images import HTTPImageAdapter, image_file
 from rxllm.adapters._image_adapter import refuse
-from rxllm.adapters._openai_chat import OPENAI
+from rxllm.adapters.openai_chat.adapter import OPENAI
 from rxllm.runtime import Answer
 from rxllm.values import Call, Image, ImageAdapterError, ImageRequest, ImageResponse, ImageUsage
 from rxllm.values._json import json_text

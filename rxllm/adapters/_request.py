@@ -1,11 +1,11 @@
-"""What the request builders of all wires share: the response format, faults of a request, options over the body."""
+"""What the request builders of all wires share: its format, its faults, images, options."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, cast
 
-from rxllm.values import Request, ValidationError
+from rxllm.values import Image, Request, ValidationError
 from rxllm.values.arguments import must_be
 
 _SCHEMA_FIELDS = ("type", "name", "description", "strict", "schema")
@@ -48,6 +48,11 @@ def invalid_field(name: str, value: object, expected: str) -> ValidationError:
     ((('reasoning_effort',), "must be none, low or high, not 'ultra'"),)
     """
     return ValidationError("invalid_request", errors=[((name,), must_be(expected, value))])
+
+
+def image_url(image: Image) -> str:
+    """Return the URL of `image`: its own, or a data URI."""
+    return str(image.data) if image.source == "url" else image.to_data_uri()
 
 
 def merge(body: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
