@@ -1,4 +1,4 @@
-"""What counts as an adapter: an object with ``stream``, or an asynchronous generator function of the same arguments."""
+"""What counts as an adapter: an object with ``stream``, or an async generator function of the same arguments."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from rxllm.events import (
 )
 from rxllm.runtime import Stream, conclude, from_async_iter
 from rxllm.values import Call, EngineError, LLMError, Message, Request, StreamError
-from rxllm.values.arguments import call_fault
+from rxllm.values.arguments import call_fault, shown
 
 if TYPE_CHECKING:
     from rxllm.chunks import CompletionChunk, StreamChunk
@@ -35,67 +35,66 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class Adapter(Protocol):
-    """Turns a request into a cold Observable of events, see ``rxllm.events`` for what it keeps."""
+    """Turns a request into a cold Observable of events; ``rxllm.events`` has the rules that they follow."""
 
     def stream(self, request: Request, call: Call) -> Observable[Event]: ...
 
 
-def as_adapter(given: Any) -> Adapter:
-    """`given` as an adapter.
+def as_adapter(adapter: Any) -> Adapter:
+    """Return `adapter` as an object whose ``stream`` gives an Observable.
 
-    An asynchronous generator function, which an object's ``stream`` may be too, may leave out the bookends
-    (``MessageStarted``, completions, ``MessageCompleted``), or yield `StreamChunk`s, plain mappings of their fields, or
-    `CompletionChunk`s of ``rxllm.chunks``, and no events. Raises ``EngineError``: ``missing_adapter`` for None,
-    ``missing_stream_adapter`` for what cannot stream.
+    An async generator function, which an object's ``stream`` may be too, may leave out the bookends
+    (``MessageStarted``, completions, ``MessageCompleted``). Instead of events it may yield `StreamChunk`s, plain
+    mappings of their fields, or `CompletionChunk`s of ``rxllm.chunks``. Raise ``EngineError``: ``missing_adapter`` for
+    None, ``missing_stream_adapter`` for anything that cannot stream.
     """
-    if given is None:
-        raise EngineError("missing_adapter", "the engine has no adapter; give it one, as in Engine(OpenAIChat())")
-    if inspect.isasyncgenfunction(given):
-        return _Generated(given)
-    if isinstance(given, Adapter) and not isinstance(given, type):
-        if inspect.isasyncgenfunction(given.stream):
-            return _Generated(given.stream)
-        return _Checked(given)
-    message = f"{given!r} is no adapter: it needs stream(request, call), or to be an async generator function of these"
-    raise EngineError("missing_stream_adapter", message)
+    if adapter is None:
+        raise EngineError("missing_adapter", "the engine has no adapter; pass one, as in Engine(OpenAIChat())")
+    if inspect.isasyncgenfunction(adapter):
+        return _GeneratorAdapter(adapter)
+    if isinstance(adapter, Adapter) and not isinstance(adapter, type):
+        if inspect.isasyncgenfunction(adapter.stream):
+            return _GeneratorAdapter(adapter.stream)
+        return _ObjectAdapter(adapter)
+    what = "pass an object with stream(request, call), or an async generator function of the same arguments"
+    raise EngineError("missing_stream_adapter", f"{shown(adapter)} is not an adapter; {what}")
 
 
-class _Checked:
+class _ObjectAdapter:
     def __init__(self, adapter: Adapter) -> None:
         self._adapter = adapter
 
     def stream(self, request: Request, call: Call) -> Observable[Event]:
         events: Any = self._adapter.stream(request, call)
         if isinstance(events, Observable):
-            made = cast(Observable[Event], events)
-            return made if _is_own(self._adapter) else _lawful(made)
-        what = f"stream(request, call) of {self._adapter!r} gave no Observable but {events!r}"
-        message = f"{what}; of an async generator, rxllm.from_async_iter makes one"
+            source = cast(Observable[Event], events)
+            return source if _has_own_decoder(self._adapter) else _checked(source)
+        what = f"stream(request, call) of {shown(self._adapter)} returned {shown(events)}, which is not an Observable"
+        message = f"{what}; rxllm.from_async_iter makes one of an async generator"
         raise EngineError("missing_stream_adapter", message)
 
 
-def _is_own(adapter: Adapter) -> bool:
-    """Whether its events are made by a decoder of rxllm's, which needs no check."""
+def _has_own_decoder(adapter: Adapter) -> bool:
+    """Whether one of rxllm's decoders makes the adapter's events, which then need no check."""
     decoder = getattr(type(adapter), "decoder", None)
     return getattr(decoder, "__module__", "").startswith("rxllm.adapters.")
 
 
-def _lawful(source: Observable[Event]) -> Stream[Event]:
-    """`source` up to its first malformed event, whose place an ``ErrorEvent`` takes; what is open is closed before."""
+def _checked(source: Observable[Event]) -> Stream[Event]:
+    """Emit `source` up to its first malformed event; then close what is open and emit an ``ErrorEvent``."""
 
     def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
         unfinished = Unfinished()
         subscription = SingleAssignmentDisposable()
-        begun = False
+        has_begun = False
 
         def on_next(event: Event) -> None:
-            nonlocal begun
+            nonlocal has_begun
             if fault := adapter_fault(event):
                 subscription.dispose()
-                first = [] if begun else [MessageStarted(Message("assistant"))]
-                conclude(observer, [*first, *unfinished.close(), ErrorEvent(StreamError("malformed_event", fault))])
+                conclude(observer, _failure(StreamError("malformed_event", fault), unfinished, has_begun))
                 return
-            begun = True
+            has_begun = True
             unfinished.see(event)
             observer.on_next(event)
 
@@ -107,106 +106,118 @@ def _lawful(source: Observable[Event]) -> Stream[Event]:
     return Stream(subscribe)
 
 
-class _Generated:
+def _failure(error: LLMError, unfinished: Unfinished, has_begun: bool) -> list[Event]:
+    start = [] if has_begun else [MessageStarted(Message("assistant"))]
+    return [*start, *unfinished.close(), ErrorEvent(error)]
+
+
+class _GeneratorAdapter:
     def __init__(
         self,
         function: Callable[[Request, Call], AsyncIterator[Event | StreamChunk | Mapping[str, Any] | CompletionChunk]],
     ) -> None:
         fault = call_fault(function, None, None)
         if fault is not None:
-            message = f"the adapter {function!r} is called with (request, call): {fault}"
+            message = f"the adapter {shown(function)} is called with (request, call): {fault}"
             raise EngineError("missing_stream_adapter", message)
         self._function = function
 
     def stream(self, request: Request, call: Call) -> Stream[Event]:
-        return from_async_iter(lambda: _bookended(self._function(request, call), request))
+        return from_async_iter(lambda: _events(self._function(request, call), request))
 
 
-async def _bookended(items: AsyncIterator[Any], request: Request) -> AsyncIterator[Event]:
-    from rxllm.chunks import ChunkFeeder, CompletionChunk, StreamChunk  # when it is needed, not by every program
+async def _events(items: AsyncIterator[Any], request: Request) -> AsyncIterator[Event]:
+    from rxllm.chunks import ChunkFeeder, CompletionChunk, StreamChunk  # only programs with such an adapter need it
     from rxllm.chunks._from_completion_chunks import CompletionFeeder
 
-    bookends: Any = _Bookends()
+    feeder: Any = _Bookends()
     try:
         async with aclosing(cast(Any, items)):
             async for item in items:
-                if isinstance(item, StreamChunk | Mapping) and not bookends.said:
-                    bookends = ChunkFeeder(request.messages)
-                elif isinstance(item, CompletionChunk) and not bookends.said:
-                    bookends = CompletionFeeder(request.messages)
-                for each in bookends.feed(item):
-                    yield each
-                if bookends.ended:
+                if isinstance(item, StreamChunk | Mapping) and not feeder.said:
+                    feeder = ChunkFeeder(request.messages)
+                elif isinstance(item, CompletionChunk) and not feeder.said:
+                    feeder = CompletionFeeder(request.messages)
+                for event in feeder.feed(item):
+                    yield event
+                if feeder.ended:
                     return
     except Exception as error:
-        if not bookends.said:
+        if not feeder.said:
             raise
-        for each in bookends.fail(_streamed(error)):
-            yield each
+        for event in feeder.fail(_as_stream_error(error)):
+            yield event
         return
-    for each in bookends.close():
-        yield each
+    for event in feeder.close():
+        yield event
 
 
 class _Bookends:
-    """Adds the events that a generator may leave out. One block is open at a time; whatever else comes closes it."""
+    """Adds the events that a generator may leave out.
+
+    One block is open at a time; any other content closes it.
+    """
 
     def __init__(self) -> None:
-        self.said: list[Event] = []
+        self._emitted: list[Event] = []
         self._block: tuple[bool, str | None] | None = None  # whether it is text, and its id
         self._pieces: list[str] = []
 
     @property
+    def said(self) -> bool:
+        """Whether there has been an event."""
+        return bool(self._emitted)
+
+    @property
     def ended(self) -> bool:
-        return bool(self.said) and isinstance(self.said[-1], MessageCompleted | ErrorEvent)
+        """Whether the last event has been emitted."""
+        return self.said and isinstance(self._emitted[-1], MessageCompleted | ErrorEvent)
 
     def feed(self, event: Event) -> list[Event]:
         if not isinstance(event, EVENT_CLASSES):  # pyright: ignore[reportUnnecessaryIsInstance]
-            message = f"the adapter yielded {event!r}, which is no event; for text, yield TextDelta(...)"
+            message = f"the adapter yielded {shown(event)}, which is not an event; for text, yield TextDelta(...)"
             raise StreamError("malformed_event", message)
         if fault := adapter_fault(event):
             return self.fail(StreamError("malformed_event", fault))
-        given: list[Event] = []
-        if not self.said and not isinstance(event, MessageStarted):
-            given.append(MessageStarted(Message("assistant")))
+        missing = [] if self.said or isinstance(event, MessageStarted) else [MessageStarted(Message("assistant"))]
+        return self._emit([*missing, *self._before(event), event])
+
+    def _before(self, event: Event) -> list[Event]:
+        """Return the completion that `event` implies, and keep the text of a delta for its own."""
         match event:
             case TextDelta() | ThinkingDelta():
                 block = (isinstance(event, TextDelta), event.id)
-                if block != self._block:
-                    given += self._close_block()
-                    self._block = block
+                completion = self._close_block() if block != self._block else []
+                self._block = block
                 self._pieces.append(event.delta)
+                return completion
             case TextCompleted() | ThinkingCompleted():
                 if self._block == (isinstance(event, TextCompleted), event.id):
                     self._block, self._pieces = None, []
-                given += self._close_block()
+                return self._close_block()
             case UsageUpdated() | RawChunk() | Custom():
-                pass
+                return []
             case _:
-                given += self._close_block()
-        given.append(event)
-        self.said += given
-        return given
+                return self._close_block()
 
     def fail(self, error: LLMError) -> list[Event]:
-        """What is open is closed, then the error."""
+        """Return the completions of what is open, then the error."""
         unfinished = Unfinished()
-        for event in self.said:
+        for event in self._emitted:
             unfinished.see(event)
-        first = [] if self.said else [MessageStarted(Message("assistant"))]
-        given = [*first, *unfinished.close(), ErrorEvent(error)]
-        self.said += given
-        return given
+        return self._emit(_failure(error, unfinished, self.said))
 
     def close(self) -> list[Event]:
-        """What is missing at the end."""
-        before = len(self.said)
-        self.said += [] if self.said else [MessageStarted(Message("assistant"))]
-        self.said += self._close_block()
-        message = fold_message(self.said)
+        """Return the events that are missing at the end."""
+        start = [] if self.said else [MessageStarted(Message("assistant"))]
+        last = self._emit([*start, *self._close_block()])
+        message = fold_message(self._emitted)
         reason = "stop" if all(map(is_server, message.tool_calls)) else "tool_calls"
-        self.said.append(MessageCompleted(message, reason))
-        return self.said[before:]
+        return last + self._emit([MessageCompleted(message, reason)])
+
+    def _emit(self, events: list[Event]) -> list[Event]:
+        self._emitted += events
+        return events
 
     def _close_block(self) -> list[Event]:
         (block, text), self._block, self._pieces = (self._block, "".join(self._pieces)), None, []
@@ -216,9 +227,9 @@ class _Bookends:
         return [TextCompleted(text, id) if is_text else ThinkingCompleted(text, id=id)]
 
 
-def _streamed(error: Exception) -> LLMError:
+def _as_stream_error(error: Exception) -> LLMError:
     if isinstance(error, LLMError):
         return error
-    made = StreamError("adapter_error", f"the adapter failed: {type(error).__name__}: {error}")
-    made.__cause__ = error
-    return made
+    failure = StreamError("adapter_error", f"the adapter failed: {type(error).__name__}: {error}")
+    failure.__cause__ = error
+    return failure
