@@ -1,16 +1,20 @@
-"""One file per provider: values to an HTTP request, and its answer's bytes to events."""
+"""One package per wire: values to an HTTP request, and the bytes of its answer to events.
+
+A wire's package has ``adapter`` (its class), ``request`` (values to the HTTP body), ``decoder`` (frames to events),
+``frames`` (their types) and, where they are its own, ``errors``.
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rxllm.adapters._aiohttp_client import aiohttp_client
     from rxllm.adapters._anthropic import Anthropic
     from rxllm.adapters._fake import Fake
     from rxllm.adapters._fake_images import FakeImages
     from rxllm.adapters._gemini import Gemini
     from rxllm.adapters._gemini_images import GeminiImages
     from rxllm.adapters._http import HTTPAdapter
+    from rxllm.adapters._http_base import aiohttp_client
     from rxllm.adapters._http_errors import http_error, provider_error
     from rxllm.adapters._http_images import HTTPImageAdapter
     from rxllm.adapters._image_adapter import ImageAdapter, as_image_adapter
@@ -46,7 +50,7 @@ __all__ = [
     "providers",
 ]
 
-_FILES = {
+_MODULES = {
     "Adapter": "_protocol",
     "Anthropic": "_anthropic",
     "Fake": "_fake",
@@ -61,7 +65,7 @@ _FILES = {
     "OpenAIChat": "openai_chat",
     "OpenAIImages": "_openai_images",
     "OpenAIResponses": "openai_responses",
-    "aiohttp_client": "_aiohttp_client",
+    "aiohttp_client": "_http_base",
     "as_adapter": "_protocol",
     "as_image_adapter": "_image_adapter",
     "connect": "profiles",
@@ -72,11 +76,11 @@ _FILES = {
 
 
 def __getattr__(name: str) -> Any:
-    # A program needs one or two of them, and the files of the others are not read.
-    if name not in _FILES:
+    # A program needs one or two of them; the modules of the others are not imported.
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = globals()[name] = getattr(import_module(f"{__name__}.{_FILES[name]}"), name)
-    return found
+    value = globals()[name] = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    return value
 
 
 def __dir__() -> list[str]:
