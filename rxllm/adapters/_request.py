@@ -1,4 +1,4 @@
-"""What the request builders of all wires share: its format, its faults, images, options."""
+"""What the request builders of all wires share: the response format, faulty fields, image URLs, merged options."""
 
 from __future__ import annotations
 
