@@ -1,20 +1,24 @@
-"""One file per provider: values to an HTTP request, and its answer's bytes to events."""
+"""One package per wire: values to an HTTP request, and the bytes of its answer to events.
+
+A wire's package has ``adapter`` (its class), ``request`` (values to the HTTP body), ``decoder`` (frames to events),
+``frames`` (their types) and, where they are its own, ``errors``.
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rxllm.adapters._aiohttp_client import aiohttp_client
     from rxllm.adapters._anthropic import Anthropic
     from rxllm.adapters._fake import Fake
     from rxllm.adapters._gemini import Gemini
     from rxllm.adapters._http import HTTPAdapter
+    from rxllm.adapters._http_base import aiohttp_client
     from rxllm.adapters._http_errors import http_error, provider_error
     from rxllm.adapters._local import Local
     from rxllm.adapters._ollama import Ollama
-    from rxllm.adapters._openai_chat import OpenAIChat
-    from rxllm.adapters._openai_responses import OpenAIResponses
-    from rxllm.adapters._plain import Adapter, as_adapter
+    from rxllm.adapters._protocol import Adapter, as_adapter
+    from rxllm.adapters.openai_chat import OpenAIChat
+    from rxllm.adapters.openai_responses import OpenAIResponses
     from rxllm.adapters.profiles import connect, providers
     from rxllm.images import (
         FakeImages,
@@ -49,18 +53,18 @@ __all__ = [
     "providers",
 ]
 
-_FILES = {
-    "Adapter": "_plain",
+_MODULES = {
+    "Adapter": "_protocol",
     "Anthropic": "_anthropic",
     "Fake": "_fake",
     "Gemini": "_gemini",
     "HTTPAdapter": "_http",
     "Local": "_local",
     "Ollama": "_ollama",
-    "OpenAIChat": "_openai_chat",
-    "OpenAIResponses": "_openai_responses",
-    "aiohttp_client": "_aiohttp_client",
-    "as_adapter": "_plain",
+    "OpenAIChat": "openai_chat",
+    "OpenAIResponses": "openai_responses",
+    "aiohttp_client": "_http_base",
+    "as_adapter": "_protocol",
     "connect": "profiles",
     "http_error": "_http_errors",
     "provider_error": "_http_errors",
@@ -72,13 +76,13 @@ _IMAGES = {"FakeImages", "GeminiImages", "HTTPImageAdapter", "ImageAdapter", "Op
 
 
 def __getattr__(name: str) -> Any:
-    # A program needs one or two of them, and the files of the others are not read.
+    # A program needs one or two of them; the modules of the others are not imported.
     if name in _IMAGES:
         return getattr(import_module("rxllm.images"), name)
-    if name not in _FILES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = globals()[name] = getattr(import_module(f"{__name__}.{_FILES[name]}"), name)
-    return found
+    value = globals()[name] = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    return value
 
 
 def __dir__() -> list[str]:

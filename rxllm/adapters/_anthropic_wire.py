@@ -16,10 +16,10 @@ from typing import Any, cast
 
 import msgspec
 
-from rxllm.adapters._about import about
 from rxllm.adapters._anthropic_blocks import Content
 from rxllm.adapters._anthropic_errors import anthropic_error
 from rxllm.adapters._anthropic_frames import FINISH_REASONS, Delta, Frame, MessageFrame, to_usage
+from rxllm.adapters._metadata import metadata_of
 from rxllm.values import AdapterError, LLMError, Message
 from rxllm.values._json import read_json
 from rxllm.wire.blocks import Blocks
@@ -59,7 +59,7 @@ class MessagesDecoder(FrameDecoder):
         message = frame if frame.type == "message" else frame.message
         if message is not None:
             self._blocks.start(id=message.id, model=message.model)
-            self._blocks.note(about({"provider": message.provider}))
+            self._blocks.note(metadata_of({"provider": message.provider}))
         if self.raw:
             self._blocks.raw(raw_kind(named), read_json(data))
         match named:
@@ -101,7 +101,7 @@ class MessagesDecoder(FrameDecoder):
         if counted:
             self._usage |= counted
             self._blocks.usage(to_usage(self._usage))
-            self._blocks.note(about(self._usage))
+            self._blocks.note(metadata_of(self._usage))
         if said is None:
             return
         if said.stop_reason:

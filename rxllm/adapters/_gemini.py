@@ -12,7 +12,7 @@ from rxllm.adapters._gemini_messages import contents_of, system_of
 from rxllm.adapters._gemini_wire import GeminiDecoder
 from rxllm.adapters._http import HTTPAdapter
 from rxllm.adapters._http_base import missing_model
-from rxllm.adapters._merge import merge
+from rxllm.adapters._request import merge
 from rxllm.values import AdapterError, Call, Request, Tool, ValidationError
 
 if TYPE_CHECKING:

@@ -17,7 +17,6 @@ from typing import Any
 
 import msgspec
 
-from rxllm.adapters._about import about
 from rxllm.adapters._gemini_chunks import (
     COUNTERS,
     FINISH_REASONS,
@@ -32,6 +31,7 @@ from rxllm.adapters._gemini_errors import finish_error, stream_error
 from rxllm.adapters._gemini_frames import GeminiFrames
 from rxllm.adapters._gemini_parts import PartReader
 from rxllm.adapters._gemini_sources import sources_of
+from rxllm.adapters._metadata import metadata_of
 from rxllm.values import AdapterError, LLMError, Message
 from rxllm.values._json import read_json
 from rxllm.wire.blocks import Blocks
@@ -95,7 +95,7 @@ class GeminiDecoder(FrameDecoder):
         if candidate.logprobs_result:
             self._blocks.append("logprobs", to_logprobs(candidate.logprobs_result))
         if candidate.safety_ratings:
-            self._blocks.note(about({"safetyRatings": candidate.safety_ratings}))
+            self._blocks.note(metadata_of({"safetyRatings": candidate.safety_ratings}))
         if candidate.avg_logprobs is not None:
             self._blocks.note({"avg_logprobs": candidate.avg_logprobs})
 
@@ -104,7 +104,7 @@ class GeminiDecoder(FrameDecoder):
         self._blocks.finish(reason, raw, finish_error(raw, message) if reason == "error" else None)
 
     def _read_usage(self, counted: dict[str, Any]) -> None:
-        self._blocks.note(about(counted))
+        self._blocks.note(metadata_of(counted))
         # Some chunks say nothing but {"trafficType": ...}: that takes no count back.
         if counted != self._usage and (self._usage is None or not COUNTERS.isdisjoint(counted)):
             self._usage = counted

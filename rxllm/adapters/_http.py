@@ -1,4 +1,4 @@
-"""The base of the adapters that stream over HTTP."""
+"""The base class of adapters that stream over HTTP."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ E = TypeVar("E", bound=LLMError)
 
 
 class HTTPAdapter(HTTPBase):
-    """Gives ``stream`` to a class that has `build`, `decoder` and `error`; for its arguments see `HTTPBase`."""
+    """Adds ``stream`` to a class that has `build`, `decoder` and `error`; for its arguments see `HTTPBase`."""
 
     @abstractmethod
     def build(self, request: Request, call: Call) -> httpx.Request:
-        """The request as it would be sent. Nothing is sent."""
+        """Return the request as it would be sent. Nothing is sent."""
 
     @abstractmethod
     def decoder(self, request: Request, *, raw: bool = False) -> Decoder:
-        """A fresh decoder of the answer to `request`; `raw` asks for ``RawChunk`` events too."""
+        """Return a new decoder for the answer to `request`; `raw` asks for ``RawChunk`` events too."""
 
     async def prepare(self, request: Request, call: Call) -> None:
-        """Whatever must happen before `build`; nothing, for most."""
+        """Do what must happen before `build`; most adapters need nothing."""
 
     def stream(self, request: Request, call: Call) -> Stream[Event]:
-        """The events of the answer. Each subscription sends the request anew."""
+        """Return the events of the answer. Each subscription sends the request again."""
         return http_stream(lambda: _Exchange(self, request, call))
 
 
 class _Exchange:
-    """One call, as the HTTP source wants it told."""
+    """One call, as the HTTP source needs it: how to send it, and how to read its answer."""
 
     def __init__(self, adapter: HTTPAdapter, request: Request, call: Call) -> None:
         self.provider = adapter.provider
@@ -60,7 +60,7 @@ class _Exchange:
     def decoder(self) -> Decoder:
         decoder = self._typed(lambda: self._adapter.decoder(self._request, raw=self._call.raw))
         guarded = decoder if isinstance(decoder, FrameDecoder) else _Guarded(decoder, self.provider)
-        return _Discreet(guarded, self.discreet)
+        return _Redacting(guarded, self.discreet)
 
     def _typed(self, make: Callable[[], T]) -> T:
         try:
@@ -84,54 +84,51 @@ class _Exchange:
 
 
 class _Guarded:
-    """A decoder that does not guard itself, as every `FrameDecoder` does: what it raises ends the stream."""
+    """A decoder that does not catch its own errors, as every `FrameDecoder` does: an error ends the stream."""
 
     def __init__(self, decoder: Decoder, provider: str) -> None:
         self._decoder = decoder
         self._provider = provider
         self._unfinished = Unfinished()
-        self._begun = False
-        self._ended = False
+        self._has_begun = False
+        self._has_ended = False
 
     def feed(self, data: bytes) -> list[Event]:
-        # Line by line: what was decoded before a line that breaks the decoder does not depend on the read it came in.
+        # Line by line, so that what precedes a broken line is emitted however the bytes are cut into reads.
         return [event for line in data.splitlines(keepends=True) for event in self._events(self._decoder.feed, line)]
 
     def close(self) -> list[Event]:
         return self._events(self._decoder.close)
 
     def _events(self, read: Callable[..., list[Event]], *line: bytes) -> list[Event]:
-        if self._ended:
+        if self._has_ended:
             return []
         try:
             events = read(*line)
         except Exception as error:
             failure = error if isinstance(error, LLMError) else unreadable(error, self._provider)
-            start = [] if self._begun else [MessageStarted(Message("assistant"))]
+            start = [] if self._has_begun else [MessageStarted(Message("assistant"))]
             events = [*start, *self._unfinished.close(), ErrorEvent(failure)]
         for event in events:
             self._unfinished.see(event)
-        self._begun = self._begun or bool(events)
-        self._ended = bool(events) and isinstance(events[-1], ErrorEvent | MessageCompleted)
+        self._has_begun = self._has_begun or bool(events)
+        self._has_ended = bool(events) and isinstance(events[-1], ErrorEvent | MessageCompleted)
         return events
 
 
-class _Discreet:
-    """A decoder whose errors do not say the key. An error is the last event of a stream."""
+class _Redacting:
+    """A decoder whose errors do not show the key."""
 
-    def __init__(self, decoder: Decoder, discreet: Callable[[LLMError], LLMError]) -> None:
+    def __init__(self, decoder: Decoder, redact: Callable[[LLMError], LLMError]) -> None:
         self._decoder = decoder
-        self._discreet = discreet
+        self._redact = redact
 
     def feed(self, data: bytes) -> list[Event]:
-        events = self._decoder.feed(data)
-        return self._redacted(events) if events and type(events[-1]) is ErrorEvent else events
+        return self._redacted(self._decoder.feed(data))
 
     def close(self) -> list[Event]:
-        events = self._decoder.close()
-        return self._redacted(events) if events and type(events[-1]) is ErrorEvent else events
+        return self._redacted(self._decoder.close())
 
     def _redacted(self, events: list[Event]) -> list[Event]:
-        *before, last = events
-        assert isinstance(last, ErrorEvent)
-        return [*before, ErrorEvent(self._discreet(last.error))]
+        last = events[-1] if events else None  # an error is the last event of a stream
+        return [*events[:-1], ErrorEvent(self._redact(last.error))] if type(last) is ErrorEvent else events

@@ -1,8 +1,8 @@
-"""Why a provider said no: HTTP status, headers and body, or an error inside a stream, to an `AdapterError`.
+"""A provider's error as an `AdapterError`: from HTTP status, headers and body, or from an error frame in a stream.
 
-Providers agree on little. What is read, in this order of trust: the error's own code and type, words of its message
-(only for a context that is too long and for filtered content, which have no status of their own, and for a key that is
-refused with 400), then the status.
+Providers agree on little. These are read, the most trusted first: the error's own code and type; words of its message,
+only for a context that is too long, for filtered content (neither has a status of its own), and for a key that is
+rejected with 400; then the status.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TOO_LONG = re.compile(
     r"|token count.*exceeds|too long.{0,40}\btokens",
     re.IGNORECASE,
 )
-_UNKNOWN_KEY = re.compile(  # xAI says it as a part of a URL
+_UNKNOWN_KEY = re.compile(  # xAI has it in a URL
     r"(incorrect|invalid)( |%20)api( |%20)key|api( |%20)key( |%20)(is |was )?(not valid|invalid|incorrect|missing)",
     re.IGNORECASE,
 )
@@ -108,25 +108,19 @@ _BY_CODE = {
 }
 _REASONS = {code: reason for reason, codes in _BY_CODE.items() for code in codes}
 LONGEST = 366 * 86_400.0
-"""The longest time to wait that is passed on, in seconds: clocks refuse what lies far beyond."""
+"""The longest ``retry_after``, in seconds: clocks fail on times far beyond it."""
 _SPECIFIC = ("context_length_exceeded", "content_filter")
 
 
 def http_error(provider: str, status: int, headers: Mapping[str, str], body: bytes) -> AdapterError:
-    """The error of an HTTP answer with a status of 300 or more."""
-    named = {name.lower(): text for name, text in headers.items()}
+    """Return the error of an HTTP answer with a status of 300 or more."""
+    fields = {name.lower(): text for name, text in headers.items()}
     try:
         payload = read_json(body)
     except UNREADABLE:
-        payload = _plain_text(body, named.get("content-type", ""))
-    request_id = named.get("x-request-id") or named.get("request-id")
-    return provider_error(
-        provider,
-        payload,
-        status=status,
-        retry_after=retry_after(named),
-        request_id=request_id,
-    )
+        payload = _plain_text(body, fields.get("content-type", ""))
+    request_id = fields.get("x-request-id") or fields.get("request-id")
+    return provider_error(provider, payload, status=status, retry_after=retry_after(fields), request_id=request_id)
 
 
 def provider_error(
@@ -137,14 +131,14 @@ def provider_error(
     retry_after: float | None = None,
     request_id: str | None = None,
 ) -> AdapterError:
-    """The error that `payload` says: the parsed body of an answer, or of an error frame inside a stream."""
-    said = _flatten(payload)
-    behind = _behind(said)
-    message = ": ".join(filter(None, (_message(said), _message(behind)))) or None
-    details = [cast(dict[str, Any], each) for each in _list(said.get("details")) if isinstance(each, dict)]
-    named = [each.get(name) for each in (said, behind) for name in ("code", "type", "status")]
-    named += [each.get("reason") for each in details]
-    codes = [str(code) for code in named if code not in (None, "")]
+    """Return the error of `payload`, the parsed body of an answer or of an error frame inside a stream."""
+    error = _flatten(payload)
+    upstream = _upstream(error)
+    message = ": ".join(filter(None, (_message(error), _message(upstream)))) or None
+    details = [cast(dict[str, Any], detail) for detail in _list(error.get("details")) if isinstance(detail, dict)]
+    values = [fields.get(name) for fields in (error, upstream) for name in ("code", "type", "status")]
+    values += [detail.get("reason") for detail in details]
+    codes = [str(value) for value in values if value not in (None, "")]
     if status is None:
         status = next((int(code) for code in codes if re.fullmatch(r"[45]\d\d", code)), None)
     return AdapterError(
@@ -152,15 +146,15 @@ def provider_error(
         message or (f"HTTP {status}" if status else None),
         provider=provider,
         status=status,
-        code=str(said["code"]) if said.get("code") not in (None, "") else None,
+        code=str(error["code"]) if error.get("code") not in (None, "") else None,
         retry_after=retry_after if retry_after is not None else _retry_delay(details),
-        request_id=request_id or _text(said.get("request_id")),
-        metadata={k: v for k, v in said.items() if k not in ("message", "code", "request_id") and v is not None},
+        request_id=request_id or _text(error.get("request_id")),
+        metadata={k: v for k, v in error.items() if k not in ("message", "code", "request_id") and v is not None},
     )
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """The seconds to wait, of ``retry-after-ms`` or ``retry-after`` (seconds, or a date, counted from ``date``)."""
+    """Return the seconds to wait, from ``retry-after-ms`` or ``retry-after`` (seconds, or a date after ``date``)."""
     for name, unit in (("retry-after-ms", 1000), ("retry-after", 1)):
         try:
             return _seconds(headers[name], unit)
@@ -189,10 +183,10 @@ def _flatten(payload: Any) -> dict[str, Any]:
     return dict(outer)
 
 
-def _behind(said: Mapping[str, Any]) -> dict[str, Any]:
-    # OpenRouter's {"metadata": {"raw": ...}}: what the provider behind it said, in JSON or words.
-    passed_on = said.get("metadata")
-    raw = cast(dict[str, Any], passed_on).get("raw") if isinstance(passed_on, dict) else None
+def _upstream(error: Mapping[str, Any]) -> dict[str, Any]:
+    # OpenRouter's {"metadata": {"raw": ...}}: the error of the provider behind it, as JSON or text.
+    metadata = error.get("metadata")
+    raw = cast(dict[str, Any], metadata).get("raw") if isinstance(metadata, dict) else None
     if not isinstance(raw, str):
         return {}
     try:
@@ -201,12 +195,9 @@ def _behind(said: Mapping[str, Any]) -> dict[str, Any]:
         return {"message": raw[:500]}
 
 
-def _message(said: Mapping[str, Any]) -> str | None:
-    for name in ("message", "detail", "error", "msg"):
-        held = said.get(name)
-        if held:
-            return held if isinstance(held, str) else json_text(held)
-    return None
+def _message(error: Mapping[str, Any]) -> str | None:
+    value = next((error[name] for name in ("message", "detail", "error", "msg") if error.get(name)), None)
+    return value if value is None or isinstance(value, str) else json_text(value)
 
 
 def _reason(status: int | None, codes: list[str], message: str | None) -> str:
@@ -229,7 +220,7 @@ def _reason_of_status(status: int | None) -> str | None:
             return "authentication_failed"
         case 408:
             return "timeout"
-        case 402 | 429:  # no credit left is a limit too, though not one that passes: nothing is retried
+        case 402 | 429:  # used-up credit is a limit too, though one that does not pass: it is not retried
             return "rate_limited"
         case int() if status >= 500:
             return "provider_unavailable"
@@ -245,20 +236,20 @@ def _last(reasons: list[str]) -> str:
 
 def _retry_delay(details: list[dict[str, Any]]) -> float | None:
     # Google's RetryInfo: {"retryDelay": "34.5s"}
-    delays = (re.fullmatch(r"(\d+\.?\d*)s", str(each.get("retryDelay"))) for each in details)
+    delays = (re.fullmatch(r"(\d+\.?\d*)s", str(detail.get("retryDelay"))) for detail in details)
     return next((_seconds(delay[1]) for delay in delays if delay), None)
 
 
 def _seconds(text: str, unit: int = 1) -> float:
-    """A time to wait of at most `LONGEST` seconds, which no clock refuses. Raises ``ValueError`` for other text."""
+    """Return a time to wait of at most `LONGEST` seconds. Raise ``ValueError`` for other text."""
     seconds = float(text) / unit
     if math.isnan(seconds):
         raise ValueError("not a time")
     return min(max(0.0, seconds), LONGEST)
 
 
-def _list(held: Any) -> list[Any]:
-    return cast(list[Any], held) if isinstance(held, list) else []
+def _list(value: Any) -> list[Any]:
+    return cast(list[Any], value) if isinstance(value, list) else []
 
 
 def _plain_text(body: bytes, content_type: str) -> str | None:
@@ -266,5 +257,5 @@ def _plain_text(body: bytes, content_type: str) -> str | None:
     return None if "html" in content_type or text.startswith("<") else text[:500] or None
 
 
-def _text(held: Any) -> str | None:
-    return held if isinstance(held, str) and held else None
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) and value else None

@@ -11,7 +11,8 @@ from rxllm.adapters import _local_weights
 from rxllm.adapters._local_calls import CallDecoder
 from rxllm.adapters._local_server import Server, serve
 from rxllm.adapters._local_tools import in_plain_words, must_call
-from rxllm.adapters._openai_chat import OpenAIChat, chat_body
+from rxllm.adapters.openai_chat import OpenAIChat
+from rxllm.adapters.openai_chat.request import chat_body
 from rxllm.runtime import Decoder, in_thread
 from rxllm.values import Call, Request
 from rxllm.values.arguments import invalid_option

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from rxllm.adapters._http import HTTPAdapter
 from rxllm.adapters._http_base import missing_model
 from rxllm.adapters._http_errors import http_error
-from rxllm.adapters._merge import merge
 from rxllm.adapters._ollama_wire import OWN, OllamaDecoder
+from rxllm.adapters._request import merge
 from rxllm.values import (
     AdapterError,
     Call,

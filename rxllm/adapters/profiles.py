@@ -1,7 +1,7 @@
-"""The providers that speak OpenAI's Chat Completions: where they are, and the little in which they differ.
+"""Providers by name: `connect` makes the adapter of one, and profiles describe those that speak Chat Completions.
 
-A profile is data. `providers` lists every name that ``Engine.from_model("provider:model")`` understands, and `connect`
-makes the adapter of one.
+A profile is data: a provider's address, and the few points in which its server differs from OpenAI's. `providers` lists
+every name that ``Engine.from_model("provider:model")`` understands.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from rxllm import plugins
-from rxllm.adapters._openai_chat import OpenAIChat
+from rxllm.adapters.openai_chat import OpenAIChat
 from rxllm.runtime._secrets import public_url
 from rxllm.values import Call, EngineError, Message, Request
 from rxllm.values.arguments import did_you_mean
@@ -24,13 +24,17 @@ if TYPE_CHECKING:
     import httpx
 
 
+__all__ = ["PROFILES", "Compatible", "Profile", "connect", "providers"]
+
+
 @dataclass(frozen=True)
 class Profile:
-    """A server that is compatible with OpenAI's: its address and the variable of its key, None where none is needed.
+    """A server that is compatible with OpenAI's: its address, and the environment variable of its key, if it needs one.
 
-    `options` are merged into the body below the caller's own (None takes a field out); `names` says which fields it
-    calls differently; `call_id` is what the ids of calls must look like, where it minds, and `thoughts_field` where its
-    thoughts go back to it: those that want them refuse a tool run without.
+    `options` are merged into the body below the caller's own (None removes a field). `names` are the server's names for
+    fields of the request that it calls differently. `call_id` is the pattern of the ids of tool calls, for servers that
+    check it. `thoughts_field` is the field of the message in which thoughts are sent back: servers that have one reject
+    a tool result without the thoughts before it.
     """
 
     base_url: str
@@ -50,14 +54,14 @@ PROFILES: dict[str, Profile] = {
     "huggingface": Profile("https://router.huggingface.co/v1", "HF_TOKEN"),
     "llamacpp": Profile("http://localhost:8080/v1", None),
     "lmstudio": Profile("http://localhost:1234/v1", None),
-    # Unasked, it leaves its thoughts in the text, between tags. Its max_tokens is deprecated, as is that of xAI.
+    # By default it leaves its thoughts in the text, between tags. Its max_tokens is deprecated, like that of xAI.
     "minimax": Profile(
         "https://api.minimax.io/v1",
         "MINIMAX_API_KEY",
         {"reasoning_split": True},
         {"max_tokens": "max_completion_tokens"},
     ),
-    # It refuses fields that it does not know, and ids of calls that are not its own, and says its usage unasked.
+    # It rejects fields that it does not know and ids of tool calls in other forms; it always sends its usage.
     "mistral": Profile(
         "https://api.mistral.ai/v1",
         "MISTRAL_API_KEY",
@@ -84,11 +88,11 @@ _OWN = {
     "openai": "OpenAIChat",
     "openai-responses": "OpenAIResponses",
 }
-"""Of ``rxllm.adapters``, which imports what is asked for."""
+"""The names in ``rxllm.adapters`` of the other adapters."""
 
 
 class Compatible(OpenAIChat):
-    """`OpenAIChat` for the provider of a profile; it needs that provider's own key.
+    """`OpenAIChat` for the provider of a profile, with that provider's own key.
 
     >>> Compatible("groq")
     Compatible('groq', 'https://api.groq.com/openai/v1')
@@ -118,29 +122,28 @@ class Compatible(OpenAIChat):
         return f"Compatible({self.provider!r}, {public_url(self.base_url)!r})"
 
 
-def _with_ids(message: Message, wanted: str) -> Message:
-    # Calls that another provider made; a call and its result get the same id.
-    calls = tuple(replace(call, id=_fitting(call.id, wanted)) for call in message.tool_calls)
-    answered = message.tool_call_id
-    return replace(message, tool_calls=calls, tool_call_id=answered and _fitting(answered, wanted))
+def _with_ids(message: Message, pattern: str) -> Message:
+    # Another provider may have made the calls. A call and its result get the same id.
+    calls = tuple(replace(call, id=_fitting(call.id, pattern)) for call in message.tool_calls)
+    result_id = message.tool_call_id
+    return replace(message, tool_calls=calls, tool_call_id=result_id and _fitting(result_id, pattern))
 
 
-def _fitting(id: str, wanted: str) -> str:
-    return id if re.fullmatch(wanted, id) else sha256(id.encode()).hexdigest()[:9]
+def _fitting(id: str, pattern: str) -> str:
+    return id if re.fullmatch(pattern, id) else sha256(id.encode()).hexdigest()[:9]
 
 
 def providers() -> list[str]:
-    """The names of all providers: built in, compatible, and those of installed plugins, which are not imported."""
+    """Return the names of all providers: built in, compatible, and of installed plugins, which are not imported."""
     plugins.tell_taken("rxllm.adapters", {*_OWN, *PROFILES})
     return sorted({*_OWN, *PROFILES, *plugins.names("rxllm.adapters")})
 
 
 def connect(provider: str, model: str = "") -> Any:
-    """The adapter of `provider`, as `providers` names it, with its key from the usual places. All who ask for one by
-    its name share it, and its connections.
+    """Return the adapter of `provider`, one of `providers`, which finds its key in the usual places.
 
-    Raises ``EngineError``: ``unknown_provider``, which names those there are; ``missing_dependency`` or
-    ``invalid_engine`` for a plugin that fails, with whose it is.
+    All callers of the same name share one adapter, and its connections. Raise ``EngineError``: ``unknown_provider``,
+    with the names that exist; ``missing_dependency`` or ``invalid_engine`` for a plugin that fails, with its package.
     """
     if provider in _OWN or provider in PROFILES:
         _tell_taken()
@@ -148,20 +151,20 @@ def connect(provider: str, model: str = "") -> Any:
     try:
         return plugins.connect(provider, model)
     except KeyError:
-        known = providers()
-        called = f"{provider!r}{did_you_mean(provider, known)}"
-        message = f"no provider is called {called}; there are: {', '.join(known)}. Write provider:model"
+        names = providers()
+        what = f"there is no provider {provider!r}{did_you_mean(provider, names)}"
+        message = f"{what}; there are: {', '.join(names)}. Write provider:model"
         raise EngineError("unknown_provider", message, provider=provider) from None
 
 
-@lru_cache  # of as many local models as that holds
+@lru_cache  # bounded, because every path of a local model is a key
 def _shared(provider: str, model: str) -> Any:
     if provider in PROFILES:
         return Compatible(provider)
-    made = getattr(import_module("rxllm.adapters"), _OWN[provider])
-    return made(model or None) if provider == "local" else made()
+    adapter = getattr(import_module("rxllm.adapters"), _OWN[provider])
+    return adapter(model or None) if provider == "local" else adapter()
 
 
-@cache  # a look at all that is installed takes some milliseconds
+@cache  # reading the entry points of all packages takes some milliseconds
 def _tell_taken() -> None:
     plugins.tell_taken("rxllm.adapters", {*_OWN, *PROFILES})

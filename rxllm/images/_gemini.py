@@ -16,7 +16,7 @@ from rxllm.adapters._gemini import gemini_body
 from rxllm.adapters._gemini_auth import GoogleKeys, model_path
 from rxllm.adapters._gemini_chunks import FINISH_REASONS, FirstChunk, Part, to_usage
 from rxllm.adapters._gemini_errors import answer_error
-from rxllm.adapters._merge import merge
+from rxllm.adapters._request import merge
 from rxllm.images._fetch import Answer
 from rxllm.images._http import HTTPImageAdapter
 from rxllm.values import (

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from rxllm.adapters._anthropic import Anthropic, default_max_tokens
-from rxllm.adapters._openai_chat_wire import ChatDecoder
+from rxllm.adapters.openai_chat.decoder import ChatDecoder
 from rxllm.collector import fold_message
 from rxllm.values import (
     Call,

@@ -18,8 +18,8 @@ import pytest
 
 from rxllm.adapters._anthropic import Anthropic
 from rxllm.adapters._gemini import Gemini
-from rxllm.adapters._openai_chat import OpenAIChat
-from rxllm.adapters._openai_responses import OpenAIResponses
+from rxllm.adapters.openai_chat import OpenAIChat
+from rxllm.adapters.openai_responses import OpenAIResponses
 from rxllm.runtime import RetryPolicy
 from rxllm.values import LLMError, Request
 from tests.corpus import VARIABLE

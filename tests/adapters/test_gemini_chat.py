@@ -9,7 +9,7 @@ import pytest
 import rxllm
 from rxllm import Engine, TextDelta, generate, stream_generate
 from rxllm.adapters._gemini import Gemini
-from rxllm.adapters._openai_chat import OpenAIChat
+from rxllm.adapters.openai_chat import OpenAIChat
 from rxllm.serializer import from_json, to_json
 from rxllm.testing.loopback import STALL, Loopback, Reply, chat_chunk, chat_finish
 from rxllm.values import Thread

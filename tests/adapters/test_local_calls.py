@@ -7,7 +7,7 @@ import json
 import pytest
 
 from rxllm.adapters._local_calls import CallDecoder
-from rxllm.adapters._openai_chat_wire import ChatDecoder
+from rxllm.adapters.openai_chat.decoder import ChatDecoder
 from rxllm.events import ErrorEvent, Event, MessageCompleted, TextDelta, ToolCallCompleted, ToolCallDelta
 from rxllm.values import Message, Request, ToolCall, user
 from tests.wire.lawful import lawful

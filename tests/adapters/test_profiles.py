@@ -17,8 +17,8 @@ import pytest
 import rxllm
 from rxllm import Engine, generate
 from rxllm.adapters import profiles
-from rxllm.adapters._openai_chat import OpenAIChat
-from rxllm.adapters._openai_responses import OpenAIResponses
+from rxllm.adapters.openai_chat import OpenAIChat
+from rxllm.adapters.openai_responses import OpenAIResponses
 from rxllm.adapters.profiles import PROFILES, Compatible, connect
 from rxllm.runtime import keys
 from rxllm.testing.loopback import Loopback, Reply, chat

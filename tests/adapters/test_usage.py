@@ -13,8 +13,8 @@ from reactivex import from_iterable
 from rxllm import operators as ops
 from rxllm.adapters._anthropic_wire import MessagesDecoder
 from rxllm.adapters._gemini_wire import GeminiDecoder
-from rxllm.adapters._openai_chat_wire import ChatDecoder
-from rxllm.adapters._openai_responses_wire import ResponsesDecoder
+from rxllm.adapters.openai_chat.decoder import ChatDecoder
+from rxllm.adapters.openai_responses.decoder import ResponsesDecoder
 from rxllm.values import Usage
 
 

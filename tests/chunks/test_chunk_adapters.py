@@ -144,7 +144,7 @@ def test_an_event_among_chunks_is_refused_by_name() -> None:
 def test_a_chunk_among_events_is_refused_by_name() -> None:
     emitted = events(TextDelta("Hi"), text("Ho"))
     assert isinstance(emitted[-1], ErrorEvent)
-    assert "which is no event" in str(emitted[-1].error)
+    assert "which is not an event" in str(emitted[-1].error)
 
 
 def test_ids_are_unique_over_the_steps_of_a_chat() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from rxllm.adapters._local_server import serve
 from rxllm.adapters._local_weights import find
-from rxllm.adapters._openai_responses import OpenAIResponses
+from rxllm.adapters.openai_responses import OpenAIResponses
 from rxllm.collector import StreamCollector
 from rxllm.events import RawChunk, TextDelta
 from rxllm.runtime import run

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import strategies as st
 from reactivex import Observable, from_iterable
 
-from rxllm.adapters._openai_chat_wire import ChatDecoder
+from rxllm.adapters.openai_chat.decoder import ChatDecoder
 from rxllm.events import Event, MessageCompleted, MessageStarted, TextCompleted, TextDelta
 from rxllm.testing._events import played
 from rxllm.values import Message

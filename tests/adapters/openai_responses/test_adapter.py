@@ -11,11 +11,11 @@ from typing import Any, get_args
 import pytest
 
 from rxllm import Engine, chat, stream_generate, tool
-from rxllm.adapters._openai_responses import OpenAIResponses
+from rxllm.adapters.openai_responses import OpenAIResponses
 from rxllm.events import TextDelta
 from rxllm.testing.loopback import STALL, Loopback, Reply
 from rxllm.values import AdapterError
-from tests.adapters.test_openai_responses_torture import COMPLETED, CREATED, HI, WHOLE, added, done, response, said
+from tests.adapters.openai_responses.test_decoder import COMPLETED, CREATED, HI, WHOLE, added, done, response, said
 from tests.corpus import VARIABLE
 from tests.runtime.support import assert_prompt, close_times, now, on_loop, until
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from rxllm.adapters._openai_responses_wire import ResponsesDecoder
+from rxllm.adapters.openai_responses.decoder import ResponsesDecoder
 from rxllm.collector import StreamCollector
 from rxllm.events import Event, RawChunk
 from rxllm.testing import chunkings, cut

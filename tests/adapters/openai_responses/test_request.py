@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from rxllm.adapters._openai_chat_wire import ChatDecoder
-from rxllm.adapters._openai_responses import OpenAIResponses
+from rxllm.adapters.openai_chat.decoder import ChatDecoder
+from rxllm.adapters.openai_responses import OpenAIResponses
 from rxllm.collector import StreamCollector
 from rxllm.values import (
     Call,
@@ -38,8 +38,8 @@ from rxllm.values import (
     tool_result,
     user,
 )
-from tests.adapters.test_openai_responses_items import CLIENT, item, whole
-from tests.adapters.test_openai_responses_torture import COMPLETED, CREATED, said
+from tests.adapters.openai_responses.test_decoder import COMPLETED, CREATED, said
+from tests.adapters.openai_responses.test_output import CLIENT, item, whole
 from tests.corpus import VARIABLE
 
 HERE = "http://localhost:8080/v1"

@@ -10,8 +10,8 @@ import pytest
 from rxllm.adapters._anthropic_wire import MessagesDecoder
 from rxllm.adapters._gemini_wire import GeminiDecoder
 from rxllm.adapters._ollama_wire import OllamaDecoder
-from rxllm.adapters._openai_chat_wire import ChatDecoder
-from rxllm.adapters._openai_responses_wire import ResponsesDecoder
+from rxllm.adapters.openai_chat.decoder import ChatDecoder
+from rxllm.adapters.openai_responses.decoder import ResponsesDecoder
 from rxllm.collector import StreamCollector
 from rxllm.testing import cut
 from rxllm.values import Response

@@ -1,7 +1,7 @@
-"""The decoder of the Responses API: frames of typed deltas, from ``response.created`` to the response's end.
+"""The frames of the Responses API to events: typed deltas, from ``response.created`` to the end of the response.
 
 ``response.completed``, ``response.incomplete``, ``response.failed`` and ``error`` end the stream, and so does
-``[DONE]``. Sequence numbers are not looked at: servers repeat them and leave them out.
+``[DONE]``. Sequence numbers are ignored: servers repeat them and leave them out.
 """
 
 from __future__ import annotations
@@ -12,17 +12,26 @@ from typing import Any, cast
 
 import msgspec
 
-from rxllm.adapters._about import about
+from rxllm.adapters._frames import to_usage
 from rxllm.adapters._http_errors import provider_error
-from rxllm.adapters._openai_chat_chunks import to_usage
-from rxllm.adapters._openai_responses_frames import FINISH_REASONS, USAGE, Frame, Item, as_item, as_items, to_item
-from rxllm.adapters._openai_responses_output import Output
-from rxllm.values import AdapterError, Message, StreamError
+from rxllm.adapters._metadata import metadata_of
+from rxllm.adapters.openai_responses.frames import USAGE, Frame, Item, as_item, as_items, to_item
+from rxllm.adapters.openai_responses.output import Output
+from rxllm.values import AdapterError, FinishReason, Message, StreamError
 from rxllm.values._json import json_bytes, read_json
 from rxllm.wire.blocks import Blocks
 from rxllm.wire.frames import FrameDecoder
 from rxllm.wire.sse import SSEDecoder
 from rxllm.wire.tool_calls import CallTracker
+
+FINISH_REASONS: dict[str, FinishReason] = {
+    "completed": "stop",
+    "max_output_tokens": "length",
+    "max_tokens": "length",
+    "content_filter": "content_filter",
+    "failed": "error",
+    "cancelled": "error",
+}
 
 _FRAME = msgspec.json.Decoder(Frame)
 
@@ -65,12 +74,14 @@ _SILENT = frozenset(
         "ping",
     }
 )
-"""The frames that say nothing new."""
+"""Frames that repeat what others have."""
 
 
 class ResponsesDecoder(FrameDecoder):
-    """One response's bytes to events; `messages` are those it answers, `offered` the names of the tools it may call,
-    `raw` asks for a ``RawChunk`` of every frame.
+    """Decode one response.
+
+    `messages` are those it answers, `offered` the names of the tools it may call; `raw` asks for a ``RawChunk`` of
+    every frame.
     """
 
     def __init__(
@@ -100,27 +111,28 @@ class ResponsesDecoder(FrameDecoder):
 
     def _read_unfit(self, kind: str, data: Any, frame: bytes) -> None:
         try:
-            said = self._decode(mended := _mend(data))
+            mended = _mend(data)
+            parsed = self._decode(mended)
         except msgspec.ValidationError:
             self._blocks.raw("chunk", data)
         else:
-            self._read(kind, said, mended)
+            self._read(kind, parsed, mended)
 
-    def _read_other(self, kind: str, frame: Frame, said: Item) -> None:
-        if "error" in (kind, frame.type) or said.get("error"):
-            self._failed({name: held for name, held in said.items() if name not in ("type", "sequence_number")})
-        elif said.get("object") == "response":  # an answer that was not streamed
-            self._complete(said)
-        elif not self._output.progress(frame, said) and not self.raw:
-            self._blocks.raw(_raw_kind(frame), said)
+    def _read_other(self, kind: str, frame: Frame, fields: Item) -> None:
+        if "error" in (kind, frame.type) or fields.get("error"):
+            self._failed({name: value for name, value in fields.items() if name not in ("type", "sequence_number")})
+        elif fields.get("object") == "response":  # an answer that was not streamed
+            self._complete(fields)
+        elif not self._output.progress(frame, fields) and not self.raw:
+            self._blocks.raw(_raw_kind(frame), fields)
 
     def _complete(self, response: Item) -> None:
         self._blocks.start(id=response.get("id"), model=response.get("model"))
         self._output.finish(as_items(response.get("output")))
-        self._blocks.note(about(response.get("metadata")) | about(response))
-        counted = as_item(response.get("usage"))
-        if counted:
-            usage = to_usage(counted, USAGE)
+        self._blocks.note(metadata_of(response.get("metadata")) | metadata_of(response))
+        counters = as_item(response.get("usage"))
+        if counters:
+            usage = to_usage(counters, USAGE)
             self._blocks.usage(replace(usage, tool_usage=as_item(response.get("tool_usage"))))
         status = str(response.get("status") or "completed")
         if status in ("failed", "cancelled") or response.get("error"):
@@ -130,8 +142,8 @@ class ResponsesDecoder(FrameDecoder):
         self._blocks.finish(FINISH_REASONS.get(reason, "other"), reason)
         self._blocks.end(over=True)
 
-    def _failed(self, said: Item) -> None:
-        error = self._error_of(said)
+    def _failed(self, payload: Item) -> None:
+        error = self._error_of(payload)
         cancelled = StreamError("cancelled", error.message, provider=self.provider)
         self._fail(cancelled if error.code == "cancelled" else error)
 
@@ -141,11 +153,11 @@ class ResponsesDecoder(FrameDecoder):
 
 def _mend(parsed: Any) -> bytes:
     if isinstance(parsed, dict):
-        held = cast(Item, parsed)
+        fields = cast(Item, parsed)
         for name in ("output_index", "content_index", "summary_index"):
-            if name in held and type(held[name]) is not int:
-                index = str(held.pop(name))
-                held |= {name: int(index)} if index.isdecimal() else {}
+            if name in fields and type(fields[name]) is not int:
+                index = str(fields.pop(name))
+                fields |= {name: int(index)} if index.isdecimal() else {}
     return json_bytes(parsed)
 
 

@@ -5,8 +5,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from rxllm.adapters._openai_chat_chunks import to_usage
-from rxllm.adapters._openai_chat_wire import ChatDecoder
+from rxllm.adapters._frames import to_usage
+from rxllm.adapters.openai_chat.decoder import ChatDecoder
+from rxllm.adapters.openai_chat.frames import USAGE
 from rxllm.collector import StreamCollector
 from rxllm.events import FileAdded, RawChunk, SourceAdded, ThinkingCompleted, ToolCallCompleted, UsageUpdated
 from rxllm.values import AdapterError, Message, Response, StreamError, ThinkingPart, ToolCall, Usage
@@ -279,7 +280,7 @@ def test_the_counters():
         "queue_time": 0.1,
     }
     extra = {"prompt_tokens_details.audio_tokens": 0, "queue_time": 0.1}
-    assert to_usage(counted) == Usage(10, 5, 4, 2, 3, 15, total_cost=0.5, extra=extra)
-    assert to_usage({"prompt_cache_hit_tokens": 1, "cost": {"total_cost": 2}}) == Usage(
+    assert to_usage(counted, USAGE) == Usage(10, 5, 4, 2, 3, 15, total_cost=0.5, extra=extra)
+    assert to_usage({"prompt_cache_hit_tokens": 1, "cost": {"total_cost": 2}}, USAGE) == Usage(
         cached_input_tokens=1, total_cost=2
     )

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rxllm.adapters._openai_chat_wire import ChatDecoder
+from rxllm.adapters.openai_chat.decoder import ChatDecoder
 from rxllm.collector import StreamCollector
 from rxllm.events import (
     ErrorEvent,

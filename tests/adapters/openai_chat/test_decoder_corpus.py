@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from rxllm.adapters._openai_chat_wire import ChatDecoder
+from rxllm.adapters.openai_chat.decoder import ChatDecoder
 from rxllm.collector import StreamCollector
 from rxllm.events import Event, RawChunk
 from rxllm.testing import chunkings, cut

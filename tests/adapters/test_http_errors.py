@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from rxllm.adapters._http_errors import http_error, retry_after
-from rxllm.adapters._openai_chat import OpenAIChat
+from rxllm.adapters.openai_chat import OpenAIChat
 from rxllm.values import AdapterError
 
 

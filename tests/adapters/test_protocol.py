@@ -223,5 +223,5 @@ def test_what_is_no_event_is_refused_by_name(given: object) -> None:
     async def adapter(request: Request, call: Call) -> AsyncIterator[Any]:
         yield given
 
-    with pytest.raises(StreamError, match=r"is no event; for text, yield TextDelta"):
+    with pytest.raises(StreamError, match=r"is not an event; for text, yield TextDelta"):
         generate(adapter, "Hi", retry=False).run()

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from rxllm.adapters._openai_chat import OpenAIChat
+from rxllm.adapters.openai_chat import OpenAIChat
 from rxllm.values import (
     Call,
     EngineError,

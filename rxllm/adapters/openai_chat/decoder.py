@@ -1,30 +1,33 @@
-"""The chunks of OpenAI's Chat Completions, and of the many servers that speak it, to events.
+"""The chunks of Chat Completions, from OpenAI and the many servers that speak it, to events.
 
-https://platform.openai.com/docs/api-reference/chat-streaming. What the servers make of it, and what is done:
+https://platform.openai.com/docs/api-reference/chat-streaming. What servers send, and what the decoder makes of it:
 
-* only choice 0 is read; chunks without choices carry usage, or nothing;
-* thinking is the first non-empty of ``reasoning_content``, ``reasoning``, ``reasoning_details``: some say it twice;
-* what is opaque in ``reasoning_details`` (signatures, ciphertext) is kept for the way back;
+* only choice 0 is read; chunks without choices have usage, or nothing;
+* thinking is the first non-empty of ``reasoning_content``, ``reasoning``, ``reasoning_details``: some servers send it
+  twice;
+* what is opaque in ``reasoning_details`` (signatures, ciphertext) is kept, to be sent back;
 * a refusal is text, with the finish reason ``content_filter``;
 * log-probabilities are in the completed message's metadata, those of thoughts by themselves, and so is what the server
-  says about its answer, see ``_about``;
-* ``message`` counts where there is no ``delta``: of a server that does not stream (some send both, all said so far);
+  says about its answer, see ``_metadata``;
+* ``message`` is read where there is no ``delta``, from a server that does not stream. Some send both, with all of the
+  text so far in ``message``;
 * an error inside the stream ends it; ``[DONE]`` ends it; a finish reason does not, but one that is a failure
   (``network_error``) makes the end an error;
-* a chunk of unexpected types, or of nothing known, is a ``RawChunk``.
+* a chunk with unexpected types, or with no known field, is a ``RawChunk``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 import msgspec
 
-from rxllm.adapters._about import about, about_usage, gravest
+from rxllm.adapters._frames import to_usage
 from rxllm.adapters._http_errors import provider_error
-from rxllm.adapters._openai_chat_chunks import (
-    FINISH_REASONS,
+from rxllm.adapters._metadata import metadata_of, metadata_of_usage, most_severe
+from rxllm.adapters.openai_chat.frames import (
+    USAGE,
     Choice,
     Chunk,
     Delta,
@@ -32,17 +35,39 @@ from rxllm.adapters._openai_chat_chunks import (
     Function,
     audio_of,
     file_of,
-    finish_error,
     text_of,
+    texts_of,
     to_logprobs,
-    to_usage,
 )
-from rxllm.values import AdapterError, Message
+from rxllm.values import AdapterError, FinishReason, Message
 from rxllm.values._json import read_json
 from rxllm.wire.blocks import Blocks
 from rxllm.wire.frames import FrameDecoder, raw_kind
 from rxllm.wire.sse import SSEDecoder
 from rxllm.wire.tool_calls import CallTracker
+
+FINISH_REASONS: dict[str, FinishReason] = {
+    "stop": "stop",
+    "end_turn": "stop",
+    "eos": "stop",
+    "stop_sequence": "stop",
+    "complete": "stop",
+    "length": "length",
+    "max_tokens": "length",
+    "model_length": "length",
+    "tool_calls": "tool_calls",
+    "tool_use": "tool_calls",
+    "function_call": "tool_calls",
+    "content_filter": "content_filter",
+    "refusal": "content_filter",
+    "safety": "content_filter",
+    "sensitive": "content_filter",
+    "error": "error",
+    "network_error": "error",
+    "insufficient_system_resource": "error",
+}
+_FAILURES = {"network_error": "network_error", "insufficient_system_resource": "provider_unavailable"}
+"""The reason of the ``AdapterError`` for finish reasons that are failures; of others it is unknown."""
 
 _FIRST = msgspec.json.Decoder(FirstChunk)
 _CHUNK = msgspec.json.Decoder(Chunk)
@@ -50,7 +75,7 @@ _NO_FUNCTION = Function()
 
 
 class ChatDecoder(FrameDecoder):
-    """One response's bytes to events; `messages` are those it answers, `raw` asks for a ``RawChunk`` of every frame."""
+    """Decode one response; `messages` are those it answers, `raw` asks for a ``RawChunk`` of every frame."""
 
     def __init__(self, *, provider: str = "openai", messages: Iterable[Message] = (), raw: bool = False) -> None:
         self._sse = SSEDecoder()
@@ -63,7 +88,7 @@ class ChatDecoder(FrameDecoder):
     def _read(self, kind: str, chunk: Chunk, frame: bytes, /) -> None:
         if type(chunk) is FirstChunk:
             self._blocks.start(id=chunk.id, model=chunk.model)
-            self._blocks.note(about(msgspec.structs.asdict(chunk)))
+            self._blocks.note(metadata_of(msgspec.structs.asdict(chunk)))
             if chunk.id and chunk.model:
                 self._decode = _CHUNK.decode
         if self.raw:
@@ -87,7 +112,7 @@ class ChatDecoder(FrameDecoder):
         if chunk.usage or chunk.x_groq:
             self._read_usage(chunk.usage or (chunk.x_groq or {}).get("usage"))
         if not chunk.choices:
-            self._blocks.note(about(read_json(frame)))
+            self._blocks.note(metadata_of(read_json(frame)))
         if chunk.error or kind == "error":
             self._fail(self._error_of(read_json(frame)))
         elif chunk.choices is None and not chunk.usage:
@@ -96,13 +121,13 @@ class ChatDecoder(FrameDecoder):
     def _read_finish(self, raw: str, frame: bytes) -> None:
         reason = FINISH_REASONS.get(raw.lower(), "other")
         chunk = read_json(frame)
-        self._blocks.finish(reason, raw, finish_error(self.provider, raw, chunk) if reason == "error" else None)
+        self._blocks.finish(reason, raw, _failure(self.provider, raw, chunk) if reason == "error" else None)
         for part in (chunk, *(choice for choice in chunk["choices"] if not choice.get("index"))):
-            self._blocks.note(about(part))
+            self._blocks.note(metadata_of(part))
 
     def _read_filters(self, verdicts: Any) -> None:
         if isinstance(verdicts, dict):
-            self._filters = gravest(self._filters, cast(dict[str, Any], verdicts))
+            self._filters = most_severe(self._filters, cast(dict[str, Any], verdicts))
             self._blocks.note({"content_filter_results": self._filters})
 
     def _read_whole(self, choice: Choice) -> None:
@@ -115,8 +140,8 @@ class ChatDecoder(FrameDecoder):
     def _read_usage(self, usage: Any) -> None:
         if isinstance(usage, dict) and usage and usage != self._usage:
             self._usage = cast(dict[str, Any], usage)
-            self._blocks.usage(to_usage(self._usage))
-            self._blocks.note(about_usage(self._usage))
+            self._blocks.usage(to_usage(self._usage, USAGE))
+            self._blocks.note(metadata_of_usage(self._usage))
 
     def _read_unknown(self, kind: str, frame: bytes) -> None:
         data = read_json(frame)
@@ -131,7 +156,7 @@ class ChatDecoder(FrameDecoder):
         if thinking:
             blocks.thinking(thinking)
         if delta.reasoning_details:
-            self._read_details(delta.reasoning_details, spoken=bool(thinking))
+            self._read_details(delta.reasoning_details, is_repeated=bool(thinking))
         content = delta.content
         if content:
             if isinstance(content, str):
@@ -147,12 +172,12 @@ class ChatDecoder(FrameDecoder):
         if delta.refusal:
             blocks.refusal(delta.refusal)
         if delta.annotations or delta.images or delta.audio:
-            self._read_rest(delta)
+            self._read_attachments(delta)
 
-    def _read_details(self, details: list[dict[str, Any]], *, spoken: bool) -> None:
+    def _read_details(self, details: list[dict[str, Any]], *, is_repeated: bool) -> None:
         for detail in details:
             signature = text_of(detail.get("signature"))
-            if not spoken:
+            if not is_repeated:
                 self._blocks.thinking(text_of(detail.get("text")) or text_of(detail.get("summary")))
             if signature or detail.get("data"):
                 opaque = {k: v for k, v in detail.items() if k not in ("text", "summary")}
@@ -167,7 +192,7 @@ class ChatDecoder(FrameDecoder):
                 case {"type": "thinking", "thinking": str(text)}:
                     self._blocks.thinking(text)
                 case {"type": "thinking", "thinking": list()}:
-                    self._blocks.thinking("".join(_texts(part["thinking"])))
+                    self._blocks.thinking(texts_of(part["thinking"]))
                 case {"type": "image_url"}:
                     self._blocks.file(file_of(part))
                 case {"type": "reference"}:
@@ -175,14 +200,14 @@ class ChatDecoder(FrameDecoder):
                 case _:
                     self._blocks.raw("content", part)
 
-    def _read_rest(self, delta: Delta) -> None:
+    def _read_attachments(self, delta: Delta) -> None:
         for annotation in delta.annotations or ():
             cited = annotation.get("url_citation")
             self._add_source({**annotation, **cited} if isinstance(cited, dict) else annotation)
         for image in delta.images or ():
             self._blocks.file(file_of(image))
-        for name, held in (delta.audio or {}).items():
-            self._audio.setdefault(name, []).append(held)
+        for name, value in (delta.audio or {}).items():
+            self._audio.setdefault(name, []).append(value)
 
     def _read_sources(self, chunk: Chunk) -> None:
         for result in chunk.search_results or ():
@@ -193,11 +218,11 @@ class ChatDecoder(FrameDecoder):
     def _add_source(self, source: Any) -> None:
         if not isinstance(source, dict):
             return
-        named = {k: v for k, v in cast(dict[str, Any], source).items() if k != "url_citation"}
-        key = repr([named.get("url") or named, named.get("start_index"), named.get("end_index")])
+        fields = {k: v for k, v in cast(dict[str, Any], source).items() if k != "url_citation"}
+        key = repr([fields.get("url") or fields, fields.get("start_index"), fields.get("end_index")])
         if key not in self._sources:
             self._sources.add(key)
-            self._blocks.source(named)
+            self._blocks.source(fields)
 
     def _end(self, *, over: bool) -> None:
         if self._audio:
@@ -209,10 +234,10 @@ class ChatDecoder(FrameDecoder):
         return provider_error(self.provider, payload)
 
 
-def _texts(pieces: list[Any]) -> Iterable[str]:
-    for piece in pieces:
-        match piece:
-            case {"text": str(text)}:
-                yield text
-            case _:
-                pass
+def _failure(provider: str, raw: str, chunk: Mapping[str, Any]) -> AdapterError:
+    # OpenRouter has the real reason in native_finish_reason.
+    choices = cast(list[dict[str, Any]], chunk["choices"])
+    natives = (choice["native_finish_reason"] for choice in choices if choice.get("native_finish_reason"))
+    code = str(next(natives, raw))
+    message = f"the answer ended with {code}"
+    return AdapterError(_FAILURES.get(raw.lower(), "unknown"), message, provider=provider, code=code)

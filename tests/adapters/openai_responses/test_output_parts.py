@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rxllm.events import RawChunk, TextCompleted, ThinkingCompleted
-from tests.adapters.test_openai_responses_torture import (
+from tests.adapters.openai_responses.test_decoder import (
     COMPLETED,
     CREATED,
     added,

@@ -5,11 +5,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from rxllm.adapters._openai_chat_chunks import to_usage
-from rxllm.adapters._openai_responses_frames import USAGE
+from rxllm.adapters._frames import to_usage
+from rxllm.adapters.openai_responses.frames import USAGE
 from rxllm.events import FileAdded, RawChunk, SourceAdded, ThinkingCompleted, ToolCallCompleted, ToolProgress
 from rxllm.values import ProviderPart, TextPart, ThinkingPart, ToolCallPart, Usage
-from tests.adapters.test_openai_responses_torture import (
+from tests.adapters.openai_responses.test_decoder import (
     COMPLETED,
     CREATED,
     HI,

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rxllm.adapters._openai_responses_wire import ResponsesDecoder
+from rxllm.adapters.openai_responses.decoder import ResponsesDecoder
 from rxllm.collector import StreamCollector
 from rxllm.events import (
     ErrorEvent,

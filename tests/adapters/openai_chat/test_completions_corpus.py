@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rxllm.adapters._openai_chat import OpenAIChat
+from rxllm.adapters.openai_chat import OpenAIChat
 from rxllm.collector import StreamCollector
 from rxllm.events import Event, RawChunk
 from rxllm.testing import chunkings, cut

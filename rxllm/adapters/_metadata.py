@@ -3,14 +3,14 @@
 ==========================  =======================================================================================
 name                        value
 ==========================  =======================================================================================
-``service_tier``            the tier that has answered: ``"default"``, ``"priority"``, ``"on_demand"``, ``"standard"``
+``service_tier``            the tier that answered: ``"default"``, ``"priority"``, ``"on_demand"``, ``"standard"``
 ``system_fingerprint``      the configuration of the server
-``provider``                who has answered behind a router (OpenRouter)
+``provider``                the provider behind a router (OpenRouter)
 ``native_finish_reason``    the finish reason in that provider's words
-``timings``                 what took how long, in the server's own names and units
-``content_filter_results``  Azure's verdicts on the answer by category, the gravest of each
-``prompt_filter_results``   Azure's verdicts on the prompts; ``content_filters`` are both, of its Responses API
-``moderation``              the verdicts of a moderation that was asked for; ``safety_ratings`` are Gemini's
+``timings``                 how long each step took, in the server's own names and units
+``content_filter_results``  Azure's verdicts on the answer by category, the most severe of each
+``prompt_filter_results``   Azure's verdicts on the prompts; ``content_filters``: both, from its Responses API
+``moderation``              the verdicts of a requested moderation; ``safety_ratings``: Gemini's
 ``traffic_type``            how Vertex bills the answer
 ``speed``                   Anthropic's: ``"standard"`` or ``"fast"``
 ==========================  =======================================================================================
@@ -28,7 +28,7 @@ _NAMES = {
     "provider": "provider",
     "native_finish_reason": "native_finish_reason",
     "timings": "timings",
-    "time_info": "timings",  # of Cerebras
+    "time_info": "timings",  # Cerebras
     "prompt_filter_results": "prompt_filter_results",
     "content_filters": "content_filters",
     "moderation": "moderation",
@@ -40,10 +40,10 @@ _TIMES = ("queue_time", "prompt_time", "completion_time", "total_time")
 _SEVERITIES = ("safe", "low", "medium", "high")
 
 
-def about(part: Any) -> dict[str, Any]:
-    """Return what `part`, an object of a frame, says about the answer; nothing where it is not an object.
+def metadata_of(part: Any) -> dict[str, Any]:
+    """Return what `part` of a frame says about the answer; nothing if it is not an object.
 
-    >>> about({"id": "1", "service_tier": "default", "system_fingerprint": None})
+    >>> metadata_of({"id": "1", "service_tier": "default", "system_fingerprint": None})
     {'service_tier': 'default'}
     """
     if not isinstance(part, Mapping):
@@ -52,28 +52,28 @@ def about(part: Any) -> dict[str, Any]:
     return {name: fields[wire] for wire, name in _NAMES.items() if fields.get(wire) not in (None, "", [], {})}
 
 
-def about_usage(counted: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the same of a usage, among whose counters some (Groq) have their times."""
-    times = {name: counted[name] for name in _TIMES if name in counted}
-    return about(counted) | ({"timings": times} if times else {})
+def metadata_of_usage(counters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a usage says about the answer; some servers (Groq) put their timings among its counters."""
+    times = {name: counters[name] for name in _TIMES if name in counters}
+    return metadata_of(counters) | ({"timings": times} if times else {})
 
 
-def gravest(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, Any]:
-    """Return two verdicts of a content filter as one.
+def most_severe(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, Any]:
+    """Return two verdicts of a content filter as one: the more severe of each category.
 
-    >>> gravest({"hate": {"filtered": False, "severity": "low"}}, {"hate": {"filtered": False, "severity": "safe"}})
+    >>> most_severe({"hate": {"filtered": False, "severity": "low"}}, {"hate": {"filtered": False, "severity": "safe"}})
     {'hate': {'filtered': False, 'severity': 'low'}}
     """
-    graver = {name: value for name, value in earlier.items() if _gravity(value) > _gravity(later.get(name))}
-    return {**earlier, **later, **graver}
+    worse = {name: value for name, value in earlier.items() if _severity(value) > _severity(later.get(name))}
+    return {**earlier, **later, **worse}
 
 
-def _gravity(verdict: Any) -> tuple[bool, bool, int]:
+def _severity(verdict: Any) -> tuple[bool, bool, int]:
     match verdict:
         case Mapping():
             fields = cast(Mapping[str, Any], verdict)
             severity = fields.get("severity")
-            place = _SEVERITIES.index(severity) if severity in _SEVERITIES else 0
-            return fields.get("filtered") is True, fields.get("detected") is True, place
+            rank = _SEVERITIES.index(severity) if severity in _SEVERITIES else 0
+            return fields.get("filtered") is True, fields.get("detected") is True, rank
         case _:
             return False, False, -1

@@ -1,0 +1,59 @@
+"""What the frames of several wires have in common: counters of usage, base64."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any, cast
+
+from rxllm.values import Usage
+from rxllm.values._usage import amount, whole
+
+_COSTS = ("input_cost", "output_cost", "total_cost")
+_XAI_TICKS = "cost_in_usd_ticks"  # 10 billion of them are a dollar
+
+
+def to_usage(counters: Mapping[str, Any], names: Mapping[str, tuple[str, ...]]) -> Usage:
+    """Return a provider's `counters` as a `Usage`; `names` are the provider's names of each field, in order of trust.
+
+    Nested counters have dotted names. Those without a field of their own are in `extra`.
+
+    >>> to_usage({"prompt_tokens": 3, "details": {"cached": 1, "audio": 0}}, {"input_tokens": ("prompt_tokens",)})
+    Usage(input_tokens=3, extra={'details.cached': 1, 'details.audio': 0})
+    """
+    flat = dict(_flatten(counters))
+    fields = {field: _first(flat, names[field], amount if field in _COSTS else whole) for field in names}
+    known = {name for candidates in names.values() for name in candidates}
+    extra = {name: value for name, value in flat.items() if name not in known}
+    if fields.get("total_cost") is None and isinstance(extra.get(_XAI_TICKS), int):
+        fields["total_cost"] = extra.pop(_XAI_TICKS) / 1e10
+    return _count_thoughts_as_output(Usage(**fields, extra=extra))
+
+
+def _flatten(counters: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
+    for name, value in counters.items():
+        if isinstance(value, dict):
+            yield from _flatten(cast(dict[str, Any], value), f"{prefix}{name}.")
+        elif value is not None:
+            yield f"{prefix}{name}", value
+
+
+def _first(flat: Mapping[str, Any], names: Iterable[str], read: Callable[[Any], Any]) -> Any:
+    numbers = (read(flat.get(name)) for name in names)
+    return next((number for number in numbers if number is not None), None)
+
+
+def _count_thoughts_as_output(usage: Usage) -> Usage:
+    # xAI counts them beside the output: then the total is the sum of all three.
+    prompt, output, thoughts = usage.input_tokens or 0, usage.output_tokens or 0, usage.reasoning_tokens or 0
+    is_beside = thoughts and usage.total_tokens == prompt + output + thoughts
+    return replace(usage, output_tokens=output + thoughts) if is_beside else usage
+
+
+def decode_base64(text: str) -> bytes:
+    """Return the bytes of base64 `text`; none if it is malformed."""
+    try:
+        return base64.b64decode(text)
+    except ValueError:
+        return b""

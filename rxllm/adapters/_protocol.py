@@ -1,0 +1,235 @@
+"""What counts as an adapter: an object with ``stream``, or an async generator function of the same arguments."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
+
+from reactivex import Observable, abc
+from reactivex.disposable import SingleAssignmentDisposable
+
+from rxllm.collector import Unfinished, adapter_fault, fold_message, is_server
+from rxllm.events import (
+    EVENT_CLASSES,
+    Custom,
+    ErrorEvent,
+    Event,
+    MessageCompleted,
+    MessageStarted,
+    RawChunk,
+    TextCompleted,
+    TextDelta,
+    ThinkingCompleted,
+    ThinkingDelta,
+    UsageUpdated,
+)
+from rxllm.runtime import Stream, conclude, from_async_iter
+from rxllm.values import Call, EngineError, LLMError, Message, Request, StreamError
+from rxllm.values.arguments import call_fault, shown
+
+if TYPE_CHECKING:
+    from rxllm.chunks import CompletionChunk, StreamChunk
+
+
+@runtime_checkable
+class Adapter(Protocol):
+    """Turns a request into a cold Observable of events; ``rxllm.events`` has the rules that they follow."""
+
+    def stream(self, request: Request, call: Call) -> Observable[Event]: ...
+
+
+def as_adapter(adapter: Any) -> Adapter:
+    """Return `adapter` as an object whose ``stream`` gives an Observable.
+
+    An async generator function, which an object's ``stream`` may be too, may leave out the bookends
+    (``MessageStarted``, completions, ``MessageCompleted``). Instead of events it may yield `StreamChunk`s, plain
+    mappings of their fields, or `CompletionChunk`s of ``rxllm.chunks``. Raise ``EngineError``: ``missing_adapter`` for
+    None, ``missing_stream_adapter`` for anything that cannot stream.
+    """
+    if adapter is None:
+        raise EngineError("missing_adapter", "the engine has no adapter; pass one, as in Engine(OpenAIChat())")
+    if inspect.isasyncgenfunction(adapter):
+        return _GeneratorAdapter(adapter)
+    if isinstance(adapter, Adapter) and not isinstance(adapter, type):
+        if inspect.isasyncgenfunction(adapter.stream):
+            return _GeneratorAdapter(adapter.stream)
+        return _ObjectAdapter(adapter)
+    what = "pass an object with stream(request, call), or an async generator function of the same arguments"
+    raise EngineError("missing_stream_adapter", f"{shown(adapter)} is not an adapter; {what}")
+
+
+class _ObjectAdapter:
+    def __init__(self, adapter: Adapter) -> None:
+        self._adapter = adapter
+
+    def stream(self, request: Request, call: Call) -> Observable[Event]:
+        events: Any = self._adapter.stream(request, call)
+        if isinstance(events, Observable):
+            source = cast(Observable[Event], events)
+            return source if _has_own_decoder(self._adapter) else _checked(source)
+        what = f"stream(request, call) of {shown(self._adapter)} returned {shown(events)}, which is not an Observable"
+        message = f"{what}; rxllm.from_async_iter makes one of an async generator"
+        raise EngineError("missing_stream_adapter", message)
+
+
+def _has_own_decoder(adapter: Adapter) -> bool:
+    """Whether one of rxllm's decoders makes the adapter's events, which then need no check."""
+    decoder = getattr(type(adapter), "decoder", None)
+    return getattr(decoder, "__module__", "").startswith("rxllm.adapters.")
+
+
+def _checked(source: Observable[Event]) -> Stream[Event]:
+    """Emit `source` up to its first malformed event; then close what is open and emit an ``ErrorEvent``."""
+
+    def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
+        unfinished = Unfinished()
+        subscription = SingleAssignmentDisposable()
+        has_begun = False
+
+        def on_next(event: Event) -> None:
+            nonlocal has_begun
+            if fault := adapter_fault(event):
+                subscription.dispose()
+                conclude(observer, _failure(StreamError("malformed_event", fault), unfinished, has_begun))
+                return
+            has_begun = True
+            unfinished.see(event)
+            observer.on_next(event)
+
+        subscription.disposable = source.subscribe(
+            on_next, observer.on_error, observer.on_completed, scheduler=scheduler
+        )
+        return subscription
+
+    return Stream(subscribe)
+
+
+def _failure(error: LLMError, unfinished: Unfinished, has_begun: bool) -> list[Event]:
+    start = [] if has_begun else [MessageStarted(Message("assistant"))]
+    return [*start, *unfinished.close(), ErrorEvent(error)]
+
+
+class _GeneratorAdapter:
+    def __init__(
+        self,
+        function: Callable[[Request, Call], AsyncIterator[Event | StreamChunk | Mapping[str, Any] | CompletionChunk]],
+    ) -> None:
+        fault = call_fault(function, None, None)
+        if fault is not None:
+            message = f"the adapter {shown(function)} is called with (request, call): {fault}"
+            raise EngineError("missing_stream_adapter", message)
+        self._function = function
+
+    def stream(self, request: Request, call: Call) -> Stream[Event]:
+        return from_async_iter(lambda: _events(self._function(request, call), request))
+
+
+async def _events(items: AsyncIterator[Any], request: Request) -> AsyncIterator[Event]:
+    from rxllm.chunks import ChunkFeeder, CompletionChunk, StreamChunk  # only programs with such an adapter need it
+    from rxllm.chunks._from_completion_chunks import CompletionFeeder
+
+    feeder: Any = _Bookends()
+    try:
+        async with aclosing(cast(Any, items)):
+            async for item in items:
+                if isinstance(item, StreamChunk | Mapping) and not feeder.said:
+                    feeder = ChunkFeeder(request.messages)
+                elif isinstance(item, CompletionChunk) and not feeder.said:
+                    feeder = CompletionFeeder(request.messages)
+                for event in feeder.feed(item):
+                    yield event
+                if feeder.ended:
+                    return
+    except Exception as error:
+        if not feeder.said:
+            raise
+        for event in feeder.fail(_as_stream_error(error)):
+            yield event
+        return
+    for event in feeder.close():
+        yield event
+
+
+class _Bookends:
+    """Adds the events that a generator may leave out.
+
+    One block is open at a time; any other content closes it.
+    """
+
+    def __init__(self) -> None:
+        self._emitted: list[Event] = []
+        self._block: tuple[bool, str | None] | None = None  # whether it is text, and its id
+        self._pieces: list[str] = []
+
+    @property
+    def said(self) -> bool:
+        """Whether there has been an event."""
+        return bool(self._emitted)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the last event has been emitted."""
+        return self.said and isinstance(self._emitted[-1], MessageCompleted | ErrorEvent)
+
+    def feed(self, event: Event) -> list[Event]:
+        if not isinstance(event, EVENT_CLASSES):  # pyright: ignore[reportUnnecessaryIsInstance]
+            message = f"the adapter yielded {shown(event)}, which is not an event; for text, yield TextDelta(...)"
+            raise StreamError("malformed_event", message)
+        if fault := adapter_fault(event):
+            return self.fail(StreamError("malformed_event", fault))
+        missing = [] if self.said or isinstance(event, MessageStarted) else [MessageStarted(Message("assistant"))]
+        return self._emit([*missing, *self._before(event), event])
+
+    def _before(self, event: Event) -> list[Event]:
+        """Return the completion that `event` implies, and keep the text of a delta for its own."""
+        match event:
+            case TextDelta() | ThinkingDelta():
+                block = (isinstance(event, TextDelta), event.id)
+                completion = self._close_block() if block != self._block else []
+                self._block = block
+                self._pieces.append(event.delta)
+                return completion
+            case TextCompleted() | ThinkingCompleted():
+                if self._block == (isinstance(event, TextCompleted), event.id):
+                    self._block, self._pieces = None, []
+                return self._close_block()
+            case UsageUpdated() | RawChunk() | Custom():
+                return []
+            case _:
+                return self._close_block()
+
+    def fail(self, error: LLMError) -> list[Event]:
+        """Return the completions of what is open, then the error."""
+        unfinished = Unfinished()
+        for event in self._emitted:
+            unfinished.see(event)
+        return self._emit(_failure(error, unfinished, self.said))
+
+    def close(self) -> list[Event]:
+        """Return the events that are missing at the end."""
+        start = [] if self.said else [MessageStarted(Message("assistant"))]
+        last = self._emit([*start, *self._close_block()])
+        message = fold_message(self._emitted)
+        reason = "stop" if all(map(is_server, message.tool_calls)) else "tool_calls"
+        return last + self._emit([MessageCompleted(message, reason)])
+
+    def _emit(self, events: list[Event]) -> list[Event]:
+        self._emitted += events
+        return events
+
+    def _close_block(self) -> list[Event]:
+        (block, text), self._block, self._pieces = (self._block, "".join(self._pieces)), None, []
+        if block is None:
+            return []
+        is_text, id = block
+        return [TextCompleted(text, id) if is_text else ThinkingCompleted(text, id=id)]
+
+
+def _as_stream_error(error: Exception) -> LLMError:
+    if isinstance(error, LLMError):
+        return error
+    failure = StreamError("adapter_error", f"the adapter failed: {type(error).__name__}: {error}")
+    failure.__cause__ = error
+    return failure

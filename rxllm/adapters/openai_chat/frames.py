@@ -1,0 +1,136 @@
+"""The chunks of Chat Completions as types, and how their usage, log-probabilities, images and audio are read.
+
+The types are as wide as the servers make them. Fields that nobody reads are left out, and cost nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, cast
+
+import msgspec
+
+from rxllm.adapters._frames import decode_base64
+
+USAGE = {
+    "input_tokens": ("prompt_tokens",),
+    "output_tokens": ("completion_tokens",),
+    "total_tokens": ("total_tokens",),
+    "cached_input_tokens": (
+        "prompt_tokens_details.cached_tokens",
+        "prompt_cache_hit_tokens",
+        "cached_tokens",
+        "cache_read_input_tokens",
+    ),
+    "cache_write_input_tokens": ("prompt_tokens_details.cache_write_tokens", "cache_creation_input_tokens"),
+    "reasoning_tokens": ("completion_tokens_details.reasoning_tokens", "reasoning_tokens"),
+    "input_cost": ("cost.input_tokens_cost",),
+    "output_cost": ("cost.output_tokens_cost",),
+    "total_cost": ("cost", "cost.total_cost"),
+}
+"""The servers' names for each field of `Usage`."""
+
+_LOGPROBS = {"reasoning_content": "reasoning_logprobs", "content": "logprobs", "refusal": "logprobs"}
+
+
+class Function(msgspec.Struct, gc=False):
+    name: str | None = None
+    arguments: str | dict[str, Any] | None = None
+
+
+class CallDelta(msgspec.Struct, gc=False):
+    index: int | None = None
+    id: str | None = None
+    function: Function | None = None
+
+
+class Delta(msgspec.Struct, gc=False):
+    content: str | list[dict[str, Any]] | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    reasoning_details: list[dict[str, Any]] | None = None
+    tool_calls: list[CallDelta] | None = None
+    function_call: Function | None = None
+    refusal: str | None = None
+    annotations: list[dict[str, Any]] | None = None
+    images: list[dict[str, Any]] | None = None
+    audio: dict[str, Any] | None = None
+
+
+class Choice(msgspec.Struct, gc=False):
+    index: int | None = None
+    delta: Delta | None = None
+    message: Delta | None = None
+    text: str | None = None
+    finish_reason: str | None = None
+    logprobs: Any = None
+    content_filter_results: Any = None
+
+
+class Chunk(msgspec.Struct, gc=False):
+    choices: list[Choice] | None = None
+    usage: dict[str, Any] | None = None
+    error: Any = None
+    x_groq: dict[str, Any] | None = None
+    citations: list[Any] | None = None
+    search_results: list[dict[str, Any]] | None = None
+
+
+class FirstChunk(Chunk, gc=False):
+    """A chunk while the response's id and model are unknown; the later ones are decoded without these fields."""
+
+    id: str | None = None
+    model: str | None = None
+    system_fingerprint: Any = None
+    service_tier: Any = None
+    provider: Any = None
+    prompt_filter_results: Any = None
+
+
+def to_logprobs(logprobs: Any) -> Iterable[tuple[str, list[Any]]]:
+    """Yield the tokens of a choice's ``logprobs``, under ``"logprobs"`` or ``"reasoning_logprobs"``.
+
+    The usual form is ``{"content": [{"token", "logprob", "bytes", "top_logprobs"}, ...], "refusal": [...]}``. That of
+    legacy completions, ``{"tokens": [...], "token_logprobs": [...], ...}``, is converted to it.
+    """
+    match logprobs:
+        case {"tokens": list(), "token_logprobs": list()}:
+            lists = cast(dict[str, list[Any]], logprobs)
+            pairs = zip(lists["tokens"], lists["token_logprobs"], strict=False)
+            yield "logprobs", [{"token": token, "logprob": logprob} for token, logprob in pairs]
+        case dict():
+            for name, key in _LOGPROBS.items():
+                tokens = cast(dict[str, Any], logprobs).get(name)
+                if tokens and isinstance(tokens, list):
+                    yield key, cast(list[Any], tokens)
+        case _:
+            pass
+
+
+def text_of(value: Any) -> str:
+    """Return `value` if it is text, else an empty text."""
+    return value if isinstance(value, str) else ""
+
+
+def texts_of(parts: list[Any]) -> str:
+    """Return the joined texts of content parts."""
+    return "".join(text_of(cast(dict[str, Any], part).get("text")) for part in parts if isinstance(part, dict))
+
+
+def file_of(part: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the image of an ``image_url`` part: its bytes, or its URL."""
+    value = part.get("image_url")
+    url = str(cast(dict[str, Any], value).get("url") if isinstance(value, dict) else value)
+    head, _, text = url.partition(";base64,")
+    if not head.startswith("data:"):
+        return {"mime_type": "image/*", "url": url}
+    return {"mime_type": head.removeprefix("data:"), "data": decode_base64(text)}
+
+
+def audio_of(fields: Mapping[str, list[Any]]) -> dict[str, Any]:
+    """Return the audio of a response from all values that the deltas had for each field."""
+    # Audio is streamed as 16-bit PCM, the only format the API streams; each piece is base64 by itself.
+    audio = {name: values[-1] for name, values in fields.items()}
+    audio["data"] = b"".join(decode_base64(str(piece)) for piece in fields.get("data", ()))
+    audio["transcript"] = "".join(str(piece) for piece in fields.get("transcript", ()))
+    return {"mime_type": "audio/pcm", **audio}

@@ -1,0 +1,117 @@
+"""A request as the JSON body of Chat Completions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from rxllm.adapters._request import image_url, response_format
+from rxllm.values import ImagePart, Message, Request, TextPart, ThinkingPart, Tool, ToolCall
+from rxllm.values._json import json_text
+
+
+def chat_body(request: Request, *, is_openai: bool = True, thoughts_field: str | None = None) -> dict[str, Any]:
+    """Return the body of `request`.
+
+    Only OpenAI itself knows ``max_completion_tokens``, and it rejects ``reasoning_details``. `thoughts_field` is the
+    field in which the server wants its thoughts back.
+    """
+    body = {
+        "model": request.model,
+        "messages": [
+            _message(message, with_details=not is_openai, thoughts_field=thoughts_field) for message in request.messages
+        ],
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "tools": [_tool(tool) for tool in request.tools],
+        "tool_choice": _tool_choice(request.tool_choice),
+        "temperature": request.temperature,
+        "max_completion_tokens" if is_openai else "max_tokens": request.max_tokens,
+        "stop": list(request.stop),
+        "seed": request.seed,
+        "reasoning_effort": request.reasoning_effort,
+        "response_format": _response_format(request),
+        **request.options,
+    }
+    return {name: value for name, value in body.items() if value is not None and (value or name not in _NOT_EMPTY)}
+
+
+_NOT_EMPTY = ("tools", "stop")
+
+
+def _message(message: Message, *, with_details: bool, thoughts_field: str | None) -> dict[str, Any]:
+    body: dict[str, Any] = {"role": message.role, "content": _content(message)}
+    if message.name:
+        body["name"] = message.name
+    if message.role == "tool":
+        body["tool_call_id"] = message.tool_call_id
+    calls = [_tool_call(call) for call in message.tool_calls if not call.metadata.get("server")]
+    if calls:
+        body["tool_calls"] = calls
+        body["content"] = body["content"] or None
+    details = list(_reasoning_details(message)) if with_details else []
+    if details:
+        body["reasoning_details"] = details
+    if thoughts_field and message.role == "assistant":
+        body[thoughts_field] = _thoughts(message)
+    return body
+
+
+def _content(message: Message) -> Any:
+    if isinstance(message.content, dict):
+        return json_text(message.content)
+    if not any(isinstance(part, ImagePart) for part in message.parts):
+        return message.text
+    parts = (_part(part) for part in message.parts)
+    return [part for part in parts if part is not None]
+
+
+def _part(part: Any) -> dict[str, Any] | None:
+    match part:
+        case TextPart():
+            return {"type": "text", "text": part.text}
+        case ImagePart():
+            return {"type": "image_url", "image_url": {"url": image_url(part.image), "detail": part.detail}}
+        case _:
+            return None
+
+
+def _tool_call(call: ToolCall) -> dict[str, Any]:
+    arguments = call.raw_arguments or json_text(call.arguments)
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}
+
+
+def _thoughts(message: Message) -> str:
+    # A thought of another wire has that wire's signature or data, and is left out.
+    thoughts = (part for part in message.parts if isinstance(part, ThinkingPart))
+    return "".join(part.text for part in thoughts if part.signature is None and not part.provider_data)
+
+
+def _reasoning_details(message: Message) -> Iterable[dict[str, Any]]:
+    # The decoder keeps only what is opaque: the text is in the part itself.
+    for part in message.parts:
+        if not isinstance(part, ThinkingPart) or not part.provider_data:
+            continue
+        for detail in part.provider_data.get("reasoning_details", ()):
+            is_text = detail.get("type") == "reasoning.text"
+            yield {"text": part.text, **detail} if is_text else detail
+
+
+def _tool(tool: Tool) -> dict[str, Any]:
+    return {
+        "type": "function",
+        "function": {"name": tool.name, "description": tool.description, "parameters": tool.schema},
+    }
+
+
+def _tool_choice(choice: str | dict[str, Any] | None) -> Any:
+    if choice is None or isinstance(choice, dict) or choice in ("auto", "none", "required"):
+        return choice
+    return {"type": "function", "function": {"name": choice}}
+
+
+def _response_format(request: Request) -> dict[str, Any] | None:
+    form = response_format(request)
+    if form is None or form["type"] == "json_object":
+        return form
+    return {"type": "json_schema", "json_schema": {name: value for name, value in form.items() if name != "type"}}

@@ -1,0 +1,54 @@
+"""The adapter of the Responses API."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from rxllm.adapters._http import HTTPAdapter
+from rxllm.adapters._http_base import missing_model
+from rxllm.adapters._http_errors import http_error
+from rxllm.adapters.openai_chat.adapter import OPENAI, bearer
+from rxllm.adapters.openai_responses.decoder import ResponsesDecoder
+from rxllm.adapters.openai_responses.frames import as_item
+from rxllm.adapters.openai_responses.request import responses_body
+from rxllm.values import AdapterError, Call, Request
+
+if TYPE_CHECKING:
+    import httpx
+
+
+class OpenAIResponses(HTTPAdapter):
+    """``POST {base_url}/responses`` of OpenAI, or of a server that is compatible with it.
+
+    Only OpenAI itself needs a key: from `api_key`, the call, or ``OPENAI_API_KEY``; for Azure see `OpenAIChat`.
+    Every request sends the whole thread, so nothing is stored (``"store": False``), and the model's thoughts are
+    requested in encrypted form, to be sent back. ``Request.options`` that rely on the server's memory (``store``,
+    ``previous_response_id``, ``conversation``, ``background``) leave both to you.
+
+    ``Request.options`` is merged over the body, objects field by field: ``{"reasoning": {"summary": "auto"}}`` can be
+    combined with a `reasoning_effort`. None removes the field. Log-probabilities, ``Response.metadata["logprobs"]``,
+    are requested with ``{"include": ["message.output_text.logprobs"], "top_logprobs": 2}``. The provider's own tools
+    are given there, as ``{"tools": [{"type": "web_search"}]}``, or beside your own as ``Tool("web_search",
+    metadata={"openai": {"type": "web_search"}})``; only those that run here need a handler (``apply_patch``,
+    ``local_shell``, ``computer``).
+    """
+
+    provider = "openai"
+    key_variable = "OPENAI_API_KEY"
+    default_base_url = OPENAI
+
+    def build(self, request: Request, call: Call) -> httpx.Request:
+        """Return the request as it will be sent. Raise ``EngineError("missing_model")`` without a model."""
+        if not request.model:
+            raise missing_model(self.provider)
+        body = responses_body(request, provider=self.provider)
+        return self.post("/responses", body, call, headers=bearer(self, call))
+
+    def decoder(self, request: Request, *, raw: bool = False) -> ResponsesDecoder:
+        from_options = (as_item(tool).get("name") for tool in request.options.get("tools") or ())
+        offered = {tool.name for tool in request.tools} | {str(name) for name in from_options}
+        return ResponsesDecoder(provider=self.provider, messages=request.messages, offered=offered, raw=raw)
+
+    def error(self, status: int, headers: Mapping[str, str], body: bytes) -> AdapterError:
+        return http_error(self.provider, status, headers, body)

@@ -1,0 +1,137 @@
+"""The frames and items of the Responses API as types, and how their calls, images and sources are read.
+
+An item is kept as the provider sent it: what nobody reads today is still sent back to the provider.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, cast
+
+import msgspec
+
+from rxllm.adapters._frames import decode_base64
+from rxllm.values._json import json_text, read_json
+
+USAGE = {
+    "input_tokens": ("input_tokens",),
+    "output_tokens": ("output_tokens",),
+    "total_tokens": ("total_tokens",),
+    "cached_input_tokens": ("input_tokens_details.cached_tokens",),
+    "cache_write_input_tokens": ("input_tokens_details.cache_write_tokens",),
+    "reasoning_tokens": ("output_tokens_details.reasoning_tokens",),
+    "input_cost": ("cost_details.upstream_inference_input_cost",),
+    "output_cost": ("cost_details.upstream_inference_output_cost",),
+    "total_cost": ("cost",),
+}
+"""The servers' names for each field of `Usage`."""
+
+Item = dict[str, Any]
+"""An item of the output, or a part of one, as parsed JSON."""
+
+_NOTHING = msgspec.Raw()
+
+
+class Frame(msgspec.Struct, gc=False):
+    """Any frame; `item` and `response` are parsed only where they are read."""
+
+    type: str = ""
+    output_index: int | None = None
+    content_index: int = 0
+    summary_index: int = 0
+    item_id: str | None = None
+    delta: str | Item | None = None
+    item: msgspec.Raw = _NOTHING
+    response: msgspec.Raw = _NOTHING
+
+
+def item_id(item: Item) -> str:
+    """Return the id by which frames refer to the item."""
+    return str(item.get("id") or item.get("call_id") or "")
+
+
+def is_call(item: Item) -> bool:
+    """Whether the item asks for something to be done; others say something, or are results."""
+    kind = str(item.get("type"))
+    return kind.endswith("_call") or kind in ("mcp_list_tools", "program")
+
+
+def is_server(item: Item, offered: Collection[str]) -> bool:
+    """Whether the provider itself runs the call; `offered` are the names of the request's tools.
+
+    xAI's own searches are custom tool calls too, of tools that are not in the request.
+    """
+    match item:
+        case {"type": "function_call" | "computer_call" | "local_shell_call" | "apply_patch_call"}:
+            return False
+        case {"type": "custom_tool_call"}:
+            return call_name(item) not in offered
+        case {"type": "shell_call"}:
+            return str(as_item(item.get("environment")).get("type")).startswith("container")
+        case {"type": "tool_search_call"}:
+            return item.get("execution") != "client"
+        case _:
+            return True
+
+
+def call_name(item: Item) -> str:
+    """Return the tool's name; for a built-in tool, the item's type without ``_call``."""
+    name = item.get("name")
+    return name if name and isinstance(name, str) else str(item.get("type")).removesuffix("_call")
+
+
+def call_arguments(item: Item) -> str:
+    """Return a call's arguments as JSON text. Free text is one argument: ``{"input": ...}``, ``{"code": ...}``."""
+    match item:
+        case {"arguments": str(text)}:
+            return text
+        case {"arguments": dict()} | {"operation": dict()} | {"action": dict()}:
+            fields = as_item(item.get("arguments") or item.get("operation") or item.get("action"))
+            arguments = {name: value for name, value in fields.items() if name != "sources"}
+        case _:
+            names = ("input", "code", "queries", "actions", "server_label")
+            arguments = {name: item[name] for name in names if item.get(name) is not None}
+            if item.get("revised_prompt"):
+                arguments["prompt"] = item["revised_prompt"]
+    return json_text(arguments)
+
+
+def call_sources(item: Item) -> Iterable[Item]:
+    """Return the results of a search, which the request asks for with `include`."""
+    return as_items(as_item(item.get("action")).get("sources") or item.get("results"))
+
+
+def call_files(item: Item) -> Iterable[Item]:
+    """Yield the images that a call made."""
+    if item.get("type") == "image_generation_call" and item.get("result"):
+        details = {name: item[name] for name in ("id", "revised_prompt", "size") if item.get(name)}
+        yield {**image_of(str(item["result"]), item), **details}
+    for output in as_items(item.get("outputs")):
+        if output.get("type") == "image" and output.get("url"):
+            yield {"mime_type": "image/*", "url": output["url"]}
+
+
+def image_of(text: str, fields: Mapping[str, Any]) -> Item:
+    """Return the image of base64 `text`; `fields` has its format."""
+    return {"mime_type": f"image/{fields.get('output_format') or 'png'}", "data": decode_base64(text)}
+
+
+def source_key(source: Item) -> str:
+    """Return the same key for a citation each time it is sent."""
+    target = source.get("url") or source.get("file_id")
+    return repr([target, *map(source.get, ("start_index", "end_index", "index"))] if target else source)
+
+
+def to_item(raw: msgspec.Raw) -> Item:
+    """Return the item, or the response, of a frame; empty if there is none."""
+    return as_item(read_json(raw) if raw else None)
+
+
+def as_item(value: Any) -> Item:
+    """Return `value` if it is an object, else an empty one."""
+    return cast(Item, value) if isinstance(value, dict) else {}
+
+
+def as_items(value: Any) -> list[Item]:
+    """Return `value` if it is a list, its entries as objects; else an empty list."""
+    return [as_item(entry) for entry in cast(list[Any], value)] if isinstance(value, list) else []

@@ -1,0 +1,308 @@
+"""The items of a response's output as events, in the order in which they arrive.
+
+1. A frame belongs to the item of its id or, if that id is new, to the latest item of its index: some servers invent an
+   id per frame, others send index 0 for everything.
+2. ``response.output_item.done`` has the final item, and ciphertext is read only from there, because it differs from
+   frame to frame. Text that no delta had is emitted then, or at the end of the stream, for servers that leave out
+   deltas or whole items.
+3. A text or a thought is a block of its own. One that continues after another block began is a new block: nothing is
+   overwritten. Where a server announces parts, an index that it did not announce is not another part.
+4. What the provider runs itself is a call with the metadata ``{"server": True}``, and the whole item, with its result,
+   is a part of the message that goes back to this provider.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Sequence
+
+from rxllm.adapters.openai_responses.frames import (
+    Frame,
+    Item,
+    as_item,
+    as_items,
+    call_arguments,
+    call_files,
+    call_name,
+    call_sources,
+    image_of,
+    is_call,
+    is_server,
+    item_id,
+    source_key,
+    to_item,
+)
+from rxllm.events import ToolProgress
+from rxllm.values import ProviderPart
+from rxllm.values._json import json_text, read_json
+from rxllm.wire.blocks import Blocks
+
+
+class Slot:
+    """The place of an item in the output, while the item is streamed.
+
+    `pieces` are the deltas so far, by kind, and `parts` the indices of the parts that were announced. Of a call, `tool`
+    is the name, `call_id` the id of its events and `open_argument` the argument whose free text is being streamed. Of a
+    call and of its result, `call` is the call's slot.
+    """
+
+    def __init__(self, number: int, item: Item) -> None:
+        self.number = number
+        self.id = item_id(item)
+        self.kind = str(item["type"])
+        self.pieces: defaultdict[str, list[str]] = defaultdict(list)
+        self.parts: set[int] = set()
+        self.is_done = False
+        self.wire_id = str(item.get("call_id") or self.id)
+        self.call: Slot | None = None
+        self.tool = ""
+        self.call_id = ""
+        self.is_server = False
+        self.open_argument = ""
+
+    def missing(self, kind: str, texts: Sequence[str]) -> list[str]:
+        """Return what no delta had of each of `texts`, the item's final texts of that kind.
+
+        The texts are compared, not their indices: some servers count parts over the whole response, or per delta.
+
+        >>> slot = Slot(0, {"type": "message"})
+        >>> slot.pieces["text"] += ["One", " and tw"]
+        >>> slot.missing("text", ["One and two", "Three"])
+        ['o', 'Three']
+        """
+        streamed = "".join(self.pieces[kind])
+        rests: list[str] = []
+        for place, text in enumerate(texts, 1):
+            rest = ""
+            if streamed.startswith(text):
+                streamed = streamed[len(text) :]
+            elif text.startswith(streamed):
+                rest, streamed = text[len(streamed) :], ""
+            elif any("".join(texts[later:]).startswith(streamed) for later in range(place, len(texts))):
+                rest = text  # the deltas began with a later text
+            else:  # the deltas had this text, perhaps in other words
+                streamed = streamed.partition(text)[2] or streamed
+            rests.append(rest)
+        return rests
+
+
+class Output:
+    """The items of one response; `offered` are the names of the request's tools."""
+
+    def __init__(self, blocks: Blocks, provider: str, offered: Collection[str]) -> None:
+        self.provider = provider
+        self._blocks = blocks
+        self._offered = offered
+        self._slots: list[Slot] = []
+        self._by_id: dict[str, Slot] = {}
+        self._by_index: dict[int, Slot] = {}
+        self._calls: dict[str, Slot] = {}  # by their wire ids, the first of each
+        self._open: tuple[str, int, int] | None = None  # the block of the last delta: its kind, slot and part
+        self._open_id = ""
+        self._begun: Counter[str] = Counter()  # the number of blocks, by the first part of their ids
+        self._sources: set[str] = set()
+
+    def finish(self, items: Iterable[Item]) -> None:
+        """Read the items that the end of the stream has, and that are not known yet."""
+        known = Counter(slot.kind for slot in self._slots if slot.is_done)
+        for index, item in enumerate(items):
+            kind = str(item.get("type"))
+            known[kind] -= 1
+            if known[kind] < 0 and "type" in item:
+                slot = self._by_id.get(item_id(item)) or self._by_index.get(index)
+                fits = slot is not None and slot.kind == kind and not slot.is_done
+                self._end_item(slot if slot is not None and fits else self._begin(index, item), item)
+
+    def progress(self, frame: Frame, fields: Item) -> bool:
+        """Whether the frame is about a call; then its `fields` are emitted as the call's progress."""
+        slot = self._slot(frame)
+        call = slot.call if slot is not None else None
+        if call is None or not frame.type.startswith("response."):
+            return False
+        known = ("sequence_number", "item_id", "output_index", "obfuscation", "partial_image_b64")
+        data = {name: value for name, value in fields.items() if name not in known}
+        if "partial_image_b64" in fields:
+            data |= image_of(str(fields["partial_image_b64"]), fields)
+        self._open = None
+        self._blocks.event(ToolProgress(call.call_id, call.tool, data))
+        return True
+
+    def _slot(self, frame: Frame) -> Slot | None:
+        slot = self._by_id.get(frame.item_id) if frame.item_id else None
+        if slot is not None:
+            return slot
+        if frame.output_index is not None:
+            return self._by_index.get(frame.output_index)
+        return self._slots[-1] if self._slots else None
+
+    def on_text(self, frame: Frame, data: bytes) -> None:
+        self._read_delta(self._blocks.text, "text", "message", frame, frame.content_index)
+
+    def on_refusal(self, frame: Frame, data: bytes) -> None:
+        self._read_delta(self._blocks.refusal, "text", "message", frame, frame.content_index)
+
+    def on_summary(self, frame: Frame, data: bytes) -> None:
+        self._read_delta(self._blocks.thinking, "summary", "reasoning", frame, frame.summary_index)
+
+    def on_thought(self, frame: Frame, data: bytes) -> None:
+        self._read_delta(self._blocks.thinking, "content", "reasoning", frame, frame.content_index)
+
+    def _read_delta(self, report: Callable[[str, str], None], kind: str, item: str, frame: Frame, part: int) -> None:
+        if isinstance(frame.delta, str) and frame.delta:
+            # A stream that was resumed may begin in the middle of an item.
+            slot = self._slot(frame) or self._begin(frame.output_index, {"type": item, "id": frame.item_id})
+            slot.pieces[kind].append(frame.delta)
+            report(frame.delta, self._block(kind, slot, part))
+
+    def _block(self, kind: str, slot: Slot, part: int) -> str:
+        """Return the id of the block that continues, or begins, with this part."""
+        key = (kind, slot.number, part)
+        is_unannounced = kind != "summary" and bool(slot.parts) and part not in slot.parts
+        if key == self._open or (is_unannounced and self._open is not None and self._open[:2] == key[:2]):
+            return self._open_id
+        name = f"{slot.id}.{part}" if part else slot.id
+        self._begun[name] += 1
+        count = self._begun[name]
+        self._open, self._open_id = key, name if count == 1 and name else f"{name}+{count - 1}"
+        return self._open_id
+
+    def on_part_added(self, frame: Frame, data: bytes) -> None:
+        slot = self._slot(frame)
+        if slot is not None:
+            slot.parts.add(frame.content_index)
+
+    def on_text_done(self, frame: Frame, data: bytes) -> None:
+        slot = self._slot(frame)
+        if slot is not None and self._open == ("text", slot.number, frame.content_index):
+            self._close_block()
+
+    def _close_block(self) -> None:
+        self._open = None
+        self._blocks.close_block()
+
+    def on_annotation(self, frame: Frame, data: bytes) -> None:
+        self._add_sources([as_item(read_json(data).get("annotation"))])
+
+    def _add_sources(self, sources: Iterable[Item]) -> None:
+        for source in sources:
+            key = source_key(source)
+            if source and key not in self._sources:
+                self._sources.add(key)
+                self._blocks.source(source)
+
+    def on_arguments(self, frame: Frame, data: bytes) -> None:
+        self._add_arguments(self._slot(frame), frame.delta)
+
+    def on_input(self, frame: Frame, data: bytes) -> None:
+        self._add_free_text("input", self._slot(frame), frame.delta)
+
+    def on_code(self, frame: Frame, data: bytes) -> None:
+        self._add_free_text("code", self._slot(frame), frame.delta)
+
+    def _add_arguments(self, slot: Slot | None, delta: str | Item | None) -> None:
+        if slot is not None and isinstance(delta, str) and delta:
+            slot.pieces["arguments"].append(delta)
+            self._blocks.call(slot.number, None, None, delta)
+
+    def _add_free_text(self, argument: str, slot: Slot | None, delta: str | Item | None) -> None:
+        # Free text is streamed as the JSON of an object with this one argument.
+        if slot is not None and isinstance(delta, str) and delta:
+            escaped = json_text(delta)[1:-1]
+            self._add_arguments(slot, escaped if slot.open_argument else f'{{"{argument}":"{escaped}')
+            slot.open_argument = argument
+
+    def on_item_added(self, frame: Frame, data: bytes) -> None:
+        item = to_item(frame.item)
+        if "type" in item:
+            self._begin(frame.output_index, item)
+
+    def _begin(self, index: int | None, item: Item) -> Slot:
+        slot = Slot(len(self._slots), item)
+        self._slots.append(slot)
+        self._by_index[slot.number if index is None else index] = slot
+        if slot.id:
+            self._by_id[slot.id] = slot
+        if is_call(item):
+            self._begin_call(slot, item)
+        elif "call_id" in item:  # a result
+            slot.call = self._calls.get(slot.wire_id)
+        elif slot.kind == "message" and item.get("phase"):
+            # The provider wants to know, in the next request, which of its messages were the answer.
+            self._close_block()
+            self._blocks.part("phase", ProviderPart(self.provider, {"type": "message", "phase": item["phase"]}))
+        return slot
+
+    def _begin_call(self, slot: Slot, item: Item) -> None:
+        self._open = None
+        slot.call, slot.tool, slot.is_server = slot, call_name(item), is_server(item, self._offered)
+        if slot.tool:
+            self._calls.setdefault(slot.wire_id, slot)
+        self._blocks.call(slot.number, slot.wire_id, slot.tool, None, {"server": True} if slot.is_server else {})
+        slot.call_id = self._blocks.calls.id_of(slot.number) or slot.wire_id
+
+    def on_item_done(self, frame: Frame, data: bytes) -> None:
+        item = to_item(frame.item)
+        if "type" in item:
+            slot = self._by_id.get(item_id(item)) or self._slot(frame)
+            fits = slot is not None and slot.kind == item["type"]
+            self._end_item(slot if slot is not None and fits else self._begin(frame.output_index, item), item)
+
+    def _end_item(self, slot: Slot, item: Item) -> None:
+        if slot.is_done:
+            return
+        slot.is_done = True
+        if slot.tool:
+            self._end_call(slot, item)
+        elif slot.kind == "message":
+            self._end_message(slot, item)
+        elif slot.kind == "reasoning":
+            self._end_thinking(slot, item)
+        else:
+            self._close_block()
+            self._blocks.part(slot.kind, ProviderPart(self.provider, item))
+
+    def _end_message(self, slot: Slot, item: Item) -> None:
+        parts = as_items(item.get("content"))
+        rests = slot.missing("text", [str(part.get("text") or part.get("refusal") or "") for part in parts])
+        for place, (part, rest) in enumerate(zip(parts, rests, strict=True)):
+            id = self._block("text", slot, place) if rest else None
+            match part:
+                case {"type": "output_text", "text": str()}:
+                    self._blocks.text(rest, id)
+                    if part.get("logprobs"):  # all of them, so that those of the deltas need not be read
+                        self._blocks.append("logprobs", as_items(part["logprobs"]))
+                case {"type": "refusal", "refusal": str()}:
+                    self._blocks.refusal(rest, id)
+                case _:
+                    self._blocks.raw("content", part)
+            self._add_sources(as_items(part.get("annotations")))
+        self._close_block()
+
+    def _end_thinking(self, slot: Slot, item: Item) -> None:
+        for kind in ("summary", "content"):
+            texts = [str(part.get("text") or "") for part in as_items(item.get(kind))]
+            for place, rest in enumerate(slot.missing(kind, texts)):
+                if rest:
+                    self._blocks.thinking(rest, self._block(kind, slot, place))
+        if item.get("encrypted_content") or item.get("summary") or item.get("content"):
+            continues = self._open is not None and self._open[0] != "text" and self._open[1] == slot.number
+            id = self._open_id if continues else self._block("summary", slot, len(as_items(item.get("summary"))))
+            self._blocks.sign(None, {"provider": self.provider, "item": item}, id)
+        self._close_block()
+
+    def _end_call(self, slot: Slot, item: Item) -> None:
+        metadata: Item = {}
+        if slot.kind == "function_call":
+            kept = {name: item[name] for name in ("namespace", "caller") if item.get(name)}
+            metadata = {"provider": self.provider, "item": {"type": "function_call", **kept}} if kept else {}
+        elif not slot.is_server:
+            metadata = {"provider": self.provider, "item": item}
+        rest = '"}' if slot.open_argument else None if slot.pieces else call_arguments(item)
+        self._blocks.call(slot.number, None, None, rest, metadata)
+        self._blocks.complete_call(slot.number)
+        self._open = None
+        if slot.is_server:
+            self._blocks.part(slot.kind, ProviderPart(self.provider, item))
+        self._add_sources(call_sources(item))
+        for file in call_files(item):
+            self._blocks.file(file)

@@ -1,0 +1,251 @@
+"""A request as the JSON body of the Responses API.
+
+Messages become input items by these rules:
+
+1. Texts and calls are sent without the ids that the server gave them: the server looks an id up in what it has stored,
+   or wants the reasoning that came with it, and a thread may have neither.
+2. A thought goes back as the item that it came as, if it is this provider's and has content: ciphertext or text.
+   Without storage it is sent without its id, for the same reason.
+3. ``ProviderPart``s of this provider go back as the items they are. Those of other providers are left out, and so are
+   the calls of tools that other providers ran themselves.
+4. A call goes back in the form in which it came (function, custom, computer, ...), and so does its result.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any, cast
+
+from rxllm.adapters._request import image_url, response_format
+from rxllm.adapters.openai_responses.frames import Item, as_item
+from rxllm.values import (
+    FilePart,
+    Image,
+    ImagePart,
+    Message,
+    ProviderPart,
+    Request,
+    TextPart,
+    ThinkingPart,
+    Tool,
+    ToolCall,
+    ToolCallPart,
+)
+from rxllm.values._json import json_text
+
+_REASONERS = re.compile(r"(.*/)?(o\d|gpt-5(?!.*chat)|gpt-[6-9]|codex|computer-use|grok-4)")
+"""The names of models that think. Other models reject a request for their encrypted thoughts."""
+
+_STATEFUL = ("previous_response_id", "conversation", "background")
+_CACHE = {"prompt_cache_breakpoint": {"mode": "explicit"}}
+
+
+def responses_body(request: Request, *, provider: str = "openai") -> dict[str, Any]:
+    """Return the body of `request`.
+
+    The API has no ``stop`` and no ``seed``. They are sent all the same, for servers that know them; OpenAI's refusal is
+    better than silence.
+    """
+    options = request.options
+    is_stored = bool(options.get("store")) or any(options.get(name) for name in _STATEFUL)
+    form = response_format(request)
+    body: dict[str, Any] = {
+        "model": request.model,
+        "input": _input_items(request.messages, provider=provider, is_stored=is_stored),
+        "stream": True,
+        "store": None if is_stored else False,
+        "include": ["reasoning.encrypted_content"] if _thinks(request) else None,
+        "tools": [_tool(tool, provider) for tool in request.tools] or None,
+        "tool_choice": _tool_choice(request, provider),
+        "temperature": request.temperature,
+        "max_output_tokens": request.max_tokens,
+        "stop": list(request.stop) or None,
+        "seed": request.seed,
+        "reasoning": {"effort": request.reasoning_effort} if request.reasoning_effort else None,
+        "text": {"format": form} if form else None,
+    }
+    for name, value in options.items():
+        below = body.get(name)
+        body[name] = {**below, **value} if isinstance(below, dict) and isinstance(value, dict) else value
+    return {name: value for name, value in body.items() if value is not None}
+
+
+def _thinks(request: Request) -> bool:
+    is_told_to = bool(request.reasoning_effort) or bool(request.options.get("reasoning"))
+    return is_told_to or _REASONERS.match(request.model or "") is not None
+
+
+def _tool(tool: Tool, provider: str) -> Item:
+    own = as_item(tool.metadata.get(provider))
+    if own:
+        names = {"name": tool.name, "description": tool.description} if own.get("type") == "custom" else {}
+        return {**names, **own}
+    # Without the field, `strict` is True here, and schemas that are not strict are rejected.
+    return {
+        "type": "function",
+        "name": tool.name,
+        "description": tool.description,
+        "parameters": tool.schema,
+        "strict": bool(tool.metadata.get("strict")),
+    }
+
+
+def _tool_choice(request: Request, provider: str) -> Any:
+    choice = request.tool_choice
+    if choice is None or isinstance(choice, dict) or choice in ("auto", "none", "required"):
+        return choice
+    chosen = next((tool for tool in request.tools if tool.name == choice), None)
+    kind = as_item(chosen.metadata.get(provider)).get("type", "function") if chosen is not None else "function"
+    return {"type": kind, "name": choice} if kind in ("function", "custom") else {"type": kind}
+
+
+def _input_items(messages: Iterable[Message], *, provider: str, is_stored: bool = False) -> list[Item]:
+    """Return the input items of `messages`; `is_stored` is whether the server keeps its responses."""
+    items: list[Item] = []
+    calls: dict[str, ToolCall] = {}
+    for message in messages:
+        match message.role:
+            case "assistant":
+                items += _answer(message, provider, is_stored=is_stored)
+                calls |= {call.id: call for call in message.tool_calls}
+            case "tool":
+                items.append(_result(message, calls.get(message.tool_call_id or ""), provider))
+            case _:
+                items += _question(message, provider)
+    return items
+
+
+def _question(message: Message, provider: str) -> Iterable[Item]:
+    opaque = [part for part in message.parts if isinstance(part, ProviderPart)]
+    if opaque:  # what only the provider understands, such as an ``mcp_approval_response``
+        yield from (part.data for part in opaque if part.provider == provider)
+    is_plain = isinstance(message.content, str) or not any(_is_special(part) for part in message.parts)
+    content = _to_text(message) if is_plain else _contents(message)
+    if content or not opaque:
+        yield {"role": message.role, "content": content}
+
+
+def _is_special(part: Any) -> bool:
+    return isinstance(part, ImagePart | FilePart) or (isinstance(part, TextPart) and bool(part.metadata.get("cache")))
+
+
+def _contents(message: Message) -> list[Item]:
+    contents = (_content(part) for part in message.parts)
+    return [content for content in contents if content is not None]
+
+
+def _content(part: Any) -> Item | None:
+    match part:
+        case TextPart():
+            content: Item = {"type": "input_text", "text": part.text}
+        case ImagePart():
+            content = {"type": "input_image", "image_url": image_url(part.image), "detail": part.detail}
+        case FilePart():
+            return _file(part.file)
+        case _:
+            return None
+    return content | _CACHE if part.metadata.get("cache") else content
+
+
+def _file(file: Item) -> Item:
+    mime_type = str(file.get("mime_type") or "application/octet-stream")
+    data = file.get("data")
+    url = Image.from_binary(data, mime_type).to_data_uri() if isinstance(data, bytes) else str(file.get("url"))
+    if mime_type.startswith("image/"):
+        return {"type": "input_image", "image_url": url, "detail": "auto"}
+    if not isinstance(data, bytes):
+        return {"type": "input_file", "file_url": url}
+    return {"type": "input_file", "filename": str(file.get("name") or "file"), "file_data": url}
+
+
+def _answer(message: Message, provider: str, *, is_stored: bool) -> Iterable[Item]:
+    calls = {call.id: call for call in message.tool_calls if not call.metadata.get("server")}
+    texts: list[str] = []
+    phase: Item = {}
+
+    def pending_text() -> Iterable[Item]:
+        if texts:
+            # The long form, which servers smaller than OpenAI's require.
+            content: list[Item] = [{"type": "output_text", "text": "".join(texts), "annotations": []}]
+            yield {"type": "message", "role": "assistant", "content": content, **phase}
+            texts.clear()
+
+    for part in message.parts:
+        match part:
+            case TextPart():
+                texts.append(part.text)
+            case ProviderPart(provider=owner, data={"type": "message", "phase": name}) if owner == provider:
+                yield from pending_text()
+                phase = {"phase": name}
+            case _:
+                items = list(_item(part, calls, provider, is_stored=is_stored))
+                if items:
+                    yield from pending_text()
+                yield from items
+    yield from pending_text()
+    for call in calls.values():
+        yield _tool_call(call, provider)
+
+
+def _item(part: Any, calls: dict[str, ToolCall], provider: str, *, is_stored: bool) -> Iterable[Item]:
+    match part:
+        case ThinkingPart(provider_data={"provider": owner, "item": item}) if owner == provider:
+            thought = cast(Item, item)
+            if thought.get("encrypted_content") or thought.get("content") or is_stored:
+                yield {name: value for name, value in thought.items() if is_stored or name != "id"}
+        case ToolCallPart(id=id) if id in calls:
+            yield _tool_call(calls.pop(id), provider)
+        case ProviderPart(provider=owner, data=data) if owner == provider:
+            yield data
+        case _:
+            pass
+
+
+def _tool_call(call: ToolCall, provider: str) -> Item:
+    item = _original(call, provider)
+    if item.get("type", "function_call") != "function_call":
+        return {**item, "call_id": call.id}
+    arguments = call.raw_arguments or json_text(call.arguments)
+    return {**item, "type": "function_call", "call_id": call.id, "name": call.name, "arguments": arguments}
+
+
+def _original(call: ToolCall | None, provider: str) -> Item:
+    """Return the call's item as this provider sent it, as far as the decoder kept it."""
+    if call is None or call.metadata.get("provider") != provider:
+        return {}
+    return cast(Item, call.metadata.get("item") or {})
+
+
+def _result(message: Message, call: ToolCall | None, provider: str) -> Item:
+    item = _original(call, provider)
+    kind = str(item.get("type", "function_call"))
+    fields = message.content if isinstance(message.content, dict) else {}
+    match kind:
+        case "function_call" | "custom_tool_call":
+            caller = {"caller": item["caller"]} if "caller" in item else {}
+            output = _contents(message) if any(isinstance(p, ImagePart) for p in message.parts) else _to_text(message)
+            return {"type": f"{kind}_output", "call_id": message.tool_call_id, "output": output, **caller}
+        case "computer_call" if fields:
+            return {"type": "computer_call_output", "call_id": message.tool_call_id, "output": fields}
+        case "local_shell_call":
+            return {"type": "local_shell_call_output", "id": message.tool_call_id, "output": _to_text(message)}
+        case "tool_search_call":
+            return {"type": "tool_search_output", "call_id": message.tool_call_id, "execution": "client", **fields}
+        case _:
+            output_fields = fields or _output(kind, message.text)
+            return {"type": f"{kind}_output", "call_id": message.tool_call_id, **output_fields}
+
+
+def _output(kind: str, text: str) -> Item:
+    match kind:
+        case "apply_patch_call":
+            return {"status": "completed", "output": text}
+        case "shell_call":
+            return {"output": [{"stdout": text, "stderr": "", "outcome": {"type": "exit", "exit_code": 0}}]}
+        case _:
+            return {"output": text}
+
+
+def _to_text(message: Message) -> str:
+    return json_text(message.content) if isinstance(message.content, dict) else message.text
