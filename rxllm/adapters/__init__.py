@@ -5,21 +5,21 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rxllm.adapters._aiohttp_client import aiohttp_client
-    from rxllm.adapters._anthropic import Anthropic
-    from rxllm.adapters._fake import Fake
     from rxllm.adapters._fake_images import FakeImages
-    from rxllm.adapters._gemini import Gemini
     from rxllm.adapters._gemini_images import GeminiImages
     from rxllm.adapters._http import HTTPAdapter
     from rxllm.adapters._http_errors import http_error, provider_error
     from rxllm.adapters._http_images import HTTPImageAdapter
     from rxllm.adapters._image_adapter import ImageAdapter, as_image_adapter
-    from rxllm.adapters._local import Local
-    from rxllm.adapters._ollama import Ollama
     from rxllm.adapters._openai_chat import OpenAIChat
     from rxllm.adapters._openai_images import OpenAIImages
     from rxllm.adapters._openai_responses import OpenAIResponses
     from rxllm.adapters._plain import Adapter, as_adapter
+    from rxllm.adapters.anthropic import Anthropic
+    from rxllm.adapters.fake import Fake
+    from rxllm.adapters.gemini import Gemini
+    from rxllm.adapters.local import Local
+    from rxllm.adapters.ollama import Ollama
     from rxllm.adapters.profiles import connect, providers
 
 __all__ = [
@@ -48,16 +48,16 @@ __all__ = [
 
 _FILES = {
     "Adapter": "_plain",
-    "Anthropic": "_anthropic",
-    "Fake": "_fake",
+    "Anthropic": "anthropic",
+    "Fake": "fake",
     "FakeImages": "_fake_images",
-    "Gemini": "_gemini",
+    "Gemini": "gemini",
     "GeminiImages": "_gemini_images",
     "HTTPAdapter": "_http",
     "HTTPImageAdapter": "_http_images",
     "ImageAdapter": "_image_adapter",
-    "Local": "_local",
-    "Ollama": "_ollama",
+    "Local": "local",
+    "Ollama": "ollama",
     "OpenAIChat": "_openai_chat",
     "OpenAIImages": "_openai_images",
     "OpenAIResponses": "_openai_responses",

@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from rxllm.adapters._anthropic_wire import MessagesDecoder
-from rxllm.adapters._gemini_wire import GeminiDecoder
-from rxllm.adapters._ollama_wire import OllamaDecoder
 from rxllm.adapters._openai_chat_wire import ChatDecoder
 from rxllm.adapters._openai_responses_wire import ResponsesDecoder
+from rxllm.adapters.anthropic.decoder import MessagesDecoder
+from rxllm.adapters.gemini.decoder import GeminiDecoder
+from rxllm.adapters.ollama.decoder import OllamaDecoder
 from rxllm.collector import StreamCollector
 from rxllm.testing import cut
 from rxllm.values import Response

@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from rxllm.adapters._anthropic import Anthropic
-from rxllm.adapters._gemini import Gemini
 from rxllm.adapters._openai_chat import OpenAIChat
 from rxllm.adapters._openai_responses import OpenAIResponses
+from rxllm.adapters.anthropic import Anthropic
+from rxllm.adapters.gemini import Gemini
 from rxllm.runtime import RetryPolicy
 from rxllm.values import LLMError, Request
 from tests.corpus import VARIABLE

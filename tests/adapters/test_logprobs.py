@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rxllm import Call, Gemini, MessageCompleted, Ollama, OpenAIChat, OpenAIResponses, Request, Response, user
-from rxllm.adapters._gemini_wire import GeminiDecoder
-from rxllm.adapters._ollama_wire import OllamaDecoder
 from rxllm.adapters._openai_chat_wire import ChatDecoder
 from rxllm.adapters._openai_responses_wire import ResponsesDecoder
+from rxllm.adapters.gemini.decoder import GeminiDecoder
+from rxllm.adapters.ollama.decoder import OllamaDecoder
 from rxllm.collector import StreamCollector
 from rxllm.events import Event
 from tests.corpus import Recording, recordings

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from reactivex import from_iterable
 
 from rxllm import operators as ops
-from rxllm.adapters._anthropic_wire import MessagesDecoder
-from rxllm.adapters._gemini_wire import GeminiDecoder
 from rxllm.adapters._openai_chat_wire import ChatDecoder
 from rxllm.adapters._openai_responses_wire import ResponsesDecoder
+from rxllm.adapters.anthropic.decoder import MessagesDecoder
+from rxllm.adapters.gemini.decoder import GeminiDecoder
 from rxllm.values import Usage
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from rxllm.adapters._local_server import serve
-from rxllm.adapters._local_weights import find
 from rxllm.adapters._openai_responses import OpenAIResponses
+from rxllm.adapters.local.server import serve
+from rxllm.adapters.local.weights import find
 from rxllm.collector import StreamCollector
 from rxllm.events import RawChunk, TextDelta
 from rxllm.runtime import run

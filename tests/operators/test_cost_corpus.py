@@ -17,10 +17,10 @@ import pytest
 from reactivex import from_iterable
 
 from rxllm import operators as ops
-from rxllm.adapters._anthropic_wire import MessagesDecoder
-from rxllm.adapters._gemini_wire import GeminiDecoder
 from rxllm.adapters._openai_chat_wire import ChatDecoder
 from rxllm.adapters._openai_responses_wire import ResponsesDecoder
+from rxllm.adapters.anthropic.decoder import MessagesDecoder
+from rxllm.adapters.gemini.decoder import GeminiDecoder
 from rxllm.values import Response, Usage
 from tests.corpus import Recording, recordings
 
