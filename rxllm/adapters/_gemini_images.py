@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from rxllm.adapters._http_images import HTTPImageAdapter, image_error
-from rxllm.adapters._merge import merge
+from rxllm.adapters._request import merge
 from rxllm.adapters.gemini.auth import GoogleKeys, model_path
 from rxllm.adapters.gemini.decoder import FINISH_REASONS
 from rxllm.adapters.gemini.errors import answer_error

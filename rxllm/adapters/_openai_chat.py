@@ -10,6 +10,7 @@ from rxllm.adapters._http import HTTPAdapter
 from rxllm.adapters._http_base import missing_model
 from rxllm.adapters._http_errors import http_error
 from rxllm.adapters._openai_chat_wire import ChatDecoder
+from rxllm.adapters._request import response_format
 from rxllm.values import (
     AdapterError,
     Call,
@@ -21,7 +22,6 @@ from rxllm.values import (
     ThinkingPart,
     Tool,
     ToolCall,
-    ValidationError,
 )
 from rxllm.values._json import json_text
 
@@ -91,7 +91,7 @@ def chat_body(request: Request, *, is_openai: bool = True, thoughts_field: str |
         "stop": list(request.stop),
         "seed": request.seed,
         "reasoning_effort": request.reasoning_effort,
-        "response_format": _response_format(request.response_format),
+        "response_format": _response_format(request),
         **request.options,
     }
     return {name: held for name, held in body.items() if held is not None and (held or name not in ("tools", "stop"))}
@@ -172,15 +172,8 @@ def _tool_choice(choice: str | dict[str, Any] | None) -> Any:
     return {"type": "function", "function": {"name": choice}}
 
 
-def _response_format(wanted: str | dict[str, Any] | None) -> Any:
-    match wanted:
-        case None | "text":
-            return None
-        case {"type": "json_schema", "schema": schema, **rest}:
-            named = {k: v for k, v in rest.items() if k in ("name", "description", "strict")}
-            return {"type": "json_schema", "json_schema": {"name": "answer", **named, "schema": schema}}
-        case dict():
-            return wanted
-        case _:
-            message = f"{wanted!r} is no response format; use json_schema(...) or {{'type': 'json_object'}}"
-            raise ValidationError("invalid_request", message, errors=[(("response_format",), "unknown")])
+def _response_format(request: Request) -> dict[str, Any] | None:
+    wanted = response_format(request)
+    if wanted is None or wanted["type"] == "json_object":
+        return wanted
+    return {"type": "json_schema", "json_schema": {name: value for name, value in wanted.items() if name != "type"}}

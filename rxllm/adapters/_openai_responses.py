@@ -13,7 +13,8 @@ from rxllm.adapters._openai_chat import bearer
 from rxllm.adapters._openai_responses_frames import as_item
 from rxllm.adapters._openai_responses_input import input_items
 from rxllm.adapters._openai_responses_wire import ResponsesDecoder
-from rxllm.values import AdapterError, Call, Request, Tool, ValidationError
+from rxllm.adapters._request import response_format
+from rxllm.values import AdapterError, Call, Request, Tool
 
 if TYPE_CHECKING:
     import httpx
@@ -67,6 +68,7 @@ def responses_body(request: Request, *, provider: str = "openai") -> dict[str, A
     refusal is better than silence.
     """
     options = request.options
+    wanted = response_format(request)
     stored = bool(options.get("store")) or any(options.get(name) for name in _STATEFUL)
     body: dict[str, Any] = {
         "model": request.model,
@@ -81,7 +83,7 @@ def responses_body(request: Request, *, provider: str = "openai") -> dict[str, A
         "stop": list(request.stop) or None,
         "seed": request.seed,
         "reasoning": {"effort": request.reasoning_effort} if request.reasoning_effort else None,
-        "text": _text(request.response_format),
+        "text": {"format": wanted} if wanted else None,
     }
     for name, held in options.items():
         known = body.get(name)
@@ -116,17 +118,3 @@ def _tool_choice(request: Request, provider: str) -> Any:
     chosen = next((tool for tool in request.tools if tool.name == choice), None)
     kind = as_item(chosen.metadata.get(provider)).get("type", "function") if chosen is not None else "function"
     return {"type": kind, "name": choice} if kind in ("function", "custom") else {"type": kind}
-
-
-def _text(wanted: str | dict[str, Any] | None) -> dict[str, Any] | None:
-    match wanted:
-        case None | "text":
-            return None
-        case {"type": "json_schema", "schema": schema, **rest}:
-            named = {k: v for k, v in rest.items() if k in ("name", "description", "strict")}
-            return {"format": {"type": "json_schema", "name": "answer", **named, "schema": schema}}
-        case dict():
-            return {"format": wanted}
-        case _:
-            message = f"{wanted!r} is no response format; use json_schema(...) or {{'type': 'json_object'}}"
-            raise ValidationError("invalid_request", message, errors=[(("response_format",), "unknown")])

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from rxllm.adapters._merge import merge
+from rxllm.adapters._request import merge
 from rxllm.adapters.gemini.frames import PROVIDER
 from rxllm.values import (
     FilePart,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from rxllm.adapters._merge import merge
+from rxllm.adapters._request import merge
 from rxllm.adapters.ollama.frames import OWN
 from rxllm.values import (
     ImagePart,
