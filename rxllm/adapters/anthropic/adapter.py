@@ -16,20 +16,20 @@ if TYPE_CHECKING:
     import httpx
 
 VERSION = "2023-06-01"
-"""The version of the API. The later 2026-10-21 has no temperature any more; to ask for it, set the header."""
+"""The version of the API. The later 2026-10-21 has no temperature; to use it, set the header."""
 
 
 class Anthropic(HTTPAdapter):
     """``POST {base_url}/messages`` of Anthropic, or of a server that is compatible with it.
 
-    A key is needed for Anthropic alone: from `api_key`, the call, or ``ANTHROPIC_API_KEY``. ``Request.options`` is
-    merged over the body, so whatever a server understands besides can be said there; an option of None takes a field
-    out, and ``betas`` (a list of names) becomes the header ``anthropic-beta``. The API has no seed: it is not sent.
+    Only Anthropic's own server needs a key: from `api_key`, the call, or ``ANTHROPIC_API_KEY``. ``Request.options`` is
+    merged over the body, so any field that a server understands can be set there; an option of None removes a field,
+    and ``betas`` (a list of names) becomes the header ``anthropic-beta``. The API has no seed: it is not sent.
 
-    A tool's ``metadata["strict"]`` makes its schema binding. Its ``metadata["anthropic"]`` is merged over what is said
-    of it (``{"eager_input_streaming": True}``); with a ``"type"`` it is all that is said besides the name, as the tools
-    want that the server runs (``{"type": "web_search_20250305"}``). ``metadata["cache"]`` of a part, a message or a
-    tool (True, ``"5m"``, ``"1h"``) ends a prefix that is to be cached.
+    A tool's ``metadata["strict"]`` makes its schema binding. Its ``metadata["anthropic"]`` is merged over the tool's
+    entry in the body (``{"eager_input_streaming": True}``); if it has a ``"type"``, as the tools that the server runs
+    do (``{"type": "web_search_20250305"}``), it replaces everything but the name. ``metadata["cache"]`` of a part, a
+    message or a tool (True, ``"5m"``, ``"1h"``) marks the end of a prefix to cache.
     """
 
     provider = "anthropic"
@@ -37,7 +37,7 @@ class Anthropic(HTTPAdapter):
     default_base_url = "https://api.anthropic.com/v1"
 
     def build(self, request: Request, call: Call) -> httpx.Request:
-        """The request as it will be sent. Raises ``EngineError("missing_model")`` without a model."""
+        """Return the HTTP request. Raise ``EngineError("missing_model")`` without a model."""
         if not request.model:
             raise missing_model(self.provider)
         key = self.key(call)

@@ -1,12 +1,28 @@
-"""The frames of Anthropic's Messages API, and of the servers that speak it, to events.
+"""The frames of Anthropic's Messages API, and of servers that speak it, to events.
 
-https://platform.claude.com/docs/en/build-with-claude/streaming. What is done with them besides the blocks:
+https://platform.claude.com/docs/en/build-with-claude/streaming:
 
-* usage is cumulative: ``message_delta`` replaces what ``message_start`` said, name by name, and null says nothing;
+* usage is cumulative: ``message_delta`` overrides ``message_start``, counter by counter, unless its value is null;
 * ``message_stop`` ends the stream, and so does an error; a stop reason does not;
 * a stop reason's details, and the container that the next request must name, are metadata;
-* pings are skipped; a frame of an unknown type, or of unexpected types, is a ``RawChunk``;
-* a message as one JSON document is that of a server that does not stream.
+* pings are skipped; a frame of an unknown type, or with fields of unexpected types, is a ``RawChunk``;
+* a server that does not stream sends the message as one JSON document.
+
+Each content block is opened, filled by deltas and stopped. Fields of the opening count too: some servers, and messages
+that are not streamed, put the whole block there.
+
+=====================  ==============================================================================================
+block                  events
+=====================  ==============================================================================================
+``text``               text; its citations are ``SourceAdded`` after it, though the wire puts some before
+``thinking``,          thinking; signature or ciphertext is in `provider_data`, to go back to the provider
+``redacted_thinking``
+``tool_use``           a tool call; arguments in the opening count if no delta follows
+``server_tool_use``,   a tool call with the metadata ``{"server": True}``
+``mcp_tool_use``
+any other              a part of the message that goes back unchanged: results of server tools, compactions, uploads
+                       and blocks that are not known yet; and a ``SourceAdded`` for each page among search results
+=====================  ==============================================================================================
 """
 
 from __future__ import annotations
@@ -26,9 +42,6 @@ from rxllm.wire.frames import FrameDecoder, raw_kind
 from rxllm.wire.sse import SSEDecoder
 from rxllm.wire.tool_calls import CallTracker
 
-_FRAME = msgspec.json.Decoder(Frame)
-
-
 FINISH_REASONS: dict[str, FinishReason] = {
     "end_turn": "stop",
     "stop_sequence": "stop",
@@ -36,14 +49,16 @@ FINISH_REASONS: dict[str, FinishReason] = {
     "model_context_window_exceeded": "length",
     "tool_use": "tool_calls",
     "refusal": "content_filter",
-    # `pause_turn` and `compaction` want to be asked again, and all that is not known yet ends the turn as "other".
+    # After `pause_turn` and `compaction` the API expects another request. An unknown reason is "other" too.
     "pause_turn": "other",
     "compaction": "other",
 }
 
+_FRAME = msgspec.json.Decoder(Frame)
+
 
 class MessagesDecoder(FrameDecoder):
-    """One response's bytes to events; `messages` are those it answers, `raw` asks for a ``RawChunk`` of every frame."""
+    """Decodes one response to `messages`; `raw` asks for a ``RawChunk`` of every frame."""
 
     def __init__(self, *, provider: str = "anthropic", messages: Iterable[Message] = (), raw: bool = False) -> None:
         super().__init__(SSEDecoder(), Blocks(CallTracker.after(messages)), _FRAME, provider=provider, raw=raw)
@@ -60,21 +75,21 @@ class MessagesDecoder(FrameDecoder):
             super()._read_plain(kind, text)
 
     def _read(self, kind: str, frame: Frame, data: bytes, /) -> None:
-        named = frame.type if frame.type and kind != "error" else kind
-        if named == "content_block_delta" and frame.delta is not None and not self.raw:
+        name = frame.type if frame.type and kind != "error" else kind
+        if name == "content_block_delta" and frame.delta is not None and not self.raw:
             if not self._content.add(frame.index, frame.delta):
-                self._read_unknown(named, frame, data)
-        elif named != "ping":
-            self._read_other(named, frame, data)
+                self._read_unknown(name, frame, data)
+        elif name != "ping":
+            self._read_other(name, frame, data)
 
-    def _read_other(self, named: str, frame: Frame, data: bytes) -> None:
+    def _read_other(self, name: str, frame: Frame, data: bytes) -> None:
         message = frame if frame.type == "message" else frame.message
         if message is not None:
             self._blocks.start(id=message.id, model=message.model)
             self._blocks.note(about({"provider": message.provider}))
         if self.raw:
-            self._blocks.raw(raw_kind(named), read_json(data))
-        match named:
+            self._blocks.raw(raw_kind(name), read_json(data))
+        match name:
             case "content_block_delta" if frame.delta is not None and self._content.add(frame.index, frame.delta):
                 pass
             case "content_block_start" if frame.content_block is not None:
@@ -91,16 +106,16 @@ class MessagesDecoder(FrameDecoder):
             case "message_stop":
                 self._end(over=True)
             case _:
-                self._read_unknown(named, frame, data)
+                self._read_unknown(name, frame, data)
 
-    def _read_unknown(self, named: str, frame: Frame, data: bytes) -> None:
-        held = read_json(data)
-        if named == "error" or frame.error:
-            self._fail(self._error_of(held))
-        elif frame.delta is not None and self._content.add_odd(frame.index, held["delta"]):
+    def _read_unknown(self, name: str, frame: Frame, data: bytes) -> None:
+        payload = read_json(data)
+        if name == "error" or frame.error:
+            self._fail(self._error_of(payload))
+        elif frame.delta is not None and self._content.add_unknown(frame.index, payload["delta"]):
             pass
         elif not self.raw:
-            self._blocks.raw(raw_kind(named), held)
+            self._blocks.raw(raw_kind(name), payload)
 
     def _read_message(self, message: MessageFrame) -> None:
         for index, block in enumerate(message.content or ()):
@@ -108,20 +123,20 @@ class MessagesDecoder(FrameDecoder):
             self._content.stop(index)
         self._finish(message.usage, message)
 
-    def _finish(self, usage: dict[str, Any] | None, said: MessageFrame | Delta | None) -> None:
-        counted = {name: held for name, held in (usage or {}).items() if held is not None}
-        if counted:
-            self._usage |= counted
+    def _finish(self, usage: dict[str, Any] | None, end: MessageFrame | Delta | None) -> None:
+        counters = {name: count for name, count in (usage or {}).items() if count is not None}
+        if counters:
+            self._usage |= counters
             self._blocks.usage(to_usage(self._usage))
             self._blocks.note(about(self._usage))
-        if said is None:
+        if end is None:
             return
-        if said.stop_reason:
-            self._blocks.finish(FINISH_REASONS.get(said.stop_reason, "other"), said.stop_reason)
-        noted = {"stop_sequence": said.stop_sequence, "stop_details": said.stop_details, "container": said.container}
-        self._blocks.note({name: held for name, held in noted.items() if held})
-        if said.container:
-            self._blocks.start(**{f"{self.provider}_container": said.container.get("id")})
+        if end.stop_reason:
+            self._blocks.finish(FINISH_REASONS.get(end.stop_reason, "other"), end.stop_reason)
+        details = {"stop_sequence": end.stop_sequence, "stop_details": end.stop_details, "container": end.container}
+        self._blocks.note({name: value for name, value in details.items() if value})
+        if end.container:
+            self._blocks.start(**{f"{self.provider}_container": end.container.get("id")})
 
     def _fail(self, error: LLMError) -> None:
         self._content.flush()
@@ -136,7 +151,7 @@ class MessagesDecoder(FrameDecoder):
 
 
 class _Block:
-    """A block that is open: `data` is what it was opened with, `position` is a call's, in the response."""
+    """An open block: `data` is its opening, `position` the place of a tool call among those of the response."""
 
     __slots__ = ("citations", "data", "filled", "kind", "position")
 
@@ -153,7 +168,7 @@ class _Block:
 
 
 class Content:
-    """Reports the blocks of one message to `blocks`."""
+    """Reports the content blocks of one message to `blocks`."""
 
     def __init__(self, blocks: Blocks, provider: str) -> None:
         self._blocks = blocks
@@ -162,7 +177,7 @@ class Content:
         self._calls = 0
 
     def start(self, index: int, data: dict[str, Any]) -> None:
-        """A block begins; one that is open at `index` is over."""
+        """Open a block, and stop the one that is open at `index`."""
         if index in self._open:
             self.stop(index)
         self._blocks.close_block()
@@ -171,7 +186,7 @@ class Content:
         match kind:
             case "text":
                 self._blocks.text(_text(data.get("text")))
-                block.citations += _list(data.get("citations"))
+                block.citations += _dicts(data.get("citations"))
             case "thinking":
                 self._blocks.thinking(_text(data.get("thinking")))
                 self._sign(_text(data.get("signature")))
@@ -185,7 +200,7 @@ class Content:
                 pass
 
     def add(self, index: int, delta: Delta) -> bool:
-        """A delta of a block; whether it is one that we know."""
+        """Add a delta to a block. Return False if it is of an unknown kind."""
         if delta.text is not None:
             self._blocks.text(delta.text)
         elif delta.thinking is not None:
@@ -197,28 +212,28 @@ class Content:
             return block is not None and self._add_to(block, delta)
         return True
 
-    def add_odd(self, index: int, delta: dict[str, Any]) -> bool:
-        """A delta that we do not know; whether it fills a block that goes back as it came."""
+    def add_unknown(self, index: int, delta: dict[str, Any]) -> bool:
+        """Add a delta of an unknown kind to an opaque block. Return False if the block is not opaque."""
         block = self._open.get(index)
         if block is None or not block.is_opaque:
             return False
-        block.data |= {name: held for name, held in delta.items() if name != "type"}
+        block.data |= {name: value for name, value in delta.items() if name != "type"}
         return True
 
     def stop(self, index: int) -> None:
-        """A block is complete."""
+        """Complete a block."""
         block = self._open.pop(index, None)
         self._blocks.close_block()
         if block is not None:
-            self._say_rest(block)
+            self._add_rest(block)
             if block.position is not None:
                 self._blocks.complete_call(block.position)
 
     def flush(self) -> None:
-        """The message is over: what unstopped blocks hold counts, but no call is complete for it."""
+        """Report what open blocks contain when the message is over, but complete no tool call."""
         for block in self._open.values():
             self._blocks.close_block()
-            self._say_rest(block)
+            self._add_rest(block)
         self._open = {}
 
     def _add_to(self, block: _Block, delta: Delta) -> bool:
@@ -236,7 +251,7 @@ class Content:
             self._blocks.sign(signature, {"provider": self._provider, "type": "thinking"})
 
     def _metadata(self, kind: str, data: dict[str, Any]) -> dict[str, Any]:
-        # What must be sent back with the call besides what every call has.
+        # The fields that must go back with the call, beyond those that every call has.
         own = {k: v for k, v in data.items() if k not in ("type", "id", "name", "input") and v is not None}
         if own.get("caller") == {"type": "direct"}:
             del own["caller"]
@@ -244,7 +259,7 @@ class Content:
             return {self._provider: own} if own else {}
         return {"server": True, self._provider: {"type": kind, **own}}
 
-    def _say_rest(self, block: _Block) -> None:
+    def _add_rest(self, block: _Block) -> None:
         if block.position is not None and not block.filled and block.data.get("input"):
             self._blocks.call(block.position, None, None, block.data["input"])
         for citation in block.citations:
@@ -256,15 +271,15 @@ class Content:
 
 
 def _pages(content: Any) -> Iterable[dict[str, Any]]:
-    # Of a web search or a fetch. Their text is ciphertext or long, and stays in the part.
-    for page in _list(content) if isinstance(content, list) else _list([content]):
+    # The pages of a web search or a fetch. Their text is ciphertext or long, and stays in the part.
+    for page in _dicts(content if isinstance(content, list) else [content]):
         if isinstance(page.get("url"), str):
             yield {k: v for k, v in page.items() if k not in ("encrypted_content", "content") and v is not None}
 
 
-def _list(held: Any) -> list[dict[str, Any]]:
-    return [each for each in cast(list[Any], held) if isinstance(each, dict)] if isinstance(held, list) else []
+def _dicts(value: Any) -> list[dict[str, Any]]:
+    return [item for item in cast(list[Any], value) if isinstance(item, dict)] if isinstance(value, list) else []
 
 
-def _text(held: Any) -> str:
-    return held if isinstance(held, str) else ""
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""

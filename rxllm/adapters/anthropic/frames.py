@@ -1,6 +1,6 @@
-"""The frames of the Messages API as types, as far as they are read, and what is in their usage.
+"""The frames of the Messages API as types, and their usage.
 
-Types are as wide as the servers make them: fields that nobody reads are not here, and cost nothing.
+The types have only the fields that are read: the others cost nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CITATIONS = (
 
 
 class Delta(msgspec.Struct, gc=False):
-    """What a ``content_block_delta`` or a ``message_delta`` adds: no two of them have a field of one name."""
+    """The delta of a ``content_block_delta`` or a ``message_delta``: their kinds share no field name."""
 
     text: str | None = None
     partial_json: str | None = None
@@ -51,7 +51,7 @@ class MessageFrame(msgspec.Struct, gc=False):
 
 
 class Frame(MessageFrame, gc=False):
-    """An event of the stream, or (of a server that does not stream) the message itself."""
+    """An event of the stream, or, from a server that does not stream, the message itself."""
 
     type: str | None = None
     index: int = 0
@@ -62,33 +62,32 @@ class Frame(MessageFrame, gc=False):
     error: Any = None
 
 
-def to_usage(counted: Mapping[str, Any]) -> Usage:
-    """The counters of a ``usage`` object.
+def to_usage(counters: Mapping[str, Any]) -> Usage:
+    """Return the counters of a ``usage`` object as `Usage`.
 
-    Theirs is input beside what was read from and written to the cache; ours is all of it. Output includes thinking in
-    both (https://platform.claude.com/docs/en/build-with-claude/prompt-caching). What has no field of its own is in
-    `extra`, by its dotted name.
+    Anthropic's ``input_tokens`` excludes what was read from and written to the cache, `Usage` includes it; output
+    includes thinking in both (https://platform.claude.com/docs/en/build-with-claude/prompt-caching). A counter without
+    a field of its own is in `extra`, under its dotted name.
     """
-    flat = {name: held for name, held in _flat(counted) if not name.startswith(_TOOLS)}
+    flat = dict(_flat(counters))
     read, written = (whole(flat.get(name)) for name in ("cache_read_input_tokens", "cache_creation_input_tokens"))
-    uncached, given = whole(flat.get("input_tokens")), whole(flat.get("output_tokens"))
-    taken = None if uncached is None else uncached + (read or 0) + (written or 0)
+    uncached, output = whole(flat.get("input_tokens")), whole(flat.get("output_tokens"))
+    total_input = None if uncached is None else uncached + (read or 0) + (written or 0)
     return Usage(
-        input_tokens=taken,
-        output_tokens=given,
+        input_tokens=total_input,
+        output_tokens=output,
         cached_input_tokens=read,
         cache_write_input_tokens=written,
         reasoning_tokens=whole(flat.get("output_tokens_details.thinking_tokens")),
-        total_tokens=None if taken is None or given is None else taken + given,
-        total_cost=amount(flat.get("cost")),  # a gateway's word
-        tool_usage={name.removeprefix(_TOOLS): held for name, held in _flat(counted) if name.startswith(_TOOLS)},
-        extra={name: held for name, held in flat.items() if name not in _USAGE},
+        total_tokens=None if total_input is None or output is None else total_input + output,
+        total_cost=amount(flat.get("cost")),  # of a gateway
+        tool_usage={name.removeprefix(_TOOLS): count for name, count in flat.items() if name.startswith(_TOOLS)},
+        extra={name: count for name, count in flat.items() if name not in _FIELDS and not name.startswith(_TOOLS)},
     )
 
 
 _TOOLS = "server_tool_use."
-
-_USAGE = (
+_FIELDS = (
     "input_tokens",
     "output_tokens",
     "cache_read_input_tokens",
@@ -98,9 +97,9 @@ _USAGE = (
 )
 
 
-def _flat(counted: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
-    for name, held in counted.items():
-        if isinstance(held, dict):
-            yield from _flat(cast(dict[str, Any], held), f"{prefix}{name}.")
-        elif held is not None:
-            yield f"{prefix}{name}", held
+def _flat(counters: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
+    for name, count in counters.items():
+        if isinstance(count, dict):
+            yield from _flat(cast(dict[str, Any], count), f"{prefix}{name}.")
+        elif count is not None:
+            yield f"{prefix}{name}", count

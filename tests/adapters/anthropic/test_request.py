@@ -311,14 +311,15 @@ def test_a_json_schema():
     more = {"output_config": {"effort": "max"}}
     said = asked(user("Hi"), response_format=json_schema("s", schema), options=more)
     assert said["output_config"].keys() == {"format", "effort"}
-    assert "output_config" not in asked(user("Hi"), response_format="text")
+    for text in ("text", {"type": "text"}):
+        assert "output_config" not in asked(user("Hi"), response_format=text)
 
 
-@pytest.mark.parametrize("wanted", [{"type": "json_object"}, "yaml"])
-def test_formats_that_the_api_does_not_know(wanted: Any):
-    with pytest.raises(EngineError) as caught:
-        asked(user("Hi"), response_format=wanted)
-    assert caught.value.reason == "unsupported_response_format"
+@pytest.mark.parametrize("wrong", [{"type": "json_object"}, "yaml"])
+def test_formats_that_the_api_does_not_know(wrong: Any):
+    with pytest.raises(ValidationError, match="response_format must be 'text'") as caught:
+        asked(user("Hi"), response_format=wrong)
+    assert caught.value.reason == "invalid_request"
 
 
 def test_marks_of_the_prompt_cache():
