@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 class Gemini(GoogleKeys, HTTPAdapter):
     """``POST {base_url}/models/{model}:streamGenerateContent?alt=sse`` of the Gemini API, or of Vertex AI.
 
-    The key is `api_key`, the call's, ``GOOGLE_API_KEY`` or ``GEMINI_API_KEY``. For Vertex, give the `base_url`
+    The key is `api_key`, the call's, ``GOOGLE_API_KEY`` or ``GEMINI_API_KEY``. For Vertex, pass the `base_url`
     ``https://aiplatform.googleapis.com/v1/projects/P/locations/L/publishers/google`` and an access token as the key.
-    ``Request.options`` is merged over the body, objects into objects: ``{"generationConfig": {"topP": 0.9}}``; what it
-    has for ``tools`` (``[{"googleSearch": {}}]``) comes beside the functions; None takes a field out.
+    ``Request.options`` is merged over the body, objects field by field: ``{"generationConfig": {"topP": 0.9}}``; its
+    ``tools`` (``[{"googleSearch": {}}]``) are added to the request's functions; None removes a field.
     ``{"generationConfig": {"responseLogprobs": True, "logprobs": 2}}`` asks for log-probabilities, see
     ``Response.metadata["logprobs"]``.
     """
 
     def build(self, request: Request, call: Call) -> httpx.Request:
-        """The request as it will be sent. Raises ``EngineError("missing_model")`` without a model."""
+        """Return the HTTP request. Raise ``EngineError("missing_model")`` without a model."""
         if not request.model:
             raise missing_model(self.provider)
         key = self.key(call)

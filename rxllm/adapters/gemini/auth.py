@@ -1,4 +1,4 @@
-"""Where Google's API and its models are, and with which key they are asked."""
+"""The address of Google's API and its models, and the key for them."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ _VARIABLES = ("GOOGLE_API_KEY", "GEMINI_API_KEY")
 
 
 class GoogleKeys(HTTPBase):
-    """The key is `api_key`, the call's, ``GOOGLE_API_KEY`` or ``GEMINI_API_KEY``; for Vertex it may be a token."""
+    """Finds the key: `api_key`, the call's, ``GOOGLE_API_KEY`` or ``GEMINI_API_KEY``; for Vertex, maybe a token."""
 
     provider = "google"
     key_variable = " or ".join(_VARIABLES)
     default_base_url = GOOGLE
 
     def _find_key(self, call: Call) -> str | None:
-        # In the order of Google's own SDK.
-        found = (keys.find(self.provider, call.api_key, self._api_key, variable) for variable in _VARIABLES)
-        return next((key for key in found if key), None)
+        # The order is that of Google's own SDK.
+        candidates = (keys.find(self.provider, call.api_key, self._api_key, variable) for variable in _VARIABLES)
+        return next((key for key in candidates if key), None)
 
     def _auth(self, key: str) -> dict[str, str]:
         is_token = "aiplatform.googleapis.com" in self.base_url and not key.startswith(("AIza", "AQ."))
@@ -31,8 +31,8 @@ class GoogleKeys(HTTPBase):
 
 
 def model_path(model: str) -> str:
-    """Where `model` is under the base URL: in a collection that its name says, such as ``tunedModels/``, else among the
-    models.
+    """Return the path of `model` under the base URL: in the collection that its name starts with, such as
+    ``tunedModels/``, or else in ``models/``.
 
     >>> model_path("gemini-2.5-pro"), model_path("tunedModels/mine"), model_path("a/b?c")
     ('models/gemini-2.5-pro', 'tunedModels/mine', 'models/a%2Fb%3Fc')

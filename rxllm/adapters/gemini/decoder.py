@@ -1,13 +1,13 @@
-"""The answer of Gemini's ``streamGenerateContent`` to events.
+"""The responses of Gemini's ``streamGenerateContent`` to events.
 
-https://ai.google.dev/api/generate-content. What comes, and what is done (of parts, see ``_gemini_parts``):
+https://ai.google.dev/api/generate-content (for the parts of the content, see ``parts``):
 
-* only candidate 0 is read; there is no end marker but the array's ``]``, and content may follow a finish reason;
+* only candidate 0 is read; the only end marker is the array's ``]``, and content may follow a finish reason;
 * grounding, citations and read URLs are sources; all of the grounding is in the completed message's metadata;
-* a prompt that is blocked ends as ``content_filter``; usage is a snapshot, and the last one counts;
-* log-probabilities are in the completed message's metadata, as OpenAI says them;
+* a blocked prompt ends as ``content_filter``; usage is a snapshot, and the last one counts;
+* log-probabilities are in the completed message's metadata, in OpenAI's format;
 * a finish reason that is a failure (``MALFORMED_FUNCTION_CALL``) ends the stream with an error, as its code;
-* an error inside the stream ends it; a chunk or a part of nothing known is a ``RawChunk``.
+* an error inside the stream ends it; a chunk or a part with nothing known is a ``RawChunk``.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from rxllm.adapters.gemini.frames import (
     Chunk,
     FirstChunk,
     GeminiFrames,
+    dicts,
     to_logprobs,
     to_usage,
 )
@@ -36,11 +37,6 @@ from rxllm.wire.blocks import Blocks
 from rxllm.wire.frames import FrameDecoder, raw_kind
 from rxllm.wire.sse import Frame
 from rxllm.wire.tool_calls import CallTracker
-
-_FIRST = msgspec.json.Decoder(FirstChunk)
-_CHUNK = msgspec.json.Decoder(Chunk)
-_KNOWN = {"candidates", "usageMetadata", "promptFeedback", "modelVersion", "responseId", "createTime"}
-
 
 _BY_REASON: dict[FinishReason, str] = {
     "stop": "STOP 1",
@@ -57,12 +53,16 @@ _BY_REASON: dict[FinishReason, str] = {
 }
 
 FINISH_REASONS: dict[str, FinishReason] = {
-    name: reason for reason, named in _BY_REASON.items() for name in named.split()
+    name: reason for reason, names in _BY_REASON.items() for name in names.split()
 }
+
+_FIRST = msgspec.json.Decoder(FirstChunk)
+_CHUNK = msgspec.json.Decoder(Chunk)
+_KNOWN = {"candidates", "usageMetadata", "promptFeedback", "modelVersion", "responseId", "createTime"}
 
 
 class GeminiDecoder(FrameDecoder):
-    """One response's bytes to events; `messages` are those it answers, `raw` asks for a ``RawChunk`` of every chunk."""
+    """Decodes one response to `messages`; `raw` asks for a ``RawChunk`` of every chunk."""
 
     def __init__(self, *, messages: Iterable[Message] = (), raw: bool = False) -> None:
         self._frames = GeminiFrames()
@@ -120,12 +120,12 @@ class GeminiDecoder(FrameDecoder):
         reason = FINISH_REASONS.get(raw.upper(), "other")
         self._blocks.finish(reason, raw, finish_error(raw, message) if reason == "error" else None)
 
-    def _read_usage(self, counted: dict[str, Any]) -> None:
-        self._blocks.note(about(counted))
-        # Some chunks say nothing but {"trafficType": ...}: that takes no count back.
-        if counted != self._usage and (self._usage is None or not COUNTERS.isdisjoint(counted)):
-            self._usage = counted
-            self._blocks.usage(to_usage(counted))
+    def _read_usage(self, counters: dict[str, Any]) -> None:
+        self._blocks.note(about(counters))
+        # Some chunks have only {"trafficType": ...}, which does not reset the counters.
+        if counters != self._usage and (self._usage is None or not COUNTERS.isdisjoint(counters)):
+            self._usage = counters
+            self._blocks.usage(to_usage(counters))
 
     def _read_feedback(self, feedback: dict[str, Any]) -> None:
         blocked = feedback.get("blockReason")
@@ -158,32 +158,26 @@ class GeminiDecoder(FrameDecoder):
 
 
 def sources_of(candidate: Candidate) -> Iterable[dict[str, Any]]:
-    """The sources of one chunk; the same ones may come again with the next.
+    """Return the sources of one chunk in Gemini's words, with a ``"type"`` and, if there is one, a ``"url"``.
 
-    A grounding chunk's type is its kind (``web``, ``maps``, ``retrievedContext``, ``image``); a ``grounding_support``
-    says which bytes of the text which of those chunks bear out, by their positions.
+    The next chunk may repeat them. The type of a grounding chunk is its kind (``web``, ``maps``, ``retrievedContext``,
+    ``image``); a ``grounding_support`` maps bytes of the text to the positions of the chunks that support them.
     """
     grounding = candidate.grounding_metadata or {}
-    for chunk in _dicts(grounding, "groundingChunks"):
-        for kind, held in chunk.items():
-            if isinstance(held, dict):
-                yield _source(kind, cast(dict[str, Any], held), "uri", "sourceUri")
-    for support in _dicts(grounding, "groundingSupports"):
+    for chunk in dicts(grounding.get("groundingChunks")):
+        for kind, fields in chunk.items():
+            if isinstance(fields, dict):
+                yield _source(kind, cast(dict[str, Any], fields), "uri", "sourceUri")
+    for support in dicts(grounding.get("groundingSupports")):
         yield {"type": "grounding_support", **support}
-    for names in ("citations", "citationSources"):
-        for citation in _dicts(candidate.citation_metadata or {}, names):
+    for name in ("citations", "citationSources"):
+        for citation in dicts((candidate.citation_metadata or {}).get(name)):
             yield _source("citation", citation, "uri")
-    for page in _dicts(candidate.url_context_metadata or {}, "urlMetadata"):
+    for page in dicts((candidate.url_context_metadata or {}).get("urlMetadata")):
         yield _source("url_context", page, "retrievedUrl")
 
 
-def _source(kind: str, held: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    url = next((held[name] for name in names if held.get(name)), None)
-    rest = {name: value for name, value in held.items() if name not in names}
+def _source(kind: str, fields: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    url = next((fields[name] for name in names if fields.get(name)), None)
+    rest = {name: value for name, value in fields.items() if name not in names}
     return {"type": kind, **({"url": url} if url else {}), **rest}
-
-
-def _dicts(held: Mapping[str, Any], name: str) -> Iterable[dict[str, Any]]:
-    found = held.get(name)
-    each = cast(list[Any], found) if isinstance(found, list) else []
-    return (cast(dict[str, Any], one) for one in each if isinstance(one, dict))

@@ -11,26 +11,26 @@ from rxllm.values import AdapterError
 
 
 def answer_error(status: int, headers: Mapping[str, str], body: bytes) -> AdapterError:
-    """The error of an HTTP answer with a status of 300 or more."""
-    return _coded(http_error(PROVIDER, status, headers, body))
+    """Return the error of an HTTP response with a status of 300 or more."""
+    return _with_code(http_error(PROVIDER, status, headers, body))
 
 
 def stream_error(payload: Any) -> AdapterError:
-    """The error of a chunk."""
-    return _coded(provider_error(PROVIDER, payload))
+    """Return the error of a chunk."""
+    return _with_code(provider_error(PROVIDER, payload))
 
 
 def finish_error(reason: str, message: str | None) -> AdapterError:
-    """The error of an answer that ends with a finish reason of ``"error"``, which is the code."""
+    """Return the error of a response whose finish reason is a failure; the reason is the code."""
     kind = "invalid_request" if reason == "MISSING_THOUGHT_SIGNATURE" else "malformed_response"
-    said = f"the model's answer ended with {reason}" + (f": {message}" if message else "")
-    return AdapterError(kind, said, provider=PROVIDER, code=reason)
+    text = f"the model's answer ended with {reason}" + (f": {message}" if message else "")
+    return AdapterError(kind, text, provider=PROVIDER, code=reason)
 
 
-def _coded(error: AdapterError) -> AdapterError:
-    # {"code": 429, "status": "RESOURCE_EXHAUSTED"}: the number says no more than the HTTP status does.
+def _with_code(error: AdapterError) -> AdapterError:
+    # {"code": 429, "status": "RESOURCE_EXHAUSTED"}: the number only repeats the HTTP status.
     name = error.metadata.get("status")
     if isinstance(name, str) and (error.code is None or error.code.isdigit()):
         error.code = name
-        error.metadata = {key: held for key, held in error.metadata.items() if key != "status"}
+        error.metadata = {key: value for key, value in error.metadata.items() if key != "status"}
     return error

@@ -1,7 +1,7 @@
-"""The chunks of Gemini's ``streamGenerateContent`` as types, as far as they are read, and what their usage means.
+"""The chunks of Gemini's ``streamGenerateContent`` as types, their usage and log-probabilities, and their framing.
 
-https://ai.google.dev/api/generate-content. Enumerations are names, or their numbers where the server was asked for
-``enum-encoding=int``.
+https://ai.google.dev/api/generate-content. The types have only the fields that are read. Enumerations are names, or
+numbers if the server was asked for ``enum-encoding=int``.
 """
 
 from __future__ import annotations
@@ -75,70 +75,73 @@ class Chunk(msgspec.Struct, gc=False, rename="camel"):
 
 
 class FirstChunk(Chunk, gc=False, rename="camel"):
-    """Read until the response's id and model are known."""
+    """A chunk with the response's id and model, read until both are known."""
 
     response_id: str | None = None
     model_version: str | None = None
 
 
-def to_usage(counted: Mapping[str, Any]) -> Usage:
-    """The counters of a ``usageMetadata`` object.
+def to_usage(counters: Mapping[str, Any]) -> Usage:
+    """Return the counters of a ``usageMetadata`` object as `Usage`.
 
-    ``promptTokenCount`` includes cached tokens, but not ``toolUsePromptTokenCount``, those of the server's tools, and
-    ``candidatesTokenCount`` includes no thoughts; ``totalTokenCount`` is the sum of all. Counters without a field of
-    their own are in `extra`.
+    ``promptTokenCount`` includes cached tokens, but not ``toolUsePromptTokenCount``, those of the server's tools;
+    ``candidatesTokenCount`` excludes thoughts; ``totalTokenCount`` is the sum of all. Counters without a field of their
+    own are in `extra`.
     """
-    prompt, tools = whole(counted.get("promptTokenCount")), whole(counted.get("toolUsePromptTokenCount"))
-    thoughts = whole(counted.get("thoughtsTokenCount"))
-    said = whole(counted.get("candidatesTokenCount"))
-    said = whole(counted.get("responseTokenCount")) if said is None else said
-    extra = dict(_flat((name, held) for name, held in counted.items() if name not in COUNTERS))
+    prompt, tools = whole(counters.get("promptTokenCount")), whole(counters.get("toolUsePromptTokenCount"))
+    thoughts = whole(counters.get("thoughtsTokenCount"))
+    answer = whole(counters.get("candidatesTokenCount"))
+    answer = whole(counters.get("responseTokenCount")) if answer is None else answer
     return Usage(
         input_tokens=prompt if tools is None else (prompt or 0) + tools,
-        output_tokens=said if thoughts is None else (said or 0) + thoughts,
-        cached_input_tokens=whole(counted.get("cachedContentTokenCount")),
+        output_tokens=answer if thoughts is None else (answer or 0) + thoughts,
+        cached_input_tokens=whole(counters.get("cachedContentTokenCount")),
         reasoning_tokens=thoughts,
-        total_tokens=whole(counted.get("totalTokenCount")),
-        extra=extra,
+        total_tokens=whole(counters.get("totalTokenCount")),
+        extra=dict(_flat((name, count) for name, count in counters.items() if name not in COUNTERS)),
     )
 
 
 def _flat(items: Iterable[tuple[str, Any]]) -> Iterable[tuple[str, Any]]:
-    for name, held in items:
-        if isinstance(held, list) and all(isinstance(each, dict) for each in cast(list[Any], held)):
+    for name, value in items:
+        if isinstance(value, list) and all(isinstance(item, dict) for item in cast(list[Any], value)):
             # [{"modality": "TEXT", "tokenCount": 3}, ...]
-            for each in cast(list[dict[str, Any]], held):
-                yield f"{name}.{each.get('modality')}", each.get("tokenCount", 0)
-        elif isinstance(held, dict):
-            inner = cast(dict[str, Any], held)
-            yield from _flat((f"{name}.{key}", value) for key, value in inner.items())
-        elif held is not None:
-            yield name, held
+            for item in cast(list[dict[str, Any]], value):
+                yield f"{name}.{item.get('modality')}", item.get("tokenCount", 0)
+        elif isinstance(value, dict):
+            inner = cast(dict[str, Any], value)
+            yield from _flat((f"{name}.{key}", count) for key, count in inner.items())
+        elif value is not None:
+            yield name, value
 
 
 def to_logprobs(result: Any) -> list[dict[str, Any]]:
-    """The tokens of a ``logprobsResult`` and those that might have been, as OpenAI says them."""
-    held = cast(dict[str, Any], result) if isinstance(result, dict) else {}
-    chosen, others = _dicts(held.get("chosenCandidates")), _dicts(held.get("topCandidates"))
-    tops = [[_token(each) for each in _dicts(top.get("candidates"))] for top in others]
-    return [{**_token(each), "top_logprobs": tops[i] if i < len(tops) else []} for i, each in enumerate(chosen)]
+    """Return the tokens of a ``logprobsResult`` and their alternatives, in OpenAI's format."""
+    fields = cast(dict[str, Any], result) if isinstance(result, dict) else {}
+    chosen, alternatives = dicts(fields.get("chosenCandidates")), dicts(fields.get("topCandidates"))
+    tops = [[_token(candidate) for candidate in dicts(top.get("candidates"))] for top in alternatives]
+    return [{**_token(token), "top_logprobs": tops[i] if i < len(tops) else []} for i, token in enumerate(chosen)]
 
 
-def _token(said: Mapping[str, Any]) -> dict[str, Any]:
-    named = {"token": said.get("token", ""), "logprob": said.get("logProbability", 0.0)}
-    return named | ({"token_id": said["tokenId"]} if "tokenId" in said else {})
+def _token(candidate: Mapping[str, Any]) -> dict[str, Any]:
+    token = {"token": candidate.get("token", ""), "logprob": candidate.get("logProbability", 0.0)}
+    return token | ({"token_id": candidate["tokenId"]} if "tokenId" in candidate else {})
 
 
-def _dicts(held: Any) -> list[dict[str, Any]]:
-    return [each for each in cast(list[Any], held) if isinstance(each, dict)] if isinstance(held, list) else []
+def dicts(value: Any) -> list[dict[str, Any]]:
+    """Return the objects of a list; nothing if `value` is not a list."""
+    return [item for item in cast(list[Any], value) if isinstance(item, dict)] if isinstance(value, list) else []
 
 
 class GeminiFrames:
-    """The chunks of an event stream or of a JSON array, whichever begins."""
+    """The chunks of an event stream (``?alt=sse``), or of a JSON array.
+
+    The first byte decides, so that a server that does not know ``alt`` is understood too.
+    """
 
     def __init__(self) -> None:
-        self.ended = False  # the array is closed; an event stream has no such mark
-        self._held: bytes = b""
+        self.ended = False  # whether the array is closed; an event stream has no such mark
+        self._buffer: bytes = b""
         self._source: SSEDecoder | JSONArrayDecoder | None = None
 
     def feed(self, data: bytes) -> list[tuple[str, bytes]]:
@@ -146,12 +149,12 @@ class GeminiFrames:
         if type(source) is SSEDecoder:
             return source.feed(data)
         if source is None:
-            data, self._held = self._held + data, b""
-            begun = data.removeprefix(BOM).lstrip()
-            if not begun or BOM.startswith(data):
-                self._held = data
+            data, self._buffer = self._buffer + data, b""
+            start = data.removeprefix(BOM).lstrip()
+            if not start or BOM.startswith(data):
+                self._buffer = data
                 return []
-            source = self._source = JSONArrayDecoder() if begun[:1] == b"[" else SSEDecoder()
+            source = self._source = JSONArrayDecoder() if start[:1] == b"[" else SSEDecoder()
         frames = source.feed(data)
         self.ended = isinstance(source, JSONArrayDecoder) and source.ended
         return [("message", frame) if isinstance(frame, bytes) else frame for frame in frames]

@@ -1,16 +1,15 @@
 """The parts of Gemini's content to events.
 
-https://ai.google.dev/api/caching#Part and https://ai.google.dev/gemini-api/docs/thought-signatures. What comes, and
-what is done:
+https://ai.google.dev/api/caching#Part and https://ai.google.dev/gemini-api/docs/thought-signatures:
 
-* a call comes whole, or value by value (``partialArgs``); most have no id, and none is made of the name;
-* a whole call waits for what follows it: a ``functionResponse`` says that it is the server's, which has asked an MCP
-  server, and anything else, or the end, that it is ours;
-* a ``thoughtSignature`` goes back with the part it came with: a call's is in its metadata, a file's in the file; that
-  of thinking is the block's, that of text a ``ProviderPart`` after it; signed and unsigned text are never joined;
-* code execution and other tools of the server are calls with the metadata ``{"server": True}``; these parts and their
-  results are ``ProviderPart``s, which go back as they are;
-* a part of nothing known is a ``RawChunk``.
+* a tool call comes whole, or value by value (``partialArgs``); most have no id, and the name is not used as one;
+* a whole call waits for what follows it: a ``functionResponse`` means that the server has run it on an MCP server;
+  anything else, or the end, means that the client must run it;
+* a ``thoughtSignature`` goes back with the part it came with: a call's is in its metadata, a file's in the file,
+  thinking's in its block, and a text's in a ``ProviderPart`` after it; signed and unsigned text are never joined;
+* code execution and other server tools are tool calls with the metadata ``{"server": True}``; these parts and their
+  results are also ``ProviderPart``s, which go back unchanged;
+* a part with nothing known is a ``RawChunk``.
 """
 
 from __future__ import annotations
@@ -25,19 +24,19 @@ from rxllm.values import ProviderPart
 from rxllm.values._json import read_json
 from rxllm.wire.blocks import Blocks
 
-_EMPTY = Part(text="")  # says nothing
+_EMPTY = Part(text="")
 
 
 class PartReader:
-    """Reports the parts of one response to its `blocks`; with `raw`, somebody else shows what is not known."""
+    """Reports the parts of one response to its `blocks`; with `raw`, the decoder has reported unknown parts already."""
 
     def __init__(self, blocks: Blocks, *, raw: bool) -> None:
         self.raw = raw
         self._blocks = blocks
-        self._calls = 0  # so far; a call's number is its index
+        self._calls = 0  # so far, which is the index of the next
         self._partial: tuple[int, PartialArguments] | None = None
         self._waiting: list[tuple[FunctionCall, str | None]] = []  # whole calls, with their signatures
-        self._shown: bytes | None = None  # the last frame that was
+        self._reported: bytes | None = None  # the last frame that became a RawChunk
 
     def read(self, part: Part, frame: bytes) -> None:
         if self._waiting and part.function_call is None and part.function_response is None and part != _EMPTY:
@@ -72,7 +71,7 @@ class PartReader:
         blocks.close_block()
 
     def settle(self) -> None:
-        """What has come so far will not be answered by the server: the calls that wait are ours."""
+        """Report the waiting calls as the client's: the server will not answer them."""
         waiting, self._waiting = self._waiting, []
         for call, signature in waiting:
             self._blocks.complete_call(self._begin_call(call, signature, call.args))
@@ -90,8 +89,8 @@ class PartReader:
 
     def _begin_call(self, call: FunctionCall, signature: str | None, arguments: Any) -> int:
         index = self._new_call()
-        own = {"id": call.id, "thoughtSignature": signature}
-        own = {name: held for name, held in own.items() if held}
+        fields = {"id": call.id, "thoughtSignature": signature}
+        own = {name: value for name, value in fields.items() if value}
         self._blocks.call(index, call.id, call.name, arguments, {PROVIDER: own} if own else {})
         return index
 
@@ -108,10 +107,10 @@ class PartReader:
             if not call.will_continue:
                 self._finish_partial()
         elif not call.name:
-            self._show(frame)  # the rest of a call that never began
+            self._report(frame)  # a piece of a call that never began
 
     def cut(self) -> None:
-        """Nothing more will come: of a call that is not complete there is what has come."""
+        """Report what is pending at the end of the response. An incomplete call keeps the arguments it has."""
         self.settle()
         self._end_partial()
 
@@ -144,22 +143,22 @@ class PartReader:
             case Part(thought_signature=str(signature)):
                 self._read_signed("", signature, thought=bool(part.thought))
             case _:
-                self._show(frame)
+                self._report(frame)
 
-    def _show(self, frame: bytes) -> None:
-        if not self.raw and frame is not self._shown:  # once, however many of its parts are unknown
-            self._shown = frame
+    def _report(self, frame: bytes) -> None:
+        if not self.raw and frame is not self._reported:  # once, even if several of its parts are unknown
+            self._reported = frame
             self._blocks.raw("part", read_json(frame))
 
     def _call_server(self, name: str, id: Any, arguments: Any) -> None:
         index = self._new_call()
-        given = cast(dict[str, Any], arguments) if isinstance(arguments, dict) else {}
-        self._blocks.call(index, str(id) if id else None, name, given, {"server": True})
+        fields = cast(dict[str, Any], arguments) if isinstance(arguments, dict) else {}
+        self._blocks.call(index, str(id) if id else None, name, fields, {"server": True})
         self._blocks.complete_call(index)
 
-    def _keep(self, kind: str, held: dict[str, Any], part: Part) -> None:
+    def _keep(self, kind: str, data: dict[str, Any], part: Part) -> None:
         signed = {"thoughtSignature": part.thought_signature} if part.thought_signature else {}
-        self._blocks.part(kind, ProviderPart(PROVIDER, {kind: held, **signed}))
+        self._blocks.part(kind, ProviderPart(PROVIDER, {kind: data, **signed}))
 
     def _new_call(self) -> int:
         self._calls += 1
@@ -167,12 +166,12 @@ class PartReader:
 
 
 def _file(part: Part) -> dict[str, Any]:
-    held = part.inline_data or part.file_data or {}
-    file: dict[str, Any] = {"mime_type": held.get("mimeType") or "application/octet-stream"}
+    data = part.inline_data or part.file_data or {}
+    file: dict[str, Any] = {"mime_type": data.get("mimeType") or "application/octet-stream"}
     if part.inline_data:
-        file["data"] = _from_base64(str(held.get("data") or ""))
+        file["data"] = _from_base64(str(data.get("data") or ""))
     else:
-        file["url"] = held.get("fileUri")
+        file["url"] = data.get("fileUri")
     if part.thought:
         file["thought"] = True
     if part.thought_signature:
@@ -191,10 +190,10 @@ _STEP = re.compile(r"""\.([^.\[\]]+)|\[(\d{1,9})\]|\[(?:'([^']*)'|"([^"]*)")\]""
 
 
 class PartialArguments:
-    """The arguments of a call that come value by value, each with its path: ``{"jsonPath": "$.a[0].b", ...}``.
+    """Builds the arguments of a call from single values, each with its path: ``{"jsonPath": "$.a[0].b", ...}``.
 
     https://docs.cloud.google.com/vertex-ai/generative-ai/docs/multimodal/function-calling. A string may come in
-    pieces: it goes on where the piece before it said ``willContinue``.
+    pieces: all but the last have ``willContinue``.
 
     >>> partial = PartialArguments()
     >>> partial.feed([{"jsonPath": "$.at[0].city", "stringValue": "Par", "willContinue": True}])
@@ -205,33 +204,33 @@ class PartialArguments:
 
     def __init__(self) -> None:
         self._arguments: dict[str, Any] = {}
-        self._open: dict[str, list[str]] = {}  # the strings that go on, by path
+        self._open: dict[str, list[str]] = {}  # the pieces of unfinished strings, by path
 
     def feed(self, pieces: Iterable[Mapping[str, Any]]) -> None:
         for piece in pieces:
             path = str(piece.get("jsonPath") or "")
             match piece:
                 case {"stringValue": str(text)}:
-                    self._feed_text(path, text, goes_on=bool(piece.get("willContinue")))
+                    self._feed_text(path, text, continues=bool(piece.get("willContinue")))
                 case {"numberValue": value} | {"boolValue": value}:
                     _assign(self._arguments, path, value)
                 case _:
                     _assign(self._arguments, path, None)
 
     def finish(self) -> dict[str, Any]:
-        """All that has come."""
+        """Return the arguments received so far."""
         for path, texts in self._open.items():
             _assign(self._arguments, path, "".join(texts))
         return self._arguments
 
-    def _feed_text(self, path: str, text: str, *, goes_on: bool) -> None:
+    def _feed_text(self, path: str, text: str, *, continues: bool) -> None:
         if path not in self._open:
-            _assign(self._arguments, path, text)  # keeps the place
-            if not goes_on:
+            _assign(self._arguments, path, text)  # reserves its place among the keys
+            if not continues:
                 return
         texts = self._open.setdefault(path, [])
         texts.append(text)
-        if not goes_on:
+        if not continues:
             _assign(self._arguments, path, "".join(self._open.pop(path)))
 
 
@@ -239,20 +238,23 @@ def _assign(root: dict[str, Any], path: str, value: Any) -> None:
     keys: list[str | int] = [
         int(step[2]) if step[2] else step[1] or step[3] or step[4] or "" for step in _STEP.finditer(path)
     ]
-    at: Any = root
+    target: Any = root
     for key, following in zip(keys, [*keys[1:], None], strict=False):
         empty: Any = value if following is None else [] if isinstance(following, int) else {}
-        if isinstance(at, list) and isinstance(key, int):
-            at = _put_item(cast(list[Any], at), key, empty, replace=following is None)
-        elif isinstance(at, dict) and isinstance(key, str):
-            held = cast(dict[str, Any], at)
-            at = held.setdefault(key, empty) if following is not None else held.__setitem__(key, value)
+        if isinstance(target, list) and isinstance(key, int):
+            target = _put_item(cast(list[Any], target), key, empty, replace=following is None)
+        elif isinstance(target, dict) and isinstance(key, str):
+            fields = cast(dict[str, Any], target)
+            if following is None:
+                fields[key] = value
+            else:
+                target = fields.setdefault(key, empty)
         else:
-            return  # a path that contradicts those before it
+            return  # the path contradicts an earlier one
 
 
 def _put_item(items: list[Any], index: int, value: Any, *, replace: bool) -> Any:
-    if index >= len(items):  # whatever the index: nothing is padded
+    if index >= len(items):  # a gap in the indices is not filled
         items.append(value)
     elif replace:
         items[index] = value

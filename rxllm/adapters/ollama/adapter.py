@@ -15,23 +15,21 @@ from rxllm.values import AdapterError, Call, Request
 if TYPE_CHECKING:
     import httpx
 
-LOCALHOST = "http://localhost:11434"
-
 
 class Ollama(HTTPAdapter):
-    """``POST {base_url}/api/chat`` of an Ollama server. A local one needs no key; ollama.com takes one.
+    """``POST {base_url}/api/chat`` of an Ollama server. A local one needs no key; ollama.com needs one.
 
-    ``Request.options`` is merged over the body, objects into objects: ``{"keep_alive": "5m", "options": {"num_ctx":
-    8192}}``; an option of None takes a field out. ``{"logprobs": True, "top_logprobs": 2}`` asks for log-probabilities,
-    see ``Response.metadata["logprobs"]``.
+    ``Request.options`` is merged over the body, objects field by field: ``{"keep_alive": "5m", "options":
+    {"num_ctx": 8192}}``; an option of None removes a field. ``{"logprobs": True, "top_logprobs": 2}`` asks for
+    log-probabilities, see ``Response.metadata["logprobs"]``.
     """
 
     provider = "ollama"
     key_variable = "OLLAMA_API_KEY"
-    default_base_url = LOCALHOST
+    default_base_url = "http://localhost:11434"
 
     def build(self, request: Request, call: Call) -> httpx.Request:
-        """The request as it will be sent. Raises ``EngineError("missing_model")`` without a model."""
+        """Return the HTTP request. Raise ``EngineError("missing_model")`` without a model."""
         if not request.model:
             raise missing_model(self.provider)
         key = self._find_key(call)

@@ -1,4 +1,4 @@
-"""What an error inside Ollama's stream means."""
+"""The error of a line in Ollama's stream."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ from rxllm.values import AdapterError
 
 
 def stream_error(payload: Mapping[str, Any]) -> AdapterError:
-    """The error of a line: its words alone tell what it is, and where they do not, the server has failed."""
+    """Return the error that a line's message describes; a server error if the message is not understood."""
     error = provider_error(PROVIDER, payload)
     return error if error.reason != "unknown" else provider_error(PROVIDER, {"type": "server_error", **payload})

@@ -1,4 +1,4 @@
-"""The lines of Ollama's answers as types, as far as they are read, and what their usage means."""
+"""The lines of Ollama's responses as types, with the fields that are read, and their usage."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from rxllm.wire.ndjson import NDJSONDecoder
 from rxllm.wire.sse import Frame
 
 PROVIDER = "ollama"
-OWN = {"provider": PROVIDER}  # nothing is signed, but whose thinking it is decides whether it goes back
+OWN = {"provider": PROVIDER}
+"""The `provider_data` of its thinking: nothing is signed, but only its own thinking goes back."""
+
 _DURATIONS = ("total_duration", "load_duration", "prompt_eval_duration", "eval_duration")
 
 
@@ -22,19 +24,19 @@ class Function(msgspec.Struct, gc=False):
     arguments: dict[str, Any] | str | None = None
 
 
-class CallEntry(msgspec.Struct, gc=False):
+class ToolCallEntry(msgspec.Struct, gc=False):
     id: str | None = None
     function: Function | None = None
 
 
-class Said(msgspec.Struct, gc=False):
+class MessageDelta(msgspec.Struct, gc=False):
     content: str | None = None
     thinking: str | None = None
-    tool_calls: list[CallEntry] | None = None
+    tool_calls: list[ToolCallEntry] | None = None
 
 
 class Line(msgspec.Struct, gc=False):
-    message: Said | None = None
+    message: MessageDelta | None = None
     response: str | None = None  # this and the next of /api/generate
     thinking: str | None = None
     logprobs: Any = None
@@ -43,7 +45,7 @@ class Line(msgspec.Struct, gc=False):
 
 
 class FirstLine(Line, gc=False):
-    """Read until the model is known."""
+    """A line with the model, read until that is known."""
 
     model: str | None = None
 
@@ -62,9 +64,9 @@ class Lines:
 
 
 def to_usage(last: Mapping[str, Any]) -> Usage:
-    """The counters of the last line, times in nanoseconds; of a prompt that was cached there is no count."""
+    """Return the counters of the last line, with times in nanoseconds. A cached prompt has no count."""
     durations = {name: _count(last, name) for name in _DURATIONS}
-    extra = {name: held for name, held in durations.items() if held is not None}
+    extra = {name: duration for name, duration in durations.items() if duration is not None}
     return Usage(_count(last, "prompt_eval_count"), _count(last, "eval_count"), extra=extra)
 
 

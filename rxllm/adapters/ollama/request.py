@@ -1,28 +1,20 @@
-"""R."""
+"""A request as the body of ``/api/chat``: https://docs.ollama.com/api/chat."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from rxllm.adapters._request import merge
+from rxllm.adapters._request import invalid_field, merge, response_format
 from rxllm.adapters.ollama.frames import OWN
-from rxllm.values import (
-    ImagePart,
-    Message,
-    Request,
-    ThinkingPart,
-    Tool,
-    ToolCall,
-    ValidationError,
-)
+from rxllm.values import ImagePart, Message, Request, ThinkingPart, Tool, ToolCall
 from rxllm.values._json import json_text
 
 
 def ollama_body(request: Request) -> dict[str, Any]:
-    """The JSON body of `request`.
+    """Return the JSON body of `request`.
 
-    Ollama has no choice of tools: none are sent with ``"none"``, and only the one that is named.
+    Ollama has no tool choice: ``"none"`` sends no tools, and a name sends that tool alone.
     """
     body = {
         "model": request.model,
@@ -30,49 +22,49 @@ def ollama_body(request: Request) -> dict[str, Any]:
         "stream": True,
         "tools": [_tool(tool) for tool in _chosen(request)],
         "think": _think(request.reasoning_effort),
-        "format": _format(request.response_format),
-        "options": _filled(
+        "format": _format(request),
+        "options": _without_none(
             temperature=request.temperature,
             num_predict=request.max_tokens,
             stop=list(request.stop) or None,
             seed=request.seed,
         ),
     }
-    merged = merge(_filled(**body), request.options)
-    return {name: held for name, held in merged.items() if held or name not in ("tools", "options")}
+    merged = merge(_without_none(**body), request.options)
+    return {name: value for name, value in merged.items() if value or name not in ("tools", "options")}
 
 
-def _filled(**fields: Any) -> dict[str, Any]:
-    return {name: held for name, held in fields.items() if held is not None}
+def _without_none(**fields: Any) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _messages(messages: Iterable[Message]) -> list[dict[str, Any]]:
-    said: list[dict[str, Any]] = []
+    entries: list[dict[str, Any]] = []
     names: dict[str, str] = {}
     for message in messages:
         names |= {call.id: call.name for call in message.tool_calls}
-        said.append(_message(message, names))
-    return said
+        entries.append(_message(message, names))
+    return entries
 
 
 def _message(message: Message, names: Mapping[str, str]) -> dict[str, Any]:
-    said: dict[str, Any] = {"role": message.role, "content": message.text}
+    entry: dict[str, Any] = {"role": message.role, "content": message.text}
     if isinstance(message.content, dict):
-        said["content"] = json_text(message.content)
+        entry["content"] = json_text(message.content)
     images = [part.image.to_base64() for part in message.parts if isinstance(part, ImagePart)]
     if images:
-        said["images"] = images
-    calls = [_call(call) for call in message.tool_calls if not call.metadata.get("server")]
+        entry["images"] = images
+    calls = [_tool_call(call) for call in message.tool_calls if not call.metadata.get("server")]
     if calls:
-        said["tool_calls"] = calls
+        entry["tool_calls"] = calls
     thinking = _thinking(message)
     if thinking:
-        said["thinking"] = thinking
+        entry["thinking"] = thinking
     if message.role == "tool":
-        # Older servers tell results apart by the tool's name, newer ones by the call's id.
+        # Older servers match a result to its call by the tool's name, newer ones by the call's id.
         id = message.tool_call_id or ""
-        said |= {"tool_call_id": id, "tool_name": names.get(id) or message.name or id}
-    return said
+        entry |= {"tool_call_id": id, "tool_name": names.get(id) or message.name or id}
+    return entry
 
 
 def _thinking(message: Message) -> str:
@@ -80,7 +72,7 @@ def _thinking(message: Message) -> str:
     return "".join(part.text for part in own)
 
 
-def _call(call: ToolCall) -> dict[str, Any]:
+def _tool_call(call: ToolCall) -> dict[str, Any]:
     return {"id": call.id, "function": {"name": call.name, "arguments": call.arguments}}
 
 
@@ -99,7 +91,7 @@ def _tool(tool: Tool) -> dict[str, Any]:
 
 
 def _think(effort: str | None) -> bool | str | None:
-    """https://docs.ollama.com/capabilities/thinking: a level for the models that know levels, else yes or no."""
+    # https://docs.ollama.com/capabilities/thinking: some models know levels, the others only yes and no.
     match effort:
         case None | "low" | "medium" | "high":
             return effort
@@ -110,18 +102,9 @@ def _think(effort: str | None) -> bool | str | None:
         case "xhigh":
             return "high"
         case _:
-            message = f"{effort!r} is no reasoning effort; use none, minimal, low, medium, high or xhigh"
-            raise ValidationError("invalid_request", message, errors=[(("reasoning_effort",), "unknown")])
+            raise invalid_field("reasoning_effort", effort, "one of none, minimal, low, medium, high, xhigh")
 
 
-def _format(wanted: str | dict[str, Any] | None) -> Any:
-    match wanted:
-        case None | "text":
-            return None
-        case {"type": "json_schema", "schema": schema}:
-            return schema
-        case {"type": "json_object"}:
-            return "json"
-        case _:
-            message = f"{wanted!r} is no response format; use json_schema(...) or {{'type': 'json_object'}}"
-            raise ValidationError("invalid_request", message, errors=[(("response_format",), "unknown")])
+def _format(request: Request) -> Any:
+    wanted = response_format(request)
+    return wanted if wanted is None else wanted.get("schema", "json")

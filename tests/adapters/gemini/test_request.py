@@ -262,7 +262,8 @@ def test_what_has_no_meaning(wrong: dict[str, Any]):
 def test_json_without_a_schema():
     config = asked(user("Hi"), response_format={"type": "json_object"})["generationConfig"]
     assert config == {"responseMimeType": "application/json"}
-    assert "generationConfig" not in asked(user("Hi"), response_format="text")
+    for text in ("text", {"type": "text"}):
+        assert "generationConfig" not in asked(user("Hi"), response_format=text)
 
 
 def test_options_are_merged_over_the_body():

@@ -105,7 +105,8 @@ def test_what_has_no_meaning(wrong: dict[str, Any]):
 
 def test_json_without_a_schema():
     assert asked(user("Hi"), response_format={"type": "json_object"})["format"] == "json"
-    assert "format" not in asked(user("Hi"), response_format="text")
+    for text in ("text", {"type": "text"}):
+        assert "format" not in asked(user("Hi"), response_format=text)
 
 
 @pytest.mark.parametrize(
