@@ -1,4 +1,4 @@
-"""A scripted model for tests: it answers what it was told to, and remembers what it was asked."""
+"""The scripted adapter: it plays the turns that a test gives it, and keeps the requests."""
 
 from __future__ import annotations
 
@@ -17,36 +17,36 @@ from rxllm.values import AdapterError, Call, Request, ValidationError
 
 
 class Fake:
-    """An adapter that plays turns: one alone answers every call, several are used up, one per subscription.
+    """An adapter that plays turns: a single one answers every call, several are used up, one per subscription.
 
     >>> from rxllm import generate
     >>> generate(Fake("Hello"), "Hi").run().output_text
     'Hello'
 
-    Give turns as arguments, one as ``script=[...]``, several as ``scripts=[[...], ...]``, or a function of the request
+    Pass turns as arguments, one as ``script=[...]``, several as ``scripts=[[...], ...]``, or a function of the request
     that returns a turn. A turn is a piece of script, or a list of such pieces:
 
     =================================================  =================================================================
-    piece                                              means
+    piece                                              meaning
     =================================================  =================================================================
     ``"Hello"``, ``("text", "Hello")``                 a text delta
     ``("thinking", "hm")``                             a thinking delta
-    a `ToolCall`, ``("tool_call", {"id": .., ..})``    a whole call: `id`, `name`, and `arguments` or `raw_arguments`
-    ``("tool_call_delta", {"id": .., ..})``            a piece of a call: `id`, `arguments_delta`, and first the `name`
-    a `Usage`, ``("usage", {"input_tokens": 3})``      usage, in the field names of `Usage`
+    a `ToolCall`, ``("tool_call", {"id": .., ..})``    a whole tool call: `id`, `name`, `arguments` or `raw_arguments`
+    ``("tool_call_delta", {"id": .., ..})``            a piece of one: `id`, `arguments_delta`, and first the `name`
+    a `Usage`, ``("usage", {"input_tokens": 3})``      usage, with the field names of `Usage`
     ``("raw_chunk", data)``, ``(.., (kind, data))``    a ``RawChunk``
     ``("delay", seconds)``                             a pause, on the subscription's scheduler
-    ``("error", "rate_limited")``                      an ``ErrorEvent``, for a reason of `AdapterError` or an
+    ``("error", "rate_limited")``                      an ``ErrorEvent`` with a reason of `AdapterError`, or with an
                                                        exception; nothing follows
     ``("finish", "stop")``                             the finish reason; nothing follows
-    an exception                                       first in its turn: the call fails; later: an ``ErrorEvent``
-    an event                                           itself
+    an exception                                       first in its turn, the call fails; later, an ``ErrorEvent``
+    an event                                           the event itself
     =================================================  =================================================================
 
-    `requests` holds what was asked, in order. Without an event loop it plays on the caller's thread.
+    `requests` holds all requests in order. Without an event loop, it plays on the caller's thread.
 
-    Raises ``ValidationError("invalid_option")`` for a script that means nothing, a function's when it is played, and
-    streams ``AdapterError("no_scripted_response")`` when the turns are used up.
+    Raises ``ValidationError("invalid_option")`` for a piece that is not in the table; if a function returned it, when
+    the turn is played. A call fails with ``AdapterError("no_scripted_response")`` when the turns are used up.
     """
 
     def __init__(
@@ -55,17 +55,17 @@ class Fake:
         script: Iterable[Piece] | None = None,
         scripts: Iterable[Iterable[Piece]] | None = None,
     ) -> None:
-        if sum(given is not None for given in (turns or None, script, scripts)) != 1:
+        if sum(argument is not None for argument in (turns or None, script, scripts)) != 1:
             message = "Fake takes its turns as arguments, or as script=, or as scripts="
             raise ValidationError("invalid_option", message)
         self.requests: list[Request] = []
         self._function = turns[0] if len(turns) == 1 and callable(turns[0]) else None
-        given = turns or [list(each) for each in ([script] if script is not None else scripts or ())]
-        self._turns = [] if self._function else [pieces_of(turn) for turn in given]
+        all_turns = turns or [list(pieces) for pieces in ([script] if script is not None else scripts or ())]
+        self._turns = [] if self._function else [pieces_of(turn) for turn in all_turns]
         self._played = 0
 
     def stream(self, request: Request, call: Call) -> Stream[Event]:
-        """The next turn, once per subscription."""
+        """Return a stream that plays the next turn for each subscription."""
 
         def subscribe(
             observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None
@@ -91,7 +91,7 @@ class Fake:
 
 
 class _Play:
-    """One subscription's turn: it stops at a delay and while the consumer is behind, and goes on by itself."""
+    """Plays one subscription's turn. It pauses at a delay and while the consumer is behind, and resumes by itself."""
 
     def __init__(
         self,
@@ -106,22 +106,24 @@ class _Play:
         self._gate = current_gate.get()
         self._waiting = SerialDisposable()
         self._disposed = False
-        self._delivering = False  # stays True when a subscriber raises
+        self._delivering = False  # stays True if the subscriber raises
 
     def start(self) -> abc.DisposableBase:
-        self._soon()
+        self._schedule()
         return CompositeDisposable(Disposable(self._dispose), self._waiting)
 
     def _dispose(self) -> None:
         self._disposed = True
 
-    def _soon(self) -> None:
-        # Not at once: the subscriber must have its disposable before the first event, so that take(1) can stop us.
+    def _schedule(self) -> None:
+        # Not now: the subscriber must have its disposable before the first event, so that take(1) can dispose it.
         scheduler = self._scheduler or CurrentThreadScheduler.singleton()
         self._wait_for(lambda: scheduler.schedule(self._play))
 
     def _wait_for(self, start: Callable[[], abc.DisposableBase]) -> None:
-        waiting = self._waiting.disposable = SingleAssignmentDisposable()  # before it goes on, maybe on another thread
+        waiting = self._waiting.disposable = (
+            SingleAssignmentDisposable()
+        )  # first, as start() may resume on another thread
         waiting.disposable = start()
 
     def _play(self, scheduler: abc.SchedulerBase, state: Any) -> None:
@@ -137,10 +139,10 @@ class _Play:
                     self._observer.on_next(event)
                     self._delivering = False
                 if self._gate is not None and self._gate.full:
-                    self._gate.when_open(self._soon)
+                    self._gate.when_open(self._schedule)
                     return
         except BaseException as error:
-            if self._disposed and self._delivering:  # by the subscriber that raised: it has heard its last
+            if self._disposed and self._delivering:  # by the subscriber that raised: it receives no more
                 report_unheard(error)
             else:
                 fail(self._observer, error)

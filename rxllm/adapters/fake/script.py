@@ -1,4 +1,4 @@
-"""The script language of `Fake`, whose docstring says it."""
+"""The script language of `Fake`, which its docstring describes: the pieces, their checks and their events."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from rxllm.values import (
     ValidationError,
 )
 from rxllm.values._json import json_text
-from rxllm.values.arguments import did_you_mean, is_seconds
+from rxllm.values.arguments import did_you_mean, is_seconds, shown
 from rxllm.wire.blocks import Blocks
 from rxllm.wire.tool_calls import CallTracker
 
 Piece = str | ToolCall | Usage | BaseException | Event | tuple[str, Any]
-Turn = Piece | Sequence[Piece]  # a list when it runs, as a tuple is a piece; but list[str] is no list[Piece]
+Turn = Piece | Sequence[Piece]  # at run time a list: a tuple is a piece. But list[str] isn't list[Piece]
 
 _WORDS = ("text", "thinking", "tool_call", "tool_call_delta", "usage", "raw_chunk", "delay", "error", "finish")
-_OF_A_DELTA = {"id", "name", "arguments_delta"}
+_DELTA_FIELDS = {"id", "name", "arguments_delta"}
 
 
 def pieces_of(turn: Any) -> list[Piece]:
-    """The pieces of a turn. Raises ``ValidationError("invalid_option")`` for one that means nothing."""
+    """Return the pieces of a turn. Raise ``ValidationError("invalid_option")`` for one that is not in the table."""
     pieces = cast(list[Piece], turn) if isinstance(turn, list) else [cast(Piece, turn)]
     for piece in pieces:
-        if not _means_something(piece):
-            raise ValidationError("invalid_option", f"{piece!r} is no piece of script; {_remedy(piece)}")
+        if not _is_valid(piece):
+            raise ValidationError("invalid_option", f"{shown(piece)} is not a piece of script; {_remedy(piece)}")
     return pieces
 
 
-def _means_something(piece: Any) -> bool:
+def _is_valid(piece: Any) -> bool:
     match piece:
         case str() | ToolCall() | Usage() | BaseException() | ("text" | "thinking", str()):
             return True
@@ -48,7 +48,7 @@ def _means_something(piece: Any) -> bool:
         case ("delay", seconds):
             return is_seconds(seconds)
         case ("tool_call_delta", Mapping()):
-            return set(cast(Mapping[str, Any], piece[1])) <= _OF_A_DELTA
+            return set(cast(Mapping[str, Any], piece[1])) <= _DELTA_FIELDS
         case ("tool_call", Mapping()):
             return _fits(ToolCall, cast(Mapping[str, Any], piece[1]))
         case ("usage", Mapping()):
@@ -60,26 +60,26 @@ def _means_something(piece: Any) -> bool:
 def _remedy(piece: Any) -> str:
     match piece:
         case ("error", reason):
-            near = did_you_mean(reason, AdapterError.REASONS) if isinstance(reason, str) else ""
-            return f"an error is an exception, or one of {', '.join(sorted(AdapterError.REASONS))}{near}"
+            suggestion = did_you_mean(reason, AdapterError.REASONS) if isinstance(reason, str) else ""
+            return f"an error is an exception, or one of {', '.join(sorted(AdapterError.REASONS))}{suggestion}"
         case ("delay", _):
-            return "a delay is a number of seconds from 0 on"
+            return "a delay is a number of seconds, 0 or more"
         case ("tool_call_delta", _):
-            return f"the fields of a delta are {', '.join(sorted(_OF_A_DELTA))}"
+            return f"the fields of a delta are {', '.join(sorted(_DELTA_FIELDS))}"
         case _:
-            return f"a tuple begins with one of {', '.join(_WORDS)}, and several pieces are a list"
+            return f"a tuple starts with one of {', '.join(_WORDS)}; put several pieces into a list"
 
 
-def _fits(made: Callable[..., Any], fields: Mapping[str, Any]) -> bool:
+def _fits(cls: Callable[..., Any], fields: Mapping[str, Any]) -> bool:
     try:
-        made(**fields)
+        cls(**fields)
     except TypeError:
         return False
     return True
 
 
 def perform(pieces: list[Any], request: Request) -> Iterator[list[Event] | float]:
-    """The events of a turn, piece by piece, and its pauses in seconds. Raises an exception that comes first."""
+    """Yield the events of each piece, and pauses in seconds. Raise an exception that is the first piece."""
     if pieces and isinstance(pieces[0], BaseException):
         raise pieces[0]
     blocks = Blocks(CallTracker.after(request.messages))
@@ -93,14 +93,14 @@ def perform(pieces: list[Any], request: Request) -> Iterator[list[Event] | float
             case ("thinking", str(text)):
                 blocks.thinking(text)
             case ToolCall() | ("tool_call", _):
-                _call(blocks, calls, piece if isinstance(piece, ToolCall) else _tool_call(piece[1]))
+                _add_call(blocks, calls, piece if isinstance(piece, ToolCall) else ToolCall(**piece[1]))
                 calls += 1
-            case ("tool_call_delta", given):
-                blocks.call(None, given.get("id"), given.get("name"), given.get("arguments_delta"))
+            case ("tool_call_delta", delta):
+                blocks.call(None, delta.get("id"), delta.get("name"), delta.get("arguments_delta"))
             case Usage():
                 blocks.usage(piece)
-            case ("usage", counted):
-                blocks.usage(Usage(**counted))
+            case ("usage", counters):
+                blocks.usage(Usage(**counters))
             case ("raw_chunk", (str(kind), data)):
                 blocks.raw(kind, data)
             case ("raw_chunk", data):
@@ -108,13 +108,11 @@ def perform(pieces: list[Any], request: Request) -> Iterator[list[Event] | float
             case ("delay", seconds):
                 yield blocks.take()
                 yield float(seconds)
-            case ("error", reason):
+            case ("error", reason) | (BaseException() as reason):
                 blocks.error(_error(reason))
             case ("finish", reason):
                 blocks.finish(reason if reason in get_args(FinishReason) else "other", str(reason))
                 break
-            case BaseException():
-                blocks.error(_streamed(piece))
             case event:
                 blocks.event(cast(Event, event))
         yield blocks.take()
@@ -125,21 +123,15 @@ def perform(pieces: list[Any], request: Request) -> Iterator[list[Event] | float
     yield blocks.take()
 
 
-def _call(blocks: Blocks, index: int, call: ToolCall) -> None:
+def _add_call(blocks: Blocks, index: int, call: ToolCall) -> None:
     raw = call.raw_arguments if call.raw_arguments is not None else json_text(call.arguments)
     blocks.call(index, call.id, call.name, raw, call.metadata)
     blocks.complete_call(index)
 
 
-def _tool_call(given: Mapping[str, Any]) -> ToolCall:
-    return ToolCall(**given)
-
-
 def _error(reason: Any) -> LLMError:
-    return _streamed(reason) if isinstance(reason, BaseException) else AdapterError(reason, provider="fake")
-
-
-def _streamed(error: BaseException) -> LLMError:
-    if isinstance(error, LLMError):
-        return error
-    return StreamError("adapter_error", f"{type(error).__name__}: {error}", provider="fake")
+    if isinstance(reason, LLMError):
+        return reason
+    if isinstance(reason, BaseException):
+        return StreamError("adapter_error", f"{type(reason).__name__}: {reason}", provider="fake")
+    return AdapterError(reason, provider="fake")

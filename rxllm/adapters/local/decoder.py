@@ -1,7 +1,7 @@
-"""JSON of one call, as it streams in as text, to the events of a tool call.
+"""The text of a reply, which is the JSON of one tool call, to the events of that call.
 
-The JSON is ``{"name": "add", "arguments": {...}}``, in this order; what the arguments' object is followed by is held
-back, because its last brace is not theirs. Text that never becomes a call stays text.
+The JSON is ``{"name": "add", "arguments": {...}}``, in this order. Trailing braces are held back, because the last one
+does not belong to the arguments. Text that never becomes a call stays text.
 """
 
 from __future__ import annotations
@@ -28,34 +28,34 @@ _TAIL = re.compile(r"[\s}]*\Z")
 
 
 class CallDecoder:
-    """A decoder around one of the chat wire: the same, but that the text is a call."""
+    """Wraps a decoder of chat completions, and turns their text into a tool call."""
 
     def __init__(self, inner: Decoder, request: Request) -> None:
         self._inner = inner
         self._blocks = Blocks(CallTracker.after(request.messages))
         self._id = f"call_{sum(len(message.tool_calls) for message in request.messages)}"
         self._name: str | None = None
-        self._held = ""
-        self._begun = False  # whether some of the arguments have been said
+        self._text = ""
+        self._begun = False  # whether some of the arguments have been reported
 
     def feed(self, data: bytes) -> list[Event]:
-        return self._turned(self._inner.feed(data))
+        return self._convert(self._inner.feed(data))
 
     def close(self) -> list[Event]:
-        return self._turned(self._inner.close())
+        return self._convert(self._inner.close())
 
-    def _turned(self, events: list[Event]) -> list[Event]:
+    def _convert(self, events: list[Event]) -> list[Event]:
         for event in events:
-            self._turn(event)
+            self._read_event(event)
         return self._blocks.take()
 
-    def _turn(self, event: Event) -> None:
+    def _read_event(self, event: Event) -> None:
         blocks = self._blocks
         match event:
             case MessageStarted(message=message):
                 blocks.start(**message.metadata)
             case TextDelta(delta=delta):
-                self._read(delta)
+                self._read_text(delta)
             case TextCompleted():
                 pass
             case UsageUpdated(usage=usage):
@@ -73,27 +73,27 @@ class CallDecoder:
             case _:
                 blocks.event(event)
 
-    def _read(self, text: str) -> None:
-        self._held += text
+    def _read_text(self, text: str) -> None:
+        self._text += text
         if self._name is None:
-            head = _HEAD.match(self._held)
+            head = _HEAD.match(self._text)
             if head is None:
                 return
-            self._name, self._held = head[1], self._held[head.end() :]
+            self._name, self._text = head[1], self._text[head.end() :]
             self._blocks.call(0, self._id, self._name, None)
         if not self._begun:
-            self._held = self._held.lstrip()
-        tail = _TAIL.search(self._held)
-        self._say(tail.start() if tail else len(self._held))
+            self._text = self._text.lstrip()
+        tail = _TAIL.search(self._text)
+        self._report(tail.start() if tail else len(self._text))
 
-    def _say(self, length: int) -> None:
+    def _report(self, length: int) -> None:
         if length:
             self._begun = True
-            self._blocks.call(0, self._id, None, self._held[:length])
-            self._held = self._held[length:]
+            self._blocks.call(0, self._id, None, self._text[:length])
+            self._text = self._text[length:]
 
     def _flush(self, *, whole: bool) -> None:
         if self._name is None:
-            self._blocks.text(self._held)
+            self._blocks.text(self._text)
         else:
-            self._say(len(self._held.rstrip().removesuffix("}").rstrip() if whole else self._held))
+            self._report(len(self._text.rstrip().removesuffix("}").rstrip() if whole else self._text))

@@ -1,4 +1,4 @@
-"""llama.cpp's own HTTP server, inside this process: one per model, started when first asked for, ended at exit."""
+"""llama.cpp's own HTTP server, inside this process: one per model, started at the first use, ended at exit."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rxllm.adapters.local.weights import say
+from rxllm.adapters.local.weights import report
 from rxllm.values import EngineError
 
 SLOTS = 4
-"""How many answers are generated at once; `n_ctx` is shared among them, and further calls wait."""
+"""How many answers are generated at once. They share `n_ctx`, and further calls wait."""
 
 SLOW_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
 class Server:
-    """A running server. `knows_tools` says whether the model's chat template shows tools to the model."""
+    """A running server. `knows_tools`: whether the model's chat template has tools."""
 
     url: str
     knows_tools: bool
@@ -33,21 +33,20 @@ class Server:
 _log = logging.getLogger("rxllm")
 
 _servers: dict[tuple[Path, int], Future[Server]] = {}
-_running: list[Any] = []  # llama.cpp's servers, which end when they are dropped: held here and nowhere else
+_running: list[Any] = []  # llama.cpp's servers end when their last reference goes: the only one is here
 _guard = threading.Lock()
 
 
 def serve(path: Path, n_ctx: int) -> Server:
-    """The server of the GGUF file `path`. Blocks while it loads; callers at the same time get the same one.
+    """Return the server of the GGUF file `path`. Block while it loads; concurrent callers get the same server.
 
-    Raises ``EngineError``: ``missing_dependency`` without xllamacpp, ``invalid_engine`` for a file that does not load.
+    Raise ``EngineError``: ``missing_dependency`` without xllamacpp, ``invalid_engine`` for a file that does not load.
     """
     key = (path, n_ctx)
     with _guard:
-        found = _servers.get(key)
-        ours = found is None
-        future = _servers[key] = Future[Server]() if found is None else found
-    if ours:
+        is_first = key not in _servers
+        future = _servers.setdefault(key, Future[Server]())
+    if is_first:
         try:
             future.set_result(_start(path, n_ctx))
         except BaseException as error:
@@ -59,7 +58,7 @@ def serve(path: Path, n_ctx: int) -> Server:
 
 def _start(path: Path, n_ctx: int) -> Server:
     llama = _llama()
-    slow = threading.Timer(SLOW_SECONDS, say, (f"loading {path.name} ...",))
+    slow = threading.Timer(SLOW_SECONDS, report, (f"loading {path.name} ...",))
     slow.daemon = True
     slow.start()
     began = time.perf_counter()
@@ -92,23 +91,23 @@ def _params(llama: Any, path: Path, n_ctx: int) -> Any:
     params.verbosity = -1
     params.use_jinja = True
     params.ui = False
-    params.model_alias = {path.stem}  # else the answers name the whole path
-    # Threads wait for each other by spinning: with as many as processors, other work slows an answer many times over.
+    params.model_alias = {path.stem}  # otherwise the responses name the whole path
+    # Threads wait for each other by spinning: with one for each CPU, any other work slows an answer many times over.
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = max(1, (os.cpu_count() or 1) // 2)
-    params.cache_ram_mib = 0  # by default, prompts of ended calls are kept in up to 8 GiB
+    params.cache_ram_mib = 0  # the default keeps prompts of ended calls, in up to 8 GiB
     return params
 
 
 def _knows_tools(url: str) -> bool:
     import httpx
 
-    with httpx.Client(trust_env=False) as client:  # a proxy has no business here
+    with httpx.Client(trust_env=False) as client:  # no proxy for this machine
         properties: Any = client.get(f"{url}/props").json()
     return bool(properties["chat_template_caps"]["supports_tools"])
 
 
 @atexit.register
 def _end() -> None:
-    # Now, and not when modules are torn down: its threads end at once while there still is an interpreter.
+    # Before modules are torn down: while there is an interpreter, the servers' threads end at once.
     _servers.clear()
     _running.clear()

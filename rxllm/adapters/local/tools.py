@@ -1,12 +1,13 @@
-"""Tools for models whose chat template does not show them, as SmolLM2's: what they are shown instead.
+"""Tools for models whose chat template has none, such as SmolLM2's: requests that say the same in plain text.
 
 ======================================================  ===========================================================
-the thread                                              what the model is shown, and how it may reply
+thread                                                  what the model reads, and what its reply is bound to be
 ======================================================  ===========================================================
-ends with a user's message, and there are tools         each tool's description and, as if it had been asked for, a
-                                                        call of it; then the thread; JSON of one call
+ends with a user's message, and there are tools         for each tool an example, its description as the question
+                                                        and a call of it as the answer; then the thread; JSON of
+                                                        one call
 ends with tool results                                  the results as facts, and the question; text
-else, and always with ``tool_choice="none"``            the thread as it is; text
+any other, and always with ``tool_choice="none"``       the thread as it is; text
 ======================================================  ===========================================================
 
 Measured with SmolLM2-135M: it chooses among tools by such examples, and hardly by a list in the system prompt. It
@@ -39,39 +40,39 @@ MAX_ITEMS = 8
 
 
 def must_call(request: Request) -> bool:
-    """Whether the reply to `request` is a call."""
+    """Return whether the reply to `request` is a tool call."""
     return bool(_choice(request)) and not _results(request.messages)
 
 
 def in_plain_words(request: Request) -> Request:
-    """`request` without tools and tool messages, saying the same in text and in the reply's JSON schema."""
+    """Return `request` without tools and tool messages: text and a JSON schema for the reply take their place."""
     tools, results = _choice(request), _results(request.messages)
     plain = replace(request, tools=(), tool_choice=None)
     if results:
         return _limited(replace(plain, messages=_to_answer(request.messages, results)))
     if not tools:
-        return replace(plain, messages=tuple(_told(request.messages, calls=False)))
-    fitting = sorted(tools, key=lambda tool: _fit(tool, request.messages))  # the latest example weighs most
-    examples = (m for tool in fitting for m in (user(tool.description or tool.name), assistant(_call(tool))))
-    messages = (_system(request.messages, CALL), *examples, *_told(_said(request.messages), calls=True))
-    return _steady(replace(plain, messages=messages, response_format=json_schema("call", call_schema(tools))))
+        return replace(plain, messages=tuple(_as_text(request.messages, calls=False)))
+    ranked = sorted(tools, key=lambda tool: _fit(tool, request.messages))  # the last example weighs most
+    examples = (m for tool in ranked for m in (user(tool.description or tool.name), assistant(_call(tool))))
+    messages = (_system(request.messages, CALL), *examples, *_as_text(_without_system(request.messages), calls=True))
+    return _deterministic(replace(plain, messages=messages, response_format=json_schema("call", call_schema(tools))))
 
 
 def call_schema(tools: tuple[Tool, ...]) -> dict[str, Any]:
-    """The JSON schema of one call of one of `tools`: its name first, then its arguments.
+    """Return the JSON schema of one call of one of `tools`: the name first, then the arguments.
 
     >>> call_schema((Tool("now"),))["properties"]["name"]
     {'const': 'now'}
     """
     shared: dict[str, Any] = {}
-    calls = [_one(tool, shared) for tool in tools]
+    calls = [_call_schema(tool, shared) for tool in tools]
     schema = calls[0] if len(calls) == 1 else {"anyOf": calls}
     return schema | ({"$defs": shared} if shared else {})
 
 
-def _one(tool: Tool, shared: dict[str, Any]) -> dict[str, Any]:
+def _call_schema(tool: Tool, shared: dict[str, Any]) -> dict[str, Any]:
     schema = cast(dict[str, Any], _bounded(tool.schema, f"{tool.name}_"))
-    shared |= {f"{tool.name}_{name}": held for name, held in schema.pop("$defs", {}).items()}
+    shared |= {f"{tool.name}_{name}": definition for name, definition in schema.pop("$defs", {}).items()}
     return {
         "type": "object",
         "properties": {"name": {"const": tool.name}, "arguments": schema},
@@ -81,24 +82,24 @@ def _one(tool: Tool, shared: dict[str, Any]) -> dict[str, Any]:
 
 
 def _bounded(schema: Any, prefix: str) -> Any:
-    """`schema` with bounds where it has none, closed empty objects, and references to definitions of that prefix."""
+    """Return `schema` with its missing bounds, with empty objects closed, and with `prefix` before referenced names."""
     if isinstance(schema, list):
-        return [_bounded(held, prefix) for held in cast(list[Any], schema)]
+        return [_bounded(item, prefix) for item in cast(list[Any], schema)]
     if not isinstance(schema, Mapping):
         return schema
-    made = {name: _bounded(held, prefix) for name, held in cast(Mapping[str, Any], schema).items()}
-    if isinstance(made.get("$ref"), str):
-        made["$ref"] = made["$ref"].replace("#/$defs/", f"#/$defs/{prefix}")
-    match made.get("type"):
-        case "string" if not made.keys() & {"enum", "const", "pattern", "format"}:
-            made.setdefault("maxLength", MAX_LENGTH)
+    bounded = {name: _bounded(value, prefix) for name, value in cast(Mapping[str, Any], schema).items()}
+    if isinstance(bounded.get("$ref"), str):
+        bounded["$ref"] = bounded["$ref"].replace("#/$defs/", f"#/$defs/{prefix}")
+    match bounded.get("type"):
+        case "string" if not bounded.keys() & {"enum", "const", "pattern", "format"}:
+            bounded.setdefault("maxLength", MAX_LENGTH)
         case "array":
-            made.setdefault("maxItems", MAX_ITEMS)
-        case "object" if not made.get("properties"):
-            made.setdefault("additionalProperties", False)
+            bounded.setdefault("maxItems", MAX_ITEMS)
+        case "object" if not bounded.get("properties"):
+            bounded.setdefault("additionalProperties", False)
         case _:
             pass
-    return made
+    return bounded
 
 
 def _choice(request: Request) -> tuple[Tool, ...]:
@@ -112,14 +113,13 @@ def _choice(request: Request) -> tuple[Tool, ...]:
 
 
 def _fit(tool: Tool, messages: tuple[Message, ...]) -> int:
-    """How many words of `tool` are in the last question; numbers count as a word that a tool with numbers has."""
+    """Return how many words of `tool` are in the last question. A tool with numbers has a word for any number."""
     question = next((message.text for message in reversed(messages) if message.role == "user"), "")
     properties: dict[str, dict[str, Any] | bool] = tool.schema.get("properties", {})
-    wants_numbers = any(
-        isinstance(held, dict) and held.get("type") in ("integer", "number") for held in properties.values()
-    )
+    fields = (field for field in properties.values() if isinstance(field, dict))
+    has_number = any(field.get("type") in ("integer", "number") for field in fields)
     shared = _words(question) & _words(f"{tool.name} {tool.description} {' '.join(properties)}")
-    return len(shared) + (wants_numbers and any(map(str.isdigit, question)))
+    return len(shared) + (has_number and any(map(str.isdigit, question)))
 
 
 def _words(text: str) -> set[str]:
@@ -127,7 +127,7 @@ def _words(text: str) -> set[str]:
 
 
 def _results(messages: tuple[Message, ...]) -> list[Message]:
-    """The tool results that follow the last user's message."""
+    """Return the tool results after the last user message."""
     results: list[Message] = []
     for message in reversed(messages):
         if message.role == "user":
@@ -139,10 +139,10 @@ def _results(messages: tuple[Message, ...]) -> list[Message]:
 
 def _to_answer(messages: tuple[Message, ...], results: list[Message]) -> tuple[Message, ...]:
     calls = {call.id: call for message in messages for call in message.tool_calls}
-    last = max((at for at, message in enumerate(messages) if message.role == "user"), default=0)
+    last = max((index for index, message in enumerate(messages) if message.role == "user"), default=0)
     question = messages[last].text if messages[last].role == "user" else ""
     facts = "\n".join(f"Fact: {_fact(calls.get(result.tool_call_id or ''), result)}" for result in results)
-    earlier = _told(_said(messages[:last]), calls=False)
+    earlier = _as_text(_without_system(messages[:last]), calls=False)
     return (_system(messages, ANSWER), *ANSWERS, *earlier, user(f"Question: {question}\n\n{facts}"))
 
 
@@ -154,20 +154,20 @@ def _fact(call: ToolCall | None, result: Message) -> str:
 
 
 def _flat(result: Message) -> str:
-    held = result.content
-    if isinstance(held, str):
+    content = result.content
+    if isinstance(content, str):
         try:
-            held = json.loads(held)
+            content = json.loads(content)
         except ValueError:
             return result.text
-    if isinstance(held, dict):
-        return ", ".join(f"{name.replace('_', ' ')}: {value}" for name, value in cast(dict[str, Any], held).items())
+    if isinstance(content, dict):
+        return ", ".join(f"{name.replace('_', ' ')}: {value}" for name, value in cast(dict[str, Any], content).items())
     return result.text
 
 
-def _told(messages: tuple[Message, ...], *, calls: bool) -> Iterator[Message]:
-    """The thread in text. With `calls` an assistant's turn is the call that it made, else what it said at last."""
-    spoke = False
+def _as_text(messages: tuple[Message, ...], *, calls: bool) -> Iterator[Message]:
+    """Yield the thread as text. With `calls`, an assistant's turn is its first tool call; otherwise, its text."""
+    after_assistant = False
     for message in messages:
         if message.role == "tool":
             continue
@@ -175,13 +175,13 @@ def _told(messages: tuple[Message, ...], *, calls: bool) -> Iterator[Message]:
         if message.role == "assistant":
             if calls and message.tool_calls:
                 text = _call(message.tool_calls[0].name, message.tool_calls[0].arguments)
-            if not text or (calls and spoke):
+            if not text or (calls and after_assistant):
                 continue
-        spoke = message.role == "assistant"
+        after_assistant = message.role == "assistant"
         yield Message(message.role, text)
 
 
-def _said(messages: tuple[Message, ...]) -> tuple[Message, ...]:
+def _without_system(messages: tuple[Message, ...]) -> tuple[Message, ...]:
     return tuple(message for message in messages if message.role != "system")
 
 
@@ -194,10 +194,10 @@ def _call(tool: Tool | str, arguments: Mapping[str, Any] | None = None) -> str:
     return json.dumps({"name": name, "arguments": dict(arguments or {})}, default=str)
 
 
-def _steady(request: Request) -> Request:
+def _deterministic(request: Request) -> Request:
     temperature = 0.0 if request.temperature is None else request.temperature
     return replace(request, temperature=temperature, seed=0 if request.seed is None else request.seed)
 
 
 def _limited(request: Request) -> Request:
-    return replace(_steady(request), max_tokens=request.max_tokens or ANSWER_TOKENS)
+    return replace(_deterministic(request), max_tokens=request.max_tokens or ANSWER_TOKENS)

