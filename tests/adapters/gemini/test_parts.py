@@ -1,4 +1,7 @@
-"""Tools of an MCP server that Gemini asks by itself: call, response and answer in one stream."""
+"""Parts of Gemini's content: values of arguments, files, signatures, and tools that the server runs.
+
+Of an MCP server that Gemini asks by itself, call, response and answer are in one stream.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,11 @@ from typing import Any
 import pytest
 
 import rxllm
+from rxllm.adapters.gemini.parts import PartialArguments
 from rxllm.events import RawChunk, TextDelta, ToolCallCompleted, ToolCallDelta, ToolCallStarted
 from rxllm.serializer import from_json, to_json
 from rxllm.testing.loopback import Loopback
-from rxllm.values import ProviderPart, Thread
+from rxllm.values import ProviderPart, ThinkingPart, Thread
 from tests.adapters.gemini.test_adapter import model, reply
 from tests.adapters.gemini.test_decoder import HI, STARTED, STOP, call, data, said, sse
 
@@ -81,3 +85,70 @@ def test_a_chat_completes_without_running_it_and_all_goes_back_as_it_came():
         rxllm.chat(model(server), from_json(to_json(result.thread), Thread) + rxllm.user("More")).run()
     assert (result.halted_reason, result.output_text) == ("completed", "Hi")
     assert server.requests[1].json["contents"][1] == {"role": "model", "parts": [unsigned, FOUND, {"text": "Hi"}]}
+
+
+@pytest.mark.parametrize(
+    ("pieces", "expected"),
+    [
+        (
+            [{"jsonPath": "$.a", "boolValue": True}, {"jsonPath": "$['b.c']", "numberValue": 1.5}],
+            {"a": True, "b.c": 1.5},
+        ),
+        ([{"jsonPath": "$.a[0]", "stringValue": "x"}, {"jsonPath": "$.a[1]", "stringValue": "y"}], {"a": ["x", "y"]}),
+        ([{"jsonPath": "$.a[999999999]", "numberValue": 1}], {"a": [1]}),
+        ([{"jsonPath": "$.a[0][1].b", "numberValue": 1}], {"a": [[{"b": 1}]]}),
+        ([{"jsonPath": "$.a", "numberValue": 1}, {"jsonPath": "$.a.b", "numberValue": 2}], {"a": 1}),
+        ([{"jsonPath": "$.a", "stringValue": "x"}, {"jsonPath": "$.a", "stringValue": "y"}], {"a": "y"}),
+        ([{"jsonPath": "$.a", "stringValue": "x", "willContinue": True}], {"a": "x"}),
+        ([{"jsonPath": "$", "numberValue": 1}, {}], {}),
+    ],
+)
+def test_partial_arguments(pieces: list[dict[str, Any]], expected: dict[str, Any]):
+    partial = PartialArguments()
+    partial.feed(pieces)
+    assert partial.finish() == expected
+
+
+def test_text_beside_a_call_in_one_part_is_not_lost():
+    response = said(sse(data([{"text": "", "functionCall": {"name": "f"}}, {"text": "a"}], "STOP")))[1]
+    assert [call.name for call in response.tool_calls] == ["f"]
+    assert response.output_text == "a"
+
+
+def test_tools_of_the_server():
+    asked = {"toolType": "GOOGLE_SEARCH_WEB", "id": "s1", "args": {"queries": ["q"]}}
+    found = {"toolType": "GOOGLE_SEARCH_WEB", "id": "s1", "response": {"a": 1}}
+    events, response = said(
+        sse(data([{"toolCall": asked}, {"toolResponse": found, "thoughtSignature": "czE="}]), HI, STOP)
+    )
+    assert events[1] == ToolCallStarted("s1", "google_search_web", {"server": True})
+    (call,) = response.message.tool_calls
+    assert (call.arguments, response.tool_calls) == ({"queries": ["q"]}, ())
+    assert [part.data for part in response.message.parts if isinstance(part, ProviderPart)] == [
+        {"toolCall": asked},
+        {"toolResponse": found, "thoughtSignature": "czE="},
+    ]
+
+
+def test_files():
+    parts = [
+        {"fileData": {"mimeType": "video/mp4", "fileUri": "u"}},
+        {"inlineData": {"mimeType": "image/png", "data": "AAE="}, "thought": True},
+        {"inlineData": {"data": "A"}},
+    ]
+    assert [event.file for event in said(sse(data(parts, "STOP")))[0][1:]] == [
+        {"mime_type": "video/mp4", "url": "u"},
+        {"mime_type": "image/png", "data": b"\0\1", "thought": True},
+        {"mime_type": "application/octet-stream", "data": b""},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("part", "kept"),
+    [
+        ({"thoughtSignature": "czE="}, ProviderPart("google", {"text": "", "thoughtSignature": "czE="})),
+        ({"thoughtSignature": "czE=", "thought": True}, ThinkingPart("", "czE=", {"provider": "google"})),
+    ],
+)
+def test_a_signature_by_itself(part: dict[str, Any], kept: Any):
+    assert said(sse(data([part], "STOP")))[1].message.parts == (kept,)

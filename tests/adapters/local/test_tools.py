@@ -62,6 +62,11 @@ def test_the_example_that_fits_the_question_comes_last(tools: tuple[Tool, ...], 
     assert said(Request((user(question),), tools=tools))[-3] == ("user", last)
 
 
+def test_a_parameter_may_have_several_types() -> None:
+    half = Tool("half", "Half of it", {"type": "object", "properties": {"x": {"type": ["number", "null"]}}})
+    assert said(Request((user("Halve 3"),), tools=(add, half)))[-3] == ("user", "Add two numbers.")
+
+
 @pytest.mark.parametrize(
     ("choice", "names"),
     [
