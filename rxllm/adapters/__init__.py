@@ -8,15 +8,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rxllm.adapters._anthropic import Anthropic
-    from rxllm.adapters._fake import Fake
-    from rxllm.adapters._gemini import Gemini
     from rxllm.adapters._http import HTTPAdapter
     from rxllm.adapters._http_base import aiohttp_client
     from rxllm.adapters._http_errors import http_error, provider_error
-    from rxllm.adapters._local import Local
-    from rxllm.adapters._ollama import Ollama
     from rxllm.adapters._protocol import Adapter, as_adapter
+    from rxllm.adapters.anthropic import Anthropic
+    from rxllm.adapters.fake import Fake
+    from rxllm.adapters.gemini import Gemini
+    from rxllm.adapters.local import Local
+    from rxllm.adapters.ollama import Ollama
     from rxllm.adapters.openai_chat import OpenAIChat
     from rxllm.adapters.openai_responses import OpenAIResponses
     from rxllm.adapters.profiles import connect, providers
@@ -55,12 +55,12 @@ __all__ = [
 
 _MODULES = {
     "Adapter": "_protocol",
-    "Anthropic": "_anthropic",
-    "Fake": "_fake",
-    "Gemini": "_gemini",
+    "Anthropic": "anthropic",
+    "Fake": "fake",
+    "Gemini": "gemini",
     "HTTPAdapter": "_http",
-    "Local": "_local",
-    "Ollama": "_ollama",
+    "Local": "local",
+    "Ollama": "ollama",
     "OpenAIChat": "openai_chat",
     "OpenAIResponses": "openai_responses",
     "aiohttp_client": "_http_base",

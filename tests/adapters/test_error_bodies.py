@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from rxllm.adapters._anthropic import Anthropic
-from rxllm.adapters._gemini import Gemini
+from rxllm.adapters.anthropic import Anthropic
+from rxllm.adapters.gemini import Gemini
 from rxllm.adapters.openai_chat import OpenAIChat
 from rxllm.adapters.openai_responses import OpenAIResponses
 from rxllm.runtime import RetryPolicy

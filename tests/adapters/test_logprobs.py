@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rxllm import Call, Gemini, MessageCompleted, Ollama, OpenAIChat, OpenAIResponses, Request, Response, user
-from rxllm.adapters._gemini_wire import GeminiDecoder
-from rxllm.adapters._ollama_wire import OllamaDecoder
+from rxllm.adapters.gemini.decoder import GeminiDecoder
+from rxllm.adapters.ollama.decoder import OllamaDecoder
 from rxllm.adapters.openai_chat.decoder import ChatDecoder
 from rxllm.adapters.openai_responses.decoder import ResponsesDecoder
 from rxllm.collector import StreamCollector

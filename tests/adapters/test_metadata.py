@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from rxllm.adapters._anthropic_wire import MessagesDecoder
-from rxllm.adapters._gemini_wire import GeminiDecoder
-from rxllm.adapters._ollama_wire import OllamaDecoder
+from rxllm.adapters.anthropic.decoder import MessagesDecoder
+from rxllm.adapters.gemini.decoder import GeminiDecoder
+from rxllm.adapters.ollama.decoder import OllamaDecoder
 from rxllm.adapters.openai_chat.decoder import ChatDecoder
 from rxllm.adapters.openai_responses.decoder import ResponsesDecoder
 from rxllm.collector import StreamCollector

@@ -7,11 +7,22 @@ from typing import Any
 
 import pytest
 
-from rxllm import OpenAIChat, OpenAIResponses, Request, ValidationError, json_schema, user, validate
+from rxllm import (
+    Anthropic,
+    Gemini,
+    Ollama,
+    OpenAIChat,
+    OpenAIResponses,
+    Request,
+    ValidationError,
+    json_schema,
+    user,
+    validate,
+)
 from rxllm.adapters._request import response_format
 from rxllm.values import Call
 
-WIRES = [OpenAIChat, OpenAIResponses]
+WIRES = [Anthropic, Gemini, Ollama, OpenAIChat, OpenAIResponses]
 SCHEMA = {"type": "object"}
 
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from reactivex import from_iterable
 
 from rxllm import operators as ops
-from rxllm.adapters._anthropic_wire import MessagesDecoder
-from rxllm.adapters._gemini_wire import GeminiDecoder
+from rxllm.adapters.anthropic.decoder import MessagesDecoder
+from rxllm.adapters.gemini.decoder import GeminiDecoder
 from rxllm.adapters.openai_chat.decoder import ChatDecoder
 from rxllm.adapters.openai_responses.decoder import ResponsesDecoder
 from rxllm.values import Usage

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from rxllm.adapters._anthropic import Anthropic
-from rxllm.adapters._local_server import serve
-from rxllm.adapters._local_weights import find
+from rxllm.adapters.anthropic import Anthropic
+from rxllm.adapters.local.server import serve
+from rxllm.adapters.local.weights import find
 from rxllm.events import MessageCompleted, TextDelta, UsageUpdated
 from rxllm.runtime import run
 from rxllm.values import AdapterError, Call, EngineError, Request, system, user

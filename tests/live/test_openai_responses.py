@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from rxllm.adapters._local_server import serve
-from rxllm.adapters._local_weights import find
+from rxllm.adapters.local.server import serve
+from rxllm.adapters.local.weights import find
 from rxllm.adapters.openai_responses import OpenAIResponses
 from rxllm.collector import StreamCollector
 from rxllm.events import RawChunk, TextDelta

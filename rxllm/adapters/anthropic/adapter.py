@@ -1,0 +1,55 @@
+"""The adapter of Anthropic's Messages API, and of every server that speaks it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from rxllm.adapters._http import HTTPAdapter
+from rxllm.adapters._http_base import missing_model
+from rxllm.adapters.anthropic.decoder import MessagesDecoder
+from rxllm.adapters.anthropic.errors import anthropic_http_error
+from rxllm.adapters.anthropic.request import messages_body
+from rxllm.values import AdapterError, Call, Request
+
+if TYPE_CHECKING:
+    import httpx
+
+VERSION = "2023-06-01"
+"""The version of the API. The later 2026-10-21 has no temperature; to use it, set the header."""
+
+
+class Anthropic(HTTPAdapter):
+    """``POST {base_url}/messages`` of Anthropic, or of a server that is compatible with it.
+
+    Only Anthropic's own server needs a key: from `api_key`, the call, or ``ANTHROPIC_API_KEY``. ``Request.options`` is
+    merged over the body, so any field that a server understands can be set there; an option of None removes a field,
+    and ``betas`` (a list of names) becomes the header ``anthropic-beta``. The API has no seed: it is not sent.
+
+    A tool's ``metadata["strict"]`` makes its schema binding. Its ``metadata["anthropic"]`` is merged over the tool's
+    entry in the body (``{"eager_input_streaming": True}``); if it has a ``"type"``, as the tools that the server runs
+    do (``{"type": "web_search_20250305"}``), it replaces everything but the name. ``metadata["cache"]`` of a part, a
+    message or a tool (True, ``"5m"``, ``"1h"``) marks the end of a prefix to cache.
+    """
+
+    provider = "anthropic"
+    key_variable = "ANTHROPIC_API_KEY"
+    default_base_url = "https://api.anthropic.com/v1"
+
+    def build(self, request: Request, call: Call) -> httpx.Request:
+        """Return the HTTP request. Raise ``EngineError("missing_model")`` without a model."""
+        if not request.model:
+            raise missing_model(self.provider)
+        key = self.key(call)
+        headers = {"anthropic-version": VERSION} | ({"x-api-key": key} if key else {})
+        body = messages_body(request, provider=self.provider)
+        betas = body.pop("betas", None)
+        if betas:
+            headers["anthropic-beta"] = ",".join(betas)
+        return self.post("/messages", body, call, headers=headers)
+
+    def decoder(self, request: Request, *, raw: bool = False) -> MessagesDecoder:
+        return MessagesDecoder(provider=self.provider, messages=request.messages, raw=raw)
+
+    def error(self, status: int, headers: Mapping[str, str], body: bytes) -> AdapterError:
+        return anthropic_http_error(self.provider, status, headers, body)

@@ -1,0 +1,285 @@
+"""The frames of Anthropic's Messages API, and of servers that speak it, to events.
+
+https://platform.claude.com/docs/en/build-with-claude/streaming:
+
+* usage is cumulative: ``message_delta`` overrides ``message_start``, counter by counter, unless its value is null;
+* ``message_stop`` ends the stream, and so does an error; a stop reason does not;
+* a stop reason's details, and the container that the next request must name, are metadata;
+* pings are skipped; a frame of an unknown type, or with fields of unexpected types, is a ``RawChunk``;
+* a server that does not stream sends the message as one JSON document.
+
+Each content block is opened, filled by deltas and stopped. Fields of the opening count too: some servers, and messages
+that are not streamed, put the whole block there.
+
+=====================  ==============================================================================================
+block                  events
+=====================  ==============================================================================================
+``text``               text; its citations are ``SourceAdded`` after it, though the wire puts some before
+``thinking``,          thinking; signature or ciphertext is in `provider_data`, to go back to the provider
+``redacted_thinking``
+``tool_use``           a tool call; arguments in the opening count if no delta follows
+``server_tool_use``,   a tool call with the metadata ``{"server": True}``
+``mcp_tool_use``
+any other              a part of the message that goes back unchanged: results of server tools, compactions, uploads
+                       and blocks that are not known yet; and a ``SourceAdded`` for each page among search results
+=====================  ==============================================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, cast
+
+import msgspec
+
+from rxllm.adapters._metadata import metadata_of
+from rxllm.adapters.anthropic.errors import anthropic_error
+from rxllm.adapters.anthropic.frames import CLIENT_CALL, SERVER_CALLS, Delta, Frame, MessageFrame, to_usage
+from rxllm.values import AdapterError, FinishReason, LLMError, Message, ProviderPart
+from rxllm.values._json import read_json
+from rxllm.wire.blocks import Blocks
+from rxllm.wire.frames import FrameDecoder, raw_kind
+from rxllm.wire.sse import SSEDecoder
+from rxllm.wire.tool_calls import CallTracker
+
+FINISH_REASONS: dict[str, FinishReason] = {
+    "end_turn": "stop",
+    "stop_sequence": "stop",
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+    "tool_use": "tool_calls",
+    "refusal": "content_filter",
+    # After `pause_turn` and `compaction` the API expects another request. An unknown reason is "other" too.
+    "pause_turn": "other",
+    "compaction": "other",
+}
+
+_FRAME = msgspec.json.Decoder(Frame)
+
+
+class MessagesDecoder(FrameDecoder):
+    """Decodes one response to `messages`; `raw` asks for a ``RawChunk`` of every frame."""
+
+    def __init__(self, *, provider: str = "anthropic", messages: Iterable[Message] = (), raw: bool = False) -> None:
+        super().__init__(SSEDecoder(), Blocks(CallTracker.after(messages)), _FRAME, provider=provider, raw=raw)
+        self._content = Content(self._blocks, provider)
+        self._usage: dict[str, Any] = {}
+
+    def _read_unfit(self, kind: str, data: Any, frame: bytes) -> None:
+        super()._read_unfit(kind, data, frame)
+        if isinstance(data, dict) and cast(dict[str, Any], data).get("type") == "error":
+            self._fail(self._error_of(data))
+
+    def _read_plain(self, kind: str, text: str) -> None:
+        if kind != "ping":
+            super()._read_plain(kind, text)
+
+    def _read(self, kind: str, frame: Frame, data: bytes, /) -> None:
+        name = frame.type if frame.type and kind != "error" else kind
+        if name == "content_block_delta" and frame.delta is not None and not self.raw:
+            if not self._content.add(frame.index, frame.delta):
+                self._read_unknown(name, frame, data)
+        elif name != "ping":
+            self._read_other(name, frame, data)
+
+    def _read_other(self, name: str, frame: Frame, data: bytes) -> None:
+        message = frame if frame.type == "message" else frame.message
+        if message is not None:
+            self._blocks.start(id=message.id, model=message.model)
+            self._blocks.note(metadata_of({"provider": message.provider}))
+        if self.raw:
+            self._blocks.raw(raw_kind(name), read_json(data))
+        match name:
+            case "content_block_delta" if frame.delta is not None and self._content.add(frame.index, frame.delta):
+                pass
+            case "content_block_start" if frame.content_block is not None:
+                self._content.start(frame.index, frame.content_block)
+            case "content_block_stop":
+                self._content.stop(frame.index)
+            case "message_start" | "message" if message is not None:
+                self._read_message(message)
+                self._whole = message is frame
+            case "message_delta":
+                self._finish(frame.usage, frame.delta)
+                if frame.context_management:
+                    self._blocks.note({"context_management": frame.context_management})
+            case "message_stop":
+                self._end(over=True)
+            case _:
+                self._read_unknown(name, frame, data)
+
+    def _read_unknown(self, name: str, frame: Frame, data: bytes) -> None:
+        payload = read_json(data)
+        if name == "error" or frame.error:
+            self._fail(self._error_of(payload))
+        elif frame.delta is not None and self._content.add_unknown(frame.index, payload["delta"]):
+            pass
+        elif not self.raw:
+            self._blocks.raw(raw_kind(name), payload)
+
+    def _read_message(self, message: MessageFrame) -> None:
+        for index, block in enumerate(message.content or ()):
+            self._content.start(index, block)
+            self._content.stop(index)
+        self._finish(message.usage, message)
+
+    def _finish(self, usage: dict[str, Any] | None, end: MessageFrame | Delta | None) -> None:
+        counters = {name: count for name, count in (usage or {}).items() if count is not None}
+        if counters:
+            self._usage |= counters
+            self._blocks.usage(to_usage(self._usage))
+            self._blocks.note(metadata_of(self._usage))
+        if end is None:
+            return
+        if end.stop_reason:
+            self._blocks.finish(FINISH_REASONS.get(end.stop_reason, "other"), end.stop_reason)
+        details = {"stop_sequence": end.stop_sequence, "stop_details": end.stop_details, "container": end.container}
+        self._blocks.note({name: value for name, value in details.items() if value})
+        if end.container:
+            self._blocks.start(**{f"{self.provider}_container": end.container.get("id")})
+
+    def _fail(self, error: LLMError) -> None:
+        self._content.flush()
+        super()._fail(error)
+
+    def _end(self, *, over: bool) -> None:
+        self._content.flush()
+        super()._end(over=over)
+
+    def _error_of(self, payload: Any) -> AdapterError:
+        return anthropic_error(self.provider, payload)
+
+
+class _Block:
+    """An open block: `data` is its opening, `position` the place of a tool call among those of the response."""
+
+    __slots__ = ("citations", "data", "filled", "kind", "position")
+
+    def __init__(self, kind: str, data: dict[str, Any]) -> None:
+        self.kind = kind
+        self.data = data
+        self.position: int | None = None
+        self.filled = False  # by a delta
+        self.citations: list[Any] = []
+
+    @property
+    def is_opaque(self) -> bool:
+        return self.position is None and self.kind not in ("text", "thinking", "redacted_thinking")
+
+
+class Content:
+    """Reports the content blocks of one message to `blocks`."""
+
+    def __init__(self, blocks: Blocks, provider: str) -> None:
+        self._blocks = blocks
+        self._provider = provider
+        self._open: dict[int, _Block] = {}
+        self._calls = 0
+
+    def start(self, index: int, data: dict[str, Any]) -> None:
+        """Open a block, and stop the one that is open at `index`."""
+        if index in self._open:
+            self.stop(index)
+        self._blocks.close_block()
+        kind = str(data.get("type"))
+        block = self._open[index] = _Block(kind, data)
+        match kind:
+            case "text":
+                self._blocks.text(_text(data.get("text")))
+                block.citations += _dicts(data.get("citations"))
+            case "thinking":
+                self._blocks.thinking(_text(data.get("thinking")))
+                self._sign(_text(data.get("signature")))
+            case "redacted_thinking":
+                self._blocks.sign(None, {"provider": self._provider, **data})
+            case _ if kind == CLIENT_CALL or kind in SERVER_CALLS:
+                block.position, self._calls = self._calls, self._calls + 1
+                metadata = self._metadata(kind, data)
+                self._blocks.call(block.position, _text(data.get("id")), _text(data.get("name")), None, metadata)
+            case _:
+                pass
+
+    def add(self, index: int, delta: Delta) -> bool:
+        """Add a delta to a block. Return False if it is of an unknown kind."""
+        if delta.text is not None:
+            self._blocks.text(delta.text)
+        elif delta.thinking is not None:
+            self._blocks.thinking(delta.thinking)
+        elif delta.signature is not None:
+            self._sign(delta.signature)
+        else:
+            block = self._open.get(index)
+            return block is not None and self._add_to(block, delta)
+        return True
+
+    def add_unknown(self, index: int, delta: dict[str, Any]) -> bool:
+        """Add a delta of an unknown kind to an opaque block. Return False if the block is not opaque."""
+        block = self._open.get(index)
+        if block is None or not block.is_opaque:
+            return False
+        block.data |= {name: value for name, value in delta.items() if name != "type"}
+        return True
+
+    def stop(self, index: int) -> None:
+        """Complete a block."""
+        block = self._open.pop(index, None)
+        self._blocks.close_block()
+        if block is not None:
+            self._add_rest(block)
+            if block.position is not None:
+                self._blocks.complete_call(block.position)
+
+    def flush(self) -> None:
+        """Report what open blocks contain when the message is over, but complete no tool call."""
+        for block in self._open.values():
+            self._blocks.close_block()
+            self._add_rest(block)
+        self._open = {}
+
+    def _add_to(self, block: _Block, delta: Delta) -> bool:
+        if delta.partial_json is not None and block.position is not None:
+            block.filled = block.filled or bool(delta.partial_json)
+            self._blocks.call(block.position, None, None, delta.partial_json)
+        elif delta.citation is not None:
+            block.citations.append(delta.citation)
+        else:
+            return False
+        return True
+
+    def _sign(self, signature: str) -> None:
+        if signature:
+            self._blocks.sign(signature, {"provider": self._provider, "type": "thinking"})
+
+    def _metadata(self, kind: str, data: dict[str, Any]) -> dict[str, Any]:
+        # The fields that must go back with the call, beyond those that every call has.
+        own = {k: v for k, v in data.items() if k not in ("type", "id", "name", "input") and v is not None}
+        if own.get("caller") == {"type": "direct"}:
+            del own["caller"]
+        if kind == CLIENT_CALL:
+            return {self._provider: own} if own else {}
+        return {"server": True, self._provider: {"type": kind, **own}}
+
+    def _add_rest(self, block: _Block) -> None:
+        if block.position is not None and not block.filled and block.data.get("input"):
+            self._blocks.call(block.position, None, None, block.data["input"])
+        for citation in block.citations:
+            self._blocks.source(citation)
+        if block.is_opaque:
+            self._blocks.part(block.kind, ProviderPart(self._provider, block.data))
+            for source in _pages(block.data.get("content")):
+                self._blocks.source(source)
+
+
+def _pages(content: Any) -> Iterable[dict[str, Any]]:
+    # The pages of a web search or a fetch. Their text is ciphertext or long, and stays in the part.
+    for page in _dicts(content if isinstance(content, list) else [content]):
+        if isinstance(page.get("url"), str):
+            yield {k: v for k, v in page.items() if k not in ("encrypted_content", "content") and v is not None}
+
+
+def _dicts(value: Any) -> list[dict[str, Any]]:
+    return [item for item in cast(list[Any], value) if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""

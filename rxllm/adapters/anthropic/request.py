@@ -1,0 +1,301 @@
+"""A request as the body of the Messages API: https://platform.claude.com/docs/en/api/messages.
+
+1. System messages are not turns: their text goes into ``system``, wherever in the thread they are.
+2. Consecutive messages of one role become one turn; all results of a turn's tool calls are in one user turn, before
+   anything else.
+3. The API refuses blank text, and white space at the end of a final assistant turn: both are left out.
+4. What another provider produced (its thinking, its server's tools) is left out; Anthropic's own goes back unchanged:
+   thinking only with its signature, a call of a server tool only if it is complete.
+5. Ids consist of letters, digits, ``_`` and ``-``: any other character becomes ``_``, in a tool call as in its result.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, cast
+
+from rxllm.adapters._request import invalid_field, response_format
+from rxllm.adapters.anthropic.frames import CITATIONS
+from rxllm.values import (
+    Image,
+    ImagePart,
+    Message,
+    ProviderPart,
+    Request,
+    SourcePart,
+    TextPart,
+    ThinkingPart,
+    Tool,
+    ToolCall,
+    ToolCallPart,
+)
+from rxllm.values._json import json_text
+
+Block = dict[str, Any]
+
+
+def messages_body(request: Request, *, provider: str = "anthropic") -> dict[str, Any]:
+    """Return the JSON body of `request`; opaque parts go back if they are of `provider`."""
+    model = request.model or ""
+    limit = default_max_tokens(model) if request.max_tokens is None else request.max_tokens
+    body: dict[str, Any] = {
+        "model": model,
+        "max_tokens": limit,
+        "stream": True,
+        "system": system_of(request.messages),
+        "messages": turns_of(request.messages, provider),
+        "tools": [_tool(tool, provider) for tool in request.tools],
+        "tool_choice": _tool_choice(request.tool_choice) if request.tools or "tools" in request.options else None,
+        "temperature": request.temperature,
+        "stop_sequences": list(request.stop),
+        **_effort(request.reasoning_effort, model, limit),
+        "container": _container(request, provider),
+    }
+    config = {**body.get("output_config", {}), **_output_format(request)}
+    body |= {"output_config": config or None} | request.options
+    if config and isinstance(body["output_config"], dict):
+        body["output_config"] = {**config, **body["output_config"]}
+    optional = ("system", "tools", "stop_sequences")
+    return {name: value for name, value in body.items() if value is not None and (value or name not in optional)}
+
+
+def default_max_tokens(model: str) -> int:
+    """Return the limit to send when the request has none, as the API demands one: the highest that every model takes.
+
+    https://platform.claude.com/docs/en/about-claude/models/overview: 4,096 for Claude 3, at least 32,000 since
+    Claude 4; a limit that is not reached costs nothing. The limits of other models are unknown.
+    """
+    return 32_000 if "claude" in model and not re.search(r"claude-(3|instant|v?2)", model) else 4096
+
+
+def _effort(effort: str | None, model: str, limit: int) -> dict[str, Any]:
+    # https://platform.claude.com/docs/en/build-with-claude/effort: Claude since 4.6 takes an effort. Older models, and
+    # other servers, take a budget: at least 1,024 tokens, and the answer needs some of the limit too.
+    if effort is None:
+        return {}
+    if effort in ("none", "disabled"):
+        return {"thinking": {"type": "disabled"}}
+    effort = "low" if effort == "minimal" else effort
+    if effort not in _BUDGETS:
+        raise invalid_field("reasoning_effort", effort, f"one of none, minimal, {', '.join(_BUDGETS)}")
+    if "claude" in model and not _TAKES_BUDGET.search(model):
+        return {"thinking": {"type": "adaptive"}, "output_config": {"effort": effort}}
+    budget = min(_BUDGETS[effort], limit - limit // 4)
+    return {"thinking": {"type": "enabled", "budget_tokens": budget}} if budget >= _BUDGETS["low"] else {}
+
+
+_TAKES_BUDGET = re.compile(r"claude-(3-7|(opus|sonnet|haiku)-4([-.][015](?!\d)|-2\d{7}|@|$))")
+_BUDGETS = {"low": 1024, "medium": 4096, "high": 16_384, "xhigh": 24_576, "max": 31_000}
+
+
+def _container(request: Request, provider: str) -> str | None:
+    # The sandbox that the last turn used, whose files the next one may need.
+    last = next((message for message in reversed(request.messages) if message.role == "assistant"), None)
+    return None if last is None else last.metadata.get(f"{provider}_container")
+
+
+def _tool(tool: Tool, provider: str) -> dict[str, Any]:
+    own: dict[str, Any] = tool.metadata.get(provider) or {}
+    entry: dict[str, Any] = {"name": tool.name}
+    if not own.get("type") or own["type"] == "custom":
+        entry |= {"description": tool.description} if tool.description else {}
+        entry["input_schema"] = {"type": "object", **tool.schema}
+    strict = {"strict": True} if tool.metadata.get("strict") else {}
+    return {**entry, **strict, **own, **cache_control(tool.metadata)}
+
+
+def _tool_choice(choice: str | dict[str, Any] | None) -> Any:
+    match choice:
+        case None | dict():
+            return choice
+        case "auto" | "none":
+            return {"type": choice}
+        case "required":
+            return {"type": "any"}
+        case _:
+            return {"type": "tool", "name": choice}
+
+
+def _output_format(request: Request) -> dict[str, Any]:
+    match response_format(request):
+        case None:
+            return {}
+        case {"type": "json_schema", "schema": schema}:
+            return {"format": {"type": "json_schema", "schema": _closed(schema)}}
+        case other:
+            raise invalid_field("response_format", other, "'text' or json_schema(...), Anthropic's only formats")
+
+
+def _closed(schema: Any) -> Any:
+    # https://platform.claude.com/docs/en/build-with-claude/structured-outputs: every object must be declared closed.
+    if isinstance(schema, list):
+        return [_closed(item) for item in cast(list[Any], schema)]
+    if not isinstance(schema, dict):
+        return schema
+    closed = {name: _closed(value) for name, value in cast(dict[str, Any], schema).items()}
+    return {"additionalProperties": False, **closed} if closed.get("type") == "object" else closed
+
+
+def system_of(messages: Iterable[Message]) -> str | list[Block]:
+    """Return the ``system`` of a body: text, or blocks if something in it is to be cached."""
+    blocks = [block for message in messages if message.role == "system" for block in _cached(message, _texts(message))]
+    if any("cache_control" in block for block in blocks):
+        return blocks
+    return "\n\n".join(block["text"] for block in blocks)
+
+
+def turns_of(messages: Iterable[Message], provider: str) -> list[Block]:
+    """Return the ``messages`` of a body; opaque parts go back if they are of `provider`."""
+    turns: list[Block] = []
+    for message in messages:
+        if message.role == "system":
+            continue
+        role = "assistant" if message.role == "assistant" else "user"
+        blocks = _cached(message, _blocks(message, provider))
+        if turns and turns[-1]["role"] == role:
+            turns[-1]["content"] += blocks
+        elif blocks:
+            turns.append({"role": role, "content": blocks})
+    for turn in turns:
+        turn["content"].sort(key=_is_not_result)  # results first; otherwise the order stays
+    if turns and turns[-1]["role"] == "assistant":
+        _strip_end(turns[-1]["content"])
+    return [{**turn, "content": _simplified(turn["content"])} for turn in turns]
+
+
+def _is_not_result(block: Block) -> bool:
+    return block["type"] != "tool_result"
+
+
+def cache_control(metadata: Mapping[str, Any]) -> Block:
+    """Return the field that ``metadata["cache"]`` asks for: True, or how long to cache (``"5m"``, ``"1h"``)."""
+    match metadata.get("cache"):
+        case None | False:
+            return {}
+        case True:
+            return {"cache_control": {"type": "ephemeral"}}
+        case ttl:
+            return {"cache_control": {"type": "ephemeral", "ttl": ttl}}
+
+
+def _cached(message: Message, blocks: list[Block]) -> list[Block]:
+    # A mark on the message goes to its last block; thinking cannot be marked.
+    mark = cache_control(message.metadata)
+    markable = [block for block in blocks if block["type"] not in ("thinking", "redacted_thinking")]
+    if mark and markable:
+        markable[-1] |= mark
+    return blocks
+
+
+def _blocks(message: Message, provider: str) -> list[Block]:
+    match message.role:
+        case "tool":
+            return [_tool_result(message)]
+        case "assistant":
+            return _assistant(message, provider)
+        case _:
+            return _user(message, provider)
+
+
+def _tool_result(message: Message) -> Block:
+    content: Any = message.content
+    if isinstance(content, dict):
+        content = json_text(content)
+    elif not isinstance(content, str):
+        content = _user(message, "")
+    result: Block = {"type": "tool_result", "tool_use_id": _id(message.tool_call_id or ""), "content": content}
+    return {**result, "is_error": True} if message.metadata.get("is_error") else result
+
+
+def _texts(message: Message) -> list[Block]:
+    return [block for block in _user(message, "") if block["type"] == "text"]
+
+
+def _user(message: Message, provider: str) -> list[Block]:
+    blocks: list[Block] = []
+    for part in message.parts:
+        match part:
+            case TextPart() if part.text.strip():
+                blocks.append({"type": "text", "text": part.text, **cache_control(part.metadata)})
+            case ImagePart():
+                blocks.append({"type": "image", "source": _source(part.image), **cache_control(part.metadata)})
+            case ProviderPart(provider=origin, data=data) if origin == provider:
+                blocks.append(dict(data))
+            case _:
+                pass
+    return blocks
+
+
+def _assistant(message: Message, provider: str) -> list[Block]:
+    calls = {call.id: call for call in message.tool_calls}
+    blocks: list[Block] = []
+    for part in message.parts:
+        match part:
+            case TextPart() if part.text.strip():
+                blocks.append({"type": "text", "text": part.text, **cache_control(part.metadata)})
+            case SourcePart(source=source):
+                _cite(blocks, source)
+            case ThinkingPart():
+                blocks += _thinking(part, provider)
+            case ToolCallPart(id=id) if id in calls:
+                blocks += _tool_call(calls.pop(id), provider)
+            case ProviderPart(provider=origin, data=data) if origin == provider:
+                blocks.append(dict(data))
+            case _:
+                pass
+    return blocks + [block for call in calls.values() for block in _tool_call(call, provider)]
+
+
+def _cite(blocks: list[Block], source: Mapping[str, Any]) -> None:
+    # A citation belongs to the text before it. A search result is not a citation, and goes back in its own part.
+    if source.get("type") in CITATIONS and blocks and blocks[-1]["type"] == "text":
+        # The API sends `file_id`, and refuses it.
+        blocks[-1].setdefault("citations", []).append({k: v for k, v in source.items() if k != "file_id"})
+
+
+def _thinking(part: ThinkingPart, provider: str) -> list[Block]:
+    match part.provider_data:
+        case {"provider": origin, "type": "redacted_thinking", "data": data} if origin == provider:
+            return [{"type": "redacted_thinking", "data": data}]
+        case {"provider": origin} if origin == provider and part.signature:
+            return [{"type": "thinking", "thinking": part.text, "signature": part.signature}]
+        case _:
+            return []
+
+
+def _tool_call(call: ToolCall, provider: str) -> list[Block]:
+    own: Block = call.metadata.get(provider) or {}
+    is_server = bool(call.metadata.get("server"))
+    if is_server and (not own or call.metadata.get("error")):
+        return []
+    id = call.id if is_server else _id(call.id)
+    return [{"type": "tool_use", "id": id, "name": call.name, "input": _input(call), **own}]
+
+
+def _input(call: ToolCall) -> dict[str, Any]:
+    # Arguments must be an object. Other text is wrapped, as the documentation of fine-grained tool streaming proposes.
+    if call.metadata.get("error") and not call.arguments and call.raw_arguments:
+        return {"INVALID_JSON": call.raw_arguments}
+    return call.arguments
+
+
+def _id(id: str) -> str:
+    return re.sub(r"[^a-zA-Z0-9_-]", "_", id)
+
+
+def _source(image: Image) -> Block:
+    if image.source == "url" and not str(image.data).startswith("data:"):
+        return {"type": "url", "url": image.data}
+    uri = str(image.data) if image.source == "url" else image.to_data_uri()
+    media_type, _, data = uri.removeprefix("data:").partition(";base64,")
+    return {"type": "base64", "media_type": media_type, "data": data}
+
+
+def _simplified(blocks: list[Block]) -> Any:
+    return blocks[0]["text"] if len(blocks) == 1 and blocks[0].keys() == {"type", "text"} else blocks
+
+
+def _strip_end(blocks: list[Block]) -> None:
+    if blocks and blocks[-1]["type"] == "text":
+        blocks[-1]["text"] = cast(str, blocks[-1]["text"]).rstrip()

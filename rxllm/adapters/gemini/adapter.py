@@ -1,0 +1,43 @@
+"""The adapter of Google's Gemini."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from rxllm.adapters._http import HTTPAdapter
+from rxllm.adapters._http_base import missing_model
+from rxllm.adapters.gemini.auth import GoogleKeys, model_path
+from rxllm.adapters.gemini.decoder import GeminiDecoder
+from rxllm.adapters.gemini.errors import answer_error
+from rxllm.adapters.gemini.request import gemini_body
+from rxllm.values import AdapterError, Call, Request
+
+if TYPE_CHECKING:
+    import httpx
+
+
+class Gemini(GoogleKeys, HTTPAdapter):
+    """``POST {base_url}/models/{model}:streamGenerateContent?alt=sse`` of the Gemini API, or of Vertex AI.
+
+    The key is `api_key`, the call's, ``GOOGLE_API_KEY`` or ``GEMINI_API_KEY``. For Vertex, pass the `base_url`
+    ``https://aiplatform.googleapis.com/v1/projects/P/locations/L/publishers/google`` and an access token as the key.
+    ``Request.options`` is merged over the body, objects field by field: ``{"generationConfig": {"topP": 0.9}}``; its
+    ``tools`` (``[{"googleSearch": {}}]``) are added to the request's functions; None removes a field.
+    ``{"generationConfig": {"responseLogprobs": True, "logprobs": 2}}`` asks for log-probabilities, see
+    ``Response.metadata["logprobs"]``.
+    """
+
+    def build(self, request: Request, call: Call) -> httpx.Request:
+        """Return the HTTP request. Raise ``EngineError("missing_model")`` without a model."""
+        if not request.model:
+            raise missing_model(self.provider)
+        key = self.key(call)
+        path = f"/{model_path(request.model)}:streamGenerateContent?alt=sse"
+        return self.post(path, gemini_body(request), call, headers=self._auth(key) if key else {})
+
+    def decoder(self, request: Request, *, raw: bool = False) -> GeminiDecoder:
+        return GeminiDecoder(messages=request.messages, raw=raw)
+
+    def error(self, status: int, headers: Mapping[str, str], body: bytes) -> AdapterError:
+        return answer_error(status, headers, body)

@@ -1,0 +1,47 @@
+"""The address of Google's API and its models, and the key for them."""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+from rxllm.adapters._http_base import HTTPBase
+from rxllm.runtime import keys
+from rxllm.values import Call
+
+GOOGLE = "https://generativelanguage.googleapis.com/v1beta"
+
+_VARIABLES = ("GOOGLE_API_KEY", "GEMINI_API_KEY")
+
+
+class GoogleKeys(HTTPBase):
+    """Finds the key: `api_key`, the call's, ``GOOGLE_API_KEY`` or ``GEMINI_API_KEY``; for Vertex, maybe a token."""
+
+    provider = "google"
+    key_variable = " or ".join(_VARIABLES)
+    default_base_url = GOOGLE
+
+    def _find_key(self, call: Call) -> str | None:
+        # The order is that of Google's own SDK.
+        candidates = (keys.find(self.provider, call.api_key, self._api_key, variable) for variable in _VARIABLES)
+        return next((key for key in candidates if key), None)
+
+    def _auth(self, key: str) -> dict[str, str]:
+        is_token = "aiplatform.googleapis.com" in self.base_url and not key.startswith(("AIza", "AQ."))
+        return {"authorization": f"Bearer {key}"} if is_token else {"x-goog-api-key": key}
+
+
+def model_path(model: str) -> str:
+    """Return the path of `model` under the base URL: in the collection that its name starts with, such as
+    ``tunedModels/``, or else in ``models/``.
+
+    >>> model_path("gemini-2.5-pro"), model_path("tunedModels/mine"), model_path("a/b?c")
+    ('models/gemini-2.5-pro', 'tunedModels/mine', 'models/a%2Fb%3Fc')
+    """
+    collection, _, rest = model.partition("/")
+    if not rest or collection not in _COLLECTIONS:
+        return f"models/{quote(model, safe='@')}"
+    return "/".join(_DOTS.get(name, quote(name, safe="@")) for name in model.split("/"))
+
+
+_COLLECTIONS = {"models", "tunedModels", "endpoints", "publishers", "projects"}
+_DOTS = {".": "%2E", "..": "%2E%2E"}

@@ -1,0 +1,183 @@
+"""The responses of Gemini's ``streamGenerateContent`` to events.
+
+https://ai.google.dev/api/generate-content (for the parts of the content, see ``parts``):
+
+* only candidate 0 is read; the only end marker is the array's ``]``, and content may follow a finish reason;
+* grounding, citations and read URLs are sources; all of the grounding is in the completed message's metadata;
+* a blocked prompt ends as ``content_filter``; usage is a snapshot, and the last one counts;
+* log-probabilities are in the completed message's metadata, in OpenAI's format;
+* a finish reason that is a failure (``MALFORMED_FUNCTION_CALL``) ends the stream with an error, as its code;
+* an error inside the stream ends it; a chunk or a part with nothing known is a ``RawChunk``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, cast
+
+import msgspec
+
+from rxllm.adapters._metadata import metadata_of
+from rxllm.adapters.gemini.errors import finish_error, stream_error
+from rxllm.adapters.gemini.frames import (
+    COUNTERS,
+    PROVIDER,
+    Candidate,
+    Chunk,
+    FirstChunk,
+    GeminiFrames,
+    dicts,
+    to_logprobs,
+    to_usage,
+)
+from rxllm.adapters.gemini.parts import PartReader
+from rxllm.values import AdapterError, FinishReason, LLMError, Message
+from rxllm.values._json import read_json
+from rxllm.wire.blocks import Blocks
+from rxllm.wire.frames import FrameDecoder, raw_kind
+from rxllm.wire.sse import Frame
+from rxllm.wire.tool_calls import CallTracker
+
+_BY_REASON: dict[FinishReason, str] = {
+    "stop": "STOP 1",
+    "length": "MAX_TOKENS 2",
+    "content_filter": (
+        "SAFETY 3 RECITATION 4 LANGUAGE 6 BLOCKLIST 7 PROHIBITED_CONTENT 8 SPII 9 IMAGE_SAFETY 11 "
+        "IMAGE_PROHIBITED_CONTENT IMAGE_RECITATION MODEL_ARMOR"
+    ),
+    "error": (
+        "MALFORMED_FUNCTION_CALL 10 UNEXPECTED_TOOL_CALL 12 TOO_MANY_TOOL_CALLS 13 MISSING_THOUGHT_SIGNATURE "
+        "MALFORMED_RESPONSE"
+    ),
+    "other": "FINISH_REASON_UNSPECIFIED 0 OTHER 5 IMAGE_OTHER NO_IMAGE ESCALATION PUP_LIMITED_DISABLED CONTINUATION",
+}
+
+FINISH_REASONS: dict[str, FinishReason] = {
+    name: reason for reason, names in _BY_REASON.items() for name in names.split()
+}
+
+_FIRST = msgspec.json.Decoder(FirstChunk)
+_CHUNK = msgspec.json.Decoder(Chunk)
+_KNOWN = {"candidates", "usageMetadata", "promptFeedback", "modelVersion", "responseId", "createTime"}
+
+
+class GeminiDecoder(FrameDecoder):
+    """Decodes one response to `messages`; `raw` asks for a ``RawChunk`` of every chunk."""
+
+    def __init__(self, *, messages: Iterable[Message] = (), raw: bool = False) -> None:
+        self._frames = GeminiFrames()
+        super().__init__(self._frames, Blocks(CallTracker.after(messages)), _FIRST, provider=PROVIDER, raw=raw)
+        self._usage: dict[str, Any] | None = None
+        self._parts = PartReader(self._blocks, raw=raw)
+        self._sources: set[str] = set()
+        self._grounding: dict[str, Any] = {}
+
+    def _read_all(self, frames: list[Frame]) -> None:
+        super()._read_all(frames)
+        if self._frames.ended:
+            self._end(over=True)
+
+    def _read(self, kind: str, chunk: Chunk, frame: bytes, /) -> None:
+        if type(chunk) is FirstChunk:
+            self._blocks.start(id=chunk.response_id, model=chunk.model_version)
+            if chunk.response_id and chunk.model_version:
+                self._decode = _CHUNK.decode
+        if self.raw:
+            self._blocks.raw(raw_kind(kind), read_json(frame))
+        for candidate in chunk.candidates or ():
+            if not candidate.index:
+                self._read_candidate(candidate, frame)
+        if chunk.usage_metadata:
+            self._read_usage(chunk.usage_metadata)
+        if chunk.prompt_feedback:
+            self._read_feedback(chunk.prompt_feedback)
+        if chunk.error or kind == "error":
+            self._fail(self._error_of(read_json(frame)))
+        elif chunk.candidates is None and not self.raw:
+            data = read_json(frame)
+            if data.keys() - _KNOWN:
+                self._blocks.raw(raw_kind(kind), data)
+
+    def _read_candidate(self, candidate: Candidate, frame: bytes) -> None:
+        if candidate.content is not None:
+            for part in candidate.content.parts or ():
+                self._parts.read(part, frame)
+        if candidate.grounding_metadata or candidate.citation_metadata or candidate.url_context_metadata:
+            self._read_sources(candidate)
+        if candidate.finish_reason is not None:
+            self._parts.settle()
+            self._read_finish(str(candidate.finish_reason), candidate.finish_message)
+        if candidate.finish_message:
+            self._blocks.note({"finish_message": candidate.finish_message})
+        if candidate.logprobs_result:
+            self._blocks.append("logprobs", to_logprobs(candidate.logprobs_result))
+        if candidate.safety_ratings:
+            self._blocks.note(metadata_of({"safetyRatings": candidate.safety_ratings}))
+        if candidate.avg_logprobs is not None:
+            self._blocks.note({"avg_logprobs": candidate.avg_logprobs})
+
+    def _read_finish(self, raw: str, message: str | None) -> None:
+        reason = FINISH_REASONS.get(raw.upper(), "other")
+        self._blocks.finish(reason, raw, finish_error(raw, message) if reason == "error" else None)
+
+    def _read_usage(self, counters: dict[str, Any]) -> None:
+        self._blocks.note(metadata_of(counters))
+        # Some chunks have only {"trafficType": ...}, which does not reset the counters.
+        if counters != self._usage and (self._usage is None or not COUNTERS.isdisjoint(counters)):
+            self._usage = counters
+            self._blocks.usage(to_usage(counters))
+
+    def _read_feedback(self, feedback: dict[str, Any]) -> None:
+        blocked = feedback.get("blockReason")
+        if blocked not in (None, 0, "BLOCKED_REASON_UNSPECIFIED"):
+            self._blocks.finish("content_filter", str(blocked))
+        self._blocks.note({"prompt_feedback": feedback})
+
+    def _read_sources(self, candidate: Candidate) -> None:
+        for source in sources_of(candidate):
+            key = repr(sorted(source.items()))
+            if key not in self._sources:
+                self._sources.add(key)
+                self._blocks.source(source)
+        self._grounding |= candidate.grounding_metadata or {}
+
+    def _fail(self, error: LLMError) -> None:
+        self._parts.cut()
+        super()._fail(error)
+
+    def _end(self, *, over: bool) -> None:
+        if self._blocks.ended:
+            return
+        self._parts.cut()
+        if self._grounding:
+            self._blocks.note({"grounding_metadata": self._grounding})
+        super()._end(over=over)
+
+    def _error_of(self, payload: Any) -> AdapterError:
+        return stream_error(payload)
+
+
+def sources_of(candidate: Candidate) -> Iterable[dict[str, Any]]:
+    """Return the sources of one chunk in Gemini's words, with a ``"type"`` and, if there is one, a ``"url"``.
+
+    The next chunk may repeat them. The type of a grounding chunk is its kind (``web``, ``maps``, ``retrievedContext``,
+    ``image``); a ``grounding_support`` maps bytes of the text to the positions of the chunks that support them.
+    """
+    grounding = candidate.grounding_metadata or {}
+    for chunk in dicts(grounding.get("groundingChunks")):
+        for kind, fields in chunk.items():
+            if isinstance(fields, dict):
+                yield _source(kind, cast(dict[str, Any], fields), "uri", "sourceUri")
+    for support in dicts(grounding.get("groundingSupports")):
+        yield {"type": "grounding_support", **support}
+    for name in ("citations", "citationSources"):
+        for citation in dicts((candidate.citation_metadata or {}).get(name)):
+            yield _source("citation", citation, "uri")
+    for page in dicts((candidate.url_context_metadata or {}).get("urlMetadata")):
+        yield _source("url_context", page, "retrievedUrl")
+
+
+def _source(kind: str, fields: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    url = next((fields[name] for name in names if fields.get(name)), None)
+    rest = {name: value for name, value in fields.items() if name not in names}
+    return {"type": kind, **({"url": url} if url else {}), **rest}

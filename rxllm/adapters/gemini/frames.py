@@ -1,0 +1,164 @@
+"""The chunks of Gemini's ``streamGenerateContent`` as types, their usage and log-probabilities, and their framing.
+
+https://ai.google.dev/api/generate-content. The types have only the fields that are read. Enumerations are names, or
+numbers if the server was asked for ``enum-encoding=int``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, cast
+
+import msgspec
+
+from rxllm.values import Usage
+from rxllm.values._usage import whole
+from rxllm.wire.json_array import JSONArrayDecoder
+from rxllm.wire.sse import BOM, SSEDecoder
+
+PROVIDER = "google"
+
+COUNTERS = {
+    "promptTokenCount",
+    "candidatesTokenCount",
+    "responseTokenCount",
+    "thoughtsTokenCount",
+    "cachedContentTokenCount",
+    "totalTokenCount",
+}
+
+
+class FunctionCall(msgspec.Struct, gc=False, rename="camel"):
+    id: str | None = None
+    name: str | None = None
+    args: Any = None
+    partial_args: list[dict[str, Any]] | None = None
+    will_continue: bool | None = None
+
+
+class Part(msgspec.Struct, gc=False, rename="camel"):
+    text: str | None = None
+    thought: bool | None = None
+    thought_signature: str | None = None
+    function_call: FunctionCall | None = None
+    function_response: dict[str, Any] | None = None
+    inline_data: dict[str, Any] | None = None
+    file_data: dict[str, Any] | None = None
+    executable_code: dict[str, Any] | None = None
+    code_execution_result: dict[str, Any] | None = None
+    tool_call: dict[str, Any] | None = None
+    tool_response: dict[str, Any] | None = None
+
+
+class Content(msgspec.Struct, gc=False):
+    parts: list[Part] | None = None
+
+
+class Candidate(msgspec.Struct, gc=False, rename="camel"):
+    index: int | None = None
+    content: Content | None = None
+    finish_reason: str | int | None = None
+    finish_message: str | None = None
+    logprobs_result: Any = None
+    avg_logprobs: Any = None
+    grounding_metadata: dict[str, Any] | None = None
+    citation_metadata: dict[str, Any] | None = None
+    url_context_metadata: dict[str, Any] | None = None
+    safety_ratings: Any = None
+
+
+class Chunk(msgspec.Struct, gc=False, rename="camel"):
+    candidates: list[Candidate] | None = None
+    usage_metadata: dict[str, Any] | None = None
+    prompt_feedback: dict[str, Any] | None = None
+    error: Any = None
+
+
+class FirstChunk(Chunk, gc=False, rename="camel"):
+    """A chunk with the response's id and model, read until both are known."""
+
+    response_id: str | None = None
+    model_version: str | None = None
+
+
+def to_usage(counters: Mapping[str, Any]) -> Usage:
+    """Return the counters of a ``usageMetadata`` object as `Usage`.
+
+    ``promptTokenCount`` includes cached tokens, but not ``toolUsePromptTokenCount``, those of the server's tools;
+    ``candidatesTokenCount`` excludes thoughts; ``totalTokenCount`` is the sum of all. Counters without a field of their
+    own are in `extra`.
+    """
+    prompt, tools = whole(counters.get("promptTokenCount")), whole(counters.get("toolUsePromptTokenCount"))
+    thoughts = whole(counters.get("thoughtsTokenCount"))
+    answer = whole(counters.get("candidatesTokenCount"))
+    answer = whole(counters.get("responseTokenCount")) if answer is None else answer
+    return Usage(
+        input_tokens=prompt if tools is None else (prompt or 0) + tools,
+        output_tokens=answer if thoughts is None else (answer or 0) + thoughts,
+        cached_input_tokens=whole(counters.get("cachedContentTokenCount")),
+        reasoning_tokens=thoughts,
+        total_tokens=whole(counters.get("totalTokenCount")),
+        extra=dict(_flat((name, count) for name, count in counters.items() if name not in COUNTERS)),
+    )
+
+
+def _flat(items: Iterable[tuple[str, Any]]) -> Iterable[tuple[str, Any]]:
+    for name, value in items:
+        if isinstance(value, list) and all(isinstance(item, dict) for item in cast(list[Any], value)):
+            # [{"modality": "TEXT", "tokenCount": 3}, ...]
+            for item in cast(list[dict[str, Any]], value):
+                yield f"{name}.{item.get('modality')}", item.get("tokenCount", 0)
+        elif isinstance(value, dict):
+            inner = cast(dict[str, Any], value)
+            yield from _flat((f"{name}.{key}", count) for key, count in inner.items())
+        elif value is not None:
+            yield name, value
+
+
+def to_logprobs(result: Any) -> list[dict[str, Any]]:
+    """Return the tokens of a ``logprobsResult`` and their alternatives, in OpenAI's format."""
+    fields = cast(dict[str, Any], result) if isinstance(result, dict) else {}
+    chosen, alternatives = dicts(fields.get("chosenCandidates")), dicts(fields.get("topCandidates"))
+    tops = [[_token(candidate) for candidate in dicts(top.get("candidates"))] for top in alternatives]
+    return [{**_token(token), "top_logprobs": tops[i] if i < len(tops) else []} for i, token in enumerate(chosen)]
+
+
+def _token(candidate: Mapping[str, Any]) -> dict[str, Any]:
+    token = {"token": candidate.get("token", ""), "logprob": candidate.get("logProbability", 0.0)}
+    return token | ({"token_id": candidate["tokenId"]} if "tokenId" in candidate else {})
+
+
+def dicts(value: Any) -> list[dict[str, Any]]:
+    """Return the objects of a list; nothing if `value` is not a list."""
+    return [item for item in cast(list[Any], value) if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+class GeminiFrames:
+    """The chunks of an event stream (``?alt=sse``), or of a JSON array.
+
+    The first byte decides, so that a server that does not know ``alt`` is understood too.
+    """
+
+    def __init__(self) -> None:
+        self.ended = False  # whether the array is closed; an event stream has no such mark
+        self._buffer: bytes = b""
+        self._source: SSEDecoder | JSONArrayDecoder | None = None
+
+    def feed(self, data: bytes) -> list[tuple[str, bytes]]:
+        source = self._source
+        if type(source) is SSEDecoder:
+            return source.feed(data)
+        if source is None:
+            data, self._buffer = self._buffer + data, b""
+            start = data.removeprefix(BOM).lstrip()
+            if not start or BOM.startswith(data):
+                self._buffer = data
+                return []
+            source = self._source = JSONArrayDecoder() if start[:1] == b"[" else SSEDecoder()
+        frames = source.feed(data)
+        self.ended = isinstance(source, JSONArrayDecoder) and source.ended
+        return [("message", frame) if isinstance(frame, bytes) else frame for frame in frames]
+
+    def close(self) -> list[tuple[str, bytes]]:
+        source = self._source
+        return source.close() if isinstance(source, SSEDecoder) else []

@@ -1,0 +1,261 @@
+"""The parts of Gemini's content to events.
+
+https://ai.google.dev/api/caching#Part and https://ai.google.dev/gemini-api/docs/thought-signatures:
+
+* a tool call comes whole, or value by value (``partialArgs``); most have no id, and the name is not used as one;
+* a whole call waits for what follows it: a ``functionResponse`` means that the server has run it on an MCP server;
+  anything else, or the end, means that the client must run it;
+* a ``thoughtSignature`` goes back with the part it came with: a call's is in its metadata, a file's in the file,
+  thinking's in its block, and a text's in a ``ProviderPart`` after it; signed and unsigned text are never joined;
+* code execution and other server tools are tool calls with the metadata ``{"server": True}``; these parts and their
+  results are also ``ProviderPart``s, which go back unchanged;
+* a part with nothing known is a ``RawChunk``.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, cast
+
+from rxllm.adapters.gemini.frames import PROVIDER, FunctionCall, Part
+from rxllm.values import ProviderPart
+from rxllm.values._json import read_json
+from rxllm.wire.blocks import Blocks
+
+_EMPTY = Part(text="")
+
+
+class PartReader:
+    """Reports the parts of one response to its `blocks`; with `raw`, the decoder has reported unknown parts already."""
+
+    def __init__(self, blocks: Blocks, *, raw: bool) -> None:
+        self.raw = raw
+        self._blocks = blocks
+        self._calls = 0  # so far, which is the index of the next
+        self._partial: tuple[int, PartialArguments] | None = None
+        self._waiting: list[tuple[FunctionCall, str | None]] = []  # whole calls, with their signatures
+        self._reported: bytes | None = None  # the last frame that became a RawChunk
+
+    def read(self, part: Part, frame: bytes) -> None:
+        if self._waiting and part.function_call is None and part.function_response is None and part != _EMPTY:
+            self.settle()
+        if part.text and not part.thought_signature:
+            if part.thought:
+                self._blocks.thinking(part.text)
+            else:
+                self._blocks.text(part.text)
+        elif part.function_call is not None:
+            self._read_call(part.function_call, part.thought_signature, frame)
+        elif part.function_response is not None:
+            self._settle_as_server(part.function_response)
+            self._keep("functionResponse", part.function_response, part)
+        elif part.inline_data or part.file_data:
+            self._blocks.file(_file(part))
+        elif part.text is None:
+            self._read_server(part, frame)
+        elif part.thought_signature:
+            self._read_signed(part.text, part.thought_signature, thought=bool(part.thought))
+
+    def _read_signed(self, text: str, signature: str, *, thought: bool) -> None:
+        blocks = self._blocks
+        blocks.close_block()
+        if thought:
+            blocks.thinking(text)
+            blocks.sign(signature, {"provider": PROVIDER})
+        else:
+            blocks.text(text)
+            signed = {"thoughtSignature": signature} if text else {"text": "", "thoughtSignature": signature}
+            blocks.part("thoughtSignature", ProviderPart(PROVIDER, signed))
+        blocks.close_block()
+
+    def settle(self) -> None:
+        """Report the waiting calls as the client's: the server will not answer them."""
+        waiting, self._waiting = self._waiting, []
+        for call, signature in waiting:
+            self._blocks.complete_call(self._begin_call(call, signature, call.args))
+
+    def _settle_as_server(self, response: dict[str, Any]) -> None:
+        for place, (call, signature) in enumerate(self._waiting):
+            id = response.get("id") or call.id  # most have none
+            if call.name == response.get("name") and call.id in (None, id):
+                del self._waiting[place]
+                self._call_server(call.name or "", call.id, call.args)
+                fields = {"id": call.id, "name": call.name, "args": call.args}
+                data = {name: value for name, value in fields.items() if value is not None}
+                self._keep("functionCall", data, Part(thought_signature=signature))
+                break
+
+    def _begin_call(self, call: FunctionCall, signature: str | None, arguments: Any) -> int:
+        index = self._new_call()
+        fields = {"id": call.id, "thoughtSignature": signature}
+        own = {name: value for name, value in fields.items() if value}
+        self._blocks.call(index, call.id, call.name, arguments, {PROVIDER: own} if own else {})
+        return index
+
+    def _read_call(self, call: FunctionCall, signature: str | None, frame: bytes) -> None:
+        if call.name:
+            self._finish_partial()
+            if not call.partial_args and not call.will_continue:
+                self._waiting.append((call, signature))
+                return
+            self.settle()
+            self._partial = (self._begin_call(call, signature, None), PartialArguments())
+        if self._partial is not None:
+            self._partial[1].feed(call.partial_args or ())
+            if not call.will_continue:
+                self._finish_partial()
+        elif not call.name:
+            self._report(frame)  # a piece of a call that never began
+
+    def cut(self) -> None:
+        """Report what is pending at the end of the response. An incomplete call keeps the arguments it has."""
+        self.settle()
+        self._end_partial()
+
+    def _finish_partial(self) -> None:
+        index = self._end_partial()
+        if index is not None:
+            self._blocks.complete_call(index)
+
+    def _end_partial(self) -> int | None:
+        if self._partial is None:
+            return None
+        index, partial = self._partial
+        self._partial = None
+        self._blocks.call(index, None, None, partial.finish())
+        return index
+
+    def _read_server(self, part: Part, frame: bytes) -> None:
+        match part:
+            case Part(executable_code=dict(code)):
+                arguments = {name: value for name, value in code.items() if name != "id"}
+                self._call_server("code_execution", code.get("id"), arguments)
+                self._keep("executableCode", code, part)
+            case Part(tool_call=dict(call)):
+                self._call_server(str(call.get("toolType", "server_tool")).lower(), call.get("id"), call.get("args"))
+                self._keep("toolCall", call, part)
+            case Part(code_execution_result=dict(result)):
+                self._keep("codeExecutionResult", result, part)
+            case Part(tool_response=dict(response)):
+                self._keep("toolResponse", response, part)
+            case Part(thought_signature=str(signature)):
+                self._read_signed("", signature, thought=bool(part.thought))
+            case _:
+                self._report(frame)
+
+    def _report(self, frame: bytes) -> None:
+        if not self.raw and frame is not self._reported:  # once, even if several of its parts are unknown
+            self._reported = frame
+            self._blocks.raw("part", read_json(frame))
+
+    def _call_server(self, name: str, id: Any, arguments: Any) -> None:
+        index = self._new_call()
+        fields = cast(dict[str, Any], arguments) if isinstance(arguments, dict) else {}
+        self._blocks.call(index, str(id) if id else None, name, fields, {"server": True})
+        self._blocks.complete_call(index)
+
+    def _keep(self, kind: str, data: dict[str, Any], part: Part) -> None:
+        signed = {"thoughtSignature": part.thought_signature} if part.thought_signature else {}
+        self._blocks.part(kind, ProviderPart(PROVIDER, {kind: data, **signed}))
+
+    def _new_call(self) -> int:
+        self._calls += 1
+        return self._calls - 1
+
+
+def _file(part: Part) -> dict[str, Any]:
+    data = part.inline_data or part.file_data or {}
+    file: dict[str, Any] = {"mime_type": data.get("mimeType") or "application/octet-stream"}
+    if part.inline_data:
+        file["data"] = _from_base64(str(data.get("data") or ""))
+    else:
+        file["url"] = data.get("fileUri")
+    if part.thought:
+        file["thought"] = True
+    if part.thought_signature:
+        file["thoughtSignature"] = part.thought_signature
+    return file
+
+
+def _from_base64(text: str) -> bytes:
+    try:
+        return base64.b64decode(text)
+    except ValueError:
+        return b""
+
+
+_STEP = re.compile(r"""\.([^.\[\]]+)|\[(\d{1,9})\]|\[(?:'([^']*)'|"([^"]*)")\]""")
+
+
+class PartialArguments:
+    """Builds the arguments of a call from single values, each with its path: ``{"jsonPath": "$.a[0].b", ...}``.
+
+    https://docs.cloud.google.com/vertex-ai/generative-ai/docs/multimodal/function-calling. A string may come in
+    pieces: all but the last have ``willContinue``.
+
+    >>> partial = PartialArguments()
+    >>> partial.feed([{"jsonPath": "$.at[0].city", "stringValue": "Par", "willContinue": True}])
+    >>> partial.feed([{"jsonPath": "$.at[0].city", "stringValue": "is"}, {"jsonPath": "$.days", "numberValue": 2}])
+    >>> partial.finish()
+    {'at': [{'city': 'Paris'}], 'days': 2}
+    """
+
+    def __init__(self) -> None:
+        self._arguments: dict[str, Any] = {}
+        self._open: dict[str, list[str]] = {}  # the pieces of unfinished strings, by path
+
+    def feed(self, pieces: Iterable[Mapping[str, Any]]) -> None:
+        for piece in pieces:
+            path = str(piece.get("jsonPath") or "")
+            match piece:
+                case {"stringValue": str(text)}:
+                    self._feed_text(path, text, continues=bool(piece.get("willContinue")))
+                case {"numberValue": value} | {"boolValue": value}:
+                    _assign(self._arguments, path, value)
+                case _:
+                    _assign(self._arguments, path, None)
+
+    def finish(self) -> dict[str, Any]:
+        """Return the arguments received so far."""
+        for path, texts in self._open.items():
+            _assign(self._arguments, path, "".join(texts))
+        return self._arguments
+
+    def _feed_text(self, path: str, text: str, *, continues: bool) -> None:
+        if path not in self._open:
+            _assign(self._arguments, path, text)  # reserves its place among the keys
+            if not continues:
+                return
+        texts = self._open.setdefault(path, [])
+        texts.append(text)
+        if not continues:
+            _assign(self._arguments, path, "".join(self._open.pop(path)))
+
+
+def _assign(root: dict[str, Any], path: str, value: Any) -> None:
+    keys: list[str | int] = [
+        int(step[2]) if step[2] else step[1] or step[3] or step[4] or "" for step in _STEP.finditer(path)
+    ]
+    target: Any = root
+    for key, following in zip(keys, [*keys[1:], None], strict=False):
+        empty: Any = value if following is None else [] if isinstance(following, int) else {}
+        if isinstance(target, list) and isinstance(key, int):
+            target = _put_item(cast(list[Any], target), key, empty, replace=following is None)
+        elif isinstance(target, dict) and isinstance(key, str):
+            fields = cast(dict[str, Any], target)
+            if following is None:
+                fields[key] = value
+            else:
+                target = fields.setdefault(key, empty)
+        else:
+            return  # the path contradicts an earlier one
+
+
+def _put_item(items: list[Any], index: int, value: Any, *, replace: bool) -> Any:
+    if index >= len(items):  # a gap in the indices is not filled
+        items.append(value)
+    elif replace:
+        items[index] = value
+    return items[min(index, len(items) - 1)]

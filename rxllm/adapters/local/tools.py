@@ -1,0 +1,203 @@
+"""Tools for models whose chat template has none, such as SmolLM2's: requests that say the same in plain text.
+
+======================================================  ===========================================================
+thread                                                  what the model reads, and what its reply is bound to be
+======================================================  ===========================================================
+ends with a user's message, and there are tools         for each tool an example, its description as the question
+                                                        and a call of it as the answer; then the thread; JSON of
+                                                        one call
+ends with tool results                                  the results as facts, and the question; text
+any other, and always with ``tool_choice="none"``       the thread as it is; text
+======================================================  ===========================================================
+
+Measured with SmolLM2-135M: it chooses among tools by such examples, and hardly by a list in the system prompt. It
+cannot choose between calling and answering, so under ``"auto"`` it always calls.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, cast
+
+from rxllm.values import Message, Request, Tool, ToolCall, assistant, json_schema, system, user
+
+CALL = "Name the function for each request."
+ANSWER = "Repeat the fact as the answer to the question, in one short sentence."
+ANSWERS = (
+    user("Question: How much is 61 minus 7?\n\nFact: subtract 61 7 is 54"),
+    assistant("61 minus 7 is 54."),
+    user("Question: What is the capital of Peru?\n\nFact: capital Peru is Lima"),
+    assistant("The capital of Peru is Lima."),
+)
+ANSWER_TOKENS = 200
+
+# A small model that repeats itself would never close an unbounded string or list.
+MAX_LENGTH = 200
+MAX_ITEMS = 8
+
+
+def must_call(request: Request) -> bool:
+    """Return whether the reply to `request` is a tool call."""
+    return bool(_choice(request)) and not _results(request.messages)
+
+
+def in_plain_words(request: Request) -> Request:
+    """Return `request` without tools and tool messages: text and a JSON schema for the reply take their place."""
+    tools, results = _choice(request), _results(request.messages)
+    plain = replace(request, tools=(), tool_choice=None)
+    if results:
+        return _limited(replace(plain, messages=_to_answer(request.messages, results)))
+    if not tools:
+        return replace(plain, messages=tuple(_as_text(request.messages, calls=False)))
+    ranked = sorted(tools, key=lambda tool: _fit(tool, request.messages))  # the last example weighs most
+    examples = (m for tool in ranked for m in (user(tool.description or tool.name), assistant(_call(tool))))
+    messages = (_system(request.messages, CALL), *examples, *_as_text(_without_system(request.messages), calls=True))
+    return _deterministic(replace(plain, messages=messages, response_format=json_schema("call", call_schema(tools))))
+
+
+def call_schema(tools: tuple[Tool, ...]) -> dict[str, Any]:
+    """Return the JSON schema of one call of one of `tools`: the name first, then the arguments.
+
+    >>> call_schema((Tool("now"),))["properties"]["name"]
+    {'const': 'now'}
+    """
+    shared: dict[str, Any] = {}
+    calls = [_call_schema(tool, shared) for tool in tools]
+    schema = calls[0] if len(calls) == 1 else {"anyOf": calls}
+    return schema | ({"$defs": shared} if shared else {})
+
+
+def _call_schema(tool: Tool, shared: dict[str, Any]) -> dict[str, Any]:
+    schema = cast(dict[str, Any], _bounded(tool.schema, f"{tool.name}_"))
+    shared |= {f"{tool.name}_{name}": definition for name, definition in schema.pop("$defs", {}).items()}
+    return {
+        "type": "object",
+        "properties": {"name": {"const": tool.name}, "arguments": schema},
+        "required": ["name", "arguments"],
+        "additionalProperties": False,
+    }
+
+
+def _bounded(schema: Any, prefix: str) -> Any:
+    """Return `schema` with its missing bounds, with empty objects closed, and with `prefix` before referenced names."""
+    if isinstance(schema, list):
+        return [_bounded(item, prefix) for item in cast(list[Any], schema)]
+    if not isinstance(schema, Mapping):
+        return schema
+    bounded = {name: _bounded(value, prefix) for name, value in cast(Mapping[str, Any], schema).items()}
+    if isinstance(bounded.get("$ref"), str):
+        bounded["$ref"] = bounded["$ref"].replace("#/$defs/", f"#/$defs/{prefix}")
+    match bounded.get("type"):
+        case "string" if not bounded.keys() & {"enum", "const", "pattern", "format"}:
+            bounded.setdefault("maxLength", MAX_LENGTH)
+        case "array":
+            bounded.setdefault("maxItems", MAX_ITEMS)
+        case "object" if not bounded.get("properties"):
+            bounded.setdefault("additionalProperties", False)
+        case _:
+            pass
+    return bounded
+
+
+def _choice(request: Request) -> tuple[Tool, ...]:
+    match request.tool_choice:
+        case "none":
+            return ()
+        case None | "auto" | "required":
+            return request.tools
+        case {"function": {"name": name}} | {"name": name} | name:
+            return tuple(tool for tool in request.tools if tool.name == name)
+
+
+def _fit(tool: Tool, messages: tuple[Message, ...]) -> int:
+    """Return how many words of `tool` are in the last question. A tool with numbers has a word for any number."""
+    question = next((message.text for message in reversed(messages) if message.role == "user"), "")
+    properties: dict[str, dict[str, Any] | bool] = tool.schema.get("properties", {})
+    fields = (field for field in properties.values() if isinstance(field, dict))
+    has_number = any(field.get("type") in ("integer", "number") for field in fields)
+    shared = _words(question) & _words(f"{tool.name} {tool.description} {' '.join(properties)}")
+    return len(shared) + (has_number and any(map(str.isdigit, question)))
+
+
+def _words(text: str) -> set[str]:
+    return {word for word in re.findall(r"[^\W\d_]+", text.lower()) if len(word) > 2}
+
+
+def _results(messages: tuple[Message, ...]) -> list[Message]:
+    """Return the tool results after the last user message."""
+    results: list[Message] = []
+    for message in reversed(messages):
+        if message.role == "user":
+            break
+        if message.role == "tool":
+            results.insert(0, message)
+    return results
+
+
+def _to_answer(messages: tuple[Message, ...], results: list[Message]) -> tuple[Message, ...]:
+    calls = {call.id: call for message in messages for call in message.tool_calls}
+    last = max((index for index, message in enumerate(messages) if message.role == "user"), default=0)
+    question = messages[last].text if messages[last].role == "user" else ""
+    facts = "\n".join(f"Fact: {_fact(calls.get(result.tool_call_id or ''), result)}" for result in results)
+    earlier = _as_text(_without_system(messages[:last]), calls=False)
+    return (_system(messages, ANSWER), *ANSWERS, *earlier, user(f"Question: {question}\n\n{facts}"))
+
+
+def _fact(call: ToolCall | None, result: Message) -> str:
+    if call is None:
+        return _flat(result)
+    subject = call.name.removeprefix("get_").replace("_", " ")
+    return " ".join([subject, *(str(value) for value in call.arguments.values()), "is", _flat(result)])
+
+
+def _flat(result: Message) -> str:
+    content = result.content
+    if isinstance(content, str):
+        try:
+            content = json.loads(content)
+        except ValueError:
+            return result.text
+    if isinstance(content, dict):
+        return ", ".join(f"{name.replace('_', ' ')}: {value}" for name, value in cast(dict[str, Any], content).items())
+    return result.text
+
+
+def _as_text(messages: tuple[Message, ...], *, calls: bool) -> Iterator[Message]:
+    """Yield the thread as text. With `calls`, an assistant's turn is its first tool call; otherwise, its text."""
+    after_assistant = False
+    for message in messages:
+        if message.role == "tool":
+            continue
+        text = message.text
+        if message.role == "assistant":
+            if calls and message.tool_calls:
+                text = _call(message.tool_calls[0].name, message.tool_calls[0].arguments)
+            if not text or (calls and after_assistant):
+                continue
+        after_assistant = message.role == "assistant"
+        yield Message(message.role, text)
+
+
+def _without_system(messages: tuple[Message, ...]) -> tuple[Message, ...]:
+    return tuple(message for message in messages if message.role != "system")
+
+
+def _system(messages: tuple[Message, ...], task: str) -> Message:
+    return system("\n".join([*(message.text for message in messages if message.role == "system"), task]))
+
+
+def _call(tool: Tool | str, arguments: Mapping[str, Any] | None = None) -> str:
+    name = tool if isinstance(tool, str) else tool.name
+    return json.dumps({"name": name, "arguments": dict(arguments or {})}, default=str)
+
+
+def _deterministic(request: Request) -> Request:
+    temperature = 0.0 if request.temperature is None else request.temperature
+    return replace(request, temperature=temperature, seed=0 if request.seed is None else request.seed)
+
+
+def _limited(request: Request) -> Request:
+    return replace(_deterministic(request), max_tokens=request.max_tokens or ANSWER_TOKENS)

@@ -1,0 +1,91 @@
+"""The responses of Ollama's own API to events: of ``/api/chat``, and of ``/api/generate``.
+
+https://docs.ollama.com/api/chat. A line is one JSON object; ``/api/generate`` has text and thinking at its top level:
+
+* text and thinking come in pieces, a tool call comes whole, with its arguments as an object. The id is missing before
+  version 0.12.10, and some versions give every call the ``index`` 0: each entry is a call of its own;
+* the line with ``done`` is the last, and has the usage; without a ``done_reason`` (older servers) it means ``stop``;
+* log-probabilities are in the completed message's metadata, those of thinking under a name of their own;
+* an ``error`` ends the stream: the model's runner has failed, unless the message describes another error;
+* a line with nothing known is a ``RawChunk``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, cast
+
+import msgspec
+
+from rxllm.adapters.ollama.errors import stream_error
+from rxllm.adapters.ollama.frames import OWN, PROVIDER, FirstLine, Line, Lines, MessageDelta, to_usage
+from rxllm.values import AdapterError, FinishReason, Message
+from rxllm.values._json import read_json
+from rxllm.wire.blocks import Blocks
+from rxllm.wire.frames import FrameDecoder
+from rxllm.wire.tool_calls import CallTracker
+
+FINISH_REASONS: dict[str, FinishReason] = {"stop": "stop", "length": "length", "load": "other", "unload": "other"}
+
+_FIRST = msgspec.json.Decoder(FirstLine)
+_LINE = msgspec.json.Decoder(Line)
+
+
+class OllamaDecoder(FrameDecoder):
+    """Decodes one response to `messages`; `raw` asks for a ``RawChunk`` of every line."""
+
+    def __init__(self, *, messages: Iterable[Message] = (), raw: bool = False) -> None:
+        super().__init__(Lines(), Blocks(CallTracker.after(messages)), _FIRST, provider=PROVIDER, raw=raw)
+        self._calls = 0
+
+    def _read(self, kind: str, line: Line, frame: bytes, /) -> None:
+        if type(line) is FirstLine:
+            self._blocks.start(model=line.model)
+            if line.model:
+                self._decode = _LINE.decode
+        if self.raw:
+            self._blocks.raw(kind, read_json(frame))
+        delta = line.message
+        if delta is not None:
+            self._read_message(delta)
+        if line.thinking:
+            self._think(line.thinking)
+        if line.response:
+            self._blocks.text(line.response)
+        logprobs = line.logprobs
+        if logprobs and isinstance(logprobs, list):
+            thinks = line.thinking or (delta is not None and delta.thinking and not delta.content)
+            self._blocks.append("reasoning_logprobs" if thinks else "logprobs", cast(list[Any], logprobs))
+        if line.error:
+            self._fail(self._error_of(read_json(frame)))
+        elif line.done:
+            self._read_end(frame)
+        elif delta is None and line.response is None and not line.thinking and not self.raw:
+            self._blocks.raw(kind, read_json(frame))
+
+    def _error_of(self, payload: Any) -> AdapterError:
+        return stream_error(payload)
+
+    def _read_message(self, delta: MessageDelta) -> None:
+        if delta.thinking:
+            self._think(delta.thinking)
+        if delta.content:
+            self._blocks.text(delta.content)
+        for entry in delta.tool_calls or ():
+            if entry.function is not None:
+                self._blocks.call(self._calls, entry.id, entry.function.name, entry.function.arguments)
+                self._blocks.complete_call(self._calls)
+                self._calls += 1
+
+    def _think(self, text: str) -> None:
+        self._blocks.thinking(text)
+        self._blocks.sign(provider_data=OWN)
+
+    def _read_end(self, frame: bytes) -> None:
+        last = read_json(frame)
+        reason = str(last.get("done_reason") or "") or None
+        usage = to_usage(last)
+        self._blocks.usage(usage)
+        self._blocks.note({"timings": usage.extra} if usage.extra else {})
+        self._blocks.finish(FINISH_REASONS.get(reason, "other") if reason else "stop", reason)
+        self._blocks.end(over=True)

@@ -1,0 +1,110 @@
+"""A request as the body of ``/api/chat``: https://docs.ollama.com/api/chat."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from rxllm.adapters._request import invalid_field, merge, response_format
+from rxllm.adapters.ollama.frames import OWN
+from rxllm.values import ImagePart, Message, Request, ThinkingPart, Tool, ToolCall
+from rxllm.values._json import json_text
+
+
+def ollama_body(request: Request) -> dict[str, Any]:
+    """Return the JSON body of `request`.
+
+    Ollama has no tool choice: ``"none"`` sends no tools, and a name sends that tool alone.
+    """
+    body = {
+        "model": request.model,
+        "messages": _messages(request.messages),
+        "stream": True,
+        "tools": [_tool(tool) for tool in _chosen(request)],
+        "think": _think(request.reasoning_effort),
+        "format": _format(request),
+        "options": _without_none(
+            temperature=request.temperature,
+            num_predict=request.max_tokens,
+            stop=list(request.stop) or None,
+            seed=request.seed,
+        ),
+    }
+    merged = merge(_without_none(**body), request.options)
+    return {name: value for name, value in merged.items() if value or name not in ("tools", "options")}
+
+
+def _without_none(**fields: Any) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _messages(messages: Iterable[Message]) -> list[dict[str, Any]]:
+    entries: list[dict[str, Any]] = []
+    names: dict[str, str] = {}
+    for message in messages:
+        names |= {call.id: call.name for call in message.tool_calls}
+        entries.append(_message(message, names))
+    return entries
+
+
+def _message(message: Message, names: Mapping[str, str]) -> dict[str, Any]:
+    entry: dict[str, Any] = {"role": message.role, "content": message.text}
+    if isinstance(message.content, dict):
+        entry["content"] = json_text(message.content)
+    images = [part.image.to_base64() for part in message.parts if isinstance(part, ImagePart)]
+    if images:
+        entry["images"] = images
+    calls = [_tool_call(call) for call in message.tool_calls if not call.metadata.get("server")]
+    if calls:
+        entry["tool_calls"] = calls
+    thinking = _thinking(message)
+    if thinking:
+        entry["thinking"] = thinking
+    if message.role == "tool":
+        # Older servers match a result to its call by the tool's name, newer ones by the call's id.
+        id = message.tool_call_id or ""
+        entry |= {"tool_call_id": id, "tool_name": names.get(id) or message.name or id}
+    return entry
+
+
+def _thinking(message: Message) -> str:
+    own = (part for part in message.parts if isinstance(part, ThinkingPart) and part.provider_data == OWN)
+    return "".join(part.text for part in own)
+
+
+def _tool_call(call: ToolCall) -> dict[str, Any]:
+    return {"id": call.id, "function": {"name": call.name, "arguments": call.arguments}}
+
+
+def _chosen(request: Request) -> Iterable[Tool]:
+    choice = request.tool_choice
+    if not isinstance(choice, str) or choice in ("auto", "required"):
+        return request.tools
+    return (tool for tool in request.tools if tool.name == choice)
+
+
+def _tool(tool: Tool) -> dict[str, Any]:
+    return {
+        "type": "function",
+        "function": {"name": tool.name, "description": tool.description, "parameters": tool.schema},
+    }
+
+
+def _think(effort: str | None) -> bool | str | None:
+    # https://docs.ollama.com/capabilities/thinking: some models know levels, the others only yes and no.
+    match effort:
+        case None | "low" | "medium" | "high":
+            return effort
+        case "none":
+            return False
+        case "minimal":
+            return "low"
+        case "xhigh":
+            return "high"
+        case _:
+            raise invalid_field("reasoning_effort", effort, "one of none, minimal, low, medium, high, xhigh")
+
+
+def _format(request: Request) -> Any:
+    wanted = response_format(request)
+    return wanted if wanted is None else wanted.get("schema", "json")

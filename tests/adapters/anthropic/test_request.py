@@ -1,0 +1,418 @@
+"""Values to the request: nothing is sent. What is built is what the official SDK's own types allow."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from rxllm.adapters.anthropic import Anthropic
+from rxllm.adapters.anthropic.request import default_max_tokens
+from rxllm.adapters.openai_chat.decoder import ChatDecoder
+from rxllm.collector import fold_message
+from rxllm.values import (
+    Call,
+    EngineError,
+    Image,
+    ImagePart,
+    Message,
+    ProviderPart,
+    Request,
+    SourcePart,
+    TextPart,
+    ThinkingPart,
+    ToolCall,
+    ToolCallPart,
+    ValidationError,
+    assistant,
+    json_schema,
+    system,
+    tool,
+    tool_result,
+    user,
+)
+
+pydantic = pytest.importorskip("pydantic")
+params = pytest.importorskip("anthropic.types.beta.message_create_params")
+
+HERE = "http://localhost:8080/v1"
+MODEL = "claude-sonnet-4-5"
+SIGNED = ThinkingPart("hm", "sig", {"provider": "anthropic", "type": "thinking"})
+ADD = tool(name="add", description="Adds", schema={"properties": {"x": {"type": "integer"}}}, handler=lambda _: None)
+
+
+def built(request: Request, **options: Any) -> Any:
+    return Anthropic(api_key="k", **options).build(request, Call())
+
+
+def body(request: Request, base_url: str | None = None) -> dict[str, Any]:
+    said = msgspec.json.decode(built(request, base_url=base_url).content)
+    check(said)
+    return said
+
+
+def check(said: dict[str, Any]) -> None:
+    """The SDK's types are those of a later version of the API, which has no temperature."""
+    kind = params.MessageCreateParamsStreaming
+    assert said.keys() <= kind.__annotations__.keys() | params.MessageCreateParamsBase.__annotations__.keys() | {
+        "temperature"
+    }
+    consume(types().validate_python(said))
+
+
+@cache
+def types() -> Any:
+    return pydantic.TypeAdapter(params.MessageCreateParamsStreaming)
+
+
+def consume(held: Any) -> None:
+    # Pydantic validates an Iterable only as it is read.
+    if isinstance(held, Mapping):
+        held = list(cast(Mapping[str, Any], held).values())
+    if isinstance(held, list | tuple | Iterator) or type(held).__name__ == "ValidatorIterator":
+        for each in cast(list[Any], held):
+            consume(each)
+
+
+def asked(*messages: Message, model: str = MODEL, **fields: Any) -> dict[str, Any]:
+    return body(Request(messages, model, **fields))
+
+
+def turns(*messages: Message) -> list[dict[str, Any]]:
+    return asked(*messages)["messages"]
+
+
+def test_the_judge_judges():
+    with pytest.raises(pydantic.ValidationError):
+        check(
+            {"model": "m", "max_tokens": 1, "stream": True, "messages": [{"role": "user", "content": [{"type": "x"}]}]}
+        )
+
+
+def test_the_least_request():
+    request = built(Request((user("Hi"),), MODEL))
+    assert str(request.url) == "https://api.anthropic.com/v1/messages"
+    assert request.headers["x-api-key"] == "k"
+    assert request.headers["anthropic-version"] == "2023-06-01"
+    assert "anthropic-beta" not in request.headers
+    assert msgspec.json.decode(request.content) == {
+        "model": MODEL,
+        "max_tokens": 32_000,
+        "messages": [{"role": "user", "content": "Hi"}],
+        "stream": True,
+    }
+
+
+def test_a_server_of_ones_own_needs_no_key(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
+    request = Anthropic(base_url=HERE).build(Request((user("Hi"),), "m"), Call())
+    assert str(request.url) == f"{HERE}/messages"
+    assert "x-api-key" not in request.headers
+    with pytest.raises(EngineError, match="key"):
+        Anthropic().build(Request((user("Hi"),), "m"), Call())
+
+
+def test_a_model_is_needed():
+    with pytest.raises(EngineError) as caught:
+        body(Request((user("Hi"),)))
+    assert caught.value.reason == "missing_model"
+
+
+def test_all_fields():
+    said = asked(system("S"), user("Hi"), temperature=0, max_tokens=5, stop=("a",), seed=1, reasoning_effort="none")
+    assert {name: held for name, held in said.items() if name not in ("messages", "model", "stream")} == {
+        "system": "S",
+        "max_tokens": 5,
+        "temperature": 0,
+        "stop_sequences": ["a"],
+        "thinking": {"type": "disabled"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        ("claude-3-haiku-20240307", 4096),
+        ("claude-3-7-sonnet-latest", 4096),
+        ("claude-2.1", 4096),
+        ("claude-sonnet-4-20250514", 32_000),
+        ("claude-opus-5-5", 32_000),
+        ("anthropic/claude-haiku-4.5", 32_000),
+        ("some-other-model", 4096),
+    ],
+)
+def test_the_bound_that_the_api_wants(model: str, expected: int):
+    assert default_max_tokens(model) == expected
+
+
+@pytest.mark.parametrize(
+    ("model", "effort", "limit", "expected"),
+    [
+        ("claude-opus-4-6", "low", None, {"thinking": {"type": "adaptive"}, "output_config": {"effort": "low"}}),
+        ("claude-opus-5-5", "minimal", None, {"thinking": {"type": "adaptive"}, "output_config": {"effort": "low"}}),
+        ("claude-sonnet-4-5", "low", None, {"thinking": {"type": "enabled", "budget_tokens": 1024}}),
+        ("claude-haiku-4.5", "high", None, {"thinking": {"type": "enabled", "budget_tokens": 16_384}}),
+        ("claude-opus-4-20250514", "max", None, {"thinking": {"type": "enabled", "budget_tokens": 24_000}}),
+        ("claude-opus-4-1", "high", 4000, {"thinking": {"type": "enabled", "budget_tokens": 3000}}),
+        ("claude-opus-4-1", "high", 1000, {}),
+        ("another", "medium", None, {"thinking": {"type": "enabled", "budget_tokens": 3072}}),
+        ("claude-opus-5", "none", None, {"thinking": {"type": "disabled"}}),
+    ],
+)
+def test_effort(model: str, effort: str, limit: int | None, expected: Any):
+    said = asked(user("Hi"), model=model, reasoning_effort=effort, max_tokens=limit)
+    assert {name: said[name] for name in ("thinking", "output_config") if name in said} == expected
+
+
+def test_an_effort_that_nobody_knows():
+    with pytest.raises(ValidationError, match="reasoning_effort"):
+        asked(user("Hi"), reasoning_effort="huge")
+
+
+def test_options_are_merged_over_the_body_and_none_takes_out():
+    options = {"top_k": 3, "temperature": None, "betas": ["a", "b"], "metadata": {"user_id": "u"}}
+    request = built(Request((user("Hi"),), MODEL, temperature=0.5, options=options))
+    said = msgspec.json.decode(request.content)
+    assert (said["top_k"], said["metadata"]) == (3, {"user_id": "u"})
+    assert not {"temperature", "betas"} & said.keys()
+    assert request.headers["anthropic-beta"] == "a,b"
+
+
+def test_headers_win():
+    request = built(Request((user("Hi"),), MODEL), headers={"anthropic-version": "2026-10-21"})
+    assert request.headers["anthropic-version"] == "2026-10-21"
+
+
+def test_the_messages_of_a_tool_run():
+    calls = (
+        ToolCall("a", "f", {"x": 1}, '{"x": 1}'),
+        ToolCall("b", "g"),
+        ToolCall("s", "h", metadata={"server": True}),
+    )
+    told = Message("assistant", "Let me see. ", tool_calls=calls)
+    failed = Message("tool", "no", tool_call_id="b", metadata={"is_error": True})
+    assert turns(user("Hi"), told, tool_result("a", {"r": 1}), failed, user("And?")) == [
+        {"role": "user", "content": "Hi"},
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "text", "text": "Let me see. "},
+                {"type": "tool_use", "id": "a", "name": "f", "input": {"x": 1}},
+                {"type": "tool_use", "id": "b", "name": "g", "input": {}},
+            ],
+        },
+        {
+            "role": "user",
+            "content": [
+                {"type": "tool_result", "tool_use_id": "a", "content": '{"r":1}'},
+                {"type": "tool_result", "tool_use_id": "b", "content": "no", "is_error": True},
+                {"type": "text", "text": "And?"},
+            ],
+        },
+    ]
+
+
+def test_results_come_before_all_else_in_their_turn():
+    told = Message("assistant", "", tool_calls=(ToolCall("a", "f"),))
+    last = turns(user("Hi"), told, user("Well?"), tool_result("a", "1"))[-1]["content"]
+    assert [block["type"] for block in last] == ["tool_result", "text"]
+
+
+def test_a_result_with_an_image():
+    parts = (TextPart("see"), ImagePart(Image.from_binary(b"\0", "image/png")))
+    (block,) = turns(Message("tool", parts, tool_call_id="a"))[0]["content"]
+    assert [each["type"] for each in block["content"]] == ["text", "image"]
+
+
+def test_arguments_that_are_no_object():
+    call = ToolCall("a", "f", {}, '{"x": ', {"error": "invalid_json"})
+    (block,) = turns(user("Hi"), Message("assistant", "", tool_calls=(call,)))[-1]["content"]
+    assert block["input"] == {"INVALID_JSON": '{"x": '}
+
+
+def test_ids_of_other_providers():
+    told = Message("assistant", "", tool_calls=(ToolCall("functions.f:0", "f"),))
+    _, said, answered = turns(user("Hi"), told, tool_result("functions.f:0", "1"))
+    assert said["content"][0]["id"] == answered["content"][0]["tool_use_id"] == "functions_f_0"
+
+
+def test_messages_of_one_role_are_one_turn():
+    assert turns(user("a"), user("b"), assistant("c"), assistant("d"), user("e")) == [
+        {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+        {"role": "assistant", "content": [{"type": "text", "text": "c"}, {"type": "text", "text": "d"}]},
+        {"role": "user", "content": "e"},
+    ]
+
+
+def test_system_messages_wherever_they_are():
+    said = asked(system("a"), user("Hi"), system("b"))
+    assert (said["system"], len(said["messages"])) == ("a\n\nb", 1)
+
+
+def test_blank_text_is_left_out():
+    assert turns(user("Hi"), assistant(" \n"), user("You?")) == [
+        {"role": "user", "content": [{"type": "text", "text": "Hi"}, {"type": "text", "text": "You?"}]}
+    ]
+
+
+def test_a_prefill_ends_without_white_space():
+    assert turns(user("Hi"), assistant("The answer is "))[-1] == {"role": "assistant", "content": "The answer is"}
+
+
+def test_images(tmp_path: Path):
+    (tmp_path / "x.png").write_bytes(b"\0")
+    binary = {"type": "base64", "media_type": "image/png", "data": "AA=="}
+    images = [
+        (Image.from_url("https://x/y.png"), {"type": "url", "url": "https://x/y.png"}),
+        (Image.from_url("data:image/png;base64,AA=="), binary),
+        (Image.from_binary(b"\0", "image/png"), binary),
+        (Image.from_base64(base64.b64encode(b"\0").decode(), "image/png"), binary),
+        (Image.from_file(tmp_path / "x.png"), binary),
+    ]
+    content = turns(user([ImagePart(image) for image, _ in images]))[0]["content"]
+    assert [block["source"] for block in content] == [source for _, source in images]
+
+
+def test_tools_and_their_choice():
+    said = asked(user("Hi"), tools=(ADD,), tool_choice="add")
+    schema = {"type": "object", "properties": {"x": {"type": "integer"}}}
+    assert said["tools"] == [{"name": "add", "description": "Adds", "input_schema": schema}]
+    assert said["tool_choice"] == {"type": "tool", "name": "add"}
+    for choice, expected in (("auto", "auto"), ("none", "none"), ("required", "any")):
+        assert asked(user("Hi"), tools=(ADD,), tool_choice=choice)["tool_choice"] == {"type": expected}
+    own = {"type": "auto", "disable_parallel_tool_use": True}
+    assert asked(user("Hi"), tools=(ADD,), tool_choice=own)["tool_choice"] == own
+    assert "tool_choice" not in asked(user("Hi"), tool_choice="auto"), "a choice without tools is refused"
+
+
+def test_what_only_this_provider_knows_of_a_tool():
+    own = {"strict": True, "anthropic": {"eager_input_streaming": True}}
+    strict = tool(name="f", schema={"type": "object"}, manual=True, metadata=own)
+    search = tool(
+        name="web_search", manual=True, metadata={"anthropic": {"type": "web_search_20250305", "max_uses": 2}}
+    )
+    assert asked(user("Hi"), tools=(strict, search))["tools"] == [
+        {"name": "f", "input_schema": {"type": "object"}, "strict": True, "eager_input_streaming": True},
+        {"name": "web_search", "type": "web_search_20250305", "max_uses": 2},
+    ]
+
+
+def test_a_json_schema():
+    inner = {"type": "object", "properties": {"y": {"type": "string"}}, "additionalProperties": False}
+    schema = {"type": "object", "properties": {"x": {"type": "array", "items": {**inner}}, "type": {"type": "string"}}}
+    said = asked(user("Hi"), model="claude-opus-4-6", response_format=json_schema("s", schema), reasoning_effort="low")
+    closed = {"additionalProperties": False, **schema}
+    assert said["output_config"] == {"effort": "low", "format": {"type": "json_schema", "schema": closed}}
+    more = {"output_config": {"effort": "max"}}
+    said = asked(user("Hi"), response_format=json_schema("s", schema), options=more)
+    assert said["output_config"].keys() == {"format", "effort"}
+    for text in ("text", {"type": "text"}):
+        assert "output_config" not in asked(user("Hi"), response_format=text)
+
+
+@pytest.mark.parametrize("wrong", [{"type": "json_object"}, "yaml"])
+def test_formats_that_the_api_does_not_know(wrong: Any):
+    with pytest.raises(ValidationError, match="response_format must be 'text'") as caught:
+        asked(user("Hi"), response_format=wrong)
+    assert caught.value.reason == "invalid_request"
+
+
+def test_marks_of_the_prompt_cache():
+    mark = {"type": "ephemeral"}
+    cached = tool(name="f", manual=True, metadata={"cache": True})
+    said = asked(
+        Message("system", "S", metadata={"cache": "1h"}),
+        user([TextPart("a", {"cache": True}), TextPart("b")]),
+        Message("assistant", (TextPart("c"), SIGNED), metadata={"cache": True}),
+        user("d"),
+        tools=(cached,),
+    )
+    assert said["system"] == [{"type": "text", "text": "S", "cache_control": {**mark, "ttl": "1h"}}]
+    assert said["tools"][0]["cache_control"] == mark
+    marks = [block.get("cache_control") for turn in said["messages"][:2] for block in turn["content"]]
+    assert marks == [mark, None, mark, None], "thinking takes no mark"
+
+
+def test_thinking_goes_back_to_its_provider_only():
+    hidden = {"provider": "anthropic", "type": "redacted_thinking", "data": "x"}
+    parts = (
+        SIGNED,
+        ThinkingPart("", None, hidden),
+        ThinkingPart("cut off", None, None),
+        ThinkingPart("another's", "s", {"reasoning_details": [{"signature": "s"}]}),
+        ThinkingPart("another's", "s", {"provider": "google"}),
+        TextPart("a"),
+    )
+    assert turns(user("Hi"), Message("assistant", parts))[-1]["content"] == [
+        {"type": "thinking", "thinking": "hm", "signature": "sig"},
+        {"type": "redacted_thinking", "data": "x"},
+        {"type": "text", "text": "a"},
+    ]
+
+
+def test_the_order_of_parts_is_kept_and_those_of_others_are_left_out():
+    cited = {"type": "char_location", "cited_text": "t", "document_index": 0, "document_title": None}
+    cited |= {"start_char_index": 0, "end_char_index": 1}
+    server = {"server": True, "anthropic": {"type": "server_tool_use"}}
+    result = {"type": "web_search_tool_result", "tool_use_id": "s", "content": []}
+    parts = (
+        ToolCallPart("s"),
+        ProviderPart("anthropic", result),
+        ProviderPart("openai", {"type": "web_search_call"}),
+        SourcePart({"type": "web_search_result", "url": "u"}),
+        TextPart("a"),
+        SourcePart({**cited, "file_id": None}),
+        ToolCallPart("c"),
+    )
+    calls = (
+        ToolCall("s", "web_search", {"query": "q"}, metadata=server),
+        ToolCall("c", "f", metadata={"anthropic": {"caller": {"type": "code_execution_20250825", "tool_id": "s"}}}),
+        ToolCall("o", "web_search", metadata={"server": True}),
+        ToolCall("x", "web_search", metadata={**server, "error": "incomplete"}),
+    )
+    assert turns(user("Hi"), Message("assistant", parts, tool_calls=calls))[-1]["content"] == [
+        {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {"query": "q"}},
+        result,
+        {"type": "text", "text": "a", "citations": [cited]},
+        {
+            "type": "tool_use",
+            "id": "c",
+            "name": "f",
+            "input": {},
+            "caller": {"type": "code_execution_20250825", "tool_id": "s"},
+        },
+    ]
+
+
+def test_the_container_of_the_last_turn():
+    first = Message("assistant", "a", metadata={"anthropic_container": "c1"})
+    assert asked(user("Hi"), first, user("b"))["container"] == "c1"
+    assert "container" not in asked(user("Hi"), first, user("b"), assistant("c"), user("d"))
+
+
+def test_parts_of_ours_in_a_users_message():
+    document = {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "t"}}
+    parts = (ProviderPart("anthropic", document), TextPart("?"))
+    message = Message("user", parts, metadata={"cache": True})
+    assert turns(message)[0]["content"][0] == document
+    assert "cache_control" not in document, "values are never changed"
+
+
+def test_a_thread_that_another_adapter_made_can_be_sent():
+    stream = (
+        b'data: {"id":"r","model":"m","choices":[{"delta":{"reasoning":"hm","reasoning_details":'
+        b'[{"type":"reasoning.text","text":"hm","signature":"s"}]}}]}\n\n'
+        b'data: {"choices":[{"delta":{"content":"Hi","annotations":[{"type":"url_citation","url":"u"}]}}]}\n\n'
+        b'data: {"choices":[{"delta":{"tool_calls":[{"index":0,"id":"f:0","function":{"name":"f","arguments":"{}"}}]},'
+        b'"finish_reason":"tool_calls"}]}\n\ndata: [DONE]\n\n'
+    )
+    told = fold_message(ChatDecoder().feed(stream))
+    assert turns(user("Hi"), told, tool_result("f:0", "1"))[1]["content"] == [
+        {"type": "text", "text": "Hi"},
+        {"type": "tool_use", "id": "f_0", "name": "f", "input": {}},
+    ]
