@@ -10,7 +10,7 @@ from reactivex import Observable
 
 from rxllm.chunks._chunk import as_text
 from rxllm.values import FinishReason, StreamError, Usage, ValidationError, Value
-from rxllm.values._value import value
+from rxllm.values._base import value
 
 _TEXT: tuple[type, ...] = (str, type(None))
 _USAGE: tuple[type, ...] = (Usage, type(None))

@@ -32,7 +32,7 @@ from rxllm.operators._tools.outcome import failed, is_halting
 from rxllm.operators._tools.settings import ToolSettings
 from rxllm.runtime import Stream, clock, conclude, fail
 from rxllm.values import EngineError, Message, Response, StepResult, Thread, Tool, ToolCall, ToolError, ValidationError
-from rxllm.values._answers import listed, unanswered, with_results
+from rxllm.values._thread import listed, unanswered, with_results
 from rxllm.values.arguments import invalid_option
 
 

@@ -8,7 +8,7 @@ from dataclasses import field, replace
 from typing import Any
 
 from rxllm.values._usage import Usage
-from rxllm.values._value import Value, value
+from rxllm.values._base import Value, value
 from rxllm.values.errors import ValidationError
 
 CAPABILITIES = ("tools", "json_schema", "vision", "images", "tools_with_schema")
