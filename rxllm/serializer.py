@@ -30,9 +30,9 @@ import msgspec
 
 from rxllm.events import EVENT_CLASSES, EVENT_TAGS, Event
 from rxllm.values import LLMError, ValidationError, Value
+from rxllm.values._base import VALUE_CLASSES, at, encode
 from rxllm.values._decode import brief, decode_error, decode_fields, decode_items, decode_value, readers_of
 from rxllm.values._json import is_encodable
-from rxllm.values._base import VALUE_CLASSES, at, encode
 from rxllm.values.errors import ERROR_CLASSES
 
 VERSION = 1

@@ -31,8 +31,20 @@ from rxllm.operators._tools.execution import execution
 from rxllm.operators._tools.outcome import failed, is_halting
 from rxllm.operators._tools.settings import ToolSettings
 from rxllm.runtime import Stream, clock, conclude, fail
-from rxllm.values import EngineError, Message, Response, StepResult, Thread, Tool, ToolCall, ToolError, ValidationError
-from rxllm.values._thread import listed, unanswered, with_results
+from rxllm.values import (
+    EngineError,
+    Message,
+    Response,
+    StepResult,
+    Thread,
+    Tool,
+    ToolCall,
+    ValidationError,
+    denied,
+    listed,
+    unanswered,
+    with_results,
+)
 from rxllm.values.arguments import invalid_option
 
 
@@ -97,9 +109,7 @@ class Answers(msgspec.Struct, frozen=True):
             return from_iterable([ToolResultEncoded(call.id, settings.encode(self.results[call.id], call))])
         verdict = self.approvals.get(call.id)
         if verdict is False or isinstance(verdict, str):
-            because = verdict or "it was not approved"
-            error = ToolError("denied", f"the call was denied: {because}", tool_name=call.name, tool_call_id=call.id)
-            return from_iterable(failed(error, call, settings))
+            return from_iterable(failed(denied(call, verdict), call, settings))
         tool = self._approved(call, settings)
         return execution(replace(tool, approval=tool.approval and verdict is None), call, settings)
 

@@ -126,7 +126,9 @@ def _decode_tagged(data: dict[str, Any]) -> Any:
         case {"$": "map", "items": list()}:
             return _decode_map(data["items"])
         case {"$": "float", "value": "nan" | "inf" | "-inf" as text}:
-            return math.nan if text == "nan" else float(text)  # one NaN object, so that data that is read twice is equal
+            return (
+                math.nan if text == "nan" else float(text)
+            )  # one NaN object, so that data that is read twice is equal
         case {"$": "bytes", "base64": str(text)}:
             return _decode_bytes(text)
         case {"$": str(name)} if name in _OWN_TAGS:
@@ -201,7 +203,7 @@ def _base(option: Any) -> type:
 
 
 def _sequence_reader(hints: tuple[Any, ...]) -> Callable[[list[Any]], tuple[Any, ...]]:
-    """Return the function that reads the items of a tuple of these hints: ``tuple[int, str]`` or ``tuple[int, ...]``."""
+    """Return the reader of the items of a tuple with these hints: ``tuple[int, str]`` or ``tuple[int, ...]``."""
     readers = [_reader(hint) for hint in hints if hint is not ...]
     is_fixed = len(readers) == len(hints) and len(hints) > 1
 

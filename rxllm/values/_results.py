@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from rxllm.values._base import Value, value
 from rxllm.values._message import Message
 from rxllm.values._response import Response, shorten
 from rxllm.values._thread import Thread
 from rxllm.values._tool import ToolCall
 from rxllm.values._usage import Usage
-from rxllm.values._base import Value, value
 from rxllm.values.errors import LLMError
 
 if TYPE_CHECKING:

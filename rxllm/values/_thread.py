@@ -79,10 +79,10 @@ def unanswered(thread: Thread) -> tuple[ToolCall, ...]:
 
 
 def with_results(thread: Thread, results: Mapping[str, Message]) -> Thread:
-    """Return `thread` with the tool messages `results`, by tool call id, each behind its call and in order of the calls.
+    """Return `thread` with the tool messages `results`, by tool call id, each behind its call.
 
-    Providers want the results next to the turn that called, even if the chat has gone on since. Results that belong
-    to no call come last.
+    They stand in the order of the calls. Providers want results next to the message that made the calls, even if the
+    chat has gone on since. Results that belong to no call come last.
     """
     remaining = dict(results)
     messages: list[Message] = []

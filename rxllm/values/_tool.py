@@ -180,7 +180,7 @@ def tool(
 @overload
 def tool(*, manual: bool = False, approval: bool = False) -> Callable[[Callable[P, R]], FunctionTool[P, R]]: ...
 def tool(function: Callable[..., Any] | None = None, /, *, name: str | None = None, **options: Any) -> Any:
-    """Make a tool: as a decorator, from a function's name, docstring and type hints; or, with ``name=``, from arguments.
+    """Make a tool: as a decorator, from a function's name, docstring and hints; with ``name=``, from arguments.
 
     >>> @tool
     ... def add(a: int, b: int = 1) -> int:
