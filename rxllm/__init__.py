@@ -5,6 +5,30 @@
 >>> answer = rxllm.stream_generate(rxllm.Fake("2, 3, 5."), "Name three primes.").pipe(ops.to_response())
 >>> answer.run()
 Response('2, 3, 5.', stop, 0 tokens)
+
+Start with these names:
+
+===================  ==================================================================================
+Ask a model
+`generate`           one request, one `Response`
+`chat`               requests and tool runs until the chat halts, one `ChatResult`
+`stream_generate`    the events of one request, as they arrive
+`stream`             the events of a chat, as they arrive
+Say whom to ask
+`Engine`             adapter, model, tools and options; the string ``"provider:model"`` will often do
+`Fake`               an adapter that plays a script, for tests and first steps
+Say what to ask
+`user`, `system`     messages; a plain string is a user's message
+`Thread`             the messages of a conversation so far
+`tool`               the decorator that makes a function a tool of the model
+Work with the answer
+`operators`          everything for ``.pipe(...)``: look, filter, run tools, fold, retry, race
+`TextDelta`          a piece of text, the most frequent of the events (``rxllm.events`` lists all)
+`LLMError`           the base class of all errors
+===================  ==================================================================================
+
+For later: `session` keeps conversations between turns, `serializer` turns every value into JSON and back, `show`
+displays a stream in Jupyter, `testing` is a kit for authors of adapters and operators, `plugins` loads theirs.
 """
 
 from __future__ import annotations
@@ -250,36 +274,16 @@ __all__ += events.__all__
 if not TYPE_CHECKING:
     __all__.sort()
 
-_LAZY = {
-    "Adapter": "rxllm.adapters",
-    "Anthropic": "rxllm.adapters",
-    "Fake": "rxllm.adapters",
-    "FakeImages": "rxllm.adapters",
-    "Gemini": "rxllm.adapters",
-    "GeminiImages": "rxllm.adapters",
-    "HTTPAdapter": "rxllm.adapters",
-    "HTTPImageAdapter": "rxllm.adapters",
-    "ImageAdapter": "rxllm.adapters",
-    "Local": "rxllm.adapters",
-    "Ollama": "rxllm.adapters",
-    "OpenAIChat": "rxllm.adapters",
-    "OpenAIImages": "rxllm.adapters",
-    "OpenAIResponses": "rxllm.adapters",
-    "chunks": "rxllm.chunks",
-    "providers": "rxllm.adapters",
-    "serializer": "rxllm.serializer",
-    "session": "rxllm.session",
-    "show": "rxllm.display",
-    "testing": "rxllm.testing",
-}
+_LAZY_MODULES = ("chunks", "serializer", "session", "testing")
 
 
 def __getattr__(name: str) -> Any:
-    # What needs an optional package, or is not needed by every program, is imported when it is used.
-    if name not in _LAZY:
+    # Modules that need an optional package, or that few programs need, are imported on first use.
+    if name not in __all__:
         raise AttributeError(f"module 'rxllm' has no attribute {name!r}")
-    module = import_module(_LAZY[name])
-    return module if module.__name__ == f"rxllm.{name}" else getattr(module, name)
+    if name in _LAZY_MODULES:
+        return import_module(f"rxllm.{name}")
+    return getattr(import_module("rxllm.display" if name == "show" else "rxllm.adapters"), name)
 
 
 def __dir__() -> list[str]:

@@ -1,6 +1,7 @@
 """The events of a stream: a closed union of 25 frozen classes.
 
-Adding a class is a breaking change, adding a field is not; ``match`` over `Event` is exhaustive. Every adapter keeps these rules:
+Adding a class is a breaking change, adding a field is not; ``match`` over `Event` is exhaustive. Every adapter keeps
+these rules:
 
 1. `MessageStarted` first; then content; exactly one `MessageCompleted` or `ErrorEvent`, last.
 2. Per tool call: `ToolCallStarted`, deltas, `ToolCallCompleted`. Ids are unique in the thread.

@@ -162,7 +162,7 @@ def _reader(hint: Any) -> Reader:
 
     An object without a ``"$"`` is read as the value class of the annotation, and an array as a tuple.
     """
-    options = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    options = _options(hint)
     bases = tuple(_base(option) for option in options)
     if object in bases:
         return decode
@@ -181,11 +181,29 @@ def _reader(hint: Any) -> Reader:
         decoded = decode(data)
         if isinstance(decoded, bases) or (isinstance(decoded, int) and float in bases):
             return decoded
-        expected = " or ".join(str(option) if get_args(option) else option.__name__ for option in options)
         fault = "unknown" if words and isinstance(decoded, str) else "wrong_type"
-        raise wrong(fault, f"must be {re.sub(r'[a-z_]+[.]', '', expected)}, not {brief(decoded)}")
+        raise wrong(fault, f"must be {hint_text(hint)}, not {brief(decoded)}")
 
     return read
+
+
+def hint_text(hint: Any) -> str:
+    """Return an annotation as a message names it.
+
+    >>> hint_text(tuple[str, ...] | int | None), hint_text(Literal["high", "low"])
+    ('tuple[str, ...] or int or None', 'one of high, low')
+    """
+    if get_origin(hint) is Literal:
+        return f"one of {', '.join(get_args(hint))}"
+    if len(_options(hint)) > 1:
+        return " or ".join(map(hint_text, _options(hint)))
+    if hint is NoneType:
+        return "None"
+    return re.sub(r"[a-z_]+[.]", "", str(hint)) if get_args(hint) else hint.__name__
+
+
+def _options(hint: Any) -> tuple[Any, ...]:
+    return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
 
 
 class _NoData:
