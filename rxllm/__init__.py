@@ -8,24 +8,21 @@ Response('2, 3, 5.', stop, 0 tokens)
 
 Start with these names:
 
-===================  ==================================================================================
 Ask a model
-`generate`           one request, one `Response`
-`chat`               requests and tool runs until the chat halts, one `ChatResult`
-`stream_generate`    the events of one request, as they arrive
-`stream`             the events of a chat, as they arrive
-Say whom to ask
-`Engine`             adapter, model, tools and options; the string ``"provider:model"`` will often do
-`Fake`               an adapter that plays a script, for tests and first steps
+    ``generate(engine, "Hi")``: one request, one `Response`
+    ``chat(engine, thread)``: requests and tool runs until the chat halts, one `ChatResult`
+    ``stream_generate`` and ``stream``: the events of the same two, as they arrive
+Choose whom to ask
+    `Engine`: adapter, model, tools and options; often the string ``"provider:model"`` is enough
+    `Fake`: an adapter that plays a script, for tests and first steps
 Say what to ask
-`user`, `system`     messages; a plain string is a user's message
-`Thread`             the messages of a conversation so far
-`tool`               the decorator that makes a function a tool of the model
+    `user` and `system`: messages; a plain string is a user's message
+    `Thread`: the messages of a conversation so far
+    `tool`: the decorator that makes a function a tool of the model
 Work with the answer
-`operators`          everything for ``.pipe(...)``: look, filter, run tools, fold, retry, race
-`TextDelta`          a piece of text, the most frequent of the events (``rxllm.events`` lists all)
-`LLMError`           the base class of all errors
-===================  ==================================================================================
+    `operators`: everything for ``.pipe(...)``: look, filter, run tools, fold, retry, race
+    `TextDelta`: a piece of text, the most frequent of the events; ``rxllm.events`` has them all
+    `LLMError`: the base class of all errors
 
 For later: `session` keeps conversations between turns, `serializer` turns every value into JSON and back, `show`
 displays a stream in Jupyter, `testing` is a kit for authors of adapters and operators, `plugins` loads theirs.
