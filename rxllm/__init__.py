@@ -5,6 +5,27 @@
 >>> answer = rxllm.stream_generate(rxllm.Fake("2, 3, 5."), "Name three primes.").pipe(ops.to_response())
 >>> answer.run()
 Response('2, 3, 5.', stop, 0 tokens)
+
+Start with these names:
+
+Ask a model
+    ``generate(engine, "Hi")``: one request, one `Response`
+    ``chat(engine, thread)``: requests and tool runs until the chat halts, one `ChatResult`
+    ``stream_generate`` and ``stream``: the events of the same two, as they arrive
+Choose whom to ask
+    `Engine`: adapter, model, tools and options; often the string ``"provider:model"`` is enough
+    `Fake`: an adapter that plays a script, for tests and first steps
+Say what to ask
+    `user` and `system`: messages; a plain string is a user's message
+    `Thread`: the messages of a conversation so far
+    `tool`: the decorator that makes a function a tool of the model
+Work with the answer
+    `operators`: everything for ``.pipe(...)``: look, filter, run tools, fold, retry, race
+    `TextDelta`: a piece of text, the most frequent of the events; ``rxllm.events`` has them all
+    `LLMError`: the base class of all errors
+
+For later: `session` keeps conversations between turns, `serializer` turns every value into JSON and back, `show`
+displays a stream in Jupyter, `testing` is a kit for authors of adapters and operators, `plugins` loads theirs.
 """
 
 from __future__ import annotations
@@ -12,37 +33,10 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from rxllm import operators, plugins, validate
+from rxllm import events, operators, plugins, validate
 from rxllm.collector import StreamCollector
 from rxllm.engine import Engine, aclose, alongside
-from rxllm.events import (
-    AskUserRequested,
-    ChatCompleted,
-    Custom,
-    ErrorEvent,
-    Event,
-    FileAdded,
-    MessageCompleted,
-    MessageStarted,
-    RawChunk,
-    SourceAdded,
-    StepCompleted,
-    StepRestarted,
-    TextCompleted,
-    TextDelta,
-    ThinkingCompleted,
-    ThinkingDelta,
-    ToolApprovalRequested,
-    ToolCallCompleted,
-    ToolCallDelta,
-    ToolCallStarted,
-    ToolExecutionCompleted,
-    ToolExecutionStarted,
-    ToolHalt,
-    ToolProgress,
-    ToolResultEncoded,
-    UsageUpdated,
-)
+from rxllm.events import *  # noqa: F403
 from rxllm.pipelines import (
     ChatOptions,
     GenerateOptions,
@@ -154,23 +148,17 @@ __all__ = [
     "Adapter",
     "AdapterError",
     "Anthropic",
-    "AskUserRequested",
     "Call",
     "CallFinished",
     "CallStarted",
-    "ChatCompleted",
     "ChatFinished",
     "ChatOptions",
     "ChatResult",
     "ChatStarted",
-    "Custom",
     "Engine",
     "EngineError",
-    "ErrorEvent",
-    "Event",
     "Fake",
     "FakeImages",
-    "FileAdded",
     "FilePart",
     "FirstToken",
     "FunctionTool",
@@ -195,8 +183,6 @@ __all__ = [
     "Labelled",
     "Local",
     "Message",
-    "MessageCompleted",
-    "MessageStarted",
     "ModelInfo",
     "Ollama",
     "OpenAIChat",
@@ -206,7 +192,6 @@ __all__ = [
     "Part",
     "Progress",
     "ProviderPart",
-    "RawChunk",
     "Request",
     "Response",
     "ResponseFormat",
@@ -215,46 +200,29 @@ __all__ = [
     "Session",
     "SessionError",
     "SessionStatus",
-    "SourceAdded",
     "SourcePart",
-    "StepCompleted",
     "StepFinished",
     "StepOptions",
-    "StepRestarted",
     "StepResult",
     "StepStarted",
     "Stream",
     "StreamCollector",
     "StreamError",
     "Telemetry",
-    "TextCompleted",
-    "TextDelta",
     "TextPart",
-    "ThinkingCompleted",
-    "ThinkingDelta",
     "ThinkingPart",
     "Thread",
     "Timeouts",
     "Tool",
-    "ToolApprovalRequested",
     "ToolCall",
-    "ToolCallCompleted",
-    "ToolCallDelta",
     "ToolCallPart",
-    "ToolCallStarted",
     "ToolContext",
     "ToolError",
-    "ToolExecutionCompleted",
-    "ToolExecutionStarted",
     "ToolFinished",
-    "ToolHalt",
-    "ToolProgress",
-    "ToolResultEncoded",
     "ToolStarted",
     "Trace",
     "Turn",
     "Usage",
-    "UsageUpdated",
     "ValidationError",
     "aclose",
     "alongside",
@@ -296,37 +264,20 @@ __all__ = [
     "user",
     "validate",
 ]
+__all__ += events.__all__
+if not TYPE_CHECKING:
+    __all__.sort()
 
-_LAZY = {
-    "Adapter": "rxllm.adapters",
-    "Anthropic": "rxllm.adapters",
-    "Fake": "rxllm.adapters",
-    "FakeImages": "rxllm.images",
-    "Gemini": "rxllm.adapters",
-    "GeminiImages": "rxllm.images",
-    "HTTPAdapter": "rxllm.adapters",
-    "HTTPImageAdapter": "rxllm.images",
-    "ImageAdapter": "rxllm.images",
-    "Local": "rxllm.adapters",
-    "Ollama": "rxllm.adapters",
-    "OpenAIChat": "rxllm.adapters",
-    "OpenAIImages": "rxllm.images",
-    "OpenAIResponses": "rxllm.adapters",
-    "chunks": "rxllm.chunks",
-    "providers": "rxllm.adapters",
-    "serializer": "rxllm.serializer",
-    "session": "rxllm.session",
-    "show": "rxllm.display",
-    "testing": "rxllm.testing",
-}
+_LAZY_MODULES = ("chunks", "serializer", "session", "testing")
 
 
 def __getattr__(name: str) -> Any:
-    # What needs an optional package, or is not needed by every program, is imported when it is used.
-    if name not in _LAZY:
+    # Modules that need an optional package, or that few programs need, are imported on first use.
+    if name not in __all__:
         raise AttributeError(f"module 'rxllm' has no attribute {name!r}")
-    module = import_module(_LAZY[name])
-    return module if module.__name__ == f"rxllm.{name}" else getattr(module, name)
+    if name in _LAZY_MODULES:
+        return import_module(f"rxllm.{name}")
+    return getattr(import_module("rxllm.display" if name == "show" else "rxllm.adapters"), name)
 
 
 def __dir__() -> list[str]:

@@ -1,16 +1,17 @@
-"""What a stream is made of: a closed union of 25 frozen classes.
+"""The events of a stream: a closed union of 25 frozen classes.
 
-Adding a class is a breaking change, adding a field is not; ``match`` over `Event` is exhaustive. Every adapter keeps:
+Adding a class is a breaking change, adding a field is not; ``match`` over `Event` is exhaustive. Every adapter keeps
+these rules:
 
 1. `MessageStarted` first; then content; exactly one `MessageCompleted` or `ErrorEvent`, last.
 2. Per tool call: `ToolCallStarted`, deltas, `ToolCallCompleted`. Ids are unique in the thread.
-3. Every text and thinking block is closed by its completion, which says the same as its deltas joined, before the next
-   block or call begins; so dropping deltas changes no fold.
-4. Before an `ErrorEvent`, what is open is closed; an unfinished call is completed with the ``metadata``
+3. Every text and thinking block is closed by its completion, which repeats its deltas joined, before the next block or
+   call begins; so dropping deltas changes no result.
+4. Before an `ErrorEvent`, every open block is closed; an unfinished call is completed with the ``metadata``
    ``{"error": "incomplete"}``.
-5. The same bytes give equal events, however they are cut.
+5. The same bytes give equal events, however the reads cut them.
 
-Blocks are told apart by `id`; None is the open block.
+Blocks are distinguished by `id`; None means the open block.
 """
 
 from __future__ import annotations
@@ -32,13 +33,40 @@ from rxllm.values import (
     Usage,
 )
 
+__all__ = [
+    "AskUserRequested",
+    "ChatCompleted",
+    "Custom",
+    "ErrorEvent",
+    "Event",
+    "FileAdded",
+    "MessageCompleted",
+    "MessageStarted",
+    "RawChunk",
+    "SourceAdded",
+    "StepCompleted",
+    "StepRestarted",
+    "TextCompleted",
+    "TextDelta",
+    "ThinkingCompleted",
+    "ThinkingDelta",
+    "ToolApprovalRequested",
+    "ToolCallCompleted",
+    "ToolCallDelta",
+    "ToolCallStarted",
+    "ToolExecutionCompleted",
+    "ToolExecutionStarted",
+    "ToolHalt",
+    "ToolProgress",
+    "ToolResultEncoded",
+    "UsageUpdated",
+]
+
 NOTHING: Mapping[str, Any] = {}
 
 
 class MessageStarted(msgspec.Struct, frozen=True, tag="message_started", tag_field="type"):
-    """The first frame has come; `message` is the assistant's, empty, with the provider's ``id`` and ``model`` in its
-    metadata.
-    """
+    """The first frame has arrived. `message` is empty, with the provider's ``id`` and ``model`` in its metadata."""
 
     message: Message
 
@@ -51,7 +79,7 @@ class TextDelta(msgspec.Struct, frozen=True, gc=False, tag="text_delta", tag_fie
 
 
 class TextCompleted(msgspec.Struct, frozen=True, gc=False, tag="text_completed", tag_field="type"):
-    """A block of text is complete: `text` is all of it."""
+    """A block of text is complete; `text` is all of it."""
 
     text: str
     id: str | None = None
@@ -73,9 +101,7 @@ class ToolCallDelta(msgspec.Struct, frozen=True, gc=False, tag="tool_call_delta"
 
 
 class ToolCallCompleted(msgspec.Struct, frozen=True, tag="tool_call_completed", tag_field="type"):
-    """A call is complete. Text that is no JSON object leaves `arguments` empty and names the fault in
-    ``metadata["error"]``.
-    """
+    """A call is complete. If its text is not a JSON object, `arguments` is empty and ``metadata["error"]`` says why."""
 
     id: str
     name: str
@@ -90,7 +116,7 @@ class ToolCallCompleted(msgspec.Struct, frozen=True, tag="tool_call_completed", 
 
 
 class MessageCompleted(msgspec.Struct, frozen=True, tag="message_completed", tag_field="type"):
-    """The stream is known to be over. `message` is all that was said."""
+    """The response is complete; `message` is all of it."""
 
     message: Message
     finish_reason: FinishReason | None = None
@@ -99,10 +125,10 @@ class MessageCompleted(msgspec.Struct, frozen=True, tag="message_completed", tag
 
 
 class RawChunk(msgspec.Struct, frozen=True, tag="raw_chunk", tag_field="type"):
-    """A frame as the provider sent it: asked for, or one that no other event says.
+    """A frame as the provider sent it: requested by an option, or not covered by any other event.
 
-    Two are folded, and pass every filter of raw chunks: the kind ``"usage"``, and a `data` that is a ``ProviderPart``
-    (the result of a tool that the provider runs, say), which becomes a part of the message.
+    Two forms are folded and pass every filter of raw chunks: the kind ``"usage"``, and `data` that is a
+    ``ProviderPart`` (such as the result of a tool that the provider runs), which becomes a part of the message.
     """
 
     kind: str
@@ -110,13 +136,13 @@ class RawChunk(msgspec.Struct, frozen=True, tag="raw_chunk", tag_field="type"):
 
 
 class ErrorEvent(msgspec.Struct, frozen=True, tag="error", tag_field="type"):
-    """The stream has failed on its way; what came before it stands."""
+    """The stream has failed midway; the events before it stay valid."""
 
     error: LLMError
 
 
 class ToolExecutionStarted(msgspec.Struct, frozen=True, tag="tool_execution_started", tag_field="type"):
-    """A tool begins to run, now."""
+    """A tool begins to run now."""
 
     id: str
     name: str
@@ -124,7 +150,7 @@ class ToolExecutionStarted(msgspec.Struct, frozen=True, tag="tool_execution_star
 
 
 class ToolExecutionCompleted(msgspec.Struct, frozen=True, tag="tool_execution_completed", tag_field="type"):
-    """A tool has run: what it returned, or how it failed."""
+    """A tool has run; it returned `result` or failed with `error`."""
 
     id: str
     name: str
@@ -133,7 +159,7 @@ class ToolExecutionCompleted(msgspec.Struct, frozen=True, tag="tool_execution_co
 
 
 class ToolResultEncoded(msgspec.Struct, frozen=True, tag="tool_result_encoded", tag_field="type"):
-    """What the model will be told of the tool's result."""
+    """The tool's result as the model will see it."""
 
     id: str
     content: str
@@ -149,7 +175,7 @@ class AskUserRequested(msgspec.Struct, frozen=True, tag="ask_user_requested", ta
 
 
 class ToolHalt(msgspec.Struct, frozen=True, tag="tool_halt", tag_field="type"):
-    """A tool ends the chat. `content` is what the model would be told of `result`."""
+    """A tool ends the chat. `content` is `result` as the model would see it."""
 
     tool_call_id: str
     reason: str
@@ -159,7 +185,7 @@ class ToolHalt(msgspec.Struct, frozen=True, tag="tool_halt", tag_field="type"):
 
 
 class StepCompleted(msgspec.Struct, frozen=True, tag="step_completed", tag_field="type"):
-    """A step is over, its tools included. It holds the whole thread, system prompt and all: do not forward it raw."""
+    """A step is over, including its tools. It holds the whole thread with the system prompt: do not forward it raw."""
 
     result: StepResult
 
@@ -181,20 +207,20 @@ class StepCompleted(msgspec.Struct, frozen=True, tag="step_completed", tag_field
 
 
 class ChatCompleted(msgspec.Struct, frozen=True, tag="chat_completed", tag_field="type"):
-    """The chat has halted. It holds the whole thread, system prompt and all: do not forward it raw."""
+    """The chat has halted. It holds the whole thread with the system prompt: do not forward it raw."""
 
     result: ChatResult
 
 
 class ThinkingDelta(msgspec.Struct, frozen=True, gc=False, tag="thinking_delta", tag_field="type"):
-    """A piece of what the model thinks."""
+    """A piece of the model's thinking."""
 
     delta: str
     id: str | None = None
 
 
 class ThinkingCompleted(msgspec.Struct, frozen=True, tag="thinking_completed", tag_field="type"):
-    """A block of thinking is complete. `signature` and `provider_data` go back to the provider verbatim."""
+    """A block of thinking is complete. `signature` and `provider_data` go back to the provider unchanged."""
 
     text: str
     signature: str | None = None
@@ -209,19 +235,19 @@ class SourceAdded(msgspec.Struct, frozen=True, tag="source_added", tag_field="ty
 
 
 class FileAdded(msgspec.Struct, frozen=True, tag="file_added", tag_field="type"):
-    """An image or a sound in the output."""
+    """An image or audio in the output."""
 
     file: Mapping[str, Any]
 
 
 class UsageUpdated(msgspec.Struct, frozen=True, tag="usage_updated", tag_field="type"):
-    """What the response has cost so far: cumulative, so the last one counts."""
+    """The usage of the response so far. It is cumulative, so the last one counts."""
 
     usage: Usage
 
 
 class ToolProgress(msgspec.Struct, frozen=True, tag="tool_progress", tag_field="type"):
-    """Something that a running tool has to say."""
+    """Progress that a running tool reports."""
 
     id: str
     name: str
@@ -229,7 +255,7 @@ class ToolProgress(msgspec.Struct, frozen=True, tag="tool_progress", tag_field="
 
 
 class ToolApprovalRequested(msgspec.Struct, frozen=True, tag="tool_approval_requested", tag_field="type"):
-    """A call waits for somebody's yes."""
+    """A call waits for approval."""
 
     id: str
     name: str
@@ -237,7 +263,7 @@ class ToolApprovalRequested(msgspec.Struct, frozen=True, tag="tool_approval_requ
 
 
 class StepRestarted(msgspec.Struct, frozen=True, tag="step_restarted", tag_field="type"):
-    """The step begins again: what came before in it is void."""
+    """The step begins again; its earlier events are void."""
 
     reason: str
     attempt: int

@@ -1,4 +1,4 @@
-"""What other packages add: entry points ``rxllm.adapters`` and ``rxllm.operators``.
+"""Plugins: what other packages add through the entry points ``rxllm.adapters`` and ``rxllm.operators``.
 
 ::
 
@@ -8,9 +8,9 @@
     [project.entry-points."rxllm.operators"]
     shout = "rxllm_acme:shout"         # used as ops.plugins.shout()
 
-Nothing is imported before it is asked for. A package that fails hurts no other one, and the error names it. A name that
-rxllm has itself is rxllm's; of one that two packages give, the first package in the alphabet has it. Either is logged
-once.
+A plugin is imported when it is first used. A package that fails does not affect the others, and the error names it.
+rxllm's own names win over a plugin's; if two packages use the same name, the alphabetically first package wins. Both
+cases are logged once.
 """
 
 from __future__ import annotations
@@ -29,96 +29,102 @@ Group = Literal["rxllm.adapters", "rxllm.operators"]
 
 log = logging.getLogger("rxllm")
 
-_told: set[str] = set()
+_logged: set[str] = set()
 
 
 def names(group: Group) -> list[str]:
-    """The names that installed packages have put into `group`, sorted."""
-    return sorted(_found(group))
+    """Return the names that installed packages register in `group`, sorted."""
+    return sorted(_points_by_name(group))
 
 
 def load(group: Group, name: str) -> Any:
-    """What `name` stands for. Raises ``KeyError`` if there is none, ``EngineError("missing_dependency")`` if it does
-    not load or is no function.
+    """Return the function that `name` stands for.
+
+    Raises ``KeyError`` if there is no such plugin, ``EngineError("missing_dependency")`` if it does not load or is not
+    a function.
     """
-    point = _found(group)[name]
+    point = _points_by_name(group)[name]
     try:
         loaded = point.load()
         if not callable(loaded):
-            raise TypeError(f"{point.value} is no function")
+            raise TypeError(f"{point.value} is not a function")
     except (Exception, SystemExit) as error:
         raise _failed(point, "does not load", error) from error
     return loaded
 
 
 def connect(provider: str, model: str) -> Any:
-    """The adapter that the plugin `provider` makes for `model`, once. Raises what `load` raises, and the plugin's own
-    ``LLMError``; any other failure, and what is no adapter, is an ``EngineError("invalid_engine")``.
+    """Return the adapter that the plugin `provider` makes for `model`; it is made once.
+
+    Raises as `load` does, and the plugin's own ``LLMError``. Any other failure, and a result that is not an adapter, is
+    an ``EngineError("invalid_engine")``.
     """
     make = load("rxllm.adapters", provider)
-    point = _found("rxllm.adapters")[provider]
+    point = _points_by_name("rxllm.adapters")[provider]
     fault = call_fault(make, model)
-    if fault is not None:  # a class, mostly; no other version of the package need be better
+    if fault is not None:  # usually a class is registered; another version of the package may be no better
         remedy = (
-            "Its package has to name a function def connect(model): ...; until then write Engine(adapter, model=...)"
+            "Its package must register a function def connect(model): ...; until then write Engine(adapter, model=...)"
         )
-        raise _failed(point, "is called with the model's name", fault, "invalid_engine", remedy) from fault
+        raise _failed(point, "cannot be called with the model's name", fault, "invalid_engine", remedy) from fault
     try:
-        made = _made(make, model)
-        if isinstance(made, type) or not (isasyncgenfunction(made) or callable(getattr(made, "stream", None))):
-            raise TypeError(f"{made!r} is no adapter")
-        return made
+        adapter = _make_once(make, model)
+        if isinstance(adapter, type) or not (isasyncgenfunction(adapter) or callable(getattr(adapter, "stream", None))):
+            raise TypeError(f"{adapter!r} is not an adapter")
+        return adapter
     except LLMError:
         raise
     except Exception as error:
         reason = "missing_dependency" if isinstance(error, ImportError) else "invalid_engine"
-        raise _failed(point, "gives no adapter", error, reason) from error
+        raise _failed(point, "does not return an adapter", error, reason) from error
 
 
 @lru_cache
-def _made(make: Callable[[str], Any], model: str) -> Any:
+def _make_once(make: Callable[[str], Any], model: str) -> Any:
     return make(model)
 
 
 def about(group: Group, name: str) -> str:
-    """Which plugin `name` is, and whose. Raises ``KeyError`` if there is none."""
-    return _named(_found(group)[name])
+    """Return a description of the plugin `name` and its package. Raises ``KeyError`` if there is none."""
+    return _described(_points_by_name(group)[name])
 
 
 def tell_taken(group: Group, taken: Iterable[str]) -> None:
     """Log the plugins that are not used because their names are `taken`."""
-    found = _found(group)
-    for name in sorted({*found} & {*taken}):
-        _tell(f"{_named(found[name])} is not used: rxllm has that name itself. Import what it names instead")
+    points = _points_by_name(group)
+    for name in sorted({*points} & {*taken}):
+        _warn_once(
+            f"{_described(points[name])} is not used: rxllm itself uses that name. Import it from its module instead"
+        )
 
 
-def _found(group: Group) -> dict[str, EntryPoint]:
-    found: dict[str, EntryPoint] = {}
+def _points_by_name(group: Group) -> dict[str, EntryPoint]:
+    points: dict[str, EntryPoint] = {}
     for point in sorted(_points(group), key=lambda point: _package(point).lower()):
-        first = found.setdefault(point.name, point)
+        first = points.setdefault(point.name, point)
         if first is not point:
-            _tell(f"{_named(point)} is not used: {_package(first)} has one of that name")
-    return found
+            _warn_once(f"{_described(point)} is not used: {_package(first)} has one of the same name")
+    return points
 
 
 def _points(group: Group) -> Iterable[EntryPoint]:
     try:
         return entry_points(group=group)
-    except Exception:  # somebody's metadata is unreadable, and importlib reads that of all at once
+    except Exception:  # some package's metadata is unreadable, and importlib reads those of all packages at once
         return [point for point in _readable() if point.group == group]
 
 
 def _readable() -> Iterable[EntryPoint]:
     seen: set[str] = set()
-    for each in distributions():
-        name = _identity(each)[0]
-        if name in seen:  # of a package that is there twice the first one counts, as for import
+    for package in distributions():
+        name = _identity(package)[0]
+        if name in seen:  # a package may be installed twice; the first one counts, as for import
             continue
         seen |= {name} - {""}
         try:
-            yield from each.entry_points
+            yield from package.entry_points
         except Exception as error:
-            _tell(f"the entry points in {getattr(each, '_path', name)} are unreadable: {error!r}")
+            _warn_once(f"the entry points in {getattr(package, '_path', name)} are unreadable: {error!r}")
 
 
 def _identity(package: Distribution | None) -> tuple[str, str]:
@@ -132,7 +138,7 @@ def _package(point: EntryPoint) -> str:
     return " ".join(_identity(point.dist)).strip() or "an unknown package"
 
 
-def _named(point: EntryPoint) -> str:
+def _described(point: EntryPoint) -> str:
     return f"the plugin {point.name!r} ({point.value}) in {point.group} of {_package(point)}"
 
 
@@ -141,11 +147,11 @@ def _failed(
 ) -> EngineError:
     name, version = _identity(point.dist)
     again = f"Try: pip install --upgrade {name}; or: pip uninstall {name}" if name else "Reinstall or remove it"
-    message = f"{_named(point)} {what}: {type(error).__name__}: {error}. {remedy or again}"
+    message = f"{_described(point)} {what}: {type(error).__name__}: {error}. {remedy or again}"
     return EngineError(reason, message, metadata={"distribution": name, "version": version})
 
 
-def _tell(message: str) -> None:
-    if message not in _told:
-        _told.add(message)
+def _warn_once(message: str) -> None:
+    if message not in _logged:
+        _logged.add(message)
         log.warning("%s", message)

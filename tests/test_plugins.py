@@ -103,7 +103,7 @@ def test_an_unknown_one_names_those_there_are(install: Install) -> None:
         ("loud:shout", "raise RuntimeError('half written')", "RuntimeError: half written"),
         ("loud:shout", "raise SystemExit(3)", "SystemExit: 3"),
         ("loud:shout", "def shut(): ...", "no attribute 'shout'"),
-        ("loud:shout", "shout = 7", "no function"),
+        ("loud:shout", "shout = 7", "is not a function"),
         ("no_such_package_anywhere:shout", "", "no_such_package_anywhere"),
         pytest.param(
             *("!!", "", "plugin 'shout' (!!)"),
@@ -227,7 +227,7 @@ def test_a_class_or_function_that_takes_no_model_says_what_its_package_should_na
         Engine.from_model("acme:m")
     assert caught.value.reason == "invalid_engine"
     assert "of rxllm-acme 2.1" in caught.value.message
-    assert "is called with the model's name" in caught.value.message
+    assert "cannot be called with the model's name" in caught.value.message
     assert "def connect(model)" in caught.value.message
     assert "--upgrade" not in caught.value.message
 
@@ -236,10 +236,10 @@ def test_a_class_or_function_that_takes_no_model_says_what_its_package_should_na
 def test_what_is_no_adapter_says_whose_it_is(install: Install, given: str) -> None:
     module = f"import rxllm\ndef connect(model): return {given}"
     install("rxllm-acme", "2.1", adapter("acme", "rxllm_acme:connect"), module=module)
-    with pytest.raises(EngineError, match="is no adapter") as caught:
+    with pytest.raises(EngineError, match="is not an adapter") as caught:
         Engine.from_model("acme:m")
     assert caught.value.reason == "invalid_engine"
-    assert "of rxllm-acme 2.1 gives no adapter" in caught.value.message
+    assert "of rxllm-acme 2.1 does not return an adapter" in caught.value.message
     assert caught.value.metadata == {"distribution": "rxllm-acme", "version": "2.1"}
 
 
@@ -276,8 +276,8 @@ def test_of_two_packages_with_one_name_the_first_in_the_alphabet_has_it(
         assert [operators.plugins.mine() for _ in range(3)] == ["Alpha"] * 3
         assert dir(operators.plugins).count("mine") == 1
     assert [record.getMessage() for record in caplog.records] == [
-        "the plugin 'mine' (beta:mine) in rxllm.operators of beta 1.0 is not used: Alpha 1.0 has one of that name",
-        "the plugin 'mine' (zeta:mine) in rxllm.operators of zeta 1.0 is not used: Alpha 1.0 has one of that name",
+        "the plugin 'mine' (beta:mine) in rxllm.operators of beta 1.0 is not used: Alpha 1.0 has one of the same name",
+        "the plugin 'mine' (zeta:mine) in rxllm.operators of zeta 1.0 is not used: Alpha 1.0 has one of the same name",
     ]
 
 

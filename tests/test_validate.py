@@ -177,8 +177,20 @@ def test_all_faults_are_named_at_once() -> None:
 
 
 def test_the_error_s_text_says_where() -> None:
-    with pytest.raises(ValidationError, match=r"messages\.0\.role unknown"):
+    what = r"messages\.0\.role must be one of system, user, assistant, tool, not 'robot'"
+    with pytest.raises(ValidationError, match=what):
         validate.request(Request((Message("robot"),)))
+
+
+def test_the_error_s_text_says_what_to_write_instead() -> None:
+    wrong = Request((user("Hi"), 5), tools=(Tool("auto"),), max_tokens=0, seed=1.5)  # type: ignore[arg-type]
+    with pytest.raises(ValidationError) as caught:
+        validate.request(wrong)
+    assert caught.value.message == (
+        "validation failed: invalid_request (messages.1 must be Message, not 5; "
+        "tools.0.name must not be auto, none or required, which tool_choice reserves; "
+        "max_tokens must be a whole number of at least 1, not 0; seed must be int or None, not 1.5)"
+    )
 
 
 @pytest.mark.parametrize("value", [None, 5, "Hi", {}, [], user("Hi"), ToolCall("a", "f")])

@@ -1,17 +1,21 @@
-"""The fold: event by event to a Response, a StepResult or a ChatResult.
+"""The fold: events, one by one, to a Response, a StepResult or a ChatResult.
 
-A `StreamCollector` is an immutable value, and each event costs O(1): what belongs to the current message is appended to
-a log that successive states share, each with its own length (a fork copies); everything else is in `rest`, which most
-events leave alone. What was said is put together only when somebody asks, by `fold_message`.
+A `StreamCollector` is an immutable value, and each event costs O(1): the events of the current message are appended to
+a log that successive states share, each with its own length (a fork copies the log); everything else is in `summary`,
+which most events do not change. `fold_message` builds the message from the log only when somebody asks for it.
 
-The finish reason is derived: complete client calls turn ``stop``, ``other`` and None into ``tool_calls``; ``length``,
-``content_filter`` and ``error`` win over calls.
+The finish reason is derived: complete calls for the client turn ``stop``, ``other`` and None into ``tool_calls``;
+``length``, ``content_filter`` and ``error`` win over calls.
 
-A malformed event (``TextDelta(None)``) leaves the state as it is. Deltas are too many to be looked at one by one: those
-that are malformed are found when what was said is put together.
+A malformed event (``TextDelta(None)``) leaves the state unchanged. Deltas are too many to be checked one by one: a
+malformed delta is found when the message is built.
 """
 
-from rxllm.collector._answer import (
+from rxllm.collector._event_faults import adapter_fault, event_fault
+from rxllm.collector._message import fold_message
+from rxllm.collector._open_blocks import Unfinished
+from rxllm.collector._state import StreamCollector
+from rxllm.collector._step import (
     AWAITING_USER,
     PAUSE,
     answer,
@@ -20,10 +24,6 @@ from rxllm.collector._answer import (
     is_server,
     is_unfinished,
 )
-from rxllm.collector._faults import adapter_fault, event_fault
-from rxllm.collector._message import fold_message
-from rxllm.collector._state import StreamCollector
-from rxllm.collector._unfinished import Unfinished
 
 __all__ = [
     "AWAITING_USER",

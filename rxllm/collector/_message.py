@@ -1,4 +1,4 @@
-"""The log of one response as a message."""
+"""Fold the log of one response to a message."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, cast
 
-from rxllm.collector._faults import event_fault
+from rxllm.collector._event_faults import event_fault
 from rxllm.events import (
     Event,
     FileAdded,
@@ -36,10 +36,10 @@ from rxllm.values import (
 
 
 def fold_message(events: Iterable[Event]) -> Message:
-    """The assistant's message that the events of one response say, its parts in the order of their first appearance.
+    """Return the assistant's message of one response, with its parts in the order of their first appearance.
 
-    The content is plain text where one block of text, and then calls, is all there is. Where no event says anything, it
-    is what the ``MessageCompleted`` holds. Malformed events say nothing.
+    The content is plain text if there is only one block of text, and then calls. If no event has content, the message
+    is that of the ``MessageCompleted``. Malformed events are left out.
     """
     log = events if isinstance(events, list) else list(events)
     try:
@@ -49,16 +49,17 @@ def fold_message(events: Iterable[Event]) -> Message:
 
 
 def lawful(events: Iterable[Event]) -> list[Event]:
-    """Those of `events` that hold what their classes say."""
+    """Return the events that are not malformed."""
     return [event for event in events if event_fault(event) is None]
 
 
 def _fold_message(events: Iterable[Event]) -> Message:
     metadata: dict[str, Any] = {}
-    whole = Message("assistant")
+    last = Message("assistant")
     blocks = _Blocks()
-    of_calls: list[Event] = []
-    kind, block, pieces = None, None, list[str]()  # of the latest delta; nearly every event goes on where that one was
+    call_events: list[Event] = []
+    # Of the latest delta: nearly every event continues the block of the one before it.
+    kind, block, pieces = None, None, list[str]()
     for event in events:
         if type(event) is TextDelta or type(event) is ThinkingDelta:
             if kind is not type(event) or event.id != block:
@@ -68,7 +69,7 @@ def _fold_message(events: Iterable[Event]) -> Message:
             pieces.append(event.delta)
             continue
         if isinstance(event, ToolCallDelta):
-            of_calls.append(event)
+            call_events.append(event)
             continue
         kind = None
         match event:
@@ -79,7 +80,7 @@ def _fold_message(events: Iterable[Event]) -> Message:
                 blocks.complete(ThinkingDelta, event.id, ThinkingPart(event.text, event.signature, data))
             case ToolCallStarted() | ToolCallCompleted():
                 blocks.mark(event.id)
-                of_calls.append(event)
+                call_events.append(event)
             case SourceAdded():
                 blocks.add(SourcePart(dict(event.source)))
             case FileAdded():
@@ -88,26 +89,26 @@ def _fold_message(events: Iterable[Event]) -> Message:
                 blocks.add(event.data)
             case MessageStarted(message=message) | MessageCompleted(message=message):
                 metadata |= message.metadata
-                whole = message
+                last = message
             case _:
                 pass
-    completed = {event.id for event in of_calls if isinstance(event, ToolCallCompleted)}
-    calls = {id: call for id, call in _fold_calls(of_calls).items() if id in completed}
+    completed = {event.id for event in call_events if isinstance(event, ToolCallCompleted)}
+    calls = {id: call for id, call in _fold_calls(call_events).items() if id in completed}
     parts = tuple(part for part in blocks.parts() if not isinstance(part, ToolCallPart) or part.id in calls)
     if not parts and not calls:
-        return replace(whole, metadata=metadata)
-    return Message("assistant", content_of(parts), whole.name, tool_calls=tuple(calls.values()), metadata=metadata)
+        return replace(last, metadata=metadata)
+    return Message("assistant", content_of(parts), last.name, tool_calls=tuple(calls.values()), metadata=metadata)
 
 
 class _Blocks:
-    """The parts of a message while it is folded. A block is open until it is completed; the id None is the open one."""
+    """The parts of a message during the fold. A block is open until it is completed; the id None means the open one."""
 
     def __init__(self) -> None:
-        self._parts: dict[Any, Part | list[str]] = {}  # by kind and id, in the order of appearance
-        self._open: dict[type[Event], dict[Any, None]] = {TextDelta: {}, ThinkingDelta: {}}  # in their order
+        self._parts: dict[Any, Part | list[str]] = {}  # by kind and id, in order of appearance
+        self._open: dict[type[Event], dict[Any, None]] = {TextDelta: {}, ThinkingDelta: {}}  # in order
 
     def pieces(self, kind: type[Event], id: str | None) -> list[str]:
-        """Where the deltas of this block go; nowhere, if it is complete."""
+        """Return the list for the deltas of this block; one that is thrown away if the block is complete."""
         pieces = self._parts[self._key(kind, id)]
         return pieces if isinstance(pieces, list) else []
 
@@ -123,18 +124,17 @@ class _Blocks:
         self._parts[len(self._parts)] = part
 
     def parts(self) -> tuple[Part, ...]:
-        joined = ((key, "".join(held) if isinstance(held, list) else held) for key, held in self._parts.items())
-        made = (held if not isinstance(held, str) else _part(key[0], held) for key, held in joined)
-        return tuple(part for part in made if part != TextPart(""))
+        closed = (_part(key[0], "".join(part)) if isinstance(part, list) else part for key, part in self._parts.items())
+        return tuple(part for part in closed if part != TextPart(""))
 
     def _key(self, kind: type[Event], id: str | None) -> Any:
-        opened = self._open[kind]
-        if id is None and opened:
-            return next(reversed(opened))
+        open_keys = self._open[kind]
+        if id is None and open_keys:
+            return next(reversed(open_keys))
         key = (kind, len(self._parts) if id is None else id)
         if key not in self._parts:
             self._parts[key] = []
-            opened[key] = None
+            open_keys[key] = None
         return key
 
 
@@ -143,6 +143,7 @@ def _part(kind: type[Event], text: str) -> Part:
 
 
 def content_of(parts: tuple[Part, ...]) -> str | tuple[Part, ...]:
+    """Return `parts` as a message's content: as plain text, if they are one text and then calls."""
     match parts:
         case (TextPart(text=text, metadata=metadata), *marks) if not metadata and _only_marks(marks):
             return text
@@ -157,14 +158,13 @@ def _only_marks(parts: Iterable[Part]) -> bool:
 
 
 def _check(event: TextDelta | ThinkingDelta | ToolCallDelta, delta: object) -> None:
-    """Raises ``TypeError`` for a malformed delta. In the middle of a block it is found when the pieces are joined."""
-    known = isinstance(cast(object, event.id), str | None)
-    if not (known and isinstance(delta, str)):
+    """Raise ``TypeError`` for a malformed first delta. A later one is found when the pieces of its block are joined."""
+    if not (isinstance(cast(object, event.id), str | None) and isinstance(delta, str)):
         raise TypeError(event_fault(event))
 
 
 def fold_calls(events: Iterable[Event]) -> dict[str, ToolCall]:
-    """The calls by id, in the order of first appearance; of one that is not completed there is only the raw text."""
+    """Return the calls by id, in order of first appearance; a call that is not completed has only its raw text."""
     log = list(events)
     try:
         return _fold_calls(log)

@@ -1,4 +1,4 @@
-"""The state of a fold."""
+"""The state of the fold: `StreamCollector`."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 
-from rxllm.collector._answer import answer, halt_metadata, is_incomplete, is_server, is_unfinished, tool_message
-from rxllm.collector._faults import event_fault
+from rxllm.collector._event_faults import event_fault
 from rxllm.collector._message import fold_calls, fold_message
-from rxllm.collector._rest import Rest, apply_to_rest, complete, next_step, same_step
+from rxllm.collector._step import answer, halt_metadata, is_incomplete, is_server, is_unfinished, tool_message
+from rxllm.collector._summary import Summary, apply_to_summary, complete, next_step, same_step
 from rxllm.events import (
     AskUserRequested,
     Event,
@@ -80,50 +80,50 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
     thread: Thread | None = None
     log: list[Event] = msgspec.field(default_factory=list[Event])
     length: int = 0
-    rest: Rest = Rest()
+    summary: Summary = Summary()
 
     def apply_event(self, event: Event) -> StreamCollector:
-        """The state after `event`; the same for what is malformed. Only a raw usage with unknown keys raises."""
-        rest = self.rest
-        if type(event) not in _DELTAS or rest.fresh:
+        """Return the state after `event`; a malformed event changes nothing. Only unknown keys in a raw usage raise."""
+        summary = self.summary
+        if type(event) not in _DELTAS or summary.fresh:
             if event_fault(event) is not None:
                 return self
             if type(event) not in _LOGGED and not (type(event) is RawChunk and isinstance(event.data, ProviderPart)):
                 return self._apply_other(event)
-            if rest.fresh:
-                rest = msgspec.structs.replace(rest, fresh=False)
+            if summary.fresh:
+                summary = msgspec.structs.replace(summary, fresh=False)
             if type(event) is MessageCompleted:
-                rest = complete(rest, event)
+                summary = complete(summary, event)
         log, length = self.log, self.length
         if len(log) != length:
             log = log[:length]
         log.append(event)
-        return StreamCollector(self.thread, log, length + 1, rest)
+        return StreamCollector(self.thread, log, length + 1, summary)
 
     def _apply_other(self, event: Event) -> StreamCollector:
         match event:
             case StepCompleted(result=result):
-                return StreamCollector(result.thread, [], 0, next_step(self.rest, result))
+                return StreamCollector(result.thread, [], 0, next_step(self.summary, result))
             case StepRestarted():
-                return StreamCollector(self.thread, [], 0, same_step(self.rest))
+                return StreamCollector(self.thread, [], 0, same_step(self.summary))
             case _:
-                changed = apply_to_rest(self.rest, event)
-                return self if changed is self.rest else StreamCollector(self.thread, self.log, self.length, changed)
+                changed = apply_to_summary(self.summary, event)
+                return self if changed is self.summary else StreamCollector(self.thread, self.log, self.length, changed)
 
     def apply_deltas(self, deltas: Sequence[TextDelta | ThinkingDelta | ToolCallDelta]) -> StreamCollector:
-        """The state after all of `deltas`, one after another, for a consumer that needs none in between."""
-        if self.rest.fresh:
+        """Return the state after all of `deltas`, for a consumer that needs none of the states between them."""
+        if self.summary.fresh:
             deltas = [delta for delta in deltas if event_fault(delta) is None]
         if not deltas:
             return self
         log = self.log if len(self.log) == self.length else self.log[: self.length]
         log.extend(deltas)
-        rest = msgspec.structs.replace(self.rest, fresh=False) if self.rest.fresh else self.rest
-        return StreamCollector(self.thread, log, self.length + len(deltas), rest)
+        summary = msgspec.structs.replace(self.summary, fresh=False) if self.summary.fresh else self.summary
+        return StreamCollector(self.thread, log, self.length + len(deltas), summary)
 
     @property
     def message(self) -> Message:
-        """What the current message says so far."""
+        """The current message so far."""
         return fold_message(self.log[: self.length])
 
     @property
@@ -133,7 +133,7 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
 
     @property
     def current_tool_calls(self) -> Mapping[str, ToolCall]:
-        """The calls of the current message so far, unfinished ones included, by id."""
+        """The tool calls of the current message so far, including unfinished ones, by id."""
         return fold_calls(self.log[: self.length])
 
     @property
@@ -149,16 +149,16 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
     @property
     def last_response(self) -> Response[Any] | None:
         """The response of the last completed step."""
-        return self.rest.steps[-1].response if self.rest.steps else None
+        return self.summary.steps[-1].response if self.summary.steps else None
 
     @property
     def steps(self) -> tuple[StepResult, ...]:
-        return self.rest.steps
+        return self.summary.steps
 
     @property
     def tool_results(self) -> tuple[Message, ...]:
-        made = map(tool_message, self.log[: self.length])
-        return tuple(message for message in made if message is not None)
+        messages = map(tool_message, self.log[: self.length])
+        return tuple(message for message in messages if message is not None)
 
     @property
     def halt(self) -> ToolHalt | AskUserRequested | None:
@@ -168,58 +168,58 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
 
     @property
     def usage(self) -> Usage:
-        """What the current step has cost."""
-        return self.rest.usage
+        """The usage of the current step."""
+        return self.summary.usage
 
     @property
     def finish_reason(self) -> FinishReason | None:
-        return self.rest.finish_reason
+        return self.summary.finish_reason
 
     @property
     def raw_finish_reason(self) -> str | None:
-        return self.rest.raw_finish_reason
+        return self.summary.raw_finish_reason
 
     @property
     def error(self) -> LLMError | None:
-        return self.rest.error
+        return self.summary.error
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        return self.rest.metadata
+        return self.summary.metadata
 
     @property
     def chat_result(self) -> ChatResult | None:
-        return self.rest.chat_result
+        return self.summary.chat_result
 
     @property
     def done(self) -> bool:
-        return self.rest.chat_result is not None
+        return self.summary.chat_result is not None
 
     def to_response(self) -> Response[Any]:
-        """The response so far; right after a ``StepCompleted``, that step's."""
-        rest = self.rest
-        if rest.fresh:
-            return rest.steps[-1].response
+        """Return the response so far; right after a ``StepCompleted``, that step's response."""
+        summary = self.summary
+        if summary.fresh:
+            return summary.steps[-1].response
         message = self.message
         calls = tuple(call for call in message.tool_calls if not is_server(call) and not is_incomplete(call))
-        wins = rest.finish_reason in ("length", "content_filter", "error")
+        wins = summary.finish_reason in ("length", "content_filter", "error")
         return Response(
             message=message,
             output_text=message.text,
             tool_calls=calls,
-            finish_reason=rest.finish_reason if wins or not calls else "tool_calls",
-            raw_finish_reason=rest.raw_finish_reason,
-            usage=rest.usage,
-            error=rest.error if rest.finish_reason == "error" else None,
+            finish_reason=summary.finish_reason if wins or not calls else "tool_calls",
+            raw_finish_reason=summary.raw_finish_reason,
+            usage=summary.usage,
+            error=summary.error if summary.finish_reason == "error" else None,
             id=message.metadata.get("id"),
             model=message.metadata.get("model"),
-            metadata=dict(rest.metadata),
+            metadata=dict(summary.metadata),
         )
 
     def to_step_result(self) -> StepResult:
-        """The step so far; right after a ``StepCompleted``, that step. Raises ``ValueError`` without a thread."""
-        if self.rest.fresh:
-            return self.rest.steps[-1]
+        """Return the step so far; right after a ``StepCompleted``, that step. Without a thread, ``ValueError``."""
+        if self.summary.fresh:
+            return self.summary.steps[-1]
         if self.thread is None:
             raise ValueError("a step needs a thread: start from StreamCollector(thread)")
         response = self.to_response()
@@ -235,9 +235,9 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
         )
 
     def to_chat_result(self) -> ChatResult:
-        """The chat's result; before its ``ChatCompleted``, what there is of it, halted as ``cancelled`` or ``error``.
+        """Return the chat's result; before its ``ChatCompleted``, the chat so far, ``cancelled`` or ``error``.
 
-        Raises ``ValueError`` with neither a result nor a thread.
+        Raises ``ValueError`` if there is neither a result nor a thread.
         """
         if self.chat_result is not None:
             return self.chat_result
@@ -254,19 +254,19 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
         )
 
     def _own(self) -> tuple[Any, ...]:
-        folded = (self.message, self.current_tool_calls, self.last_message, self.tool_results, self.halt)
-        return (self.thread, *folded, self.rest)
+        from_log = (self.message, self.current_tool_calls, self.last_message, self.tool_results, self.halt)
+        return (self.thread, *from_log, self.summary)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, StreamCollector) and self._own() == other._own()
 
-    def __ne__(self, other: object) -> bool:  # a Struct has one of its own, by identity
+    def __ne__(self, other: object) -> bool:  # a Struct defines its own, by identity
         return not self == other
 
     __hash__ = None  # pyright: ignore[reportAssignmentType]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (StreamCollector, (self.thread, self.log[: self.length], self.length, self.rest))
+        return (StreamCollector, (self.thread, self.log[: self.length], self.length, self.summary))
 
     def __repr__(self) -> str:
         return f"StreamCollector({self.current_text!r}, {self.finish_reason}, {len(self.steps)} steps)"

@@ -29,8 +29,20 @@ from rxllm.operators import lift
 from rxllm.pipelines._call import Deferred, Setup
 from rxllm.runtime import Bounded, Question, Scope, Stream, clock, conclude, current_scope, fail
 from rxllm.tools import ToolSettings, execution, failed, is_halting
-from rxllm.values import EngineError, Message, Response, StepResult, Thread, Tool, ToolCall, ToolError, ValidationError
-from rxllm.values._answers import listed, unanswered, with_results
+from rxllm.values import (
+    EngineError,
+    Message,
+    Response,
+    StepResult,
+    Thread,
+    Tool,
+    ToolCall,
+    ValidationError,
+    denied,
+    listed,
+    unanswered,
+    with_results,
+)
 from rxllm.values.arguments import invalid_option
 
 
@@ -93,9 +105,7 @@ class Answers(msgspec.Struct, frozen=True):
             return from_iterable([ToolResultEncoded(call.id, settings.encode(self.results[call.id], call))])
         verdict = self.approvals.get(call.id)
         if verdict is False or isinstance(verdict, str):
-            because = verdict or "it was not approved"
-            error = ToolError("denied", f"the call was denied: {because}", tool_name=call.name, tool_call_id=call.id)
-            return from_iterable(failed(error, call, settings))
+            return from_iterable(failed(denied(call, verdict), call, settings))
         tool = self._approved(call, settings)
         tool = replace(tool, approval=tool.approval and verdict is None)
         return execution(tool, call, settings, question, scope)

@@ -7,7 +7,17 @@ from dataclasses import replace
 from typing import Any, cast
 
 from rxllm.engine import Engine, merge_tools
-from rxllm.values import EngineError, Message, Request, Thread, Tool, ValidationError, as_response_format, user
+from rxllm.values import (
+    EngineError,
+    Message,
+    Request,
+    Thread,
+    Tool,
+    ValidationError,
+    as_response_format,
+    unanswered,
+    user,
+)
 from rxllm.values.arguments import invalid_option
 
 Input = str | Message | Sequence[Message] | Thread
@@ -113,9 +123,7 @@ def chosen(name: str, held: Any, opts: Mapping[str, Any], asked: Mapping[str, An
 
 def refuse_unanswered(thread: Thread) -> None:
     """Raises ``EngineError("missing_tool_results")`` if the thread holds calls that nobody has answered."""
-    answered = {message.tool_call_id for message in thread if message.role == "tool"}
-    calls = (call for message in thread for call in message.tool_calls if not call.metadata.get("server"))
-    missing = [call for call in calls if call.id not in answered]
+    missing = unanswered(thread)
     if missing:
         names = ", ".join(f"{call.name} ({call.id})" for call in missing)
         message = f"the thread has unanswered tool calls: {names}; append rxllm.tool_result(id, content) for each"

@@ -40,7 +40,7 @@ from rxllm.runtime import (
 )
 from rxllm.tools._outcome import failed, own, returned
 from rxllm.tools._settings import ToolSettings
-from rxllm.values import Tool, ToolCall, ToolContext, ToolError
+from rxllm.values import Tool, ToolCall, ToolContext, ToolError, denied
 
 THREADS_LEFT = 100
 """How many plain functions may run on after their timeout; while there are so many, no other is begun."""
@@ -109,8 +109,7 @@ class _Execution(abc.DisposableBase):
         if answer is True:
             self._execute()
             return
-        because = answer if isinstance(answer, str) else "it was not approved"
-        self._finish(failed(self._error("denied", f"the call was denied: {because}"), self._call, self._settings))
+        self._finish(failed(denied(self._call, answer), self._call, self._settings))
 
     def _execute(self) -> None:
         self._observer.on_next(ToolExecutionStarted(self._call.id, self._call.name, self._call.arguments))

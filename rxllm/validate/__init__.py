@@ -1,32 +1,34 @@
-"""The rules that values keep before they are sent.
+"""The rules that values must keep to be sent.
 
-Each function gives None, or raises one ``ValidationError`` that lists all faults: ``errors`` pairs a path with what is
-wrong there, ``(("messages", 0, "role"), "unknown")``. Nothing is checked that only a provider can know.
+Each function returns None, or raises one ``ValidationError`` that lists all faults: ``errors`` pairs a path with the
+code of what is wrong there, ``(("messages", 0, "role"), "unknown")``; the message says it in words. What only a
+provider can know is not checked.
 
 ==========================  ===========================================================================================
 `request`                   messages ``empty``; tools ``duplicate_name``; temperature ``out_of_range`` (0 to 2);
                             max_tokens ``must_be_positive``; response_format ``invalid_shape``;
-                            structured_finalize ``requires_json_schema``; and what its messages and tools break
-`thread`                    what its messages break
+                            structured_finalize ``requires_json_schema``; and the faults of its messages and tools
+`thread`                    the faults of its messages
 `message`                   role ``unknown``; content ``invalid_type``, ``invalid_part_type``; tool_call_id ``required``
 `tool`                      name ``empty``, ``reserved_tool_name``, ``invalid_format``; description ``not_a_string``;
                             schema ``not_a_map``
 `session`                   status ``unknown``; pending_question and pending_tool_calls ``required_for_status``;
-                            metadata ``error_required_for_status``; and what the messages of its thread break
+                            metadata ``error_required_for_status``; and the faults of its thread
 `image_request`             operation ``unknown``; n ``must_be_positive``; size ``invalid_shape``; style, background and
                             response_format ``unknown``; input_images and mask ``invalid_image``. To generate: prompt
                             ``required_for_operation``, input_images ``must_be_empty``; to edit: prompt
                             ``required_for_operation``, input_images ``invalid_count`` without any; for a variation:
-                            prompt ``not_allowed_for_operation``, input_images ``invalid_count`` but for one; a mask
-                            but to edit ``not_allowed_for_operation``
-`capabilities`              what a model's entry in ``rxllm.models`` says that it cannot do, see there
+                            prompt ``not_allowed_for_operation``, input_images ``invalid_count`` unless one; a mask
+                            except to edit ``not_allowed_for_operation``
+`capabilities`              what the model cannot do according to its entry in ``rxllm.models``, see there
 everywhere                  ``wrong_type``
 ==========================  ===========================================================================================
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from rxllm.validate._chat import (
     RESERVED_NAMES,
@@ -38,7 +40,7 @@ from rxllm.validate._chat import (
     thread_faults,
     tool_faults,
 )
-from rxllm.validate._faults import Fault
+from rxllm.validate._faults import Fault, in_words
 from rxllm.validate._images import image_request_faults
 from rxllm.values import ImageRequest, Message, ModelInfo, Request, Session, Thread, Tool, ValidationError
 
@@ -57,44 +59,45 @@ __all__ = [
 
 
 def request(value: Request) -> None:
-    """Raises ``ValidationError("invalid_request")``, unless a model could be asked this."""
-    _raise("invalid_request", request_faults(value))
+    """Raise ``ValidationError("invalid_request")`` unless the request could be sent to a model."""
+    _raise("invalid_request", value, request_faults)
 
 
 def thread(value: Thread) -> None:
-    """Raises ``ValidationError("invalid_thread")``, unless every message could be sent. An empty thread is fine."""
-    _raise("invalid_thread", thread_faults(value))
+    """Raise ``ValidationError("invalid_thread")`` unless every message could be sent. An empty thread is valid."""
+    _raise("invalid_thread", value, thread_faults)
 
 
 def message(value: Message) -> None:
-    """Raises ``ValidationError("invalid_message")``, unless it could be sent."""
-    _raise("invalid_message", message_faults(value))
+    """Raise ``ValidationError("invalid_message")`` unless the message could be sent."""
+    _raise("invalid_message", value, message_faults)
 
 
 def tool(value: Tool) -> None:
-    """Raises ``ValidationError("invalid_tool")``, unless a model could be told of it."""
-    _raise("invalid_tool", tool_faults(value))
+    """Raise ``ValidationError("invalid_tool")`` unless the tool could be offered to a model."""
+    _raise("invalid_tool", value, tool_faults)
 
 
 def session(value: Session) -> None:
-    """Raises ``ValidationError("invalid_session")``, unless its fields are what its status promises."""
-    _raise("invalid_session", session_faults(value))
+    """Raise ``ValidationError("invalid_session")`` unless its fields are what its status requires."""
+    _raise("invalid_session", value, session_faults)
 
 
 def image_request(value: ImageRequest) -> None:
-    """Raises ``ValidationError("invalid_image_request")``, unless an image model could be asked this."""
-    _raise("invalid_image_request", image_request_faults(value))
+    """Raise ``ValidationError("invalid_image_request")`` unless the request could be sent to an image model."""
+    _raise("invalid_image_request", value, image_request_faults)
 
 
 def capabilities(value: Request, model: ModelInfo) -> None:
-    """Raises ``ValidationError("unsupported_capability")`` where `model` is known not to do what the request asks."""
+    """Raise ``ValidationError("unsupported_capability")`` if `model` is known to lack what the request needs."""
     errors = tuple(capability_faults(value, model))
     if errors:
-        named = ", ".join(f"{'.'.join(map(str, path))} ({what})" for path, what in errors)
-        message = f"{model.name} cannot do what is asked, as rxllm.models says: {named}"
+        faults = ", ".join(f"{'.'.join(map(str, path))} ({fault})" for path, fault in errors)
+        message = f"{model.name} cannot do what the request needs, according to rxllm.models: {faults}"
         raise ValidationError("unsupported_capability", message, errors=errors)
 
 
-def _raise(reason: str, faults: Iterator[Fault]) -> None:
-    if errors := tuple(faults):
-        raise ValidationError(reason, errors=errors)
+def _raise(reason: str, value: Any, faults_of: Callable[[Any], Iterator[Fault]]) -> None:
+    if errors := tuple(faults_of(value)):
+        faults = "; ".join(in_words(value, path, code) for path, code in errors)
+        raise ValidationError(reason, f"{ValidationError.TITLE}: {reason} ({faults})", errors=errors)

@@ -1,4 +1,4 @@
-"""The faults of what a model is asked: requests and what they hold, threads, sessions."""
+"""The faults of requests, messages, tools, threads and sessions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rxllm.values import (
 )
 
 RESERVED_NAMES = frozenset({"auto", "none", "required"})
-"""What `tool_choice` already means, and so no tool can be called."""
+"""The words of `tool_choice`, which no tool can have as its name."""
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -36,7 +36,7 @@ def request_faults(value: Any) -> Iterator[Fault]:
     yield from each_of("messages", value.messages, message_faults)
     yield from each_of("tools", value.tools, tool_faults)
     if isinstance(value.tools, tuple):  # pyright: ignore[reportUnnecessaryIsInstance]
-        names = [each.name for each in value.tools if isinstance(each, Tool) and isinstance(each.name, str)]  # pyright: ignore[reportUnnecessaryIsInstance]
+        names = [tool.name for tool in value.tools if isinstance(tool, Tool) and isinstance(tool.name, str)]  # pyright: ignore[reportUnnecessaryIsInstance]
         if len({*names}) < len(names):
             yield ("tools",), "duplicate_name"
     yield from number_faults("temperature", value.temperature, lambda number: 0 <= number <= 2, "out_of_range")
@@ -68,7 +68,7 @@ def session_faults(value: Any) -> Iterator[Fault]:
         yield ("pending_tool_calls",), "required_for_status"
     if value.status == "error" and "error" not in value.metadata:
         yield ("metadata",), "error_required_for_status"
-    yield from ((("thread", *path), what) for path, what in thread_faults(value.thread))
+    yield from ((("thread", *path), fault) for path, fault in thread_faults(value.thread))
 
 
 def message_faults(value: Any) -> Iterator[Fault]:
@@ -136,23 +136,25 @@ def capability_faults(value: Request, model: ModelInfo) -> Iterator[Fault]:
         yield ("response_format",), "json_native_disabled"
     if value.tools and wants_schema and model.tools_with_schema is False:
         yield ("response_format",), "excludes_tools"
-    if model.vision is False and any(isinstance(part, ImagePart) for each in value.messages for part in each.parts):
+    if model.vision is False and any(
+        isinstance(part, ImagePart) for message in value.messages for part in message.parts
+    ):
         yield ("vision",), "vision_disabled"
 
 
-def is_response_format(held: Any) -> bool:
-    """Whether a request may have it; a class is none yet, see ``values.as_response_format``."""
-    match held:
+def is_response_format(value: Any) -> bool:
+    """Whether a request may have this format; ``values.as_response_format`` turns a class into one."""
+    match value:
         case None | "text" | {"type": "text" | "json_object"}:
             return True
         case {"type": "json_schema"}:
-            return _is_json_schema(held)
+            return _is_json_schema(value)
         case _:
             return False
 
 
-def _is_json_schema(held: Any) -> bool:
-    match held:
+def _is_json_schema(value: Any) -> bool:
+    match value:
         case {"type": "json_schema", "name": str(), "schema": Mapping(), **rest}:
             return isinstance(rest.get("strict", True), bool)
         case _:

@@ -1,38 +1,85 @@
-"""A fault is a path and what is wrong there."""
+"""Faults: pairs of a path and a code for what is wrong there, how to find them, and how to say them in words."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, cast
+from typing import Any, cast, get_args, get_type_hints
 
+from rxllm.values._decode import hint_text
+from rxllm.values.arguments import must_be
 from rxllm.values.errors import Path
 
 Fault = tuple[Path, str]
 
+_EXPECTED = {
+    "out_of_range": "a number from 0 to 2",
+    "must_be_positive": "a whole number of at least 1",
+    "response_format invalid_shape": "'text', {'type': 'json_object'} or json_schema(...)",
+    "size invalid_shape": "a pair of a width and a height, or a word of the provider",
+    "invalid_type": "text, a tuple of parts or, in a tool result, a dict",
+    "invalid_part_type": "a part, such as TextPart(...)",
+    "invalid_format": "1 to 64 letters, digits, _ or -",
+    "not_a_string": "a string",
+    "not_a_map": "a mapping",
+    "invalid_image": "an Image, made by Image.from_file or another of its constructors",
+}
+"""What a value with this fault must be; some codes mean something else in each field."""
+
+_STATEMENTS = {
+    "empty": "must not be empty",
+    "duplicate_name": "must not hold two tools of the same name",
+    "reserved_tool_name": "must not be auto, none or required, which tool_choice reserves",
+    "requires_json_schema": "requires response_format=json_schema(...)",
+    "required": "must be the id of the tool call that the message answers",
+    "required_for_status": "must be set while the session has this status",
+    "error_required_for_status": "must hold an 'error' while the session has this status",
+    "required_for_operation": "must be set for this operation",
+    "not_allowed_for_operation": "must not be set for this operation",
+    "must_be_empty": "must be empty to generate an image",
+    "invalid_count": "must hold at least one image to edit, and exactly one for a variation",
+}
+"""What to say of the faults whose value is missing, or says nothing."""
+
 
 def each_of(name: str, items: Any, faults_of: Callable[[Any], Iterator[Fault]]) -> Iterator[Fault]:
-    """Those of all `items` of the field `name`, which must be a tuple."""
+    """Yield the faults of all `items` of the field `name`, which must be a tuple."""
     if not isinstance(items, tuple):
         yield (name,), "wrong_type"
         return
     for i, item in enumerate(cast(tuple[Any, ...], items)):
-        yield from (((name, i, *path), what) for path, what in faults_of(item))
+        yield from (((name, i, *path), fault) for path, fault in faults_of(item))
 
 
-def number_faults(name: str, held: Any, is_allowed: Callable[[float], bool], what: str) -> Iterator[Fault]:
-    """`what`, for a number that is not allowed; None always is."""
-    if held is None:
+def number_faults(name: str, value: Any, is_allowed: Callable[[float], bool], fault: str) -> Iterator[Fault]:
+    """Yield `fault` for a number that is not allowed; None is always allowed."""
+    if value is None:
         return
-    if isinstance(held, bool) or not isinstance(held, int | float):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         yield (name,), "wrong_type"
-    elif math.isnan(held) or not is_allowed(held):
-        yield (name,), what
+    elif math.isnan(value) or not is_allowed(value):
+        yield (name,), fault
 
 
-def whole_faults(name: str, held: Any, is_allowed: Callable[[float], bool], what: str) -> Iterator[Fault]:
-    """The same of whole numbers."""
-    if isinstance(held, float):
+def whole_faults(name: str, value: Any, is_allowed: Callable[[float], bool], fault: str) -> Iterator[Fault]:
+    """Yield `fault` for a whole number that is not allowed; None is always allowed."""
+    if isinstance(value, float):
         yield (name,), "wrong_type"
     else:
-        yield from number_faults(name, held, is_allowed, what)
+        yield from number_faults(name, value, is_allowed, fault)
+
+
+def in_words(root: Any, path: Path, code: str) -> str:
+    """Return a fault of `root` as a message says it: the place, what must be there, and what is there."""
+    place = ".".join(map(str, path)) or "value"
+    if code in _STATEMENTS:
+        return f"{place} {_STATEMENTS[code]}"
+    name, value, hint = "", root, None
+    for key in path:
+        if isinstance(key, str):
+            hint = get_type_hints(cast(type[Any], type(value))).get(key)
+            name, value = key, getattr(value, key)
+        else:
+            value, hint = value[key], next(iter(get_args(hint)), None)
+    typed = "of another type" if hint is None else hint_text(hint)
+    return f"{place} {must_be(_EXPECTED.get(f'{name} {code}') or _EXPECTED.get(code, typed), value)}"

@@ -1,26 +1,31 @@
-"""What is said: the values that go in and come out, and the errors."""
+"""Values: what goes into a call and comes out of it, and the errors."""
 
-from rxllm.values._call import Call, ToolContext
-from rxllm.values._content import (
+from rxllm.values._base import Value
+from rxllm.values._images import Image, ImageRequest, ImageResponse, ImageUsage, image_request
+from rxllm.values._message import (
+    Content,
     FilePart,
     ImagePart,
+    Message,
     Part,
     ProviderPart,
+    Role,
     SourcePart,
     TextPart,
     ThinkingPart,
     ToolCallPart,
+    assistant,
+    system,
+    tool_result,
+    user,
 )
-from rxllm.values._image import Image
-from rxllm.values._image_request import ImageRequest, ImageResponse, ImageUsage, image_request
-from rxllm.values._many import Labelled, Progress
-from rxllm.values._message import Content, Message, Role, assistant, system, tool_result, user
 from rxllm.values._model import ModelInfo
-from rxllm.values._request import Request, json_schema
+from rxllm.values._request import Call, Request, json_schema
 from rxllm.values._response import FinishReason, Response
 from rxllm.values._results import ChatResult, StepResult
 from rxllm.values._schema import ResponseFormat, as_response_format, described, is_format_class, reader, schema_faults
 from rxllm.values._session import Session, SessionStatus, Turn
+from rxllm.values._stream_items import Labelled, Progress, Trace
 from rxllm.values._telemetry import (
     CallFinished,
     CallStarted,
@@ -37,12 +42,9 @@ from rxllm.values._telemetry import (
     ToolFinished,
     ToolStarted,
 )
-from rxllm.values._thread import Thread
-from rxllm.values._tool import FunctionTool, Halt, Tool, ask_user, halt, tool
-from rxllm.values._tool_call import ToolCall
-from rxllm.values._trace import Trace
+from rxllm.values._thread import Thread, listed, unanswered, with_results
+from rxllm.values._tool import FunctionTool, Halt, Tool, ToolCall, ToolContext, ask_user, denied, halt, tool
 from rxllm.values._usage import Usage
-from rxllm.values._value import Value
 from rxllm.values.errors import (
     AdapterError,
     EngineError,
@@ -117,15 +119,19 @@ __all__ = [
     "as_response_format",
     "ask_user",
     "assistant",
+    "denied",
     "described",
     "halt",
     "image_request",
     "is_format_class",
     "json_schema",
+    "listed",
     "reader",
     "schema_faults",
     "system",
     "tool",
     "tool_result",
+    "unanswered",
     "user",
+    "with_results",
 ]

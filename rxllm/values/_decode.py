@@ -1,7 +1,7 @@
-"""From JSON data back to values: the other half of ``values._value``.
+"""Decode JSON data to values and errors; the other half of ``values._base.encode``.
 
-For each annotation there is one reader, made when it is first needed. A reader raises
-``ValidationError("invalid_request")``, with the path, for data that does not fit the annotation.
+Each annotation has one reader, made when it is first needed. A reader raises ``ValidationError("invalid_request")``,
+with the path, for data that does not fit the annotation.
 """
 
 from __future__ import annotations
@@ -10,25 +10,27 @@ import base64
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from itertools import repeat
 from operator import itemgetter
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from rxllm.values._value import VALUE_CLASSES, Value
 from rxllm.values.errors import ERROR_CLASSES, LLMError, ValidationError
 
-T = TypeVar("T", bound=Value)
+T = TypeVar("T")
 Reader = Callable[[Any], Any]
+
+VALUE_CLASSES: dict[str, type[Any]] = {}
+"""The classes of values by name; ``values._base.value`` adds each."""
 
 _OWN_TAGS = ("tuple", "map", "float", "bytes")
 
 
 def decode(data: Any) -> Any:
-    """The value that ``encode`` wrote. Raises ``ValidationError("invalid_request")`` where it cannot be one."""
-    # No more frames than `encode` needs, so that what was nested deeply and could be written can be read.
+    """Return what ``encode`` wrote. Raises ``ValidationError("invalid_request")`` for other data."""
+    # No more frames than `encode` needs, so that whatever was nested deeply and could be written can be read.
     match data:
         case list():
             return decode_items(cast(list[Any], data), repeat(decode))
@@ -37,68 +39,74 @@ def decode(data: Any) -> Any:
         case {"$": _}:
             return _decode_tagged(cast(dict[str, Any], data))
         case dict():
-            return dict(_read_each(cast(dict[str, Any], data).items(), repeat(decode)))
+            return dict(_read_pairs(cast(dict[str, Any], data).items(), repeat(decode)))
         case _:
             return data
 
 
 def decode_items(items: Iterable[Any], readers: Iterable[Reader]) -> list[Any]:
-    """`items`, each as its reader reads it."""
-    return list(map(itemgetter(1), _read_each(enumerate(items), readers)))
+    """Return `items`, each read by its reader."""
+    return list(map(itemgetter(1), _read_pairs(enumerate(items), readers)))
 
 
 def decode_value(cls: type[T], data: Mapping[str, Any]) -> T:
-    """The value of class `cls` with these fields; unknown ones are left out."""
+    """Return the value of class `cls` with these fields; unknown fields are left out."""
     required, readers = _plan(cls)
-    return _made(cls, decode_fields(cls, required, readers, data))
+    return _construct(cls, decode_fields(cls, required, readers, data))
 
 
 def decode_error(cls: type[LLMError], data: Mapping[str, Any]) -> LLMError:
-    """The error of class `cls` with these fields; unknown ones are left out."""
+    """Return the error of class `cls` with these fields; unknown fields are left out."""
     reason = data.get("reason")
     if "reason" in data and not (isinstance(reason, str) and reason in cls.REASONS):
         raise wrong("unknown", f"{cls.__name__} has no reason {brief(reason)}", "reason")
-    return _made(cls, decode_fields(cls, ("reason",), readers_of(cls.__init__), data))
+    return _construct(cls, decode_fields(cls, ("reason",), readers_of(cls.__init__), data))
 
 
 def decode_fields(
     cls: type, required: Iterable[str], readers: Mapping[str, Reader], data: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The fields of `data` that have a reader. Raises ``ValidationError`` where one is missing, or does not fit."""
+    """Return the fields of `data` that have a reader. Raises ``ValidationError`` if one is missing or does not fit."""
     missing = [((name,), "missing") for name in required if name not in data]
     if missing:
         message = f"{cls.__name__} lacks {', '.join(path[0] for path, _ in missing)}"
         raise ValidationError("invalid_request", message, errors=missing)
     known = [(name, data[name]) for name in readers if name in data]
-    return dict(_read_each(known, (readers[name] for name, _ in known)))
+    return dict(_read_pairs(known, (readers[name] for name, _ in known)))
 
 
 @cache
 def readers_of(source: Any) -> dict[str, Reader]:
-    """A reader for each annotation of a class or a function."""
+    """Return a reader for each annotation of a class or a function."""
     return {name: _reader(hint) for name, hint in get_type_hints(source).items() if name != "return"}
 
 
-def wrong(what: str, message: str, *path: str | int) -> ValidationError:
-    return ValidationError("invalid_request", message, errors=[(path, what)])
+def wrong(fault: str, message: str, *path: str | int) -> ValidationError:
+    """Return the error for data that cannot be decoded."""
+    return ValidationError("invalid_request", message, errors=[(path, fault)])
+
+
+def brief(item: Any) -> str:
+    """Return the repr of `item` if it is plain and short, otherwise the name of its class."""
+    return repr(item) if isinstance(item, str | int | float | None) and len(repr(item)) < 60 else type(item).__name__
 
 
 @cache
-def _plan(cls: type[Value]) -> tuple[tuple[str, ...], dict[str, Reader]]:
-    """The names of the fields that there must be, and a reader for each field."""
-    specs, readers = fields(cast(Any, cls)), readers_of(cls)
+def _plan(cls: type[Any]) -> tuple[tuple[str, ...], dict[str, Reader]]:
+    """Return the names of the required fields, and a reader for each field."""
+    specs, readers = fields(cls), readers_of(cls)
     required = (spec.name for spec in specs if spec.default is MISSING and spec.default_factory is MISSING)
     return tuple(required), {spec.name: readers[spec.name] for spec in specs}
 
 
-def _made(cls: Callable[..., Any], named: dict[str, Any]) -> Any:
+def _construct(cls: Callable[..., T], arguments: dict[str, Any]) -> T:
     try:
-        return cls(**named)
+        return cls(**arguments)
     except (TypeError, ValueError) as error:
         raise wrong("malformed_struct", str(error)) from error
 
 
-def _read_each(items: Iterable[tuple[Any, Any]], readers: Iterable[Reader]) -> Iterable[tuple[Any, Any]]:
+def _read_pairs(items: Iterable[tuple[Any, Any]], readers: Iterable[Reader]) -> Iterable[tuple[Any, Any]]:
     key: Any = None
     try:
         for (key, item), read in zip(items, readers, strict=False):
@@ -116,48 +124,51 @@ def _decode_tagged(data: dict[str, Any]) -> Any:
         case {"$": str(name)} if name in ERROR_CLASSES:
             return decode_error(ERROR_CLASSES[name], data)
         case {"$": "map", "items": list()}:
-            return _decode_pairs(data["items"])
+            return _decode_map(data["items"])
         case {"$": "float", "value": "nan" | "inf" | "-inf" as text}:
-            return math.nan if text == "nan" else float(text)  # one NaN for all, so that what is read twice is equal
+            return (
+                math.nan if text == "nan" else float(text)
+            )  # one NaN object, so that data that is read twice is equal
         case {"$": "bytes", "base64": str(text)}:
             return _decode_bytes(text)
         case {"$": str(name)} if name in _OWN_TAGS:
-            raise wrong("malformed_struct", f"a {name} without what belongs to one")
+            raise wrong("malformed_struct", f"a {name} lacks its fields")
         case _:
-            raise wrong("unknown_type_tag", f"nothing is called {brief(data['$'])}")
+            raise wrong("unknown_type_tag", f"the type {brief(data['$'])} is not known")
 
 
-def _decode_pairs(pairs: list[Any]) -> dict[Any, Any]:
+def _decode_map(pairs: list[Any]) -> dict[Any, Any]:
     if not all(isinstance(pair, list) and len(cast(list[Any], pair)) == 2 for pair in pairs):
-        raise wrong("malformed_struct", "a map whose items are not pairs of a key and a value")
+        raise wrong("malformed_struct", "the items of a map must be pairs of a key and a value")
     keys = decode_items((key for key, _ in pairs), repeat(decode))
     try:
         named = [(str(key), item) for key, (_, item) in zip(keys, pairs, strict=True)]
-        items = [item for _, item in _read_each(named, repeat(decode))]
+        items = [item for _, item in _read_pairs(named, repeat(decode))]
         return dict(zip(keys, items, strict=True))
     except TypeError as error:
-        raise wrong("malformed_struct", "a map with a key that cannot be one") from error
+        raise wrong("malformed_struct", f"a map has a key that is not hashable: {error}") from error
 
 
 def _decode_bytes(text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except ValueError as error:
-        raise wrong("invalid_base64", "bytes that are not base64") from error
+        raise wrong("invalid_base64", "bytes must be base64 text") from error
 
 
 @cache
 def _reader(hint: Any) -> Reader:
-    """What reads data at a place annotated with `hint`: there an object without a ``"$"`` is the value class that
-    belongs there, and an array a tuple.
+    """Return the function that reads data annotated with `hint`.
+
+    An object without a ``"$"`` is read as the value class of the annotation, and an array as a tuple.
     """
-    options = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    options = _options(hint)
     bases = tuple(_base(option) for option in options)
     if object in bases:
         return decode
     words = frozenset(word for option in options if get_origin(option) is Literal for word in get_args(option))
     plain = frozenset(base for base in bases if base in (str, int, float, bool, NoneType))
-    classes = [] if dict in bases else [base for base in bases if issubclass(base, Value)]
+    classes = [] if dict in bases else [base for base in bases if is_dataclass(base)]
     sequence = next((_sequence_reader(get_args(option)) for option in options if _base(option) is tuple), None)
 
     def read(data: Any) -> Any:
@@ -170,37 +181,55 @@ def _reader(hint: Any) -> Reader:
         decoded = decode(data)
         if isinstance(decoded, bases) or (isinstance(decoded, int) and float in bases):
             return decoded
-        meant = " or ".join(str(option) if get_args(option) else option.__name__ for option in options)
-        what = "unknown" if words and isinstance(decoded, str) else "wrong_type"
-        raise wrong(what, f"{brief(decoded)} is not {re.sub(r'[a-z_]+[.]', '', meant)}")
+        fault = "unknown" if words and isinstance(decoded, str) else "wrong_type"
+        raise wrong(fault, f"must be {hint_text(hint)}, not {brief(decoded)}")
 
     return read
 
 
-class _Nothing:
-    """The class of no data."""
+def hint_text(hint: Any) -> str:
+    """Return an annotation as a message names it.
+
+    >>> hint_text(tuple[str, ...] | int | None), hint_text(Literal["high", "low"])
+    ('tuple[str, ...] or int or None', 'one of high, low')
+    """
+    if get_origin(hint) is Literal:
+        return f"one of {', '.join(get_args(hint))}"
+    if len(_options(hint)) > 1:
+        return " or ".join(map(hint_text, _options(hint)))
+    if hint is NoneType:
+        return "None"
+    return re.sub(r"[a-z_]+[.]", "", str(hint)) if get_args(hint) else hint.__name__
+
+
+def _options(hint: Any) -> tuple[Any, ...]:
+    return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+
+
+class _NoData:
+    """A class without instances: no data is one."""
 
 
 def _base(option: Any) -> type:
-    """The class of what fits; ``object`` for anything."""
+    """Return the class of the data that fits `option`; ``object`` for any data."""
     base = get_origin(option) or option
     if base is Literal:
-        return _Nothing
-    if base is Iterable:  # of the arguments of an error
+        return _NoData
+    if base is Iterable:  # in the arguments of an error
         return tuple
     return base if isinstance(base, type) and option is not Any else object
 
 
 def _sequence_reader(hints: tuple[Any, ...]) -> Callable[[list[Any]], tuple[Any, ...]]:
-    """What reads the items of a tuple of these hints, ``tuple[int, str]`` or ``tuple[int, ...]``."""
+    """Return the reader of the items of a tuple with these hints: ``tuple[int, str]`` or ``tuple[int, ...]``."""
     readers = [_reader(hint) for hint in hints if hint is not ...]
+    is_fixed = len(readers) == len(hints) and len(hints) > 1
 
     def read(items: list[Any]) -> tuple[Any, ...]:
         if is_fixed and len(items) != len(readers):
-            raise wrong("wrong_type", f"{len(items)} items where there must be {len(readers)}")
+            raise wrong("wrong_type", f"must be {len(readers)} items, not {len(items)}")
         return tuple(decode_items(items, readers if is_fixed else repeat(readers[0])))
 
-    is_fixed = len(readers) == len(hints) and len(hints) > 1
     return read
 
 
@@ -210,7 +239,3 @@ def _items_of(data: Any) -> list[Any] | None:
             return cast(list[Any], data if isinstance(data, list) else data["items"])
         case _:
             return None
-
-
-def brief(item: Any) -> str:
-    return repr(item) if isinstance(item, str | int | float | None) and len(repr(item)) < 60 else type(item).__name__

@@ -1,7 +1,7 @@
-"""JSON that is always read and always written.
+"""Read and write JSON text, whatever numbers and characters it holds.
 
-msgspec comes first, because it is fast. What it refuses and Python's own ``json`` takes goes the slow way: NaN and the
-infinities, numbers out of range, and halves of surrogate pairs.
+msgspec comes first, because it is fast. Text that msgspec refuses and Python's own ``json`` accepts goes the slow way:
+NaN and the infinities, numbers out of range, and halves of surrogate pairs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ UNREADABLE = (ValueError, RecursionError)
 """What `read_json` raises for text that is not JSON, or is nested too deeply."""
 
 _CONSTANTS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-"""One NaN for all, so that data that is read twice is equal."""
+"""One NaN object, so that data that is read twice is equal."""
 
 
 def json_text(value: Any) -> str:
@@ -45,7 +45,7 @@ def json_bytes(value: Any) -> bytes:
 
 
 def read_json(text: str | bytes | msgspec.Raw) -> Any:
-    """Return what JSON text says, as Python's ``json`` reads it, with U+FFFD for half a surrogate pair.
+    """Return the data of a JSON text, as Python's ``json`` reads it, with U+FFFD for half a surrogate pair.
 
     >>> read_json('{"logprob": -Infinity}')
     {'logprob': -inf}
@@ -55,12 +55,12 @@ def read_json(text: str | bytes | msgspec.Raw) -> Any:
     try:
         return msgspec.json.decode(text)
     except ValueError:
-        given = text if isinstance(text, str) else bytes(text)
-        return _well_formed(json.loads(given, parse_constant=_CONSTANTS.__getitem__))
+        source = text if isinstance(text, str) else bytes(text)
+        return _well_formed(json.loads(source, parse_constant=_CONSTANTS.__getitem__))
 
 
 def read_arguments(text: str) -> dict[str, Any] | None:
-    """Return the arguments of a tool call that `text` says, none if it is blank; None if it is not a JSON object."""
+    """Return the arguments of a tool call: an empty dict for blank text, None if `text` is not a JSON object."""
     try:
         arguments: Any = read_json(text) if text.strip() else {}
     except UNREADABLE:
@@ -69,7 +69,7 @@ def read_arguments(text: str) -> dict[str, Any] | None:
 
 
 def is_json(text: str | bytes) -> bool:
-    """Whether `text` can be read."""
+    """Whether `text` is JSON."""
     try:
         read_json(text)
     except UNREADABLE:
@@ -78,12 +78,12 @@ def is_json(text: str | bytes) -> bool:
 
 
 def well_formed(text: str) -> str:
-    """Return `text` in a form that any encoder takes: two halves of a pair are one character, a lone one is U+FFFD."""
+    """Return `text` as valid Unicode: two halves of a surrogate pair become one character, a lone half U+FFFD."""
     return text if is_encodable(text) else text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def is_encodable(text: str) -> bool:
-    """Whether `text` can be written: it holds no half of a surrogate pair."""
+    """Whether `text` can be encoded: it has no half of a surrogate pair."""
     try:
         text.encode()
     except UnicodeEncodeError:

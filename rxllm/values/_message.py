@@ -1,28 +1,85 @@
-"""Messages: who says what."""
+"""Messages and the parts of their content."""
 
 from __future__ import annotations
 
 from dataclasses import field
 from typing import Any, Literal
 
-from rxllm.values._content import Part, TextPart
-from rxllm.values._tool_call import ToolCall
-from rxllm.values._value import Value, value
+from rxllm.values._base import Value, value
+from rxllm.values._images import Image
+from rxllm.values._tool import ToolCall
 
+
+@value
+class TextPart(Value):
+    """A text."""
+
+    text: str
+    metadata: dict[str, Any] = field(default_factory=dict[str, Any])
+
+
+@value
+class ImagePart(Value):
+    """An image for the model to see; `detail` is how closely it looks, if the provider has that option."""
+
+    image: Image
+    detail: Literal["auto", "low", "high"] = "auto"
+    metadata: dict[str, Any] = field(default_factory=dict[str, Any])
+
+
+@value
+class ThinkingPart(Value):
+    """The model's thinking. `signature` and `provider_data` go back unchanged to the provider that made them."""
+
+    text: str
+    signature: str | None = None
+    provider_data: dict[str, Any] | None = None
+
+
+@value
+class SourcePart(Value):
+    """A source of the text, as the provider describes it: a citation, a grounding or a search result."""
+
+    source: dict[str, Any]
+
+
+@value
+class FilePart(Value):
+    """An image or audio in the output: its ``"mime_type"``, and its ``"data"`` (bytes) or ``"url"``."""
+
+    file: dict[str, Any]
+
+
+@value
+class ToolCallPart(Value):
+    """The place among the parts where the tool call with this id was made."""
+
+    id: str
+
+
+@value
+class ProviderPart(Value):
+    """Data that only `provider` understands; it goes back to that provider unchanged, and to no other."""
+
+    provider: str
+    data: dict[str, Any]
+
+
+Part = TextPart | ImagePart | ThinkingPart | SourcePart | FilePart | ToolCallPart | ProviderPart
 Role = Literal["system", "user", "assistant", "tool"]
 Content = str | tuple[Part, ...] | dict[str, Any]
 
 
 @value
 class Message(Value):
-    """One turn of a conversation.
+    """One message of a conversation.
 
-    `content` is text, or parts in their order, or (tool results only) a mapping. `tool_calls` are the calls that an
-    assistant's turn makes; a ``tool`` message answers the one whose id is its `tool_call_id`.
+    `content` is text, parts in order, or (tool results only) a mapping. `tool_calls` are the calls that an assistant's
+    message makes; a ``tool`` message answers the one whose id is its `tool_call_id`.
     """
 
     role: Role
-    content: str | tuple[Part, ...] | dict[str, Any] = ""
+    content: str | tuple[Part, ...] | dict[str, Any] = ""  # spelled out: `value` looks for "tuple[" in the annotation
     name: str | None = None
     tool_call_id: str | None = None
     tool_calls: tuple[ToolCall, ...] = ()
@@ -30,14 +87,14 @@ class Message(Value):
 
     @property
     def text(self) -> str:
-        """The text of the content, parts joined; empty for a mapping."""
+        """The text of the content, with parts joined; empty for a mapping."""
         if isinstance(self.content, str):
             return self.content
         return "".join(part.text for part in self.content if isinstance(part, TextPart))
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """The content as parts, also where it is plain text."""
+        """The content as parts, even if it is plain text."""
         if isinstance(self.content, str):
             return (TextPart(self.content),) if self.content else ()
         return () if isinstance(self.content, dict) else self.content
@@ -48,13 +105,13 @@ class Message(Value):
 
     def _repr_markdown_(self) -> str:
         calls = "".join(f"\n\n`{call!r}`" for call in self.tool_calls)
-        said = str(self.content) if isinstance(self.content, dict) else self.text
-        said = as_code(said) if self.role == "tool" and said else said
-        return f"**{self.role}**{': ' if said else ''}{said}{calls}"
+        text = str(self.content) if isinstance(self.content, dict) else self.text
+        text = as_code(text) if self.role == "tool" and text else text
+        return f"**{self.role}**{': ' if text else ''}{text}{calls}"
 
 
 def system(text: str) -> Message:
-    """A system message.
+    """Return a system message.
 
     >>> system("Be brief.")
     Message('system', 'Be brief.')
@@ -63,7 +120,7 @@ def system(text: str) -> Message:
 
 
 def user(content: str | list[Part] | tuple[Part, ...]) -> Message:
-    """A user's message: text, or parts.
+    """Return a user's message of text or parts.
 
     >>> user("Hi")
     Message('user', 'Hi')
@@ -72,7 +129,7 @@ def user(content: str | list[Part] | tuple[Part, ...]) -> Message:
 
 
 def assistant(text: str) -> Message:
-    """An assistant's message.
+    """Return an assistant's message.
 
     >>> assistant("Hello")
     Message('assistant', 'Hello')
@@ -81,7 +138,7 @@ def assistant(text: str) -> Message:
 
 
 def tool_result(tool_call_id: str, content: str | dict[str, Any]) -> Message:
-    """The answer to a tool call.
+    """Return the message that answers a tool call.
 
     >>> tool_result("call_0", "42").tool_call_id
     'call_0'
@@ -90,7 +147,7 @@ def tool_result(tool_call_id: str, content: str | dict[str, Any]) -> Message:
 
 
 def as_code(text: str) -> str:
-    """Markdown that shows `text` as it is.
+    """Return Markdown that shows `text` literally.
 
     >>> as_code("<b>")
     '`<b>`'

@@ -1,4 +1,4 @@
-"""What is known of a model before it is asked."""
+"""What is known about a model: capabilities, limits and prices."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import field, replace
 from typing import Any
 
+from rxllm.values._base import Value, value
 from rxllm.values._usage import Usage
-from rxllm.values._value import Value, value
+from rxllm.values.arguments import is_count, must_be
 from rxllm.values.errors import ValidationError
 
 CAPABILITIES = ("tools", "json_schema", "vision", "images", "tools_with_schema")
@@ -19,14 +20,14 @@ _MILLION = 1_000_000
 
 @value
 class ModelInfo(Value):
-    """An entry of the catalogue ``rxllm.models``. None means that nobody has said.
+    """An entry of the catalogue ``rxllm.models``. None means: not known.
 
-    `name` is ``"provider:model"``, or the provider alone where a model has no name. It can call `tools`, keep to a
-    `json_schema`, see images in what it is asked (`vision`), make `images`; `tools_with_schema` is False where tools
-    and a schema exclude one another. Limits are in tokens, prices in the currency of `Usage`'s costs, per million
-    tokens; cached and cache-written ones cost what input does where they have no price of their own.
+    `name` is ``"provider:model"``, or the provider alone if its model has no name. The flags say whether the model can
+    call `tools`, answer in a `json_schema`, see images in the request (`vision`) and make `images`;
+    `tools_with_schema` is False if tools and a schema exclude each other. Limits are in tokens. Prices are per million
+    tokens, in the currency of `Usage`'s costs; cached and cache-written tokens without a price cost what input costs.
 
-    Raises ``ValidationError("invalid_option")`` for values that make no sense.
+    Raises ``ValidationError("invalid_option")`` for invalid values.
     """
 
     name: str
@@ -46,9 +47,9 @@ class ModelInfo(Value):
     def __post_init__(self) -> None:
         super().__post_init__()
         checks = ((name, getattr(self, name), *rule) for name, rule in _RULES.items())
-        wrong = [((name,), f"must be {wanted}, not {held!r}") for name, held, wanted, fits in checks if not fits(held)]
-        if wrong:
-            raise ValidationError("invalid_option", errors=wrong)
+        faults = [((name,), must_be(expected, item)) for name, item, expected, fits in checks if not fits(item)]
+        if faults:
+            raise ValidationError("invalid_option", errors=faults)
 
     @property
     def provider(self) -> str:
@@ -59,18 +60,18 @@ class ModelInfo(Value):
         return self.input_price is not None or self.output_price is not None
 
     def priced(self, usage: Usage) -> Usage:
-        """`usage` with the costs that it lacks; the total is their sum, if both are known.
+        """Return `usage` with the costs it lacks; the total is their sum, if both are known.
 
         >>> usage = ModelInfo("a:b", input_price=2.0, output_price=10.0).priced(Usage(500_000, 100_000))
         >>> usage.input_cost, usage.output_cost, usage.total_cost
         (1.0, 1.0, 2.0)
         """
-        asked = self._input_cost(usage) if usage.input_cost is None else usage.input_cost
-        answered = _cost(usage.output_tokens, self.output_price) if usage.output_cost is None else usage.output_cost
+        input_cost = self._input_cost(usage) if usage.input_cost is None else usage.input_cost
+        output_cost = _cost(usage.output_tokens, self.output_price) if usage.output_cost is None else usage.output_cost
         total = usage.total_cost
-        if total is None and asked is not None and answered is not None:
-            total = asked + answered
-        return replace(usage, input_cost=asked, output_cost=answered, total_cost=total)
+        if total is None and input_cost is not None and output_cost is not None:
+            total = input_cost + output_cost
+        return replace(usage, input_cost=input_cost, output_cost=output_cost, total_cost=total)
 
     def _input_cost(self, usage: Usage) -> float | None:
         if usage.input_tokens is None or self.input_price is None:
@@ -91,23 +92,19 @@ def _cost(tokens: int | None, price: float | None) -> float | None:
     return None if tokens is None or price is None else tokens * price / _MILLION
 
 
-def _is_name(held: Any) -> bool:
-    provider, colon, model = held.partition(":") if isinstance(held, str) else ("", "", "")
+def _is_name(value: Any) -> bool:
+    provider, colon, model = value.partition(":") if isinstance(value, str) else ("", "", "")
     return provider != "" and (model != "" or not colon)
 
 
-def _is_price(held: Any) -> bool:
-    return held is None or (
-        isinstance(held, int | float) and not isinstance(held, bool) and math.isfinite(held) and held >= 0
-    )
+def _is_price(value: Any) -> bool:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return value is None or (is_number and math.isfinite(value) and value >= 0)
 
 
 _Rule = tuple[str, Callable[[Any], bool]]
-_FLAG: _Rule = ("True, False or None", lambda held: held is None or isinstance(held, bool))
-_TOKENS: _Rule = (
-    "a whole number of at least 1, or None",
-    lambda held: held is None or (type(held) is int and held > 0),
-)
+_FLAG: _Rule = ("True, False or None", lambda value: value is None or isinstance(value, bool))
+_TOKENS: _Rule = ("a whole number of at least 1, or None", lambda value: value is None or is_count(value))
 _PRICE: _Rule = ("a number of at least 0, or None", _is_price)
 
 _RULES: dict[str, _Rule] = {
@@ -115,5 +112,5 @@ _RULES: dict[str, _Rule] = {
     **dict.fromkeys(CAPABILITIES, _FLAG),
     **dict.fromkeys(("context_tokens", "max_output_tokens"), _TOKENS),
     **dict.fromkeys(("input_price", "output_price", "cached_input_price", "cache_write_input_price"), _PRICE),
-    "metadata": ("a mapping", lambda held: isinstance(held, Mapping)),
+    "metadata": ("a mapping", lambda value: isinstance(value, Mapping)),
 }

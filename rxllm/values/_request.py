@@ -1,22 +1,23 @@
-"""What is asked of a model."""
+"""A request to a model, and the call that carries it."""
 
 from __future__ import annotations
 
-from dataclasses import field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
+from rxllm.values._base import Value, value
 from rxllm.values._message import Message
 from rxllm.values._tool import Tool
-from rxllm.values._value import Value, value
 
 
 @value
 class Request(Value):
-    """One question to a model, in no provider's terms.
+    """One request to a model, the same for every provider.
 
-    `tool_choice` is ``"auto"``, ``"none"``, ``"required"`` or a tool's name; `temperature` 0 to 2; `max_tokens` bounds
-    the answer, in tokens; `response_format` is ``"text"``, ``{"type": "json_object"}`` or what `json_schema` makes;
-    `options` is merged into the provider's own request body as it is.
+    `tool_choice` is ``"auto"``, ``"none"``, ``"required"`` or a tool's name; `temperature` is 0 to 2; `max_tokens`
+    limits the answer; `response_format` is ``"text"``, ``{"type": "json_object"}`` or the result of `json_schema`;
+    `options` is merged into the provider's request body unchanged.
     """
 
     messages: tuple[Message, ...] = ()
@@ -35,9 +36,25 @@ class Request(Value):
 
 
 def json_schema(name: str, schema: dict[str, Any], *, strict: bool = True) -> dict[str, Any]:
-    """A `response_format` that asks for JSON of this schema.
+    """Return a `response_format` that asks for JSON that fits `schema`.
 
     >>> json_schema("city", {"type": "object"})["strict"]
     True
     """
     return {"type": "json_schema", "name": name, "schema": schema, "strict": strict}
+
+
+@dataclass(frozen=True)
+class Call:
+    """What an adapter may know of a call besides the request; it is never stored or sent.
+
+    `raw` asks the adapter for ``RawChunk`` events; `timeout` is the longest silence between two reads, in seconds;
+    `observers` receive telemetry values. The repr leaves out the key.
+    """
+
+    request_id: str = ""
+    api_key: str | None = field(default=None, repr=False)
+    timeout: float | None = None
+    raw: bool = False
+    metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    observers: tuple[Callable[[Any], object], ...] = ()

@@ -1,14 +1,14 @@
-"""What comes back from one request."""
+"""The response to one request."""
 
 from __future__ import annotations
 
 from dataclasses import field
 from typing import Any, Generic, Literal, TypeVar
 
+from rxllm.values._base import Value, value
 from rxllm.values._message import Message
-from rxllm.values._tool_call import ToolCall
+from rxllm.values._tool import ToolCall
 from rxllm.values._usage import Usage
-from rxllm.values._value import Value, value
 from rxllm.values.errors import LLMError
 
 T = TypeVar("T")
@@ -18,14 +18,14 @@ FinishReason = Literal["stop", "length", "tool_calls", "content_filter", "error"
 
 @value
 class Response(Value, Generic[T]):
-    """The fold of one response: `message` is all of it, `output_text` its text, `tool_calls` the client's calls.
+    """The fold of one response: `message` is all of it, `output_text` its text, `tool_calls` the calls for the client.
 
-    A stream that failed on its way is a Response too: `finish_reason` is ``"error"``, `error` is the error and the
-    rest is what had arrived. `id` and `model` are the provider's. `parsed` is the value of the answer where
-    the call was given a `response_format`, or the fold a `parse`; an instance of a class has no JSON.
-    `metadata` is what else the provider said of it, under one name on every wire: ``"service_tier"``,
-    ``"system_fingerprint"``, ``"provider"``, ``"native_finish_reason"``, ``"timings"``, the verdicts of its filters;
-    ``"logprobs"`` are the log-probabilities of the text's tokens, in order, where they were asked for:
+    A stream that fails midway is a Response too: `finish_reason` is ``"error"``, `error` is the error, and the other
+    fields hold what had arrived. `id` and `model` come from the provider. `parsed` is the parsed answer if the call has
+    a `response_format` or the fold a `parse`; an instance of a class has no JSON.
+    `metadata` is what else the provider reports, under the same name for every provider: ``"service_tier"``,
+    ``"system_fingerprint"``, ``"provider"``, ``"native_finish_reason"``, ``"timings"``, the verdicts of its filters.
+    ``"logprobs"`` are the log-probabilities of the text's tokens, in order, if requested:
     ``{"token": "Hi", "logprob": -0.1, "top_logprobs": [...]}``.
     """
 
@@ -42,7 +42,7 @@ class Response(Value, Generic[T]):
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
 
     def raise_for_error(self) -> Response[T]:
-        """Raise `error` if there is one; else this response."""
+        """Raise `error` if there is one; otherwise return this response."""
         if self.error is not None:
             raise self.error
         return self
@@ -59,6 +59,6 @@ class Response(Value, Generic[T]):
 
 
 def shorten(text: str, width: int = 60) -> str:
-    """`text` on one line, of at most `width` characters."""
+    """Return `text` on one line of at most `width` characters."""
     line = " ".join(text.split())
     return line if len(line) <= width else line[: width - 1] + "…"

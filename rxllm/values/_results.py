@@ -1,16 +1,16 @@
-"""What comes back from a step and from a chat."""
+"""The results of a step and of a chat."""
 
 from __future__ import annotations
 
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from rxllm.values._base import Value, value
 from rxllm.values._message import Message
 from rxllm.values._response import Response, shorten
 from rxllm.values._thread import Thread
-from rxllm.values._tool_call import ToolCall
+from rxllm.values._tool import ToolCall
 from rxllm.values._usage import Usage
-from rxllm.values._value import Value, value
 from rxllm.values.errors import LLMError
 
 if TYPE_CHECKING:
@@ -23,9 +23,9 @@ else:
 
 @value
 class StepResult(Value, Generic[T]):
-    """One round trip: the response, the tools that it made us run, and the thread with both.
+    """One round trip: the response, the results of the tools it called, and the thread with both.
 
-    `done` is True when nothing is left to send back. `metadata` may hold ``mode``, ``manual_tool_calls``,
+    `done` is True if nothing is left to send back. `metadata` may hold ``mode``, ``manual_tool_calls``,
     ``halted_reason``, ``halt_tool_call_id``, ``halt_result``, ``pending_tool_call_id``, ``pending_question``,
     ``ask_user_opts`` and ``on_tool_error_exception``.
     """
@@ -38,7 +38,7 @@ class StepResult(Value, Generic[T]):
 
     @property
     def parsed(self) -> T | None:
-        """The response's value, see `Response`."""
+        """The response's parsed answer, see `Response`."""
         return self.response.parsed
 
     def __repr__(self) -> str:
@@ -52,7 +52,7 @@ class StepResult(Value, Generic[T]):
 
 @value
 class ChatResult(Value, Generic[T]):
-    """A chat up to its halt.
+    """The result of a chat up to its halt.
 
     `halted_reason` is ``completed``, ``error``, ``max_turns``, ``halt_when``, ``ask_user``, ``tool_error``,
     ``manual_tool_calls``, ``approval``, ``cancelled`` or a tool's own. `usage` is the sum over the steps.
@@ -76,11 +76,11 @@ class ChatResult(Value, Generic[T]):
 
     @property
     def parsed(self) -> T | None:
-        """The final response's value, see `Response`."""
+        """The final response's parsed answer, see `Response`."""
         return self.final_response.parsed if self.final_response else None
 
     def raise_for_error(self) -> ChatResult[T]:
-        """Raise `error` if there is one; else this result."""
+        """Raise `error` if there is one; otherwise return this result."""
         if self.error is not None:
             raise self.error
         return self

@@ -1,17 +1,17 @@
-"""Structured answers: from a class to the JSON schema that a model is asked for, and from its text to a value.
+"""Structured answers: from a class to the JSON schema for the model, and from the model's text to a value.
 
 ===========================================  =========================  ============================================
-a `response_format`                          its JSON schema            how the answer is read and validated
+`response_format`                            its JSON schema            how the answer is read and validated
 ===========================================  =========================  ============================================
 a dataclass, ``TypedDict``, msgspec Struct   msgspec's, made strict     by msgspec
 a pydantic model or dataclass                pydantic's, made strict    by pydantic, which only the user imports
-``json_schema(...)``                         as given                   as JSON; by jsonschema: where that is not
+``json_schema(...)``                         unchanged                  as JSON; by jsonschema: if that is not
                                                                         installed, the log says so once
 ``{"type": "json_object"}``                  none                       as JSON, which must be an object
-``"text"``                                   none                       not at all
+``"text"``                                   none                       not read
 ===========================================  =========================  ============================================
 
-Strict is what providers that bind the answer to a schema ask for: objects are closed, every property is required,
+Strict means what providers require that enforce a schema: objects are closed, every property is required, there is
 no ``default``, ``title``, ``oneOf`` or ``discriminator``, and nothing beside a ``$ref``.
 """
 
@@ -33,7 +33,7 @@ from rxllm.values.arguments import invalid_option
 from rxllm.values.errors import Path, ValidationError
 
 ResponseFormat = str | Mapping[str, Any] | type[Any]
-"""What a call's ``response_format`` may be, see above."""
+"""A call's ``response_format``, see above."""
 
 log = logging.getLogger("rxllm")
 
@@ -43,17 +43,17 @@ _LEFT_OUT = ("default", "title", "discriminator")
 _SHOWN = 200
 
 
-def is_format_class(held: Any) -> bool:
-    """Whether `held` is a class, or a generic one's alias, that has fields to answer with."""
-    cls = get_origin(held) or held
+def is_format_class(value: Any) -> bool:
+    """Whether `value` is a class with fields for the answer, or an alias of a generic one."""
+    cls = get_origin(value) or value
     if not isinstance(cls, type):
         return False
     known = dataclasses.is_dataclass(cls) or issubclass(cls, msgspec.Struct) or is_typeddict(cast(Any, cls))
     return known or _is_pydantic(cast(type[Any], cls))
 
 
-def as_response_format(wanted: Any) -> Any:
-    """`wanted` as a `Request` holds it: a class as its ``json_schema(...)``, anything else as it is.
+def as_response_format(value: Any) -> Any:
+    """Return `value` as a `Request` takes it: a class as its ``json_schema(...)``, anything else unchanged.
 
     >>> @dataclasses.dataclass
     ... class City:
@@ -63,54 +63,57 @@ def as_response_format(wanted: Any) -> Any:
 
     Raises ``ValidationError("invalid_option")`` for a class that has no JSON schema.
     """
-    return _format_of(wanted) if is_format_class(wanted) else wanted
+    return _format_of(value) if is_format_class(value) else value
 
 
-def reader(wanted: Any) -> Callable[[str], Any] | None:
-    """The function that reads an answer in the format `wanted`; None where it is just text.
+def reader(response_format: Any) -> Callable[[str], Any] | None:
+    """Return the function that reads an answer in this format; None if the answer is plain text.
 
     It raises ``ValidationError("invalid_output")``. A function is its own reader.
     """
-    match wanted:
+    match response_format:
         case {"type": "json_schema", "schema": Mapping()}:
-            return partial(_read_json, wanted["schema"])
+            return partial(_read_json, response_format["schema"])
         case {"type": "json_object"}:
             return _read_object
         case None | str() | Mapping():
             return None
         case _:
-            return partial(_read_class, wanted) if is_format_class(wanted) else wanted
+            return partial(_read_class, response_format) if is_format_class(response_format) else response_format
 
 
 def schema_faults(schema: Mapping[str, Any], data: Any) -> list[tuple[Path, str]]:
-    """Where `data` breaks the JSON `schema`, as jsonschema says; nothing, and a line in the log, where that is missing.
+    """Return where `data` does not fit the JSON `schema`, according to jsonschema.
 
-    Raises jsonschema's own errors for a `schema` that is none. Nothing is fetched.
+    If jsonschema is not installed, there are no faults, and the log says so once. Raises jsonschema's own errors for an
+    invalid `schema`. Nothing is fetched.
     """
     try:
         jsonschema, referencing = import_module("jsonschema"), import_module("referencing")
     except ImportError:
-        _tell_unchecked()
+        _warn_unchecked()
         return []
     validator = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
     validator.check_schema(schema)
-    found = validator(schema, registry=referencing.Registry()).iter_errors(data)
-    return [(tuple(each.absolute_path), each.message[:_SHOWN]) for each in found]
+    errors = validator(schema, registry=referencing.Registry()).iter_errors(data)
+    return [(tuple(error.absolute_path), error.message[:_SHOWN]) for error in errors]
 
 
 @cache
-def _tell_unchecked() -> None:
-    what = "answers in the format json_schema(...), and arguments of tools that were given a schema"
-    log.warning("jsonschema is not installed, so these are not checked: %s. Try: pip install 'rxllm[schema]'", what)
+def _warn_unchecked() -> None:
+    unchecked = "answers in the format json_schema(...), and arguments of tools with a schema"
+    log.warning(
+        "jsonschema is not installed, so these are not checked: %s. Try: pip install 'rxllm[schema]'", unchecked
+    )
 
 
 def described(faults: list[tuple[Path, str]]) -> str:
-    """The `faults` in one line."""
-    return "; ".join(f"{'.'.join(map(str, path))}: {what}" if path else what for path, what in faults)
+    """Return the `faults` on one line."""
+    return "; ".join(f"{'.'.join(map(str, path))}: {fault}" if path else fault for path, fault in faults)
 
 
 def unfenced(text: str) -> str:
-    """`text` without the Markdown code fence that small models put round their JSON.
+    """Return `text` without the Markdown code fence that small models put around their JSON.
 
     >>> unfenced("```json\\n[1]\\n```")
     '[1]'
@@ -125,9 +128,8 @@ def unfenced(text: str) -> str:
 def _format_of(cls: type[Any]) -> dict[str, Any]:
     try:
         schema = _strict(_rooted(_schema_of(cls)))
-    except Exception as error:  # msgspec's and pydantic's own, and the NameError of a hint that cannot be read
-        why = f"{cls!r} has no JSON schema: {error}"
-        raise invalid_option("response_format", why) from error
+    except Exception as error:  # msgspec's and pydantic's own, and the NameError of a hint that cannot be resolved
+        raise invalid_option("response_format", f"{cls!r} has no JSON schema: {error}") from error
     name = re.sub(r"[^A-Za-z0-9_-]", "_", cls.__name__)[:64]
     return json_schema(name, schema, strict=_is_closed(schema))
 
@@ -140,7 +142,7 @@ def _schema_of(cls: type[Any]) -> dict[str, Any]:
 
 
 def _rooted(schema: dict[str, Any]) -> dict[str, Any]:
-    """`schema` with an object at its root, not a reference to one."""
+    """Return `schema` with an object at its root instead of a reference to one."""
     if "$ref" not in schema:
         return schema
     shared = dict(schema["$defs"])
@@ -153,47 +155,47 @@ def _rooted(schema: dict[str, Any]) -> dict[str, Any]:
 
 def _strict(schema: Any) -> Any:
     if isinstance(schema, list):
-        return [_strict(each) for each in cast(list[Any], schema)]
+        return [_strict(item) for item in cast(list[Any], schema)]
     if not isinstance(schema, dict):
         return schema
-    made: dict[str, Any] = {}
-    for name, held in cast(dict[str, Any], schema).items():
+    strict: dict[str, Any] = {}
+    for name, value in cast(dict[str, Any], schema).items():
         if name in _NAMES_TO_SCHEMAS:
-            made[name] = {each: _strict(of) for each, of in held.items()}
+            strict[name] = {key: _strict(child) for key, child in value.items()}
         elif name not in _LEFT_OUT:
-            made["anyOf" if name == "oneOf" else name] = held if name in _DATA else _strict(held)
-    if "properties" in made:
-        made |= {"required": list(made["properties"]), "additionalProperties": False}
-    if "$ref" in made and len(made) > 1:
-        made = {"anyOf": [{"$ref": made.pop("$ref")}], **made}
-    return made
+            strict["anyOf" if name == "oneOf" else name] = value if name in _DATA else _strict(value)
+    if "properties" in strict:
+        strict |= {"required": list(strict["properties"]), "additionalProperties": False}
+    if "$ref" in strict and len(strict) > 1:
+        strict = {"anyOf": [{"$ref": strict.pop("$ref")}], **strict}
+    return strict
 
 
 def _is_closed(schema: Any) -> bool:
-    """Whether nothing in `schema` is open: no mapping of any keys, no value of any type."""
+    """Whether nothing in `schema` is open: no mapping with arbitrary keys, no value of any type."""
     is_open = schema == {} or schema.get("additionalProperties", False) is not False
-    return not is_open and all(_is_closed(each) for each in _children(schema))
+    return not is_open and all(_is_closed(child) for child in _children(schema))
 
 
 def _children(schema: Mapping[str, Any]) -> Iterator[Any]:
-    for name, held in schema.items():
+    for name, value in schema.items():
         if name in _NAMES_TO_SCHEMAS:
-            yield from held.values()
+            yield from value.values()
         elif name not in _DATA:
-            yield from (each for each in (held if isinstance(held, list) else [held]) if isinstance(each, dict))  # pyright: ignore
+            yield from (child for child in (value if isinstance(value, list) else [value]) if isinstance(child, dict))  # pyright: ignore
 
 
 def _decoded(text: str) -> Any:
     try:
         return msgspec.json.decode(unfenced(text))
     except UNREADABLE as error:
-        raise _no_answer("JSON", [((), str(error))]) from error
+        raise _invalid_output("JSON", [((), str(error))]) from error
 
 
 def _read_object(text: str) -> Any:
     data = _decoded(text)
     if not isinstance(data, dict):
-        raise _no_answer("a JSON object", [((), f"{data!r:.{_SHOWN}} is not of type 'object'")])
+        raise _invalid_output("a JSON object", [((), f"{data!r:.{_SHOWN}} is not of type 'object'")])
     return cast(Any, data)
 
 
@@ -201,7 +203,7 @@ def _read_json(schema: Mapping[str, Any], text: str) -> Any:
     data = _decoded(text)
     faults = schema_faults(schema, data)
     if faults:
-        raise _no_answer("what the schema asks for", faults)
+        raise _invalid_output("valid under its schema", faults)
     return data
 
 
@@ -210,19 +212,20 @@ def _read_class(cls: type[Any], text: str) -> Any:
     try:
         return _adapter(cls).validate_json(inner) if _is_pydantic(cls) else msgspec.json.decode(inner, type=cls)
     except Exception as error:  # a validator of the class may raise anything
-        raise _no_answer(f"a {cls.__name__}", _faults_of(error)) from error
+        raise _invalid_output(f"a {cls.__name__}", _faults_of(error)) from error
 
 
 def _faults_of(error: Any) -> list[tuple[Path, str]]:
-    if hasattr(error, "errors"):
-        return [(tuple(each["loc"]), each["msg"]) for each in error.errors(include_url=False, include_context=False)]
-    what, _, where = str(error).partition(" - at `$")
-    steps = re.findall(r"[^.\[\]`]+", where)
-    return [(tuple(int(step) if step.isdigit() else step for step in steps), what)]
+    if hasattr(error, "errors"):  # pydantic's
+        entries = error.errors(include_url=False, include_context=False)
+        return [(tuple(entry["loc"]), entry["msg"]) for entry in entries]
+    fault, _, place = str(error).partition(" - at `$")
+    keys = re.findall(r"[^.\[\]`]+", place)
+    return [(tuple(int(key) if key.isdigit() else key for key in keys), fault)]
 
 
-def _no_answer(wanted: str, faults: list[tuple[Path, str]]) -> ValidationError:
-    return ValidationError("invalid_output", f"the answer is not {wanted}: {described(faults)}", errors=faults)
+def _invalid_output(expected: str, faults: list[tuple[Path, str]]) -> ValidationError:
+    return ValidationError("invalid_output", f"the answer is not {expected}: {described(faults)}", errors=faults)
 
 
 def _is_pydantic(cls: type[Any]) -> bool:

@@ -8,7 +8,7 @@ status                it waits for                                              
 ``awaiting_tools``    results or approvals of its `pending_tool_calls`, and then  resume, submit_tool_result,
                       for the user, if there is a `pending_question`              submit_tool_results
 ``awaiting_user``     an answer to its `pending_question`                         reply
-``error``             nothing any more: make a new one from its thread            -
+``error``             nothing: make a new session from its thread                 -
 ====================  ==========================================================  ======================================
 """
 
@@ -18,13 +18,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
 from typing import Any, Literal
 
-from rxllm.values._answers import listed, unanswered, with_results
+from rxllm.values._base import Value, not_serializable, value
 from rxllm.values._json import json_text
 from rxllm.values._message import Message, tool_result, user
 from rxllm.values._results import ChatResult, StepResult
-from rxllm.values._thread import Thread
-from rxllm.values._tool_call import ToolCall
-from rxllm.values._value import Value, value
+from rxllm.values._thread import Thread, listed, unanswered, with_results
+from rxllm.values._tool import ToolCall
 from rxllm.values.errors import SessionError, ValidationError
 
 SessionStatus = Literal["idle", "awaiting_user", "awaiting_tools", "completed", "error"]
@@ -40,15 +39,15 @@ LEGAL: Mapping[str, tuple[str, ...]] = {
 
 @value
 class Session(Value):
-    """A conversation as data: store it as JSON between the turns. Immutable, so every method gives a new one.
+    """A conversation as data, to be stored as JSON between turns. It is immutable: every method returns a new one.
 
-    `id` is given to tools as their session's; `context` too, under the call's own and over the engine's. `metadata`
-    gathers what the turns say of their ends; under ``"error"`` it holds why a session is in status ``error``.
+    Tools receive `id` as their session id and `context`, which overrides the engine's and is overridden by the call's.
+    `metadata` collects the metadata of the turns' results; its ``"error"`` says why the status is ``error``.
     """
 
     id: str | None = None
     thread: Thread = field(default_factory=Thread)
-    status: Literal["idle", "awaiting_user", "awaiting_tools", "completed", "error"] = "idle"
+    status: SessionStatus = "idle"
     pending_tool_calls: tuple[ToolCall, ...] = ()
     pending_question: str | None = None
     pending_tool_call_id: str | None = None
@@ -61,40 +60,43 @@ class Session(Value):
 
     @property
     def legal(self) -> tuple[str, ...]:
-        """The operations that its status allows."""
+        """The operations that the status allows."""
         return LEGAL.get(self.status, ())
 
     def require(self, operation: str) -> None:
-        """Raises `SessionError` unless `operation` is legal now: ``session_in_error_state``, or
-        ``invalid_status_for_operation``, whose message says what is.
+        """Raise `SessionError` unless `operation` is legal now.
+
+        The reason is ``session_in_error_state``, or ``invalid_status_for_operation``, whose message lists the legal
+        operations.
         """
         if self.status == "error":
             remedy = "go on with dataclasses.replace(session, status='idle')"
             raise SessionError("session_in_error_state", f"the session has failed, see its metadata['error']; {remedy}")
         if operation not in self.legal:
             message = f"{operation} is not legal while the session is {self.status}; legal now: {', '.join(self.legal)}"
-            told = {"operation": operation, "status": self.status, "legal": list(self.legal)}
-            raise SessionError("invalid_status_for_operation", message, metadata=told)
+            metadata = {"operation": operation, "status": self.status, "legal": list(self.legal)}
+            raise SessionError("invalid_status_for_operation", message, metadata=metadata)
 
     def append(self, *messages: Message) -> Session:
-        """With these messages at the end of its thread; nothing else changes."""
+        """Return the session with these messages at the end of its thread; nothing else changes."""
         return replace(self, thread=self.thread + messages)
 
     def append_user(self, text: str) -> Session:
         return self.append(user(text))
 
     def append_tool_result(self, tool_call_id: str, content: str | dict[str, Any]) -> Session:
-        """With this message; to answer a pending call there is `submit_tool_result`."""
+        """Return the session with this message; to answer a pending call, use `submit_tool_result`."""
         return self.append(tool_result(tool_call_id, content))
 
     def submit_tool_result(self, tool_call_id: str, content: str | Mapping[str, Any]) -> Session:
-        """With the answer to one pending call, a text or what is told as JSON; the last one ends the wait for tools.
+        """Return the session with the answer to one pending tool call: text, or a mapping, which is sent as JSON.
 
         >>> waiting = Session(status="awaiting_tools", pending_tool_calls=(ToolCall("a", "sign"),))
         >>> waiting.submit_tool_result("a", "signed").status
         'idle'
 
-        Raises ``SessionError("unknown_tool_call_id")``, or as `require`; ``ValidationError("not_serializable")``.
+        The last pending answer ends the wait for tools. Raises ``SessionError("unknown_tool_call_id")`` or as `require`
+        does, and ``ValidationError("not_serializable")``.
         """
         self.require("submit_tool_result")
         return self._submit({tool_call_id: content})
@@ -102,72 +104,74 @@ class Session(Value):
     def submit_tool_results(
         self, results: Mapping[str, str | Mapping[str, Any]] | Iterable[tuple[str, str | Mapping[str, Any]]]
     ) -> Session:
-        """`submit_tool_result` for several, by the calls' ids: all, or none where it raises."""
-        given = dict(results)
-        if not given:
+        """Return the session with the answers to several pending calls, by id. If it raises, none is submitted."""
+        by_id = dict(results)
+        if not by_id:
             return self
         self.require("submit_tool_results")
-        return self._submit(given)
+        return self._submit(by_id)
 
     def _submit(self, results: Mapping[str, str | Mapping[str, Any]]) -> Session:
         self.require_pending(results)
-        left = tuple(call for call in self.pending_tool_calls if call.id not in results)
-        after = "idle" if self.pending_question is None else "awaiting_user"
+        pending = tuple(call for call in self.pending_tool_calls if call.id not in results)
+        answered = "idle" if self.pending_question is None else "awaiting_user"
+        messages = {id: tool_result(id, _text_of(id, content)) for id, content in results.items()}
         return replace(
             self,
-            thread=with_results(self.thread, {id: tool_result(id, _told(id, held)) for id, held in results.items()}),
-            pending_tool_calls=left,
-            status="awaiting_tools" if left else after,
+            thread=with_results(self.thread, messages),
+            pending_tool_calls=pending,
+            status="awaiting_tools" if pending else answered,
         )
 
     def require_pending(self, ids: Iterable[str]) -> None:
-        """Raises ``SessionError`` where one of `ids` is no pending call: ``unknown_tool_call_id``, or
-        ``no_pending_tool_call`` if there is none at all.
+        """Raise ``SessionError`` if one of `ids` is not the id of a pending tool call.
+
+        The reason is ``unknown_tool_call_id``, or ``no_pending_tool_call`` if no call is pending.
         """
         known = {call.id: call for call in self.pending_tool_calls}
         unknown = [id for id in ids if id not in known]
         if not unknown:
             return
         reason = "unknown_tool_call_id" if known else "no_pending_tool_call"
-        message = f"no call {unknown[0]!r} is pending; pending are: {listed(known)}"
+        message = f"no tool call {unknown[0]!r} is pending; pending: {listed(known)}"
         raise SessionError(reason, message, metadata={"tool_call_id": unknown[0]})
 
     def replied(self, answer: str | Message) -> Session:
-        """With the user's message, and nothing pending."""
-        asked = self.append(answer if isinstance(answer, Message) else user(answer))
-        return replace(asked, status="idle", pending_question=None, pending_tool_call_id=None)
+        """Return the session with the user's message, and no pending question."""
+        session = self.append(answer if isinstance(answer, Message) else user(answer))
+        return replace(session, status="idle", pending_question=None, pending_tool_call_id=None)
 
     def after(self, result: ChatResult | StepResult) -> Session:
-        """The session once a turn has given `result`.
+        """Return the session after a turn with this `result`.
 
-        Open calls come before an open question. A turn that was cancelled ends as its last step did, if it had one;
-        what the user said is in the thread either way.
+        Pending tool calls come before a pending question. A cancelled turn ends as its last step did, if it had one;
+        the user's message is in the thread either way.
         """
-        reason, told = _ending(result)
-        metadata = {**self.metadata, **told}
+        reason, ending = _ending(result)
+        metadata = {**self.metadata, **ending}
         ended = replace(
             self, thread=result.thread, metadata=metadata, pending_tool_calls=(), pending_question=None,
             pending_tool_call_id=None, status="idle" if reason is None else "completed",
         )  # fmt: skip
         if reason in ("error", "tool_error"):
-            return replace(ended, status="error", metadata={**metadata, "error": _fault(result, told)})
+            return replace(ended, status="error", metadata={**metadata, "error": _failure(result, ending)})
         if reason == "ask_user":
-            asked, id = told.get("pending_question") or "", told.get("pending_tool_call_id")
+            text, id = ending.get("pending_question") or "", ending.get("pending_tool_call_id")
             ended = replace(
-                ended, status="awaiting_user", pending_question=asked, pending_tool_call_id=id,
-                thread=_asking(ended.thread, question(asked, id)),
+                ended, status="awaiting_user", pending_question=text, pending_tool_call_id=id,
+                thread=_with_question(ended.thread, question(text, id)),
             )  # fmt: skip
         calls = _pending(result)
         return replace(ended, status="awaiting_tools", pending_tool_calls=calls) if calls else ended
 
     def _repr_markdown_(self) -> str:
-        asks = "".join(f"\n\n`{call!r}`?" for call in self.pending_tool_calls)
-        return f"{self.thread._repr_markdown_()}{asks}\n\n*{self.status}*"  # pyright: ignore[reportPrivateUsage]
+        pending = "".join(f"\n\n`{call!r}`?" for call in self.pending_tool_calls)
+        return f"{self.thread._repr_markdown_()}{pending}\n\n*{self.status}*"  # pyright: ignore[reportPrivateUsage]
 
 
 @value
 class Turn(Value):
-    """What one operation on a session gives: the `session` after it, and the `result` of its chat or step."""
+    """The outcome of one operation on a session: the `session` after it, and the `result` of its chat or step."""
 
     session: Session
     result: ChatResult | StepResult
@@ -185,18 +189,18 @@ class Turn(Value):
 
 
 def question(text: str, tool_call_id: str | None) -> Message:
-    """The assistant's message that a tool's question to the user becomes."""
+    """Return the assistant's message for a question that a tool asks the user."""
     return Message("assistant", text, metadata={"ask_user": True, "tool_call_id": tool_call_id})
 
 
 def _ending(result: ChatResult | StepResult) -> tuple[str | None, Mapping[str, Any]]:
     match result:
         case ChatResult(halted_reason="cancelled", steps=(*_, last)):
-            reason, told = _ending(last)
-            return reason or "cancelled", told
+            reason, metadata = _ending(last)
+            return reason or "cancelled", metadata
         case ChatResult(halted_reason="ask_user"):
-            asked = {"pending_question": result.pending_question, "pending_tool_call_id": result.pending_tool_call_id}
-            return "ask_user", {**result.metadata, **asked}
+            pending = {"pending_question": result.pending_question, "pending_tool_call_id": result.pending_tool_call_id}
+            return "ask_user", {**result.metadata, **pending}
         case ChatResult():
             return result.halted_reason, result.metadata
         case StepResult(metadata={"halted_reason": str(reason)}):
@@ -208,22 +212,22 @@ def _ending(result: ChatResult | StepResult) -> tuple[str | None, Mapping[str, A
 
 
 def _pending(result: ChatResult | StepResult) -> tuple[ToolCall, ...]:
-    named = result.pending_tool_calls if isinstance(result, ChatResult) else ()
-    return named or unanswered(result.thread)
+    calls = result.pending_tool_calls if isinstance(result, ChatResult) else ()
+    return calls or unanswered(result.thread)
 
 
-def _asking(thread: Thread, asked: Message) -> Thread:
+def _with_question(thread: Thread, message: Message) -> Thread:
     last = thread.last
-    return thread if last is not None and last.metadata.get("ask_user") else thread + asked
+    return thread if last is not None and last.metadata.get("ask_user") else thread + message
 
 
-def _fault(result: ChatResult | StepResult, told: Mapping[str, Any]) -> Any:
+def _failure(result: ChatResult | StepResult, metadata: Mapping[str, Any]) -> Any:
     error = result.error if isinstance(result, ChatResult) else result.response.error
-    return error if error is not None else told.get("on_tool_error_exception", dict(told))
+    return error if error is not None else metadata.get("on_tool_error_exception", dict(metadata))
 
 
-def _told(id: str, content: str | Mapping[str, Any]) -> str:
+def _text_of(id: str, content: str | Mapping[str, Any]) -> str:
     try:
         return content if isinstance(content, str) else json_text(content)
     except ValidationError as error:
-        raise ValidationError("not_serializable", error.message, errors=[((id,), "not_serializable")]) from error
+        raise not_serializable(error.message, id) from error

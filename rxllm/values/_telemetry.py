@@ -27,7 +27,7 @@ from typing import Literal
 
 import msgspec
 
-from rxllm.values._image_request import ImageUsage
+from rxllm.values._images import ImageUsage
 from rxllm.values._response import FinishReason
 from rxllm.values._usage import Usage
 

@@ -1,18 +1,21 @@
-"""Threads: a conversation so far."""
+"""Threads: the messages of a conversation so far, and which of their tool calls are answered."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import field, replace
+from itertools import islice
 from typing import Any, overload
 
+from rxllm.values._base import Value, value
 from rxllm.values._message import Message, assistant, system, user
-from rxllm.values._value import Value, value
+from rxllm.values._tool import ToolCall
 
 
 @value
 class Thread(Value):
-    """A conversation: immutable, so every method gives a new one. ``thread + message`` (or messages) appends.
+    """A conversation. It is immutable: every method returns a new one. ``thread + message`` (or messages) appends.
 
     >>> thread = Thread() + system("Be brief.") + user("Hi")
     >>> len(thread), thread.last
@@ -43,7 +46,7 @@ class Thread(Value):
 
     @property
     def last(self) -> Message | None:
-        """The last message; None in an empty thread."""
+        """The last message; None if the thread is empty."""
         return self.messages[-1] if self.messages else None
 
     def add_system(self, text: str) -> Thread:
@@ -61,3 +64,46 @@ class Thread(Value):
 
     def _repr_markdown_(self) -> str:
         return "\n\n".join(message._repr_markdown_() for message in self)  # pyright: ignore[reportPrivateUsage]
+
+
+def unanswered(thread: Thread) -> tuple[ToolCall, ...]:
+    """Return the tool calls that wait for an answer, in order, without those that the provider runs itself.
+
+    >>> thread = Thread((Message("assistant", tool_calls=(ToolCall("a", "f"), ToolCall("b", "g"))),))
+    >>> [call.id for call in unanswered(with_results(thread, {"a": Message("tool", "1", tool_call_id="a")}))]
+    ['b']
+    """
+    answered = {message.tool_call_id for message in thread if message.role == "tool"}
+    calls = (call for message in thread for call in message.tool_calls)
+    return tuple(call for call in calls if call.id not in answered and not call.metadata.get("server"))
+
+
+def with_results(thread: Thread, results: Mapping[str, Message]) -> Thread:
+    """Return `thread` with the tool messages `results`, by tool call id, each behind its call.
+
+    They stand in the order of the calls. Providers want results next to the message that made the calls, even if the
+    chat has gone on since. Results that belong to no call come last.
+    """
+    remaining = dict(results)
+    messages: list[Message] = []
+    queue = deque(thread.messages)
+    while queue:
+        message = queue.popleft()
+        messages.append(message)
+        order = {call.id: i for i, call in enumerate(message.tool_calls)}
+        answers = [remaining.pop(id) for id in order if id in remaining]
+        if answers:
+            while queue and queue[0].role == "tool":
+                answers.append(queue.popleft())
+            messages += sorted(answers, key=lambda answer: order.get(answer.tool_call_id or "", len(order)))
+    return replace(thread, messages=(*messages, *remaining.values()))
+
+
+def listed(ids: Collection[str]) -> str:
+    """Return `ids` as an error names them: the first ten, and how many more there are.
+
+    >>> listed("abcdefghijkl"), listed([])
+    ('a, b, c, d, e, f, g, h, i, j and 2 more', 'none')
+    """
+    more = f" and {len(ids) - 10} more" if len(ids) > 10 else ""
+    return (", ".join(islice(ids, 10)) or "none") + more

@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from dataclasses import field, fields
 from typing import Any, cast
 
-from rxllm.values._value import Value, value
+from rxllm.values._base import Value, value
 
 
 @value
 class Usage(Value):
-    """What a response cost. Counts are tokens, costs are in the provider's currency; None means that nobody said.
+    """What a response cost. Counts are tokens, costs are in the provider's currency; None means: not reported.
 
-    `input_tokens` includes cached and cache-written ones, `output_tokens` includes reasoning ones; those are also given
-    alone. `extra` keeps every other counter of the provider under the provider's name. ``a + b`` sums two responses.
+    `input_tokens` includes cached and cache-written tokens, `output_tokens` includes reasoning tokens; these also have
+    their own fields. `extra` keeps the provider's other counters under their own names. ``a + b`` sums two responses.
     """
 
     input_tokens: int | None = None
@@ -33,16 +33,16 @@ class Usage(Value):
         if not isinstance(other, Usage):  # pyright: ignore[reportUnnecessaryIsInstance]
             return NotImplemented
         summed = {spec.name: _sum(getattr(self, spec.name), getattr(other, spec.name)) for spec in fields(self)}
-        if summed["total_tokens"] is not None:  # one of them may not have stated it
+        if summed["total_tokens"] is not None:  # one of the two may lack it
             summed["total_tokens"] = self.total + other.total
         return Usage(**summed)
 
     @property
     def total(self) -> int:
-        """All tokens: the provider's total, else input and output together."""
-        return (
-            self.total_tokens if self.total_tokens is not None else (self.input_tokens or 0) + (self.output_tokens or 0)
-        )
+        """All tokens: the provider's total, or the sum of input and output if it reports none."""
+        if self.total_tokens is not None:
+            return self.total_tokens
+        return (self.input_tokens or 0) + (self.output_tokens or 0)
 
 
 def whole(number: Any) -> int | None:
@@ -65,6 +65,6 @@ def _sum(a: Any, b: Any) -> Any:
     if a is None or b is None:
         return a if b is None else b
     if isinstance(a, Mapping) and isinstance(b, Mapping):
-        one, other = cast(Mapping[str, Any], a), cast(Mapping[str, Any], b)
-        return {key: _sum(one.get(key), other.get(key)) for key in {**one, **other}}
+        left, right = cast(Mapping[str, Any], a), cast(Mapping[str, Any], b)
+        return {key: _sum(left.get(key), right.get(key)) for key in {**left, **right}}
     return a + b if isinstance(a, int | float) and isinstance(b, int | float) else b

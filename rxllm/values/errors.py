@@ -1,18 +1,18 @@
-"""The errors: who is to blame, and which of a closed set of reasons.
+"""Errors: one class for each party to blame, each with a closed set of reasons.
 
 ::
 
     LLMError                   everything that rxllm raises or streams
-    ├── AdapterError           the provider answered no, or could not be reached
+    ├── AdapterError           the provider refused, or could not be reached
     │   └── ImageAdapterError  the same, for images
-    ├── StreamError            the line broke: truncated, malformed, cancelled
+    ├── StreamError            the stream broke: truncated, malformed, cancelled
     ├── EngineError            the call is set up wrongly: no adapter, no key, an unknown option
-    ├── ValidationError        the values given are wrong; `errors` says where
+    ├── ValidationError        an argument or a value is invalid; `errors` says where
     ├── ToolError              a tool failed
-    └── SessionError           the session is not in a state for this
+    └── SessionError           the session's status does not allow the operation
 
-Errors are exceptions and values at once: equal by class and fields, hashable by class and reason, picklable, exact in
-JSON. The cause is ``__cause__`` alone. Times are in seconds.
+Errors are exceptions and values: equal by class and fields, hashable by class and reason, picklable, exact in JSON.
+The cause is only in ``__cause__``. Times are in seconds.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ERROR_CLASSES: dict[str, type[LLMError]] = {}
 class LLMError(Exception):
     """Base of rxllm's errors: `reason` (one of the class's `REASONS`), `message`, `metadata`.
 
-    Raises ``ValueError`` when made with a reason outside the closed set.
+    Raises ``ValueError`` for a reason outside that set.
     """
 
     REASONS: ClassVar[frozenset[str]] = frozenset()
@@ -44,9 +44,8 @@ class LLMError(Exception):
 
     def __init__(self, reason: str, message: str | None = None, *, metadata: Mapping[str, Any] | None = None) -> None:
         if reason not in self.REASONS:
-            raise ValueError(
-                f"{type(self).__name__} has no reason {reason!r}; it has {', '.join(sorted(self.REASONS))}"
-            )
+            known = ", ".join(sorted(self.REASONS))
+            raise ValueError(f"{type(self).__name__} has no reason {reason!r}; it has {known}")
         self.reason = reason
         self.message = self.default_message() if message is None else message
         self.metadata = dict(metadata or {})
@@ -56,14 +55,14 @@ class LLMError(Exception):
         return f"{self.TITLE}: {self.reason}"
 
     def fields(self) -> dict[str, Any]:
-        """What the error says, without the fields that are empty."""
-        named = {"reason": self.reason, "message": self.message, "metadata": self.metadata}
-        named |= {name: getattr(self, name) for name in self.FIELDS}
-        return {name: held for name, held in named.items() if held not in (None, {}, ())}
+        """Return the fields by name, without those that are empty."""
+        values = {"reason": self.reason, "message": self.message, "metadata": self.metadata}
+        values |= {name: getattr(self, name) for name in self.FIELDS}
+        return {name: value for name, value in values.items() if value not in (None, {}, ())}
 
     @classmethod
     def from_fields(cls, named: Mapping[str, Any]) -> Self:
-        """The error of these fields; unknown ones are left out."""
+        """Return the error with these fields; unknown fields are left out."""
         return cls(**{k: v for k, v in named.items() if k in {"reason", "message", "metadata", *cls.FIELDS}})
 
     def __eq__(self, other: object) -> bool:
@@ -80,10 +79,10 @@ class LLMError(Exception):
 
 
 class AdapterError(LLMError):
-    """The provider said no, or could not be reached.
+    """The provider refused the request, or could not be reached.
 
-    `status` is the HTTP status, `code` the provider's own error code, `retry_after` the seconds it asked to wait,
-    `request_id` the provider's name for the call.
+    `status` is the HTTP status, `code` the provider's error code, `retry_after` the seconds it asks to wait,
+    `request_id` the provider's id of the call.
     """
 
     TITLE = "adapter error"
@@ -136,7 +135,7 @@ class ImageAdapterError(AdapterError):
 
 
 class StreamError(LLMError):
-    """The stream itself failed, after its first event or before."""
+    """The stream itself failed, before or after its first event."""
 
     TITLE = "stream error"
     FIELDS = ("provider", "event_index")
@@ -159,7 +158,7 @@ class StreamError(LLMError):
 
 
 class EngineError(LLMError):
-    """The call cannot start as it is set up."""
+    """The call cannot start, because it is set up wrongly."""
 
     TITLE = "engine error"
     FIELDS = ("provider",)
@@ -194,7 +193,7 @@ class EngineError(LLMError):
 
 
 class ValidationError(LLMError):
-    """Values that break a rule. `errors` holds pairs of a path and its fault: ``(("messages", 0), "...")``."""
+    """An argument or a value is invalid. `errors` pairs paths with faults: ``(("messages", 0), "...")``."""
 
     TITLE = "validation failed"
     FIELDS = ("errors",)
@@ -222,25 +221,27 @@ class ValidationError(LLMError):
         errors: Iterable[tuple[Path, str]] = (),
         metadata: Mapping[str, Any] | None = None,
     ) -> None:
-        self.errors = tuple((tuple(path), what) for path, what in errors)
+        self.errors = tuple((tuple(path), fault) for path, fault in errors)
         super().__init__(reason, message, metadata=metadata)
 
     def default_message(self) -> str:
-        details = "; ".join(f"{'.'.join(map(str, path)) or 'value'} {what}" for path, what in self.errors)
+        details = "; ".join(f"{'.'.join(map(str, path)) or 'value'} {fault}" for path, fault in self.errors)
         return f"{self.TITLE}: {self.reason}" + (f" ({details})" if details else "")
 
     def __str__(self) -> str:
-        where = {".".join(map(str, path)) for path, _ in self.errors if path}
-        return f"{self.message} [at {', '.join(sorted(where))}]" if where and "(" not in self.message else self.message
+        places = {".".join(map(str, path)) for path, _ in self.errors if path}
+        if not places or "(" in self.message:
+            return self.message
+        return f"{self.message} [at {', '.join(sorted(places))}]"
 
     def under(self, key: str | int) -> ValidationError:
-        """The same error, seen from one level above."""
-        errors = [((key, *path), what) for path, what in self.errors]
+        """Return this error with `key` at the front of its paths."""
+        errors = [((key, *path), fault) for path, fault in self.errors]
         return ValidationError(self.reason, self.message, errors=errors, metadata=self.metadata)
 
 
 class ToolError(LLMError):
-    """A tool failed; the model is told so unless ``on_tool_error`` says otherwise."""
+    """A tool failed. The model receives the error, unless ``on_tool_error`` decides otherwise."""
 
     TITLE = "tool error"
     FIELDS = ("tool_name", "tool_call_id")
@@ -276,7 +277,7 @@ class ToolError(LLMError):
 
 
 class SessionError(LLMError):
-    """The session cannot do this now."""
+    """The session's status does not allow the operation."""
 
     TITLE = "session error"
     REASONS = frozenset(
@@ -285,9 +286,9 @@ class SessionError(LLMError):
 
 
 def as_llm_error(error: Exception) -> LLMError:
-    """`error`, if need be as the cause of a ``StreamError("unknown")``, for where an event or a result holds it."""
+    """Return `error` as an event or a result takes it: any error but rxllm's becomes a ``StreamError("unknown")``."""
     if isinstance(error, LLMError):
         return error
-    made = StreamError("unknown", f"{type(error).__name__}: {error}")
-    made.__cause__ = error
-    return made
+    wrapped = StreamError("unknown", f"{type(error).__name__}: {error}")
+    wrapped.__cause__ = error
+    return wrapped

@@ -1,1 +1,1 @@
-"""Bytes to frames to events: no I/O, no Rx, no clock."""
+"""From bytes to frames to events, without I/O, Rx or a clock."""

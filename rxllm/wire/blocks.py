@@ -1,19 +1,19 @@
-"""What a decoder says, as a lawful sequence of events: the one place where the order of events is kept.
+"""Turn a decoder's reports into a lawful sequence of events; only this module keeps the rules of their order.
 
-A decoder reports what it reads, in the provider's order; `Blocks` opens and closes what that implies.
+A decoder reports what it reads, in the provider's order; `Blocks` opens and closes blocks as that implies.
 
 =============  ==========================  ==========================================================================
-state          on                          gives
+state          report                      events
 =============  ==========================  ==========================================================================
 new            `start`                     ``MessageStarted``; any other report starts first
-started        `text`, `thinking`, `call`  deltas; one block is open at a time, and a block of another kind or id, or
+started        `text`, `thinking`, `call`  deltas; one block is open at a time; a block of another kind or id, or
                                            the start of a call, closes it with its completion
-started        `source`, `file`, `part`    the event once the open block is closed, so that no block is torn
+started        `source`, `file`, `part`    the event once the open block is closed, so that no block is interrupted
 started        `finish`                    nothing: content, errors and usage after a finish reason still count
 started        `error`                     completions, unfinished calls marked as incomplete, ``ErrorEvent``
 started        `end`                       completions and ``MessageCompleted`` if the stream is known to be over (a
                                            finish reason or `over`), else ``ErrorEvent(StreamError("truncated"))``;
-                                           an `error` of the finish reason in place of ``MessageCompleted``
+                                           the error of the finish reason instead of ``MessageCompleted``
 ended          anything                    nothing
 =============  ==========================  ==========================================================================
 """
@@ -49,7 +49,7 @@ _DELTAS = (TextDelta, ThinkingDelta, ToolCallDelta)
 
 
 class Blocks:
-    """Turns a decoder's reports into events; `take` gives those since the last `take`.
+    """Turns a decoder's reports into events; `take` returns those since the last `take`.
 
     >>> blocks = Blocks()
     >>> blocks.start(id="r1")
@@ -65,7 +65,7 @@ class Blocks:
         self.ended = False
         self.started = False
         self._events: list[Event] = []
-        self._said: list[Event] = []  # all but the deltas: what the message is folded from
+        self._folded: list[Event] = []  # all but the deltas: the message is folded from these
         self._open: Literal["text", "thinking"] | None = None
         self._id: str | None = None
         self._pieces: list[str] = []
@@ -74,7 +74,7 @@ class Blocks:
         self._waiting: list[Event] = []  # until the open block is closed
         self._usage: Usage | None = None
         self._finish: tuple[FinishReason | None, str | None] | None = None
-        self._failure: LLMError | None = None  # what the finish reason says
+        self._failure: LLMError | None = None  # the error of the finish reason
         self._identity: dict[str, Any] = {}
         self._metadata: dict[str, Any] = {}
         self._refused = False
@@ -84,22 +84,22 @@ class Blocks:
         return events
 
     def start(self, **metadata: Any) -> None:
-        """The first frame has come. `metadata` (``id``, ``model``) is the message's; what is not text is left out.
+        """Report the first frame. `metadata` (``id``, ``model``) is the message's; only text is kept.
 
-        Again later: the completed message has what the first frame did not know.
+        A later call adds what the first frame lacked to the completed message.
         """
         known = {k: v for k, v in metadata.items() if v and isinstance(v, str)}
         if not self.started:
             self.started = True
             self._identity = known
-            self._say(MessageStarted(Message("assistant", metadata=dict(known))))
+            self._emit(MessageStarted(Message("assistant", metadata=dict(known))))
         elif known:
             self._identity = known | self._identity
 
     def text(self, delta: str, id: str | None = None) -> None:
         if not delta or self.ended:
             return
-        if not isinstance(delta, str):  # pyright: ignore[reportUnnecessaryIsInstance] of a decoder that reads JSON
+        if not isinstance(delta, str):  # pyright: ignore[reportUnnecessaryIsInstance] from JSON
             raise _not_text(delta)
         if self._open != "text" or self._id != id:
             self._begin("text", id)
@@ -107,14 +107,14 @@ class Blocks:
         self._events.append(TextDelta(delta, id))
 
     def refusal(self, delta: str, id: str | None = None) -> None:
-        """Text by which the model refuses: the finish reason will be ``content_filter``."""
+        """Report text by which the model refuses: the finish reason will be ``content_filter``."""
         self.text(delta, id)
         self._refused = True
 
     def thinking(self, delta: str, id: str | None = None) -> None:
         if not delta or self.ended:
             return
-        if not isinstance(delta, str):  # pyright: ignore[reportUnnecessaryIsInstance] of a decoder that reads JSON
+        if not isinstance(delta, str):  # pyright: ignore[reportUnnecessaryIsInstance] from JSON
             raise _not_text(delta)
         if self._open != "thinking" or self._id != id:
             self._begin("thinking", id)
@@ -124,7 +124,7 @@ class Blocks:
     def sign(
         self, signature: str | None = None, provider_data: Mapping[str, Any] | None = None, id: str | None = None
     ) -> None:
-        """What goes back to the provider with the open block of thinking; where there is none, with an empty one."""
+        """Report what goes back to the provider with the open block of thinking; without one, with an empty one."""
         if self.ended:
             return
         if self._open != "thinking" or self._id != id:
@@ -140,13 +140,13 @@ class Blocks:
         arguments: str | Mapping[str, Any] | None,
         metadata: Mapping[str, Any] = NOTHING,
     ) -> None:
-        """One delta of a tool call, see `CallTracker.feed`."""
+        """Report one delta of a tool call, see `CallTracker.feed`."""
         if not self.ended:
-            self._say_calls(self.calls.feed(index, id, name, arguments, metadata))
+            self._emit_calls(self.calls.feed(index, id, name, arguments, metadata))
 
     def complete_call(self, index: int) -> None:
         if not self.ended:
-            self._say_calls(self.calls.complete(index))
+            self._emit_calls(self.calls.complete(index))
 
     def source(self, source: Mapping[str, Any]) -> None:
         self._add(SourceAdded(source))
@@ -155,7 +155,7 @@ class Blocks:
         self._add(FileAdded(file))
 
     def part(self, kind: str, part: ProviderPart) -> None:
-        """Something that only the provider understands, and that goes back to it in this place."""
+        """Report data that only the provider understands, and that goes back to it in this place."""
         self._add(RawChunk(kind, part))
 
     def raw(self, kind: str, data: Any) -> None:
@@ -164,61 +164,61 @@ class Blocks:
             self._events.append(RawChunk(kind, data))
 
     def usage(self, usage: Usage) -> None:
-        """What the response has cost so far; said once per change."""
+        """Report the usage of the response so far; only changes become events."""
         if not self.ended and usage != self._usage:
             self.start()
             self._usage = usage
             self._events.append(UsageUpdated(usage))
 
     def event(self, event: Event) -> None:
-        """An event that is lawful as it is."""
+        """Report an event that needs no changes."""
         if not self.ended:
             self.close_block()
-            self._say(event)
+            self._emit(event)
             self.started = True
             self.ended = isinstance(event, MessageCompleted | ErrorEvent)
 
     def note(self, metadata: Mapping[str, Any]) -> None:
-        """Something for the metadata of ``MessageCompleted``."""
+        """Add to the metadata of ``MessageCompleted``."""
         self._metadata |= metadata
 
     def append(self, name: str, items: Iterable[Any]) -> None:
-        """More for a list in the metadata of ``MessageCompleted``."""
+        """Extend a list in the metadata of ``MessageCompleted``."""
         self._metadata.setdefault(name, []).extend(items)
 
     def finish(self, reason: FinishReason | None, raw: str | None, failure: LLMError | None = None) -> None:
-        """The provider has given a finish reason; the last one counts, but `stop` takes back nothing more special.
+        """Report a finish reason. The last one counts, except that ``stop`` does not replace another.
 
-        `failure` is what a reason of ``"error"`` means: with it the stream ends.
+        `failure` is the error of the reason ``"error"``: the stream ends with it.
         """
         if reason != "stop" or self._finish is None:
             self._finish, self._failure = (reason, raw), failure
 
     def close_block(self) -> None:
-        """The open block of text or thinking is complete."""
+        """Complete the open block of text or thinking."""
         kind, text = self._open, "".join(self._pieces)
         self._open, self._pieces = None, []
         if kind == "text":
-            self._say(TextCompleted(text, self._id))
+            self._emit(TextCompleted(text, self._id))
         elif kind == "thinking":
-            self._say(ThinkingCompleted(text, self._signature, self._provider_data, self._id))
+            self._emit(ThinkingCompleted(text, self._signature, self._provider_data, self._id))
             self._signature = self._provider_data = None
         waiting, self._waiting = self._waiting, []
         for event in waiting:
-            self._say(event)
+            self._emit(event)
 
     def error(self, error: LLMError) -> None:
-        """The stream has failed."""
+        """Report that the stream has failed."""
         if self.ended:
             return
         self.start()
         self.close_block()
-        self._say_calls(self.calls.close(failed=True))
-        self._say(ErrorEvent(error))
+        self._emit_calls(self.calls.close(failed=True))
+        self._emit(ErrorEvent(error))
         self.ended = True
 
     def end(self, *, over: bool = False) -> None:
-        """Nothing more will come. `over` says that the wire's end marker was seen."""
+        """Report the end of the stream. `over` says that the wire's end marker was seen."""
         if self.ended:
             return
         if not over and self._finish is None:
@@ -229,14 +229,14 @@ class Blocks:
             return
         self.start()
         self.close_block()
-        self._say_calls(self.calls.close())
+        self._emit_calls(self.calls.close())
         reason, raw = self._finish or (None, None)
-        message = replace(fold_message(self._said), metadata=self._identity)
+        message = replace(fold_message(self._folded), metadata=self._identity)
         if self._refused:
             reason = "content_filter"
         elif reason in (None, "stop", "other") and any(not call.metadata.get("server") for call in message.tool_calls):
             reason = "tool_calls"
-        self._say(MessageCompleted(message, reason, raw, self._metadata))
+        self._emit(MessageCompleted(message, reason, raw, self._metadata))
         self.ended = True
 
     def _begin(self, kind: Literal["text", "thinking"], id: str | None) -> None:
@@ -249,21 +249,21 @@ class Blocks:
             return
         self.start()
         if self._open is None:
-            self._say(event)
+            self._emit(event)
         else:
             self._waiting.append(event)
 
-    def _say_calls(self, events: list[Event]) -> None:
+    def _emit_calls(self, events: list[Event]) -> None:
         for event in events:
             if type(event) is ToolCallStarted:
                 self.start()
                 self.close_block()
-            self._say(event)
+            self._emit(event)
 
-    def _say(self, event: Event) -> None:
+    def _emit(self, event: Event) -> None:
         self._events.append(event)
         if type(event) not in _DELTAS:
-            self._said.append(event)
+            self._folded.append(event)
 
 
 def _not_text(delta: Any) -> StreamError:

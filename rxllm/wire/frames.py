@@ -1,16 +1,18 @@
-"""What every decoder of frames does alike, so that a provider's decoder only says what its frames mean.
+"""The base class of the decoders of frames: a provider's decoder only has to say what its frames mean.
 
-1. `feed` and `close` turn whatever is raised inside them into the end of the stream, after all that came before: the
-   framing's ``StreamError``, and the ``malformed_event`` of a frame that the wire's own code cannot read.
+1. `feed` and `close` turn every exception into the end of the stream, after the events before it: the framing's
+   ``StreamError``, or a ``malformed_event`` if the wire's own code cannot read a frame.
 2. Once the stream has ended, no frame is read.
-3. A frame that its type does not fit is odd. ``[DONE]`` ends the stream, with an error if it comes first. JSON is read
-   again, as Python's ``json`` reads it, and numbers as strings are forgiven; what still does not fit is a ``RawChunk``,
-   and an error if its event is named so.
-4. Other text is an error: the provider's if its event is named so, else ``malformed_event``. Blanks say nothing.
-5. Half a character (``"\ud83d"``) that ends a string waits for the other half to begin one in a later frame.
+3. Some frames do not fit the type. ``[DONE]`` ends the stream, with an error if it comes first. JSON is read again, as
+   Python's ``json`` reads it, and numbers may be strings; a frame that still does not fit is a ``RawChunk``, and an
+   error if the name of its event is ``error``.
+4. Text that is not JSON is an error: the provider's if the name of its event is ``error``, otherwise
+   ``malformed_event``. Blanks are skipped.
+5. Half a surrogate pair (``"\ud83d"``) at the end of a string waits for the other half at the start of a string in a
+   later frame.
 
-A subclass says `_read`, what a decoded frame means, and `_error_of`, the error of a payload; it may add to `_fail` and
-to `_end`, by which every stream ends, and changes a rule for its wire in the method that has it.
+A subclass defines `_read`, what a decoded frame means, and `_error_of`, the error in a payload. It may extend `_fail`
+and `_end`, with which every stream ends, and override the method of a rule that is different on its wire.
 """
 
 from __future__ import annotations
@@ -32,11 +34,11 @@ _HALVES = re.compile(
     rb'(?P<pair>\\ud[89ab]..\\ud[c-f]..)|(?P<high>\\ud[89ab]..(?="))|(?<=[^\\]")(?P<low>\\ud[c-f]..)|\\.',
     re.DOTALL | re.IGNORECASE,
 )
-"""Every escape of a JSON text, and among them the halves of surrogate pairs at the ends of strings."""
+"""Every escape in a JSON text; the groups are halves of surrogate pairs at the ends and starts of strings."""
 
 
 class Framing(Protocol):
-    """Bytes to frames; both methods may raise ``StreamError``."""
+    """Splits bytes into frames; both methods may raise ``StreamError``."""
 
     def feed(self, data: bytes) -> list[Frame]: ...
 
@@ -44,7 +46,7 @@ class Framing(Protocol):
 
 
 class FrameDecoder(ABC):
-    """One response's bytes to events; `typed` decodes its frames, `raw` asks for a ``RawChunk`` of each."""
+    """Turns the bytes of one response into events; `typed` decodes a frame, `raw` adds a ``RawChunk`` for each."""
 
     def __init__(
         self, framing: Framing, blocks: Blocks, typed: msgspec.json.Decoder[Any], *, provider: str, raw: bool
@@ -55,8 +57,8 @@ class FrameDecoder(ABC):
         self._blocks = blocks
         self._decode: Callable[[bytes], Any] = typed.decode
         self._shape: Any = typed.type
-        self._whole = False  # an answer that was not streamed has come
-        self._half = b""  # the escape of half a character, whose other half has not come
+        self._whole = False  # a response that was not streamed has arrived
+        self._half = b""  # the escape of half a surrogate pair, whose other half has not arrived
 
     def feed(self, data: bytes) -> list[Event]:
         try:
@@ -74,12 +76,12 @@ class FrameDecoder(ABC):
         return self._blocks.take()
 
     @abstractmethod
-    def _read(self, kind: str, said: Any, frame: bytes, /) -> None:
-        """What a frame means: its event's name, what it decodes to, and its bytes."""
+    def _read(self, kind: str, payload: Any, frame: bytes, /) -> None:
+        """Report what a frame means: the name of its event, its decoded payload, and its bytes."""
 
     @abstractmethod
     def _error_of(self, payload: Any) -> AdapterError:
-        """The error that a frame says, as JSON or as text."""
+        """Return the error in a frame's payload, which is JSON or text."""
 
     def _fail(self, error: LLMError) -> None:
         self._blocks.error(error)
@@ -92,20 +94,20 @@ class FrameDecoder(ABC):
             if self._blocks.ended:
                 return
             try:
-                said = self._decode(frame)
+                payload = self._decode(frame)
             except UNREADABLE:
                 self._read_odd(kind, frame)
                 continue
             try:
-                self._read(kind, said, frame)
-            except UnicodeDecodeError:  # in a field that the typed decode has skipped
+                self._read(kind, payload, frame)
+            except UnicodeDecodeError:  # in a field that the typed decode skips
                 self._read_plain(kind, frame.decode(errors="replace"))
 
     def _break_off(self, error: Exception) -> None:
         failure = error if isinstance(error, LLMError) else unreadable(error, self.provider)
         try:
             self._fail(failure)
-        except Exception:  # what the wire adds cannot be read either
+        except Exception:  # the wire's own addition fails too
             self._blocks.error(failure)
 
     def _read_odd(self, kind: str, frame: bytes) -> None:
@@ -127,7 +129,7 @@ class FrameDecoder(ABC):
             self._fail(StreamError("truncated", "the stream ended before its first frame", provider=self.provider))
 
     def _joined(self, frame: bytes) -> bytes:
-        """`frame` with the half that waits; a half at the end of one of its strings is taken out, and waits."""
+        """Return `frame` with the half that waits in place; a half at the end of a string is taken out, and waits."""
         if b"\\ud" not in frame.lower():
             return frame
         half, self._half = self._half, b""
@@ -146,13 +148,13 @@ class FrameDecoder(ABC):
 
     def _read_unfit(self, kind: str, data: Any, frame: bytes) -> None:
         try:
-            said = msgspec.convert(data, self._shape, strict=False)
+            payload = msgspec.convert(data, self._shape, strict=False)
         except msgspec.ValidationError:
             self._blocks.raw(raw_kind(kind), data)
             if kind == "error":
                 self._fail(self._error_of(data))
         else:
-            self._read(kind, said, frame)
+            self._read(kind, payload, frame)
 
     def _read_plain(self, kind: str, text: str) -> None:
         if kind == "error":
@@ -162,17 +164,17 @@ class FrameDecoder(ABC):
 
 
 def unreadable(error: Exception, provider: str) -> StreamError:
-    """The error of a frame on which the code that reads it has raised `error`."""
-    message = f"a frame that cannot be read: {type(error).__name__}: {str(error)[:200]}"
+    """Return the error for a frame whose reader raised `error`."""
+    message = f"a frame cannot be read: {type(error).__name__}: {str(error)[:200]}"
     failure = StreamError("malformed_event", message, provider=provider)
     failure.__cause__ = error
     return failure
 
 
 def malformed(text: str, provider: str) -> StreamError:
-    return StreamError("malformed_event", f"a frame that is not JSON: {text[:200]}", provider=provider)
+    return StreamError("malformed_event", f"a frame is not JSON: {text[:200]}", provider=provider)
 
 
 def raw_kind(kind: str) -> str:
-    # "usage" is the one kind that is folded, and a frame of that name is not what is meant.
+    # The fold reads raw chunks of the kind "usage" as counters, which a frame of that name need not be.
     return "chunk" if kind in ("message", "usage") else kind

@@ -1,19 +1,19 @@
-"""A JSON array whose elements are given as they come, cut anywhere.
+"""Split a JSON array into its elements as their bytes arrive, however the reads cut them.
 
 =========  ==========================  =====================================================================
 state      on                          goes to
 =========  ==========================  =====================================================================
-before     ``[``                       between (white space and a BOM before it say nothing)
-between    ``{`` or ``[``              inside; a comma and white space say nothing
+before     ``[``                       between (white space and a BOM before it are skipped)
+between    ``{`` or ``[``              inside; a comma and white space are skipped
 between    ``]``                       ended
 between    anything else               odd: a number, a word or nonsense, up to the next comma or ``]``
-inside     the bracket that closes it  between; the element is given, as the bytes that were sent
+inside     the bracket that closes it  between; the element is complete, as the bytes that were sent
 ended      anything                    nothing
 =========  ==========================  =====================================================================
 
-Brackets inside strings are text. What was searched once is not searched again, so an element that comes in many reads
-costs no more. No element may exceed `max_frame` bytes: nothing is buffered without bound. Any cut of the same bytes
-gives the same elements.
+Brackets inside strings are text. Bytes are searched only once, so an element that comes in many reads costs no more.
+No element may exceed `max_frame` bytes: no buffer grows without bound. The same bytes give the same elements, however
+the reads cut them.
 """
 
 from __future__ import annotations
@@ -22,21 +22,20 @@ import re
 
 import msgspec
 
-from rxllm.values import StreamError
-from rxllm.wire.bounded import MAX_FRAME
+from rxllm.wire.pending import MAX_FRAME, PendingFrame
 
 _SPACE = b" \t\r\n,"
 _BEFORE = re.compile(rb"[^\[]*\[")
-_TEXT = re.compile(
-    rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL
-)  # a string up to its end, or to a backslash that was cut off
-_DULL = re.compile(rb'(?:[^"{}\[\]]++|"%b")*+' % _TEXT.pattern, re.DOTALL)  # all but brackets, strings whole
+# A string up to its end, or up to a backslash whose character was cut off.
+_TEXT = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
+# Everything except brackets; strings are skipped whole.
+_PLAIN = re.compile(rb'(?:[^"{}\[\]]++|"%b")*+' % _TEXT.pattern, re.DOTALL)
 _OPENING, _CLOSING = (b"{", b"["), (b"}", b"]")
 _ODD = re.compile(rb"[,\]]")
 
 
-class JSONArrayDecoder:
-    """An incremental decoder: `feed` it what was read; it gives the elements that are complete.
+class JSONArrayDecoder(PendingFrame):
+    """An incremental decoder: `feed` takes what was read and returns the elements that are complete.
 
     Raises ``StreamError("oversized_frame")`` for an element of more than `max_frame` bytes, after those before it.
 
@@ -46,16 +45,13 @@ class JSONArrayDecoder:
     """
 
     def __init__(self, *, max_frame: int = MAX_FRAME) -> None:
-        self.max_frame = max_frame
+        super().__init__(max_frame=max_frame)
         self.ended = False
         self._begun = False
-        self._pieces: list[bytes] = []  # of the element that is not complete
-        self._held = 0  # bytes in `_pieces`
-        self._tail = b""  # a backslash whose character has not come
+        self._tail = b""  # a backslash whose character has not arrived
         self._depth = 0
         self._in_string = False
         self._odd = False
-        self._oversized = False
 
     def feed(self, data: bytes) -> list[bytes]:
         if self._oversized:
@@ -65,17 +61,15 @@ class JSONArrayDecoder:
         self._tail = b""
         while at < len(data) and not self.ended and not self._oversized:
             at = self._step(data, at, frames)
-        if self._oversized and not frames:
-            raise self._error()
-        return frames
+        return self._checked(frames)
 
     @property
     def is_between(self) -> bool:
-        """Whether no element has begun whose end has not come."""
+        """Whether every element that has begun is complete."""
         return not self._depth and not self._odd
 
     def close(self) -> list[bytes]:
-        """Nothing: an element that was cut off says nothing."""
+        """Return no element: one that was cut off is dropped."""
         if self._oversized:
             raise self._error()
         return []
@@ -93,7 +87,7 @@ class JSONArrayDecoder:
         if byte == b"]":
             self.ended = True
             return at
-        # Nearly every read brings one whole element: what is JSON up to the last brace needs no search.
+        # Nearly every read brings one whole element: if all up to the last brace is JSON, no search is needed.
         end = data.rfind(b"}") + 1
         if byte == b"{" and end - at <= self.max_frame and _is_json(data[at:end]):
             frames.append(data[at:end])
@@ -103,14 +97,9 @@ class JSONArrayDecoder:
 
     def _inside(self, data: bytes, start: int, frames: list[bytes]) -> int:
         at = self._end_of_odd(data, start) if self._odd else self._end_of_element(data, start)
-        self._held += at - start
-        self._oversized = self._held > self.max_frame
-        if self._oversized:
-            return at
-        self._pieces.append(data[start:at])
-        if not self._depth and not self._odd:
-            frames.append(b"".join(self._pieces))
-            self._pieces, self._held = [], 0
+        self._append(data[start:at])
+        if not self._depth and not self._odd and not self._oversized:
+            frames.append(self._take())
         return at + len(self._tail)
 
     def _end_of_odd(self, data: bytes, at: int) -> int:
@@ -122,10 +111,10 @@ class JSONArrayDecoder:
         if self._in_string:
             at = self._end_of_text(data, at)
         while at < len(data) and not self._in_string:
-            dull = _DULL.match(data, at)
-            at = dull.end() if dull else at
+            plain = _PLAIN.match(data, at)
+            at = plain.end() if plain else at
             mark = data[at : at + 1]
-            if mark == b'"':  # a string whose end has not come
+            if mark == b'"':  # a string whose end has not arrived
                 self._in_string = True
                 return self._end_of_text(data, at + 1)
             self._depth += (mark in _OPENING) - (mark in _CLOSING) if mark else 0
@@ -142,9 +131,6 @@ class JSONArrayDecoder:
             return at + 1
         self._tail = data[at:]  # nothing, or the backslash
         return at
-
-    def _error(self) -> StreamError:
-        return StreamError("oversized_frame", f"a frame of more than {self.max_frame} bytes")
 
 
 def _is_json(text: bytes) -> bool:

@@ -1,22 +1,22 @@
-"""Newline-delimited JSON, byte by byte: one value a line, as https://github.com/ndjson/ndjson-spec says.
+"""Split newline-delimited JSON from bytes: one value per line, see https://github.com/ndjson/ndjson-spec.
 
-1. A line ends with LF or CRLF. Nothing else ends a line: U+2028 and a lone CR are no line ends.
-2. Blank lines and a BOM say nothing.
-3. Only whole lines are read; of the last one, whose end may never come, `close` gives what is complete JSON.
-4. No line may exceed `max_frame` bytes: nothing is buffered without bound.
+1. A line ends with LF or CRLF. Nothing else ends a line: U+2028 and a lone CR do not.
+2. Blank lines and a BOM are skipped.
+3. Only whole lines are read. The last line may lack its end: `close` returns it if it is complete JSON.
+4. No line may exceed `max_frame` bytes: no buffer grows without bound.
 
-Any cut of the same bytes gives the same frames.
+The same bytes give the same frames, however the reads cut them.
 """
 
 from __future__ import annotations
 
 from rxllm.values._json import is_json
-from rxllm.wire.bounded import MAX_FRAME, Bounded
+from rxllm.wire.pending import MAX_FRAME, PendingFrame
 from rxllm.wire.sse import BOM
 
 
-class NDJSONDecoder(Bounded):
-    """An incremental decoder: `feed` it what was read, `close` it at the end; both give the lines that are complete.
+class NDJSONDecoder(PendingFrame):
+    """An incremental decoder: `feed` takes what was read, `close` ends the stream; both return complete lines.
 
     Raises ``StreamError("oversized_frame")`` for a line of more than `max_frame` bytes, after the lines before it.
 
@@ -34,13 +34,13 @@ class NDJSONDecoder(Bounded):
             raise self._error()
         end = data.rfind(b"\n")
         if end < 0:
-            self._hold(data)
-            return self._given([])
+            self._append(data)
+            return self._checked([])
         rest, data = data[end + 1 :], data[:end]
         frames = self._lines(self._take() + data if self._pieces else data)
         if rest:
-            self._hold(rest)
-        return self._given(frames) if self._oversized else frames
+            self._append(rest)
+        return self._checked(frames) if self._oversized else frames
 
     def close(self) -> list[bytes]:
         if self._oversized:

@@ -1,18 +1,18 @@
-"""Server-sent events from bytes, as https://html.spec.whatwg.org/multipage/server-sent-events.html says.
+"""Split server-sent events from bytes, see https://html.spec.whatwg.org/multipage/server-sent-events.html.
 
-1. A line ends with LF, CR or CRLF, also when a read ends between CR and LF. Nothing else ends a line: U+2028 and U+0085
+1. A line ends with LF, CR or CRLF, even if a read ends between CR and LF. Nothing else ends a line: U+2028 and U+0085
    are ordinary characters of the JSON inside, which is why this works on bytes and never decodes the data.
 2. A blank line dispatches the event, unless its data is empty: comments, ``id:``, ``retry:`` and empty heartbeats
    (``data:``) never become a frame. Lines of data are joined with LF.
-3. Only whole lines are read, so a character or a BOM that is cut by a read is whole before anyone looks at it.
-4. Where the specification drops an event whose blank line never came, `close` gives it if its data is complete: servers
-   close the connection right after the last line.
-5. A body that begins with ``{`` or ``[``, perhaps behind blanks by which the server kept the connection alive, is no
-   event stream but one JSON document, of a server that ignores ``"stream": true``: `close` gives it as one frame.
-6. No line, and no event's data, may exceed `max_frame` bytes: nothing is buffered without bound.
-7. A line ``error: {...}``, by which llama.cpp and gpustack report a failure, is an event of that name.
+3. Only whole lines are read, so a character or a BOM that a read cuts is whole before it is decoded.
+4. The specification drops a last event without its blank line; `close` returns it if its data is complete, because
+   servers close the connection right after the last line.
+5. A body that begins with ``{`` or ``[``, perhaps after blanks that kept the connection alive, is not an event stream
+   but one JSON document, from a server that ignores ``"stream": true``: `close` returns it as one frame.
+6. No line, and no event's data, may exceed `max_frame` bytes: no buffer grows without bound.
+7. A line ``error: {...}``, with which llama.cpp and gpustack report a failure, is an event of that name.
 
-Any cut of the same bytes gives the same frames.
+The same bytes give the same frames, however the reads cut them.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ import re
 from functools import lru_cache
 
 from rxllm.values._json import is_json
-from rxllm.wire.bounded import MAX_FRAME, Bounded
+from rxllm.wire.pending import MAX_FRAME, PendingFrame
 
 BOM = b"\xef\xbb\xbf"
 DONE = b"[DONE]"
-_CR = 13  # an int is found faster than bytes
+_CR = 13  # searching for an int is faster than for bytes
 _NAMED = re.compile(rb"^event: ([^\n]++)\ndata: ([^\n]++)\n\n", re.MULTILINE)
 
 Frame = tuple[str, bytes]
-"""An event's type, ``"message"`` unless the stream says otherwise, and its data."""
+"""An event's type, ``"message"`` by default, and its data."""
 
 
-class SSEDecoder(Bounded):
-    """An incremental decoder: `feed` it what was read, `close` it at the end; both give the frames that are complete.
+class SSEDecoder(PendingFrame):
+    """An incremental decoder: `feed` takes what was read, `close` ends the stream; both return complete frames.
 
     Raises ``StreamError("oversized_frame")`` for a frame of more than `max_frame` bytes, after the frames before it.
 
@@ -60,15 +60,15 @@ class SSEDecoder(Bounded):
             data = self._with_lf(data)
         end = -1 if self.is_json else data.rfind(b"\n")
         if end < 0:
-            self._hold(data)
-            return self._given([])
+            self._append(data)
+            return self._checked([])
         rest = data[end + 1 :]
         if rest:
             data = data[: end + 1]
         frames = self._read(self._take() + data if self._pieces else data)
         if rest:
-            self._hold(rest)
-        return self._given(frames) if self._oversized else frames
+            self._append(rest)
+        return self._checked(frames) if self._oversized else frames
 
     def close(self) -> list[Frame]:
         if self._oversized:
@@ -80,18 +80,18 @@ class SSEDecoder(Bounded):
         data, self._data = b"\n".join(self._data), []
         if data == DONE or is_json(data):
             frames.append((self._event, data))
-        return self._given(frames)
+        return self._checked(frames)
 
     def _start(self, data: bytes) -> bytes:
         data = self._take() + data
-        begun = data.removeprefix(BOM).lstrip(b"\r\n")
-        document = begun.lstrip()
+        body = data.removeprefix(BOM).lstrip(b"\r\n")
+        document = body.lstrip()
         if not document or BOM.startswith(data):
-            self._hold(data)
+            self._append(data)
             return b""
         self._started = True
         self.is_json = document[:1] in (b"{", b"[")
-        return document if self.is_json else begun
+        return document if self.is_json else body
 
     def _with_lf(self, data: bytes) -> bytes:
         # A CR at the end of a read ends its line at once; the LF that may come next belongs to it.
@@ -104,7 +104,7 @@ class SSEDecoder(Bounded):
     def _read(self, text: bytes) -> list[Frame]:
         if self._data or self._event != "message" or len(text) > self.max_frame:
             return self._read_lines(text.split(b"\n")[:-1])
-        # Nearly all of every stream is events of one line: the first ways out are short cuts for those.
+        # Nearly all events have one line: the first returns are short cuts for those.
         if text.find(b"\n") == len(text) - 2 > 6 and text.startswith(b"data: "):
             return [("message", text[6:-2])]
         if text.startswith(b"event: ") and text.endswith(b"\n\n"):
@@ -122,14 +122,14 @@ class SSEDecoder(Bounded):
         return frames
 
     def _read_named(self, text: bytes) -> list[Frame]:
-        # Where events have names, nearly all are two lines, and nearly all texts are such events.
+        # In streams with named events nearly every event has two lines, and nearly every text consists of such events.
         one = _NAMED.fullmatch(text)
         if one:
             return [(_name(one[1]), one[2])]
-        found: list[tuple[bytes, bytes]] = _NAMED.findall(text)
-        if text.count(b"\n") != 3 * len(found):
+        pairs: list[tuple[bytes, bytes]] = _NAMED.findall(text)
+        if text.count(b"\n") != 3 * len(pairs):
             return self._read_lines(text.split(b"\n")[:-1])
-        return [(_name(name), data) for name, data in found]
+        return [(_name(name), data) for name, data in pairs]
 
     def _read_lines(self, lines: list[bytes]) -> list[Frame]:
         frames: list[Frame] = []

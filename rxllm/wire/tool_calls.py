@@ -1,7 +1,7 @@
-"""Tool calls from the deltas of any OpenAI-shaped wire.
+"""Assemble tool calls from the deltas of any OpenAI-shaped wire.
 
-A delta has an index, an id, a name and a piece of arguments; providers leave out, repeat or reuse each of them. Which
-call does a delta belong to?
+A delta has an index, an id, a name and a piece of the arguments; providers leave out, repeat or reuse each of them.
+This table says to which call a delta belongs:
 
 ====================  ===================  ==================================================================
 index                 id                   the delta belongs to
@@ -16,9 +16,9 @@ None, null or -1      new                  a new call
 None, null or -1      none                 the latest call, unless it brings a name that cannot be the latest's
 ====================  ===================  ==================================================================
 
-A call starts once its id and name are known and the calls before it have started; what came before is held back. The
-first name counts: nobody sends names in pieces, many send them again. Where no id ever comes, or one that is already
-taken, the id is ``call_<k>``, with k the calls so far in the thread plus the position in this response.
+A call starts once its id and name are known and the calls before it have started; until then its deltas wait. The first
+name counts: no provider sends names in pieces, many repeat them. If no id ever comes, or one that is already taken, the
+id is ``call_<k>``, where k is the number of calls in the thread so far plus the position in this response.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ class _Call:
         self.name = ""
         self.pieces: list[str] = []
         self.metadata: dict[str, Any] = {}
-        self.state = "held"  # then "started", then "completed"
+        self.state = "waiting"  # then "started", then "completed"
         self.objects: JSONArrayDecoder | None = None  # of the JSON objects among the pieces
         self.found = self.searched = 0  # objects, pieces
 
     def is_whole(self) -> bool:
         if not self.pieces or not self.pieces[-1].endswith("}"):
             return False
-        # What was searched once is not searched again: some servers repeat the name with each of many pieces.
+        # Pieces are searched only once: some servers repeat the name with each of many pieces.
         if self.objects is None:
             self.objects = JSONArrayDecoder(max_frame=sys.maxsize)
             self.objects.feed(b"[")
@@ -78,12 +78,12 @@ class CallTracker:
         self._calls: list[_Call] = []
         self._by_index: dict[int, _Call] = {}
         self._by_id: dict[str, _Call] = {}
-        self._started = 0  # how many calls, from the first on, are no longer held
+        self._started = 0  # how many calls, from the first on, have started
         self._tried = 0  # `call_<k>` is taken for every k from a call's own to this
 
     @classmethod
     def after(cls, messages: Iterable[Message]) -> CallTracker:
-        """The tracker of the response to `messages`."""
+        """Return the tracker for the response to `messages`."""
         return cls(call.id for message in messages for call in message.tool_calls)
 
     def feed(
@@ -94,7 +94,7 @@ class CallTracker:
         arguments: str | Mapping[str, Any] | None,
         metadata: Mapping[str, Any] = NOTHING,
     ) -> list[Event]:
-        """The events of one delta. `metadata` (``{"server": True}``) is the call's, and counts until it starts."""
+        """Return the events of one delta. `metadata` (``{"server": True}``) is the call's, until it starts."""
         if index is not None and index < 0:
             index = None
         if not isinstance(id or "", str) or not isinstance(name or "", str):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -112,21 +112,21 @@ class CallTracker:
             call.pieces.append(arguments)
             if call.state == "started":
                 return [ToolCallDelta(call.id, arguments)]
-        return self._start() if call.state == "held" else []
+        return self._start() if call.state == "waiting" else []
 
     def id_of(self, index: int) -> str:
-        """The id under which the call of `index` goes in the events; empty before it has started."""
+        """Return the id that the call at `index` has in the events; empty before it has started."""
         call = self._by_index.get(index)
         return call.id if call is not None else ""
 
     def complete(self, index: int) -> list[Event]:
-        """The events that complete the call of `index`, on a wire that says so."""
+        """Return the events that complete the call at `index`, for a wire that reports the end of a call."""
         call = self._by_index.get(index)
-        return self._start(anyway=True) + self._complete(call) if call is not None else []
+        return self._start(force=True) + self._complete(call) if call is not None else []
 
     def close(self, *, failed: bool = False) -> list[Event]:
-        """The events that complete all calls; those of a stream that has `failed` are marked as incomplete."""
-        events = self._start(anyway=True)
+        """Return the events that complete all calls; if the stream has `failed`, the calls are marked as incomplete."""
+        events = self._start(force=True)
         for call in self._calls:
             events += self._complete(call, failed=failed)
         return events
@@ -149,11 +149,11 @@ class CallTracker:
             self._by_index[index] = call
         return call
 
-    def _start(self, *, anyway: bool = False) -> list[Event]:
+    def _start(self, *, force: bool = False) -> list[Event]:
         events: list[Event] = []
         while self._started < len(self._calls):
             call = self._calls[self._started]
-            if not anyway and not (call.wire_id and call.name):
+            if not force and not (call.wire_id and call.name):
                 break
             self._started += 1
             call.state = "started"

@@ -34,8 +34,18 @@ from rxllm.events import (
     ToolCallStarted,
     ToolResultEncoded,
 )
-from rxllm.values import ChatResult, Message, Request, Response, Session, StepResult, Thread, Usage
-from rxllm.values._answers import unanswered, with_results
+from rxllm.values import (
+    ChatResult,
+    Message,
+    Request,
+    Response,
+    Session,
+    StepResult,
+    Thread,
+    Usage,
+    unanswered,
+    with_results,
+)
 from rxllm.wire import tool_calls
 from rxllm.wire.tool_calls import CallTracker
 

@@ -1,18 +1,18 @@
-"""What every value is: a dataclass that is set once, and whose JSON is exact.
+"""The base class of all values, a frozen dataclass with exact JSON, and ``encode``, which writes that JSON data.
 
 ``encode`` here and ``decode`` in ``values._decode`` are the one place where values, errors and the free-form data
-inside them become JSON data and come back equal. Whatever JSON cannot say by itself is an object with a ``"$"``:
+inside them become JSON data and come back equal. What JSON cannot express by itself is an object with a ``"$"``:
 
 ====================================  =======================================
 a value or an error                   ``{"$": "Message", "role": "user", ...}``
 a tuple in free-form data             ``{"$": "tuple", "items": [...]}``
 bytes                                 ``{"$": "bytes", "base64": "..."}``
 NaN and the infinities                ``{"$": "float", "value": "nan"}``
-a mapping with a key that is no       ``{"$": "map", "items": [[key, value], ...]}``
+a mapping with a key that is not a    ``{"$": "map", "items": [[key, value], ...]}``
 string, or with the key ``"$"``
 ====================================  =======================================
 
-Fields that hold their default are left out. An unknown ``"$"`` is refused: what it stands for would be lost.
+Fields that hold their default are left out. An unknown ``"$"`` is refused, because ignoring it would lose data.
 """
 
 from __future__ import annotations
@@ -24,26 +24,18 @@ from dataclasses import MISSING, Field, FrozenInstanceError, dataclass, field, f
 from functools import partial
 from operator import attrgetter
 from types import MappingProxyType
-from typing import (
-    Any,
-    ClassVar,
-    Self,
-    TypeVar,
-    cast,
-    dataclass_transform,
-)
+from typing import Any, ClassVar, Self, TypeVar, cast, dataclass_transform
 
 from dataclasses_json import DataClassJsonMixin, config  # pyright: ignore[reportUnknownVariableType]
 
+from rxllm.values._decode import VALUE_CLASSES, decode_value
 from rxllm.values.errors import LLMError, ValidationError
 
 T = TypeVar("T", bound="Value")
 
-VALUE_CLASSES: dict[str, type[Value]] = {}
-
 
 class Value(DataClassJsonMixin):
-    """Base of the values: a list given for a tuple becomes one, and the repr names only what differs from a default."""
+    """Base class of the values: lists become tuples where the field is a tuple; the repr leaves out defaults."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
     sequence_fields: ClassVar[frozenset[str]] = frozenset()
@@ -51,26 +43,27 @@ class Value(DataClassJsonMixin):
 
     def __post_init__(self) -> None:
         for name in self.sequence_fields:
-            held = getattr(self, name)
-            if isinstance(held, list):
-                object.__setattr__(self, name, tuple(cast(list[Any], held)))
+            items = getattr(self, name)
+            if isinstance(items, list):
+                object.__setattr__(self, name, tuple(cast(list[Any], items)))
 
-    # Once for all of them: a frozen dataclass compiles its own, half a dozen, and the import waits for that.
+    # Defined once for all values: each frozen dataclass would compile half a dozen methods, which slows the import.
 
-    def __setattr__(self, name: str, held: object) -> None:
-        own = vars(self)
-        if name in own or name not in self.__dataclass_fields__:
+    def __setattr__(self, name: str, new: object) -> None:
+        attributes = vars(self)
+        if name in attributes or name not in self.__dataclass_fields__:
             raise FrozenInstanceError(f"cannot assign to field {name!r}")
-        own[name] = held
+        attributes[name] = new
 
     def __delattr__(self, name: str) -> None:
         raise FrozenInstanceError(f"cannot delete field {name!r}")
 
     @classmethod
     def from_dict(cls, kvs: Any, *, infer_missing: bool = False) -> Self:
-        """The value of these fields. Raises ``ValidationError("invalid_request")`` for others, with the path."""
-        from rxllm.values._decode import decode_value
+        """Return the value with these fields.
 
+        Raises ``ValidationError("invalid_request")``, with the path, for fields that do not fit.
+        """
         return decode_value(cls, kvs)
 
     def __eq__(self, other: object) -> bool:
@@ -80,34 +73,35 @@ class Value(DataClassJsonMixin):
         return hash(self.compared(self))
 
     def __repr__(self) -> str:
-        shown = [f"{spec.name}={held!r}" for spec, held in _held(self) if spec.repr and not _is_default(spec, held)]
+        pairs = ((spec, getattr(self, spec.name)) for spec in fields(cast(Any, self)))
+        shown = [f"{spec.name}={item!r}" for spec, item in pairs if spec.repr and not _is_default(spec, item)]
         return f"{type(self).__name__}({', '.join(shown)})"
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def value(cls: type[T]) -> type[T]:
-    """Make `cls` a dataclass that ``decode`` knows by its name, each field with exact JSON."""
-    made = dataclass(eq=False, repr=False)(cls)
-    specs = fields(cast(Any, made))
-    made.sequence_fields = frozenset(spec.name for spec in specs if "tuple[" in str(spec.type))
-    made.compared = attrgetter(*(spec.name for spec in specs))
-    for spec in (spec for spec in specs if not spec.metadata):  # an inherited one has it already
-        encode_one = _encode_sequence if spec.name in made.sequence_fields else encode
+    """Make `cls` a dataclass whose fields have exact JSON, and which ``decode`` knows by its name."""
+    cls = dataclass(eq=False, repr=False)(cls)
+    specs = fields(cast(Any, cls))
+    cls.sequence_fields = frozenset(spec.name for spec in specs if "tuple[" in str(spec.type))
+    cls.compared = attrgetter(*(spec.name for spec in specs))
+    for spec in (spec for spec in specs if not spec.metadata):  # an inherited field already has it
+        encode_field = _encode_sequence if spec.name in cls.sequence_fields else encode
         spec.metadata = MappingProxyType(
             config(  # pyright: ignore[reportUnknownArgumentType]
-                encoder=partial(at, spec.name, encode_one),
+                encoder=partial(at, spec.name, encode_field),
                 exclude=partial(_is_default, spec),
             )
         )
-    VALUE_CLASSES[made.__name__] = made
-    return made
+    VALUE_CLASSES[cls.__name__] = cls
+    return cls
 
 
 def encode(item: Any) -> Any:
-    """JSON data for `item`.
+    """Return JSON data for `item`.
 
-    Raises ``ValidationError("not_serializable")``, with the path, for anything that is neither a value, an error nor
-    plain data (a function, an open file, ...).
+    Raises ``ValidationError("not_serializable")``, with the path, for anything that is not a value, an error or plain
+    data (a function, an open file, ...).
     """
     match item:
         case None | bool() | int() | str():
@@ -128,14 +122,24 @@ def encode(item: Any) -> Any:
             return _encode_mapping(cast(Mapping[Any, Any], item))
         case _:
             name = type(item).__name__
-            message = (
-                f"{name} has no JSON form: replace it by None, with dataclasses.replace, in what is stored or sent"
-            )
-            raise ValidationError("not_serializable", message, errors=[((), "not_serializable")])
+            raise not_serializable(f"{name} has no JSON form; use dataclasses.replace to put None in its place")
 
 
 def encode_items(items: Iterable[Any]) -> list[Any]:
-    return [at(i, encode, each) for i, each in enumerate(items)]
+    return [at(i, encode, item) for i, item in enumerate(items)]
+
+
+def at(key: str | int, encode_one: Any, item: Any) -> Any:
+    """Return ``encode_one(item)``; an error it raises gets `key` at the front of its paths."""
+    try:
+        return encode_one(item)
+    except ValidationError as error:
+        raise error.under(key) from None
+
+
+def not_serializable(message: str, *path: str) -> ValidationError:
+    """Return the error for data that has no JSON."""
+    return ValidationError("not_serializable", message, errors=[(path, "not_serializable")])
 
 
 def _encode_mapping(mapping: Mapping[Any, Any]) -> Any:
@@ -144,23 +148,12 @@ def _encode_mapping(mapping: Mapping[Any, Any]) -> Any:
     return {k: at(k, encode, v) for k, v in mapping.items()}
 
 
-def at(key: str | int, encode_one: Any, item: Any) -> Any:
-    try:
-        return encode_one(item)
-    except ValidationError as error:
-        raise error.under(key) from None
-
-
-def _held(item: Value) -> list[tuple[Field[Any], Any]]:
-    return [(spec, getattr(item, spec.name)) for spec in fields(cast(Any, item))]
-
-
-def _encode_sequence(held: Any) -> Any:
+def _encode_sequence(items: Any) -> Any:
     # A plain array: the field itself says that it is a tuple.
-    return encode_items(cast(tuple[Any, ...], held)) if isinstance(held, tuple) else encode(held)
+    return encode_items(cast(tuple[Any, ...], items)) if isinstance(items, tuple) else encode(items)
 
 
-def _is_default(spec: Field[Any], held: Any) -> bool:
+def _is_default(spec: Field[Any], item: Any) -> bool:
     if spec.default is not MISSING:
-        return type(held) is type(spec.default) and held == spec.default
-    return spec.default_factory is not MISSING and held == spec.default_factory()
+        return type(item) is type(spec.default) and item == spec.default
+    return spec.default_factory is not MISSING and item == spec.default_factory()

@@ -1,4 +1,4 @@
-"""What is open in a stream that may be cut."""
+"""Track the blocks and tool calls that are open in a stream, to close them if it is cut."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _Kind = type[TextDelta] | type[ThinkingDelta]
 
 
 class Unfinished:
-    """The blocks and calls that `see` has seen begin and not end; `close` gives what closes them."""
+    """The blocks and calls that have begun and not ended: `see` takes each event, `close` returns what closes them."""
 
     def __init__(self) -> None:
         self._blocks: dict[tuple[_Kind, str | None], list[str]] = {}
         self._calls: dict[str, tuple[str, Mapping[str, Any], list[str]]] = {}
-        self._kind: type[Event] | None = None  # of the last delta, if that was the last event; nearly all go on with it
+        self._kind: type[Event] | None = None  # of the last event, if that was a delta: nearly every delta continues it
         self._id: str | None = None
         self._append: Callable[[str], None] = list[str]().append
 
@@ -58,7 +58,7 @@ class Unfinished:
                 pass
 
     def close(self) -> list[Event]:
-        """Their completions, in the order in which they began; an unfinished call says that it is incomplete."""
+        """Return their completions in the order in which they began; the calls are marked as incomplete."""
         events: list[Event] = []
         for (kind, id), pieces in self._blocks.items():
             text = "".join(pieces)
@@ -72,7 +72,7 @@ class Unfinished:
         self._append = self._blocks.setdefault(self._key(kind, id), []).append
 
     def _key(self, kind: _Kind, id: str | None) -> tuple[_Kind, str | None]:
-        """Which block is meant; None is the latest that is open."""
+        """Return the key of a block; the id None means the latest that is open."""
         if id is not None:
             return kind, id
         return next((key for key in reversed(self._blocks) if key[0] is kind), (kind, None))

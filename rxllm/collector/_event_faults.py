@@ -1,4 +1,4 @@
-"""What is wrong with an event of the right class."""
+"""Find what is malformed in an event of the right class."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _NUMBER = (int, float, NoneType)
 
 
 def event_fault(event: Any) -> str | None:
-    """What `event` holds that its class does not allow; None where all is well."""
+    """Return what `event` holds that its class does not allow; None if all is well."""
     cls = cast(type[Any], type(event))
-    # Most events are deltas, and many streams have a usage in each frame.
+    # Most events are deltas, and many streams have a usage in each frame: these two take a short cut.
     if (cls is TextDelta or cls is ThinkingDelta) and type(event.delta) is str and event.id is None:
         return None
     if cls is UsageUpdated and type(event.usage) is Usage:
@@ -37,16 +37,16 @@ def event_fault(event: Any) -> str | None:
     for name, types in _types(cls):
         value = getattr(event, name)
         if not isinstance(value, types):
-            wanted = " or ".join(dict.fromkeys(_NAMES.get(type, type.__name__) for type in types))
-            shown = "None" if value is None else f"a value of the class {type(value).__name__}"
-            return f"{cls.__name__}.{name} is not {wanted}: got {shown}"
-    look = _DEEPER.get(cls)
-    fault = None if look is None else look(event)
+            expected = " or ".join(dict.fromkeys(_NAMES.get(type, type.__name__) for type in types))
+            got = "None" if value is None else f"a value of the class {type(value).__name__}"
+            return f"{cls.__name__}.{name} is not {expected}: got {got}"
+    check = _CHECKS.get(cls)
+    fault = None if check is None else check(event)
     return f"{cls.__name__}.{fault}" if fault else None
 
 
 def adapter_fault(event: Any) -> str | None:
-    """What is wrong with an adapter's event: unknown counters of a raw usage too, for which the fold raises."""
+    """Return the fault of an adapter's event, including unknown counters in a raw usage, for which the fold raises."""
     return event_fault(event) or (_unknown_counters(event) if type(event) is RawChunk else None)
 
 
@@ -64,7 +64,7 @@ _NAMES = {NoneType: "None", dict: "a mapping", Mapping: "a mapping", str: "a str
 
 @cache
 def _types(cls: type[Any]) -> tuple[tuple[str, tuple[type[Any], ...]], ...]:
-    """The fields that are not of any type, each with its classes."""
+    """Return the fields that are not `Any`, each with its classes."""
     fields = ((name, _classes(hint)) for name, hint in get_type_hints(cls).items())
     return tuple((name, classes) for name, classes in fields if classes)
 
@@ -77,7 +77,7 @@ def _classes(hint: Any) -> tuple[type[Any], ...]:
         return ()
     if origin is Literal:
         return (str,)
-    return (dict, Mapping) if origin is Mapping else (origin or hint,)  # dict first: it is found sooner
+    return (dict, Mapping) if origin is Mapping else (origin or hint,)  # dict first: isinstance finds it sooner
 
 
 def _message_fault(message: Message) -> str | None:
@@ -85,7 +85,7 @@ def _message_fault(message: Message) -> str | None:
     if not isinstance(content, str | tuple | dict):
         return "message.content is neither text nor parts"
     if isinstance(content, tuple) and not all(isinstance(part, Part) for part in cast(tuple[Any, ...], content)):
-        return "message.content holds something else than parts"
+        return "message.content holds items that are not parts"
     calls = cast(Any, message.tool_calls)
     if not (isinstance(calls, tuple) and all(isinstance(call, ToolCall) for call in cast(tuple[Any, ...], calls))):
         return "message.tool_calls are not ToolCalls"
@@ -113,7 +113,7 @@ def _are_counters(types: tuple[type[Any], ...]) -> bool:
 
 
 def _raw_fault(event: RawChunk) -> str | None:
-    # An unknown counter is not a fault here: the fold raises for it, as its seed says.
+    # An unknown counter is not a fault here: the fold raises for it, as its specification says.
     data = cast(Mapping[Any, Any], event.data)
     if event.kind != "usage" or not isinstance(event.data, Mapping):
         return None
@@ -122,7 +122,7 @@ def _raw_fault(event: RawChunk) -> str | None:
     return f"data has no number, or no dict, for {', '.join(wrong)}" if wrong else None
 
 
-_DEEPER: dict[type[Any], Callable[[Any], str | None]] = {
+_CHECKS: dict[type[Any], Callable[[Any], str | None]] = {
     MessageStarted: lambda event: _message_fault(event.message),
     MessageCompleted: _completed_fault,
     RawChunk: _raw_fault,

@@ -1,4 +1,4 @@
-"""What a response means for its thread: what it adds, what it waits for, why it halts."""
+"""From a response and the outcomes of its tools to a step: what the thread gains, what it waits for, why it halts."""
 
 from __future__ import annotations
 
@@ -6,33 +6,23 @@ from dataclasses import replace
 from typing import Any
 
 from rxllm.collector._message import content_of
-from rxllm.events import (
-    AskUserRequested,
-    Event,
-    ToolHalt,
-    ToolResultEncoded,
-)
-from rxllm.values import (
-    Message,
-    Response,
-    ToolCall,
-    ToolCallPart,
-)
+from rxllm.events import AskUserRequested, Event, ToolHalt, ToolResultEncoded
+from rxllm.values import Message, Response, ToolCall, ToolCallPart
 
 AWAITING_USER = "<awaiting user response>"
-"""What the model is told of a call that waits for the user."""
+"""The result of a tool call that waits for the user, as the model sees it."""
 
 PAUSE = "pause_turn"
-"""The raw finish reason of a provider that wants to be asked again with what it has said so far."""
+"""The raw finish reason by which a provider asks to be called again with its message so far."""
 
 
 def answer(response: Response[Any]) -> tuple[Message, ...]:
-    """What a response adds to its thread: its message, with the calls that are to be answered and no others."""
+    """Return what a response adds to its thread: its message, with only the calls that are to be answered."""
     message = response.message
     if message is None:
         return ()
-    kept = tuple(c for c in message.tool_calls if is_server(c)) + response.tool_calls
-    kept = kept if response.finish_reason == "tool_calls" else tuple(c for c in kept if is_server(c))
+    kept = tuple(call for call in message.tool_calls if is_server(call)) + response.tool_calls
+    kept = kept if response.finish_reason == "tool_calls" else tuple(call for call in kept if is_server(call))
     if kept == message.tool_calls:
         return (message,) if message.content or kept else ()
     ids = {call.id for call in kept}
@@ -43,13 +33,13 @@ def answer(response: Response[Any]) -> tuple[Message, ...]:
 
 
 def is_unfinished(response: Response[Any]) -> bool:
-    """Whether the model waits for answers to its calls, or for nothing but to be asked again."""
+    """Whether the model waits for answers to its calls, or to be called again after a pause."""
     waits = response.finish_reason == "tool_calls" and bool(response.tool_calls)
     return waits or response.raw_finish_reason == PAUSE
 
 
 def tool_message(event: Event) -> Message | None:
-    """What the model is told of a tool's outcome; None for other events."""
+    """Return the message that carries a tool's outcome to the model; None for other events."""
     match event:
         case ToolResultEncoded():
             return Message("tool", event.content, tool_call_id=event.id)
@@ -63,7 +53,7 @@ def tool_message(event: Event) -> Message | None:
 
 
 def halt_metadata(halt: ToolHalt | AskUserRequested | None) -> dict[str, Any]:
-    """What a step's metadata says of its halt."""
+    """Return the metadata of a step that halts."""
     match halt:
         case None:
             return {}
@@ -91,5 +81,5 @@ def is_server(call: ToolCall) -> bool:
 
 
 def is_incomplete(call: ToolCall) -> bool:
-    """Whether the stream ended before the call did."""
+    """Whether the stream ended before the call was complete."""
     return call.metadata.get("error") == "incomplete"

@@ -1,0 +1,219 @@
+"""Images, requests for images and their responses."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from dataclasses import field
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import unquote_to_bytes
+
+from rxllm.values._base import Value, value
+from rxllm.values.errors import ValidationError
+
+ImageSource = Literal["binary", "base64", "url", "file"]
+ImageOperation = Literal["generate", "edit", "variation"]
+ImageForm = Literal["binary", "base64", "url"]
+
+_DATA_URI = re.compile(r"data:(?P<type>[^;,]*)(?P<parameters>(;[^;,]*)*),(?P<data>.*)", re.DOTALL | re.IGNORECASE)
+
+_NATIVE = ("image/png", "image/jpeg", "image/gif")
+"""The types that every notebook shows directly; others go into an HTML ``img``, which the browser reads."""
+
+
+@value
+class Image(Value):
+    """An image as bytes, base64 text, a URL or the path of a file; nothing is read or fetched before use.
+
+    Make one with `from_file`, `from_binary`, `from_base64`, `from_url` or `from_data_uri`. Sizes are in pixels;
+    `prompt` is the prompt of a generated image, `revised_prompt` the provider's version of it. Jupyter shows the image.
+
+    >>> Image.from_data_uri("data:image/gif;base64,R0lGODlhAQABAAAAACw=").to_binary()[:6]
+    b'GIF89a'
+    """
+
+    source: ImageSource
+    data: bytes | str = field(repr=False)
+    mime_type: str | None = None
+    width: int | None = None
+    height: int | None = None
+    prompt: str | None = None
+    revised_prompt: str | None = None
+    metadata: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    @classmethod
+    def from_file(cls, path: str | Path) -> Image:
+        """Return the image in a file; its type follows from its name, and is None if the name is not an image's."""
+        import mimetypes  # not needed before a call is made
+
+        guessed = mimetypes.guess_type(str(path), strict=False)[0] or ""
+        return cls("file", str(path), guessed if guessed.startswith("image/") else None)
+
+    @classmethod
+    def from_binary(cls, data: bytes, mime_type: str) -> Image:
+        return cls("binary", data, mime_type)
+
+    @classmethod
+    def from_base64(cls, text: str, mime_type: str) -> Image:
+        """Return an image in base64; `text` is not checked before it is used."""
+        return cls("base64", text, mime_type)
+
+    @classmethod
+    def from_url(cls, url: str) -> Image:
+        return cls("url", url)
+
+    @classmethod
+    def from_data_uri(cls, uri: str) -> Image:
+        """Return the image in ``data:image/png;base64,...`` (RFC 2397).
+
+        Raises ``ValidationError("invalid_image_request")``.
+        """
+        match = _DATA_URI.fullmatch(uri.strip())
+        if match is None:
+            message = f"uri is not a data URI: got {uri[:30]!r}; pass data:, the type, a comma and the data"
+            raise ValidationError("invalid_image_request", message, errors=[(("source",), "invalid_data_uri")])
+        mime_type, data = match["type"].lower() or None, unquote_to_bytes(match["data"])
+        if match["parameters"].lower().endswith(";base64"):
+            return cls("base64", data.decode("latin-1"), mime_type)
+        return cls("binary", data, mime_type)
+
+    def to_binary(self) -> bytes:
+        """Return the bytes.
+
+        Raises ``ValidationError("invalid_image_request")`` for a URL (it is not fetched) and for text that is not
+        base64, and ``OSError`` for a file that cannot be read.
+        """
+        match self.data:
+            case bytes():
+                return self.data
+            case str() if self.source == "file":
+                return Path(self.data).read_bytes()
+            case str() if self.source == "base64":
+                try:
+                    return base64.b64decode(self.data, validate=True)
+                except ValueError as error:  # binascii's, or text that is not ASCII
+                    raise self._invalid("invalid_base64") from error
+            case _:
+                raise self._invalid("remote_source")
+
+    def to_base64(self) -> str:
+        """Return the bytes as base64 text; base64 text is passed on unchanged."""
+        if self.source == "base64" and isinstance(self.data, str):
+            return self.data
+        return base64.b64encode(self.to_binary()).decode()
+
+    def to_data_uri(self) -> str:
+        """Return ``data:image/png;base64,...``. Raises as `to_binary` does, and if the type is unknown."""
+        if self.mime_type is None and self.source != "url":
+            raise self._invalid("missing_mime_type")
+        return f"data:{self.mime_type};base64,{self.to_base64()}"
+
+    def __repr__(self) -> str:
+        size = f"{self.width}x{self.height}" if self.width and self.height else None
+        texts = (self.source, self.mime_type, size, self._place())
+        return f"Image({', '.join(text for text in texts if text)})"
+
+    def _place(self) -> str:
+        # The query of a URL is often a signature, which is as good as a key.
+        if isinstance(self.data, bytes):
+            return f"{len(self.data)} bytes"
+        if self.source == "base64":
+            return f"{len(self.data) * 3 // 4} bytes"
+        return repr(self.data[:100].partition("?")[0] if self.source == "url" else self.data)
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        plain = {"text/plain": repr(self)}
+        try:
+            if self.mime_type in _NATIVE and self.source != "url":
+                return {self.mime_type: base64.b64encode(self.to_binary()).decode(), **plain}
+            address = str(self.data) if self.source == "url" else self.to_data_uri()
+        except (ValidationError, OSError, binascii.Error):
+            return plain  # an image that cannot be read still has a repr
+        import html  # loads a large table of names, needed only to show an image
+
+        return {"text/html": f'<img src="{html.escape(address)}">', **plain}
+
+    def _invalid(self, fault: str) -> ValidationError:
+        return ValidationError("invalid_image_request", errors=[(("source",), fault)])
+
+
+@value
+class ImageRequest(Value):
+    """One request to an image model, the same for every provider.
+
+    `size` is a width and a height in pixels, or a word of the provider (``"auto"``, ``"2K"``); `quality` is ``"low"``,
+    ``"standard"``, ``"high"``, ``"hd"``, ``"auto"`` or a word of the provider. `response_format` is the source of the
+    images that come back. `mask` marks where an edit may change the first image. `options` is merged into the
+    provider's request body unchanged; `metadata` comes back in the response's.
+    """
+
+    operation: ImageOperation = "generate"
+    model: str | None = None
+    prompt: str | None = None
+    n: int = 1
+    size: tuple[int, int] | str | None = None
+    quality: str | None = None
+    style: Literal["natural", "vivid"] | None = None
+    background: Literal["transparent", "opaque", "auto"] | None = None
+    response_format: ImageForm = "binary"
+    input_images: tuple[Image, ...] = ()
+    mask: Image | None = None
+    options: dict[str, Any] = field(default_factory=dict[str, Any])
+    metadata: dict[str, Any] = field(default_factory=dict[str, Any])
+
+
+@value
+class ImageUsage(Value):
+    """What images cost. Tokens and costs, in the provider's currency, are None if the provider did not report them."""
+
+    images: int = 0
+    size: str | None = None
+    quality: str | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    input_cost: float | None = None
+    output_cost: float | None = None
+    total_cost: float | None = None
+
+
+@value
+class ImageResponse(Value):
+    """The images of one call; `id` and `model` come from the provider. Jupyter shows the images.
+
+    `request_id` is the call's, unless the adapter sets another.
+    """
+
+    images: tuple[Image, ...] = ()
+    id: str | None = None
+    model: str | None = None
+    usage: ImageUsage = field(default_factory=ImageUsage)
+    metadata: dict[str, Any] = field(default_factory=dict[str, Any])
+    request_id: str | None = None
+
+    def __repr__(self) -> str:
+        return f"ImageResponse({list(self.images)}{f', {self.model}' if self.model else ''})"
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        bundles = [image._repr_mimebundle_() for image in self.images]  # pyright: ignore[reportPrivateUsage]
+        html = "".join(_as_html(bundle) for bundle in bundles)
+        return {"text/plain": repr(self), **({"text/html": html} if html else {})}
+
+
+def image_request(prompt: str, **fields: Any) -> ImageRequest:
+    """Return a request for images of `prompt`, with the fields of `ImageRequest` by keyword.
+
+    >>> request = image_request("a kestrel", size=(1024, 1024), n=2)
+    >>> request.operation, request.n, request.response_format
+    ('generate', 2, 'binary')
+
+    Nothing is checked here; ``validate.image_request`` checks it.
+    """
+    return ImageRequest(prompt=prompt, **fields)
+
+
+def _as_html(bundle: dict[str, str]) -> str:
+    if "text/html" in bundle:
+        return bundle["text/html"]
+    return "".join(f'<img src="data:{mime};base64,{data}">' for mime, data in bundle.items() if mime != "text/plain")
