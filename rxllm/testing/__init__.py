@@ -77,19 +77,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rxllm.testing._adapters import AdapterConformance
+    from rxllm.testing._adapter_suite import AdapterConformance
     from rxllm.testing._assert_adapter import ADAPTER_RULES, assert_adapter
+    from rxllm.testing._assert_encoder import ENCODER_RULES, assert_encoder
+    from rxllm.testing._assert_executor import EXECUTOR_RULES, assert_executor
+    from rxllm.testing._assert_operator import OPERATOR_RULES, assert_operator
     from rxllm.testing._chunks import chunkings, cut
-    from rxllm.testing._encoders import ENCODER_RULES, assert_encoder
     from rxllm.testing._events import events
-    from rxllm.testing._executors import EXECUTOR_RULES, assert_executor
-    from rxllm.testing._http_adapters import HTTPAdapterConformance, refusal
+    from rxllm.testing._http_suite import HTTPAdapterConformance, refusal
     from rxllm.testing._images import PNG, ImageConformance
-    from rxllm.testing._operators import OPERATOR_RULES, assert_operator
     from rxllm.testing._record import record
     from rxllm.testing._replay import replay_file
     from rxllm.testing._sandbox import sandbox
-    from rxllm.testing._served import REQUEST_ID, Script, Served
+    from rxllm.testing._script import REQUEST_ID, Script, Served
 
 __all__ = [
     "ADAPTER_RULES",
@@ -118,25 +118,25 @@ __all__ = [
 
 _LAZY = {
     "ADAPTER_RULES": "_assert_adapter",
-    "AdapterConformance": "_adapters",
-    "ENCODER_RULES": "_encoders",
-    "EXECUTOR_RULES": "_executors",
-    "HTTPAdapterConformance": "_http_adapters",
+    "AdapterConformance": "_adapter_suite",
+    "ENCODER_RULES": "_assert_encoder",
+    "EXECUTOR_RULES": "_assert_executor",
+    "HTTPAdapterConformance": "_http_suite",
     "ImageConformance": "_images",
-    "OPERATOR_RULES": "_operators",
+    "OPERATOR_RULES": "_assert_operator",
     "PNG": "_images",
-    "REQUEST_ID": "_served",
-    "Script": "_served",
-    "Served": "_served",
+    "REQUEST_ID": "_script",
+    "Script": "_script",
+    "Served": "_script",
     "assert_adapter": "_assert_adapter",
-    "assert_encoder": "_encoders",
-    "assert_executor": "_executors",
-    "assert_operator": "_operators",
+    "assert_encoder": "_assert_encoder",
+    "assert_executor": "_assert_executor",
+    "assert_operator": "_assert_operator",
     "chunkings": "_chunks",
     "cut": "_chunks",
     "events": "_events",
     "record": "_record",
-    "refusal": "_http_adapters",
+    "refusal": "_http_suite",
     "replay_file": "_replay",
     "sandbox": "_sandbox",
 }

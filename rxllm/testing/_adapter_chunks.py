@@ -7,10 +7,10 @@ import inspect
 from rxllm.chunks import ChunkFeeder, StreamChunk, validate
 from rxllm.events import ErrorEvent, Event, RawChunk
 from rxllm.runtime import from_async_iter
-from rxllm.testing._adapter_tried import Tried, keep_the_law
+from rxllm.testing._adapter_run import Tried, keep_the_law
 from rxllm.testing._chunks import chunkings
-from rxllm.testing._rules import clip, expect, expect_same
-from rxllm.testing._told import Told
+from rxllm.testing._observe import Told
+from rxllm.testing._rule_table import clip, expect, expect_same
 from rxllm.values import ProviderPart, StreamError, ValidationError
 
 JUNK = (

@@ -16,10 +16,10 @@ from rxllm.collector import fold_message
 from rxllm.events import EVENT_CLASSES, ErrorEvent, Event, UsageUpdated
 from rxllm.runtime import Stream
 from rxllm.testing._adapter_chunks import decoder, however_cut, understood
-from rxllm.testing._adapter_tried import Tried, keep_the_law, shape
-from rxllm.testing._canaries import KEY, SENT_RULES, expect_sent
-from rxllm.testing._rules import clip, expect
-from rxllm.testing._told import assert_survives_json, hear_all
+from rxllm.testing._adapter_run import Tried, keep_the_law, shape
+from rxllm.testing._observe import assert_survives_json, hear_all
+from rxllm.testing._rule_table import clip, expect
+from rxllm.testing._sent_rules import KEY, SENT_RULES, expect_sent
 from rxllm.values import EngineError, LLMError, Usage
 
 

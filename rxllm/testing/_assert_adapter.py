@@ -8,10 +8,10 @@ from typing import Any
 
 from rxllm.engine import as_engine
 from rxllm.testing._adapter_rules import RULES
-from rxllm.testing._adapter_tried import Tried
-from rxllm.testing._canaries import SENT_RULES
-from rxllm.testing._rules import chosen, on_a_screen
-from rxllm.testing._told import SECONDS
+from rxllm.testing._adapter_run import Tried
+from rxllm.testing._observe import SECONDS
+from rxllm.testing._rule_table import chosen, on_a_screen
+from rxllm.testing._sent_rules import SENT_RULES
 
 ADAPTER_RULES: dict[str, str] = {
     "adapter": "it has stream(request, call), which gives an Observable, or is an async generator function",

@@ -9,11 +9,11 @@ from typing import Any
 from rxllm.adapters import Fake
 from rxllm.events import EVENT_CLASSES, ErrorEvent, MessageCompleted, TextCompleted, TextDelta
 from rxllm.pipelines import stream
-from rxllm.testing._consistent import inconsistency
+from rxllm.testing._event_checks import inconsistency
 from rxllm.testing._events import events as lawful
 from rxllm.testing._events import played
-from rxllm.testing._rules import expect
-from rxllm.testing._trial import EVERY, Make, tried
+from rxllm.testing._rule_table import expect
+from rxllm.testing._virtual_time import EVERY, Make, tried
 from rxllm.values import StreamError, ToolCall, Usage, tool
 
 

@@ -14,8 +14,8 @@ from reactivex import operators as rx
 
 from rxllm.testing._events import events
 from rxllm.testing._operator_events import error_event
-from rxllm.testing._rules import clip, expect, expect_same
-from rxllm.testing._trial import EVERY, LIMIT, Clock, Make, Source, Trial, tried
+from rxllm.testing._rule_table import clip, expect, expect_same
+from rxllm.testing._virtual_time import EVERY, LIMIT, Clock, Make, Source, Trial, tried
 from rxllm.values import LLMError, StreamError, Usage
 
 ITEMS: list[Any] = events("Hel", "lo", thinking="hm", usage=Usage(3, 2))

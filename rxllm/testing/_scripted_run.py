@@ -18,10 +18,10 @@ from rxllm.engine import Engine
 from rxllm.events import ErrorEvent, Event
 from rxllm.pipelines import generate, stream_generate
 from rxllm.runtime import Stream
-from rxllm.testing._canaries import SENT_RULES
-from rxllm.testing._rules import chosen, clip, expect
-from rxllm.testing._served import REQUEST_ID, Script, Served
-from rxllm.testing._told import SECONDS, Told, becomes, hear
+from rxllm.testing._observe import SECONDS, Told, becomes, hear
+from rxllm.testing._rule_table import chosen, clip, expect
+from rxllm.testing._script import REQUEST_ID, Script, Served
+from rxllm.testing._sent_rules import SENT_RULES
 from rxllm.values import AdapterError, Call, LLMError, Request, Response, Tool, ToolCall, Usage, user
 
 TEXTS = ("Two, ", "three ", "and five.")

@@ -7,11 +7,11 @@ from contextlib import suppress
 from inspect import signature
 from typing import Any
 
+from rxllm.testing._observe import SECONDS, HangingError, in_time
 from rxllm.testing._operator_events import consistent
 from rxllm.testing._operator_rules import ITEMS, RULES, raised
-from rxllm.testing._rules import chosen, on_a_screen
-from rxllm.testing._told import SECONDS, HangingError, in_time
-from rxllm.testing._trial import Make
+from rxllm.testing._rule_table import chosen, on_a_screen
+from rxllm.testing._virtual_time import Make
 
 OPERATOR_RULES: dict[str, str] = {
     "cold": "nothing happens before it is subscribed",

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from copy import deepcopy
 from typing import Any
 
-from rxllm.testing._rules import check, expect
+from rxllm.testing._rule_table import check, expect
 
 ENCODER_RULES: dict[str, str] = {
     "text": "it gives text for whatever a tool may return",

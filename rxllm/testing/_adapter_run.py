@@ -14,9 +14,9 @@ from rxllm.engine import Engine
 from rxllm.events import Event, TextDelta
 from rxllm.pipelines import stream_generate
 from rxllm.runtime import Stream
-from rxllm.testing._canaries import KEY, MESSAGES, OPTIONS, TEMPERATURE, TOOLS
-from rxllm.testing._rules import clip, expect
-from rxllm.testing._told import Told, hear
+from rxllm.testing._observe import Told, hear
+from rxllm.testing._rule_table import clip, expect
+from rxllm.testing._sent_rules import KEY, MESSAGES, OPTIONS, TEMPERATURE, TOOLS
 from rxllm.testing.loopback import Request as Sent
 from rxllm.values import Call, Request, user
 

@@ -20,11 +20,11 @@ from rxllm.collector import StreamCollector
 from rxllm.events import Event, MessageStarted, TextDelta, ThinkingDelta, ToolCallStarted
 from rxllm.pipelines import generate, stream_generate
 from rxllm.runtime import Timeouts
-from rxllm.testing._canaries import KEY, MESSAGES, OPTIONS, SENT_RULES, TEMPERATURE, TOOLS, expect_sent
-from rxllm.testing._rules import expect_same
-from rxllm.testing._served import REQUEST_ID, Script
-from rxllm.testing._suite import CALLS, REASONS, RETRY_AFTER, TEXTS, THOUGHTS, USAGE, AdapterSuite, unfailing
-from rxllm.testing._told import assert_survives_json, becomes
+from rxllm.testing._observe import assert_survives_json, becomes
+from rxllm.testing._rule_table import expect_same
+from rxllm.testing._script import REQUEST_ID, Script
+from rxllm.testing._scripted_run import CALLS, REASONS, RETRY_AFTER, TEXTS, THOUGHTS, USAGE, AdapterSuite, unfailing
+from rxllm.testing._sent_rules import KEY, MESSAGES, OPTIONS, SENT_RULES, TEMPERATURE, TOOLS, expect_sent
 from rxllm.values import AdapterError, FinishReason, Message, StreamError, Thread, tool_result, user
 
 each_reason = pytest.mark.parametrize("reason", REASONS)

@@ -15,13 +15,13 @@ from rxllm import operators as ops
 from rxllm.adapters import HTTPAdapter
 from rxllm.events import ErrorEvent, Event, TextDelta
 from rxllm.runtime import Decoder
-from rxllm.testing._adapters import AdapterConformance
-from rxllm.testing._canaries import KEY
+from rxllm.testing._adapter_suite import AdapterConformance
 from rxllm.testing._chunks import chunkings
-from rxllm.testing._rules import clip, expect_same
-from rxllm.testing._served import REQUEST_ID, Script, Served
-from rxllm.testing._suite import TEXTS, missing, unfailing
-from rxllm.testing._told import Told
+from rxllm.testing._observe import Told
+from rxllm.testing._rule_table import clip, expect_same
+from rxllm.testing._script import REQUEST_ID, Script, Served
+from rxllm.testing._scripted_run import TEXTS, missing, unfailing
+from rxllm.testing._sent_rules import KEY
 from rxllm.testing.loopback import STALL, Cut, Loopback, Reply
 from rxllm.values import AdapterError, Call, StreamError
 

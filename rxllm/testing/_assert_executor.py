@@ -15,8 +15,8 @@ from rxllm.events import (
     ToolResultEncoded,
 )
 from rxllm.pipelines import stream_step
-from rxllm.testing._rules import check, expect
-from rxllm.testing._told import SECONDS, hear
+from rxllm.testing._observe import SECONDS, hear
+from rxllm.testing._rule_table import check, expect
 from rxllm.values import Tool, ToolCall, ToolContext, ToolError, ask_user, halt, tool
 
 EXECUTOR_RULES: dict[str, str] = {

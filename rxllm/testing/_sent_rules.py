@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rxllm.testing._rules import expect
+from rxllm.testing._rule_table import expect
 from rxllm.values import Message, Tool, ToolCall, system, tool_result, user
 from rxllm.values._response import shorten
 

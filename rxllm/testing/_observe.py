@@ -14,7 +14,7 @@ from reactivex import Observable, abc
 from reactivex.disposable import Disposable
 
 from rxllm import serializer
-from rxllm.testing._rules import clip
+from rxllm.testing._rule_table import clip
 from rxllm.values import LLMError
 
 T = TypeVar("T")
