@@ -77,8 +77,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rxllm.testing._adapter_rules import ADAPTER_RULES
     from rxllm.testing._adapter_suite import AdapterConformance
-    from rxllm.testing._assert_adapter import ADAPTER_RULES, assert_adapter
+    from rxllm.testing._assert_adapter import assert_adapter
     from rxllm.testing._assert_encoder import ENCODER_RULES, assert_encoder
     from rxllm.testing._assert_executor import EXECUTOR_RULES, assert_executor
     from rxllm.testing._assert_operator import OPERATOR_RULES, assert_operator
@@ -117,13 +118,13 @@ __all__ = [
 ]
 
 _LAZY = {
-    "ADAPTER_RULES": "_assert_adapter",
+    "ADAPTER_RULES": "_adapter_rules",
     "AdapterConformance": "_adapter_suite",
     "ENCODER_RULES": "_assert_encoder",
     "EXECUTOR_RULES": "_assert_executor",
     "HTTPAdapterConformance": "_http_suite",
     "ImageConformance": "_images",
-    "OPERATOR_RULES": "_assert_operator",
+    "OPERATOR_RULES": "_operator_rules",
     "PNG": "_images",
     "REQUEST_ID": "_script",
     "Script": "_script",

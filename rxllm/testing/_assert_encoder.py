@@ -1,4 +1,4 @@
-"""What every encoder of tools' results keeps."""
+"""The rules of encoders of tool results, and `assert_encoder`, which checks them."""
 
 from __future__ import annotations
 
@@ -6,14 +6,9 @@ from collections.abc import Callable, Collection
 from copy import deepcopy
 from typing import Any
 
-from rxllm.testing._rule_table import check, expect
+from rxllm.testing._rule_table import RuleTable, expect
 
-ENCODER_RULES: dict[str, str] = {
-    "text": "it gives text for whatever a tool may return",
-    "error": "a failed tool's words are in it",
-    "stable": "equal results give equal text",
-    "pure": "the result stays as it was",
-}
+ENCODER_RULES = RuleTable()
 """The rules of `assert_encoder`, by name."""
 
 RESULTS: tuple[Any, ...] = (
@@ -31,56 +26,54 @@ RESULTS: tuple[Any, ...] = (
 )
 """What tools return."""
 
+Encoder = Callable[[Any], Any]
+
 
 def assert_encoder(encoder: Callable[[Any], str], *, without: Collection[str] = ()) -> None:
-    """Check that ``encoder(result)`` gives text that a model can be told: see `ENCODER_RULES`.
+    """Check that ``encoder(result)`` returns text that can be sent to a model: see `ENCODER_RULES`.
 
     >>> import json
     >>> assert_encoder(json.dumps)
 
-    `without` names the rules to leave out: ``text`` where its tools return but one kind of result, ``error`` where the
-    model must not see what failed, ``stable`` where it says the time; ``pure`` never.
+    `without` names the rules to leave out: ``text`` if its tools return only one kind of result, ``error`` if the
+    model must not see what failed, ``stable`` if the text contains the time; ``pure`` never.
 
     Raises as ``assert_executor`` does.
     """
     __tracebackhide__ = True
-    check(ENCODER_RULES, _RULES, without, encoder)
+    ENCODER_RULES.check(encoder, without)
 
 
-def _encoded(encoder: Callable[[Any], Any], result: Any) -> Any:
+def _encoded(encoder: Encoder, result: Any) -> Any:
     try:
         return encoder(result)
     except Exception as error:
         raise AssertionError(f"for {result!r} it raised {error!r}") from error
 
 
-def _text(encoder: Callable[[Any], Any]) -> None:
+@ENCODER_RULES.rule("text", "it returns text for whatever a tool may return")
+def _text(encoder: Encoder) -> None:
     for result in deepcopy(RESULTS):
         encoded = _encoded(encoder, result)
-        expect(isinstance(encoded, str), f"for {result!r} it gave {encoded!r}")
+        expect(isinstance(encoded, str), f"for {result!r} it returned {encoded!r}")
 
 
-def _error(encoder: Callable[[Any], Any]) -> None:
+@ENCODER_RULES.rule("error", "the message of a failed tool is in the text")
+def _error(encoder: Encoder) -> None:
     encoded = _encoded(encoder, {"error": "ValueError: no such city"})
-    expect("no such city" in str(encoded), f"it gave {encoded!r}")
+    expect("no such city" in str(encoded), f"it returned {encoded!r}")
 
 
-def _stable(encoder: Callable[[Any], Any]) -> None:
+@ENCODER_RULES.rule("stable", "equal results give equal text")
+def _stable(encoder: Encoder) -> None:
     for result in RESULTS:
         first, second = (_encoded(encoder, deepcopy(result)) for _ in range(2))
-        expect(first == second, f"for {result!r} it gave {first!r}, then {second!r}")
+        expect(first == second, f"for {result!r} it returned {first!r}, then {second!r}")
 
 
-def _pure(encoder: Callable[[Any], Any]) -> None:
+@ENCODER_RULES.rule("pure", "it does not change the result")
+def _pure(encoder: Encoder) -> None:
     for result in map(deepcopy, RESULTS):
         before = deepcopy(result)
         _encoded(encoder, result)
         expect(result == before, f"{before!r} became {result!r}")
-
-
-_RULES: dict[str, Callable[[Any], None]] = {
-    "text": _text,
-    "error": _error,
-    "stable": _stable,
-    "pure": _pure,
-}

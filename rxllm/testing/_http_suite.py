@@ -1,4 +1,4 @@
-"""What every adapter that speaks HTTP keeps, over a real socket and in its provider's own words."""
+"""`HTTPAdapterConformance`: the suite of chat adapters over a real socket, in the words of their provider."""
 
 from __future__ import annotations
 
@@ -9,28 +9,25 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from reactivex import from_iterable
-
-from rxllm import operators as ops
 from rxllm.adapters import HTTPAdapter
 from rxllm.events import ErrorEvent, Event, TextDelta
-from rxllm.runtime import Decoder
+from rxllm.runtime import Stream
+from rxllm.testing._adapter_rules import expect_however_cut
 from rxllm.testing._adapter_suite import AdapterConformance
-from rxllm.testing._chunks import chunkings
-from rxllm.testing._observe import Told
+from rxllm.testing._event_checks import expect_lawful
+from rxllm.testing._observe import Observed
 from rxllm.testing._rule_table import clip, expect_same
-from rxllm.testing._script import REQUEST_ID, Script, Served
-from rxllm.testing._scripted_run import TEXTS, missing, unfailing
+from rxllm.testing._script import REQUEST_ID, TEXTS, Script, Served, missing
 from rxllm.testing._sent_rules import KEY
 from rxllm.testing.loopback import STALL, Cut, Loopback, Reply
 from rxllm.values import AdapterError, Call, StreamError
 
-BODILESS = ("malformed_response", "unsupported_feature", "unknown")
-"""The reasons that no status stands for."""
+WITHOUT_STATUS = ("malformed_response", "unsupported_feature", "unknown")
+"""The reasons that no HTTP status stands for."""
 
 
 class HTTPAdapterConformance(AdapterConformance):
-    """A subclass says its provider's wire in five methods, and a loopback server speaks it::
+    """A subclass writes its provider's wire in five methods, and a loopback server speaks it::
 
         class TestMine(HTTPAdapterConformance):
             without = {"calls": "the service knows no tools"}
@@ -40,19 +37,19 @@ class HTTPAdapterConformance(AdapterConformance):
             def failed(self, error): return [frame(error={"code": error.reason, "message": error.message})]
             def refused(self, error): return refusal(error, {"message": error.message})
 
-    Timeouts, torn streams and servers that are not there need no words. `headers` are those of a stream's answer, and
-    `without` is that of ``AdapterConformance``.
+    Timeouts, cut streams and servers that are not there need no hook. `headers` are those of a stream's response;
+    `without` is as in ``AdapterConformance``.
     """
 
-    reasons = tuple(sorted(AdapterError.REASONS - {*BODILESS, "no_scripted_response"}))
+    reasons = tuple(sorted(AdapterError.REASONS - {*WITHOUT_STATUS, "no_scripted_response"}))
     headers: ClassVar[dict[str, str]] = {"Content-Type": "text/event-stream"}
 
     def adapter(self, url: str, **connection: Any) -> HTTPAdapter:
-        """The adapter that asks the server at `url`; `connection` is ``api_key`` or nothing."""
+        """The adapter of the server at `url`; `connection` is ``api_key`` or nothing."""
         missing(self, "adapter")
 
     def said(self, script: Script) -> list[bytes]:
-        """The bytes of the script's thinking, texts and calls and of what comes before them, a read each."""
+        """The bytes up to the end: whatever comes first, then the script's thinking, texts and calls; a read each."""
         missing(self, "said")
 
     def ended(self, script: Script) -> list[bytes]:
@@ -60,11 +57,11 @@ class HTTPAdapterConformance(AdapterConformance):
         missing(self, "ended")
 
     def failed(self, error: AdapterError) -> list[bytes]:
-        """The bytes of an error inside a stream, which say its reason and message."""
+        """The bytes of an error inside a stream, with its reason and message."""
         missing(self, "failed")
 
     def refused(self, error: AdapterError) -> Reply:
-        """The answer that says the error's reason, message, ``retry_after`` and ``request_id``; see `refusal`."""
+        """The response with the error's reason, message, ``retry_after`` and ``request_id``; see `refusal`."""
         missing(self, "refused")
 
     @contextmanager
@@ -73,7 +70,7 @@ class HTTPAdapterConformance(AdapterConformance):
             with _nobody() as url:
                 yield Served(self.adapter(url), lambda: 0)
             return
-        with Loopback(self._reply(script)) as server:  # made here, where a mistake in a hook raises as itself
+        with Loopback(self._reply(script)) as server:  # made here, so that a mistake in a hook raises as itself
             connections = server.connections
             yield Served(
                 self.adapter(server.url),
@@ -103,77 +100,65 @@ class HTTPAdapterConformance(AdapterConformance):
     # Only with a wire
 
     def test_a_cancelled_stream_keeps_what_came(self) -> None:
-        events, errors = list[Event](), list[Exception]()
+        observed, arrived = Observed(), asyncio.Event()
 
-        async def leave(served: Served) -> None:
-            came = asyncio.Event()
+        def receive(event: Event) -> None:
+            if isinstance(event, TextDelta) and event.delta == TEXTS[-1]:
+                arrived.set()
 
-            def receive(event: Event) -> None:
-                events.append(event)
-                if isinstance(event, TextDelta) and event.delta == TEXTS[-1]:
-                    came.set()
-
-            def fail(error: Exception) -> None:
-                errors.append(error)
-                came.set()
-
-            self.stream(served).subscribe(receive, fail)
+        async def leave(stream: Stream[Event]) -> None:
+            observed.subscribe(stream.finally_action(arrived.set), None, receive)
             async with asyncio.timeout(self.seconds):
-                await came.wait()
-            unfailing(Told(events, errors))
+                await arrived.wait()
+            observed.expect_events()
             # Now the loop ends, and the call with it.
 
-        with self.serving(Script(TEXTS, stalls=True)) as served:
-            asyncio.run(leave(served))
-            self.seen(served)
-        assert tuple(event.delta for event in events if isinstance(event, TextDelta)) == TEXTS
-        assert [(type(error), getattr(error, "reason", None)) for error in errors] == [(StreamError, "cancelled")]
+        with self.running(Script(TEXTS, stalls=True)) as run:
+            asyncio.run(leave(run.verified()))
+            self.seconds_until_left(run)
+        assert tuple(event.delta for event in observed.events if isinstance(event, TextDelta)) == TEXTS
+        errors = [(type(error), getattr(error, "reason", None)) for error in observed.errors]
+        assert errors == [(StreamError, "cancelled")]
 
     def test_the_same_bytes_give_the_same_events_however_they_are_cut(self) -> None:
         for script in (Script(TEXTS), self.whole, Script(TEXTS, error=AdapterError(self.breaks))):
             data = b"".join([*self.said(script), *self._last(script)])
-            whole = self.decoded([data])
-            lawful = self.hear(from_iterable(whole).pipe(ops.verify()))
-            assert lawful.error is None, repr(lawful.error)
-            for chunks in chunkings(data):
-                sizes = ", ".join(map(str, map(len, chunks[:9])))
-                expect_same(f"cut into reads of {sizes} ... bytes, the stream", whole, self.decoded(chunks))
+            with self.running(script) as run:
+                expect_lawful(run.decode([data]))
+                expect_however_cut(run, data)
 
     def test_the_network_gives_what_the_decoder_gives(self) -> None:
         script = self.whole
-        with self.serving(script) as served:
-            events = self.events(served)
-        expect_same("the network", self.decoded([*self.said(script), *self.ended(script)]), events)
+        with self.running(script) as run:
+            decoded = run.decode([*self.said(script), *self.ended(script)])
+            expect_same("the network", decoded, run.events())
 
     def test_half_a_stream_is_truncated(self) -> None:
-        events = self.decoded(self.said(Script(TEXTS)))
+        script = Script(TEXTS)
+        with self.running(script) as run:
+            events = run.decode(self.said(script))
         assert isinstance(events[-1], ErrorEvent)
         assert events[-1].error.reason == "truncated"
 
     def test_build_sends_nothing_and_passes_the_timeout_on(self) -> None:
-        with self.serving(Script(TEXTS)) as served:
-            built = served.adapter.build(self.request, Call(timeout=7.0))
-            assert served.asked() == 0
+        with self.running(Script(TEXTS)) as run:
+            built = run.served.adapter.build(run.received[0], Call(timeout=7.0))
+            assert run.served.asked() == 0
         assert built.extensions["timeout"]["read"] == 7.0
 
     def test_no_error_shows_the_key(self) -> None:
-        said = f"the key {KEY} is wrong"
-        before = AdapterError("authentication_failed", said, request_id=REQUEST_ID)
-        for script in (Script(error=before), Script(TEXTS, error=AdapterError(self.breaks, said))):
-            with self.serving(script) as served:
-                told = self.hear(self.stream(served, api_key=KEY))
-            last = [*told.events, *told.errors][-1:]
+        message = f"the key {KEY} is wrong"
+        refusal = AdapterError("authentication_failed", message, request_id=REQUEST_ID)
+        for script in (Script(error=refusal), Script(TEXTS, error=AdapterError(self.breaks, message))):
+            with self.running(script) as run:
+                observed = run.observe(run.verified(api_key=KEY))
+            last = [*observed.events, *observed.errors][-1:]
             assert "is wrong" in repr(last), f"the provider's message got lost: {clip(last)}"
-            shown = [repr(told), *map(str, told.errors), *(repr(error.__dict__) for error in told.errors)]
-            assert KEY not in "".join(shown)
+            errors = [(str(error), repr(error.__dict__)) for error in observed.errors]
+            assert KEY not in f"{observed} {errors}"
 
     def test_no_adapter_shows_its_key(self) -> None:
         assert KEY not in repr(self.adapter("http://127.0.0.1:1", api_key=KEY))
-
-    def decoded(self, chunks: list[bytes]) -> list[Event]:
-        """The events of these reads."""
-        decoder: Decoder = self.adapter("http://127.0.0.1:1").decoder(self.request)
-        return [*(event for chunk in chunks for event in decoder.feed(chunk)), *decoder.close()]
 
 
 STATUSES = {
@@ -187,16 +172,16 @@ STATUSES = {
 
 
 def refusal(error: AdapterError, body: Any, status: int | None = None) -> Reply:
-    """An answer with the usual status of the error's reason, and its request id and wait in the usual headers."""
-    named = {"x-request-id": error.request_id, "retry-after": error.retry_after}
-    headers = {name: str(held) for name, held in named.items() if held is not None}
+    """A response with the usual status of the error's reason, and its request id and wait in the usual headers."""
+    fields = {"x-request-id": error.request_id, "retry-after": error.retry_after}
+    headers = {name: str(value) for name, value in fields.items() if value is not None}
     reply = Reply.of_json(body, status or STATUSES[error.reason])
     return replace(reply, headers={**reply.headers, **headers})
 
 
 @contextmanager
 def _nobody() -> Generator[str]:
-    """An address at which nobody listens: the port is taken, so that nobody will."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        yield f"http://127.0.0.1:{taken.getsockname()[1]}"
+    """An address where nobody listens; the port is bound, so that nobody will."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{bound.getsockname()[1]}"

@@ -1,4 +1,4 @@
-"""Streams listened to in bounded time, whatever thread or loop the test runs on."""
+"""Observe streams in bounded time, whatever thread or loop the test runs on."""
 
 from __future__ import annotations
 
@@ -8,14 +8,12 @@ from collections.abc import Callable
 from concurrent.futures import Future, wait
 from contextvars import copy_context
 from dataclasses import dataclass, field
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 from reactivex import Observable, abc
 from reactivex.disposable import Disposable
 
-from rxllm import serializer
-from rxllm.testing._rule_table import clip
-from rxllm.values import LLMError
+from rxllm.testing._rule_table import clip, expect
 
 T = TypeVar("T")
 
@@ -24,11 +22,11 @@ SECONDS = 30.0
 
 
 class HangingError(AssertionError):
-    """What was called did not come back."""
+    """A function has not returned in time."""
 
 
-def in_time(do: Callable[[], T], seconds: float) -> T:
-    """What ``do()`` gives or raises, called on a thread of its own in the caller's context.
+def in_time(function: Callable[[], T], seconds: float) -> T:
+    """Call ``function()`` on a thread of its own, in the caller's context, and return its result or raise its error.
 
     Raises `HangingError` if that takes longer than `seconds`; the thread is left behind, since nothing can end it.
     """
@@ -36,109 +34,94 @@ def in_time(do: Callable[[], T], seconds: float) -> T:
 
     def run() -> None:
         try:
-            future.set_result(do())
+            future.set_result(function())
         except BaseException as error:
             future.set_exception(error)
 
-    threading.Thread(target=copy_context().run, args=(run,), daemon=True).start()
+    _in_thread(run)
     if not wait([future], seconds).done:
         raise HangingError(f"it did not come back in {seconds} s")
     return future.result()
 
 
+def _in_thread(function: Callable[[], None]) -> None:
+    threading.Thread(target=copy_context().run, args=(function,), daemon=True).start()
+
+
 @dataclass
-class Told:
-    """What a subscriber has been told."""
+class Observed:
+    """What a subscriber has received."""
 
     events: list[Any] = field(default_factory=list[Any])
     errors: list[Exception] = field(default_factory=list[Exception])
     completed: int = 0
+    ended: threading.Event = field(default_factory=threading.Event, repr=False)
 
     @property
     def error(self) -> Exception | None:
         return self.errors[0] if self.errors else None
 
+    def expect_events(self) -> list[Any]:
+        """Return the events. Raise ``AssertionError``, with the call's error as its cause, if it failed."""
+        __tracebackhide__ = True
+        expect(self.error is None, f"the call failed with {self.error!r}", self.error)
+        expect(bool(self.events), "the call completed without any event")
+        return self.events
 
-def fail(rule: str, why: str) -> NoReturn:
-    """Raises ``AssertionError``, which begins with the rule that is broken."""
-    raise AssertionError(f"{rule}: {why}")
+    def subscribe(
+        self, source: Observable[Any], scheduler: abc.SchedulerBase | None, on_next: Callable[[Any], None]
+    ) -> abc.DisposableBase:
+        def receive(event: Any) -> None:
+            self.events.append(event)
+            on_next(event)
+
+        def fail(error: Exception) -> None:
+            self.errors.append(error)
+            self.ended.set()
+
+        def complete() -> None:
+            self.completed += 1
+            self.ended.set()
+
+        try:
+            return source.subscribe(receive, fail, complete, scheduler=scheduler)
+        except Exception as error:
+            fail(error)
+            return Disposable()
 
 
-def hear(
-    source: Observable[Any],
-    *,
-    seconds: float = SECONDS,
-    scheduler: abc.SchedulerBase | None = None,
-    on_next: Callable[[Any], None] = lambda event: None,
-) -> Told:
-    """All that `source` says until it ends; ``on_next`` is called for each item.
-
-    Raises ``AssertionError`` (`ends`) if that takes longer than `seconds`.
-    """
-    (told,) = hear_all([source], seconds=seconds, scheduler=scheduler, on_next=on_next)
-    return told
+def observe(source: Observable[Any], **options: Any) -> Observed:
+    """Return all that `source` emits until it ends; the `options` are those of `observe_all`."""
+    (observed,) = observe_all([source], **options)
+    return observed
 
 
-def hear_all(
+def observe_all(
     sources: list[Observable[Any]],
     *,
     seconds: float = SECONDS,
     scheduler: abc.SchedulerBase | None = None,
     on_next: Callable[[Any], None] = lambda event: None,
-) -> list[Told]:
-    """The same for several at once."""
-    ends = [threading.Event() for _ in sources]
-    heard = [Told() for _ in sources]
-    held: list[abc.DisposableBase] = []
+) -> list[Observed]:
+    """Subscribe to all `sources` at once, and return what they emit until they have ended.
+
+    Raises ``AssertionError`` (`ends`) if that takes longer than `seconds`.
+    """
+    all_observed = [Observed() for _ in sources]
+    subscriptions: list[abc.DisposableBase] = []
     deadline = time.monotonic() + seconds
 
-    def listen() -> None:  # on a thread of its own, that has no loop: the streams run on the portal's
-        for source, told, end in zip(sources, heard, ends, strict=True):
-            held.append(_subscribe(source, told, end, scheduler, on_next))
+    def subscribe() -> None:
+        for source, observed in zip(sources, all_observed, strict=True):
+            subscriptions.append(observed.subscribe(source, scheduler, on_next))
 
-    threading.Thread(target=copy_context().run, args=(listen,), daemon=True).start()
-    if not all(end.wait(max(0.0, deadline - time.monotonic())) for end in ends):
-        for subscription in held:
+    _in_thread(subscribe)  # it has no loop, so that the streams run on the portal's
+    if not all(observed.ended.wait(max(0.0, deadline - time.monotonic())) for observed in all_observed):
+        for subscription in subscriptions:
             subscription.dispose()
-        said = "; ".join(f"{len(told.events)} events, the last {clip(told.events[-1:])}" for told in heard)
-        fail("ends", f"the stream has not ended after {seconds} s, and has said {said}")
-    return heard
-
-
-def _subscribe(
-    source: Observable[Any],
-    told: Told,
-    end: threading.Event,
-    scheduler: abc.SchedulerBase | None,
-    on_next: Callable[[Any], None],
-) -> abc.DisposableBase:
-    def hear(event: Any) -> None:
-        told.events.append(event)
-        on_next(event)
-
-    def fail(error: Exception) -> None:
-        told.errors.append(error)
-        end.set()
-
-    def complete() -> None:
-        told.completed += 1
-        end.set()
-
-    try:
-        return source.subscribe(hear, fail, complete, scheduler=scheduler)
-    except Exception as error:
-        fail(error)
-        return Disposable()
-
-
-def assert_survives_json(event: Any) -> None:
-    """Raises ``AssertionError`` if `event` has no JSON form, or comes back as another."""
-    try:
-        again = serializer.from_json(serializer.to_json(event))
-    except LLMError as error:
-        raise AssertionError(f"{clip(event)} has no JSON form: {error}") from error
-    if again != event:
-        raise AssertionError(f"{clip(event)} came back as {clip(again)}")
+        emitted = "; ".join(f"{len(one.events)} events, the last {clip(one.events[-1:])}" for one in all_observed)
+        raise AssertionError(f"ends: the stream has not ended after {seconds} s, and has emitted {emitted}")
+    return all_observed
 
 
 def becomes(condition: Callable[[], bool], seconds: float) -> bool:

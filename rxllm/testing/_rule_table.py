@@ -1,44 +1,106 @@
-"""What the suites of rules have in common."""
+"""Tables of rules: check them on a subject, and report all that are broken on one screen."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import takewhile, zip_longest
-from typing import Any
+from typing import Any, TypeVar
 
 from rxllm.values._response import shorten
 
+C = TypeVar("C", bound=Callable[..., None])
+
 LINES = 15
-"""Lines of a failure; beyond them a broken rule has one each."""
+"""Lines of a report; where more would be needed, the later broken rules get one line each."""
 
 WIDTH = 100
 """Characters shown of a value."""
 
 
-def chosen(rules: dict[str, str], only: Collection[str] | None, without: Collection[str]) -> dict[str, str]:
-    """The rules to check, by name. Raises ``ValueError`` for a name that is none of theirs."""
-    if unknown := sorted({*(only or ()), *without} - set(rules)):
-        raise ValueError(f"no such rule: {', '.join(unknown)}; there are {', '.join(rules)}")
-    return {name: rules[name] for name in rules if name not in without and (only is None or name in only)}
+@dataclass(frozen=True)
+class BrokenRule:
+    """A rule that its subject breaks, how, what its check raised, and the subject's own error if that was the cause."""
+
+    name: str
+    message: str
+    error: BaseException
+    cause: BaseException | None
 
 
-def check(
-    sentences: dict[str, str], rules: dict[str, Callable[[Any], None]], without: Collection[str], given: Any
-) -> None:
-    """Raises one ``AssertionError`` for all the `rules` that `given` breaks; `sentences` say what each of them is."""
+class RuleTable(dict[str, str]):
+    """Rules by name, each with the sentence that states it; `checks` are the functions that check them.
+
+    A check takes the subject, and raises ``AssertionError`` with a text that says how the rule is broken.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.checks: dict[str, Callable[[Any], None]] = {}
+
+    def rule(self, name: str, sentence: str) -> Callable[[C], C]:
+        """Return a decorator that adds the check of one more rule."""
+
+        def add(check: C) -> C:
+            self[name], self.checks[name] = sentence, check
+            return check
+
+        return add
+
+    def chosen(self, only: Collection[str] | None, without: Collection[str]) -> list[str]:
+        """Return the names of the rules to check; raise ``ValueError`` for a name that is not in the table."""
+        check_names({*(only or ()), *without}, self)
+        return [name for name in self if name not in without and (only is None or name in only)]
+
+    def broken(
+        self,
+        subject: Any,
+        names: Collection[str],
+        *,
+        call: Callable[[Callable[[], None]], None] = lambda check: check(),
+        catch: type[Exception] = AssertionError,
+    ) -> Iterator[BrokenRule]:
+        """Check rule after rule, each within `call`; an error that is not a `catch` is raised as it is."""
+        for name in names:
+            try:
+                call(lambda name=name: self.checks[name](subject))
+            except catch as error:
+                failed = isinstance(error, AssertionError)  # the check; else the subject has raised something
+                how, cause = (error, error.__cause__) if failed else (f"it raised {error!r}", error)
+                yield BrokenRule(name, f"{name}: {self[name]}, but {how}", error, cause)
+
+    def check(self, subject: Any, without: Collection[str] = ()) -> None:
+        """Raise one ``AssertionError`` for all the rules that `subject` breaks."""
+        __tracebackhide__ = True
+        report(self.broken(subject, self.chosen(None, without)))
+
+
+def check_names(names: Collection[str], known: Collection[str]) -> None:
+    """Raise ``ValueError`` if one of the names is not the name of a `known` rule."""
+    if unknown := sorted(set(names) - set(known)):
+        raise ValueError(f"no such rule: {', '.join(unknown)}; there are {', '.join(known)}")
+
+
+def report(broken: Iterator[BrokenRule] | Sequence[BrokenRule]) -> None:
+    """Raise ``AssertionError``, with all the messages and the first cause, if any rule is broken."""
     __tracebackhide__ = True
-    broken: list[str] = []
-    for name, sentence in chosen(sentences, None, without).items():
-        try:
-            rules[name](given)
-        except AssertionError as error:
-            broken.append(f"{name}: {sentence}, but {error}")
-    if broken:
-        raise AssertionError(on_a_screen(broken))
+    if rules := list(broken):
+        cause = next((rule.cause for rule in rules if rule.cause is not None), None)
+        raise AssertionError(_on_a_screen([rule.message for rule in rules])) from cause
+
+
+def _on_a_screen(messages: Sequence[str]) -> str:
+    """The messages; the later ones are cut to one line where all would be more than `LINES`."""
+    lines: list[str] = []
+    for index, message in enumerate(messages, 1):
+        first, *rest = message.splitlines()
+        fits = len(lines) + 1 + len(rest) + len(messages) - index <= LINES
+        lines += [shorten(first, 3 * WIDTH), *(rest if fits else ())]
+    return "\n".join(lines)
 
 
 def expect(condition: bool, why: str, cause: BaseException | None = None) -> None:
-    """Raises ``AssertionError``, which says how a rule is broken, unless it is kept."""
+    """Raise ``AssertionError``, which says how a rule is broken, unless `condition` holds."""
     __tracebackhide__ = True
     if not condition:
         raise AssertionError(why) from cause
@@ -47,11 +109,11 @@ def expect(condition: bool, why: str, cause: BaseException | None = None) -> Non
 def expect_same(
     what: str, expected: Sequence[Any], actual: Sequence[Any], key: Callable[[Any], Any] = lambda item: item
 ) -> None:
-    """Raises ``AssertionError``, which shows the first place where the two differ by `key`, if there is one."""
+    """Raise ``AssertionError``, which shows the first place where the two differ by `key`, if there is one."""
     __tracebackhide__ = True
     for index, (wanted, found) in enumerate(zip_longest(expected, actual, fillvalue=_END)):
         if key(wanted) != key(found):
-            left, right = _shown(repr(wanted), repr(found))
+            left, right = _near_the_difference(repr(wanted), repr(found))
             raise AssertionError(f"{what} differs at index {index}:\n    expected  {left}\n    actual    {right}")
 
 
@@ -63,7 +125,7 @@ class _End:
 _END = _End()
 
 
-def _shown(*texts: str) -> list[str]:
+def _near_the_difference(*texts: str) -> list[str]:
     """The texts from shortly before the place where they differ."""
     alike = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(*texts, strict=False)))
     begin = max(0, alike - WIDTH // 2)
@@ -71,15 +133,5 @@ def _shown(*texts: str) -> list[str]:
 
 
 def clip(value: Any) -> str:
-    """`value` as a failure shows it."""
+    """The repr of `value`, as a message shows it."""
     return shorten(repr(value), WIDTH)
-
-
-def on_a_screen(broken: Sequence[str]) -> str:
-    """The broken rules' messages, the later ones cut to one line where all would be more than `LINES`."""
-    lines: list[str] = []
-    for index, message in enumerate(broken, 1):
-        first, *rest = message.splitlines()
-        fits = len(lines) + 1 + len(rest) + len(broken) - index <= LINES
-        lines += [shorten(first, 3 * WIDTH), *(rest if fits else ())]
-    return "\n".join(lines)

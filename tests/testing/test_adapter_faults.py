@@ -50,7 +50,7 @@ from rxllm.testing import (
     assert_executor,
 )
 from rxllm.testing._rule_table import LINES as LINES_OF_A_SCREEN
-from rxllm.testing._scripted_run import TEXTS
+from rxllm.testing._script import TEXTS
 from rxllm.values import (
     AdapterError,
     Call,
@@ -265,11 +265,16 @@ PLANTED: dict[str, tuple[Spoil, tuple[Any, ...]]] = {
     "test_an_answer_is_the_fold_of_its_stream": (fickle, ()),
     "test_calls_are_whole": (mapped(without_arguments), ()),
     "test_the_ids_of_calls_are_unique_in_the_thread": (with_its_own_ids, ()),
-    "test_raw_chunks_leave_the_stream_lawful": (raw_first, ()),
-    "test_events_survive_json": (beyond_json, ()),
     "test_a_call_that_is_left_before_its_first_byte_is_cleaned_up": (never_left, ()),
     "test_a_call_can_be_left_from_inside_on_next": (never_left, ()),
-    "test_a_scheduler_is_accepted": (without_scheduler, ()),
+}
+
+
+PLANTED_RULES: dict[str, Spoil] = {
+    "lawful": raw_first,
+    "json": beyond_json,
+    "afresh": once_only,
+    "scheduler": without_scheduler,
 }
 
 
@@ -278,7 +283,7 @@ def cases_of(suite: type) -> set[str]:
 
 
 def test_every_case_of_the_suite_has_its_fault() -> None:
-    assert set(PLANTED) == cases_of(AdapterConformance) - {"test_what_is_asked_is_sent"}
+    assert set(PLANTED) == cases_of(AdapterConformance) - {"test_it_keeps_the_rule"}
 
 
 @pytest.mark.parametrize(("case", "fault"), PLANTED.items(), ids=PLANTED)
@@ -287,6 +292,13 @@ def test_a_planted_fault_is_found(case: str, fault: Any) -> None:
     getattr(Suite(lambda self, request, call: self.sound.stream(request, call)), case)(*arguments)
     with pytest.raises(AssertionError):
         getattr(Suite(spoil), case)(*arguments)
+
+
+@pytest.mark.parametrize(("rule", "spoil"), PLANTED_RULES.items(), ids=PLANTED_RULES)
+def test_the_suite_finds_a_broken_rule_of_every_adapter(rule: str, spoil: Spoil) -> None:
+    Suite(lambda self, request, call: self.sound.stream(request, call)).test_it_keeps_the_rule(rule)
+    with pytest.raises(AssertionError, match=f"^{rule}: {re.escape(ADAPTER_RULES[rule])}, but "):
+        Suite(spoil).test_it_keeps_the_rule(rule)
 
 
 def test_an_unlawful_stream_is_found_by_many() -> None:
@@ -452,9 +464,9 @@ def test_what_is_lost_on_the_way_is_found(rule: str, lose: Any) -> None:
             return Careless(lose, base_url=url, **connection)
 
     with pytest.raises(AssertionError):
-        Suite().test_what_is_asked_is_sent(rule)
+        Suite().test_it_keeps_the_rule(rule)
     for other in LOST.keys() - {rule}:
-        Suite().test_what_is_asked_is_sent(other)
+        Suite().test_it_keeps_the_rule(other)
 
 
 def test_a_service_lacks_what_it_rightly_lacks_by_name() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 import rxllm
 from rxllm import testing
-from rxllm.testing._scripted_run import SCRIPT_RULES
+from rxllm.testing._adapter_suite import SCRIPT_RULES
 from rxllm.testing.loopback import STALL, Loopback, Reply, chat_chunk
 from tests.programs import python
 
