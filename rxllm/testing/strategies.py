@@ -146,11 +146,11 @@ requests = st.builds(
 @st.composite
 def _errors(draw: st.DrawFn) -> va.LLMError:
     cls = draw(st.sampled_from([ERROR_CLASSES[name] for name in va.__all__ if name in ERROR_CLASSES]))
-    named: dict[str, Any] = {"reason": draw(st.sampled_from(sorted(cls.REASONS))), "metadata": draw(maps)}
-    named |= {"message": draw(st.none() | texts)}
+    fields: dict[str, Any] = {"reason": draw(st.sampled_from(sorted(cls.REASONS))), "metadata": draw(maps)}
+    fields |= {"message": draw(st.none() | texts)}
     for name in cls.FIELDS:
-        named[name] = draw(_error_fields.get(name, st.none() | texts))
-    return cls(**named)
+        fields[name] = draw(_error_fields.get(name, st.none() | texts))
+    return cls(**fields)
 
 
 _paths = st.lists(texts | st.integers(0, 9), max_size=3).map(tuple)
@@ -202,19 +202,19 @@ chat_results = st.builds(
     metadata=maps,
 )
 halts = st.builds(va.Halt, texts, free, st.none() | texts, maps)
-values = st.one_of(
-    usages,
-    tool_calls,
-    images,
-    parts,
-    messages,
-    threads,
-    tools,
-    requests,
-    responses,
-    step_results,
-    chat_results,
-    halts,
+values = (
+    usages
+    | tool_calls
+    | images
+    | parts
+    | messages
+    | threads
+    | tools
+    | requests
+    | responses
+    | step_results
+    | chat_results
+    | halts
 )
 
 # Events
@@ -234,17 +234,17 @@ _event_fields: dict[str, st.SearchStrategy[Any]] = {
 
 
 def _event(cls: type[ev.Event]) -> st.SearchStrategy[Any]:
-    given: dict[str, st.SearchStrategy[Any]] = {}
+    fields: dict[str, st.SearchStrategy[Any]] = {}
     for spec in msgspec.structs.fields(cls):
         mapping = "Mapping" in str(spec.type)
-        given[spec.name] = maps if mapping else _event_fields.get(spec.name, texts)
+        fields[spec.name] = maps if mapping else _event_fields.get(spec.name, texts)
     special: dict[type[ev.Event], dict[str, st.SearchStrategy[Any]]] = {
         ev.StepCompleted: {"result": step_results},
         ev.ChatCompleted: {"result": chat_results},
-        # A raw usage with other names raises, as it should; the one test of that makes its own.
+        # A raw usage with other names raises, as it should: `events` adds one that does not.
         ev.RawChunk: {"kind": texts.filter(lambda kind: kind != "usage")},
     }
-    return st.builds(cls, **{**given, **special.get(cls, {})})
+    return st.builds(cls, **{**fields, **special.get(cls, {})})
 
 
 events = st.one_of([_event(cls) for cls in ev.EVENT_CLASSES]) | st.builds(
@@ -253,7 +253,7 @@ events = st.one_of([_event(cls) for cls in ev.EVENT_CLASSES]) | st.builds(
 """Any event at all."""
 
 event_lists = st.lists(events, max_size=8)
-"""Any events in any order: what no adapter emits, and a fold must bear."""
+"""Any events in any order: no adapter emits them, and a fold must take them."""
 
 
 @st.composite
@@ -292,7 +292,7 @@ def _lawful(draw: st.DrawFn) -> list[ev.Event]:
             case "source":
                 body.append(ev.SourceAdded(draw(maps)))
             case "usage":
-                body.append(ev.UsageUpdated(replace(draw(usages), total_tokens=i)))  # said once per change
+                body.append(ev.UsageUpdated(replace(draw(usages), total_tokens=i)))  # another each time
             case _:
                 body += draw(_block(kind, draw(st.sampled_from([None, str(i)]))))
     started = ev.MessageStarted(va.Message("assistant", metadata={"id": "r", "model": "m"}))
@@ -305,7 +305,7 @@ def _lawful(draw: st.DrawFn) -> list[ev.Event]:
 
 
 lawful_events = _lawful()
-"""One response as every adapter emits it: bookends, closed blocks, calls with deltas, one end."""
+"""One response as every adapter emits it: a start, closed blocks, calls with deltas, one end."""
 
 
 @st.composite

@@ -236,14 +236,14 @@ def test_a_file_that_is_not_there_is_an_error_at_subscription(path: Path) -> Non
 
 @pytest.mark.parametrize("speed", [0, -1, math.nan, "fast", None])
 def test_a_speed_that_is_none_is_refused(path: Path, speed: Any) -> None:
-    with pytest.raises(ValueError, match="speed is a positive number"):
+    with pytest.raises(ValueError, match="speed must be a positive number"):
         replay_file(path, speed)
 
 
 def test_what_is_no_path_is_refused() -> None:
-    with pytest.raises(TypeError, match="want the path of a file, not "):
+    with pytest.raises(TypeError, match="need the path of a file, not "):
         from_iterable(events("Hi")).pipe(record)
-    with pytest.raises(TypeError, match="want the path of a file, not 5"):
+    with pytest.raises(TypeError, match="need the path of a file, not 5"):
         replay_file(5)  # type: ignore[arg-type]
 
 

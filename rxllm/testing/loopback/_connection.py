@@ -15,10 +15,10 @@ from rxllm.testing.loopback._script import Cut, Pause, Reply, Request, check_ite
 
 
 class Connection(asyncio.Protocol):
-    """One connection: its requests, the bytes it was sent, and when it was closed by whom.
+    """One connection: its requests, the bytes it was sent, and who closed it when.
 
-    `accepted_at` and `closed_at` are times of ``time.monotonic()``; `closed_by` is ``"client"`` or ``"server"``. A close
-    by the client is seen at once, also while the server stalls, or waits because the client does not read.
+    `accepted_at` and `closed_at` are of ``time.monotonic()``; `closed_by` is ``"client"`` or ``"server"``. A close by
+    the client is seen at once, also while the server stalls, or waits because the client does not read.
     """
 
     def __init__(
