@@ -26,8 +26,8 @@ def replay_file(path: str | Path, speed: float = 1.0) -> Stream[Event]:
         replay_file(path)           --a--b--|        (in the file: 2 a, 5 b, 8 completed)
         replay_file(path, 0.5)      ----a-----b-----|
 
-    It ends as the recorded stream did: with a recorded error through ``on_error``, and with ``StreamError("cancelled")``
-    where the subscriber had left. The file is read when the stream is subscribed. A file that `record` cannot have
+    It ends as the recorded stream did: with a recorded error through ``on_error``, with ``StreamError("cancelled")`` if
+    the subscriber had left. The file is read when the stream is subscribed. A file that `record` cannot have
     written gives ``ValidationError("invalid_request")``, with the file and the line in its message and `metadata`; a
     missing one gives its ``OSError``.
 
@@ -93,9 +93,8 @@ class _Play:
         self._wait(self._scheduler or CurrentThreadScheduler.singleton(), 0.0)
 
     def _wait(self, scheduler: abc.SchedulerBase, seconds: float) -> None:
-        waiting = self._waiting.disposable = (
-            SingleAssignmentDisposable()
-        )  # set first: the action may run on another thread, at once
+        # Set first: the action may run before schedule_relative returns, perhaps on another thread.
+        waiting = self._waiting.disposable = SingleAssignmentDisposable()
         waiting.disposable = scheduler.schedule_relative(seconds, self._play)
 
     def _play(self, scheduler: abc.SchedulerBase, state: Any) -> None:
