@@ -27,19 +27,7 @@ from rxllm.testing._script import CALLS, REQUEST_ID, TEXTS, THOUGHTS, TOOL, USAG
 from rxllm.testing._sent_rules import SENT_RULES
 from rxllm.values import AdapterError, FinishReason, LLMError, Message, StreamError, Thread, tool_result, user
 
-REASONS = (
-    "authentication_failed",
-    "rate_limited",
-    "timeout",
-    "network_error",
-    "invalid_request",
-    "context_length_exceeded",
-    "content_filter",
-    "provider_unavailable",
-    "malformed_response",
-    "unsupported_feature",
-    "unknown",
-)
+REASONS = tuple(sorted(AdapterError.REASONS - {"no_scripted_response"}))
 
 RETRY_AFTER = 0.5
 

@@ -13,7 +13,7 @@ from rxllm.adapters import HTTPAdapter
 from rxllm.events import ErrorEvent, Event, TextDelta
 from rxllm.runtime import Stream
 from rxllm.testing._adapter_rules import expect_however_cut
-from rxllm.testing._adapter_suite import AdapterConformance
+from rxllm.testing._adapter_suite import REASONS, AdapterConformance
 from rxllm.testing._event_checks import expect_lawful
 from rxllm.testing._observe import Observed
 from rxllm.testing._rule_table import clip, expect_same
@@ -30,7 +30,7 @@ class HTTPAdapterConformance(AdapterConformance):
     """A subclass writes its provider's wire in five methods, and a loopback server speaks it::
 
         class TestMine(HTTPAdapterConformance):
-            without = {"calls": "the service knows no tools"}
+            without = {"calls": "the service has no tools"}
             def adapter(self, url, **connection): return Mine(base_url=url, **connection)
             def said(self, script): return [*map(thought, script.thinking), *map(text, script.texts)]
             def ended(self, script): return [frame(done=script.finish_reason, usage=script.usage)]
@@ -41,7 +41,7 @@ class HTTPAdapterConformance(AdapterConformance):
     `without` is as in ``AdapterConformance``.
     """
 
-    reasons = tuple(sorted(AdapterError.REASONS - {*WITHOUT_STATUS, "no_scripted_response"}))
+    reasons = tuple(reason for reason in REASONS if reason not in WITHOUT_STATUS)
     headers: ClassVar[dict[str, str]] = {"Content-Type": "text/event-stream"}
 
     def adapter(self, url: str, **connection: Any) -> HTTPAdapter:

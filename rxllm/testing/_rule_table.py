@@ -12,7 +12,7 @@ from rxllm.values._response import shorten
 C = TypeVar("C", bound=Callable[..., None])
 
 LINES = 15
-"""Lines of a report; where more would be needed, the later broken rules get one line each."""
+"""Lines of a report; if it needs more, the later broken rules get one line each."""
 
 WIDTH = 100
 """Characters shown of a value."""
@@ -60,7 +60,7 @@ class RuleTable(dict[str, str]):
         call: Callable[[Callable[[], None]], None] = lambda check: check(),
         catch: type[Exception] = AssertionError,
     ) -> Iterator[BrokenRule]:
-        """Check rule after rule, each within `call`; an error that is not a `catch` is raised as it is."""
+        """Check rule after rule, each within `call`; an error that is not a `catch` is raised unchanged."""
         for name in names:
             try:
                 call(lambda name=name: self.checks[name](subject))
@@ -111,10 +111,10 @@ def expect_same(
 ) -> None:
     """Raise ``AssertionError``, which shows the first place where the two differ by `key`, if there is one."""
     __tracebackhide__ = True
-    for index, (wanted, found) in enumerate(zip_longest(expected, actual, fillvalue=_END)):
-        if key(wanted) != key(found):
-            left, right = _near_the_difference(repr(wanted), repr(found))
-            raise AssertionError(f"{what} differs at index {index}:\n    expected  {left}\n    actual    {right}")
+    for index, (left, right) in enumerate(zip_longest(expected, actual, fillvalue=_END)):
+        if key(left) != key(right):
+            wanted, got = _near_the_difference(repr(left), repr(right))
+            raise AssertionError(f"{what} differs at index {index}:\n    expected  {wanted}\n    actual    {got}")
 
 
 class _End:

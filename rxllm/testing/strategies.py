@@ -202,19 +202,9 @@ chat_results = st.builds(
     metadata=maps,
 )
 halts = st.builds(va.Halt, texts, free, st.none() | texts, maps)
-values = (
-    usages
-    | tool_calls
-    | images
-    | parts
-    | messages
-    | threads
-    | tools
-    | requests
-    | responses
-    | step_results
-    | chat_results
-    | halts
+values = st.one_of(
+    *(usages, tool_calls, images, parts, messages, threads, tools, requests, responses),
+    *(step_results, chat_results, halts),
 )
 
 # Events

@@ -26,11 +26,11 @@ def test_a_diagram_is_read_from_left_to_right() -> None:
         ("-a|b", {}, "at 3: something comes after the end"),
         ("-a||", {}, "at 3: something comes after the end"),
         ("-a|X", {"X": ValueError()}, "at 3: something comes after the end"),
-        ("-(a", {}, "at 1: this bracket is never closed"),
+        ("-(a", {}, "at 1: this bracket is not closed"),
         ("-(a(b))", {}, "at 3: brackets must be in pairs"),
         ("-a)", {}, "at 2: brackets must be in pairs"),
-        ("-X", {}, "at 1: X is an error: say which"),
-        ("-X", {"X": "no"}, "at 1: X is an error: say which"),
+        ("-X", {}, "at 1: X must be an exception"),
+        ("-X", {"X": "no"}, "at 1: X must be an exception"),
     ],
 )
 def test_a_diagram_that_cannot_be_is_refused(marbles: str, values: dict[str, Any], what: str) -> None:
