@@ -406,7 +406,7 @@ def forgets(fields: Callable[[Request], dict[str, Any]]) -> Any:
 
 
 def without_message(role: str) -> Any:
-    return forgets(lambda request: {"messages": tuple(each for each in request.messages if each.role != role)})
+    return forgets(lambda request: {"messages": tuple(message for message in request.messages if message.role != role)})
 
 
 def messages_with(**fields: Any) -> Any:
@@ -558,7 +558,7 @@ async def hello(request: Request, call: Call) -> AsyncIterator[Event]:
     yield TextDelta("Hello")
 
 
-def given(function: Any) -> Any:
+def streaming(function: Any) -> Any:
     """An adapter with this ``stream``."""
     return type("Given", (), {"stream": lambda self, request, call: function(self, request, call)})()
 
@@ -694,17 +694,17 @@ def broken_adapters() -> dict[str, Any]:
     return {
         "adapter": object(),
         "answers": Fake(AdapterError("authentication_failed")),
-        "typed_error": given(a_bare_exception),
-        "error_event": given(after_an_event),
+        "typed_error": streaming(a_bare_exception),
+        "error_event": streaming(after_an_event),
         "says": nothing,
         "understood": saying(chunks.text("Hi"), chunks.meta({"tool_call_arguments": "{}"})),
         "usage": saying(TextDelta("Hi"), UsageUpdated(Usage(3, -2))),
         "lawful": Spoilt(Fake("Hello"), unlawful),
-        "json": Spoilt(Fake("Hello"), lambda self, *asked: self.sound.stream(*asked).flat_map(with_an_object)),
-        "afresh": given(played_once),
+        "json": Spoilt(Fake("Hello"), lambda self, *arguments: self.sound.stream(*arguments).flat_map(with_an_object)),
+        "afresh": streaming(played_once),
         "apart": Shared(),
         "left": Sulking(),
-        "subscriber": given(deaf),
+        "subscriber": streaming(deaf),
         "scheduler": Spoilt(Fake("Hello"), without_scheduler),
         "secret": Showing("Hello"),
         "decoder": Brittle("Hello"),
@@ -796,9 +796,9 @@ def test_a_negative_count_is_found(usage: Any) -> None:
         assert_adapter(saying(chunks.text("Hi") if isinstance(usage, chunks.StreamChunk) else TextDelta("Hi"), usage))
 
 
-@pytest.mark.parametrize("said", [ThinkingDelta("hm"), FileAdded({"url": "https://example.com/a"})])
-def test_it_may_say_something_else_than_text(said: Event) -> None:
-    assert_adapter(saying(said))
+@pytest.mark.parametrize("event", [ThinkingDelta("hm"), FileAdded({"url": "https://example.com/a"})])
+def test_it_may_say_something_else_than_text(event: Event) -> None:
+    assert_adapter(saying(event))
 
 
 def test_an_error_is_something_said() -> None:
@@ -807,7 +807,7 @@ def test_an_error_is_something_said() -> None:
 
 
 def test_more_that_is_no_adapter() -> None:
-    no_observable = given(lambda self, request, call: [START, END])
+    no_observable = streaming(lambda self, request, call: [START, END])
     for wrong in (None, Fake, no_observable):
         with pytest.raises(AssertionError, match=r"^adapter: "):
             assert_adapter(Engine(wrong))
@@ -815,7 +815,7 @@ def test_more_that_is_no_adapter() -> None:
 
 def test_one_that_hangs_is_broken_in_time() -> None:
     with pytest.raises(AssertionError, match=r"^answers: .*, but ends: the stream has not ended after 0.3 s"):
-        assert_adapter(given(hanging), seconds=SOON)
+        assert_adapter(streaming(hanging), seconds=SOON)
 
 
 def test_one_that_breaks_off_is_not_checked() -> None:
@@ -828,7 +828,7 @@ def test_one_that_raises_at_once_is_told_so_and_wrong_options_are_the_callers_fa
         raise KeyError("choices")
 
     with pytest.raises(AssertionError, match=r"(?m)^typed_error: .*KeyError"):
-        assert_adapter(given(raising), without=["adapter"])
+        assert_adapter(streaming(raising), without=["adapter"])
     with pytest.raises(EngineError, match="no option 'heat'"):
         assert_adapter(Fake("Hello"), heat=2)
 
@@ -997,10 +997,10 @@ class Drawing:
     def __init__(self, make: Callable[[Any, Any], Any], operations: Any = ("generate", "edit", "variation")) -> None:
         self.operations = operations
         self.make = make
-        self.asked = 0
+        self.calls = 0
 
     def generate(self, request: Any, call: Any) -> Any:
-        self.asked += 1
+        self.calls += 1
         return reactivex.defer(lambda _: self.make(request, call))
 
 
@@ -1035,7 +1035,7 @@ def test_a_broken_image_adapter_is_found(case: str, make: Any) -> None:
         @contextmanager
         def serving(self, images: int | None) -> Iterator[Served]:
             adapter = make()
-            yield Served(adapter, lambda: adapter.asked)
+            yield Served(adapter, lambda: adapter.calls)
 
     with pytest.raises((AssertionError, pytest.fail.Exception)):
         getattr(Suite(), case)()

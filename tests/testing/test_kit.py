@@ -26,7 +26,7 @@ def test_the_exported_names_are_all_there() -> None:
 def test_a_part_shows_its_own_names_and_no_imports(name: str) -> None:
     part = getattr(testing, name)
     assert dir(part) == sorted(part.__all__)
-    assert all(hasattr(part, each) for each in part.__all__)
+    assert all(hasattr(part, exported) for exported in part.__all__)
     assert not {"Any", "asyncio", "Observable", "st", "annotations"} & set(dir(part))
 
 

@@ -27,8 +27,8 @@ from tests.runtime.support import assert_prompt
 
 @pytest.fixture
 def client() -> Iterator[httpx.Client]:
-    with httpx.Client(trust_env=False, timeout=5) as made:
-        yield made
+    with httpx.Client(trust_env=False, timeout=5) as client:
+        yield client
 
 
 def test_it_sends_chunks_and_notes_the_request(client: httpx.Client) -> None:
@@ -169,7 +169,7 @@ def test_a_body_that_is_no_bytes_is_refused(body: Any) -> None:
 def test_text_in_a_body_is_an_error_when_it_is_met(client: httpx.Client) -> None:
     with (
         pytest.raises(TypeError, match="not 'text'"),
-        Loopback(Reply(each for each in [b"a", "text"])) as server,
+        Loopback(Reply(item for item in [b"a", "text"])) as server,
         pytest.raises(httpx.TransportError),
     ):
         client.get(server.url)

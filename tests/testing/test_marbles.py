@@ -49,9 +49,9 @@ def test_a_use_that_cannot_be_is_refused(subscribed: str) -> None:
 def test_check_says_what_came_instead() -> None:
     with pytest.raises(AssertionError) as caught:
         check(rx.map(str.upper), "-a-|", "^--!", "-a-|")
-    said = str(caught.value)
-    assert "the first time it emits\n  [(1, 'next', 'A'), (3, 'end', None)]" in said
-    assert "where '-a-|' is\n  [(1, 'next', 'a'), (3, 'end', None)]" in said
+    message = str(caught.value)
+    assert "the first time it emits\n  [(1, 'next', 'A'), (3, 'end', None)]" in message
+    assert "where '-a-|' is\n  [(1, 'next', 'a'), (3, 'end', None)]" in message
 
 
 def test_check_says_when_the_source_was_used() -> None:
@@ -80,7 +80,7 @@ def test_record_counts_from_the_subscription() -> None:
     scheduler = TestScheduler()
     source = cold(scheduler, "-a-b-|", {})
     assert record(scheduler, lambda: source, disposed=2) == [(1, "next", "a")]
-    assert [(each.subscribe, each.unsubscribe) for each in source.subscriptions] == [(START, START + 2)]
+    assert [(use.subscribe, use.unsubscribe) for use in source.subscriptions] == [(START, START + 2)]
 
 
 def test_the_spy_remembers_its_scheduler() -> None:
