@@ -504,10 +504,8 @@ def of_a_width(width: int) -> Operator:
 
 @pytest.mark.parametrize("operator", [rx.skip(0), ops.map_text(str.upper), ops.raise_errors(), of_a_width, None, 5])
 def test_an_operator_instead_of_its_maker_is_told_so(operator: Any) -> None:
-    hint = (
-        "cannot be called without arguments: give a function that makes the operator, as in assert_operator(lambda: "
-    )
-    with pytest.raises(TypeError, match=re.escape(fault)) as caught:
+    hint = "cannot be called without arguments: give a function that makes the operator, as in assert_operator(lambda: "
+    with pytest.raises(TypeError, match=re.escape(hint)) as caught:
         assert_operator(operator)
     assert str(caught.value).startswith(repr(operator))
 
