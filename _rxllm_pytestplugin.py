@@ -1,7 +1,7 @@
 """rxllm's pytest plugin: the fixtures that ``rxllm.testing`` describes.
 
-It lies beside the package, not in it: pytest imports its plugins whenever it starts, and a module inside would import
-all of rxllm first.
+It lies beside the package, not in it: pytest imports plugins whenever it starts, and a module inside the package would
+import all of rxllm first.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import pytest
 if TYPE_CHECKING:
     from rxllm.testing.loopback import Loopback, Script
 
-pytest.register_assert_rewrite("rxllm.testing")  # before it is imported: its failures show what was compared
+pytest.register_assert_rewrite("rxllm.testing")  # before its import, so that failures show both sides
 
 
 @pytest.fixture
 def loopback() -> Iterator[Callable[..., Loopback]]:
     """Starts servers: ``loopback(script)``, see `rxllm.testing.loopback.Loopback`.
 
-    They are stopped at the test's end; what was wrong in a script is raised then.
+    They stop at the end of the test, which then raises the errors of their scripts.
     """
     from rxllm.testing.loopback import Loopback, Reply
 

@@ -3,21 +3,21 @@
 =================  =====================================================================================================
 for operators      `assert_operator` (`OPERATOR_RULES`); `marbles`: timed streams, drawn
 for adapters       `assert_adapter` (`ADAPTER_RULES`); `AdapterConformance`, `HTTPAdapterConformance` and
-                   `ImageConformance`: suites of tests, which a `Script` tells what a service says (`PNG`,
-                   `REQUEST_ID`), a `Served` what it saw, and `refusal` how it says no; `loopback`: a real server that
+                   `ImageConformance`: suites of tests, in which a service answers as a `Script` says (`PNG`,
+                   `REQUEST_ID`, `refusal`), and a `Served` shows what it has seen; `loopback`: a real server that
                    notes who closed when; `chunkings`, `cut`: bytes in chunks
 for tools          `assert_executor` (`EXECUTOR_RULES`), `assert_encoder` (`ENCODER_RULES`)
 for programs       `sandbox`: another model than the one that the code names; `record`, `replay_file`: streams in files;
                    ``rxllm.Fake``, the scripted model
-for all            `events`: what an adapter would say; `strategies`: any value and any event, for hypothesis
+for all            `events`: what an adapter would emit; `strategies`: any value and any event, for hypothesis
 =================  =====================================================================================================
 
-An operator keeps the Rx contract, in virtual time, and leaves the events consistent:
+Whether an operator keeps the Rx contract, in virtual time, and leaves the events consistent:
 
 >>> from rxllm import Fake, TextDelta, operators as ops, stream_generate, testing
 >>> testing.assert_operator(lambda: ops.map_text(str.upper))
 
-What it does is drawn: the source, when it is used, and what comes out.
+A drawing shows what it does: the source, when it is used, and what comes out.
 
 >>> testing.marbles.check(
 ...     ops.only(TextDelta),
@@ -27,22 +27,22 @@ What it does is drawn: the source, when it is used, and what comes out.
 ...     h=TextDelta("H"), s="something else", i=TextDelta("i"),
 ... )
 
-An adapter keeps its own rules; one that speaks HTTP is asked about its wire by ``HTTPAdapterConformance``.
+Whether an adapter keeps the rules of adapters; ``HTTPAdapterConformance`` tests those, and its wire over HTTP.
 
 >>> testing.assert_adapter(Fake("Hello"))
 
-A rule that is rightly broken is left out by its name, as in ``without={"at_once"}``. What each rule checks, and when it
-is rightly left out, stands in the docstrings of `assert_operator`, `assert_adapter`, `assert_executor`,
-`assert_encoder` and `AdapterConformance`.
+A rule that is rightly broken is left out by its name, as in ``without={"at_once"}``. The docstrings of
+`assert_operator`, `assert_adapter`, `assert_executor`, `assert_encoder` and `AdapterConformance` say what each rule
+checks, and when to leave it out.
 
-A stream without an adapter, and bytes in every way that a network may cut them:
+Events without an adapter, and bytes in every way that a network may cut them:
 
 >>> [type(event).__name__ for event in testing.events("Hi", thinking="hm")][1:4]
 ['ThinkingDelta', 'ThinkingCompleted', 'TextDelta']
 >>> list(testing.chunkings(b"hi"))[:2]
 [[b'hi'], [b'h', b'i']]
 
-A program that names its model, without that model; and a stream that was recorded once, and is played in tests:
+A program that names its model, run with another one; and a stream that is recorded once, and played in tests:
 
 >>> with testing.sandbox(Fake("2, 3, 5.")):
 ...     stream_generate("openai:gpt-5", "Name three primes.").pipe(ops.to_text()).run()
@@ -55,8 +55,7 @@ A program that names its model, without that model; and a stream that was record
 True
 >>> folder.cleanup()
 
-A server that answers as a script says; with pytest, the fixture `loopback` stops it and raises what was wrong in the
-script::
+A server that follows a script; with pytest, the fixture `loopback` stops it and raises the errors of the script::
 
     from rxllm.testing.loopback import STALL, Reply, chat_chunk
 
@@ -66,9 +65,9 @@ script::
         rxllm.stream_generate(adapter, "Hello", model="m").take(2).run()
         server.connections[0].wait_closed()
 
-The fixture comes with rxllm: its pytest plugin is loaded by itself, imports nothing before it is used, and lets pytest
-rewrite the assertions of this kit. ``pytest -p no:rxllm`` leaves it out. `strategies` need hypothesis, the suites of
-tests and the fixture need pytest; rxllm installs neither.
+The fixture comes with rxllm: pytest loads its plugin, which imports nothing before it is used, and lets pytest rewrite
+the assertions of this kit. ``pytest -p no:rxllm`` leaves it out. `strategies` need hypothesis, the suites of tests and
+the fixture need pytest; rxllm installs neither.
 """
 
 from __future__ import annotations
@@ -77,19 +76,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rxllm.testing._adapters import AdapterConformance
-    from rxllm.testing._assert_adapter import ADAPTER_RULES, assert_adapter
+    from rxllm.testing._adapter_rules import ADAPTER_RULES
+    from rxllm.testing._adapter_suite import AdapterConformance
+    from rxllm.testing._assert_adapter import assert_adapter
+    from rxllm.testing._assert_encoder import ENCODER_RULES, assert_encoder
+    from rxllm.testing._assert_executor import EXECUTOR_RULES, assert_executor
+    from rxllm.testing._assert_operator import OPERATOR_RULES, assert_operator
     from rxllm.testing._chunks import chunkings, cut
-    from rxllm.testing._encoders import ENCODER_RULES, assert_encoder
     from rxllm.testing._events import events
-    from rxllm.testing._executors import EXECUTOR_RULES, assert_executor
-    from rxllm.testing._http_adapters import HTTPAdapterConformance, refusal
+    from rxllm.testing._http_suite import HTTPAdapterConformance, refusal
     from rxllm.testing._images import PNG, ImageConformance
-    from rxllm.testing._operators import OPERATOR_RULES, assert_operator
     from rxllm.testing._record import record
     from rxllm.testing._replay import replay_file
     from rxllm.testing._sandbox import sandbox
-    from rxllm.testing._served import REQUEST_ID, Script, Served
+    from rxllm.testing._script import REQUEST_ID, Script, Served
 
 __all__ = [
     "ADAPTER_RULES",
@@ -117,26 +117,26 @@ __all__ = [
 ]
 
 _LAZY = {
-    "ADAPTER_RULES": "_assert_adapter",
-    "AdapterConformance": "_adapters",
-    "ENCODER_RULES": "_encoders",
-    "EXECUTOR_RULES": "_executors",
-    "HTTPAdapterConformance": "_http_adapters",
+    "ADAPTER_RULES": "_adapter_rules",
+    "AdapterConformance": "_adapter_suite",
+    "ENCODER_RULES": "_assert_encoder",
+    "EXECUTOR_RULES": "_assert_executor",
+    "HTTPAdapterConformance": "_http_suite",
     "ImageConformance": "_images",
-    "OPERATOR_RULES": "_operators",
+    "OPERATOR_RULES": "_operator_rules",
     "PNG": "_images",
-    "REQUEST_ID": "_served",
-    "Script": "_served",
-    "Served": "_served",
+    "REQUEST_ID": "_script",
+    "Script": "_script",
+    "Served": "_script",
     "assert_adapter": "_assert_adapter",
-    "assert_encoder": "_encoders",
-    "assert_executor": "_executors",
-    "assert_operator": "_operators",
+    "assert_encoder": "_assert_encoder",
+    "assert_executor": "_assert_executor",
+    "assert_operator": "_assert_operator",
     "chunkings": "_chunks",
     "cut": "_chunks",
     "events": "_events",
     "record": "_record",
-    "refusal": "_http_adapters",
+    "refusal": "_http_suite",
     "replay_file": "_replay",
     "sandbox": "_sandbox",
 }
@@ -146,7 +146,7 @@ _MODULES = ("loopback", "marbles", "strategies")
 
 
 def __getattr__(name: str) -> Any:
-    # Each part is imported when it is used: only some need pytest, hypothesis or httpx.
+    # Each part is imported when it is used, since only some need pytest, hypothesis or httpx.
     if name in _MODULES:
         return import_module(f"rxllm.testing.{name}")
     if name not in _LAZY:

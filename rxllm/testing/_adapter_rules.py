@@ -1,158 +1,228 @@
-"""The rules of an adapter: of one call, of several, of what lies under them.
+"""The rules that every adapter keeps, whatever the model says.
 
-A rule is a function of what is tried; it raises ``AssertionError``, whose text says how it is broken. `ADAPTER_RULES`
-says what each of them is.
+``assert_adapter`` checks them on any adapter, ``AdapterConformance`` on one whose service follows a script.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
 from dataclasses import fields
+from functools import partial
 
 from reactivex.scheduler import ImmediateScheduler
 
-from rxllm.adapters import HTTPAdapter
+from rxllm.chunks import ChunkFeeder, StreamChunk, validate
 from rxllm.collector import fold_message
-from rxllm.events import EVENT_CLASSES, ErrorEvent, Event, UsageUpdated
-from rxllm.runtime import Stream
-from rxllm.testing._adapter_chunks import decoder, however_cut, understood
-from rxllm.testing._adapter_tried import Tried, keep_the_law, shape
-from rxllm.testing._canaries import KEY, SENT_RULES, expect_sent
-from rxllm.testing._rules import clip, expect
-from rxllm.testing._told import assert_survives_json, hear_all
-from rxllm.values import EngineError, LLMError, Usage
+from rxllm.events import EVENT_CLASSES, ErrorEvent, Event, RawChunk, UsageUpdated
+from rxllm.runtime import Stream, from_async_iter
+from rxllm.testing._adapter_run import AdapterRun
+from rxllm.testing._chunks import chunkings
+from rxllm.testing._event_checks import expect_json, expect_lawful
+from rxllm.testing._observe import observe_all
+from rxllm.testing._rule_table import RuleTable, clip, expect, expect_same
+from rxllm.testing._sent_rules import KEY, SENT_RULES, expect_sent
+from rxllm.values import EngineError, LLMError, ProviderPart, StreamError, Usage, ValidationError
+
+JUNK = (
+    b"",
+    b"\n\n",
+    b"\xff\xfe\x00",
+    b'data: {}\n\ndata: [1, null]\n\ndata: {"error": {"message": "no"}}\n\n',
+    b"event: error\ndata: no\n\n",
+    b'{"a": 1}\n[{"b": [{}]}',
+    b'data: {"choices": [{"delta": {"content": 7}}]}\r\n\r\ndata: [DONE]',
+)
+"""What a decoder may meet when it talks to the wrong server."""
+
+ADAPTER_RULES = RuleTable()
+"""The rules of `assert_adapter`, by name, in the order in which they are checked."""
 
 
-def _adapter(tried: Tried) -> None:
+@ADAPTER_RULES.rule("adapter", "it has stream(request, call), which returns an Observable, or is an async generator")
+def _adapter(run: AdapterRun) -> None:
     try:
-        tried.bare()
+        run.bare()
     except EngineError as error:
         expect(error.reason not in ("missing_adapter", "missing_stream_adapter"), error.message)
 
 
-def _answers(tried: Tried) -> None:
-    told = tried.told
-    # What is raised after an event, or is no LLMError, is a broken rule of its own.
-    refused = isinstance(told.error, LLMError) and not told.events
-    expect(not refused, f"it refused: {told.error!r}", told.error)
-    last = told.events[-1] if told.events else None
+# One call
+
+
+@ADAPTER_RULES.rule("answers", "the call succeeds, without which nothing else can be checked")
+def _answers(run: AdapterRun) -> None:
+    observed = run.observed
+    # An error after an event, or one that is not an LLMError, breaks a rule of its own.
+    refused = isinstance(observed.error, LLMError) and not observed.events
+    expect(not refused, f"it refused: {observed.error!r}", observed.error)
+    last = observed.events[-1] if observed.events else None
     if isinstance(last, ErrorEvent):
         raise AssertionError(f"it broke off: {last!r}") from last.error
 
 
-def _typed_error(tried: Tried) -> None:
-    told = tried.told
-    expect(told.error is None or isinstance(told.error, LLMError), f"it raised {told.error!r}", told.error)
+@ADAPTER_RULES.rule("typed_error", "an error is an LLMError")
+def _typed_error(run: AdapterRun) -> None:
+    error = run.observed.error
+    expect(error is None or isinstance(error, LLMError), f"it raised {error!r}", error)
 
 
-def _error_event(tried: Tried) -> None:
-    told = tried.told
-    raised = f"after {len(told.events)} events it raised {told.error!r}"
-    expect(told.error is None or not told.events, raised, told.error)
+@ADAPTER_RULES.rule("error_event", "an error after the first event is an ErrorEvent")
+def _error_event(run: AdapterRun) -> None:
+    events, error = run.observed.events, run.observed.error
+    expect(error is None or not events, f"after {len(events)} events it raised {error!r}", error)
 
 
-def _says(tried: Tried) -> None:
-    events = tried.told.events
+@ADAPTER_RULES.rule("says", "it says something: text, thinking, a part or a tool call")
+def _says(run: AdapterRun) -> None:
+    events = run.observed.events
     message = fold_message(events)
-    failed = tried.told.error is not None or any(isinstance(event, ErrorEvent) for event in events)
+    failed = run.observed.error is not None or any(isinstance(event, ErrorEvent) for event in events)
     expect(failed or bool(message.parts or message.tool_calls), f"it said no more than {clip(events)}")
 
 
-def _usage(tried: Tried) -> None:
-    for event in tried.told.events:
+@ADAPTER_RULES.rule("understood", "each of its chunks is valid and means something")
+def _understood(run: AdapterRun) -> None:
+    function = run.engine.adapter
+    if not inspect.isasyncgenfunction(function):
+        return
+    request, call = run.received
+    items = run.observe(from_async_iter(lambda: function(request, call))).events
+    feeder = ChunkFeeder(request.messages)
+    for chunk in (item for item in items if isinstance(item, StreamChunk)):
+        try:
+            validate(chunk)
+        except ValidationError as error:
+            raise AssertionError(f"{chunk!r} is not valid: {error}") from error
+        for event in feeder.feed(chunk):
+            expect(_has_meaning(event) or _is_raw(chunk), f"{chunk!r} became no more than {clip(event)}")
+    for event in feeder.close():
+        expect(_has_meaning(event), f"there was no call for {event!r}")
+
+
+def _has_meaning(event: Event) -> bool:
+    return not isinstance(event, RawChunk) or isinstance(event.data, ProviderPart)
+
+
+def _is_raw(chunk: StreamChunk) -> bool:
+    """Whether its author wants a raw chunk."""
+    return "stream_only?" in chunk.metadata or (chunk.type, *chunk.metadata) == ("meta", "provider_event")
+
+
+@ADAPTER_RULES.rule("usage", "no count is below zero")
+def _usage(run: AdapterRun) -> None:
+    for event in run.observed.events:
         if isinstance(event, UsageUpdated):
-            negative = {name: held for name, held in _counts(event.usage).items() if held < 0}
+            negative = {name: count for name, count in _counts(event.usage).items() if count < 0}
             expect(not negative, f"it counted {negative}")
 
 
 def _counts(usage: Usage) -> dict[str, float]:
-    held = {spec.name: getattr(usage, spec.name) for spec in fields(usage)}
-    return {name: count for name, count in {**held, **usage.extra}.items() if isinstance(count, int | float)}
+    named = {spec.name: getattr(usage, spec.name) for spec in fields(usage)}
+    return {name: count for name, count in {**named, **usage.extra}.items() if isinstance(count, int | float)}
 
 
-def _lawful(tried: Tried) -> None:
-    keep_the_law(tried.told)
-    keep_the_law(tried.hear(tried.stream(include_raw_chunks=True)))
+@ADAPTER_RULES.rule("lawful", "the events keep the rules of operators.verify, with and without raw chunks")
+def _lawful(run: AdapterRun) -> None:
+    expect_lawful(run.observed.events)
+    expect_lawful(run.observe(run.stream(include_raw_chunks=True)).events)
 
 
-def _json(tried: Tried) -> None:
-    for event in tried.told.events:
+@ADAPTER_RULES.rule("json", "events survive JSON")
+def _json(run: AdapterRun) -> None:
+    for event in run.observed.events:
         if isinstance(event, EVENT_CLASSES):
-            assert_survives_json(event)
+            expect_json(event)
 
 
-def _afresh(tried: Tried) -> None:
-    stream, alone = tried.bare(), shape(tried.told)
+# Several calls
+
+
+@ADAPTER_RULES.rule("afresh", "a second subscription is a call of its own")
+def _afresh(run: AdapterRun) -> None:
+    stream = run.bare()
     for number in ("first", "second"):
-        told = tried.hear(stream)
-        expect(shape(told) == alone, f"the {number} said {shape(told)}, not {alone}")
+        run.expect_as_before(f"the {number} subscription", run.observe(stream))
 
 
-def _apart(tried: Tried) -> None:
-    stream, alone = tried.bare(), shape(tried.told)
-    for told in hear_all([stream, stream], seconds=tried.seconds):
-        expect(shape(told) == alone, f"one of two said {shape(told)}, not {alone}")
+@ADAPTER_RULES.rule("apart", "calls at the same time share nothing")
+def _apart(run: AdapterRun) -> None:
+    stream, _ = run.bare(), run.observed
+    for observed in observe_all([stream, stream], seconds=run.seconds):
+        run.expect_as_before("one of two calls", observed)
 
 
-def _left(tried: Tried) -> None:
-    unhurt = shape(tried.told)  # now: what is left may hurt all that come after it
-    first = tried.hear(Stream.of(tried.stream().take(1)))
-    expect((len(first.events), first.completed) == (1, 1), f"take(1) was told {clip(first)}")
-    told = tried.hear(tried.stream())
-    expect(shape(told) == unhurt, f"the next one said {shape(told)}, not {unhurt}")
+@ADAPTER_RULES.rule("left", "a call that is left does not hurt the next one")
+def _left(run: AdapterRun) -> None:
+    _ = run.observed  # now: a call that is left may hurt all that come after it
+    first = run.observe(Stream.of(run.stream().take(1)))
+    expect((len(first.events), first.completed) == (1, 1), f"take(1) received {clip(first)}")
+    run.expect_as_before("the next call", run.observe(run.stream()))
 
 
-def _subscriber(tried: Tried) -> None:
+@ADAPTER_RULES.rule("subscriber", "a subscriber's exception comes back, once")
+def _subscriber(run: AdapterRun) -> None:
     failure = RuntimeError("the subscriber's own")
 
     def refuse(event: Event) -> None:
         raise failure
 
-    told = tried.hear(tried.stream(), on_next=refuse)
-    expect(told.errors == [failure], f"it was told of {told.errors or 'none'}")
-    expect(len(told.events) == 1, f"{len(told.events) - 1} events came after it")
+    observed = run.observe(run.stream(), on_next=refuse)
+    expect(observed.errors == [failure], f"its on_error received {observed.errors or 'none'}")
+    expect(len(observed.events) == 1, f"{len(observed.events) - 1} events came after it")
 
 
-def _scheduler(tried: Tried) -> None:
-    told = tried.hear(tried.stream(), scheduler=ImmediateScheduler.singleton())
-    expect(shape(told) == shape(tried.told), f"it said {shape(told)}, not {shape(tried.told)}")
+@ADAPTER_RULES.rule("scheduler", "it can be subscribed with a scheduler")
+def _scheduler(run: AdapterRun) -> None:
+    observed = run.observe(run.stream(), scheduler=ImmediateScheduler.singleton())
+    run.expect_as_before("the call with a scheduler", observed)
 
 
-def _secret(tried: Tried) -> None:
-    adapter = tried.engine.adapter
-    keys = (tried.options.get("api_key"), getattr(adapter, "_api_key", None))
+@ADAPTER_RULES.rule("secret", "no key is in its repr or its events")
+def _secret(run: AdapterRun) -> None:
+    adapter = run.engine.adapter
+    keys = (run.options.get("api_key"), getattr(adapter, "_api_key", None))
     for key in (key for key in keys if isinstance(key, str) and key):
         expect(key not in repr(adapter), "its repr shows it")
-        expect(key not in repr(tried.told), "an event or error shows it")
-    if not any(keys):  # one that nobody has, then
-        expect(KEY not in repr(tried.hear(tried.stream(api_key=KEY))), "an event or error shows it")
+        expect(key not in repr(run.observed), "an event or error shows it")
+    if not any(keys):  # then with a key that nobody has
+        expect(KEY not in repr(run.observe(run.stream(api_key=KEY))), "an event or error shows it")
 
 
-def _sent(rule: str) -> Callable[[Tried], None]:
-    def check(tried: Tried) -> None:
-        if isinstance(tried.engine.adapter, HTTPAdapter):
-            expect_sent(rule, [tried.built])
-
-    return check
+# Bytes
 
 
-RULES: dict[str, Callable[[Tried], None]] = {
-    "adapter": _adapter,
-    "answers": _answers,
-    "typed_error": _typed_error,
-    "error_event": _error_event,
-    "says": _says,
-    "understood": understood,
-    "usage": _usage,
-    "lawful": _lawful,
-    "json": _json,
-    "afresh": _afresh,
-    "apart": _apart,
-    "left": _left,
-    "subscriber": _subscriber,
-    "scheduler": _scheduler,
-    "secret": _secret,
-    "decoder": decoder,
-    "chunks": however_cut,
-    **{rule: _sent(rule) for rule in SENT_RULES},
-}
+@ADAPTER_RULES.rule("decoder", "its decoder reads any bytes lawfully, and a stream without an end is truncated")
+def _decoder(run: AdapterRun) -> None:
+    if not hasattr(run.engine.adapter, "decoder"):
+        return
+    for junk in JUNK:
+        expect_lawful(run.decode([junk]))
+    match run.decode([]):
+        case [*_, ErrorEvent(error=StreamError(reason="truncated"))]:
+            pass
+        case events:
+            raise AssertionError(f"of no bytes at all it made {clip(events)} instead of the error truncated")
+
+
+@ADAPTER_RULES.rule("chunks", "its decoder gives the same events however the bytes are cut")
+def _chunks(run: AdapterRun) -> None:
+    if hasattr(run.engine.adapter, "decoder"):
+        for junk in JUNK:
+            expect_however_cut(run, junk)
+
+
+def expect_however_cut(run: AdapterRun, data: bytes) -> None:
+    """Raise ``AssertionError`` unless the decoder gives the same events for every way of cutting `data`."""
+    whole = run.decode([data])
+    for chunks in chunkings(data):
+        sizes = ", ".join(str(len(chunk)) for chunk in chunks[:9])
+        expect_same(f"cut into reads of {sizes} ... bytes, the stream", whole, run.decode(chunks))
+
+
+def _sent(rule: str, run: AdapterRun) -> None:
+    if run.sent is not None:
+        expect_sent(rule, run.sent)
+
+
+for _name, _sentence in SENT_RULES.items():
+    ADAPTER_RULES.rule(_name, _sentence)(partial(_sent, _name))

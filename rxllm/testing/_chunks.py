@@ -1,4 +1,4 @@
-"""Bytes in chunks, as a network may deliver them."""
+"""`cut` and `chunkings`: bytes in chunks, as a network may deliver them."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from itertools import pairwise
 
 
 def cut(data: bytes, *places: int) -> list[bytes]:
-    """`data` in chunks that end at `places`; a place that is named twice, 0 or the length gives an empty chunk.
+    """Return `data` in chunks that end at `places`; 0, the length, or a repeated place gives an empty chunk.
 
     >>> cut(b"hello", 1, 3)
     [b'h', b'el', b'lo']
 
-    Raises ``ValueError`` for a place outside.
+    Raises ``ValueError`` for a place outside `data`.
     """
     if any(not 0 <= place <= len(data) for place in places):
         raise ValueError(f"the places {sorted(places)} do not all lie in {len(data)} bytes")
@@ -21,8 +21,8 @@ def cut(data: bytes, *places: int) -> list[bytes]:
 
 
 def chunkings(data: bytes, *, cuts: int | None = None, seed: int = 0) -> Iterator[list[bytes]]:
-    """Every way of `data` that a decoder must read alike: whole, byte by byte, the same with empty chunks in between,
-    and in two at every place.
+    """Yield the ways to cut `data` that a decoder must read alike: whole, byte by byte, the same with empty chunks in
+    between, and in two at every place.
 
     >>> for chunks in chunkings(b"hi!"):
     ...     print(chunks)
@@ -32,15 +32,15 @@ def chunkings(data: bytes, *, cuts: int | None = None, seed: int = 0) -> Iterato
     [b'h', b'i!']
     [b'hi', b'!']
 
-    That is a decoding for each byte. With `cuts`, for long data, there are two ways only: whole, and with so many cuts
-    at random places, the same ones for a `seed`.
+    That is about one decoding for each byte. With `cuts`, for long data, there are only two: whole, and with so many
+    cuts at random places, which depend on `seed` alone.
     """
     yield [data]
     if cuts is not None:
         yield cut(data, *random.Random(seed).sample(range(len(data)), min(cuts, len(data))))
         return
-    each = [data[place : place + 1] for place in range(len(data))]
-    yield each
-    yield [b"", *(chunk for byte in each for chunk in (byte, b""))]
+    single = [data[place : place + 1] for place in range(len(data))]
+    yield single
+    yield [b"", *(chunk for byte in single for chunk in (byte, b""))]
     for place in range(1, len(data)):
         yield cut(data, place)

@@ -1,4 +1,4 @@
-"""What an adapter would say, without one."""
+"""`events`: what an adapter would emit, without one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def events(
     usage: Usage | None = None,
     finish_reason: str | None = None,
 ) -> list[Event]:
-    """The events of one response, as every adapter would emit them.
+    """Return the events of one response, as every adapter would emit them.
 
     >>> for event in events("Hel", "lo", thinking="hm"):
     ...     print(event)
@@ -34,11 +34,11 @@ def events(
     TextCompleted(text='Hello', id=None)
     MessageCompleted(message=Message('assistant', 'Hello'), finish_reason='stop', raw_finish_reason=None, metadata={})
 
-    `pieces` are a turn in the script language of `Fake`: text, and whatever else in whatever order; its delays take no
-    time. The keywords are for the usual order: thinking (a string is one delta) before the pieces, calls, usage and
-    finish reason after them. An exception that is first is raised; later it is the ``ErrorEvent``.
+    `pieces` are a turn in the script language of `Fake`: text, and whatever else in any order; its delays take no time.
+    The keywords are for the usual order: thinking (a string is one delta) before the pieces; calls, usage and finish
+    reason after them. An exception as the first piece is raised; a later one becomes the ``ErrorEvent``.
 
-    Raises ``ValidationError("invalid_option")`` for a piece that means nothing.
+    Raises ``ValidationError("invalid_option")`` for a piece that `Fake` does not know.
     """
     thoughts = (thinking,) if isinstance(thinking, str) else thinking
     script = [*(("thinking", thought) for thought in thoughts), *pieces, *tool_calls]
@@ -48,12 +48,12 @@ def events(
 
 
 def played(source: Observable[T]) -> list[T]:
-    """All that `source` says, in virtual time; raises what it fails with."""
-    told: list[T] = []
-    failed: list[Exception] = []
+    """Return all that `source` emits in virtual time; raise its error."""
+    items: list[T] = []
+    errors: list[Exception] = []
     scheduler = VirtualTimeScheduler(0.0)
-    source.subscribe(told.append, failed.append, scheduler=scheduler)
+    source.subscribe(items.append, errors.append, scheduler=scheduler)
     scheduler.start()
-    if failed:
-        raise failed[0]
-    return told
+    if errors:
+        raise errors[0]
+    return items

@@ -12,8 +12,7 @@ import pytest
 
 from rxllm.pipelines import edit_image, generate_image, image_variations
 from rxllm.runtime import Stream
-from rxllm.testing._served import REQUEST_ID, Served
-from rxllm.testing._suite import missing
+from rxllm.testing._script import REQUEST_ID, Served, missing
 from rxllm.values import Image, ImageAdapterError, ImageRequest, ImageResponse
 
 OPERATIONS = {"generate", "edit", "variation"}

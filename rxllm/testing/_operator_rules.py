@@ -1,221 +1,301 @@
-"""The rules of the operators' suite.
-
-A rule is a function of the operator's maker and the items of a source; it raises `AssertionError`, whose text says how
-it is broken. `OPERATOR_RULES` says what each of them is.
-"""
+"""The rules of operators: of one subscription, of several, of unusual sources and subscribers, and of events."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
-from reactivex import Subject
+from reactivex import Observable, Subject
 from reactivex import operators as rx
 
-from rxllm.testing._events import events
-from rxllm.testing._operator_events import error_event
-from rxllm.testing._rules import clip, expect, expect_same
-from rxllm.testing._trial import EVERY, LIMIT, Clock, Make, Source, Trial, tried
-from rxllm.values import LLMError, StreamError, Usage
+from rxllm.adapters import Fake
+from rxllm.events import EVENT_CLASSES, ErrorEvent, MessageCompleted, TextCompleted, TextDelta
+from rxllm.pipelines import stream
+from rxllm.testing._event_checks import inconsistency
+from rxllm.testing._events import events, played
+from rxllm.testing._rule_table import RuleTable, clip, expect, expect_same
+from rxllm.testing._virtual_time import EVERY, LIMIT, Clock, Make, OperatorRun, Source, run_operator
+from rxllm.values import LLMError, StreamError, ToolCall, Usage, tool
 
 ITEMS: list[Any] = events("Hel", "lo", thinking="hm", usage=Usage(3, 2))
-"""What the source says if nothing else is given."""
+"""What the source emits by default."""
+
+OPERATOR_RULES = RuleTable()
+"""The rules of `assert_operator`, by name, in the order in which they are checked."""
 
 
-def _cold(make: Make, items: list[Any]) -> None:
+@dataclass(frozen=True)
+class Tested:
+    """The operator that ``make()`` returns, and the `events` of its source."""
+
+    make: Make
+    events: Sequence[Any] | None = None
+
+    @property
+    def items(self) -> list[Any]:
+        return list(ITEMS if self.events is None else self.events)
+
+    @property
+    def end(self) -> int:
+        """The tick at which the source ends."""
+        return (len(self.items) + 1) * EVERY
+
+    def run(self, error: Exception | None = None, **options: Any) -> tuple[OperatorRun, Source]:
+        return run_operator(self.make, self.items, error, **options)
+
+    def piped(self, clock: Clock) -> Observable[Any]:
+        """The operator on a source, not yet subscribed."""
+        return Source(self.items, clock=clock).pipe(self.make())
+
+    def failure(self) -> tuple[str, Exception] | None:
+        """The operator's own error though its source has none, and when it came: it breaks most rules by that alone."""
+        moments = {0: "when it was subscribed", self.end: "at the source's end"}
+        moments |= {(number + 1) * EVERY: f"at item {number}, {clip(item)}" for number, item in enumerate(self.items)}
+        match self.run()[0].ends:
+            case [(tick, "error", error), *_]:
+                return f"it raised {error!r} {moments.get(tick, f'at {tick}')}", error
+            case _:
+                return None
+
+
+# One subscription
+
+
+@OPERATOR_RULES.rule("cold", "nothing happens before it is subscribed")
+def _cold(tested: Tested) -> None:
     clock = Clock()
-    source = Source(items, clock=clock)
-    source.pipe(make())
-    clock.advance_to(float(len(items) * EVERY))
+    source = Source(tested.items, clock=clock)
+    source.pipe(tested.make())
+    clock.advance_to(float(tested.end))
     expect(not source.uses, "its source was subscribed")
 
 
-def _once(make: Make, items: list[Any]) -> None:
-    _, source = tried(make, items)
+@OPERATOR_RULES.rule("once", "it subscribes to its source once")
+def _once(tested: Tested) -> None:
+    _, source = tested.run()
     expect(len(source.uses) == 1, f"there were {len(source.uses)} subscriptions")
 
 
-def _scheduler(make: Make, items: list[Any]) -> None:
+@OPERATOR_RULES.rule("scheduler", "it passes the subscription's scheduler on")
+def _scheduler(tested: Tested) -> None:
     clock = Clock()
-    source = Source(items, clock=clock)
-    Trial(source.pipe(make()), clock).run()
-    for given in source.schedulers:
-        expect(given is clock, f"the source was given {given!r}")
+    source = Source(tested.items, clock=clock)
+    OperatorRun(source.pipe(tested.make()), clock).run()
+    for scheduler in source.schedulers:
+        expect(scheduler is clock, f"the source was subscribed with {scheduler!r}")
 
 
-def _ends(make: Make, items: list[Any]) -> None:
+@OPERATOR_RULES.rule("ends", "there is one end, and nothing after it")
+def _ends(tested: Tested) -> None:
     for error in (None, RuntimeError("the source's own")):
-        trial, _ = tried(make, items, error)
-        expect(trial.escaped is None, f"{trial.escaped!r} was raised")
-        expect(len(trial.ends) > 0, "it did not end")
-        expect(len(trial.ends) == 1, f"it ended {len(trial.ends)} times: {trial.ends}")
-        expect(trial.notes[-1] == trial.ends[0], f"after its end it said {trial.notes[-1]}")
+        run, _ = tested.run(error)
+        expect(run.escaped is None, f"{run.escaped!r} was raised")
+        expect(len(run.ends) > 0, "it did not end")
+        expect(len(run.ends) == 1, f"it ended {len(run.ends)} times: {run.ends}")
+        expect(run.notes[-1] == run.ends[0], f"after its end it emitted {run.notes[-1]}")
 
 
-def _ends_with_source(make: Make, items: list[Any]) -> None:
-    end = (len(items) + 1) * EVERY
-    trial, _ = tried(make, items)
-    expect(trial.ends == [(end, "end", None)], f"the source ended at {end}, and it said {trial.ends}")
+@OPERATOR_RULES.rule("ends_with_source", "it ends when its source does")
+def _ends_with_source(tested: Tested) -> None:
+    ends = tested.run()[0].ends
+    expect(ends == [(tested.end, "end", None)], f"the source ended at {tested.end}, and it ended with {ends}")
 
 
-def _errors(make: Make, items: list[Any]) -> None:
+@OPERATOR_RULES.rule("errors", "the source's exception passes, at once and unchanged")
+def _errors(tested: Tested) -> None:
     failure = RuntimeError("the source's own")
-    for count in range(len(items) + 1):
-        trial, source = tried(make, items[:count], failure)
+    for count in range(len(tested.items) + 1):
+        run, source = run_operator(tested.make, tested.items[:count], failure)
         at = (count + 1) * EVERY
-        expect(trial.ends == [(at, "error", failure)], f"after {count} items, at {at}, it said {trial.ends}")
-        expect(_released(source, at), f"the source was used {source.uses}, and failed at {at}")
+        expect(run.ends == [(at, "error", failure)], f"after {count} items, at {at}, it ended with {run.ends}")
+        expect(source.released(at), f"the source was used {source.uses}, and failed at {at}")
 
 
-def _disposal(make: Make, items: list[Any]) -> None:
-    for tick in range(1, (len(items) + 1) * EVERY, EVERY):
-        trial, source = tried(make, items, dispose_at=tick)
-        expect(_released(source, tick), f"at {tick} it was disposed, and the source was used {source.uses}")
-        expect(not trial.late, f"at {tick} it was disposed, and then it said {trial.late}")
+@OPERATOR_RULES.rule("disposal", "a dispose reaches the source at once, and nothing comes afterwards")
+def _disposal(tested: Tested) -> None:
+    for tick in range(1, tested.end, EVERY):
+        run, source = tested.run(dispose_at=tick)
+        expect(source.released(tick), f"at {tick} it was disposed, and the source was used {source.uses}")
+        expect(not run.late, f"at {tick} it was disposed, and then it emitted {run.late}")
 
 
-def _dispose_inside(make: Make, items: list[Any]) -> None:
-    for number in range(len(tried(make, items)[0].values)):
-        trial, source = tried(make, items, on_item=_at(number, lambda trial: trial.dispose()))
-        expect(trial.escaped is None, f"it raised {trial.escaped!r}")
-        expect(not trial.late, f"it was disposed while it delivered item {number}, and then it said {trial.late}")
-        at = trial.notes[number][0]
-        expect(_released(source, at), f"it was disposed at {at}, and the source was used {source.uses}")
+@OPERATOR_RULES.rule("dispose_inside", "so does a dispose from inside on_next")
+def _dispose_inside(tested: Tested) -> None:
+    for number in range(len(tested.run()[0].values)):
+        run, source = tested.run(on_item=_at(number, lambda run: run.dispose()))
+        expect(run.escaped is None, f"it raised {run.escaped!r}")
+        expect(not run.late, f"it was disposed while it delivered item {number}, and then it emitted {run.late}")
+        at = run.notes[number][0]
+        expect(source.released(at), f"it was disposed at {at}, and the source was used {source.uses}")
 
 
-def _left_over(make: Make, items: list[Any]) -> None:
-    for tick in (None, *range(1, (len(items) + 1) * EVERY, EVERY)):
-        trial, _ = tried(make, items, dispose_at=tick)
+@OPERATOR_RULES.rule("left_over", "no timer and no thread is left after the end or a dispose")
+def _left_over(tested: Tested) -> None:
+    for tick in (None, *range(1, tested.end, EVERY)):
+        run, _ = tested.run(dispose_at=tick)
         when = "its end" if tick is None else f"the dispose at {tick}"
-        expect(trial.left_over is None, f"after {when} {trial.left_over}")
+        expect(run.left_over is None, f"after {when} {run.left_over}")
 
 
-def _afresh(make: Make, items: list[Any]) -> None:
+# Several subscriptions
+
+
+@OPERATOR_RULES.rule("afresh", "a second subscription starts afresh")
+def _afresh(tested: Tested) -> None:
     clock = Clock()
-    piped = Source(items, clock=clock).pipe(make())
-    _same("the second subscription", Trial(piped, clock).run().notes, Trial(piped, clock).run().notes)
+    piped = tested.piped(clock)
+    first, second = (OperatorRun(piped, clock).run().notes for _ in range(2))
+    _expect_same("the second subscription", first, second)
 
 
-def _apart(make: Make, items: list[Any]) -> None:
-    alone = tried(make, items)[0].notes
-    operator, clock = make(), Clock()
-    piped = [Source(items, clock=clock).pipe(operator) for _ in range(2)]
-    trials = [Trial(each, clock) for each in (piped[0], piped[1], piped[0])]
-    for later, trial in enumerate(trials):
-        clock.at(later * (EVERY + 1), trial.begin)
+@OPERATOR_RULES.rule("apart", "subscriptions at the same time share nothing")
+def _apart(tested: Tested) -> None:
+    alone = tested.run()[0].notes
+    operator, clock = tested.make(), Clock()
+    one, other = (Source(tested.items, clock=clock).pipe(operator) for _ in range(2))
+    runs = [OperatorRun(piped, clock) for piped in (one, other, one)]
+    for index, run in enumerate(runs):
+        clock.at(index * (EVERY + 1), run.begin)
     clock.advance_to(float(LIMIT))
-    _same("of two sources with one operator, the first", alone, trials[0].notes)
-    _same("of two sources with one operator, the second", alone, trials[1].notes)
-    _same("the second of two subscriptions at a time", alone, trials[2].notes)
+    _expect_same("of two sources with one operator, the first", alone, runs[0].notes)
+    _expect_same("of two sources with one operator, the second", alone, runs[1].notes)
+    _expect_same("the second of two subscriptions at a time", alone, runs[2].notes)
 
 
-def _at_once(make: Make, items: list[Any]) -> None:
-    spread = tried(make, items)[0].values
-    trial, source = tried(make, items, at_once=True)
-    _same("at once, it", spread, trial.values)
-    taken, source = tried(lambda: lambda source: source.pipe(make(), rx.take(1)), items, at_once=True)
-    _same("with take(1), it", spread[:1], taken.values)
-    expect(_released(source, 0), "take(1) did not release the source")
+# Unusual sources and subscribers
 
 
-def _reentrant(make: Make, items: list[Any]) -> None:
-    subject, clock, left = Subject[Any](), Clock(), list(items)
+@OPERATOR_RULES.rule("at_once", "a source that emits all at once gives the same items, and take(1) releases it")
+def _at_once(tested: Tested) -> None:
+    values = tested.run()[0].values
+    _expect_same("at once, it", values, tested.run(at_once=True)[0].values)
+    run, source = run_operator(
+        lambda: lambda source: source.pipe(tested.make(), rx.take(1)), tested.items, at_once=True
+    )
+    _expect_same("with take(1), it", values[:1], run.values)
+    expect(source.released(0), "take(1) did not release the source")
+
+
+@OPERATOR_RULES.rule("reentrant", "an item that comes while another is being delivered gives what it gives later")
+def _reentrant(tested: Tested) -> None:
+    subject, clock, pending = Subject[Any](), Clock(), tested.items
 
     def push(*_: Any) -> None:
-        if left:
-            subject.on_next(left.pop(0))
+        if pending:
+            subject.on_next(pending.pop(0))
 
-    trial = Trial(subject.pipe(make()), clock, push)
-    trial.begin()
-    while left:
+    run = OperatorRun(subject.pipe(tested.make()), clock, push)
+    run.begin()
+    while pending:
         push()
     subject.on_completed()
     clock.advance_to(float(LIMIT))
-    _same("it", tried(make, items, at_once=True)[0].values, trial.values)
+    _expect_same("it", tested.run(at_once=True)[0].values, run.values)
 
 
-def _subscribed_inside(make: Make, items: list[Any]) -> None:
+@OPERATOR_RULES.rule("subscribed_inside", "it can be subscribed again from inside on_next")
+def _subscribed_inside(tested: Tested) -> None:
     for at_once in (False, True):
         clock = Clock()
-        piped = Source(items, clock=None if at_once else clock).pipe(make())
-        inner = Trial(piped, clock)
-        outer = Trial(piped, clock, _at(0, lambda trial, inner=inner: inner.begin())).run()
-        alone = tried(make, items, at_once=at_once)[0].values
-        _same("the outer subscription", alone, outer.values)
-        _same("the inner subscription", alone, inner.values)
+        piped = Source(tested.items, clock=None if at_once else clock).pipe(tested.make())
+        inner = OperatorRun(piped, clock)
+        outer = OperatorRun(piped, clock, _at(0, lambda run, inner=inner: inner.begin())).run()
+        alone = tested.run(at_once=at_once)[0].values
+        _expect_same("the outer subscription", alone, outer.values)
+        _expect_same("the inner subscription", alone, inner.values)
 
 
-def _subscriber(make: Make, items: list[Any]) -> None:
-    plain = tried(make, items)[0].notes
-    for number in range(len([note for note in plain if note[1] == "next"])):
+@OPERATOR_RULES.rule("subscriber", "a subscriber's exception comes to its on_error, once, and releases the source")
+def _subscriber(tested: Tested) -> None:
+    items = [note for note in tested.run()[0].notes if note[1] == "next"]
+    for number, (tick, _, _) in enumerate(items):
         for error in (RuntimeError("the subscriber's own"), StreamError("cancelled", "the subscriber's own")):
-            trial, source = tried(make, items, on_item=_at(number, _raiser(error)))
-            at = plain[number][0]
-            lost = [*source.unheard, *([trial.escaped] if trial.escaped else [])]
+            run, source = tested.run(on_item=_at(number, _raising(error)))
+            lost = [*source.unheard, *([run.escaped] if run.escaped else [])]
             expect(not lost, f"what was raised at item {number} got lost: {lost}")
-            after = trial.notes[number + 1 :]
-            told = [(kind, what) for _, kind, what in after] == [("error", error)] and after[0][2] is error
-            expect(told, f"{error!r} was raised at item {number}, and then it said {after}")
-            expect(_released(source, at), f"item {number} was refused at {at}, the source was used {source.uses}")
+            after = run.notes[number + 1 :]
+            arrived = [(kind, value) for _, kind, value in after] == [("error", error)] and after[0][2] is error
+            expect(arrived, f"{error!r} was raised at item {number}, and then it emitted {after}")
+            expect(source.released(tick), f"item {number} was refused at {tick}, the source was used {source.uses}")
 
 
-def raised(make: Make, items: list[Any]) -> tuple[str, Exception] | None:
-    """What the operator has raised though its source did not, and when: it breaks most rules by that alone."""
-    moments = {0: "when it was subscribed", (len(items) + 1) * EVERY: "at the source's end"}
-    moments |= {(number + 1) * EVERY: f"at item {number}, {clip(item)}" for number, item in enumerate(items)}
-    match tried(make, items)[0].ends:
-        case [(tick, "error", error), *_]:
-            return f"it raised {error!r} {moments.get(tick, f'at {tick}')}", error
-        case _:
-            return None
+# Events
 
 
-RULES: dict[str, Callable[[Make, list[Any]], None]] = {
-    "cold": _cold,
-    "once": _once,
-    "scheduler": _scheduler,
-    "ends": _ends,
-    "ends_with_source": _ends_with_source,
-    "errors": _errors,
-    "disposal": _disposal,
-    "dispose_inside": _dispose_inside,
-    "left_over": _left_over,
-    "afresh": _afresh,
-    "apart": _apart,
-    "at_once": _at_once,
-    "reentrant": _reentrant,
-    "subscribed_inside": _subscribed_inside,
-    "subscriber": _subscriber,
-    "error_event": error_event,
-}
+@OPERATOR_RULES.rule("consistent", "deltas, completions, messages and results agree")
+def _consistent(tested: Tested) -> None:
+    for items in _lawful_inputs() if tested.events is None else [tested.items]:
+        emitted = run_operator(tested.make, items)[0].values
+        if _are_events([*items, *emitted]):
+            fault = inconsistency(emitted)
+            expect(fault is None or inconsistency(items) is not None, f"{fault}")
 
 
-def _released(source: Source, tick: int) -> bool:
-    return all(until is not None and until <= tick for _, until in source.uses)
+@OPERATOR_RULES.rule("error_event", "the error of an ErrorEvent is passed on: as an event, in a result, or by on_error")
+def _error_event(tested: Tested) -> None:
+    if not _are_events(tested.items):
+        return
+    content = list(takewhile(lambda item: not isinstance(item, MessageCompleted | ErrorEvent), tested.items))
+    error = StreamError("truncated", "a planted error")
+    for before in (content[:1], content):
+        run, _ = run_operator(tested.make, [*before, ErrorEvent(error)])
+        at = (len(before) + 1) * EVERY
+        completed = any(kind == "end" and tick >= at for tick, kind, _ in run.ends)
+        passed = any(_contains(value, error) for _, _, value in run.notes)
+        expect(passed or not completed, f"one that came after {len(before)} events was lost, and it completed")
 
 
-def _at(number: int, do: Callable[[Trial], object]) -> Callable[[Trial, int], None]:
-    def on_item(trial: Trial, at: int) -> None:
+def _are_events(items: list[Any]) -> bool:
+    return all(isinstance(item, EVENT_CLASSES) for item in items)
+
+
+def _contains(value: Any, error: StreamError) -> bool:
+    return getattr(value, "error", None) == error or error.message in repr(value)
+
+
+def _lawful_inputs() -> list[list[Any]]:
+    call = ToolCall("c1", "add", {"x": 1})
+    deltas = [("tool_call_delta", {"id": "c2", "name": "add", "arguments_delta": json}) for json in ('{"x"', ": 2}")]
+    blocks = [TextDelta("Hel", "a"), TextDelta("lo", "a"), TextCompleted("Hello", "a"), TextDelta("World", "b")]
+    add = tool(name="add", handler=_increment)
+    chat = stream(Fake(["Let me ", "see", call], ["It is ", "2"]), "What is 1 + 1?", tools=[add])
+    return [
+        events("Hel", "lo", thinking=("h", "m"), usage=Usage(3, 2)),
+        events("a", ("thinking", "b"), "c", *deltas, "d"),
+        events(*blocks, TextCompleted("World", "b"), call),
+        events("Hel", "lo", StreamError("truncated")),
+        played(chat),
+    ]
+
+
+def _increment(arguments: dict[str, Any]) -> int:
+    return arguments["x"] + 1
+
+
+def _at(number: int, do: Callable[[OperatorRun], object]) -> Callable[[OperatorRun, int], None]:
+    def on_item(run: OperatorRun, at: int) -> None:
         if at == number:
-            do(trial)
+            do(run)
 
     return on_item
 
 
-def _raiser(error: Exception) -> Callable[[Trial], object]:
-    def do(trial: Trial) -> object:
+def _raising(error: Exception) -> Callable[[OperatorRun], object]:
+    def do(run: OperatorRun) -> object:
         raise error
 
     return do
 
 
-def _same(who: str, wanted: Sequence[Any], said: Sequence[Any]) -> None:
-    expect_same(who, wanted, said, _comparable)
+def _expect_same(which: str, expected: Sequence[Any], actual: Sequence[Any]) -> None:
+    expect_same(which, expected, actual, _comparable)
 
 
-def _comparable(said: Any) -> Any:
-    match said:
+def _comparable(note: Any) -> Any:
+    match note:
         case (tick, "error", Exception() as error) if not isinstance(error, LLMError):  # which compare by themselves
             return tick, type(error), error.args
         case _:
-            return said
+            return note

@@ -4,13 +4,13 @@ A file is lines of JSON, one per notification: ``at``, in seconds since the subs
 
 =================  ===================================================================================
 ``"next"``         an event or a value, as ``rxllm.serializer`` writes it
-``"error"``        an error, in the same way; one that is not rxllm's as a ``StreamError("adapter_error")`` that
-                   names it
+``"error"``        an error, in the same way; an error of another kind as a ``StreamError("adapter_error")``
+                   that names it
 ``"completed"``    true
 ``"disposed"``     true: the subscriber left
 =================  ===================================================================================
 
-The last three are the last line.
+The last line has one of the last three.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 def record(path: str | Path) -> Callable[[Observable[T]], Stream[T]]:
-    """Write each stream of events to a file while it passes, with its timing; `replay_file` plays it.
+    """Write a stream of events to a file while it passes, with its timing; `replay_file` plays it.
 
     ::
 
@@ -50,12 +50,12 @@ def record(path: str | Path) -> Callable[[Observable[T]], Stream[T]]:
     ...     live == replay_file(f"{folder}/hi.jsonl").to_list().run()
     True
 
-    Every subscription writes a file of its own, or over the one that is there: the first at `path` (``hi.jsonl``), then
-    ``hi.2.jsonl`` and so on. The file is written line by line, and complete and closed before the stream's end is
-    passed on, or when the subscriber leaves. Times are the subscription's scheduler's.
+    Every subscription writes a file of its own, over an existing one: the first at `path` (``hi.jsonl``), then
+    ``hi.2.jsonl`` and so on. The file is written line by line, and is complete and closed before the stream's end is
+    passed on, or when the subscriber leaves. Times are those of the subscription's scheduler.
 
-    An item that has no JSON ends the stream with ``ValidationError("not_serializable")``, a file that cannot be written
-    with its ``OSError``. Raises ``TypeError`` for a `path` that is none.
+    An item that has no JSON form ends the stream with ``ValidationError("not_serializable")``, a file that cannot be
+    written with its ``OSError``. Raises ``TypeError`` if `path` is not a path.
     """
     file = as_path(path)
     numbers = itertools.count(1)
@@ -63,7 +63,7 @@ def record(path: str | Path) -> Callable[[Observable[T]], Stream[T]]:
     def operator(source: Observable[T]) -> Stream[T]:
         def subscribe(observer: abc.ObserverBase[T], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
             recording = _Recording(_numbered(file, next(numbers)), stopwatch(scheduler))
-            delivering = False  # stays True when a subscriber raises: that error is its own, and no part of the stream
+            delivering = False  # stays True when a subscriber raises: that error is not the stream's
 
             def on_next(item: T) -> None:
                 nonlocal delivering
@@ -95,14 +95,14 @@ def record(path: str | Path) -> Callable[[Observable[T]], Stream[T]]:
     return operator
 
 
-def as_path(given: str | Path) -> Path:
-    if not isinstance(given, str | os.PathLike):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise TypeError(f"record and replay_file want the path of a file, not {given!r}")
-    return Path(given)
+def as_path(path: str | Path) -> Path:
+    if not isinstance(path, str | os.PathLike):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"record and replay_file need the path of a file, not {path!r}")
+    return Path(path)
 
 
 def stopwatch(scheduler: abc.SchedulerBase | None) -> Callable[[], float]:
-    """A function that tells the seconds since now, on `scheduler`."""
+    """Return a function that returns the seconds since now, by the `scheduler`."""
     if scheduler is None:
         began = time.monotonic()
         return lambda: time.monotonic() - began
@@ -111,7 +111,7 @@ def stopwatch(scheduler: abc.SchedulerBase | None) -> Callable[[], float]:
 
 
 class _Recording:
-    """One file. After its last line it takes no more; that may come from another thread."""
+    """One file. After its last line, which may be written on another thread, it takes no more."""
 
     def __init__(self, path: Path, seconds: Callable[[], float]) -> None:
         self._file: TextIO | None = path.open("w", encoding="utf-8", buffering=1)
@@ -124,7 +124,7 @@ class _Recording:
                 self._file.write(f'{{"at": {round(self._seconds(), 6)!r}, "{kind}": {json}}}\n')
 
     def end(self, kind: str, json: str) -> OSError | None:
-        """Write the last line and close the file; the answer is what prevented it."""
+        """Write the last line and close the file; return the error if that failed."""
         try:
             self.write(kind, json)
             self._close()
@@ -145,7 +145,7 @@ def _numbered(path: Path, number: int) -> Path:
 
 
 def _json(error: Exception) -> str:
-    with suppress(ValidationError):  # what an error holds need not be data
+    with suppress(ValidationError):  # the fields of an error may have no JSON form
         if isinstance(error, LLMError):
             return to_json(error)
     return to_json(StreamError("adapter_error", f"{type(error).__name__}: {error}"))

@@ -1,4 +1,4 @@
-"""A recorded stream, played again."""
+"""`replay_file`: a recorded stream, played again."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from rxllm.values import LLMError, StreamError, ValidationError
 
 
 def replay_file(path: str | Path, speed: float = 1.0) -> Stream[Event]:
-    """What `record` has written, at the times that it came, or `speed` times as fast; ``math.inf``: all at once.
+    """Play what `record` has written, in its own time or `speed` times as fast; with ``math.inf`` all at once.
 
     ::
 
         replay_file(path)           --a--b--|        (in the file: 2 a, 5 b, 8 completed)
         replay_file(path, 0.5)      ----a-----b-----|
 
-    It ends as the recorded stream did: a recorded error comes through ``on_error``, and where the subscriber had left,
-    ``StreamError("cancelled")``. The file is read when the stream is subscribed. One that is not as `record` writes it
-    gives ``ValidationError("invalid_request")``, whose message names the file and the line, as does `metadata`; one
-    that is not there, its ``OSError``.
+    It ends as the recorded stream did: with a recorded error through ``on_error``, with ``StreamError("cancelled")`` if
+    the subscriber had left. The file is read when the stream is subscribed. A file that `record` cannot have
+    written gives ``ValidationError("invalid_request")``, with the file and the line in its message and `metadata`; a
+    missing one gives its ``OSError``.
 
-    Raises ``ValueError`` for a `speed` that is not positive, and ``TypeError`` for a `path` that is none.
+    Raises ``ValueError`` for a `speed` that is not positive, and ``TypeError`` if `path` is not a path.
     """
     file = as_path(path)
     if not isinstance(speed, int | float) or not speed > 0:  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise ValueError(f"speed is a positive number, not {speed!r}")
+        raise ValueError(f"speed must be a positive number, not {speed!r}")
 
     def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
         return _Play(_read(file), speed, observer, scheduler).start()
@@ -44,7 +44,7 @@ def replay_file(path: str | Path, speed: float = 1.0) -> Stream[Event]:
 
 
 class _Line(msgspec.Struct, forbid_unknown_fields=True):
-    """A line of the file: one of the last four is there."""
+    """A line of the file: it has one of the last four."""
 
     at: float
     next: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
@@ -54,7 +54,7 @@ class _Line(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _Note(msgspec.Struct):
-    """What is played at `at`: an `item`, or if it is None the end, with its `error` if there is one."""
+    """A notification: an `item`, or the end if it is None, with its `error` if there is one."""
 
     at: float
     item: Any = None
@@ -62,7 +62,7 @@ class _Note(msgspec.Struct):
 
 
 class _Play:
-    """One subscription: it waits for each note's time, and while the consumer is behind."""
+    """One subscription: it waits for the time of each note, and for a consumer that is behind."""
 
     def __init__(
         self,
@@ -93,7 +93,8 @@ class _Play:
         self._wait(self._scheduler or CurrentThreadScheduler.singleton(), 0.0)
 
     def _wait(self, scheduler: abc.SchedulerBase, seconds: float) -> None:
-        waiting = self._waiting.disposable = SingleAssignmentDisposable()  # before it goes on, maybe on another thread
+        # Set first: the action may run before schedule_relative returns, perhaps on another thread.
+        waiting = self._waiting.disposable = SingleAssignmentDisposable()
         waiting.disposable = scheduler.schedule_relative(seconds, self._play)
 
     def _play(self, scheduler: abc.SchedulerBase, state: Any) -> None:
@@ -136,7 +137,7 @@ def _read(path: Path) -> list[_Note]:
         except (msgspec.MsgspecError, UnicodeDecodeError, ValueError, LLMError) as error:
             raise _bad(path, number, str(error)) from error
         if (note.item is None) != (number == len(lines)):
-            raise _bad(path, number, "the stream's end is the last line, and only that")
+            raise _bad(path, number, "the last line, and no other, has the stream's end")
         notes.append(note)
     if not notes:
         raise _bad(path, 1, "it is empty")
@@ -144,17 +145,17 @@ def _read(path: Path) -> list[_Note]:
 
 
 def _note(line: _Line) -> _Note:
-    said = (line.next is not msgspec.UNSET, line.error is not msgspec.UNSET, line.completed, line.disposed)
-    if sum(said) != 1:
-        raise ValueError('a line has one of "next", "error", "completed" and "disposed"')
+    notifications = (line.next is not msgspec.UNSET, line.error is not msgspec.UNSET, line.completed, line.disposed)
+    if sum(notifications) != 1:
+        raise ValueError('a line must have one of "next", "error", "completed" and "disposed"')
     if isinstance(line.next, msgspec.Raw):
         return _Note(line.at, from_json(bytes(line.next)))
     if isinstance(line.error, msgspec.Raw):
         return _Note(line.at, error=from_json(bytes(line.error), LLMError))
-    cancelled = StreamError("cancelled", "the recording ends here: its subscriber had left")
+    cancelled = StreamError("cancelled", "the recording ends here because its subscriber left")
     return _Note(line.at, error=cancelled if line.disposed else None)
 
 
-def _bad(path: Path, line: int, what: str) -> ValidationError:
-    where = {"path": str(path), "line": line}
-    return ValidationError("invalid_request", f"{path}, line {line}: {what}", metadata=where)
+def _bad(path: Path, line: int, fault: str) -> ValidationError:
+    metadata = {"path": str(path), "line": line}
+    return ValidationError("invalid_request", f"{path}, line {line}: {fault}", metadata=metadata)

@@ -1,4 +1,4 @@
-"""Code under test that names its model, without that model."""
+"""`sandbox`: run code that names its model with another one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ A = TypeVar("A")
 
 @contextmanager
 def sandbox(engine: A) -> Generator[A]:
-    """Within it, every engine that is given as a string (``"openai:gpt-5"``, ``"local"``) is `engine` instead.
+    """Use `engine` for every engine that the code within names by a string (``"openai:gpt-5"``, ``"local"``).
 
     >>> from rxllm import Fake, generate
     >>> def name_primes():
@@ -26,17 +26,13 @@ def sandbox(engine: A) -> Generator[A]:
     'gpt-5'
 
     `engine` is an `Engine`, an adapter, or an image adapter; for both kinds of calls, an `Engine` with both. The model
-    is the one that the code names. It holds in this context and in those made from it (tasks, ``asyncio.run``,
+    is the one that the code names. A sandbox holds in this context and in those made from it (tasks, ``asyncio.run``,
     ``asyncio.to_thread``), as context variables do, for the calls that are made inside, whenever they are subscribed
-    to; sandboxes side by side and in each other do not meet. An engine that was made before stays what it is.
+    to; sandboxes side by side or within each other are independent. Engines made before stay as they are.
     """
-    made = Engine(image_adapter=engine) if _draws(engine) else as_engine(engine)
-    token = stand_in.set(made)
+    only_images = isinstance(engine, ImageAdapter) and not hasattr(engine, "stream")
+    token = stand_in.set(Engine(image_adapter=engine) if only_images else as_engine(engine))
     try:
         yield engine
     finally:
         stand_in.reset(token)
-
-
-def _draws(given: object) -> bool:
-    return isinstance(given, ImageAdapter) and not hasattr(given, "stream")

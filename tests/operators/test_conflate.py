@@ -24,7 +24,7 @@ from rxllm.operators._conflate import MOST
 from rxllm.runtime import Gate
 from rxllm.runtime._pacing import read_by
 from rxllm.testing import strategies
-from rxllm.testing._trial import Clock
+from rxllm.testing._virtual_time import Clock
 from rxllm.testing.marbles import check
 from rxllm.values import Usage
 

@@ -16,7 +16,7 @@ from reactivex.testing import TestScheduler
 from rxllm import Engine, Fake, ValidationError, generate, generate_many
 from rxllm import operators as ops
 from rxllm.runtime import call_loop
-from rxllm.testing._trial import Clock
+from rxllm.testing._virtual_time import Clock
 from rxllm.testing.loopback import Loopback, Pause, Reply, chat_chunk, chat_finish
 from rxllm.testing.marbles import START, cold
 from tests.operators.threads import together

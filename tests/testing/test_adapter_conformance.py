@@ -85,11 +85,11 @@ class TestFake(AdapterConformance):
 class TestAnAsyncGenerator(AdapterConformance):
     @contextmanager
     def serving(self, script: Script) -> Iterator[Served]:
-        asked: list[Request] = []
+        received: list[Request] = []
         left: list[Request] = []
 
         async def adapter(request: Request, call: Call) -> AsyncIterator[Event]:
-            asked.append(request)
+            received.append(request)
             try:
                 for piece in script.thinking:
                     yield ThinkingDelta(piece)
@@ -108,7 +108,7 @@ class TestAnAsyncGenerator(AdapterConformance):
             finally:
                 left.append(request)
 
-        yield Served(adapter, lambda: len(asked), lambda: len(left))
+        yield Served(adapter, lambda: len(received), lambda: len(left))
 
 
 def called(script: Script, request: Request) -> Iterator[Event]:

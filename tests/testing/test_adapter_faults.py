@@ -49,8 +49,8 @@ from rxllm.testing import (
     assert_encoder,
     assert_executor,
 )
-from rxllm.testing._rules import LINES as LINES_OF_A_SCREEN
-from rxllm.testing._suite import TEXTS
+from rxllm.testing._rule_table import LINES as LINES_OF_A_SCREEN
+from rxllm.testing._script import TEXTS
 from rxllm.values import (
     AdapterError,
     Call,
@@ -265,11 +265,16 @@ PLANTED: dict[str, tuple[Spoil, tuple[Any, ...]]] = {
     "test_an_answer_is_the_fold_of_its_stream": (fickle, ()),
     "test_calls_are_whole": (mapped(without_arguments), ()),
     "test_the_ids_of_calls_are_unique_in_the_thread": (with_its_own_ids, ()),
-    "test_raw_chunks_leave_the_stream_lawful": (raw_first, ()),
-    "test_events_survive_json": (beyond_json, ()),
     "test_a_call_that_is_left_before_its_first_byte_is_cleaned_up": (never_left, ()),
     "test_a_call_can_be_left_from_inside_on_next": (never_left, ()),
-    "test_a_scheduler_is_accepted": (without_scheduler, ()),
+}
+
+
+PLANTED_RULES: dict[str, Spoil] = {
+    "lawful": raw_first,
+    "json": beyond_json,
+    "afresh": once_only,
+    "scheduler": without_scheduler,
 }
 
 
@@ -278,7 +283,7 @@ def cases_of(suite: type) -> set[str]:
 
 
 def test_every_case_of_the_suite_has_its_fault() -> None:
-    assert set(PLANTED) == cases_of(AdapterConformance) - {"test_what_is_asked_is_sent"}
+    assert set(PLANTED) == cases_of(AdapterConformance) - {"test_it_keeps_the_rule"}
 
 
 @pytest.mark.parametrize(("case", "fault"), PLANTED.items(), ids=PLANTED)
@@ -287,6 +292,13 @@ def test_a_planted_fault_is_found(case: str, fault: Any) -> None:
     getattr(Suite(lambda self, request, call: self.sound.stream(request, call)), case)(*arguments)
     with pytest.raises(AssertionError):
         getattr(Suite(spoil), case)(*arguments)
+
+
+@pytest.mark.parametrize(("rule", "spoil"), PLANTED_RULES.items(), ids=PLANTED_RULES)
+def test_the_suite_finds_a_broken_rule_of_every_adapter(rule: str, spoil: Spoil) -> None:
+    Suite(lambda self, request, call: self.sound.stream(request, call)).test_it_keeps_the_rule(rule)
+    with pytest.raises(AssertionError, match=f"^{rule}: {re.escape(ADAPTER_RULES[rule])}, but "):
+        Suite(spoil).test_it_keeps_the_rule(rule)
 
 
 def test_an_unlawful_stream_is_found_by_many() -> None:
@@ -394,7 +406,7 @@ def forgets(fields: Callable[[Request], dict[str, Any]]) -> Any:
 
 
 def without_message(role: str) -> Any:
-    return forgets(lambda request: {"messages": tuple(each for each in request.messages if each.role != role)})
+    return forgets(lambda request: {"messages": tuple(message for message in request.messages if message.role != role)})
 
 
 def messages_with(**fields: Any) -> Any:
@@ -452,9 +464,9 @@ def test_what_is_lost_on_the_way_is_found(rule: str, lose: Any) -> None:
             return Careless(lose, base_url=url, **connection)
 
     with pytest.raises(AssertionError):
-        Suite().test_what_is_asked_is_sent(rule)
+        Suite().test_it_keeps_the_rule(rule)
     for other in LOST.keys() - {rule}:
-        Suite().test_what_is_asked_is_sent(other)
+        Suite().test_it_keeps_the_rule(other)
 
 
 def test_a_service_lacks_what_it_rightly_lacks_by_name() -> None:
@@ -546,7 +558,7 @@ async def hello(request: Request, call: Call) -> AsyncIterator[Event]:
     yield TextDelta("Hello")
 
 
-def given(function: Any) -> Any:
+def streaming(function: Any) -> Any:
     """An adapter with this ``stream``."""
     return type("Given", (), {"stream": lambda self, request, call: function(self, request, call)})()
 
@@ -682,17 +694,17 @@ def broken_adapters() -> dict[str, Any]:
     return {
         "adapter": object(),
         "answers": Fake(AdapterError("authentication_failed")),
-        "typed_error": given(a_bare_exception),
-        "error_event": given(after_an_event),
+        "typed_error": streaming(a_bare_exception),
+        "error_event": streaming(after_an_event),
         "says": nothing,
         "understood": saying(chunks.text("Hi"), chunks.meta({"tool_call_arguments": "{}"})),
         "usage": saying(TextDelta("Hi"), UsageUpdated(Usage(3, -2))),
         "lawful": Spoilt(Fake("Hello"), unlawful),
-        "json": Spoilt(Fake("Hello"), lambda self, *asked: self.sound.stream(*asked).flat_map(with_an_object)),
-        "afresh": given(played_once),
+        "json": Spoilt(Fake("Hello"), lambda self, *arguments: self.sound.stream(*arguments).flat_map(with_an_object)),
+        "afresh": streaming(played_once),
         "apart": Shared(),
         "left": Sulking(),
-        "subscriber": given(deaf),
+        "subscriber": streaming(deaf),
         "scheduler": Spoilt(Fake("Hello"), without_scheduler),
         "secret": Showing("Hello"),
         "decoder": Brittle("Hello"),
@@ -739,7 +751,7 @@ def test_a_failing_adapter_fits_on_a_screen(rule: str) -> None:
     ("chunk", "why"),
     [
         (chunks.StreamChunk("content", 3), "text must be a string"),  # type: ignore[arg-type]
-        (chunks.StreamChunk("txt", "Hi"), "type unknown: 'txt'"),
+        (chunks.StreamChunk("txt", "Hi"), "type must be content, thinking, tool_call, meta or content_part, not 'txt'"),
         (chunks.StreamChunk("tool_call", name=""), "name must be a string"),
         (chunks.meta({"tool_call_args": {"index": 7, "fragment": "{}"}}), "there was no call for RawChunk"),
         (chunks.meta({"tool_call_args": {"index": 0, "fragment": {"a": 1}}}), "RawChunk"),
@@ -784,9 +796,9 @@ def test_a_negative_count_is_found(usage: Any) -> None:
         assert_adapter(saying(chunks.text("Hi") if isinstance(usage, chunks.StreamChunk) else TextDelta("Hi"), usage))
 
 
-@pytest.mark.parametrize("said", [ThinkingDelta("hm"), FileAdded({"url": "https://example.com/a"})])
-def test_it_may_say_something_else_than_text(said: Event) -> None:
-    assert_adapter(saying(said))
+@pytest.mark.parametrize("event", [ThinkingDelta("hm"), FileAdded({"url": "https://example.com/a"})])
+def test_it_may_say_something_else_than_text(event: Event) -> None:
+    assert_adapter(saying(event))
 
 
 def test_an_error_is_something_said() -> None:
@@ -795,7 +807,7 @@ def test_an_error_is_something_said() -> None:
 
 
 def test_more_that_is_no_adapter() -> None:
-    no_observable = given(lambda self, request, call: [START, END])
+    no_observable = streaming(lambda self, request, call: [START, END])
     for wrong in (None, Fake, no_observable):
         with pytest.raises(AssertionError, match=r"^adapter: "):
             assert_adapter(Engine(wrong))
@@ -803,7 +815,7 @@ def test_more_that_is_no_adapter() -> None:
 
 def test_one_that_hangs_is_broken_in_time() -> None:
     with pytest.raises(AssertionError, match=r"^answers: .*, but ends: the stream has not ended after 0.3 s"):
-        assert_adapter(given(hanging), seconds=SOON)
+        assert_adapter(streaming(hanging), seconds=SOON)
 
 
 def test_one_that_breaks_off_is_not_checked() -> None:
@@ -816,7 +828,7 @@ def test_one_that_raises_at_once_is_told_so_and_wrong_options_are_the_callers_fa
         raise KeyError("choices")
 
     with pytest.raises(AssertionError, match=r"(?m)^typed_error: .*KeyError"):
-        assert_adapter(given(raising), without=["adapter"])
+        assert_adapter(streaming(raising), without=["adapter"])
     with pytest.raises(EngineError, match="no option 'heat'"):
         assert_adapter(Fake("Hello"), heat=2)
 
@@ -985,10 +997,10 @@ class Drawing:
     def __init__(self, make: Callable[[Any, Any], Any], operations: Any = ("generate", "edit", "variation")) -> None:
         self.operations = operations
         self.make = make
-        self.asked = 0
+        self.calls = 0
 
     def generate(self, request: Any, call: Any) -> Any:
-        self.asked += 1
+        self.calls += 1
         return reactivex.defer(lambda _: self.make(request, call))
 
 
@@ -1023,7 +1035,7 @@ def test_a_broken_image_adapter_is_found(case: str, make: Any) -> None:
         @contextmanager
         def serving(self, images: int | None) -> Iterator[Served]:
             adapter = make()
-            yield Served(adapter, lambda: adapter.asked)
+            yield Served(adapter, lambda: adapter.calls)
 
     with pytest.raises((AssertionError, pytest.fail.Exception)):
         getattr(Suite(), case)()

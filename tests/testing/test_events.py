@@ -40,8 +40,8 @@ def test_text_is_a_whole_response() -> None:
 
 
 def test_the_keywords_come_in_the_usual_order() -> None:
-    told = events("Hi", thinking=["h", "m"], tool_calls=[CALL], usage=Usage(3, 2))
-    assert [type(event) for event in told] == [
+    lawful = events("Hi", thinking=["h", "m"], tool_calls=[CALL], usage=Usage(3, 2))
+    assert [type(event) for event in lawful] == [
         MessageStarted,
         ThinkingDelta,
         ThinkingDelta,
@@ -54,8 +54,8 @@ def test_the_keywords_come_in_the_usual_order() -> None:
         UsageUpdated,
         MessageCompleted,
     ]
-    assert told[-1].message.tool_calls == (CALL,)
-    assert told[-1].finish_reason == "tool_calls"
+    assert lawful[-1].message.tool_calls == (CALL,)
+    assert lawful[-1].finish_reason == "tool_calls"
 
 
 def test_thinking_in_a_string_is_one_delta() -> None:
@@ -63,16 +63,16 @@ def test_thinking_in_a_string_is_one_delta() -> None:
 
 
 def test_pieces_may_come_in_any_order_and_events_as_they_are() -> None:
-    told = events("a", CALL, ("thinking", "hm"), SourceAdded({"url": "u"}), "b", finish_reason="length")
-    assert [type(event) for event in told if type(event).__name__.endswith("Completed")] == [
+    lawful = events("a", CALL, ("thinking", "hm"), SourceAdded({"url": "u"}), "b", finish_reason="length")
+    assert [type(event) for event in lawful if type(event).__name__.endswith("Completed")] == [
         TextCompleted,
         ToolCallCompleted,
         ThinkingCompleted,
         TextCompleted,
         MessageCompleted,
     ]
-    assert SourceAdded({"url": "u"}) in told
-    assert told[-1].finish_reason == "length"
+    assert SourceAdded({"url": "u"}) in lawful
+    assert lawful[-1].finish_reason == "length"
 
 
 def test_nothing_is_an_empty_response() -> None:
@@ -99,8 +99,8 @@ def test_delays_take_no_time_and_no_thread() -> None:
 
 
 def test_it_works_from_inside_a_stream() -> None:
-    told = played(from_iterable([1]).pipe(ops.tap(lambda item: None)).map(lambda item: events("Hi")))
-    assert told == [events("Hi")]
+    items = played(from_iterable([1]).pipe(ops.tap(lambda item: None)).map(lambda item: events("Hi")))
+    assert items == [events("Hi")]
 
 
 def test_a_piece_that_means_nothing_is_refused() -> None:
@@ -113,5 +113,5 @@ def test_a_piece_that_means_nothing_is_refused() -> None:
     st.sampled_from(["", "hm"]),
 )
 def test_all_of_it_is_lawful(pieces: list, thinking: str) -> None:
-    told = events(*pieces, thinking=thinking)
-    assert played(from_iterable(told).pipe(ops.verify())) == told
+    lawful = events(*pieces, thinking=thinking)
+    assert played(from_iterable(lawful).pipe(ops.verify())) == lawful

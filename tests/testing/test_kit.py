@@ -10,7 +10,7 @@ import pytest
 
 import rxllm
 from rxllm import testing
-from rxllm.testing._suite import SCRIPT_RULES
+from rxllm.testing._adapter_suite import SCRIPT_RULES
 from rxllm.testing.loopback import STALL, Loopback, Reply, chat_chunk
 from tests.programs import python
 
@@ -26,7 +26,7 @@ def test_the_exported_names_are_all_there() -> None:
 def test_a_part_shows_its_own_names_and_no_imports(name: str) -> None:
     part = getattr(testing, name)
     assert dir(part) == sorted(part.__all__)
-    assert all(hasattr(part, each) for each in part.__all__)
+    assert all(hasattr(part, exported) for exported in part.__all__)
     assert not {"Any", "asyncio", "Observable", "st", "annotations"} & set(dir(part))
 
 

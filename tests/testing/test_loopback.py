@@ -27,8 +27,8 @@ from tests.runtime.support import assert_prompt
 
 @pytest.fixture
 def client() -> Iterator[httpx.Client]:
-    with httpx.Client(trust_env=False, timeout=5) as made:
-        yield made
+    with httpx.Client(trust_env=False, timeout=5) as client:
+        yield client
 
 
 def test_it_sends_chunks_and_notes_the_request(client: httpx.Client) -> None:
@@ -169,7 +169,7 @@ def test_a_body_that_is_no_bytes_is_refused(body: Any) -> None:
 def test_text_in_a_body_is_an_error_when_it_is_met(client: httpx.Client) -> None:
     with (
         pytest.raises(TypeError, match="not 'text'"),
-        Loopback(Reply(each for each in [b"a", "text"])) as server,
+        Loopback(Reply(item for item in [b"a", "text"])) as server,
         pytest.raises(httpx.TransportError),
     ):
         client.get(server.url)
@@ -177,7 +177,7 @@ def test_text_in_a_body_is_an_error_when_it_is_met(client: httpx.Client) -> None
 
 @pytest.mark.parametrize("script", ["hello", b"hello", 5, None, ["hello"], [Reply(), None], iter([Reply()])])
 def test_a_script_that_is_none_is_refused(script: Any) -> None:
-    with pytest.raises(TypeError, match="a script is a Reply, a list of them, or a function"):
+    with pytest.raises(TypeError, match="a script must be a Reply, a list of them, or a function"):
         Loopback(script)
 
 
@@ -188,7 +188,7 @@ def test_a_script_without_a_reply_is_refused() -> None:
 
 def test_a_function_that_gives_no_reply_is_an_error(client: httpx.Client) -> None:
     with (
-        pytest.raises(TypeError, match="gave 'ok' and no Reply"),
+        pytest.raises(TypeError, match="returned 'ok' instead of a Reply"),
         Loopback(lambda request: "ok") as server,
         pytest.raises(httpx.TransportError),
     ):
@@ -197,7 +197,7 @@ def test_a_function_that_gives_no_reply_is_an_error(client: httpx.Client) -> Non
 
 def test_what_is_wrong_in_a_script_is_not_hidden_by_what_comes_of_it(client: httpx.Client) -> None:
     with (
-        pytest.raises(TypeError, match="gave 'ok'") as caught,
+        pytest.raises(TypeError, match="returned 'ok'") as caught,
         Loopback(lambda request: "ok") as server,  # type: ignore[arg-type, return-value]
     ):
         client.get(server.url)

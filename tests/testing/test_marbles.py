@@ -26,11 +26,11 @@ def test_a_diagram_is_read_from_left_to_right() -> None:
         ("-a|b", {}, "at 3: something comes after the end"),
         ("-a||", {}, "at 3: something comes after the end"),
         ("-a|X", {"X": ValueError()}, "at 3: something comes after the end"),
-        ("-(a", {}, "at 1: this bracket is never closed"),
-        ("-(a(b))", {}, "at 3: brackets stand in pairs"),
-        ("-a)", {}, "at 2: brackets stand in pairs"),
-        ("-X", {}, "at 1: X is an error: say which"),
-        ("-X", {"X": "no"}, "at 1: X is an error: say which"),
+        ("-(a", {}, "at 1: this bracket is not closed"),
+        ("-(a(b))", {}, "at 3: brackets must be in pairs"),
+        ("-a)", {}, "at 2: brackets must be in pairs"),
+        ("-X", {}, "at 1: X must be an exception"),
+        ("-X", {"X": "no"}, "at 1: X must be an exception"),
     ],
 )
 def test_a_diagram_that_cannot_be_is_refused(marbles: str, values: dict[str, Any], what: str) -> None:
@@ -42,16 +42,16 @@ def test_a_diagram_that_cannot_be_is_refused(marbles: str, values: dict[str, Any
 
 @pytest.mark.parametrize("subscribed", ["", "---", "^", "^--", "-^-!", "^--!-!", "^-a!", "!--^", " ^--!"])
 def test_a_use_that_cannot_be_is_refused(subscribed: str) -> None:
-    with pytest.raises(ValueError, match="says when the source is used"):
+    with pytest.raises(ValueError, match="must be when the source is used"):
         check(rx.map(str), "-a-|", subscribed, "-a-|")
 
 
 def test_check_says_what_came_instead() -> None:
     with pytest.raises(AssertionError) as caught:
         check(rx.map(str.upper), "-a-|", "^--!", "-a-|")
-    said = str(caught.value)
-    assert "the first time it says\n  [(1, 'next', 'A'), (3, 'end', None)]" in said
-    assert "where '-a-|' is\n  [(1, 'next', 'a'), (3, 'end', None)]" in said
+    message = str(caught.value)
+    assert "the first time it emits\n  [(1, 'next', 'A'), (3, 'end', None)]" in message
+    assert "where '-a-|' is\n  [(1, 'next', 'a'), (3, 'end', None)]" in message
 
 
 def test_check_says_when_the_source_was_used() -> None:
@@ -66,7 +66,7 @@ def test_check_sees_state_that_outlives_a_subscription() -> None:
         seen.append(item)
         return len(seen) == 1
 
-    with pytest.raises(AssertionError, match="the second time it says"):
+    with pytest.raises(AssertionError, match="the second time it emits"):
         check(rx.filter(fresh), "-a-|", "^--!", "-a-|")
     seen.clear()
     check(rx.filter(fresh), "-a-|", "^--!", "-a-|", resubscribe=False)
@@ -80,7 +80,7 @@ def test_record_counts_from_the_subscription() -> None:
     scheduler = TestScheduler()
     source = cold(scheduler, "-a-b-|", {})
     assert record(scheduler, lambda: source, disposed=2) == [(1, "next", "a")]
-    assert [(each.subscribe, each.unsubscribe) for each in source.subscriptions] == [(START, START + 2)]
+    assert [(use.subscribe, use.unsubscribe) for use in source.subscriptions] == [(START, START + 2)]
 
 
 def test_the_spy_remembers_its_scheduler() -> None:
@@ -105,7 +105,11 @@ def test_a_maker_in_place_of_its_operator_is_refused(maker: Any) -> None:
 
 @pytest.mark.parametrize(
     ("operator", "what"),
-    [(lambda source: None, "gave None"), ("shout", "'shout' is no operator"), (None, "None is no operator")],
+    [
+        (lambda source: None, "returned None"),
+        ("shout", "'shout' is not an operator"),
+        (None, "None is not an operator"),
+    ],
 )
 def test_what_is_no_operator_is_refused(operator: Any, what: str) -> None:
     with pytest.raises(TypeError, match=what):

@@ -35,7 +35,7 @@ from rxllm.events import (
 )
 from rxllm.testing import OPERATOR_RULES, assert_operator, events
 from rxllm.testing._operator_rules import ITEMS
-from rxllm.testing._rules import LINES
+from rxllm.testing._rule_table import LINES
 from rxllm.values import Message
 
 Operator = Callable[[Observable[Any]], Observable[Any]]
@@ -377,7 +377,7 @@ FAULTS: dict[str, tuple[Callable[[], Operator], set[str]]] = {
     "changes thinking deltas only": (changing(ThinkingDelta, delta=str.upper), {"consistent"}),
     "loses a delta": (dropping_first(TextDelta), {"consistent"}),
     "loses a delta of arguments": (dropping_first(ToolCallDelta), {"consistent"}),
-    "changes arguments only": (changing(ToolCallCompleted, arguments=lambda given: {"y": 1}), {"consistent"}),
+    "changes arguments only": (changing(ToolCallCompleted, arguments=lambda arguments: {"y": 1}), {"consistent"}),
     "changes the message only": (
         changing(MessageCompleted, message=lambda message: Message("assistant", "another")),
         {"consistent"},
@@ -502,22 +502,22 @@ def of_a_width(width: int) -> Operator:
     return rx.skip(width)
 
 
-@pytest.mark.parametrize("given", [rx.skip(0), ops.map_text(str.upper), ops.raise_errors(), of_a_width, None, 5])
-def test_an_operator_instead_of_its_maker_is_told_so(given: Any) -> None:
-    said = "cannot be called without arguments: give a function that makes the operator, as in assert_operator(lambda: "
-    with pytest.raises(TypeError, match=re.escape(said)) as caught:
-        assert_operator(given)
-    assert str(caught.value).startswith(repr(given))
+@pytest.mark.parametrize("operator", [rx.skip(0), ops.map_text(str.upper), ops.raise_errors(), of_a_width, None, 5])
+def test_an_operator_instead_of_its_maker_is_told_so(operator: Any) -> None:
+    hint = "cannot be called without arguments: give a function that makes the operator, as in assert_operator(lambda: "
+    with pytest.raises(TypeError, match=re.escape(hint)) as caught:
+        assert_operator(operator)
+    assert str(caught.value).startswith(repr(operator))
 
 
 @pytest.mark.parametrize(
-    "made", [lambda: of_a_width(), lambda: ops.map_text(), lambda: rx.map(1, 2, 3), partial(int, "x", base="y")]
+    "make", [lambda: of_a_width(), lambda: ops.map_text(), lambda: rx.map(1, 2, 3), partial(int, "x", base="y")]
 )
-def test_a_type_error_of_the_makers_own_comes_back_as_it_is(made: Any) -> None:
+def test_a_type_error_of_the_makers_own_comes_back_as_it_is(make: Any) -> None:
     with pytest.raises(TypeError) as own:
-        made()
+        make()
     with pytest.raises(TypeError) as caught:
-        assert_operator(made)
+        assert_operator(make)
     assert str(caught.value) == str(own.value)
     assert "assert_operator" not in str(caught.value)
 
@@ -578,7 +578,7 @@ def test_errors_that_say_something_else_are_found() -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "message"),
     [
         (failing(0), "it raised TypeError('no such field') at item 0, MessageStarted("),
         (failing(2), "it raised TypeError('no such field') at item 2, ThinkingCompleted("),
@@ -586,10 +586,10 @@ def test_errors_that_say_something_else_are_found() -> None:
         (lambda: lambda source: throw(KeyError("none")), "it raised KeyError('none') when it was subscribed"),
     ],
 )
-def test_an_operator_that_raises_is_told_so_first(make: Any, said: str) -> None:
+def test_an_operator_that_raises_is_told_so_first(make: Any, message: str) -> None:
     with pytest.raises(AssertionError) as caught:
         assert_operator(make)
-    assert str(caught.value).startswith(said)
+    assert str(caught.value).startswith(message)
     assert "\nends_with_source: " in str(caught.value)
 
 
@@ -636,10 +636,10 @@ def test_what_is_missing_is_a_difference() -> None:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("given", [None, events(*["piece " * 50] * 20, thinking="hm")], ids=["few", "many"])
-def test_a_failure_fits_on_a_screen(fault: str, given: Any) -> None:
+@pytest.mark.parametrize("source", [None, events(*["piece " * 50] * 20, thinking="hm")], ids=["few", "many"])
+def test_a_failure_fits_on_a_screen(fault: str, source: Any) -> None:
     try:
-        assert_operator(FAULTS[fault][0], events=given)
+        assert_operator(FAULTS[fault][0], events=source)
     except AssertionError as error:
         lines = str(error).splitlines()
         assert len(lines) <= max(LINES, len(OPERATOR_RULES) + 1)

@@ -26,7 +26,7 @@ from rxllm.values import AdapterError, StreamError, ValidationError
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    return tmp_path / "told.jsonl"
+    return tmp_path / "stream.jsonl"
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -55,8 +55,8 @@ def test_what_passes_is_written_with_its_time(path: Path) -> None:
 
 
 def test_it_is_played_with_its_timing(path: Path) -> None:
-    told = recorded(path, "--a--b--|", a=A, b=B)
-    assert replayed(path) == told
+    notes = recorded(path, "--a--b--|", a=A, b=B)
+    assert replayed(path) == notes
     assert replayed(path, 0.5) == [(4, "next", A), (10, "next", B), (16, "end", None)]
     assert replayed(path, 2) == [(1, "next", A), (2, "next", B), (4, "end", None)]
 
@@ -77,8 +77,8 @@ def test_each_replay_is_its_own(path: Path) -> None:
     [AdapterError("rate_limited", status=429, retry_after=1.5), StreamError("truncated", metadata={"a": (1, b"2")})],
 )
 def test_a_recorded_error_comes_back(path: Path, error: Exception) -> None:
-    told = recorded(path, "-a-X", a=A, X=error)
-    assert replayed(path) == told == [(1, "next", A), (3, "error", error)]
+    notes = recorded(path, "-a-X", a=A, X=error)
+    assert replayed(path) == notes == [(1, "next", A), (3, "error", error)]
 
 
 def test_an_error_that_is_not_rxllms_comes_back_by_its_name(path: Path) -> None:
@@ -143,8 +143,8 @@ def test_every_subscription_has_a_file_of_its_own(path: Path) -> None:
     operator = record(path)
     for delta in "abc":
         played(from_iterable([TextDelta(delta)]).pipe(operator))
-    names = ["told.jsonl", "told.2.jsonl", "told.3.jsonl"]
-    assert sorted(each.name for each in path.parent.iterdir()) == sorted(names)
+    names = ["stream.jsonl", "stream.2.jsonl", "stream.3.jsonl"]
+    assert sorted(file.name for file in path.parent.iterdir()) == sorted(names)
     assert [played(replay_file(path.parent / name)) for name in names] == [[TextDelta(delta)] for delta in "abc"]
 
 
@@ -153,24 +153,24 @@ def test_an_engine_records_each_of_its_calls(path: Path) -> None:
     live = Engine(Fake(["Let me see", ToolCall("c1", "add", {"x": 1})], "It is 2"), tools=(add,))
     result = chat(live.with_operators(record(path)), "What is 1 + 1?").run()
     paths = [path, path.with_suffix(".2.jsonl")]
-    scripts = [played(replay_file(each, math.inf)) for each in paths]
+    scripts = [played(replay_file(path, math.inf)) for path in paths]
     assert chat(Engine(Fake(scripts=scripts), tools=(add,)), "What is 1 + 1?").run() == result
 
 
 def test_a_whole_chat_survives(path: Path) -> None:
     add = tool(name="add", handler=lambda arguments: arguments["x"] + 1)
     script = ["Let me see", ("thinking", "hm"), ToolCall("c1", "add", {"x": 1})]
-    told = played(stream(Fake(script, "It is 2"), "What is 1 + 1?", tools=[add]).pipe(record(path)))
-    assert played(replay_file(path)) == told
-    assert type(told[-1]).__name__ == "ChatCompleted"
+    emitted = played(stream(Fake(script, "It is 2"), "What is 1 + 1?", tools=[add]).pipe(record(path)))
+    assert played(replay_file(path)) == emitted
+    assert type(emitted[-1]).__name__ == "ChatCompleted"
 
 
 @given(strategies.event_lists)
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
-def test_any_events_survive(path: Path, told: list[Event]) -> None:
-    passed = played(from_iterable(told).pipe(record(path)))
-    assert passed == told
-    assert played(replay_file(path, math.inf)) == told
+def test_any_events_survive(path: Path, emitted: list[Event]) -> None:
+    passed = played(from_iterable(emitted).pipe(record(path)))
+    assert passed == emitted
+    assert played(replay_file(path, math.inf)) == emitted
 
 
 def test_an_event_without_json_ends_the_stream(path: Path) -> None:
@@ -236,14 +236,14 @@ def test_a_file_that_is_not_there_is_an_error_at_subscription(path: Path) -> Non
 
 @pytest.mark.parametrize("speed", [0, -1, math.nan, "fast", None])
 def test_a_speed_that_is_none_is_refused(path: Path, speed: Any) -> None:
-    with pytest.raises(ValueError, match="speed is a positive number"):
+    with pytest.raises(ValueError, match="speed must be a positive number"):
         replay_file(path, speed)
 
 
 def test_what_is_no_path_is_refused() -> None:
-    with pytest.raises(TypeError, match="want the path of a file, not "):
+    with pytest.raises(TypeError, match="need the path of a file, not "):
         from_iterable(events("Hi")).pipe(record)
-    with pytest.raises(TypeError, match="want the path of a file, not 5"):
+    with pytest.raises(TypeError, match="need the path of a file, not 5"):
         replay_file(5)  # type: ignore[arg-type]
 
 
@@ -254,9 +254,9 @@ def test_take_stops_it_and_leaves_nothing(path: Path) -> None:
 
 
 def test_it_can_be_run_awaited_and_iterated(path: Path) -> None:
-    told = events("Hel", "lo")
-    played(from_iterable(told).pipe(record(path)))
-    assert list(replay_file(path)) == told
+    emitted = events("Hel", "lo")
+    played(from_iterable(emitted).pipe(record(path)))
+    assert list(replay_file(path)) == emitted
     assert replay_file(path).pipe(ops.to_text()).run() == "Hello"
 
     async def main() -> Any:

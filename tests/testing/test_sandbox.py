@@ -31,7 +31,7 @@ def test_every_function_of_the_facade_and_sessions_too() -> None:
     with sandbox(Fake("Hi")):
         assert rxllm.chat("openai:gpt-5", "Hello").run().output_text == "Hi"
         assert rxllm.step("openai:gpt-5", "Hello").run().response.output_text == "Hi"
-        assert [each.output_text for each in rxllm.generate_many("openai:gpt-5", ["a", "b"])] == ["Hi", "Hi"]
+        assert [response.output_text for response in rxllm.generate_many("openai:gpt-5", ["a", "b"])] == ["Hi", "Hi"]
         assert session.start("openai:gpt-5", "Hello").run().session.thread.messages[-1].text == "Hi"
         assert Engine.from_model("openai:gpt-5").model == "gpt-5"
 
@@ -95,8 +95,8 @@ def test_no_trace_is_left_also_by_an_exception() -> None:
 
 
 def test_side_by_side_they_do_not_meet() -> None:
-    async def one(said: str, mine: asyncio.Event, other: asyncio.Event) -> str:
-        with sandbox(Fake(said)):
+    async def one(text: str, mine: asyncio.Event, other: asyncio.Event) -> str:
+        with sandbox(Fake(text)):
             mine.set()
             await other.wait()  # both are inside
             inner = asyncio.create_task(later())
@@ -113,12 +113,12 @@ def test_side_by_side_they_do_not_meet() -> None:
 
 
 def test_it_reaches_the_threads_that_take_the_context_along_and_no_others() -> None:
-    found: list[Any] = []
+    seen: list[Any] = []
 
     async def main() -> None:
-        found.append(await asyncio.to_thread(primes))
+        seen.append(await asyncio.to_thread(primes))
 
     with sandbox(Fake("Hi")):
         asyncio.run(main())
-        together(lambda: found.append(stand_in.get()))
-    assert found == ["Hi", None]
+        together(lambda: seen.append(stand_in.get()))
+    assert seen == ["Hi", None]

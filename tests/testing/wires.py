@@ -26,9 +26,9 @@ def sse(data: Any, event: str | None = None) -> bytes:
     return head + b"data: " + msgspec.json.encode(data) + b"\n\n"
 
 
-def counted(usage: Usage, asked: str, answered: str) -> dict[str, Any]:
+def counted(usage: Usage, input_name: str, output_name: str) -> dict[str, Any]:
     """The usage under the provider's own names."""
-    return {asked: usage.input_tokens, answered: usage.output_tokens}
+    return {input_name: usage.input_tokens, output_name: usage.output_tokens}
 
 
 OPENAI_CODES = {
@@ -77,10 +77,10 @@ class LocalWire(OpenAIChatWire):
     without = {"sends_key": "a server on this machine asks for none"}  # noqa: RUF012 as the base has it
 
     def adapter(self, url: str, **connection: Any) -> Any:
-        made = Local()
-        made._server, made.base_url = Server(url, knows_tools=True), url
-        made._api_key = connection.get("api_key")  # it takes none
-        return made
+        local = Local()
+        local._server, local.base_url = Server(url, knows_tools=True), url
+        local._api_key = connection.get("api_key")  # it takes none
+        return local
 
 
 RESPONSES_REASONS = {"length": "max_output_tokens", "content_filter": "content_filter"}
@@ -132,7 +132,7 @@ class ResponsesWire(HTTPAdapterConformance):
         place = {"output_index": index, "item_id": item["id"]}
         return [
             self.frame("response.output_item.added", output_index=index, item=item),
-            *(self.frame("response.function_call_arguments.delta", **place, delta=each) for each in halves(raw(call))),
+            *(self.frame("response.function_call_arguments.delta", **place, delta=half) for half in halves(raw(call))),
             self.frame("response.function_call_arguments.done", **place, arguments=raw(call)),
             self.frame("response.output_item.done", output_index=index, item={**item, "arguments": raw(call)}),
         ]
@@ -222,8 +222,8 @@ class AnthropicWire(HTTPAdapterConformance):
         return refusal(error, self.body(error), 529 if error.reason == "provider_unavailable" else None)
 
     def body(self, error: AdapterError) -> Any:
-        said = {"type": ANTHROPIC_CODES[error.reason], "message": ANTHROPIC_WORDS.get(error.reason, error.message)}
-        return {"type": "error", "error": said, "request_id": error.request_id}
+        body = {"type": ANTHROPIC_CODES[error.reason], "message": ANTHROPIC_WORDS.get(error.reason, error.message)}
+        return {"type": "error", "error": body, "request_id": error.request_id}
 
 
 GEMINI_STATUSES = {
@@ -251,8 +251,8 @@ class GeminiWire(HTTPAdapterConformance):
         content = {"role": "model", "parts": list(parts)}
         return self.answer_frame({"candidates": [{"content": content, **candidate}]})
 
-    def answer_frame(self, said: Any) -> bytes:
-        return sse({**said, "responseId": "r1", "modelVersion": "m"}).replace(b"\n", b"\r\n")
+    def answer_frame(self, data: Any) -> bytes:
+        return sse({**data, "responseId": "r1", "modelVersion": "m"}).replace(b"\n", b"\r\n")
 
     def said(self, script: Script) -> list[bytes]:
         called = [{"id": call.id, "name": call.name, "args": call.arguments} for call in script.calls]
@@ -277,11 +277,11 @@ class GeminiWire(HTTPAdapterConformance):
 
     def body(self, error: AdapterError) -> Any:
         code, status = GEMINI_STATUSES[error.reason]
-        said = {"code": code, "message": GEMINI_WORDS.get(error.reason, error.message), "status": status}
+        body = {"code": code, "message": GEMINI_WORDS.get(error.reason, error.message), "status": status}
         if error.reason == "authentication_failed":
             info = "type.googleapis.com/google.rpc.ErrorInfo"
-            said["details"] = [{"@type": info, "reason": "API_KEY_INVALID", "domain": "googleapis.com"}]
-        return {"error": said}
+            body["details"] = [{"@type": info, "reason": "API_KEY_INVALID", "domain": "googleapis.com"}]
+        return {"error": body}
 
 
 OLLAMA_WORDS = {
@@ -299,8 +299,8 @@ class OllamaWire(HTTPAdapterConformance):
         return Ollama(base_url=url, **connection)
 
     def line(self, message: Any, **more: Any) -> bytes:
-        said = {"model": "m", "message": {"role": "assistant", "content": "", **message}, "done": False, **more}
-        return msgspec.json.encode(said) + b"\n"
+        data = {"model": "m", "message": {"role": "assistant", "content": "", **message}, "done": False, **more}
+        return msgspec.json.encode(data) + b"\n"
 
     def said(self, script: Script) -> list[bytes]:
         called = [

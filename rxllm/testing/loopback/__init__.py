@@ -1,4 +1,4 @@
-"""A real HTTP/1.1 server on a socket, in a thread of its own, that answers as a script says and notes who closed when.
+"""A real HTTP/1.1 server on a socket, in a thread of its own, that follows a script and notes who closed when.
 
 ::
 
@@ -7,10 +7,9 @@
         server.requests[0].json
 
 The script is a `Reply` for every request, a list of them (the last one again and again), or a function of the
-`Request`. A body is bytes, sent with their length, or anything iterable, sent chunked: bytes are one chunk, a `Pause`
-is waited for, and a `Cut` ends it. What is no script and no body raises ``TypeError`` where it is written; errors that
-come up while it runs are raised when the ``with`` ends, in place of an exception from inside. Request bodies must have
-a length.
+`Request`. A body is bytes, sent with their length, or any iterable, sent chunked: bytes are one chunk, a `Pause` is
+waited for, and a `Cut` ends it. A wrong script or body raises ``TypeError`` where it is written; errors while the
+server runs are raised when the ``with`` ends, in place of an exception from inside. Request bodies must have a length.
 """
 
 from __future__ import annotations

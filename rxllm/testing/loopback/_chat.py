@@ -13,7 +13,7 @@ DONE = b"data: [DONE]\n\n"
 
 
 def chat_event(delta: dict[str, Any], finish_reason: str | None = None, **more: Any) -> bytes:
-    """A frame of one choice's `delta`; `more` stands beside the choices (``usage=...``)."""
+    """A frame with one choice's `delta`; `more` are fields beside the choices, as ``usage=...``."""
     choice = {"index": 0, "delta": delta, "finish_reason": finish_reason}
     frame = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 0, "model": "loopback"}
     return b"data: " + json.dumps({**frame, "choices": [choice], **more}).encode() + b"\n\n"
@@ -28,12 +28,12 @@ def chat_finish(reason: str = "stop", **more: Any) -> bytes:
 
 
 def chat(*texts: str) -> list[bytes]:
-    """A whole answer, a chunk for each text."""
+    """A whole response, with a chunk for each text."""
     return [*map(chat_chunk, texts), chat_finish(), DONE]
 
 
 def endless(make: Callable[[int], bytes] = lambda i: chat_chunk(str(i)), every: float = 0.0) -> Iterator[bytes | Pause]:
-    """Frames without end, as fast as the client reads or one in `every` seconds; each reply needs a new one."""
+    """Frames without end, as fast as the client reads or one in `every` seconds; each reply needs its own."""
     for i in itertools.count():
         yield make(i)
         if every:

@@ -6,29 +6,36 @@ import asyncio
 import math
 import socket
 import struct
+import threading
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from http import HTTPStatus
 
-from rxllm.testing.loopback._http import head, take_request
 from rxllm.testing.loopback._script import Cut, Pause, Reply, Request, check_item
-
-if TYPE_CHECKING:
-    from rxllm.testing.loopback._server import Loopback
 
 
 class Connection(asyncio.Protocol):
-    """One connection: what it asked, what it was sent, and when it went away.
+    """One connection: its requests, the bytes it was sent, and who closed it when.
 
     `accepted_at` and `closed_at` are of ``time.monotonic()``; `closed_by` is ``"client"`` or ``"server"``. A close by
     the client is seen at once, also while the server stalls, or waits because the client does not read.
     """
 
-    def __init__(self, server: Loopback) -> None:
+    def __init__(
+        self,
+        answer: Callable[[Request], Reply],
+        changed: threading.Condition,
+        on_open: Callable[[Connection], None],
+        on_error: Callable[[Exception], None],
+    ) -> None:
         self.requests: list[Request] = []
         self.accepted_at = math.nan
         self.closed_at: float | None = None
         self.closed_by: str | None = None
-        self._server = server
+        self._reply_to = answer
+        self._changed = changed
+        self._on_open = on_open
+        self._on_error = on_error
         self._received = bytearray()
         self._written = 0
         self._task: asyncio.Task[None] | None = None
@@ -39,8 +46,10 @@ class Connection(asyncio.Protocol):
         return self._written - self._transport.get_write_buffer_size()
 
     def wait_closed(self, timeout: float = 20.0) -> float:
-        """When it was closed. Raises ``TimeoutError``."""
-        self._server.wait_until(lambda: self.closed_at is not None, timeout)
+        """Return when it was closed, once it is. Raises ``TimeoutError``."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: self.closed_at is not None, timeout):
+                raise TimeoutError(f"the connection is still open after {timeout} s and {len(self.requests)} requests")
         assert self.closed_at is not None
         return self.closed_at
 
@@ -56,7 +65,7 @@ class Connection(asyncio.Protocol):
         self._writable.set()
         transport.set_write_buffer_limits(high=1)  # with 0 asyncio's TLS never resumes
         self.accepted_at = time.monotonic()
-        self._server.note(lambda: self._server.connections.append(self))
+        self._on_open(self)
 
     def data_received(self, data: bytes) -> None:
         self._received += data
@@ -77,24 +86,24 @@ class Connection(asyncio.Protocol):
     # The answer
 
     def _next(self) -> None:
-        if self._task is None and (request := take_request(self._received)) is not None:
+        if self._task is None and (request := _take_request(self._received)) is not None:
             self.requests.append(request)
             self._task = asyncio.ensure_future(self._answer(request))
 
     async def _answer(self, request: Request) -> None:
         try:
-            reply = self._server.reply_to(request)
+            reply = self._reply_to(request)
             await _pause(reply.before)
             await self._send(reply)
         except Exception as error:
-            self._server.errors.append(error)
+            self._on_error(error)
             self.abort()
         self._task = None
         if self.closed_at is None:
             self._next()
 
     async def _send(self, reply: Reply) -> None:
-        await self._write(head(reply))
+        await self._write(_head(reply))
         if isinstance(reply.body, bytes):
             return await self._write(reply.body)
         for item in reply.body:
@@ -117,19 +126,18 @@ class Connection(asyncio.Protocol):
 
     def _close(self, by: str, *, reset: bool) -> None:
         if reset and self.closed_at is None:
-            made = self._transport.get_extra_info("socket")
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            # A socket that does not linger sends a reset when it is closed.
+            connected = self._transport.get_extra_info("socket")
+            connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._closed(by)
         self._transport.abort() if reset else self._transport.close()
 
     def _closed(self, by: str) -> None:
         if self.closed_at is not None:
             return
-
-        def change() -> None:
+        with self._changed:
             self.closed_at, self.closed_by = time.monotonic(), by
-
-        self._server.note(change)
+            self._changed.notify_all()
         if self._task is not None and self._task is not asyncio.current_task():
             self._task.cancel()
 
@@ -140,3 +148,26 @@ async def _pause(pause: float | Pause) -> None:
         await asyncio.Event().wait()
     elif seconds:
         await asyncio.sleep(seconds)
+
+
+def _take_request(received: bytearray) -> Request | None:
+    """Take the first request out of `received`; None before all of it has arrived."""
+    head, blank_line, rest = bytes(received).partition(b"\r\n\r\n")
+    if not blank_line:
+        return None
+    first, *lines = head.decode("latin-1").split("\r\n")
+    method, path, _ = first.split(" ")
+    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    length = int(headers.get("content-length", 0))
+    if len(rest) < length:
+        return None
+    received[:] = rest[length:]
+    return Request(method, path, headers, rest[:length])
+
+
+def _head(reply: Reply) -> bytes:
+    """The response up to its body."""
+    phrase = HTTPStatus(reply.status).phrase if reply.status in HTTPStatus._value2member_map_ else "Status"
+    length = f"Content-Length: {len(reply.body)}" if isinstance(reply.body, bytes) else "Transfer-Encoding: chunked"
+    headers = [f"{name}: {value}" for name, value in reply.headers.items()]
+    return "\r\n".join([f"HTTP/1.1 {reply.status} {phrase}", length, *headers, "", ""]).encode()

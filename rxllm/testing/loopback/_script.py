@@ -1,4 +1,4 @@
-"""What the server is told to answer, and what it is asked."""
+"""The server's replies, the requests it receives, and scripts of replies."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SSE_HEADERS = {"Content-Type": "text/event-stream"}
 
 @dataclass(frozen=True)
 class Pause:
-    """Wait so many seconds; for ever by default."""
+    """Wait so many seconds, for ever by default."""
 
     seconds: float = math.inf
 
@@ -23,7 +23,7 @@ STALL = Pause()
 
 
 class Cut(Enum):
-    """The server goes away in the middle of a chunk: with a FIN as if all were well, or with a reset."""
+    """The server closes in the middle of a chunk: with a FIN, as after a whole response, or with a reset."""
 
     FIN = "fin"
     RESET = "reset"
@@ -31,7 +31,7 @@ class Cut(Enum):
 
 @dataclass(frozen=True)
 class Reply:
-    """An answer. `before` is the wait before the first byte of its head, in seconds or as a `Pause`."""
+    """A response. `before` is the wait before the first byte of its head, in seconds or as a `Pause`."""
 
     body: bytes | Iterable[bytes | Pause | Cut] = b""
     status: int = 200
@@ -41,21 +41,21 @@ class Reply:
     def __post_init__(self) -> None:
         body: Any = self.body
         if isinstance(body, str) or not isinstance(body, Iterable):
-            raise TypeError(f"a body is bytes, or an iterable of bytes, Pause and Cut, not {body!r}")
+            raise TypeError(f"a body must be bytes, or an iterable of bytes, Pause and Cut, not {body!r}")
         if isinstance(body, Sequence) and not isinstance(body, bytes):
             for item in cast(Sequence[Any], body):
                 check_item(item)
 
     @classmethod
     def of_json(cls, data: Any, status: int = 200, **headers: str) -> Self:
-        """A plain JSON answer; ``retry_after="1"`` is the header Retry-After."""
-        named = {name.replace("_", "-"): held for name, held in headers.items()}
-        return cls(json.dumps(data).encode(), status, {"Content-Type": "application/json", **named})
+        """A JSON response; ``retry_after="1"`` is the header Retry-After."""
+        fields = {name.replace("_", "-"): value for name, value in headers.items()}
+        return cls(json.dumps(data).encode(), status, {"Content-Type": "application/json", **fields})
 
 
 @dataclass(frozen=True)
 class Request:
-    """What a client asked, header names in lower case."""
+    """A client's request, with header names in lower case."""
 
     method: str
     path: str
@@ -70,20 +70,20 @@ class Request:
 Script = Reply | Sequence[Reply] | Callable[[Request], Reply]
 
 
-def checked(script: Any) -> Script:
-    """`script`. Raises ``TypeError`` for what is none, and ``ValueError`` for an empty list."""
+def check_script(script: Any) -> Script:
+    """Return the script. Raise ``TypeError`` if it is something else, and ``ValueError`` for an empty list."""
     if isinstance(script, Reply) or callable(script):
         return cast(Script, script)
     if isinstance(script, list | tuple):
         replies = cast(Sequence[Any], script)
         if not replies:
-            raise ValueError("a script has at least one Reply")
-        if all(isinstance(each, Reply) for each in replies):
+            raise ValueError("a script must have at least one Reply")
+        if all(isinstance(reply, Reply) for reply in replies):
             return replies
-    raise TypeError(f"a script is a Reply, a list of them, or a function of the Request, not {script!r}")
+    raise TypeError(f"a script must be a Reply, a list of them, or a function of the Request, not {script!r}")
 
 
 def check_item(item: Any) -> None:
-    """Raises ``TypeError`` unless a body may have this in it."""
+    """Raise ``TypeError`` if `item` cannot be a part of a body."""
     if not isinstance(item, bytes | Pause | Cut):
-        raise TypeError(f"a body is made of bytes, Pause and Cut, not {item!r}")
+        raise TypeError(f"a body must be made of bytes, Pause and Cut, not {item!r}")

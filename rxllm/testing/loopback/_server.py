@@ -1,4 +1,4 @@
-"""The server: its thread, its socket, and what it has seen."""
+"""The server: its thread, its socket, and the requests and connections that it has seen."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from types import TracebackType
 from typing import Any, Self
 
 from rxllm.testing.loopback._connection import Connection
-from rxllm.testing.loopback._script import Reply, Request, Script, checked
+from rxllm.testing.loopback._script import Reply, Request, Script, check_script
 
 EMPTY = Reply()
 TURNS = 5
-"""Of the loop, in which a connection that is being accepted is made."""
+"""Turns of the loop within which a connection that is being accepted is made."""
 
 
 class Loopback:
-    """The server: `url`, `connections` and `requests` in the order they came, `open_count` of connections.
+    """The server: its `url`, `connections` and `requests` in the order they came, `open_count` of connections.
 
-    With `accept_after` it listens at once but takes no connection for so many seconds. `tls` is the server's side of
+    With `accept_after` it listens at once but accepts no connection for so many seconds. `tls` is the server's side of
     HTTPS, with a certificate for 127.0.0.1.
     """
 
@@ -30,7 +30,7 @@ class Loopback:
         self.requests: list[Request] = []
         self.errors: list[BaseException] = []
         self.port = 0
-        self._script = checked(script)
+        self._script = check_script(script)
         self._accept_after = accept_after
         self._tls = tls
         self._changed = threading.Condition()
@@ -45,12 +45,12 @@ class Loopback:
         return sum(connection.closed_at is None for connection in list(self.connections))
 
     def wait_requests(self, count: int, timeout: float = 20.0) -> list[Request]:
-        """The requests, once there are `count` of them. Raises ``TimeoutError``."""
+        """Return the requests, once there are `count` of them. Raises ``TimeoutError``."""
         self.wait_until(lambda: len(self.requests) >= count, timeout)
         return self.requests
 
     def wait_until(self, condition: Callable[[], bool], timeout: float = 20.0) -> None:
-        """Return once `condition` holds; it is asked when a connection, a request or a close is seen."""
+        """Return once `condition` holds; it is checked when a connection, a request or a close is seen."""
         with self._changed:
             if not self._changed.wait_for(condition, timeout):
                 raise TimeoutError(f"{len(self.requests)} requests, {self.open_count} open connections")
@@ -67,7 +67,7 @@ class Loopback:
         self._loop.call_soon_threadsafe(self._stopping.set)
         self._thread.join()
         if self.errors and (kind is None or issubclass(kind, Exception)):
-            raise self.errors[0]  # and what failed inside, which may be its doing, is its context
+            raise self.errors[0]  # its context is what failed inside, perhaps because of it
 
     def _serve(self) -> None:
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
@@ -77,9 +77,7 @@ class Loopback:
         try:
             await asyncio.wait_for(self._stopping.wait(), self._accept_after)
         except TimeoutError:
-            server = await self._loop.create_server(
-                lambda: Connection(self), sock=self._socket, backlog=2048, ssl=self._tls
-            )
+            server = await self._loop.create_server(self._connect, sock=self._socket, backlog=2048, ssl=self._tls)
             await self._stopping.wait()
             self._loop.remove_reader(self._socket)
             for _ in range(TURNS):  # asyncio leaks a connection that it is accepting while the server is closed
@@ -88,22 +86,25 @@ class Loopback:
         self._socket.close()
         for connection in self.connections:
             connection.abort()
-        await asyncio.sleep(0)  # lets the transports say that they are lost
+        await asyncio.sleep(0)  # in this turn the transports call connection_lost
 
-    def reply_to(self, request: Request) -> Reply:
+    def _connect(self) -> Connection:
+        return Connection(self._reply_to, self._changed, self._opened, self.errors.append)
+
+    def _opened(self, connection: Connection) -> None:
+        with self._changed:
+            self.connections.append(connection)
+            self._changed.notify_all()
+
+    def _reply_to(self, request: Request) -> Reply:
         with self._changed:
             self.requests.append(request)
             self._changed.notify_all()
         if callable(self._script):
             reply: Any = self._script(request)
             if not isinstance(reply, Reply):
-                raise TypeError(f"the script gave {reply!r} and no Reply")
+                raise TypeError(f"the script returned {reply!r} instead of a Reply")
             return reply
         if isinstance(self._script, Reply):
             return self._script
         return self._script[min(len(self.requests), len(self._script)) - 1]
-
-    def note(self, change: Callable[[], None]) -> None:
-        with self._changed:
-            change()
-            self._changed.notify_all()

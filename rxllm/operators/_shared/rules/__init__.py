@@ -1,1 +1,1 @@
-"""What a lawful stream keeps, as a feeder that knows no Rx. Not operators."""
+"""The rules of lawful event sequences, as a feeder without Rx; these are not operators."""

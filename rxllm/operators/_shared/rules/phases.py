@@ -1,4 +1,4 @@
-"""The order of responses, tools, steps and the end of a chat.
+"""The rules of a whole stream: the order of responses, tools, steps and the end of a chat.
 
 =========  ==================================================  ======================================================
 phase      on                                                  goes to
@@ -15,7 +15,7 @@ failed     ``StepCompleted``                                   step
 step       ``MessageStarted``, ``ErrorEvent``                  message, lost
 step       ``ChatCompleted``                                   chat
 lost       ``ChatCompleted``                                   chat
-any step   ``StepRestarted``: what came in the step is void    start
+any step   ``StepRestarted``: the events of the step are void  start
 =========  ==================================================  ======================================================
 
 A stream may end as `over` or `failed` (one response), after its one `step`, and as `chat`.
@@ -96,14 +96,14 @@ _NEXT: dict[str, dict[type[Any], str]] = {
 }
 
 _OUT_OF_PLACE = {
-    "start": ("message_started", "a response begins with MessageStarted"),
-    "message": ("terminal", "a response ends with one MessageCompleted or ErrorEvent before this"),
-    "over": ("terminal", "nothing of the response follows its end"),
-    "tools": ("step_completed", "the tools' events end with StepCompleted"),
-    "failed": ("terminal", "nothing of the response follows its error"),
-    "step": ("message_started", "a step begins with MessageStarted"),
-    "lost": ("chat_completed", "a step that could not begin ends the chat"),
-    "chat": ("chat_completed", "nothing follows ChatCompleted"),
+    "start": ("message_started", "a response must begin with MessageStarted"),
+    "message": ("terminal", "a response must end with one MessageCompleted or ErrorEvent before this"),
+    "over": ("terminal", "nothing of the response may follow its end"),
+    "tools": ("step_completed", "the tools' events must end with StepCompleted"),
+    "failed": ("terminal", "nothing of the response may follow its error"),
+    "step": ("message_started", "a step must begin with MessageStarted"),
+    "lost": ("chat_completed", "a step that could not begin must end the chat"),
+    "chat": ("chat_completed", "nothing may follow ChatCompleted"),
 }
 
 _MISSING = {
@@ -115,7 +115,7 @@ _MISSING = {
 
 
 class Rules:
-    """Passes lawful events on. `feed` and `close` raise ``StreamError("malformed_event")`` at the first that is not."""
+    """Passes lawful events on; `feed` and `close` raise ``StreamError("malformed_event")`` at the first other one."""
 
     def __init__(self) -> None:
         self._index = -1
@@ -133,15 +133,15 @@ class Rules:
         return (event,)
 
     def close(self) -> Iterable[Event]:
-        alone = {"over": 0, "failed": 0, "step": 1}  # steps by which the phase may be the last
-        if self._phase == "chat" or alone.get(self._phase) == self._steps:
+        steps_before_end = {"over": 0, "failed": 0, "step": 1}  # with so many steps, a stream may end in this phase
+        if self._phase == "chat" or steps_before_end.get(self._phase) == self._steps:
             return ()
         self._index += 1
         raise self._error(Broken(_MISSING[self._phase], "it is missing at the end"), None)
 
     def _check(self, event: Event) -> None:
         if type(event) not in _CLASSES:
-            raise Broken("event", "this is none of the classes of rxllm.Event")
+            raise Broken("event", "this is not an instance of one of the classes of rxllm.Event")
         if fault := event_fault(event):
             raise Broken("event", fault)
         following = self._following(event)
@@ -159,17 +159,17 @@ class Rules:
 
     def _following(self, event: Event) -> str | None:
         if self._phase == "over" and isinstance(event, ErrorEvent) and event.error.reason == "unknown_tool":
-            return "tools"  # the step's own word, not the adapter's
+            return "tools"  # the step adds this error, not the adapter
         return _NEXT[self._phase].get(type(event))
 
     def _error(self, broken: Broken, event: Any) -> StreamError:
         rule, why = broken.args
         malformed = rule == "event" and type(event) in _CLASSES  # its repr may fail too
-        shown = "the end" if event is None else type(event).__name__ if malformed else repr(event)[:200]
+        where = "the end" if event is None else type(event).__name__ if malformed else repr(event)[:200]
         config = getattr(event, "__struct_config__", None)
         return StreamError(
             "malformed_event",
-            f"unlawful: {rule}: {why}, at event {self._index}, {shown}",
+            f"unlawful: {rule}: {why}, at event {self._index}, {where}",
             event_index=self._index,
             metadata={"rule": rule, "event": config and config.tag},
         )

@@ -22,12 +22,12 @@ from rxllm.values._json import read_arguments
 _DELTAS = (TextDelta, ThinkingDelta, ToolCallDelta)
 
 
-class Broken(Exception):  # noqa: N818 it never leaves this folder
-    """A rule, and how it is broken."""
+class Broken(Exception):  # noqa: N818 it does not leave this folder
+    """A broken rule: its name, and how it is broken."""
 
 
 class Response:
-    """What is open in one response, and all that it has said."""
+    """The events of one response, and its open block and tool calls."""
 
     def __init__(self, used: set[str]) -> None:
         self.ids: set[str] = set()
@@ -36,7 +36,7 @@ class Response:
         self._block: type[Event] | None = None
         self._id: str | None = None
         self._pieces: list[str] = []
-        self._calls: dict[str, tuple[str, list[str]]] = {}  # the name and the pieces of those that are open
+        self._calls: dict[str, tuple[str, list[str]]] = {}  # name and pieces of the open ones
         self._usage: Usage | None = None
 
     def feed(self, event: Event) -> None:
@@ -73,20 +73,20 @@ class Response:
     def _complete(self, kind: type[Event], event: TextCompleted | ThinkingCompleted) -> None:
         if self._block is not None and (self._block is not kind or event.id not in (None, self._id)):
             self._no_block()
-        said = "".join(self._pieces)
-        if event.text != said:
-            raise Broken("block_text", f"the deltas of the block say {said!r}")
+        text = "".join(self._pieces)
+        if event.text != text:
+            raise Broken("block_text", f"the deltas of the block add up to {text!r}")
         self._block, self._id, self._pieces = None, None, []
 
     def _no_block(self) -> None:
         if self._block is not None:
-            named = "" if self._id is None else f" {self._id!r}"
-            raise Broken("block_closed", f"the block{named} of {self._block.__name__} is still open")
+            id = "" if self._id is None else f" {self._id!r}"
+            raise Broken("block_closed", f"the block{id} of {self._block.__name__} is still open")
 
     def _start_call(self, event: ToolCallStarted) -> None:
         self._no_block()
         if not event.id or event.id in self.ids or event.id in self._used:
-            raise Broken("call_id", f"{event.id!r} is empty or taken: ids are unique in the thread")
+            raise Broken("call_id", f"{event.id!r} is empty or taken: ids must be unique in the thread")
         self.ids.add(event.id)
         self._calls[event.id] = (event.name, [])
 
@@ -98,25 +98,25 @@ class Response:
     def _complete_call(self, event: ToolCallCompleted) -> None:
         name, pieces = self._call(event.id)
         if event.name != name:
-            raise Broken("call_name", f"the call has started as {name!r}")
-        said = "".join(pieces)
-        if event.raw_arguments != said:
-            raise Broken("call_raw_arguments", f"the deltas of the call say {said!r}")
-        if "error" not in event.metadata and event.arguments != read_arguments(said):
-            raise Broken("call_arguments", "they are not what the raw ones say, and no error is in the metadata")
+            raise Broken("call_name", f"the call started with the name {name!r}")
+        raw = "".join(pieces)
+        if event.raw_arguments != raw:
+            raise Broken("call_raw_arguments", f"the deltas of the call add up to {raw!r}")
+        if "error" not in event.metadata and event.arguments != read_arguments(raw):
+            raise Broken("call_arguments", "they differ from the raw arguments, and the metadata has no error")
         del self._calls[event.id]
 
     def _count(self, event: UsageUpdated) -> None:
         if event.usage == self._usage:
-            raise Broken("usage_changed", "usage is said once per change")
+            raise Broken("usage_changed", "the usage has not changed since the last event")
         self._usage = event.usage
 
     def _end(self) -> None:
         self._no_block()
         if self._calls:
             raise Broken("call_completed", f"the calls {', '.join(self._calls)} are still open")
-        if fold_message(self._log) != fold_message(each for each in self._log if not isinstance(each, _DELTAS)):
-            raise Broken("message_folded", "without the deltas the fold is another")
+        if fold_message(self._log) != fold_message(event for event in self._log if not isinstance(event, _DELTAS)):
+            raise Broken("message_folded", "without the deltas the fold is different")
 
     def _check_message(self, event: MessageCompleted) -> None:
         folded = fold_message(self._log)

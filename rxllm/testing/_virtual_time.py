@@ -1,4 +1,4 @@
-"""An operator tried in virtual time: what it says, and when it uses its source, its clock and threads."""
+"""An operator run in virtual time: what it emits, and when it uses its source, its clock and threads."""
 
 from __future__ import annotations
 
@@ -11,17 +11,19 @@ from reactivex.disposable import Disposable, SerialDisposable
 from reactivex.testing import TestScheduler
 
 Note = tuple[int, str, Any]
+"""A notification: tick, ``"next"``, ``"error"`` or ``"end"``, and the item or the error."""
+
 Make = Callable[[], Callable[[Observable[Any]], Observable[Any]]]
 
 EVERY = 2
-"""Ticks from one item of a source to the next; what a trial does to it falls in between."""
+"""Ticks from one item of a source to the next; what a run does to it falls in between."""
 
 LIMIT = 10_000
-"""Ticks after which a trial is over, whatever still waits."""
+"""Ticks after which a run is over, whatever still waits."""
 
 
 class Clock(TestScheduler):
-    """Virtual time that knows what still waits for it."""
+    """Virtual time that knows which timers still wait."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,8 +64,8 @@ class Clock(TestScheduler):
 class Source(Observable[Any]):
     """A cold source of `items`, one in `EVERY` ticks, then the end or `error`; without a clock all at once.
 
-    As rxllm's own sources do, it ends with a subscriber's exception, and gives it to ``on_error``. `uses` are the ticks
-    from and to which it was subscribed; `unheard` are the exceptions that nobody took.
+    Like rxllm's own sources, it ends with a subscriber's exception, and passes it to ``on_error``. `uses` are the ticks
+    from and to which it was subscribed; `unheard` are the exceptions that nobody caught.
     """
 
     def __init__(self, items: Iterable[Any], error: Exception | None = None, clock: Clock | None = None) -> None:
@@ -74,6 +76,10 @@ class Source(Observable[Any]):
         self._items = list(items)
         self._error = error
         self._clock = clock
+
+    def released(self, tick: int) -> bool:
+        """Whether nobody is subscribed any more after that tick."""
+        return all(until is not None and until <= tick for _, until in self.uses)
 
     def _subscribe_core(
         self, observer: abc.ObserverBase[Any], scheduler: abc.SchedulerBase | None = None
@@ -118,20 +124,21 @@ class Source(Observable[Any]):
             self.unheard.append(unheard)
 
 
-class Trial:
+class OperatorRun:
     """One subscription to `stream`.
 
-    `notes` are what it said, in ticks since then; `late` those after the dispose; `left_over` what still waited, or
-    ran, at its end or dispose. `on_item` is the subscriber's own doing at each item, with its number.
+    `notes` are its notifications, in ticks since then; `late` those after the dispose; `left_over` the timers and
+    threads that remained at its end or dispose; `escaped` what it raised instead of passing it to ``on_error``.
+    `on_item` is what the subscriber itself does at each item, with its number.
     """
 
     def __init__(
-        self, stream: Observable[Any], clock: Clock, on_item: Callable[[Trial, int], None] | None = None
+        self, stream: Observable[Any], clock: Clock, on_item: Callable[[OperatorRun, int], None] | None = None
     ) -> None:
         self.notes: list[Note] = []
         self.left_over: str | None = None
-        self._heard: int | None = None  # notes at the dispose
         self.escaped: Exception | None = None
+        self._before_dispose: int | None = None  # how many notes there were
         self._stream = stream
         self._clock = clock
         self._on_item = on_item
@@ -141,7 +148,7 @@ class Trial:
 
     @property
     def values(self) -> list[Any]:
-        return [what for _, kind, what in self.notes if kind == "next"]
+        return [value for _, kind, value in self.notes if kind == "next"]
 
     @property
     def ends(self) -> list[Note]:
@@ -149,7 +156,7 @@ class Trial:
 
     @property
     def late(self) -> list[Note]:
-        return [] if self._heard is None else self.notes[self._heard :]
+        return [] if self._before_dispose is None else self.notes[self._before_dispose :]
 
     def begin(self) -> Self:
         """Subscribe, now."""
@@ -175,7 +182,7 @@ class Trial:
         return self
 
     def dispose(self) -> None:
-        self._heard = len(self.notes)
+        self._before_dispose = len(self.notes)
         self._subscription.dispose()
         self._look()
 
@@ -186,7 +193,7 @@ class Trial:
 
     def _ended(self, kind: str, error: Exception | None) -> None:
         self.notes.append((self._clock.tick - self._start, kind, error))
-        self._clock.at(self._clock.tick, self._look)  # once everybody has been told
+        self._clock.at(self._clock.tick, self._look)  # once the end has reached every subscriber
 
     def _look(self) -> None:
         threads = sorted(thread.name for thread in set(threading.enumerate()) - self._threads)
@@ -195,16 +202,16 @@ class Trial:
             self.left_over = f"{self._clock.waiting} timers wait{running}"
 
 
-def tried(
+def run_operator(
     make: Make,
     items: Sequence[Any],
     error: Exception | None = None,
     *,
     dispose_at: int | None = None,
-    on_item: Callable[[Trial, int], None] | None = None,
+    on_item: Callable[[OperatorRun, int], None] | None = None,
     at_once: bool = False,
-) -> tuple[Trial, Source]:
-    """A trial of ``make()`` on a source of its own."""
+) -> tuple[OperatorRun, Source]:
+    """Run ``make()`` on a source of its own."""
     clock = Clock()
     source = Source(items, error, None if at_once else clock)
-    return Trial(source.pipe(make()), clock, on_item).run(dispose_at), source
+    return OperatorRun(source.pipe(make()), clock, on_item).run(dispose_at), source

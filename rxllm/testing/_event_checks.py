@@ -1,10 +1,15 @@
-"""Whether events say the same thing in all the places where they say it."""
+"""Checks of events: that they are lawful, survive JSON, and agree with each other."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import reduce
 from typing import Any
 
+from reactivex import from_iterable
+
+from rxllm import operators as ops
+from rxllm import serializer
 from rxllm.collector import StreamCollector, fold_message
 from rxllm.events import (
     ChatCompleted,
@@ -20,20 +25,45 @@ from rxllm.events import (
     ToolCallCompleted,
     ToolCallDelta,
 )
+from rxllm.testing._observe import observe
+from rxllm.testing._rule_table import clip, expect
+from rxllm.values import LLMError, Response
 from rxllm.values._json import read_arguments
 
 DELTAS = (TextDelta, ThinkingDelta, ToolCallDelta)
 
 
+def expect_lawful(events: Sequence[Any]) -> None:
+    """Raise ``AssertionError`` unless ``operators.verify`` lets all events through."""
+    __tracebackhide__ = True
+    error = observe(from_iterable(events).pipe(ops.verify())).error
+    expect(error is None, str(error))
+
+
+def expect_json(event: Any) -> None:
+    """Raise ``AssertionError`` if `event` has no JSON form, or comes back as another."""
+    __tracebackhide__ = True
+    try:
+        decoded = serializer.from_json(serializer.to_json(event))
+    except LLMError as error:
+        raise AssertionError(f"{clip(event)} has no JSON form: {error}") from error
+    expect(decoded == event, f"{clip(event)} came back as {clip(decoded)}")
+
+
+def fold(events: Iterable[Event]) -> Response[Any]:
+    """Return the response that the events add up to."""
+    return reduce(StreamCollector.apply_event, events, StreamCollector()).to_response()
+
+
 def inconsistency(events: Iterable[Event]) -> str | None:
-    """What two of the events disagree on: deltas, completions, the message, the step, the chat. None is all well.
+    """Return what two of the events disagree on: deltas, completions, message, step, chat. None if they agree.
 
     Only what is there is compared: an operator may leave out what it likes.
     """
     step = _Step()
     for event in events:
-        if found := step.take(event):
-            return f"{found}, at {event}"
+        if fault := step.feed(event):
+            return f"{fault}, at {event}"
     return None
 
 
@@ -41,20 +71,23 @@ class _Step:
     """The events of the current response."""
 
     def __init__(self) -> None:
-        self._seen: list[Event] = []
-        self._open: dict[Any, list[str]] = {}  # by kind and id
-        self._closed: set[Any] = set()
         self._response: Any = None  # the last step's
+        self._begin()
 
-    def take(self, event: Event) -> str | None:
-        self._seen.append(event)
+    def _begin(self, *events: Event) -> None:
+        self._events: list[Event] = [*events]
+        self._open: dict[Any, list[str]] = {}  # the pieces of a block, by its kind and id
+        self._closed: set[Any] = set()
+
+    def feed(self, event: Event) -> str | None:
+        self._events.append(event)
         match event:
             case MessageStarted() | StepRestarted():
                 self._begin(event)
             case TextDelta() | ThinkingDelta():
-                return self._piece(event, (type(event), event.id), event.delta)
+                return self._delta((type(event), event.id), event.delta)
             case ToolCallDelta():
-                return self._piece(event, (type(event), event.id), event.arguments_delta)
+                return self._delta((type(event), event.id), event.arguments_delta)
             case TextCompleted():
                 return self._complete((TextDelta, event.id), event.text)
             case ThinkingCompleted():
@@ -71,10 +104,7 @@ class _Step:
                 pass
         return None
 
-    def _begin(self, *events: Event) -> None:
-        self._seen, self._open, self._closed = [*events], {}, set()
-
-    def _piece(self, event: Event, key: Any, piece: str) -> str | None:
+    def _delta(self, key: Any, piece: str) -> str | None:
         key = self._block(*key)
         if key in self._closed:
             return "a delta comes after its block's completion"
@@ -88,28 +118,28 @@ class _Step:
             self._closed.add(key)
         if pieces is None or "".join(pieces) == text:
             return None
-        return f"the deltas say {''.join(pieces)!r} and their completion {text!r}"
+        return f"the deltas add up to {''.join(pieces)!r} and their completion has {text!r}"
 
     def _block(self, kind: type[Event], id: str | None) -> Any:
         opened = [key for key in self._open if key[0] is kind]
         return opened[-1] if id is None and opened else (kind, id)
 
     def _message(self, event: MessageCompleted) -> str | None:
-        without = [event for event in self._seen if not isinstance(event, DELTAS)]
-        for seen in (self._seen, [] if self._open else without):
-            folded = fold_message(seen)
-            if seen and (folded.content, folded.tool_calls) != (event.message.content, event.message.tool_calls):
-                told = "the events" if seen is self._seen else "the events but the deltas"
-                return f"{told} fold to {folded.content!r}, {folded.tool_calls} and the message is another"
+        without_deltas = [event for event in self._events if not isinstance(event, DELTAS)]
+        for events in (self._events, [] if self._open else without_deltas):
+            folded = fold_message(events)
+            if events and (folded.content, folded.tool_calls) != (event.message.content, event.message.tool_calls):
+                which = "the events" if events is self._events else "the events without deltas"
+                return f"{which} fold to {folded.content!r}, {folded.tool_calls} and the message is another"
         return None
 
     def _step(self, event: StepCompleted) -> str | None:
-        before, response = self._seen[:-1], event.response
+        events, response = self._events[:-1], event.response
         self._begin()
         self._response = response
-        if not any(isinstance(each, MessageStarted) for each in before):
+        if not any(isinstance(event, MessageStarted) for event in events):
             return None
-        folded = _fold(before).to_response()
+        folded = fold(events)
         if (folded.output_text, folded.tool_calls) == (response.output_text, response.tool_calls):
             return None
         return f"the events fold to {folded} and the step's response is {response}"
@@ -123,13 +153,4 @@ class _Step:
 
 def _arguments(event: ToolCallCompleted) -> str | None:
     read = read_arguments(event.raw_arguments)
-    if read is None or read == event.arguments:
-        return None
-    return "the raw arguments are not the arguments"
-
-
-def _fold(events: Sequence[Event]) -> StreamCollector:
-    state = StreamCollector()
-    for event in events:
-        state = state.apply_event(event)
-    return state
+    return None if read is None or read == event.arguments else "the raw arguments are not the arguments"

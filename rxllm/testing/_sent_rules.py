@@ -1,4 +1,4 @@
-"""A request of words that occur nowhere else, and the rules by which each of them must reach the service."""
+"""The rules of what is sent: a request of words that occur nowhere else, each of which must reach the service."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rxllm.testing._rules import expect
+from rxllm.testing._rule_table import expect
 from rxllm.values import Message, Tool, ToolCall, system, tool_result, user
 from rxllm.values._response import shorten
 
@@ -26,14 +26,14 @@ SENT_RULES: dict[str, str] = {
     "sends_options": "options={...} are passed through",
     "sends_key": "the call's api_key is sent in a header or the address, and not in the body",
 }
-"""What must be found in the request that an adapter sends, by the rules' names."""
+"""What must be in the request that an adapter sends, by the rules' names."""
 
 KEY = "sk-conformance-0123456789abcdef"
 TEMPERATURE = 0.125
 
 
 def word(rule: str) -> str:
-    """The word that the rule looks for, as in ``canary_system``."""
+    """Return the word that the rule looks for, as in ``canary_system``."""
     return rule.replace("sends_", "canary_")
 
 
@@ -53,7 +53,7 @@ OPTIONS = {"canary": word("sends_options")}
 
 
 def expect_sent(rule: str, requests: Sequence[Sent]) -> None:
-    """Raises ``AssertionError`` unless the requests have what the rule looks for."""
+    """Raise ``AssertionError`` unless the requests have what the rule looks for."""
     __tracebackhide__ = True
     heads = " ".join(f"{request.path} {request.headers}" for request in requests)
     body = " ".join(request.body.decode(errors="replace") for request in requests)

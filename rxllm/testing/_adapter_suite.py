@@ -1,0 +1,312 @@
+"""`AdapterConformance`: the rules of chat adapters, and their refusals, timeouts and clean-ups, as tests for pytest.
+
+A service that answers as a `Script` says drives the adapter: the suite knows nothing else of it.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Collection, Generator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import fields
+from typing import Any, ClassVar
+
+import pytest
+from reactivex.disposable import SingleAssignmentDisposable
+
+from rxllm.engine import Engine
+from rxllm.events import ErrorEvent, Event, TextDelta, ThinkingDelta, ToolCallStarted
+from rxllm.runtime import Timeouts
+from rxllm.testing._adapter_rules import ADAPTER_RULES
+from rxllm.testing._adapter_run import ScriptedRun
+from rxllm.testing._event_checks import expect_json, fold
+from rxllm.testing._observe import SECONDS, becomes
+from rxllm.testing._rule_table import check_names, clip, expect_same, report
+from rxllm.testing._script import CALLS, REQUEST_ID, TEXTS, THOUGHTS, TOOL, USAGE, Script, Served, missing
+from rxllm.testing._sent_rules import SENT_RULES
+from rxllm.values import AdapterError, FinishReason, LLMError, Message, StreamError, Thread, tool_result, user
+
+REASONS = tuple(sorted(AdapterError.REASONS - {"no_scripted_response"}))
+
+RETRY_AFTER = 0.5
+
+SCRIPT_RULES = ("calls", "thinking", "usage", "length", "content_filter", "cancelled")
+"""What a suite's `without` may name besides `ADAPTER_RULES`."""
+
+each_reason = pytest.mark.parametrize("reason", REASONS)
+
+
+class AdapterConformance:
+    """The tests of a chat adapter: `ADAPTER_RULES`, and what shows only with a service that follows a `Script`.
+
+    A subclass sets up such a service in `serving`; pytest runs the rest::
+
+        class TestMine(AdapterConformance):
+            without = {"thinking": "the service has none"}
+
+            @contextmanager
+            def serving(self, script):
+                with service(script) as running:
+                    yield Served(Mine(running.url), running.count_calls, running.count_hang_ups)
+
+    `reasons` are those by which the service can refuse a call; the cases of others are skipped. `breaks` is the reason
+    of an error inside its streams. `silence` is how long a call waits for a service that sends nothing more,
+    `patience` the time in which a service must see that a call was left, `seconds` the time after which a stream
+    counts as hanging, all in seconds. For an adapter that speaks HTTP there is ``HTTPAdapterConformance``.
+
+    `without` names what the service rightly lacks, and says why; those cases are skipped:
+
+    ======================  ============================================  ==========================================
+    name                    the case                                      leave it out where
+    ======================  ============================================  ==========================================
+    ``calls``               tool calls are whole, under ids of their own  the service has no tools
+    ``thinking``            thinking comes in its pieces                  the model shows none
+    ``usage``               the tokens that are counted arrive            the service counts none
+    ``length``              the finish reason ``length`` arrives          the service does not say why it ends
+    ``content_filter``      the finish reason ``content_filter`` arrives  it has no filter, or refuses by an error
+    ``cancelled``           a stream that ends as cancelled keeps all     the service has no words for that
+    ======================  ============================================  ==========================================
+
+    and the rules of ``assert_adapter``, with the same names and reasons.
+    """
+
+    model: ClassVar[str] = "conformance"
+    reasons: ClassVar[Collection[str]] = REASONS
+    breaks: ClassVar[str] = "rate_limited"
+    without: ClassVar[Mapping[str, str]] = {}
+    silence: float = 1.0
+    patience: float = 0.5
+    seconds: float = SECONDS
+
+    def serving(self, script: Script) -> AbstractContextManager[Served]:
+        """An adapter whose service answers each call as `script` says.
+
+        A refusal has the request id `REQUEST_ID`, and asks to wait for as long as the script's error does.
+        """
+        missing(self, "serving")
+
+    # What the cases share
+
+    @contextmanager
+    def running(self, script: Script) -> Generator[ScriptedRun]:
+        """The served adapter, without retries, and a call to it that has a tool."""
+        with self.serving(script) as served:
+            engine = Engine(served.adapter, model=self.model, retry=False)
+            yield ScriptedRun(engine, "Call f, twice.", {"tools": [TOOL]}, self.seconds, served)
+
+    @property
+    def whole(self) -> Script:
+        """An answer with everything that the service has."""
+        return Script(
+            TEXTS,
+            () if "calls" in self.without else CALLS,
+            thinking=() if "thinking" in self.without else THOUGHTS,
+            usage=None if "usage" in self.without else USAGE,
+        )
+
+    @contextmanager
+    def needed(self, rule: str) -> Generator[None]:
+        """Skip the case within if the suite's `without` names its rule; say so if the case fails."""
+        check_names(self.without, dict.fromkeys((*SCRIPT_RULES, *ADAPTER_RULES)))
+        if rule in self.without:
+            reasons: Any = self.without  # a set of names, without reasons, is fine
+            pytest.skip(f"{rule}: {reasons[rule] if isinstance(reasons, Mapping) else 'left out by the suite'}")
+        try:
+            yield
+        except AssertionError as error:
+            hooks = f"Do the suite's hooks say what the script says ({rule})? " if rule in SCRIPT_RULES else ""
+            if rule in (*SCRIPT_RULES, *SENT_RULES):
+                error.add_note(f"{hooks}If the service rightly lacks it, leave it out: without = {{{rule!r}: 'why'}}")
+            raise
+
+    def refusal(self, reason: str) -> Script:
+        """The script of a refusal, if the service knows it."""
+        if reason not in self.reasons:
+            pytest.skip(f"the service has no words for {reason}")
+        return Script(error=AdapterError(reason, request_id=REQUEST_ID))
+
+    def waiting(self, reason: str) -> dict[str, Any]:
+        """The options of a call that fails by `reason`: where nothing is to come, the wait can be short."""
+        return {"timeout": self.silence / 5} if reason == "timeout" else {}
+
+    def expect_reason(self, error: Exception | None, reason: str) -> AdapterError:
+        """Return the error, which is an `AdapterError` with that reason."""
+        assert isinstance(error, AdapterError), f"{error!r} is not an AdapterError"
+        assert error.reason == reason, repr(error)
+        return error
+
+    def refused_answer(self, script: Script, reason: str) -> AdapterError:
+        """The error of a call that gives no answer."""
+        with self.running(script) as run:
+            observed = run.observe(run.generate(**self.waiting(reason)))
+        assert observed.events == []
+        return self.expect_reason(observed.error, reason)
+
+    def broken(self, error: LLMError, **options: Any) -> None:
+        """Check a stream that fails after some text: the error is its last event, and what came is kept."""
+        with self.running(Script(TEXTS, error=error)) as run:
+            events = run.all_events(**options)
+        for event in events:
+            expect_json(event)
+        assert isinstance(events[-1], ErrorEvent), f"the last event is {clip(events[-1])} and not {error!r}"
+        assert (type(events[-1].error), events[-1].error.reason) == (type(error), error.reason)
+        response = fold(events)
+        assert (response.output_text, response.finish_reason) == ("".join(TEXTS), "error")
+
+    def seconds_until_left(self, run: ScriptedRun) -> float:
+        """The seconds until the service sees that its call was left, once."""
+        left, began = run.served.left, time.monotonic()
+        assert becomes(lambda: left() > 0, self.seconds), "the service never saw that it was left"
+        took = time.monotonic() - began
+        assert left() == 1
+        return took
+
+    # The rules of every adapter
+
+    @pytest.mark.parametrize("rule", ADAPTER_RULES)
+    def test_it_keeps_the_rule(self, rule: str) -> None:
+        __tracebackhide__ = True
+        with self.needed(rule), self.running(self.whole) as run:
+            if rule in SENT_RULES and run.sent is None:
+                pytest.skip("the service does not show its requests: see Served")
+            report(ADAPTER_RULES.broken(run, [rule]))
+
+    # One answer
+
+    def test_an_answer(self) -> None:
+        with self.running(Script(TEXTS)) as run:
+            response = run.answer()
+        assert response.output_text == "".join(TEXTS)
+        assert (response.finish_reason, response.error) == ("stop", None)
+
+    @each_reason
+    def test_an_answer_that_is_refused_has_its_reason(self, reason: str) -> None:
+        self.refused_answer(self.refusal(reason), reason)
+
+    def test_a_rate_limit_says_how_long_to_wait(self) -> None:
+        error = AdapterError("rate_limited", retry_after=RETRY_AFTER, request_id=REQUEST_ID)
+        assert self.refused_answer(Script(error=error), "rate_limited").retry_after == RETRY_AFTER
+
+    def test_a_refusal_keeps_the_providers_request_id(self) -> None:
+        error = self.refused_answer(self.refusal("invalid_request"), "invalid_request")
+        assert error.request_id == REQUEST_ID
+
+    def test_a_timeout_is_accepted(self) -> None:
+        with self.running(Script(TEXTS)) as run:
+            assert run.answer(timeout=self.seconds).output_text == "".join(TEXTS)
+
+    def test_usage_arrives(self) -> None:
+        with self.needed("usage"), self.running(Script(TEXTS, usage=USAGE)) as run:
+            usage = run.answer().usage
+            assert (usage.input_tokens, usage.output_tokens) == (USAGE.input_tokens, USAGE.output_tokens)
+
+    @pytest.mark.parametrize("reason", ["length", "content_filter"])
+    def test_a_finish_reason_arrives(self, reason: FinishReason) -> None:
+        with self.needed(reason), self.running(Script(TEXTS, finish_reason=reason)) as run:
+            assert run.answer().finish_reason == reason
+
+    def test_calls_are_whole(self) -> None:
+        with self.needed("calls"), self.running(Script(calls=CALLS)) as run:
+            response = run.answer()
+            calls = [(call.name, call.arguments) for call in response.tool_calls]
+            expect_same("the list of calls", [(call.name, call.arguments) for call in CALLS], calls)
+            assert response.finish_reason == "tool_calls"
+
+    def test_an_answer_is_the_fold_of_its_stream(self) -> None:
+        with self.running(self.whole) as run:
+            folded, answer = fold(run.events()), run.answer()
+        for spec in fields(answer):
+            expect_same(f"the answer's {spec.name}", [getattr(folded, spec.name)], [getattr(answer, spec.name)])
+
+    # A stream
+
+    def test_nothing_happens_before_subscribe(self) -> None:
+        with self.running(Script(TEXTS)) as run:
+            stream = run.bare()
+            assert run.served.asked() == 0, "the service was asked before anybody had subscribed"
+            run.observe(stream)
+            assert run.served.asked() == 1
+
+    def test_each_subscription_is_a_call_of_its_own(self) -> None:
+        with self.running(Script(TEXTS)) as run:
+            stream = run.bare()
+            for _ in range(2):
+                run.observe(stream)
+            assert run.served.asked() == 2
+
+    @each_reason
+    def test_a_stream_that_cannot_begin_says_nothing_but_its_error(self, reason: str) -> None:
+        with self.running(self.refusal(reason)) as run:
+            observed = run.observe(run.verified(**self.waiting(reason)))
+        self.expect_reason(observed.error, reason)
+        assert (observed.events, observed.completed, len(observed.errors)) == ([], 0, 1)
+
+    def test_text_comes_in_its_pieces(self) -> None:
+        with self.running(Script(TEXTS)) as run:
+            events = run.events()
+        expect_same("the text", TEXTS, [event.delta for event in events if isinstance(event, TextDelta)])
+
+    def test_thinking_comes_in_its_pieces(self) -> None:
+        with self.needed("thinking"), self.running(Script(TEXTS, thinking=THOUGHTS)) as run:
+            deltas = [event for event in run.events() if isinstance(event, ThinkingDelta | TextDelta)]
+            wanted = [*map(ThinkingDelta, THOUGHTS), *map(TextDelta, TEXTS)]
+            expect_same("the stream", wanted, deltas, lambda event: (type(event), getattr(event, "delta", None)))
+
+    def test_the_ids_of_calls_are_unique_in_the_thread(self) -> None:
+        taken = [call.id for call in CALLS]
+        earlier = [user("Hi"), Message("assistant", "", tool_calls=CALLS), *(tool_result(id, "1") for id in taken)]
+        with self.needed("calls"), self.running(Script(calls=CALLS)) as run:
+            events = run.events(request=Thread(tuple(earlier)))
+            ids = [event.id for event in events if isinstance(event, ToolCallStarted)]
+            assert len(ids) == len(CALLS), f"there were {len(ids)} calls and not {len(CALLS)}"
+            assert len({*ids, *taken}) == 4, f"of the ids {ids} some are taken by earlier calls: {taken}"
+
+    def test_an_error_inside_the_stream_keeps_what_came(self) -> None:
+        self.broken(AdapterError(self.breaks))
+
+    def test_a_cancelled_stream_keeps_what_came(self) -> None:
+        with self.needed("cancelled"):
+            self.broken(StreamError("cancelled"))
+
+    def test_silence_inside_the_stream_is_a_timeout(self) -> None:
+        self.broken(StreamError("timeout"), timeout=Timeouts(idle=self.silence))
+
+    def test_a_stream_without_its_end_is_truncated(self) -> None:
+        self.broken(StreamError("truncated"))
+
+    # A call that is left
+
+    def test_a_stream_that_is_left_after_two_events_is_cleaned_up_once(self) -> None:
+        took: list[float] = []
+        for _ in range(3):
+            with self.running(Script(TEXTS, stalls=True)) as run:
+                observed = run.observe(run.verified().take(2))
+                assert (len(observed.events), observed.completed) == (2, 1)
+                took.append(self.seconds_until_left(run))
+        # A shared machine may hold up one of three.
+        assert statistics.median(took) <= self.patience, f"the service saw it after {took} s"
+
+    def test_a_call_that_is_left_before_its_first_byte_is_cleaned_up(self) -> None:
+        events, ends = list[Event](), list[Any]()
+        with self.running(Script(stalls=True)) as run:
+            asked = run.served.asked
+            subscription = run.verified().subscribe(events.append, ends.append, lambda: ends.append(None))
+            assert becomes(lambda: asked() == 1, self.seconds), "the service was never asked"
+            subscription.dispose()
+            before = list(events)
+            self.seconds_until_left(run)
+        assert (events, ends) == (before, [])
+
+    def test_a_call_can_be_left_from_inside_on_next(self) -> None:
+        subscription, ends = SingleAssignmentDisposable(), list[Any]()
+
+        def leave(event: Event) -> None:
+            if isinstance(event, TextDelta):
+                subscription.dispose()
+
+        with self.running(Script(TEXTS, stalls=True)) as run:
+            stream = run.verified()
+            subscription.disposable = stream.subscribe(leave, ends.append, lambda: ends.append(None))
+            self.seconds_until_left(run)
+        assert ends == []

@@ -1,0 +1,141 @@
+"""The rules of tool executors, and `assert_executor`, which checks them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection
+from typing import Any, TypeVar
+
+from rxllm.adapters import Fake
+from rxllm.events import AskUserRequested, Event, ToolExecutionCompleted, ToolHalt, ToolResultEncoded
+from rxllm.pipelines import stream_step
+from rxllm.testing._observe import SECONDS, observe
+from rxllm.testing._rule_table import RuleTable, expect
+from rxllm.values import Tool, ToolCall, ToolContext, ToolError, ask_user, halt, tool
+
+E = TypeVar("E", bound=Event)
+
+Executor = Callable[[Tool, Any, ToolContext], Any]
+
+EXECUTOR_RULES = RuleTable()
+"""The rules of `assert_executor`, by name."""
+
+
+def assert_executor(executor: Executor, *, without: Collection[str] = ()) -> None:
+    """Check that ``executor(tool, arguments, context)`` runs tools as rxllm does: see `EXECUTOR_RULES`.
+
+    >>> assert_executor(lambda tool, arguments, context: tool.bind(arguments, context)())
+
+    `without` names the rules to leave out: ``context`` if tools run where the context cannot go, ``several`` if one
+    tool runs at a time, ``timeout`` if the executor has a limit of its own, ``halt`` and ``question`` if tools cannot
+    return rxllm's objects; ``result``, ``failure`` and ``arguments`` never.
+
+    The executor may be asynchronous. Raises ``AssertionError``, which names every broken rule and says how, and
+    ``ValueError`` for an unknown name in `without`.
+    """
+    __tracebackhide__ = True
+    EXECUTOR_RULES.check(executor, without)
+
+
+def _events(executor: Executor, tools: list[Tool], *calls: ToolCall, **options: Any) -> list[Event]:
+    """The events of a step in which the model makes these tool calls."""
+    observed = observe(stream_step(Fake(list(calls)), "Hi", tools=tools, tool_executor=executor, **options))
+    expect(observed.error is None, f"the step failed: {observed.error!r}")
+    return observed.events
+
+
+def _event(executor: Executor, handler: Callable[[Any], Any], kind: type[E], **options: Any) -> E:
+    """The one event of `kind` in a step that calls a tool with this handler."""
+    schema = {"type": "object", "properties": {"x": {"type": "integer"}}}
+    function = tool(name="f", description="A tool.", schema=schema, handler=handler)
+    events = _events(executor, [function], ToolCall("c", "f", {"x": 1}), **options)
+    matching = [event for event in events if isinstance(event, kind)]
+    expect(len(matching) == 1, f"there were {len(matching)} {kind.__name__} in {events!r}")
+    return matching[0]
+
+
+@EXECUTOR_RULES.rule("result", "it returns what the tool returns")
+def _result(executor: Executor) -> None:
+    for result in ("sunny", {"sum": 42}, None):
+        completed = _event(executor, lambda arguments, result=result: result, ToolExecutionCompleted)
+        expect((completed.result, completed.error) == (result, None), f"{result!r} became {completed!r}")
+
+    async def later(arguments: Any) -> Any:
+        return arguments["x"] + 1
+
+    result = _event(executor, later, ToolExecutionCompleted).result
+    expect(result == 2, f"the result 2 of an asynchronous handler became {result!r}")
+
+
+@EXECUTOR_RULES.rule("context", "the tool gets the call's context")
+def _context(executor: Executor) -> None:
+    @tool
+    def whoami(x: int, context: ToolContext) -> str:
+        """Says who calls."""
+        return f"{context.context['user']} {x}"
+
+    events = _events(executor, [whoami], ToolCall("c", "whoami", {"x": 1}), context={"user": "ada"})
+    results = [event.content for event in events if isinstance(event, ToolResultEncoded)]
+    expect(results == ["ada 1"], f"the tool of 'ada' returned {results}")
+
+
+@EXECUTOR_RULES.rule("failure", "what the tool raises becomes the call's ToolError, and the chat goes on")
+def _failure(executor: Executor) -> None:
+    def fail(arguments: Any) -> Any:
+        raise ValueError("no such city")
+
+    error = _event(executor, fail, ToolExecutionCompleted).error
+    expect(isinstance(error, ToolError) and error.reason == "handler_raised", f"it was {error!r}")
+    content = _event(executor, fail, ToolResultEncoded).content
+    expect("no such city" in content, f"the model got {content!r}")
+
+
+@EXECUTOR_RULES.rule("halt", "a tool that halts stops the chat")
+def _halt(executor: Executor) -> None:
+    event = _event(executor, lambda arguments: halt("enough", 42), ToolHalt)
+    expect((event.reason, event.result) == ("enough", 42), f"it was {event!r}")
+
+
+@EXECUTOR_RULES.rule("question", "a tool that asks the user stops the chat with its question")
+def _question(executor: Executor) -> None:
+    event = _event(executor, lambda arguments: ask_user("Which?"), AskUserRequested)
+    expect(event.question == "Which?", f"it was {event!r}")
+
+
+@EXECUTOR_RULES.rule("several", "calls at the same time share nothing")
+def _several(executor: Executor) -> None:
+    both = threading.Barrier(2)
+
+    def meet(arguments: Any) -> Any:
+        both.wait(SECONDS / 2)
+        return arguments["x"]
+
+    function = tool(name="f", description="A tool.", handler=meet)
+    calls = [ToolCall(f"c{x}", "f", {"x": x}) for x in (1, 2)]
+    events = _events(executor, [function], *calls, max_concurrency=2)
+    results = {event.id: event.result for event in events if isinstance(event, ToolExecutionCompleted)}
+    expect(results == {"c1": 1, "c2": 2}, f"their results were {results}")
+
+
+@EXECUTOR_RULES.rule("arguments", "the tool gets the call's arguments unchanged")
+def _arguments(executor: Executor) -> None:
+    received: list[Any] = []
+    arguments = {"x": 1, "of": [1, {"a": 2}]}
+    keep = tool(name="f", description="A tool.", handler=received.append)
+    _events(executor, [keep], ToolCall("c", "f", arguments))
+    expect(received == [arguments], f"it got {received} instead of {[arguments]}")
+
+
+@EXECUTOR_RULES.rule("timeout", "a tool that hangs is a ToolError after tool_timeout, and nothing waits for it")
+def _timeout(executor: Executor) -> None:
+    released = threading.Event()
+
+    def hang(arguments: Any) -> None:
+        released.wait(2 * SECONDS)
+
+    try:
+        completed = _event(executor, hang, ToolExecutionCompleted, tool_timeout=0.05)
+    finally:
+        released.set()
+    error = completed.error
+    expect(isinstance(error, ToolError) and error.reason == "timeout", f"it was {completed!r}")

@@ -1,0 +1,187 @@
+"""`HTTPAdapterConformance`: the suite of chat adapters over a real socket, in the words of their provider."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from rxllm.adapters import HTTPAdapter
+from rxllm.events import ErrorEvent, Event, TextDelta
+from rxllm.runtime import Stream
+from rxllm.testing._adapter_rules import expect_however_cut
+from rxllm.testing._adapter_suite import REASONS, AdapterConformance
+from rxllm.testing._event_checks import expect_lawful
+from rxllm.testing._observe import Observed
+from rxllm.testing._rule_table import clip, expect_same
+from rxllm.testing._script import REQUEST_ID, TEXTS, Script, Served, missing
+from rxllm.testing._sent_rules import KEY
+from rxllm.testing.loopback import STALL, Cut, Loopback, Reply
+from rxllm.values import AdapterError, Call, StreamError
+
+WITHOUT_STATUS = ("malformed_response", "unsupported_feature", "unknown")
+"""The reasons that no HTTP status stands for."""
+
+
+class HTTPAdapterConformance(AdapterConformance):
+    """A subclass writes its provider's wire in five methods, and a loopback server speaks it::
+
+        class TestMine(HTTPAdapterConformance):
+            without = {"calls": "the service has no tools"}
+            def adapter(self, url, **connection): return Mine(base_url=url, **connection)
+            def said(self, script): return [*map(thought, script.thinking), *map(text, script.texts)]
+            def ended(self, script): return [frame(done=script.finish_reason, usage=script.usage)]
+            def failed(self, error): return [frame(error={"code": error.reason, "message": error.message})]
+            def refused(self, error): return refusal(error, {"message": error.message})
+
+    Timeouts, cut streams and servers that are not there need no hook. `headers` are those of a stream's response;
+    `without` is as in ``AdapterConformance``.
+    """
+
+    reasons = tuple(reason for reason in REASONS if reason not in WITHOUT_STATUS)
+    headers: ClassVar[dict[str, str]] = {"Content-Type": "text/event-stream"}
+
+    def adapter(self, url: str, **connection: Any) -> HTTPAdapter:
+        """The adapter of the server at `url`; `connection` is ``api_key`` or nothing."""
+        missing(self, "adapter")
+
+    def said(self, script: Script) -> list[bytes]:
+        """The bytes up to the end: whatever comes first, then the script's thinking, texts and calls; a read each."""
+        missing(self, "said")
+
+    def ended(self, script: Script) -> list[bytes]:
+        """The bytes of a proper end, with the script's usage and finish reason."""
+        missing(self, "ended")
+
+    def failed(self, error: AdapterError) -> list[bytes]:
+        """The bytes of an error inside a stream, with its reason and message."""
+        missing(self, "failed")
+
+    def refused(self, error: AdapterError) -> Reply:
+        """The response with the error's reason, message, ``retry_after`` and ``request_id``; see `refusal`."""
+        missing(self, "refused")
+
+    @contextmanager
+    def serving(self, script: Script) -> Generator[Served]:
+        if script.refuses and script.error is not None and script.error.reason == "network_error":
+            with _nobody() as url:
+                yield Served(self.adapter(url), lambda: 0)
+            return
+        with Loopback(self._reply(script)) as server:  # made here, so that a mistake in a hook raises as itself
+            connections = server.connections
+            yield Served(
+                self.adapter(server.url),
+                lambda: len(server.requests),
+                lambda: sum(connection.closed_by == "client" for connection in connections),
+                lambda: server.requests,
+            )
+
+    def _reply(self, script: Script) -> Reply:
+        error = script.error
+        if error is not None and script.refuses:
+            assert isinstance(error, AdapterError)
+            return Reply(before=STALL) if error.reason == "timeout" else self.refused(error)
+        if script.stalls and not script.texts:
+            return Reply([STALL], headers=self.headers)
+        return Reply([*self.said(script), *self._last(script)], headers=self.headers)
+
+    def _last(self, script: Script) -> list[Any]:
+        match script.error:
+            case None:
+                return [STALL] if script.stalls else self.ended(script)
+            case AdapterError():
+                return self.failed(script.error)
+            case error:
+                return [STALL if error.reason == "timeout" else Cut.FIN]
+
+    # Only with a wire
+
+    def test_a_cancelled_stream_keeps_what_came(self) -> None:
+        observed, arrived = Observed(), asyncio.Event()
+
+        def receive(event: Event) -> None:
+            if isinstance(event, TextDelta) and event.delta == TEXTS[-1]:
+                arrived.set()
+
+        async def leave(stream: Stream[Event]) -> None:
+            observed.subscribe(stream.finally_action(arrived.set), None, receive)
+            async with asyncio.timeout(self.seconds):
+                await arrived.wait()
+            observed.expect_events()
+            # Now the loop ends, and the call with it.
+
+        with self.running(Script(TEXTS, stalls=True)) as run:
+            asyncio.run(leave(run.verified()))
+            self.seconds_until_left(run)
+        assert tuple(event.delta for event in observed.events if isinstance(event, TextDelta)) == TEXTS
+        errors = [(type(error), getattr(error, "reason", None)) for error in observed.errors]
+        assert errors == [(StreamError, "cancelled")]
+
+    def test_the_same_bytes_give_the_same_events_however_they_are_cut(self) -> None:
+        for script in (Script(TEXTS), self.whole, Script(TEXTS, error=AdapterError(self.breaks))):
+            data = b"".join([*self.said(script), *self._last(script)])
+            with self.running(script) as run:
+                expect_lawful(run.decode([data]))
+                expect_however_cut(run, data)
+
+    def test_the_network_gives_what_the_decoder_gives(self) -> None:
+        script = self.whole
+        with self.running(script) as run:
+            decoded = run.decode([*self.said(script), *self.ended(script)])
+            expect_same("the network", decoded, run.events())
+
+    def test_half_a_stream_is_truncated(self) -> None:
+        script = Script(TEXTS)
+        with self.running(script) as run:
+            events = run.decode(self.said(script))
+        assert isinstance(events[-1], ErrorEvent)
+        assert events[-1].error.reason == "truncated"
+
+    def test_build_sends_nothing_and_passes_the_timeout_on(self) -> None:
+        with self.running(Script(TEXTS)) as run:
+            built = run.served.adapter.build(run.received[0], Call(timeout=7.0))
+            assert run.served.asked() == 0
+        assert built.extensions["timeout"]["read"] == 7.0
+
+    def test_no_error_shows_the_key(self) -> None:
+        message = f"the key {KEY} is wrong"
+        refusal = AdapterError("authentication_failed", message, request_id=REQUEST_ID)
+        for script in (Script(error=refusal), Script(TEXTS, error=AdapterError(self.breaks, message))):
+            with self.running(script) as run:
+                observed = run.observe(run.verified(api_key=KEY))
+            last = [*observed.events, *observed.errors][-1:]
+            assert "is wrong" in repr(last), f"the provider's message got lost: {clip(last)}"
+            errors = [(str(error), repr(error.__dict__)) for error in observed.errors]
+            assert KEY not in f"{observed} {errors}"
+
+    def test_no_adapter_shows_its_key(self) -> None:
+        assert KEY not in repr(self.adapter("http://127.0.0.1:1", api_key=KEY))
+
+
+STATUSES = {
+    "authentication_failed": 401,
+    "rate_limited": 429,
+    "invalid_request": 400,
+    "context_length_exceeded": 400,
+    "content_filter": 400,
+    "provider_unavailable": 503,
+}
+
+
+def refusal(error: AdapterError, body: Any, status: int | None = None) -> Reply:
+    """A response with the usual status of the error's reason, and its request id and wait in the usual headers."""
+    fields = {"x-request-id": error.request_id, "retry-after": error.retry_after}
+    headers = {name: str(value) for name, value in fields.items() if value is not None}
+    reply = Reply.of_json(body, status or STATUSES[error.reason])
+    return replace(reply, headers={**reply.headers, **headers})
+
+
+@contextmanager
+def _nobody() -> Generator[str]:
+    """An address where nobody listens; the port is bound, so that nobody will."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{bound.getsockname()[1]}"

@@ -1,0 +1,308 @@
+"""Hypothesis strategies: any value, any error, any event, and the event sequences that adapters may emit.
+
+>>> from hypothesis import given
+>>> from rxllm.testing import strategies
+>>> @given(strategies.lawful_events)
+... def test_it_begins_with_its_start(events):
+...     assert type(events[0]).__name__ == "MessageStarted"
+>>> test_it_begins_with_its_start()
+
+=====================================================================  =============================================
+`lawful_events`                                                        one response, as every adapter emits it
+`events`, `event_lists`                                                any event, and any events in any order
+`errors`                                                               any error of rxllm's
+`values`; `messages`, `requests`, `responses`, `threads`, `tools` ...  any value, and those of one kind
+`chunked(data)`                                                        bytes in any chunks
+=====================================================================  =============================================
+
+Needs hypothesis, which rxllm does not install.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+try:
+    from hypothesis import strategies as st
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        "rxllm.testing.strategies needs hypothesis: pip install hypothesis", name=error.name
+    ) from error
+
+from rxllm import events as ev
+from rxllm import values as va
+from rxllm.collector import fold_message, is_server
+from rxllm.testing._chunks import cut
+from rxllm.values.errors import ERROR_CLASSES
+
+__all__ = [
+    "chat_results",
+    "chunked",
+    "errors",
+    "event_lists",
+    "events",
+    "finish_reasons",
+    "free",
+    "halts",
+    "ids",
+    "images",
+    "lawful_events",
+    "maps",
+    "messages",
+    "parts",
+    "requests",
+    "responses",
+    "step_results",
+    "texts",
+    "threads",
+    "tool_calls",
+    "tools",
+    "usages",
+    "values",
+]
+
+# Values
+
+texts = st.text(max_size=12)
+ids = st.sampled_from(["a", "b", "c"]) | texts
+finish_reasons: st.SearchStrategy[va.FinishReason | None] = st.sampled_from(
+    [None, "stop", "length", "tool_calls", "content_filter", "error", "other"]
+)
+
+floats = st.floats(allow_nan=False)
+scalars = st.none() | st.booleans() | st.integers() | floats | texts | st.binary(max_size=6)
+keys = texts | st.sampled_from(["$", "type", "v"]) | st.integers() | st.tuples(st.integers(), texts)
+
+
+def _nested(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.lists(inner, max_size=3) | st.tuples(inner, inner) | st.dictionaries(keys, inner, max_size=3)
+
+
+free = st.recursive(scalars, _nested, max_leaves=6)
+maps = st.dictionaries(st.sampled_from(["$", "type", "v", "reason"]) | texts, free, max_size=3)
+
+usages = st.builds(
+    va.Usage,
+    input_tokens=st.none() | st.integers(0, 9999),
+    output_tokens=st.none() | st.integers(0, 9999),
+    total_cost=st.none() | st.floats(0, 10),
+    extra=maps,
+)
+tool_calls = st.builds(va.ToolCall, id=ids, name=texts, arguments=maps, raw_arguments=st.none() | texts, metadata=maps)
+images = st.builds(
+    va.Image,
+    source=st.sampled_from(["binary", "base64", "url", "file"]),
+    data=st.binary(max_size=8) | texts,
+    mime_type=st.none() | texts,
+    width=st.none() | st.integers(1, 4096),
+)
+parts = st.one_of(
+    st.builds(va.TextPart, texts, maps),
+    st.builds(va.ImagePart, images, st.sampled_from(["auto", "low", "high"])),
+    st.builds(va.ThinkingPart, texts, st.none() | texts, st.none() | maps),
+    st.builds(va.SourcePart, maps),
+    st.builds(va.FilePart, maps),
+    st.builds(va.ToolCallPart, ids),
+    st.builds(va.ProviderPart, texts, maps),
+)
+messages = st.builds(
+    va.Message,
+    role=st.sampled_from(["system", "user", "assistant", "tool"]),
+    content=texts | st.lists(parts, max_size=3).map(tuple) | maps,
+    name=st.none() | texts,
+    tool_call_id=st.none() | ids,
+    tool_calls=st.lists(tool_calls, max_size=2).map(tuple),
+    metadata=maps,
+)
+threads = st.builds(va.Thread, st.lists(messages, max_size=3).map(tuple), maps)
+tools = st.builds(
+    va.Tool,
+    name=texts,
+    description=texts,
+    schema=maps,
+    manual=st.booleans(),
+    approval=st.booleans(),
+    metadata=maps,
+)
+requests = st.builds(
+    va.Request,
+    messages=st.lists(messages, max_size=2).map(tuple),
+    model=st.none() | texts,
+    tools=st.lists(tools, max_size=2).map(tuple),
+    tool_choice=st.none() | texts | maps,
+    temperature=st.none() | st.floats(0, 2),
+    max_tokens=st.none() | st.integers(1, 9999),
+    stop=st.lists(texts, max_size=2).map(tuple),
+    response_format=st.none() | texts | maps,
+    structured_finalize=st.booleans(),
+    options=maps,
+    metadata=maps,
+)
+
+
+@st.composite
+def _errors(draw: st.DrawFn) -> va.LLMError:
+    cls = draw(st.sampled_from([ERROR_CLASSES[name] for name in va.__all__ if name in ERROR_CLASSES]))
+    fields: dict[str, Any] = {"reason": draw(st.sampled_from(sorted(cls.REASONS))), "metadata": draw(maps)}
+    fields |= {"message": draw(st.none() | texts)}
+    for name in cls.FIELDS:
+        fields[name] = draw(_error_fields.get(name, st.none() | texts))
+    return cls(**fields)
+
+
+_paths = st.lists(texts | st.integers(0, 9), max_size=3).map(tuple)
+_error_fields: dict[str, st.SearchStrategy[Any]] = {
+    "status": st.none() | st.integers(400, 599),
+    "retry_after": st.none() | st.floats(0, 100),
+    "event_index": st.none() | st.integers(0, 99),
+    "errors": st.lists(st.tuples(_paths, texts), max_size=2).map(tuple),
+}
+
+errors = _errors()
+responses = st.builds(
+    va.Response,
+    message=st.none() | messages,
+    output_text=texts,
+    tool_calls=st.lists(tool_calls, max_size=2).map(tuple),
+    finish_reason=finish_reasons,
+    raw_finish_reason=st.none() | texts,
+    usage=usages,
+    error=st.none() | errors,
+    parsed=free,
+    id=st.none() | texts,
+    model=st.none() | texts,
+    metadata=maps,
+)
+
+
+def _manual(call: va.ToolCall) -> dict[str, Any]:
+    return {"manual_tool_calls": (call,)}
+
+
+step_results = st.builds(
+    va.StepResult,
+    thread=threads,
+    response=responses,
+    tool_results=st.lists(messages, max_size=2).map(tuple),
+    done=st.booleans(),
+    metadata=maps | st.builds(_manual, tool_calls),
+)
+chat_results = st.builds(
+    va.ChatResult,
+    thread=threads,
+    final_response=st.none() | responses,
+    steps=st.lists(step_results, max_size=1).map(tuple),
+    halted_reason=st.none() | texts,
+    pending_tool_calls=st.lists(tool_calls, max_size=1).map(tuple),
+    usage=usages,
+    error=st.none() | errors,
+    metadata=maps,
+)
+halts = st.builds(va.Halt, texts, free, st.none() | texts, maps)
+values = st.one_of(
+    *(usages, tool_calls, images, parts, messages, threads, tools, requests, responses),
+    *(step_results, chat_results, halts),
+)
+
+# Events
+
+_event_fields: dict[str, st.SearchStrategy[Any]] = {
+    "id": ids,
+    "message": messages,
+    "finish_reason": finish_reasons,
+    "raw_finish_reason": st.none() | texts,
+    "usage": usages,
+    "error": errors,
+    "result": free,
+    "data": free,
+    "attempt": st.integers(1, 9),
+    "content": texts,
+}
+
+
+def _event(cls: type[ev.Event]) -> st.SearchStrategy[Any]:
+    fields: dict[str, st.SearchStrategy[Any]] = {}
+    for spec in msgspec.structs.fields(cls):
+        mapping = "Mapping" in str(spec.type)
+        fields[spec.name] = maps if mapping else _event_fields.get(spec.name, texts)
+    special: dict[type[ev.Event], dict[str, st.SearchStrategy[Any]]] = {
+        ev.StepCompleted: {"result": step_results},
+        ev.ChatCompleted: {"result": chat_results},
+        # A raw usage with other names raises, as it should: `events` adds one that does not.
+        ev.RawChunk: {"kind": texts.filter(lambda kind: kind != "usage")},
+    }
+    return st.builds(cls, **{**fields, **special.get(cls, {})})
+
+
+events = st.one_of([_event(cls) for cls in ev.EVENT_CLASSES]) | st.builds(
+    ev.RawChunk, st.just("usage"), st.fixed_dictionaries({}, optional={"input_tokens": st.integers(0, 99)})
+)
+"""Any event at all."""
+
+event_lists = st.lists(events, max_size=8)
+"""Any events in any order: no adapter emits them, and a fold must take them."""
+
+
+@st.composite
+def _block(draw: st.DrawFn, kind: str, block: str | None) -> list[ev.Event]:
+    pieces = draw(st.lists(texts, max_size=3))
+    text = "".join(pieces)
+    if kind == "text":
+        return [*(ev.TextDelta(piece, block) for piece in pieces), ev.TextCompleted(text, block)]
+    completed = ev.ThinkingCompleted(text, draw(st.none() | texts), draw(st.none() | maps), block)
+    return [*(ev.ThinkingDelta(piece, block) for piece in pieces), completed]
+
+
+@st.composite
+def _call(draw: st.DrawFn, call: str) -> list[ev.Event]:
+    name = draw(st.sampled_from(["add", "get_weather"]))
+    arguments = draw(st.dictionaries(texts, st.integers() | texts, max_size=2))
+    raw = msgspec.json.encode(arguments).decode()
+    cut = draw(st.integers(0, len(raw)))
+    metadata = draw(st.sampled_from([{}, {}, {"server": True}, {"error": "incomplete"}]))
+    return [
+        ev.ToolCallStarted(call, name, metadata if "server" in metadata else {}),
+        ev.ToolCallDelta(call, raw[:cut]),
+        ev.ToolCallDelta(call, raw[cut:]),
+        ev.ToolCallCompleted(call, name, arguments, raw, metadata),
+    ]
+
+
+@st.composite
+def _lawful(draw: st.DrawFn) -> list[ev.Event]:
+    body: list[ev.Event] = []
+    for i in range(draw(st.integers(0, 4))):
+        kind = draw(st.sampled_from(["text", "thinking", "call", "source", "usage"]))
+        match kind:
+            case "call":
+                body += draw(_call(f"call_{i}"))
+            case "source":
+                body.append(ev.SourceAdded(draw(maps)))
+            case "usage":
+                body.append(ev.UsageUpdated(replace(draw(usages), total_tokens=i)))  # another each time
+            case _:
+                body += draw(_block(kind, draw(st.sampled_from([None, str(i)]))))
+    started = ev.MessageStarted(va.Message("assistant", metadata={"id": "r", "model": "m"}))
+    message = fold_message([started, *body])
+    waits = any(not is_server(call) for call in message.tool_calls)
+    waiting: st.SearchStrategy[va.FinishReason | None] = st.sampled_from(["tool_calls", "length", "content_filter"])
+    reasons = waiting if waits else finish_reasons
+    completed = ev.MessageCompleted(message, draw(reasons.filter(lambda reason: reason != "error")))
+    return [started, *body, draw(st.sampled_from([completed, ev.ErrorEvent(va.StreamError("truncated"))]))]
+
+
+lawful_events = _lawful()
+"""One response as every adapter emits it: a start, closed blocks, calls with deltas, one end."""
+
+
+@st.composite
+def chunked(draw: st.DrawFn, data: bytes) -> list[bytes]:
+    """`data` in any chunks, empty ones among them; it shrinks to a single one."""
+    return cut(data, *draw(st.lists(st.integers(0, len(data)), max_size=30)))
+
+
+def __dir__() -> list[str]:
+    return __all__
