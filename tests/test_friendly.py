@@ -61,7 +61,7 @@ COMBINATORS = {
 
 @pytest.mark.parametrize("name", COMBINATORS)
 def test_what_takes_streams_is_hinted_at_by_what_works(name: str) -> None:
-    what = rf"{name} takes streams and is no operator: write lambda events: ops\.{name}\(.*events.*\)"
+    what = rf"{name} takes streams and is not an operator: write lambda events: ops\.{name}\(.*events.*\)"
     with pytest.raises(EngineError, match=what):
         Engine(Fake("Hi"), operators=(getattr(ops, name),))
     with pytest.raises(ValidationError, match=what):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rxllm.runtime._clients import client_settings
+from rxllm.runtime._http_clients import client_settings
 from rxllm.values import EngineError
 
 if TYPE_CHECKING:

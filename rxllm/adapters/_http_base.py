@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from rxllm.adapters._http_errors import http_error
 from rxllm.runtime import CONNECT_SECONDS, Clients, keys, transport_error
-from rxllm.runtime._http import address
-from rxllm.runtime._secrets import keyless_url, public_url, secrets_in, secrets_of_url
+from rxllm.runtime._http_stream import address
+from rxllm.runtime._redact_secrets import keyless_url, public_url, secrets_in, secrets_of_url
 from rxllm.values import AdapterError, Call, EngineError, ImageRequest, LLMError, Request, ValidationError
 from rxllm.values._json import json_bytes, well_formed
 from rxllm.values.secrets import is_secret_name

@@ -12,7 +12,7 @@ from reactivex.disposable import Disposable, SerialDisposable
 from reactivex.scheduler.periodicscheduler import PeriodicScheduler
 
 from rxllm.runtime._portal import call_loop, live_on, running_loop, start_on
-from rxllm.runtime._unheard import report_unheard
+from rxllm.runtime._unhandled import report_unheard
 
 S = TypeVar("S")
 

@@ -13,10 +13,10 @@ from typing import Any, Generic, Self, TypeVar, cast
 
 from reactivex import Observable, abc
 
+from rxllm.runtime._back_pressure import Gate, read_by
 from rxllm.runtime._clock import LoopScheduler
-from rxllm.runtime._given import check_source
-from rxllm.runtime._pacing import Gate, read_by
 from rxllm.runtime._portal import on_portal, running_loop, warn_if_blocking
+from rxllm.runtime._stream_arguments import check_source
 
 T = TypeVar("T")
 

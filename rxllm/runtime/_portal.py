@@ -22,7 +22,7 @@ import warnings
 from collections.abc import Callable, Generator
 from typing import Any
 
-from rxllm.runtime._exit import CLOSE_SECONDS, Drain, Live
+from rxllm.runtime._interpreter_exit import CLOSE_SECONDS, Drain, Live
 from rxllm.runtime._threads import daemon_threads, is_daemon_worker
 
 is_read: contextvars.ContextVar[bool] = contextvars.ContextVar("rxllm_read", default=False)

@@ -25,10 +25,10 @@ from typing import Any, Generic, TypeVar
 
 from reactivex import abc
 
-from rxllm.runtime._pacing import current_gate
+from rxllm.runtime._back_pressure import current_gate
 from rxllm.runtime._portal import call_context, call_loop, is_read, live_on, running_loop, start_on
 from rxllm.runtime._stream import Stream
-from rxllm.runtime._unheard import fail, report_unheard
+from rxllm.runtime._unhandled import fail, report_unheard
 from rxllm.values import StreamError
 
 T = TypeVar("T")

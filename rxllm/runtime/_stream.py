@@ -10,10 +10,10 @@ from typing import Any, TypeVar, cast, overload
 
 from reactivex import Observable, abc
 
-from rxllm.runtime._given import check_operators
 from rxllm.runtime._iterate import AsyncItems, Items
 from rxllm.runtime._portal import subscribing
 from rxllm.runtime._run import last, run
+from rxllm.runtime._stream_arguments import check_operators
 
 T = TypeVar("T", covariant=True)
 _A = TypeVar("_A")

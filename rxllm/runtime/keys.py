@@ -22,7 +22,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Literal
 
-from rxllm.runtime._secrets import redacted as redacted
+from rxllm.runtime._redact_secrets import redacted as redacted
 from rxllm.values import EngineError
 from rxllm.values.arguments import invalid_option
 

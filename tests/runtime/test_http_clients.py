@@ -18,7 +18,7 @@ import pytest
 import rxllm
 from rxllm import Engine, EngineError, Event, OpenAIChat, generate, stream_generate
 from rxllm.adapters import aiohttp_client
-from rxllm.runtime import _pools
+from rxllm.runtime import _http_pools
 from rxllm.testing.loopback import STALL, Loopback, Pause, Reply, Request, chat, chat_chunk
 from tests.runtime.support import PATIENCE, finished, model, script, until
 
@@ -285,12 +285,12 @@ def test_what_a_burst_leaves_open_is_closed_when_it_has_been_idle(monkeypatch: p
     async def main() -> None:
         engine = model(server)
         await asyncio.gather(*(generate(engine, "Hi") for _ in range(20)))
-        await until(lambda: server.open_count <= _pools.CALLS)
+        await until(lambda: server.open_count <= _http_pools.CALLS)
         assert server.open_count > 0
         await await_one(engine)
         assert len(server.connections) == 20
 
-    monkeypatch.setattr(_pools, "IDLE_SECONDS", 0.05)
+    monkeypatch.setattr(_http_pools, "IDLE_SECONDS", 0.05)
     with Loopback(Reply([chat_chunk("Hel"), Pause(0.2), *chat("lo")])) as server:
         asyncio.run(main())
 

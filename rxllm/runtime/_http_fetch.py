@@ -1,6 +1,6 @@
-"""The one-shot HTTP source: whole answers, for calls that have nothing to stream.
+"""The one-shot HTTP source: whole responses, for calls that have nothing to stream.
 
-Connecting, cancelling and closing are those of the event source, ``_http``: the response is closed before the item.
+Connecting, cancelling and closing are as in ``_http_stream``; the response is closed before the item is emitted.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from rxllm.runtime._http import address, answered, read_error
+from rxllm.runtime._http_decompress import body_of
+from rxllm.runtime._http_stream import address, opened, read_error
+from rxllm.runtime._http_transports import transport_error
+from rxllm.runtime._idle_timeout import IdleTimeout
 from rxllm.runtime._pump import Pump, pumped
-from rxllm.runtime._silence import Silence
 from rxllm.runtime._stream import Stream
-from rxllm.runtime._transport import transport_error
-from rxllm.runtime._unpack import body_of
 from rxllm.values import AdapterError
 
 if TYPE_CHECKING:
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 ANSWER_BYTES = 1 << 28
-"""The largest answer that is read: four images of 4096 x 4096 pixels, in base64, need less."""
+"""The largest response that is read: four images of 4096 x 4096 pixels, in base64, need less."""
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """A whole answer, whatever its status."""
+    """A whole response, whatever its status."""
 
     status: int
     headers: Mapping[str, str]
@@ -36,7 +36,7 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class Asker:
-    """Sends requests on behalf of one subscription: a dispose ends whichever is under way."""
+    """Sends requests on behalf of one subscription; a dispose ends the one under way."""
 
     def __init__(self, pump: Pump[Any]) -> None:
         self._pump = pump
@@ -51,16 +51,18 @@ class Asker:
         seconds: float | None = None,
         anonymous: bool = False,
     ) -> Answer:
-        """The answer to `request`; `seconds` bound the reading of its body, `limit` its size in bytes (256 MiB).
-        `anonymous` keeps the client's own ``auth`` out of it.
+        """Return the response to `request`.
+
+        `seconds` limits how long its body may take, `limit` its size in bytes (256 MiB by default);
+        `anonymous` leaves out the client's own ``auth``.
 
         Raises ``AdapterError``: ``network_error``, ``timeout``, and ``malformed_response`` for a body that is too long.
         """
         url = address(request)
         limit = ANSWER_BYTES if limit is None else limit
-        sending: dict[str, Any] = {"auth": None} if anonymous else {}
+        options: dict[str, Any] = {"auth": None} if anonymous else {}
         try:
-            async with answered(client, request, self._pump, **sending) as response, Silence(self._pump, seconds):
+            async with opened(client, request, self._pump, **options) as response, IdleTimeout(self._pump, seconds):
                 if response.status_code >= 300:
                     body = await read_error(response, self._pump)
                 else:
@@ -68,32 +70,32 @@ class Asker:
                 return Answer(response.status_code, response.headers, body)
         except TimeoutError as error:
             raise AdapterError("timeout", f"{url} took longer than {seconds} s", provider=provider) from error
-        except _TooLong as error:
+        except _TooLongError as error:
             message = f"{url} sent more than {limit} bytes"
             raise AdapterError("malformed_response", message, provider=provider) from error
         except Exception as error:
-            broken = transport_error(error, provider, url)
-            if broken is None:
+            failure = transport_error(error, provider, url)
+            if failure is None:
                 raise
-            raise broken from error
+            raise failure from error
 
     async def _read(self, response: httpx.Response, limit: int) -> bytes:
         body = bytearray()
         async for data in body_of(response):
             body += data
             if len(body) > limit:
-                raise _TooLong
-            if self._pump.disposed:  # while it connected, and nobody listens any more
+                raise _TooLongError
+            if self._pump.disposed:  # while it was connecting: nobody listens any more
                 break
         return bytes(body)
 
 
-class _TooLong(Exception):  # noqa: N818 it never leaves this file
+class _TooLongError(Exception):
     pass
 
 
 def fetched(work: Callable[[Asker], Awaitable[T]]) -> Stream[T]:
-    """A cold Stream of the one item that ``work(asker)`` gives; each subscription does the work anew."""
+    """Return a cold Stream of the one item that ``work(asker)`` returns; each subscription does the work anew."""
 
     async def body(pump: Pump[T]) -> None:
         item = await work(Asker(pump))
