@@ -9,7 +9,7 @@ from copy import deepcopy
 from typing import TYPE_CHECKING, Any, Self
 
 from rxllm.adapters._http_errors import http_error
-from rxllm.runtime import CONNECT_SECONDS, Clients, keys, transport_error
+from rxllm.runtime import CONNECT_SECONDS, WRITE_SECONDS, Clients, keys, transport_error
 from rxllm.runtime._http_stream import address
 from rxllm.runtime._redact_secrets import keyless_url, public_url, secrets_in, secrets_of_url
 from rxllm.values import AdapterError, Call, EngineError, ImageRequest, LLMError, Request, ValidationError
@@ -18,8 +18,6 @@ from rxllm.values.secrets import is_secret_name
 
 if TYPE_CHECKING:
     import httpx
-
-WRITE_SECONDS = 60.0
 
 File = tuple[str, tuple[str, bytes, str]]
 """A form's field that is a file: the field's name, and the file's name, bytes and type."""

@@ -12,14 +12,12 @@ from rxllm.adapters._local_calls import CallDecoder
 from rxllm.adapters._local_server import Server, serve
 from rxllm.adapters._local_tools import in_plain_words, must_call
 from rxllm.adapters._openai_chat import OpenAIChat, chat_body
-from rxllm.runtime import Decoder, in_thread
+from rxllm.runtime import CONNECT_SECONDS, READ_SECONDS, WRITE_SECONDS, Decoder, in_thread
 from rxllm.values import Call, Request
 from rxllm.values.arguments import invalid_option
 
 if TYPE_CHECKING:
     import httpx
-
-READ_SECONDS = 600.0
 
 
 class Local(OpenAIChat):
@@ -89,6 +87,6 @@ def _client() -> httpx.AsyncClient:
     """A client for plain HTTP to this machine: no proxy, and no certificates to load."""
     import httpx
 
-    timeout = httpx.Timeout(connect=10.0, read=READ_SECONDS, write=60.0, pool=None)
+    timeout = httpx.Timeout(connect=CONNECT_SECONDS, read=READ_SECONDS, write=WRITE_SECONDS, pool=None)
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)  # the server closes idle ones soon
     return httpx.AsyncClient(trust_env=False, verify=False, timeout=timeout, limits=limits)

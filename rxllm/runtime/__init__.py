@@ -1,10 +1,26 @@
-"""How a call runs: streams, their loop, their sockets, their pace, their keys, their retries."""
+"""How a call runs.
+
+=============================================  ======================================================================
+files                                          hold
+=============================================  ======================================================================
+``_stream``, ``_run``, ``_iterate``            the `Stream`, and the ways to read it: ``run``, ``await``, ``for``
+``_pump``                                      the task that drives a subscription, and what a dispose does to it
+``_portal``, ``_threads``, ``_clock``          the loop, the threads and the time of a call
+``_back_pressure``, ``_unhandled``             readers that are behind, and errors that nobody handles
+``_interpreter_exit``                          what happens to calls at exit
+``_http_...``, ``_idle_timeout``               requests and responses
+``_timeouts``                                  default timeouts, and limits of a response
+``_redact_secrets``                            keys, kept out of errors, URLs and logs
+``_attempts``, ``_retry``                      attempts at a call, and when another follows
+``keys``, ``models``                           public modules: API keys, and the catalogue of models
+=============================================  ======================================================================
+"""
 
 from rxllm.runtime._assembly import Assembly, assembling, current_assembly
 from rxllm.runtime._attempts import Plan, attempting, is_prelude
 from rxllm.runtime._back_pressure import Gate, current_gate
 from rxllm.runtime._clock import LoopScheduler, clock, stopwatch
-from rxllm.runtime._http_clients import CONNECT_SECONDS, Clients
+from rxllm.runtime._http_clients import Clients
 from rxllm.runtime._http_fetch import Answer, Asker, fetched
 from rxllm.runtime._http_stream import Decoder, Exchange, http_stream
 from rxllm.runtime._http_transports import transport_error
@@ -15,11 +31,14 @@ from rxllm.runtime._retry import Retry, RetryPolicy, policy, retrying
 from rxllm.runtime._run import run
 from rxllm.runtime._stream import Stream
 from rxllm.runtime._threads import daemon_threads, in_thread
-from rxllm.runtime._timeouts import Timeouts
+from rxllm.runtime._timeouts import CONNECT_SECONDS, NO_TIMEOUTS, READ_SECONDS, WRITE_SECONDS, Timeouts
 from rxllm.runtime._unhandled import conclude, fail, report_unheard
 
 __all__ = [
     "CONNECT_SECONDS",
+    "NO_TIMEOUTS",
+    "READ_SECONDS",
+    "WRITE_SECONDS",
     "Answer",
     "Asker",
     "Assembly",

@@ -45,7 +45,7 @@ class Timeouts(msgspec.Struct, frozen=True):
         too.
         """
         if timeout is None:
-            return NO_LIMITS
+            return NO_TIMEOUTS
         return timeout if isinstance(timeout, Timeouts) else cls(timeout, timeout)
 
     @property
@@ -54,4 +54,4 @@ class Timeouts(msgspec.Struct, frozen=True):
         return None if self.first is None or self.idle is None else max(self.first, self.idle)
 
 
-NO_LIMITS = Timeouts()
+NO_TIMEOUTS = Timeouts()
