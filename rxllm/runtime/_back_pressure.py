@@ -8,7 +8,7 @@ gate  items waiting         sources
 ====  ====================  ==============================================================
 open  fewer than `maxsize`  read on
 full  `maxsize` or more     sleep in `wait` until half of the items, or fewer, are left
-idle  none                  read on; what `when_idle` was given is called
+idle  none                  read on; the functions passed to `when_idle` are called
 ====  ====================  ==============================================================
 """
 

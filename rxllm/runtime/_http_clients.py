@@ -59,7 +59,7 @@ class Clients:
             await self._close_dead()
             if self._is_own:
                 await prepare()
-        if loop not in self._by_loop:  # asked again: calls that begin together wait together
+        if loop not in self._by_loop:  # checked again: calls that begin together wait together
             pools = self._by_loop[loop] = Pools(self._factory, CALLS if self._is_own else None, self._by_loop)
             await pools.open(self)
         return self._by_loop[loop].pick()

@@ -81,10 +81,24 @@ class Buffer(abc.ObserverBase[T]):
             raise error
 
 
-class Items(Iterator[T], Generic[T]):
-    """The items of a stream, for ``for``; meanwhile the stream runs on rxllm's own loop."""
+class _Reader(Generic[T]):
+    """What both iterators share: a buffer, and a subscription that ends with them."""
 
     _subscription: abc.DisposableBase | None = None
+    _buffer: Buffer[T]
+
+    def _close(self) -> None:
+        subscription, self._subscription = self._subscription or _NOTHING, _NOTHING
+        subscription.dispose()
+        self._buffer.close()
+
+    def __del__(self) -> None:
+        if self._subscription is not None:
+            self._close()
+
+
+class Items(_Reader[T], Iterator[T]):
+    """The items of a stream, for ``for``; meanwhile the stream runs on rxllm's own loop."""
 
     def __init__(self, source: Observable[T], maxsize: int = 64) -> None:
         self._source = source
@@ -105,31 +119,23 @@ class Items(Iterator[T], Generic[T]):
                 self._wakeup.wait(timeout=3600)
                 self._wakeup.clear()
         except BaseException:
-            self.close()
+            self._close()
             raise
         return cast(T, buffer.gate.take())
 
     def close(self) -> None:
         """Dispose the subscription; no more items come."""
-        subscription, self._subscription = self._subscription or _NOTHING, _NOTHING
-        subscription.dispose()
-        self._buffer.close()
+        self._close()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        self.close()
-
-    def __del__(self) -> None:
-        if self._subscription is not None:
-            self.close()
+        self._close()
 
 
-class AsyncItems(AsyncIterator[T], Generic[T]):
+class AsyncItems(_Reader[T], AsyncIterator[T]):
     """The items of a stream, for ``async for``."""
-
-    _subscription: abc.DisposableBase | None = None
 
     def __init__(self, source: Observable[T], maxsize: int = 64) -> None:
         self._source = source
@@ -157,20 +163,11 @@ class AsyncItems(AsyncIterator[T], Generic[T]):
         """Dispose the subscription; no more items come."""
         self._close()
 
-    def _close(self) -> None:
-        subscription, self._subscription = self._subscription or _NOTHING, _NOTHING
-        subscription.dispose()
-        self._buffer.close()
-
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
         self._close()
-
-    def __del__(self) -> None:
-        if self._subscription is not None:
-            self._close()
 
 
 class _Wakeup:

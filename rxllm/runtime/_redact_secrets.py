@@ -1,6 +1,6 @@
 """Find the secrets of a call, in headers, options and URLs, and remove them from errors, bodies, URLs and logs.
 
-Which names stand for secrets is said in ``rxllm.values.secrets``.
+``rxllm.values.secrets`` says which names stand for secrets.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ SECRET_LENGTH = 8
 
 E = TypeVar("E", bound=LLMError)
 
-_QUERY_SECRET = "code"  # where Azure Functions expect their key
 _USER = re.compile(r"^(\w+://)?([^/?#]*)@")
 
 
@@ -45,7 +44,7 @@ def secrets_of_url(url: str) -> Iterator[str]:
         yield from (unquote(part) for part in user[2].split(":") if part)
     _, _, query = url.partition("?")
     for name, entry in parse_qsl(query.partition("#")[0]):
-        if is_secret_name(name) or name == _QUERY_SECRET:
+        if _is_secret_parameter(name):
             yield entry
 
 
@@ -65,13 +64,12 @@ def keyless_url(url: str) -> str:
     'https://host/v1?api-version=2'
     """
     path, _, query = url.partition("?")
-    pairs = [pair for pair in query.split("&") if pair and not _is_secret_pair(pair)]
+    pairs = [pair for pair in query.split("&") if pair and not _is_secret_parameter(pair.partition("=")[0])]
     return _USER.sub(r"\1", path) + (f"?{'&'.join(pairs)}" if pairs else "")
 
 
-def _is_secret_pair(pair: str) -> bool:
-    name = pair.partition("=")[0]
-    return is_secret_name(name) or name == _QUERY_SECRET
+def _is_secret_parameter(name: str) -> bool:
+    return is_secret_name(name) or name == "code"  # where Azure Functions expect their key
 
 
 def without(value: Any, secrets: Iterable[str]) -> Any:

@@ -4,8 +4,8 @@
 what is raised                              where it goes                                if nobody waits for the end
 ==========================================  ===========================================  ============================
 an ``Exception`` in the stream              ``on_error``, through the operators          the same
-an ``Exception`` that no ``on_error`` took  to whoever waits for the stream's end        the loop's exception handler
-``SystemExit``, ``KeyboardInterrupt``,      to whoever waits, past all operators         that handler, then ``on_error``
+an ``Exception`` that no ``on_error`` took  to whoever waits for the stream's end        the loop's handler, or the log
+``SystemExit``, ``KeyboardInterrupt``,      to whoever waits, past all operators         the same, and ``on_error``
 outcomes of pytest, ...
 ==========================================  ===========================================  ============================
 
@@ -35,7 +35,7 @@ ErrorListener = Callable[[BaseException], bool]
 error_listener: contextvars.ContextVar[ErrorListener | None] = contextvars.ContextVar(
     "rxllm_error_listener", default=None
 )
-"""The listener of whoever waits for the end of what is subscribed here."""
+"""The listener of whoever waits for the end of what is subscribed to here."""
 
 
 def conclude(observer: abc.ObserverBase[T], items: Iterable[T] = ()) -> None:

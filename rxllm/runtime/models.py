@@ -90,9 +90,9 @@ def select(*, require: Iterable[str] = (), prefer: Iterable[str] = ()) -> ModelI
     'b:two'
     >>> clear()
 
-    Entries of the same provider, or of others, come in the order in which they were put. Capabilities are the fields of
-    `ModelInfo` that are True or False, and only True counts. Raises ``EngineError("missing_model")`` if no entry has
-    them all, and ``ValidationError("invalid_option")`` for an unknown capability.
+    Among several, the one that was put first is chosen. Capabilities are the fields of `ModelInfo` that are True or
+    False, and only True counts. Raises ``EngineError("missing_model")`` if no entry has them all, and
+    ``ValidationError("invalid_option")`` for an unknown capability.
     """
     wanted, providers = tuple(require), [_canonical(name) for name in prefer]
     unknown = [name for name in wanted if name not in CAPABILITIES]

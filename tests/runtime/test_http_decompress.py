@@ -1,4 +1,4 @@
-"""Packed bodies: what they say, in pieces that are small whatever they stand for."""
+"""Compressed bodies: read piece by piece, in little memory, whatever they expand to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The HTTP source: when it ends, and what each way of failing becomes."""
+"""The HTTP source: when it ends, and which error each failure becomes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long an answer may be silent: one watch for the whole body, and none of the transport's."""
+"""The idle timeout: one timer for the whole body of a response, in place of the transport's."""
 
 from __future__ import annotations
 

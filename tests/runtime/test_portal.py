@@ -1,4 +1,4 @@
-"""Scripts: what happens to calls at the interpreter's end, on Ctrl-C, and in a forked child."""
+"""Scripts: every way to read a stream, at the end of a loop, and in a forked child."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A key, wherever it was given, is in nothing that rxllm shows, and goes to nobody but its provider."""
+"""A key, wherever it is passed, is not in anything that rxllm shows."""
 
 from __future__ import annotations
 

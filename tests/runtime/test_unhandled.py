@@ -1,4 +1,4 @@
-"""An operator that raises where nobody stands to hear it leaves nobody waiting for an end that does not come."""
+"""Errors that no ``on_error`` takes reach whoever waits for the end, so that nobody waits for ever."""
 
 from __future__ import annotations
 
