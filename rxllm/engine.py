@@ -12,7 +12,7 @@ from reactivex import Observable
 
 from rxllm.events import Event
 from rxllm.runtime import Retry
-from rxllm.runtime._given import check_operators
+from rxllm.runtime._stream_arguments import check_operators
 from rxllm.values import EngineError, Request, Tool, ValidationError
 from rxllm.values.arguments import check_function, must_be
 from rxllm.values.secrets import masked

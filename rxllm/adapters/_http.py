@@ -10,7 +10,7 @@ from rxllm.adapters._http_base import HTTPBase
 from rxllm.collector import Unfinished
 from rxllm.events import ErrorEvent, Event, MessageCompleted, MessageStarted
 from rxllm.runtime import Decoder, Stream, http_stream, keys
-from rxllm.runtime._secrets import without
+from rxllm.runtime._redact_secrets import without
 from rxllm.values import Call, LLMError, Message, Request, ValidationError
 from rxllm.wire.frames import FrameDecoder, unreadable
 

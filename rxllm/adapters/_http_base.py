@@ -9,10 +9,10 @@ from copy import deepcopy
 from typing import TYPE_CHECKING, Any, Self
 
 from rxllm.adapters._http_errors import http_error
-from rxllm.runtime import CONNECT_SECONDS, Clients, keys, transport_error
-from rxllm.runtime._clients import client_settings
-from rxllm.runtime._http import address
-from rxllm.runtime._secrets import keyless_url, public_url, secrets_in, secrets_of_url
+from rxllm.runtime import CONNECT_SECONDS, WRITE_SECONDS, Clients, keys, transport_error
+from rxllm.runtime._http_clients import client_settings
+from rxllm.runtime._http_stream import address
+from rxllm.runtime._redact_secrets import keyless_url, public_url, secrets_in, secrets_of_url
 from rxllm.values import AdapterError, Call, EngineError, ImageRequest, LLMError, Request, ValidationError
 from rxllm.values._json import json_bytes, well_formed
 from rxllm.values.arguments import invalid_option
@@ -20,8 +20,6 @@ from rxllm.values.secrets import is_secret_name
 
 if TYPE_CHECKING:
     import httpx
-
-WRITE_SECONDS = 60.0
 
 File = tuple[str, tuple[str, bytes, str]]
 """A file in a form: the field's name, and the file's name, bytes and type."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from rxllm import plugins
 from rxllm.adapters.openai_chat import OpenAIChat
-from rxllm.runtime._secrets import public_url
+from rxllm.runtime._redact_secrets import public_url
 from rxllm.values import Call, EngineError, Message, Request
 from rxllm.values.arguments import did_you_mean
 

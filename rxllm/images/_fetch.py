@@ -1,6 +1,6 @@
 """Requests that are answered as a whole: to the provider, and to the hosts of images that are given as URLs.
 
-They connect, cancel and close as streams do, see ``rxllm.runtime._http``: a response is closed before it is used.
+They connect, cancel and close as in ``rxllm.runtime._http_stream``: a response is closed before it is used.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from urllib.parse import urljoin, urlsplit
 import msgspec
 
 from rxllm.runtime import Pump, transport_error
-from rxllm.runtime._http import address, answered, read_error
-from rxllm.runtime._secrets import public_url
-from rxllm.runtime._silence import Silence
-from rxllm.runtime._unpack import body_of
+from rxllm.runtime._http_decompress import body_of
+from rxllm.runtime._http_stream import address, opened, read_error
+from rxllm.runtime._idle_timeout import IdleTimeout
+from rxllm.runtime._redact_secrets import public_url
 from rxllm.values import AdapterError, Image, ImageAdapterError, LLMError
 
 if TYPE_CHECKING:
@@ -107,7 +107,8 @@ class Fetcher:
         """Return the answer of at most `limit` bytes, read within `seconds`; `sending` is for the client's ``send``."""
         url = address(request)
         try:
-            async with answered(self._client, request, self._pump, **sending) as response, Silence(self._pump, seconds):
+            watch = IdleTimeout(self._pump, seconds)
+            async with opened(self._client, request, self._pump, **sending) as response, watch:
                 if response.status_code >= 300:
                     body = await read_error(response, self._pump)
                 else:

@@ -12,9 +12,9 @@ from rxllm.adapters._http_base import HTTPBase, missing_model
 from rxllm.images._adapter import refuse_operation
 from rxllm.images._fetch import Answer, Fetcher
 from rxllm.runtime import Pump, Stream, keys, pumped
-from rxllm.runtime._http import address, begins_page, discreetly, may_be_page, page_error
-from rxllm.runtime._pools import in_use
-from rxllm.runtime._secrets import without
+from rxllm.runtime._http_pools import in_use
+from rxllm.runtime._http_stream import address, begins_page, discreetly, may_be_page, page_error
+from rxllm.runtime._redact_secrets import without
 from rxllm.values import (
     AdapterError,
     Call,

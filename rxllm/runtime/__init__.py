@@ -1,14 +1,31 @@
-"""How a call runs: streams, their loop, their sockets, their pace, their keys, their retries."""
+"""How a call runs.
+
+=============================================  ======================================================================
+files                                          hold
+=============================================  ======================================================================
+``_stream``, ``_run``, ``_iterate``            the `Stream`, and the ways to read it: ``run``, ``await``, ``for``
+``_pump``                                      the task that drives a subscription, and what a dispose does to it
+``_portal``, ``_threads``, ``_clock``          the loop, the threads and the time of a call
+``_back_pressure``, ``_unhandled``             readers that are behind, and errors that nobody handles
+``_interpreter_exit``                          what happens to calls at exit
+``_http_...``, ``_idle_timeout``               requests and responses
+``_timeouts``                                  default timeouts, and limits of a response
+``_redact_secrets``                            keys, kept out of errors, URLs and logs
+``_attempts``, ``_retry``, ``_bounded``         attempts at a call, when another follows, and several streams at once
+``_scope``, ``_assembly``                      what a subscription and an operator know of the call they belong to
+``keys``, ``models``                           public modules: API keys, and the catalogue of models
+=============================================  ======================================================================
+"""
 
 from rxllm.runtime._assembly import Assembly, assembling, current_assembly
 from rxllm.runtime._attempts import Plan, attempting, is_prelude
+from rxllm.runtime._back_pressure import Gate, current_gate
 from rxllm.runtime._bounded import Bounded
-from rxllm.runtime._clients import CONNECT_SECONDS, Clients
 from rxllm.runtime._clock import LoopScheduler, clock, stopwatch
-from rxllm.runtime._conclude import conclude
-from rxllm.runtime._http import Decoder, Exchange, http_stream
+from rxllm.runtime._http_clients import Clients
+from rxllm.runtime._http_stream import Decoder, Exchange, http_stream
+from rxllm.runtime._http_transports import transport_error
 from rxllm.runtime._iterate import AsyncItems, Items, to_async_iter, to_iter
-from rxllm.runtime._pacing import Gate, current_gate
 from rxllm.runtime._portal import call_context, call_loop, running_loop
 from rxllm.runtime._pump import Pump, from_async_iter, pumped
 from rxllm.runtime._retry import OnRetry, Retry, RetryPolicy, policy, policy_argument, retrying
@@ -16,13 +33,15 @@ from rxllm.runtime._run import run
 from rxllm.runtime._scope import NO_SCOPE, Question, Scope, current_scope, new_id, scoped, tool_id, within
 from rxllm.runtime._stream import Stream
 from rxllm.runtime._threads import daemon_threads, in_thread
-from rxllm.runtime._timeouts import Timeouts
-from rxllm.runtime._transport import transport_error
-from rxllm.runtime._unheard import fail, report_unheard
+from rxllm.runtime._timeouts import CONNECT_SECONDS, NO_TIMEOUTS, READ_SECONDS, WRITE_SECONDS, Timeouts
+from rxllm.runtime._unhandled import conclude, fail, report_unheard
 
 __all__ = [
     "CONNECT_SECONDS",
     "NO_SCOPE",
+    "NO_TIMEOUTS",
+    "READ_SECONDS",
+    "WRITE_SECONDS",
     "Assembly",
     "AsyncItems",
     "Bounded",

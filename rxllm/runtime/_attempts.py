@@ -19,10 +19,9 @@ from reactivex.disposable import CompositeDisposable, SerialDisposable, SingleAs
 
 from rxllm.events import ErrorEvent, Event, MessageStarted, RawChunk, UsageUpdated
 from rxllm.runtime._clock import clock
-from rxllm.runtime._conclude import conclude
 from rxllm.runtime._scope import current_scope, within
 from rxllm.runtime._stream import Stream
-from rxllm.runtime._unheard import fail
+from rxllm.runtime._unhandled import conclude, fail
 from rxllm.values import LLMError
 
 

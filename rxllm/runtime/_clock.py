@@ -1,4 +1,4 @@
-"""Time on an event loop, as a reactivex scheduler that any thread may use."""
+"""Time on an event loop: a reactivex scheduler that any thread may use, and clocks for operators."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from reactivex.disposable import Disposable, SerialDisposable
 from reactivex.scheduler.periodicscheduler import PeriodicScheduler
 
 from rxllm.runtime._portal import call_loop, live_on, running_loop, start_on
-from rxllm.runtime._unheard import report_unheard
+from rxllm.runtime._unhandled import report_unheard
 
 S = TypeVar("S")
 
 
 class LoopScheduler(PeriodicScheduler):
-    """Runs actions on `loop`. Unlike reactivex's own, it never blocks in dispose and need not be told its thread."""
+    """Runs actions on `loop`. Unlike reactivex's own it never blocks in dispose, and every thread may call it."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class LoopScheduler(PeriodicScheduler):
 
                 handle = self._loop.call_later(seconds, fire)
                 self._timers.add(handle)
-                subscription.disposable = Disposable(lambda: self._end(handle))
+                subscription.disposable = Disposable(lambda: self._cancel(handle))
             else:
                 self._loop.call_soon(invoke)
 
@@ -61,8 +61,8 @@ class LoopScheduler(PeriodicScheduler):
             start_on(self._loop, arm)
         return subscription
 
-    def _end(self, handle: asyncio.TimerHandle) -> None:
-        # A timer that was only ignored would keep what it calls alive until its time.
+    def _cancel(self, handle: asyncio.TimerHandle) -> None:
+        # If a disposed timer were only ignored, what it refers to would stay in memory until its time.
         def cancel() -> None:
             handle.cancel()
             self._timers.discard(handle)
@@ -79,12 +79,12 @@ class LoopScheduler(PeriodicScheduler):
 
 
 def clock(scheduler: abc.SchedulerBase | None) -> abc.SchedulerBase:
-    """The scheduler that tells the time of a subscription: its own, else the loop of the call."""
+    """Return the scheduler that sets the time of a subscription: its own, else one on the loop of the call."""
     return scheduler if scheduler is not None else LoopScheduler(call_loop())
 
 
 def stopwatch(scheduler: abc.SchedulerBase | None) -> Callable[[], float]:
-    """Seconds on the scheduler's clock; on a loop, and without a scheduler, those of a clock that is never set back."""
+    """Return a function that gives the scheduler's time in seconds; on a loop, or without one, it is monotonic."""
     if scheduler is None or isinstance(scheduler, LoopScheduler):
         return time.perf_counter
     return lambda: scheduler.now.timestamp()

@@ -1,7 +1,13 @@
-"""From a stream to a ``for`` loop, with back-pressure: at most `maxsize` items wait, then the source waits too.
+"""Iterate over a stream with back-pressure: at most `maxsize` items wait, then the source waits too.
 
-An iterator subscribes when its first item is asked for. Closing it, leaving its ``with`` block, or dropping it (as
-``break`` does) disposes the subscription.
+==========  ==================================================  =====================================================
+iterator    until                                               what it does
+==========  ==================================================  =====================================================
+fresh       its first item is requested                         nothing: there is no subscription and no call
+subscribed  the end, or `close`, a ``with`` block left, or the  returns what waits in its `Buffer`, else sleeps; then
+            iterator dropped, as ``break`` does                 raises the stream's error, once
+closed                                                          its subscription is disposed; it has no more items
+==========  ==================================================  =====================================================
 """
 
 from __future__ import annotations
@@ -13,28 +19,28 @@ from typing import Any, Generic, Self, TypeVar, cast
 
 from reactivex import Observable, abc
 
+from rxllm.runtime._back_pressure import Gate, read_by
 from rxllm.runtime._clock import LoopScheduler
-from rxllm.runtime._given import check_source
-from rxllm.runtime._pacing import Gate, read_by
 from rxllm.runtime._portal import on_portal, running_loop, warn_if_blocking
+from rxllm.runtime._stream_arguments import check_source
 
 T = TypeVar("T")
 
 
 def to_iter(source: Observable[T], maxsize: int = 64) -> Items[T]:
-    """An iterator over `source`, best used as ``with to_iter(source) as items:``."""
+    """Return an iterator over `source`, best used as ``with to_iter(source) as items:``."""
     check_source(source, "to_iter")
     return Items(source, maxsize)
 
 
 def to_async_iter(source: Observable[T], maxsize: int = 64) -> AsyncItems[T]:
-    """An asynchronous iterator over `source`, best used as ``async with to_async_iter(source) as items:``."""
+    """Return an asynchronous iterator over `source`, best used as ``async with to_async_iter(source) as items:``."""
     check_source(source, "to_async_iter")
     return AsyncItems(source, maxsize)
 
 
 class Buffer(abc.ObserverBase[T]):
-    """What stands between a subscription and its iterator. It knows nothing of the iterator, so that can go."""
+    """The items between a subscription and its iterator. It does not refer to the iterator, which can so be dropped."""
 
     def __init__(self, maxsize: int, wake: Callable[[], object]) -> None:
         self.gate = Gate(maxsize)
@@ -47,10 +53,10 @@ class Buffer(abc.ObserverBase[T]):
         self._wake()
 
     def on_error(self, error: Exception) -> None:
-        self.hear(error)
+        self.take_error(error)
 
-    def hear(self, error: BaseException) -> bool:
-        """Take an error that nobody else has handled; whether the stream is still read."""
+    def take_error(self, error: BaseException) -> bool:
+        """Keep an error that nobody else has handled, and return whether the stream is still read."""
         if self.ended:
             return False
         self.error = error
@@ -62,99 +68,100 @@ class Buffer(abc.ObserverBase[T]):
         self._wake()
 
     def close(self) -> None:
-        """Forget what waits, and let the source see that nobody is behind."""
+        """Drop what waits, and wake the sources: nobody is behind any more."""
         self.ended = True
         self.gate.waiting.clear()
         self.gate.open()
         self._wake()
 
-    def result(self) -> None:
-        """Raise how the stream ended, once."""
+    def raise_error(self) -> None:
+        """Raise the error that ended the stream, if any, once."""
         error, self.error = self.error, None
         if error is not None:
             raise error
 
 
-class Items(Iterator[T], Generic[T]):
-    """The items of a stream, for ``for``; the stream runs on rxllm's own loop meanwhile."""
+class _Reader(Generic[T]):
+    """What both iterators share: a buffer, and a subscription that ends with them."""
 
     _subscription: abc.DisposableBase | None = None
+    _buffer: Buffer[T]
+
+    def _close(self) -> None:
+        subscription, self._subscription = self._subscription or _NOTHING, _NOTHING
+        subscription.dispose()
+        self._buffer.close()
+
+    def __del__(self) -> None:
+        if self._subscription is not None:
+            self._close()
+
+
+class Items(_Reader[T], Iterator[T]):
+    """The items of a stream, for ``for``; meanwhile the stream runs on rxllm's own loop."""
 
     def __init__(self, source: Observable[T], maxsize: int = 64) -> None:
         self._source = source
-        self._news = threading.Event()
-        self._buffer: Buffer[T] = Buffer(maxsize, self._news.set)
+        self._wakeup = threading.Event()
+        self._buffer: Buffer[T] = Buffer(maxsize, self._wakeup.set)
 
     def __next__(self) -> T:
         buffer = self._buffer
         if self._subscription is None:
-            with on_portal() as portal, read_by(buffer.gate, buffer.hear):
+            with on_portal() as portal, read_by(buffer.gate, buffer.take_error):
                 warn_if_blocking("a plain for stops", "async for", stacklevel=3)
                 self._subscription = self._source.subscribe(buffer, scheduler=LoopScheduler(portal.loop))
         try:
             while not buffer.gate.waiting:
                 if buffer.ended:
-                    buffer.result()
+                    buffer.raise_error()
                     raise StopIteration
-                self._news.wait(timeout=3600)
-                self._news.clear()
+                self._wakeup.wait(timeout=3600)
+                self._wakeup.clear()
         except BaseException:
-            self.close()
+            self._close()
             raise
         return cast(T, buffer.gate.take())
 
     def close(self) -> None:
-        """Stop: nothing more comes, and the stream is disposed."""
-        subscription, self._subscription = self._subscription or _NOTHING, _NOTHING
-        subscription.dispose()
-        self._buffer.close()
+        """Dispose the subscription; no more items come."""
+        self._close()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        self.close()
-
-    def __del__(self) -> None:
-        if self._subscription is not None:
-            self.close()
+        self._close()
 
 
-class AsyncItems(AsyncIterator[T], Generic[T]):
+class AsyncItems(_Reader[T], AsyncIterator[T]):
     """The items of a stream, for ``async for``."""
-
-    _subscription: abc.DisposableBase | None = None
 
     def __init__(self, source: Observable[T], maxsize: int = 64) -> None:
         self._source = source
-        self._news = _News()
-        self._buffer: Buffer[T] = Buffer(maxsize, self._news.set)
+        self._wakeup = _Wakeup()
+        self._buffer: Buffer[T] = Buffer(maxsize, self._wakeup.set)
 
     async def __anext__(self) -> T:
         buffer = self._buffer
         if self._subscription is None:
-            loop = self._news.loop = asyncio.get_running_loop()
-            with read_by(buffer.gate, buffer.hear):
+            loop = self._wakeup.loop = asyncio.get_running_loop()
+            with read_by(buffer.gate, buffer.take_error):
                 self._subscription = self._source.subscribe(buffer, scheduler=LoopScheduler(loop))
         try:
             while not buffer.gate.waiting:
                 if buffer.ended:
-                    buffer.result()
+                    buffer.raise_error()
                     raise StopAsyncIteration
-                await self._news.wait()
+                await self._wakeup.wait()
         except BaseException:
             self._close()
             raise
         return cast(T, buffer.gate.take())
 
     async def aclose(self) -> None:
-        """Stop: nothing more comes, and the stream is disposed."""
+        """Dispose the subscription; no more items come."""
         self._close()
-
-    def _close(self) -> None:
-        subscription, self._subscription = self._subscription or _NOTHING, _NOTHING
-        subscription.dispose()
-        self._buffer.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -162,13 +169,9 @@ class AsyncItems(AsyncIterator[T], Generic[T]):
     async def __aexit__(self, *exc_info: object) -> None:
         self._close()
 
-    def __del__(self) -> None:
-        if self._subscription is not None:
-            self._close()
 
-
-class _News:
-    """An ``asyncio.Event`` that may be set from any thread, before its loop is known too."""
+class _Wakeup:
+    """An ``asyncio.Event`` that may be set from any thread, also before its loop is known."""
 
     def __init__(self) -> None:
         self.loop: asyncio.AbstractEventLoop | None = None

@@ -1,11 +1,20 @@
-"""Where calls run: the running loop if there is one, else the portal.
+"""Which event loop a call runs on: the running one if there is one, else the portal's.
 
-The portal is one daemon thread with one event loop, for callers that have none. ``run()``, ``for`` and ``to_iter``
-choose it even where a loop runs, because they block that one. The choice is a context variable, so that it reaches the
-source through any chain of operators and no scheduler has to be passed that would move resubscriptions to other
-threads.
+The portal is one daemon thread with one event loop, for callers that have none.
 
-At interpreter exit the portal waits for the calls that are still live; see ``_exit``.
+=======================================  ===================================
+a stream is                              and its call runs on
+=======================================  ===================================
+subscribed to or awaited inside a loop   that loop
+subscribed to on a thread without loop   the portal's
+read by ``run()``, ``for``, ``to_iter``  the portal's, since these block any
+                                         loop that runs on their thread
+=======================================  ===================================
+
+The choice is a context variable, so that it reaches the source through any chain of operators. A scheduler passed to
+``subscribe`` instead would move the resubscriptions of retry, merge and concat to other threads.
+
+At the interpreter's exit the portal waits for the calls that still run; see ``_interpreter_exit``.
 """
 
 from __future__ import annotations
@@ -22,11 +31,11 @@ import warnings
 from collections.abc import Callable, Generator
 from typing import Any
 
-from rxllm.runtime._exit import CLOSE_SECONDS, Drain, Live
+from rxllm.runtime._interpreter_exit import CLOSE_SECONDS, Drain, Live
 from rxllm.runtime._threads import daemon_threads, is_daemon_worker
 
 is_read: contextvars.ContextVar[bool] = contextvars.ContextVar("rxllm_read", default=False)
-"""Whether a thread of the user's waits for what is subscribed here."""
+"""Whether one of the user's threads waits for what is subscribed to here."""
 
 _chosen: contextvars.ContextVar[asyncio.AbstractEventLoop | None] = contextvars.ContextVar("rxllm_loop", default=None)
 _guard = threading.Lock()
@@ -34,7 +43,7 @@ _portal: Portal | None = None
 
 
 def _forget() -> None:
-    # A forked child has none of its parent's threads, and must not touch what they still use.
+    # A forked child does not have its parent's threads, and must not touch what they were using.
     global _guard, _portal
     _guard, _portal = threading.Lock(), None
 
@@ -44,7 +53,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class Portal:
-    """A thread with a loop."""
+    """A daemon thread with an event loop."""
 
     def __init__(self) -> None:
         self.live = Live()
@@ -64,13 +73,16 @@ class Portal:
     def _run(self) -> bool:
         try:
             self.loop.run_forever()
-        except (SystemExit, KeyboardInterrupt) as error:  # of a task that is not ours: asyncio stops its loop for these
+        except (
+            SystemExit,
+            KeyboardInterrupt,
+        ) as error:  # of a task that is not ours: asyncio stops its loop for these
             logging.getLogger("rxllm").error("a task on rxllm's loop raised %r", error, exc_info=error)
             return False
         return True
 
     def _close(self) -> None:
-        if self is not _portal:  # it is the parent's, and this a forked child
+        if self is not _portal:  # this is a forked child, and the portal its parent's
             return
         drain = Drain(self.live)
         try:
@@ -84,12 +96,12 @@ class Portal:
 
 
 def live_on(loop: asyncio.AbstractEventLoop) -> Live | None:
-    """What goes on on `loop`, if that is the portal's: the interpreter's end waits for no other."""
+    """Return the calls and timers on `loop` if it is the portal's; the interpreter's exit waits for no other loop."""
     return _portal.live if _portal is not None and loop is _portal.loop else None
 
 
 def portal() -> Portal:
-    """The process's portal, made on first use."""
+    """Return the process's portal, made on first use."""
     global _portal
     with _guard:
         if _portal is None:
@@ -98,13 +110,13 @@ def portal() -> Portal:
 
 
 def call_loop() -> asyncio.AbstractEventLoop:
-    """The loop that a call made here runs on."""
+    """Return the loop that a call made here runs on."""
     chosen = _chosen.get()
     return chosen if chosen is not None else (running_loop() or portal().loop)
 
 
 def running_loop() -> asyncio.AbstractEventLoop | None:
-    """The loop that runs on this thread, if any."""
+    """Return the loop that runs on this thread, if any."""
     try:
         return asyncio.get_running_loop()
     except RuntimeError:
@@ -112,22 +124,22 @@ def running_loop() -> asyncio.AbstractEventLoop | None:
 
 
 def call_context() -> contextvars.Context:
-    """A copy of the caller's context for a task of its own; what it subscribes to runs on the task's loop."""
+    """Return a copy of the caller's context for a task; what that subscribes to runs on the task's own loop."""
     context = contextvars.copy_context()
     context.run(_chosen.set, None)
     return context
 
 
 class _Starts:
-    """What waits for a subscription to be whole. It is `open` while that is being made."""
+    """What starts once a subscription is complete; `is_subscribing` until then."""
 
     def __init__(self) -> None:
-        self.open = True
+        self.is_subscribing = True
         self.waiting: list[Callable[[], object]] = []
 
     def release(self) -> None:
-        self.open = False
-        waiting, self.waiting = self.waiting, []  # contexts are copied: nothing must be kept alive by this
+        self.is_subscribing = False
+        waiting, self.waiting = self.waiting, []  # copied contexts refer to this object: it must keep nothing alive
         for start in waiting:
             start()
 
@@ -137,13 +149,13 @@ _starts: contextvars.ContextVar[_Starts | None] = contextvars.ContextVar("rxllm_
 
 @contextlib.contextmanager
 def subscribing() -> Generator[None]:
-    """What is started inside on another thread's loop starts at the end.
+    """Hold back what is started inside on another thread's loop until the end.
 
-    Otherwise the first events could come while the operators are still being subscribed, and ``take(1)`` would dispose
-    a subscription that it has not been given yet.
+    Otherwise the first events could come while the operators are still being subscribed to, and ``take(1)`` would try
+    to dispose a subscription that it does not have yet.
     """
     outer = _starts.get()
-    if (outer is not None and outer.open) or (_chosen.get() is None and running_loop() is not None):
+    if (outer is not None and outer.is_subscribing) or (_chosen.get() is None and running_loop() is not None):
         yield
         return
     starts = _Starts()
@@ -161,7 +173,7 @@ def start_on(
     """Call `fn` soon on `loop`, which runs on another thread."""
     context = context or contextvars.copy_context()
     starts = _starts.get()
-    if starts is not None and starts.open:
+    if starts is not None and starts.is_subscribing:
         starts.waiting.append(lambda: loop.call_soon_threadsafe(fn, context=context))
     else:
         loop.call_soon_threadsafe(fn, context=context)
@@ -169,12 +181,12 @@ def start_on(
 
 @contextlib.contextmanager
 def on_portal() -> Generator[Portal]:
-    """Calls made inside run on the portal. Raises ``RuntimeError`` on the portal's own thread, which cannot wait for
-    itself.
+    """Run the calls that are made inside on the portal. Raise ``RuntimeError`` on the portal's own thread, which
+    cannot wait for itself.
     """
     chosen = portal()
     if threading.current_thread() is chosen.thread:
-        raise RuntimeError("this would wait for itself: inside rxllm's own loop use await or async for instead")
+        raise RuntimeError("on rxllm's own loop this would wait for itself; use await or async for instead")
     loop, read = _chosen.set(chosen.loop), is_read.set(is_read.get() or not is_daemon_worker())
     try:
         with subscribing():
@@ -185,7 +197,7 @@ def on_portal() -> Generator[Portal]:
 
 
 def warn_if_blocking(what: str, instead: str, *, stacklevel: int) -> None:
-    """Warn that `what` this thread's event loop, if one runs that is not a notebook's; see ``warnings.warn``."""
+    """Warn that `what` this thread's event loop, if one runs, unless it is a notebook's."""
     if running_loop() is not None and not _in_ipython():
         message = f"{what} this thread's event loop until the stream ends; inside a coroutine write: {instead}"
         warnings.warn(message, RuntimeWarning, stacklevel=stacklevel)

@@ -1,18 +1,19 @@
 """The pump: the one task that drives a subscription.
 
-======================  =====================================================================================
-state                   what dispose does
-======================  =====================================================================================
-not begun               the body never runs
-held (connecting)       remembered until `release`, or until the hold's end; httpcore loses the connection's place
-running                 the task is cancelled, once
-in a subscriber's call  the body ends by itself: `emit` answers False
-held (closing)          nothing: the body is ending
-======================  =====================================================================================
+============================  ===============================================================================
+state                         what dispose does
+============================  ===============================================================================
+not started                   the body never runs
+held (connecting)             is remembered until `release`: cancelled earlier, httpcore loses a place in its
+                              pool; a transport that never says that it is connected is given `HOLD_SECONDS`
+running                       cancels the task, once
+delivering to the subscriber  the body ends by itself: `emit` returns False
+held (closing)                nothing: the body is ending
+============================  ===============================================================================
 
-In every state dispose returns at once, nothing more is delivered, and it may be called from any thread. The body closes
-what it has opened before it returns, so a terminal is sent after the close. A subscriber's exception ends the body and
-goes to the subscriber's own ``on_error``, once; with no handler there, to the loop's exception handler.
+In every state dispose returns at once, nothing more is delivered, and every thread may call it. The body closes what it
+has opened before it returns, so the terminal is sent after the close. A subscriber's exception ends the body and goes
+to the subscriber's own ``on_error``, once; if there is none, see ``_unhandled``.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ from typing import Any, Generic, TypeVar
 
 from reactivex import abc
 
-from rxllm.runtime._pacing import current_gate
+from rxllm.runtime._back_pressure import current_gate
 from rxllm.runtime._portal import call_context, call_loop, is_read, live_on, running_loop, start_on
 from rxllm.runtime._stream import Stream
-from rxllm.runtime._unheard import fail, report_unheard
+from rxllm.runtime._unhandled import fail, report_unheard
 from rxllm.values import StreamError
 
 T = TypeVar("T")
@@ -39,7 +40,7 @@ HOLD_SECONDS = 15.0
 
 
 def pumped(body: Body[T]) -> Stream[T]:
-    """A cold Stream: each subscription runs ``body(pump)`` in a task of its own."""
+    """Return a cold Stream: each subscription runs ``body(pump)`` in a task of its own."""
 
     def subscribe(observer: abc.ObserverBase[T], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
         pump = Pump(observer, body)
@@ -50,7 +51,7 @@ def pumped(body: Body[T]) -> Stream[T]:
 
 
 def from_async_iter(factory: Callable[[], Any]) -> Stream[Any]:
-    """A cold Stream of what ``factory()`` iterates; each subscription calls it anew, and closes what it gave.
+    """Return a cold Stream of the items of ``factory()``; each subscription calls it anew, and closes what it returns.
 
     >>> async def count():
     ...     yield 1
@@ -71,7 +72,7 @@ def from_async_iter(factory: Callable[[], Any]) -> Stream[Any]:
 
 
 class Pump(abc.DisposableBase, Generic[T]):
-    """One subscription's task. See the module for its states."""
+    """One subscription's task. Its states are in the module's table."""
 
     def __init__(self, observer: abc.ObserverBase[T], body: Body[T]) -> None:
         self.disposed = False
@@ -87,7 +88,7 @@ class Pump(abc.DisposableBase, Generic[T]):
         self._delivering = False  # stays True when a subscriber raises
 
     def start(self) -> None:
-        """Begin on the call's loop."""
+        """Start the task on the call's loop."""
         context = call_context()
         if running_loop() is self._loop:
             context.run(self._begin)
@@ -95,7 +96,7 @@ class Pump(abc.DisposableBase, Generic[T]):
             start_on(self._loop, self._begin, context)
 
     def emit(self, items: Sequence[T]) -> bool:
-        """Deliver `items`; False when nobody listens any more."""
+        """Deliver `items`, and return whether somebody still listens."""
         on_next = self._observer.on_next
         self.emitted += len(items)
         self._delivering = True
@@ -108,12 +109,12 @@ class Pump(abc.DisposableBase, Generic[T]):
 
     @property
     def refused(self) -> bool:
-        """Whether a subscriber has raised: then the exception on its way is the subscriber's."""
+        """Whether a subscriber has raised: then the exception that passes through the body is the subscriber's."""
         return self._delivering
 
     @property
     def behind(self) -> bool:
-        """Whether the consumer is: then `ready` waits."""
+        """Whether the consumer is behind: then `ready` waits."""
         return self._gate is not None and self._gate.full
 
     async def ready(self) -> None:
@@ -123,7 +124,7 @@ class Pump(abc.DisposableBase, Generic[T]):
 
     @contextlib.contextmanager
     def held(self) -> Generator[None]:
-        """Inside, a dispose cancels nothing before `release`; afterwards the body sees to `disposed` itself."""
+        """Cancel nothing while inside, unless `release` is called; afterwards the body looks at `disposed` itself."""
         self._held = True
         try:
             yield
@@ -131,17 +132,17 @@ class Pump(abc.DisposableBase, Generic[T]):
             self._held = False
 
     def hold(self) -> None:
-        """Begin a hold that lasts until the next one ends: the body is closing what it has opened, and then it ends."""
+        """Begin a hold without an end of its own: the body is closing what it has opened, and then it ends."""
         self._held = True
 
     def release(self) -> None:
-        """End a hold early, and carry out the dispose that waits for it."""
+        """End a hold early, and carry out a dispose that waits for it."""
         self._held = False
         if self.disposed:
             self._cancel()
 
     def interrupt(self) -> bool:
-        """Cancel what the body waits for, unless it is held or ending anyway; whether that was done."""
+        """Cancel what the body waits for, unless it is held or ending anyway; return whether it was cancelled."""
         if self._task is None or self._held or self.disposed or self._delivering:
             return False
         return self._task.cancel()
@@ -177,11 +178,11 @@ class Pump(abc.DisposableBase, Generic[T]):
         try:
             await self._body(self)
         except asyncio.CancelledError:
-            if not self.disposed:  # not by us: the loop is ending
+            if not self.disposed:  # somebody else cancelled it: the loop is ending
                 self._finish(StreamError("cancelled", "the event loop ended the call"))
                 raise
         except BaseException as error:
-            if isinstance(error, GeneratorExit) and not self._is_running():  # the loop is gone: this is only dropped
+            if isinstance(error, GeneratorExit) and not self._is_running():  # the loop is gone; this is being dropped
                 raise
             self._finish(error)
         else:
@@ -194,8 +195,8 @@ class Pump(abc.DisposableBase, Generic[T]):
         if error is None:
             try:
                 self._observer.on_completed()
-            except BaseException as unheard:
-                report_unheard(unheard)
+            except BaseException as unhandled:
+                report_unheard(unhandled)
         elif not self.disposed:
             fail(self._observer, error)
         elif self.refused or not isinstance(error, Exception):

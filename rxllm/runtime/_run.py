@@ -1,4 +1,4 @@
-"""From a stream to its last item: blocking, and awaited."""
+"""Get the last item of a stream: blocking, with `run`, and awaited, with `last`."""
 
 from __future__ import annotations
 
@@ -9,39 +9,39 @@ from typing import TypeVar
 
 from reactivex import Observable, abc, empty
 
+from rxllm.runtime._back_pressure import read_by
 from rxllm.runtime._clock import LoopScheduler
-from rxllm.runtime._given import check_source
-from rxllm.runtime._pacing import read_by
 from rxllm.runtime._portal import on_portal, running_loop, warn_if_blocking
+from rxllm.runtime._stream_arguments import check_source
 
 T = TypeVar("T")
 
 
 def run(source: Observable[T], scheduler: abc.SchedulerBase | None = None) -> T:
-    """Subscribe to `source`, wait until it ends, and give its last item.
+    """Subscribe to `source`, wait until it ends, and return its last item.
 
     Ctrl-C and a notebook's stop button dispose the subscription, which closes its connections. Works in a script, in a
-    thread and in a notebook; on a thread whose event loop is running it warns, because that loop stands still
-    meanwhile. Raises the stream's error, ``SequenceContainsNoElementsError`` if there was no item, and
-    ``RuntimeError`` on rxllm's own loop; ``ValidationError("invalid_option")`` for what is no Observable.
+    thread and in a notebook; on a thread whose event loop is running it warns, because that loop is blocked meanwhile.
+    Raises the stream's error, ``SequenceContainsNoElementsError`` if there was no item, ``RuntimeError`` on rxllm's own
+    loop, and ``ValidationError("invalid_option")`` if `source` is not an Observable.
     """
     check_source(source, "run")
     with on_portal() as portal:
         warn_if_blocking("run() stops", "await stream", stacklevel=4)
         ended = threading.Event()
-        outcome: Outcome[T] = Outcome(ended.set)
-        subscription = outcome.subscribe_to(source, scheduler or LoopScheduler(portal.loop))
+        waiter: _Waiter[T] = _Waiter(ended.set)
+        subscription = waiter.subscribe_to(source, scheduler or LoopScheduler(portal.loop))
     try:
         while not ended.wait(timeout=3600):
             pass
     finally:
-        outcome.awaited = False
+        waiter.awaited = False
         subscription.dispose()
-    return outcome.result()
+    return waiter.result()
 
 
 async def last(source: Observable[T]) -> T:
-    """The last item of `source`. Cancelling the awaiting task disposes the subscription."""
+    """Return the last item of `source`. Cancelling the awaiting task disposes the subscription."""
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
 
@@ -51,19 +51,19 @@ async def last(source: Observable[T]) -> T:
         else:
             loop.call_soon_threadsafe(ended.set)
 
-    outcome: Outcome[T] = Outcome(wake)
-    subscription = outcome.subscribe_to(source, LoopScheduler(loop))
-    del source  # what only described the call: with thousands of them the garbage collector feels it
+    waiter: _Waiter[T] = _Waiter(wake)
+    subscription = waiter.subscribe_to(source, LoopScheduler(loop))
+    del source  # it has only described the call, and with thousands of calls the garbage collector feels it
     try:
         await ended.wait()
     finally:
-        outcome.awaited = False
+        waiter.awaited = False
         subscription.dispose()
-    return outcome.result()
+    return waiter.result()
 
 
-class Outcome(abc.ObserverBase[T]):
-    """How a subscription ends, and the last item before; `wake` is called then."""
+class _Waiter(abc.ObserverBase[T]):
+    """Keeps the last item of a subscription, or its error, and calls `wake` at the end."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self.awaited = True
@@ -72,17 +72,17 @@ class Outcome(abc.ObserverBase[T]):
         self._error: BaseException | None = None
 
     def subscribe_to(self, source: Observable[T], scheduler: abc.SchedulerBase) -> abc.DisposableBase:
-        with read_by(None, self.hear):  # not by the reader of a stream whose tool makes this call
+        with read_by(None, self.take_error):  # in a tool, the reader of the tool's own stream sets no pace here
             return source.subscribe(self, scheduler=scheduler)
 
     def on_next(self, value: T) -> None:
         self._last = (value,)
 
     def on_error(self, error: Exception) -> None:
-        self.hear(error)
+        self.take_error(error)
 
-    def hear(self, error: BaseException) -> bool:
-        """Take an error that nobody else has handled; whether it is still awaited."""
+    def take_error(self, error: BaseException) -> bool:
+        """Keep an error that nobody else has handled, and return whether somebody still waits for it."""
         if self.awaited and self._error is None:
             self._error = error
             self._wake()
@@ -92,10 +92,10 @@ class Outcome(abc.ObserverBase[T]):
         self._wake()
 
     def result(self) -> T:
-        """The last item. Raises the error instead, where there is one."""
+        """Return the last item, or raise the error."""
         if self._error is None:
             return self._last[0] if self._last is not None else empty().run()  # reactivex's own error
         try:
             raise self._error
         finally:
-            self._error = None  # no cycle of error, frame and outcome
+            self._error = None  # breaks the cycle of error, frame and waiter

@@ -1,6 +1,6 @@
 """The Stream: an Observable that can also be run, awaited and iterated.
 
-Whatever ``.pipe(...)`` and the methods of a Stream give is a Stream again.
+``.pipe(...)`` and the methods of a Stream return Streams again.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from typing import Any, TypeVar, cast, overload
 
 from reactivex import Observable, abc
 
-from rxllm.runtime._given import check_operators
 from rxllm.runtime._iterate import AsyncItems, Items
 from rxllm.runtime._portal import subscribing
 from rxllm.runtime._run import last, run
+from rxllm.runtime._stream_arguments import check_operators
 
 T = TypeVar("T", covariant=True)
 _A = TypeVar("_A")
@@ -30,7 +30,7 @@ _Any = Callable[[Any], Any]
 
 
 class Stream(Observable[T]):
-    """A cold Observable that rxllm returns: nothing happens before it is subscribed, run, awaited or iterated.
+    """A cold Observable, as rxllm returns them: nothing happens until it is subscribed to, run, awaited or iterated.
 
     >>> from reactivex import of
     >>> stream = Stream.of(of(1, 2, 3))
@@ -40,7 +40,7 @@ class Stream(Observable[T]):
 
     @classmethod
     def of(cls, source: Observable[_A]) -> Stream[_A]:
-        """`source` as a Stream."""
+        """Return `source` as a Stream."""
 
         def subscribe(observer: abc.ObserverBase[_A], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
             return source.subscribe(observer, scheduler=scheduler)
@@ -153,9 +153,10 @@ class Stream(Observable[T]):
         *more: _Any,
     ) -> Any: ...
     def pipe(self, *operators: Callable[[Any], Any]) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Pass the stream through `operators`, left to right; what the last one gives is a Stream too.
+        """Pass the stream through `operators`, left to right; an Observable that the last one returns becomes a Stream.
 
-        Raises ``ValidationError("invalid_option")`` for what is no operator, such as one without its brackets.
+        Raises ``ValidationError("invalid_option")`` for an argument that is not an operator, such as ``ops.text``
+        without its brackets.
         """
         check_operators(operators)
         result: Any = self
@@ -171,7 +172,7 @@ class Stream(Observable[T]):
         *,
         scheduler: abc.SchedulerBase | None = None,
     ) -> abc.DisposableBase:
-        """Start a call of one's own; the disposable ends it. See reactivex's ``Observable.subscribe``."""
+        """Start a call; disposing the result ends it. See reactivex's ``Observable.subscribe``."""
         with subscribing():
             return super().subscribe(on_next, on_error, on_completed, scheduler=scheduler)
 
@@ -179,7 +180,7 @@ class Stream(Observable[T]):
         return "Stream()"
 
     def run(self, scheduler: abc.SchedulerBase | None = None) -> T:
-        """Subscribe, wait, and give the last item; see `rxllm.run`."""
+        """Subscribe, wait, and return the last item; see `rxllm.run`."""
         return run(self, scheduler)
 
     def __await__(self) -> Generator[Any, None, T]:

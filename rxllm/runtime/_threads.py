@@ -23,16 +23,16 @@ class _Worker(threading.Thread):
 
 
 def is_daemon_worker() -> bool:
-    """Whether this thread is one of rxllm's own."""
+    """Whether the current thread is one of rxllm's own."""
     return isinstance(threading.current_thread(), _Worker)
 
 
 class DaemonThreads(ThreadPoolExecutor):
-    """An executor that grows as it must and that nothing ever waits for.
+    """An executor that grows as needed and that nothing ever waits for.
 
-    A job that hangs costs its thread and no more: the pool's own threads would hold up the interpreter's exit, and
-    refuse new jobs while a last call is still running then. One thread stands ready because none can be started at
-    exit. `left` counts the jobs that run on although nobody waits for them any more.
+    A job that hangs costs its thread and no more. The threads of a ``ThreadPoolExecutor`` would delay the interpreter's
+    exit, and refuse new jobs while a last call is still running. One thread is always ready, because none can be
+    started at exit. `left` counts the jobs that run on although nobody waits for them any more.
     """
 
     left = 0
@@ -54,17 +54,17 @@ class DaemonThreads(ThreadPoolExecutor):
         return future
 
     def leave(self, job: Future[Any], what: str) -> None:
-        """Wait no longer for `job`; the log calls it `what`."""
-        if job.cancel():  # it had not begun
+        """Stop waiting for `job`, which the log calls `what`."""
+        if job.cancel():  # it has not begun
             return
         with self._guard:
             self.left += 1
-        job.add_done_callback(self._returned)  # at once, if it is done
+        job.add_done_callback(self._on_returned)  # called at once if it is done
         logging.getLogger("rxllm").warning(
             "%s runs on in its thread, and nobody waits for it (%d now)", what, self.left
         )
 
-    def _returned(self, job: Future[Any]) -> None:
+    def _on_returned(self, job: Future[Any]) -> None:
         with self._guard:
             self.left -= 1
 
@@ -72,7 +72,7 @@ class DaemonThreads(ThreadPoolExecutor):
         try:
             _Worker(target=self._work, name="rxllm-worker", daemon=True).start()
             self._idle += 1
-        except RuntimeError:  # the interpreter is shutting down: the job waits for a thread that is there
+        except RuntimeError:  # the interpreter is shutting down: the job waits for a running thread
             self._idle += 1
 
     def _work(self) -> None:
@@ -88,14 +88,14 @@ class DaemonThreads(ThreadPoolExecutor):
                 self._idle += 1
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Nothing to do: the threads end with the process."""
+        """Do nothing: the threads end with the process."""
 
 
 _threads: DaemonThreads | None = None
 
 
 def _forget() -> None:
-    # A forked child has none of its parent's threads.
+    # A forked child does not have its parent's threads.
     global _threads
     _threads = None
 
@@ -105,7 +105,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def daemon_threads() -> DaemonThreads:
-    """The process's threads, made on first use."""
+    """Return the process's threads, made on first use."""
     global _threads
     if _threads is None:
         _threads = DaemonThreads()
@@ -113,8 +113,9 @@ def daemon_threads() -> DaemonThreads:
 
 
 async def in_thread(fn: Callable[[], T], what: str = "a function") -> T:
-    """Run blocking `fn` off the loop, in the caller's context. Cancelled, it is left behind, which is logged as `what`,
-    and its result dropped.
+    """Run the blocking function `fn` in a thread, in the caller's context, and return its result.
+
+    When this is cancelled, `fn` runs on and its result is dropped; the log then calls it `what`.
     """
     job = daemon_threads().submit(contextvars.copy_context().run, fn)
     try:

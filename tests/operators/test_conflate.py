@@ -22,7 +22,7 @@ from rxllm.events import (
 )
 from rxllm.operators._conflate import MOST
 from rxllm.runtime import Gate
-from rxllm.runtime._pacing import read_by
+from rxllm.runtime._back_pressure import read_by
 from rxllm.testing import strategies
 from rxllm.testing._virtual_time import Clock
 from rxllm.testing.marbles import check

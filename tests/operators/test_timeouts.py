@@ -29,7 +29,7 @@ from rxllm.events import (
     ToolCallStarted,
     UsageUpdated,
 )
-from rxllm.runtime._pacing import Gate, read_by
+from rxllm.runtime._back_pressure import Gate, read_by
 from rxllm.testing.marbles import check, cold, record
 from rxllm.values import AdapterError, Message, ProviderPart, StreamError, Usage, ValidationError
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 from reactivex import from_iterable
 
 import rxllm
@@ -15,7 +14,6 @@ from rxllm import (
     AdapterError,
     CallFinished,
     Engine,
-    EngineError,
     ErrorEvent,
     Fake,
     FakeImages,
@@ -34,7 +32,6 @@ from rxllm import (
     UsageUpdated,
     ValidationError,
     models,
-    serializer,
     tool,
 )
 from rxllm import operators as ops
@@ -296,72 +293,3 @@ def test_with_prices_a_chat_is_the_fold_of_its_stream(script: Any, options: Any)
         for step in result.steps:
             usage = step.response.usage
             assert (usage.input_cost is None) == (usage.input_tokens is None)
-
-
-# The catalogue
-
-
-def test_entries_are_put_got_and_forgotten() -> None:
-    first, second = ModelInfo("a:one"), ModelInfo("b:two", vision=True)
-    models.put(first, second)
-    assert (models.get("a:one"), models.get("b:two"), models.get("a:two")) == (first, second, None)
-    models.put(ModelInfo("a:one", tools=True))
-    assert models.entries() == [ModelInfo("a:one", tools=True), second]
-    models.delete("a:one")
-    models.delete("never there")
-    assert models.entries() == [second]
-
-
-def test_a_model_may_have_colons_and_a_provider_two_names() -> None:
-    models.put(ModelInfo("ollama:qwen3:0.6b", tools=True), ModelInfo("gemini:flash", vision=True))
-    assert models.find("ollama", "qwen3:0.6b") == ModelInfo("ollama:qwen3:0.6b", tools=True)
-    assert models.find("google", "flash") == models.get("gemini:flash") == ModelInfo("gemini:flash", vision=True)
-
-
-def test_an_entry_is_a_value() -> None:
-    info = ModelInfo("a:one", tools=True, context_tokens=8192, input_price=0.1, metadata={"since": 2025})
-    assert serializer.from_json(serializer.to_json(info), ModelInfo) == info
-    assert (info.provider, repr(ModelInfo("a:one", tools=False))) == ("a", "ModelInfo(name='a:one', tools=False)")
-
-
-@pytest.mark.parametrize("wrong", ["a:one", None, {"name": "a:one"}])
-def test_what_is_no_entry_is_refused(wrong: Any) -> None:
-    with pytest.raises(ValidationError, match="must be a ModelInfo"):
-        models.put(wrong)
-    assert models.entries() == []
-
-
-def test_a_model_is_chosen_by_what_it_can_do() -> None:
-    models.put(
-        ModelInfo("a:one", tools=True),
-        ModelInfo("b:two", tools=True, vision=True),
-        ModelInfo("google:three", vision=True, tools=False),
-    )
-    assert models.select().name == "a:one"
-    assert models.select(require=["vision"]).name == "b:two"
-    assert models.select(require=["tools"], prefer=["b"]).name == "b:two"
-    assert models.select(require=["tools"], prefer=["gemini", "a"]).name == "a:one"
-    assert models.select(prefer=["gemini"]).name == "google:three"
-
-
-def test_where_none_can_that_is_said() -> None:
-    with pytest.raises(EngineError, match="0 models") as caught:
-        models.select()
-    assert caught.value.reason == "missing_model"
-    models.put(ModelInfo("a:one", tools=True))
-    with pytest.raises(EngineError, match="none of the catalogue's 1 models has vision"):
-        models.select(require=["vision"])
-    with pytest.raises(ValidationError, match="'speed' is no capability; they are tools, json_schema"):
-        models.select(require=["speed"])
-
-
-@given(st.lists(st.builds(ModelInfo, st.sampled_from(["a:x", "b:x", "c:x"]), st.sampled_from([True, False, None]))))
-def test_a_chosen_model_has_what_is_required(entries: list[ModelInfo]) -> None:
-    models.clear()
-    models.put(*entries)
-    able = [each for each in models.entries() if each.tools is True]
-    if able:
-        assert models.select(require=["tools"], prefer=["c", "b"]) in able
-    else:
-        with pytest.raises(EngineError):
-            models.select(require=["tools"])

@@ -28,6 +28,16 @@ ROOT = Path(__file__).parents[2]
 STALLED = Reply([chat_chunk("a"), chat_chunk("b"), chat_chunk("c"), STALL])
 SILENT = Reply(before=STALL)
 
+BEGIN = """
+import asyncio, os, sys, threading
+import rxllm
+from rxllm import Engine, OpenAIChat, RetryPolicy, generate, operators as ops, stream_generate
+engine = Engine(OpenAIChat(base_url=sys.argv[1]), model="m", retry=RetryPolicy(base_delay=0.2, jitter=0))
+def ask():
+    return stream_generate(engine, "Hi").pipe(ops.to_text())
+"""
+"""How scripts begin: with an engine that asks the server whose URL is the first argument."""
+
 
 def model(server: Loopback, **options: Any) -> Engine:
     """An engine that asks `server`, once."""

@@ -454,21 +454,6 @@ def test_interrupted_in_a_script(way: str, reply: Reply) -> None:
     assert_prompt(close_times(act, reply, rounds=3))
 
 
-def test_nothing_is_delivered_after_dispose() -> None:
-    """Not even what has been read already."""
-
-    async def main(server: Loopback) -> None:
-        events: list[Event] = []
-        subscription = stream_generate(model(server), "Hi").subscribe(
-            lambda event: (events.append(event), len(events) == 2 and subscription.dispose())
-        )
-        await until(lambda: server.open_count == 0 and bool(server.connections))
-        assert len(events) == 2
-
-    with Loopback(STALLED) as server:
-        asyncio.run(main(server))
-
-
 def test_an_abandoned_iterator_is_closed_by_the_garbage_collector() -> None:
     with Loopback(STALLED) as server:
         items = iter(stream_generate(model(server), "Hi"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import threading
 import warnings
 from typing import Any
@@ -19,7 +18,6 @@ from rxllm import (
     Engine,
     Fake,
     Stream,
-    StreamError,
     ToolCall,
     chat,
     from_async_iter,
@@ -29,7 +27,7 @@ from rxllm import (
 )
 from rxllm.testing.loopback import Loopback, Reply, chat_chunk, chat_finish
 from rxllm.testing.loopback import chat as said
-from tests.runtime.support import STALLED, model, until
+from tests.runtime.support import model, until
 
 ANSWER = Reply(said("Hel", "lo"))
 
@@ -131,15 +129,6 @@ def test_run_on_a_running_loop_warns_with_the_other_form() -> None:
     asyncio.run(main())
 
 
-def test_for_on_a_running_loop_warns_with_the_other_form() -> None:
-    async def main() -> None:
-        with pytest.warns(RuntimeWarning, match="async for") as caught:
-            assert list(ask(Engine(Fake("Hello")))) == ["Hello"]
-        assert caught[0].filename == __file__
-
-    asyncio.run(main())
-
-
 def test_run_on_a_running_loop_works_with_a_real_call() -> None:
     async def main() -> None:
         with warnings.catch_warnings():
@@ -213,82 +202,6 @@ def test_an_error_is_raised_once_and_the_stream_can_be_run_again() -> None:
     assert stream.run().output_text == "Hello"
 
 
-def test_an_iterators_error_is_raised_after_the_items_and_once() -> None:
-    items = iter(reactivex.of(1).pipe(rx.concat(reactivex.throw(KeyError("x")))).pipe(Stream.of))
-    assert next(items) == 1
-    with pytest.raises(KeyError):
-        next(items)
-    assert list(items) == []
-
-
-def test_an_iterator_that_was_closed_gives_nothing() -> None:
-    with Loopback(STALLED) as server:
-        items = rxllm.to_iter(stream_generate(model(server), "Hi"))
-        next(items)
-        items.close()
-        items.close()
-        assert list(items) == []
-        server.connections[0].wait_closed()
-
-
-def test_an_iterator_that_was_never_asked_makes_no_call() -> None:
-    with Loopback(ANSWER) as server:
-        with rxllm.to_iter(ask(model(server))):
-            pass
-        iter(ask(model(server)))
-        assert server.connections == []
-
-
-def test_the_loops_end_closes_a_live_call(caplog: pytest.LogCaptureFixture) -> None:
-    """Its subscriber is told, and nothing is destroyed pending."""
-    told: list[Exception] = []
-
-    async def main() -> None:
-        seen: list[Any] = []
-        stream_generate(model(server), "Hi").subscribe(seen.append, told.append)
-        await until(lambda: len(seen) == 4)
-
-    with Loopback(STALLED) as server:
-        asyncio.run(main())
-        server.connections[0].wait_closed(1)
-    (error,) = told
-    assert isinstance(error, StreamError)
-    assert error.reason == "cancelled"
-    assert caplog.text == ""
-
-
-def test_context_variables_reach_the_subscriber() -> None:
-    import contextvars
-
-    name: contextvars.ContextVar[str] = contextvars.ContextVar("name")
-
-    async def main() -> list[str]:
-        name.set("mine")
-        heard: list[str] = []
-        await stream_generate(model(server), "Hi").do_action(lambda event: heard.append(name.get()))
-        return heard
-
-    with Loopback(ANSWER) as server:
-        assert set(asyncio.run(main())) == {"mine"}
-
-
-def test_an_async_iterator_is_closed_when_it_is_left() -> None:
-    closed: list[str] = []
-
-    async def count() -> Any:
-        try:
-            for i in range(100):
-                yield i
-        finally:
-            closed.append("yes")
-
-    async def main() -> None:
-        assert await from_async_iter(count).take(2) == 1
-        await until(lambda: closed == ["yes"])
-
-    asyncio.run(main())
-
-
 def test_chunks_and_ends_arrive_in_one_piece_or_many() -> None:
     """However the bytes are cut, the events are the same."""
     body = b"".join([chat_chunk("Hel"), chat_chunk("lo"), chat_finish()])
@@ -297,16 +210,3 @@ def test_chunks_and_ends_arrive_in_one_piece_or_many() -> None:
         with Loopback(Reply([body[i : i + size] for i in range(0, len(body), size)])) as server:
             results.append(list(stream_generate(model(server), "Hi")))
     assert results[0] == results[1] == results[2]
-
-
-def test_a_subscription_is_whole_before_its_first_event_comes():
-    """Else `take(1)` would dispose what it has not been given yet, and a second request would go out."""
-    slow = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        for _ in range(100):
-            fake = Fake(ToolCall("c0", "nothing", {}), "done")
-            rxllm.stream(fake, "Hi", tools=[tool(name="nothing", handler=lambda arguments: "")]).take(1).run()
-            assert len(fake.requests) == 1
-    finally:
-        sys.setswitchinterval(slow)

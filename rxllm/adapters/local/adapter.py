@@ -13,14 +13,12 @@ from rxllm.adapters.local.server import Server, serve
 from rxllm.adapters.local.tools import in_plain_words, must_call
 from rxllm.adapters.openai_chat import OpenAIChat
 from rxllm.adapters.openai_chat.request import chat_body
-from rxllm.runtime import Decoder, in_thread
+from rxllm.runtime import CONNECT_SECONDS, READ_SECONDS, WRITE_SECONDS, Decoder, in_thread
 from rxllm.values import Call, Request
 from rxllm.values.arguments import invalid_option, must_be
 
 if TYPE_CHECKING:
     import httpx
-
-READ_SECONDS = 600.0
 
 
 class Local(OpenAIChat):
@@ -89,6 +87,6 @@ def _client() -> httpx.AsyncClient:
     """Return a client for plain HTTP to this machine: without proxy, and without loading certificates."""
     import httpx
 
-    timeout = httpx.Timeout(connect=10.0, read=READ_SECONDS, write=60.0, pool=None)
+    timeout = httpx.Timeout(connect=CONNECT_SECONDS, read=READ_SECONDS, write=WRITE_SECONDS, pool=None)
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)  # the server soon closes idle ones
     return httpx.AsyncClient(trust_env=False, verify=False, timeout=timeout, limits=limits)

@@ -28,7 +28,7 @@ from rxllm import AdapterError, Engine, EngineError, Event, MessageCompleted, Op
 from rxllm import operators as ops
 from rxllm.adapters import OpenAIImages, aiohttp_client
 from rxllm.pipelines import generate, generate_image, stream_generate
-from rxllm.runtime._clients import own_client
+from rxllm.runtime._http_clients import own_client
 from rxllm.testing import HTTPAdapterConformance, Script
 from rxllm.testing.loopback import STALL, Cut, Loopback, Pause, Reply, chat, chat_chunk, chat_finish
 from rxllm.values import Call, StreamError
@@ -44,7 +44,7 @@ from tests.runtime.support import (
     script,
     until,
 )
-from tests.runtime.test_clients import all_places_are_free, churn, live_calls, moody
+from tests.runtime.test_http_clients import all_places_are_free, churn, live_calls, moody
 from tests.testing import wires
 
 

@@ -1,15 +1,14 @@
-"""The interpreter's end: which calls it waits for, and for how long.
+"""At the interpreter's exit: which calls it waits for, and for how long.
 
 ==========================================  ==========================================================================
-a call                                      at the end
+a call                                      at exit
 ==========================================  ==========================================================================
-read by ``run()`` or ``for`` on a thread    is closed at once: its reader is gone, or a daemon thread that ends here
-that was subscribed, and has emitted        goes on until nothing has come for `SILENT_SECONDS`
-that has emitted nothing, a tool, a wait    goes on until nothing has happened for `FIRST_SECONDS`
-for a retry
+read by ``run()`` or ``for`` on a thread    is closed at once: its reader is gone, or is a daemon thread that ends now
+subscribed to, and has emitted              goes on until nothing has come for `SILENT_SECONDS`
+without events, a tool, a wait for a retry  goes on until nothing has happened for `FIRST_SECONDS`
 ==========================================  ==========================================================================
 
-What is closed for its silence gets ``StreamError("cancelled")``, and one line is logged. Ctrl-C closes everything.
+A call that is closed for its silence gets ``StreamError("cancelled")``; one line is logged. Ctrl-C closes everything.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ log = logging.getLogger("rxllm")
 
 
 class Call(Protocol):
-    """A subscription that runs."""
+    """A running subscription."""
 
     emitted: int
     read: bool
@@ -39,7 +38,7 @@ class Call(Protocol):
 
 
 class Live:
-    """What goes on on the portal's loop, and is touched there only."""
+    """The calls and timers on the portal's loop. Only that loop's thread touches them."""
 
     def __init__(self) -> None:
         self.calls: set[Call] = set()
@@ -47,15 +46,15 @@ class Live:
 
 
 class Drain:
-    """The wait for `live`, on its loop."""
+    """The wait for the calls and timers of `live`."""
 
     def __init__(self, live: Live) -> None:
         self._live = live
-        self._beats = 0
+        self._ticks = 0
 
     async def run(self) -> None:
-        """Wait for what goes on; close what nobody reads, and what has fallen silent."""
-        _name_this()
+        """Wait on the loop for what is running; close what nobody reads, and what has fallen silent."""
+        _name_current_task()
         for call in tuple(self._live.calls):
             if call.read:
                 call.dispose()
@@ -63,7 +62,7 @@ class Drain:
         since, before = loop.time(), self._progress()
         while (tasks := _tasks()) or self._live.timers:
             await _settled(tasks, TICK_SECONDS)
-            self._beats += 1
+            self._ticks += 1
             now = self._progress()
             if now != before:
                 since, before = loop.time(), now
@@ -73,22 +72,22 @@ class Drain:
                 return
 
     async def cancel(self) -> None:
-        """Close everything, within `CLOSE_SECONDS`."""
-        _name_this()
+        """Cancel everything on the loop, and wait up to `CLOSE_SECONDS` until it is closed."""
+        _name_current_task()
         tasks = _tasks()
-        for each in (*tasks, *self._live.timers):
-            each.cancel()
+        for pending in (*tasks, *self._live.timers):
+            pending.cancel()
         self._live.timers.clear()
         await _settled(tasks, CLOSE_SECONDS)
 
     def wait(self, done: futures.Future[None]) -> None:
-        """Wait, on another thread, until `done`, unless the loop itself stands still."""
-        beats = -1
+        """Wait on another thread until `done`, or until the loop itself has made no tick for `FIRST_SECONDS`."""
+        ticks = -1
         while not futures.wait((done,), FIRST_SECONDS).done:
-            if beats == self._beats:
-                log.warning("rxllm's loop had stood still for %g s at exit: a callback blocks it", FIRST_SECONDS)
+            if ticks == self._ticks:
+                log.warning("rxllm's loop did not run for %g s at exit: a callback blocks it", FIRST_SECONDS)
                 return
-            beats = self._beats
+            ticks = self._ticks
 
     def _patience(self) -> float:
         calls = self._live.calls
@@ -101,10 +100,10 @@ class Drain:
 _NAME = "rxllm-drain"
 
 
-def _name_this() -> None:
-    this = asyncio.current_task()
-    if this is not None:
-        this.set_name(_NAME)
+def _name_current_task() -> None:
+    task = asyncio.current_task()
+    if task is not None:
+        task.set_name(_NAME)
 
 
 def _tasks() -> set[asyncio.Task[object]]:

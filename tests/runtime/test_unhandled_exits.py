@@ -1,4 +1,4 @@
-"""What is no ``Exception`` (SystemExit, pytest's outcomes) is raised where somebody waits, and ends nothing else."""
+"""``SystemExit``, outcomes of pytest and the like are raised where somebody waits, and end nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Which values are secrets, and how they are kept out of what is shown."""
+"""Find the secrets of a call, in headers, options and URLs, and remove them from errors, bodies, URLs and logs.
+
+``rxllm.values.secrets`` says which names stand for secrets.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +16,15 @@ from rxllm.values import LLMError
 from rxllm.values.secrets import MASK, is_secret_name
 
 SECRET_LENGTH = 8
+"""Anything shorter is not a key that anyone has been given, and might be a word of any text."""
 
 E = TypeVar("E", bound=LLMError)
 
-_QUERY = "code"  # as Azure's functions call theirs
 _USER = re.compile(r"^(\w+://)?([^/?#]*)@")
 
 
 def secrets_in(value: Any, *, secret: bool = False) -> Iterator[str]:
-    """The strings that stand under names of secrets in `value`, and their words: the key of ``Bearer ...`` is one."""
+    """Yield the strings under names of secrets in `value`, and each word of them, such as the KEY of ``Bearer KEY``."""
     match value:
         case str() if secret:
             yield from {value, *value.split()}
@@ -36,17 +39,17 @@ def secrets_in(value: Any, *, secret: bool = False) -> Iterator[str]:
 
 
 def secrets_of_url(url: str) -> Iterator[str]:
-    """The user and the password in `url`, and what its query holds under names of secrets."""
+    """Yield the user and the password in `url`, and the values in its query that stand under names of secrets."""
     if user := _USER.match(url):
         yield from (unquote(part) for part in user[2].split(":") if part)
     _, _, query = url.partition("?")
     for name, entry in parse_qsl(query.partition("#")[0]):
-        if is_secret_name(name) or name == _QUERY:
+        if _is_secret_parameter(name):
             yield entry
 
 
 def public_url(url: str) -> str:
-    """`url` without its user and its query, which may hold secrets.
+    """Return `url` without its user and its query, which may hold secrets.
 
     >>> public_url("https://me:pass@host/v1?key=abc")
     'https://host/v1'
@@ -55,67 +58,63 @@ def public_url(url: str) -> str:
 
 
 def keyless_url(url: str) -> str:
-    """`url` without its user, and without what its query holds under names of secrets.
+    """Return `url` without its user, and without the part of its query that stands under names of secrets.
 
     >>> keyless_url("https://me:pass@host/v1?api-version=2&key=abc")
     'https://host/v1?api-version=2'
     """
     path, _, query = url.partition("?")
-    pairs = [pair for pair in query.split("&") if pair and not _is_secret_pair(pair)]
+    pairs = [pair for pair in query.split("&") if pair and not _is_secret_parameter(pair.partition("=")[0])]
     return _USER.sub(r"\1", path) + (f"?{'&'.join(pairs)}" if pairs else "")
 
 
-def _is_secret_pair(pair: str) -> bool:
-    name = pair.partition("=")[0]
-    return is_secret_name(name) or name == _QUERY
+def _is_secret_parameter(name: str) -> bool:
+    return is_secret_name(name) or name == "code"  # where Azure Functions expect their key
 
 
 def without(value: Any, secrets: Iterable[str]) -> Any:
-    """`value` without `secrets` in any of its strings and bytes.
-
-    What is shorter than eight characters is not a key that anyone has been given, and might be a word of any text.
-    """
+    """Return `value` with a mask in place of each of `secrets`, in all its strings and bytes; see `SECRET_LENGTH`."""
     forms = {form for secret in secrets if len(secret) >= SECRET_LENGTH for form in _forms(secret)}
     return _without(value, sorted(forms, key=len, reverse=True))
 
 
 def redacted(error: E, secrets: str | Iterable[str] | None) -> E:
-    """`error` without `secrets` in anything that it says; some servers say which key they refuse.
+    """Return `error` without `secrets` in any of its fields: some servers repeat the key that they refuse.
 
-    A cause that says one is left out.
+    A cause that shows a secret is dropped.
     """
     secrets = [secrets] if isinstance(secrets, str) else list(secrets or ())
     fields = error.fields()
-    shown = without(fields, secrets)
-    cause = error.__cause__
-    is_discreet = without(_said(error), secrets) == _said(error)
-    if shown == fields and is_discreet:
+    clean = without(fields, secrets)
+    causes = _text_of_causes(error)
+    is_cause_clean = without(causes, secrets) == causes
+    if clean == fields and is_cause_clean:
         return error
-    made = type(error).from_fields(shown)
-    made.__cause__ = cause if is_discreet else None
-    return made
+    result = type(error).from_fields(clean)
+    result.__cause__ = error.__cause__ if is_cause_clean else None
+    return result
 
 
 def hide_in_log(record: logging.LogRecord) -> bool:
-    """A filter for httpx's log, which tells the URL of every request, with its query."""
+    """Filter httpx's log, which shows the URL of every request with its query."""
     if isinstance(record.args, tuple):
-        record.args = tuple(_hidden(arg) if type(arg).__name__ == "URL" else arg for arg in record.args)
+        record.args = tuple(_hidden_url(arg) if type(arg).__name__ == "URL" else arg for arg in record.args)
     return True
 
 
-def _hidden(url: object) -> object:
+def _hidden_url(url: object) -> object:
     return f"{public_url(str(url))}?{MASK}" if any(secrets_of_url(str(url))) else url
 
 
-def _said(error: BaseException) -> str:
-    """All that the causes of `error` say, as a traceback shows them."""
+def _text_of_causes(error: BaseException) -> str:
+    """Return the text of all causes of `error`, as a traceback shows them."""
     cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-    return f"{cause!r} {cause} {_said(cause)}" if cause is not None else ""
+    return f"{cause!r} {cause} {_text_of_causes(cause)}" if cause is not None else ""
 
 
 def _forms(secret: str) -> set[str]:
-    """How `secret` is written in text, in a URL and in JSON."""
-    sent = secret.encode(errors="replace")  # what cannot be is written with a question mark
+    """Return all ways to write `secret`: in text, in a URL and in JSON."""
+    sent = secret.encode(errors="replace")  # what cannot be encoded becomes a question mark
     return {secret, quote(sent), quote(sent, safe=""), quote_plus(sent), json.dumps(secret)[1:-1]}
 
 

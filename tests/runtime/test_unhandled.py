@@ -1,4 +1,4 @@
-"""An operator that raises where nobody stands to hear it leaves nobody waiting for an end that does not come."""
+"""Errors that no ``on_error`` takes reach whoever waits for the end, so that nobody waits for ever."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
-from reactivex import Observable
+from reactivex import Observable, abc
 
 from rxllm import Call, Engine, Event, Fake, Request, Stream, StreamError, TextDelta, generate, stream_generate
 from rxllm import operators as ops
+from rxllm.runtime import conclude, fail
+from rxllm.runtime._back_pressure import read_by
 from rxllm.testing.loopback import Loopback, Reply, chat
 from tests.runtime.support import model
 
@@ -85,3 +87,60 @@ def test_a_plain_subscription_is_told_by_the_loop_as_before() -> None:
 
     asyncio.run(main())
     assert [type(error) for error in told] == [LookupError]
+
+
+class Subscriber(abc.ObserverBase[Any]):
+    """Notes what comes, and raises `error` where it is told to."""
+
+    def __init__(self, **raising: BaseException) -> None:
+        self.calls: list[Any] = []
+        self._raising = raising
+
+    def _note(self, name: str, value: Any = None) -> None:
+        self.calls.append((name, value))
+        if name in self._raising:
+            raise self._raising[name]
+
+    def on_next(self, value: Any) -> None:
+        self._note("next", value)
+
+    def on_error(self, error: Exception) -> None:
+        self._note("error", error)
+
+    def on_completed(self) -> None:
+        self._note("completed")
+
+
+MINE = KeyError("mine")
+
+
+def test_concluding_emits_and_completes() -> None:
+    subscriber = Subscriber()
+    conclude(subscriber, [1, 2])
+    assert subscriber.calls == [("next", 1), ("next", 2), ("completed", None)]
+
+
+def test_what_a_subscriber_raises_at_the_last_items_is_its_own_error() -> None:
+    subscriber = Subscriber(next=MINE)
+    conclude(subscriber, [1, 2])
+    assert subscriber.calls == [("next", 1), ("error", MINE)]
+
+
+def test_what_the_handler_of_an_error_raises_goes_to_whoever_waits(caplog: pytest.LogCaptureFixture) -> None:
+    heard: list[BaseException] = []
+    with read_by(None, lambda error: heard.append(error) is None):
+        fail(Subscriber(error=MINE), LookupError())
+    assert (heard, caplog.text) == ([MINE], "")
+    fail(Subscriber(error=MINE), LookupError())
+    assert "nobody handled this error" in caplog.text
+
+
+def test_what_is_not_an_exception_goes_to_on_error_only_where_nobody_waits(caplog: pytest.LogCaptureFixture) -> None:
+    heard: list[BaseException] = []
+    subscriber, error = Subscriber(), SystemExit(3)
+    with read_by(None, lambda error: heard.append(error) is None):
+        fail(subscriber, error)
+    assert (heard, subscriber.calls, caplog.text) == ([error], [], "")
+    fail(subscriber, error)
+    assert subscriber.calls == [("error", error)]
+    assert caplog.text.count("nobody handled this error") == 1

@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-import httpcore
 import httpx
 import httpx2
 import pytest
@@ -18,7 +17,6 @@ import pytest
 import rxllm
 from rxllm import Engine, EngineError, Event, OpenAIChat, generate, stream_generate
 from rxllm.adapters import aiohttp_client
-from rxllm.runtime import _pools
 from rxllm.testing.loopback import STALL, Loopback, Pause, Reply, Request, chat, chat_chunk
 from tests.runtime.support import PATIENCE, finished, model, script, until
 
@@ -245,54 +243,6 @@ def test_ended_loops_are_forgotten_with_their_sockets(run: Callable[..., None], 
         assert len(server.connections) == 60
         asyncio.run(await_one(engine))  # and what the last one left goes with the next
         server.wait_until(lambda: server.open_count == 0)
-
-
-def looks(monkeypatch: pytest.MonkeyPatch, calls: int) -> int:
-    """How often httpcore looks whether a connection is idle in a burst of `calls` that finds its connections open."""
-    count = 0
-    is_idle = httpcore.AsyncHTTPConnection.is_idle
-
-    def counted(self: Any) -> bool:
-        nonlocal count
-        count += 1
-        return is_idle(self)
-
-    async def burst(engine: Engine) -> None:
-        await asyncio.gather(*(generate(engine, "Hi") for _ in range(calls)))
-
-    async def main() -> None:
-        nonlocal count
-        engine = model(server)
-        await burst(engine)
-        assert server.open_count == len(server.connections) == calls
-        count = 0
-        await burst(engine)
-        assert len(server.connections) == calls
-
-    with monkeypatch.context() as patched, Loopback(Reply([chat_chunk("Hel"), Pause(0.3), *chat("lo")])) as server:
-        patched.setattr(httpcore.AsyncHTTPConnection, "is_idle", counted)
-        asyncio.run(main())
-    return count
-
-
-def test_a_second_burst_uses_the_first_ones_connections_at_a_cost_that_grows_with_the_burst(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    assert looks(monkeypatch, 80) < 6 * looks(monkeypatch, 20)
-
-
-def test_what_a_burst_leaves_open_is_closed_when_it_has_been_idle(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main() -> None:
-        engine = model(server)
-        await asyncio.gather(*(generate(engine, "Hi") for _ in range(20)))
-        await until(lambda: server.open_count <= _pools.CALLS)
-        assert server.open_count > 0
-        await await_one(engine)
-        assert len(server.connections) == 20
-
-    monkeypatch.setattr(_pools, "IDLE_SECONDS", 0.05)
-    with Loopback(Reply([chat_chunk("Hel"), Pause(0.2), *chat("lo")])) as server:
-        asyncio.run(main())
 
 
 @pytest.mark.parametrize("make", [None, aiohttp_client], ids=["own", "aiohttp"])

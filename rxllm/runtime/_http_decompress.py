@@ -1,4 +1,4 @@
-"""Packed bodies, unpacked in slices: a few bytes may stand for gigabytes, and httpx unpacks all that it has read."""
+"""Decompress response bodies slice by slice: a few bytes may stand for gigabytes, and httpx unpacks all it has read."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from typing import TYPE_CHECKING, cast
 if TYPE_CHECKING:
     import httpx
 
-SLICE = 1 << 16
-"""How many bytes are unpacked at a time."""
+SLICE_BYTES = 1 << 16
+"""How much is decompressed at a time."""
 
 _NAMES = {"gzip", "x-gzip", "deflate"}
 _GZIP, _ZLIB, _RAW = 31, 15, -15
 _HEAD_BYTES = 2
 
 
-class PackedError(ValueError):
-    """A body is not packed as its head says."""
+class DecompressionError(ValueError):
+    """A body is not compressed as its headers say."""
 
 
-def is_unpacked_here(response: httpx.Response) -> bool:
+def is_decompressed_here(response: httpx.Response) -> bool:
     """Whether `body_of` sees the bytes as they come, and not what httpx makes of them."""
     return not response.is_stream_consumed and all(name in _NAMES for name in _encodings(response))
 
 
 def body_of(response: httpx.Response) -> AsyncGenerator[bytes, None]:
-    """The body, unpacked; an empty piece says that bytes have come which give nothing yet.
+    """Yield the decompressed body; an empty piece says that bytes have come which do not amount to output yet.
 
-    Encodings other than gzip and deflate are left to httpx, and what a mock transport has read already.
+    Left to httpx: encodings other than gzip and deflate, and what a mock transport has read already.
     """
-    if not is_unpacked_here(response):
+    if not is_decompressed_here(response):
         return cast("AsyncGenerator[bytes, None]", response.aiter_bytes())
     raw = cast("AsyncGenerator[bytes, None]", response.aiter_raw())
-    layers = [_Unpacker(name) for name in reversed(_encodings(response))]
-    return _unpacked(raw, layers) if layers else raw
+    layers = [_Decompressor(name) for name in reversed(_encodings(response))]
+    return _decompressed(raw, layers) if layers else raw
 
 
 def _encodings(response: httpx.Response) -> list[str]:
@@ -45,28 +45,28 @@ def _encodings(response: httpx.Response) -> list[str]:
     return [name for name in names if name not in ("", "identity")]
 
 
-async def _unpacked(raw: AsyncGenerator[bytes, None], layers: list[_Unpacker]) -> AsyncGenerator[bytes, None]:
+async def _decompressed(raw: AsyncGenerator[bytes, None], layers: list[_Decompressor]) -> AsyncGenerator[bytes, None]:
     async with contextlib.aclosing(raw):
         async for data in raw:
             count = 0
             for piece in _through(layers, data):
                 if count:
-                    await asyncio.sleep(0)  # a large burst lets the others have their turn
+                    await asyncio.sleep(0)  # a large burst leaves other tasks their turn
                 count += 1
                 yield piece
             if not count:
                 yield b""
 
 
-def _through(layers: list[_Unpacker], data: bytes) -> Iterable[bytes]:
+def _through(layers: list[_Decompressor], data: bytes) -> Iterable[bytes]:
     if not layers:
         return (data,)
     return (piece for outer in layers[0].feed(data) for piece in _through(layers[1:], outer))
 
 
-class _Unpacker:
+class _Decompressor:
     def __init__(self, name: str) -> None:
-        self._inflate = zlib.decompressobj(_GZIP) if name != "deflate" else None
+        self._inflate = zlib.decompressobj(_GZIP) if name != "deflate" else None  # deflate: known from its head
         self._head = b""
 
     def feed(self, data: bytes) -> Iterator[bytes]:
@@ -76,16 +76,17 @@ class _Unpacker:
             return
         inflate = self._inflate = self._inflate or zlib.decompressobj(_ZLIB if _has_head(data) else _RAW)
         piece = b"-"
-        while (data or len(piece) == SLICE) and not inflate.eof:
+        # A full slice may have left output inside zlib although all input is taken.
+        while (data or len(piece) == SLICE_BYTES) and not inflate.eof:
             try:
-                piece = inflate.decompress(data, SLICE)
+                piece = inflate.decompress(data, SLICE_BYTES)
             except zlib.error as error:
-                raise PackedError(str(error)) from error
+                raise DecompressionError(str(error)) from error
             data = inflate.unconsumed_tail
             if piece:
                 yield piece
 
 
 def _has_head(data: bytes) -> bool:
-    # RFC 1950, which some servers leave out.
+    # Of RFC 1950; some servers leave it out and send RFC 1951 alone.
     return data[0] & 0x0F == zlib.DEFLATED and int.from_bytes(data[:_HEAD_BYTES], "big") % 31 == 0

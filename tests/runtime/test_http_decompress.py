@@ -1,4 +1,4 @@
-"""Packed bodies: what they say, in pieces that are small whatever they stand for."""
+"""Compressed bodies: read piece by piece, in little memory, whatever they expand to."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rxllm import AdapterError, ErrorEvent, generate, stream_generate
-from rxllm.runtime._unpack import SLICE, PackedError, body_of
+from rxllm.runtime._http_decompress import SLICE_BYTES, DecompressionError, body_of
 from rxllm.testing.loopback import Loopback, Reply
 from tests.runtime.support import model
 
@@ -50,7 +50,7 @@ def pieces_of(packed: bytes, encoding: str, size: int) -> list[bytes]:
 
 @settings(max_examples=30, deadline=None)
 @given(
-    data=st.binary(max_size=300) | st.sampled_from([bytes(3 * SLICE), bytes(2 * SLICE + 1), LARGE]),
+    data=st.binary(max_size=300) | st.sampled_from([bytes(3 * SLICE_BYTES), bytes(2 * SLICE_BYTES + 1), LARGE]),
     name=st.sampled_from(sorted(PACKERS)),
     size=st.integers(1, 1000) | st.just(1 << 20),
 )
@@ -64,12 +64,12 @@ def test_a_packed_body_says_the_same_however_it_is_cut(data: bytes, name: str, s
     pieces = pieces_of(packed, encoding, size)
     assert b"".join(pieces) == data
     if name != "not at all":
-        assert all(len(piece) <= SLICE for piece in pieces)
+        assert all(len(piece) <= SLICE_BYTES for piece in pieces)
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate"])
 def test_what_is_not_packed_as_it_says_is_an_error(encoding: str) -> None:
-    with pytest.raises(PackedError):
+    with pytest.raises(DecompressionError):
         pieces_of(b"\xff" * 100, encoding, 50)
 
 
@@ -78,7 +78,7 @@ def test_it_is_a_typed_error_of_the_call() -> None:
     with Loopback(Reply(b"no gzip at all", headers=headers)) as server:
         events = list(stream_generate(model(server), "Hi"))
     assert isinstance(events[-1], ErrorEvent)
-    assert "PackedError" in events[-1].error.message
+    assert "DecompressionError" in events[-1].error.message
 
 
 MIB = 1 << 20

@@ -1,9 +1,15 @@
-"""Who reads a stream: a source waits while its reader is behind, and tells it of an error that nobody else has heard.
+"""Back-pressure: a source waits while the reader of its stream is behind.
 
 Reactivex has no demand, so a consumer that buffers (an iterator) puts a `Gate` into a context variable while it
-subscribes. Sources capture it there, through any chain of operators, and stop reading while the gate is full. An
-operator that raises where there is nobody to tell (in ``on_completed``) would leave whoever waits for the end waiting
-for ever; the reader's other context variable is how it hears of that.
+subscribes. Sources capture it there, through any chain of operators, and stop reading while the gate is full.
+
+====  ====================  ==============================================================
+gate  items waiting         sources
+====  ====================  ==============================================================
+open  fewer than `maxsize`  read on
+full  `maxsize` or more     sleep in `wait` until half of the items, or fewer, are left
+idle  none                  read on; the functions passed to `when_idle` are called
+====  ====================  ==============================================================
 """
 
 from __future__ import annotations
@@ -16,17 +22,13 @@ from collections import deque
 from collections.abc import Callable, Generator
 from typing import Any
 
-Hear = Callable[[BaseException], bool]
-"""Told of an error; whether somebody still waits for it."""
+from rxllm.runtime._unhandled import ErrorListener, error_listener
 
 current_gate: contextvars.ContextVar[Gate | None] = contextvars.ContextVar("rxllm_gate", default=None)
-_hear: contextvars.ContextVar[Hear | None] = contextvars.ContextVar("rxllm_hear", default=None)
 
 
 class Gate:
-    """Full while `maxsize` items wait in `waiting`; opens again when half of them have been taken. Any thread may
-    call it.
-    """
+    """Full while `maxsize` items wait in `waiting`; opens again when half of them have been taken. Thread-safe."""
 
     def __init__(self, maxsize: int) -> None:
         if maxsize < 1:
@@ -42,7 +44,7 @@ class Gate:
         return len(self.waiting) >= self._maxsize
 
     def take(self) -> Any:
-        """The oldest item. Raises ``IndexError`` when none waits."""
+        """Return the oldest item. Raise ``IndexError`` when none waits."""
         item = self.waiting.popleft()
         if self._sleepers and len(self.waiting) <= self._maxsize // 2:
             self.open()
@@ -51,7 +53,7 @@ class Gate:
         return item
 
     def open(self) -> None:
-        """Wake whoever waits for the gate."""
+        """Wake everyone who waits for the gate."""
         with self._guard:
             sleepers, self._sleepers = self._sleepers, []
         for wake in sleepers:
@@ -61,7 +63,7 @@ class Gate:
         """Call `wake` once, on some thread, when the gate is open: now, or later."""
         with self._guard:
             self._sleepers.append(wake)
-        if not self.full:  # asked afterwards, so that no `take` between the two is missed
+        if not self.full:  # checked after the append, so that no `take` between the two is missed
             self.open()
 
     def when_idle(self, wake: Callable[[], None]) -> None:
@@ -91,17 +93,11 @@ class Gate:
 
 
 @contextlib.contextmanager
-def read_by(gate: Gate | None, hear: Hear) -> Generator[None]:
-    """Sources subscribed inside wait for `gate`, for nobody if it is None, and tell `hear` what nobody has heard."""
-    paced, heard = current_gate.set(gate), _hear.set(hear)
+def read_by(gate: Gate | None, listener: ErrorListener) -> Generator[None]:
+    """Make sources subscribed inside wait for `gate`, if any, and pass `listener` the errors that nobody handles."""
+    outer_gate, outer_listener = current_gate.set(gate), error_listener.set(listener)
     try:
         yield
     finally:
-        current_gate.reset(paced)
-        _hear.reset(heard)
-
-
-def is_heard(error: BaseException) -> bool:
-    """Tell `error` to whoever waits for the end of the stream; whether there is somebody."""
-    hear = _hear.get()
-    return hear is not None and hear(error)
+        current_gate.reset(outer_gate)
+        error_listener.reset(outer_listener)

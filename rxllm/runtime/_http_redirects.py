@@ -1,6 +1,6 @@
-"""Redirects, which a client follows if it is told to, without the keys of the call where they lead to another host.
+"""Follow redirects, if the client does, without sending the call's keys to another host.
 
-httpx takes ``Authorization`` out there, and leaves every other key where it is.
+httpx removes ``Authorization`` there, and leaves every other key in place.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from rxllm.runtime._secrets import secrets_in, secrets_of_url
+from rxllm.runtime._redact_secrets import secrets_in, secrets_of_url
 from rxllm.values import AdapterError
 
 if TYPE_CHECKING:
@@ -34,15 +34,15 @@ _HARMLESS = frozenset(
 async def followed(
     client: httpx.AsyncClient, response: httpx.Response, send: Callable[..., Awaitable[httpx.Response]]
 ) -> httpx.Response:
-    """The answer where the redirects of `response` end; ``send(request, auth=None)`` asks there."""
+    """Return the response at the end of the redirects of `response`; ``send(request, auth=None)`` follows each."""
     for _ in range(client.max_redirects):
-        following = response.next_request
-        if following is None:
+        redirect = response.next_request
+        if redirect is None:
             return response
         await _finish(response)
-        if not _is_same_host(response.request.url, following.url):
-            _strip(following, response.request)
-        response = await send(following, auth=None)  # what the client's own ``auth`` added is in the headers
+        if not _is_same_host(response.request.url, redirect.url):
+            _strip_secrets(redirect, response.request)
+        response = await send(redirect, auth=None)  # what the client's own ``auth`` added is in the headers already
     if response.next_request is None:
         return response
     await response.aclose()
@@ -65,10 +65,10 @@ def _is_same_host(here: httpx.URL, there: httpx.URL) -> bool:
     return (here.host, here.port) == (there.host, there.port) and not is_downgrade
 
 
-def _strip(request: httpx.Request, before: httpx.Request) -> None:
-    secrets = {*secrets_of_url(str(before.url)), *secrets_in(dict(before.headers))}
-    for name in [name for name in request.headers if name.lower() not in _HARMLESS]:
-        del request.headers[name]
-    for name, value in request.url.params.multi_items():
+def _strip_secrets(redirect: httpx.Request, original: httpx.Request) -> None:
+    secrets = {*secrets_of_url(str(original.url)), *secrets_in(dict(original.headers))}
+    for name in [name for name in redirect.headers if name.lower() not in _HARMLESS]:
+        del redirect.headers[name]
+    for name, value in redirect.url.params.multi_items():
         if value in secrets:
-            request.url = request.url.copy_remove_param(name)
+            redirect.url = redirect.url.copy_remove_param(name)

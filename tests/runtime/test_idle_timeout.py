@@ -1,4 +1,4 @@
-"""How long an answer may be silent: one watch for the whole body, and none of the transport's."""
+"""The idle timeout: one timer for the whole body of a response, in place of the transport's."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import pytest
 
 from rxllm import Engine, OpenAIChat, StreamError, TextDelta, generate, stream_generate, to_iter
 from rxllm.runtime import Stream
+from rxllm.runtime._idle_timeout import LAST_CHANCE_SECONDS, IdleTimeout
 from rxllm.runtime._pump import Pump, pumped
-from rxllm.runtime._silence import LAST_CHANCE_SECONDS, Silence
 from rxllm.testing.loopback import DONE, STALL, Cut, Loopback, Pause, Reply, chat, chat_chunk, chat_finish
 from tests.runtime.support import model, run_on, until
 
@@ -28,21 +28,21 @@ def elapsed(since: float) -> float:
     return time.monotonic() - since
 
 
-def watched(body: Callable[[Silence], Awaitable[None]], seconds: float | None = SHORT) -> Stream[float]:
-    """How long `body` took, inside a `Silence`."""
+def watched(body: Callable[[IdleTimeout], Awaitable[None]], seconds: float | None = SHORT) -> Stream[float]:
+    """How long `body` took, inside an `IdleTimeout`."""
 
     async def run(pump: Pump[float]) -> None:
         begun = time.monotonic()
         try:
-            async with Silence(pump, seconds) as silence:
-                await body(silence)
+            async with IdleTimeout(pump, seconds) as watch:
+                await body(watch)
         except TimeoutError:
             pump.emit((elapsed(begun),))
 
     return pumped(run)
 
 
-async def hang(silence: Silence) -> None:
+async def hang(watch: IdleTimeout) -> None:
     await asyncio.Event().wait()
 
 
@@ -51,26 +51,26 @@ def test_silence_is_an_error_once_it_lasts_so_long() -> None:
 
 
 def test_what_is_heard_begins_it_anew() -> None:
-    async def talk(silence: Silence) -> None:
+    async def talk(watch: IdleTimeout) -> None:
         begun = time.monotonic()
         while elapsed(begun) < 3 * SHORT:
-            silence.listen()
+            watch.restart()
             await asyncio.sleep(0)
-        await hang(silence)
+        await hang(watch)
 
     assert 4 * SHORT <= watched(talk).run() < 10
 
 
 def test_what_is_ignored_is_no_silence() -> None:
-    async def ignore(silence: Silence) -> None:
-        silence.ignore()
+    async def ignore(watch: IdleTimeout) -> None:
+        watch.pause()
         await asyncio.sleep(3 * SHORT)
 
     assert list(watched(ignore)) == []
 
 
 def test_an_error_inside_is_itself() -> None:
-    async def fail(silence: Silence) -> None:
+    async def fail(watch: IdleTimeout) -> None:
         raise ValueError("mine")
 
     with pytest.raises(ValueError, match="mine"):
@@ -81,7 +81,7 @@ def test_no_timer_is_left() -> None:
     async def timers(seconds: float | None) -> list[Any]:
         inside: list[Any] = []
 
-        async def look(silence: Silence) -> None:
+        async def look(watch: IdleTimeout) -> None:
             inside.extend(waiting())
 
         await watched(look, seconds).to_list()
@@ -100,7 +100,7 @@ def test_what_is_held_is_not_interrupted() -> None:
     """Cancelled while it closes, httpcore keeps the connection."""
 
     async def close(pump: Pump[str]) -> None:
-        async with Silence(pump, SHORT):
+        async with IdleTimeout(pump, SHORT):
             pump.hold()
             await asyncio.sleep(3 * SHORT)
         pump.emit(("closed",))

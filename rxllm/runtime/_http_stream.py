@@ -1,0 +1,288 @@
+"""The HTTP source: one request per subscription, whose response is decoded as its bytes come.
+
+::
+
+    open ──> send ──> status >= 300? ──> read the body, close, on_error
+               │
+               └──> bytes ──> decoder.feed ──> events ──> ... ──> close ──> decoder.close ──> events ──> on_completed
+
+An error before the status goes to ``on_error``; after it, the decoder ends the stream with an ``ErrorEvent``.
+
+Over httpcore 1.0.9 a dispose cannot cancel the task at any time; `_send` tells the pump when it can:
+
+=============================  =========================  =====================================================
+while the call                 a dispose cancels it       because otherwise
+=============================  =========================  =====================================================
+waits for a place in the pool  when it has its place      the pool loses the place
+connects                       when it is connected       the same
+sends, over HTTP/2             when the request is sent   the connection breaks for all calls that share it
+waits for headers, or reads    at once
+closes the response            never: it is ending        the connection stays open for ever
+=============================  =========================  =====================================================
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from rxllm.events import ErrorEvent, Event, MessageCompleted
+from rxllm.runtime._http_decompress import body_of, is_decompressed_here
+from rxllm.runtime._http_pools import in_use
+from rxllm.runtime._http_redirects import followed
+from rxllm.runtime._http_transports import AddressError, may_be_cancelled, transport_error
+from rxllm.runtime._idle_timeout import IdleTimeout, is_content
+from rxllm.runtime._pump import Pump, pumped
+from rxllm.runtime._redact_secrets import hide_in_log, public_url
+from rxllm.runtime._stream import Stream
+from rxllm.values import AdapterError, LLMError, StreamError
+
+if TYPE_CHECKING:
+    import httpx
+
+T = TypeVar("T")
+E = TypeVar("E", bound=LLMError)
+
+log = logging.getLogger("rxllm")
+
+for _name in ("httpx", "httpx2"):
+    logging.getLogger(_name).addFilter(hide_in_log)
+
+ERROR_BODY_BYTES = 1 << 20
+ERROR_BODY_SECONDS = 5.0
+DRAIN_SECONDS = 0.25
+"""How long to wait for the end of a finished response, so that its connection can be used again."""
+
+_CANCELLABLE = frozenset({"http11.send_request_headers.started", "http2.receive_response_headers.started"})
+"""The traces of httpcore after which a call may be cancelled: connected, and over HTTP/2 the request is sent."""
+
+_LEFT_OPEN = (
+    "%s was left over HTTP/2, where httpx cannot end one answer: the server may go on with it, and after many of them "
+    "new calls stall or are refused; make the client without http2=True, so that the call's own connection is closed"
+)
+
+_LAST = frozenset({ErrorEvent, MessageCompleted})
+
+
+class Decoder(Protocol):
+    """Turns bytes into events, without I/O: feeding it a recorded stream replays the call."""
+
+    def feed(self, data: bytes) -> list[Event]: ...
+
+    def close(self) -> list[Event]: ...
+
+
+class Exchange(Protocol):
+    """One call, as an adapter describes it to the source.
+
+    `content_only` is whether bytes without content, such as pings, count as silence. `discreet` returns an error
+    without the call's secrets.
+    """
+
+    provider: str
+    content_only: bool
+
+    async def open(self) -> tuple[httpx.AsyncClient, httpx.Request]: ...
+
+    def decoder(self) -> Decoder: ...
+
+    def error(self, status: int, headers: Mapping[str, str], body: bytes) -> LLMError: ...
+
+    def discreet(self, error: E) -> E: ...
+
+
+def http_stream(exchange: Callable[[], Exchange]) -> Stream[Event]:
+    """Return a cold Stream of the events of ``exchange()``; each subscription is its own request."""
+
+    async def body(pump: Pump[Event]) -> None:
+        call = exchange()
+        await discreetly(call.discreet, _run(call, pump))
+
+    return pumped(body)
+
+
+async def discreetly(discreet: Callable[[LLMError], LLMError], work: Awaitable[T]) -> T:
+    """Return what `work` returns; an error that it raises goes through `discreet`."""
+    try:
+        return await work
+    except LLMError as error:
+        redacted = discreet(error)
+    raise redacted  # outside of ``except``: the first error, which may show a key, must not become its context
+
+
+async def _run(exchange: Exchange, pump: Pump[Event]) -> None:
+    client, request = await exchange.open()
+    url = address(request)
+    decoder = exchange.decoder()
+    began = time.monotonic()
+    streaming = False
+    failure: AdapterError | None = None
+    try:
+        async with opened(client, request, pump) as response:
+            if response.status_code >= 300:
+                raise exchange.error(response.status_code, response.headers, await read_error(response, pump))
+            streaming = True
+            since = began if exchange.content_only else None
+            await _deliver(response, decoder, pump, lambda: page_error(response.headers, exchange.provider, url), since)
+    except Exception as error:
+        # What a subscriber has raised is the subscriber's, even where it is a transport's error.
+        failure = None if pump.refused else transport_error(error, exchange.provider, url, begun=streaming)
+        if failure is None:
+            raise
+        if not streaming:
+            raise failure from error
+        failure = exchange.discreet(failure)
+    pump.emit(decoder.close() if failure is None else _explained(decoder.close(), failure))
+
+
+def address(request: httpx.Request) -> str:
+    """Return the URL of `request` without its user and query, which may hold secrets."""
+    return public_url(str(request.url))
+
+
+@contextlib.asynccontextmanager
+async def opened(
+    client: httpx.AsyncClient, request: httpx.Request, pump: Pump[Any], **options: Any
+) -> AsyncGenerator[httpx.Response, None]:
+    """Send `request`, and close the response at the end; its body is not read. `options` are those of ``send``."""
+    extensions = request.extensions
+    with in_use(client):
+        try:
+            response = await _send(client, request, pump, options)
+            try:
+                yield response
+            finally:
+                with pump.held():
+                    await response.aclose()
+                    await asyncio.sleep(0)  # a loop closes a socket in its next turn; aiohttp does not wait for that
+        finally:
+            request.extensions = extensions  # restored, in case the request is sent again
+
+
+async def _send(
+    client: httpx.AsyncClient, request: httpx.Request, pump: Pump[Any], options: Mapping[str, Any]
+) -> httpx.Response:
+    # httpcore says through the "trace" extension where it is; the table at the top says what a dispose may do there.
+    user_trace: Callable[[str, Any], Awaitable[None]] | None = request.extensions.get("trace")
+
+    is_whole = False
+
+    async def trace(name: str, info: Any) -> None:
+        nonlocal is_whole
+        if name in _CANCELLABLE:  # again after a redirect
+            is_whole = False
+            pump.release()
+        elif name.endswith("response_closed.started"):
+            pump.hold()  # httpcore also closes of its own accord, when a read has timed out
+            if pump.disposed and not is_whole and name.startswith("http2."):
+                log.warning(_LEFT_OPEN, address(request))  # httpcore 1.0.9 and httpcore2 2.16 never reset a stream
+        elif name == "http2.receive_response_body.complete":
+            is_whole = True
+        elif pump.disposed and name == "connection.connect_tcp.started":
+            pump.release()  # it has its place in the pool now, and need not connect any more
+        if user_trace is not None:
+            await user_trace(name, info)
+
+    async def send(request: httpx.Request, **options: Any) -> httpx.Response:
+        with contextlib.nullcontext() if may_be_cancelled(client) else pump.held():
+            try:
+                return await client.send(request, stream=True, follow_redirects=False, **options)
+            except (OverflowError, UnicodeError, ExceptionGroup) as error:  # an impossible port or host
+                raise AddressError(str(getattr(error, "exceptions", [error])[0])) from error
+
+    request.extensions = {**request.extensions, "trace": trace}
+    response = await send(request, **options)
+    return await followed(client, response, send) if client.follow_redirects else response
+
+
+def may_be_page(headers: Mapping[str, str]) -> bool:
+    """Whether a response calls itself HTML, as login pages and pages of wrong addresses do."""
+    return "html" in headers.get("content-type", "").lower()
+
+
+def begins_page(data: bytes) -> bool:
+    """Whether a body that may be a page is one: neither an event stream nor JSON begins like this."""
+    return data.lstrip()[:1] == b"<"
+
+
+def page_error(headers: Mapping[str, str], provider: str, url: str) -> AdapterError:
+    """Return the error for a page that came with a good status."""
+    message = f"{url} answered with a page ({headers.get('content-type')}), not as a model: is the base_url right?"
+    return AdapterError("malformed_response", message, provider=provider, status=200)
+
+
+async def _deliver(
+    response: httpx.Response,
+    decoder: Decoder,
+    pump: Pump[Event],
+    page: Callable[[], AdapterError],
+    since: float | None,
+) -> None:
+    """Emit the events of `response`. `since` is when the model's silence began, or None where any bytes end it."""
+    if pump.disposed:
+        return
+    is_suspect = may_be_page(response.headers)
+    reads = body_of(response)
+    limit = _take_read_timeout(response.request) if is_decompressed_here(response) else None
+    async with contextlib.aclosing(reads), IdleTimeout(pump, limit, since) as watch:
+        async for data in reads:
+            if is_suspect and data.strip():
+                if begins_page(data):
+                    raise page()
+                is_suspect = False
+            events = decoder.feed(data) if data else []
+            if not pump.emit(events):
+                return
+            if events and type(events[-1]) in _LAST:
+                if type(events[-1]) is MessageCompleted:
+                    await _drain(reads, pump)
+                return
+            if pump.behind:
+                watch.pause()
+                await pump.ready()
+                watch.restart()
+            elif since is None or not data.endswith(b"\n") or any(map(is_content, events)):
+                watch.restart()  # an unfinished line: more is on its way; pings are whole lines
+
+
+def _take_read_timeout(request: httpx.Request) -> float | None:
+    """Return the read timeout of `request`, in seconds, after taking it away from the transport."""
+    # httpcore reads the extension again for the body. aiohttp does not, and keeps its own watch besides.
+    limits: Mapping[str, float | None] = request.extensions.get("timeout", {})
+    request.extensions["timeout"] = {**limits, "read": None}
+    return limits.get("read")
+
+
+async def _drain(reads: AsyncGenerator[bytes, None], pump: Pump[Any]) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with IdleTimeout(pump, DRAIN_SECONDS):
+            async for _ in reads:
+                pass
+
+
+async def read_error(response: httpx.Response, pump: Pump[Any]) -> bytes:
+    """Return the body that explains a refusal, as far as it comes soon."""
+    body = b""
+    with contextlib.suppress(Exception):  # the status says more than why its body broke off
+        async with IdleTimeout(pump, ERROR_BODY_SECONDS):
+            async for data in body_of(response):
+                body += data
+                if len(body) > ERROR_BODY_BYTES:
+                    break
+    return body
+
+
+def _explained(events: list[Event], failure: AdapterError) -> list[Event]:
+    """Return the end of a cut stream with the `failure` that cut it in place of a mere ``truncated``."""
+    match events:
+        case [*rest, ErrorEvent(error=StreamError(reason="truncated"))]:
+            reason = "timeout" if failure.reason == "timeout" else "truncated"
+            error = StreamError(reason, f"the stream of {failure.message}", provider=failure.provider)
+            error.__cause__ = failure.__cause__
+            return [*rest, ErrorEvent(error)]
+        case _:
+            return events

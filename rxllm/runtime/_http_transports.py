@@ -1,0 +1,62 @@
+"""What rxllm knows of the HTTP transports: their errors as `AdapterError`, and which may be cancelled while connecting.
+
+They are recognised by the names of their classes, so that httpx and httpx2, over httpcore and over aiohttp, are alike.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rxllm.runtime._http_decompress import DecompressionError
+from rxllm.runtime._idle_timeout import IdleTimeoutError
+from rxllm.values import AdapterError
+
+_REASONS = {
+    "TimeoutException": "timeout",
+    "TransportError": "network_error",
+    "DecodingError": "malformed_response",
+    "TooManyRedirects": "invalid_request",
+    "InvalidURL": "invalid_request",
+    "RequestError": "network_error",
+    "StreamError": "network_error",
+    # aiohttp's
+    "ServerTimeoutError": "timeout",
+    "ClientError": "network_error",
+    "HttpProcessingError": "network_error",
+    # ours
+    "IdleTimeoutError": "timeout",
+    "DecompressionError": "malformed_response",
+    "AddressError": "invalid_request",
+}
+
+
+class AddressError(ValueError):
+    """The system does not accept the host or the port."""
+
+
+def transport_error(error: Exception, provider: str | None, url: str, *, begun: bool = False) -> AdapterError | None:
+    """Return `error` as an `AdapterError`, or None if no transport raised it. `begun`: the response had begun."""
+    ours = isinstance(error, IdleTimeoutError | DecompressionError | AddressError)
+    names = [type(error).__name__] if ours else _class_names(error, "httpx", "httpx2", "aiohttp")
+    if names:  # httpx-aiohttp calls every refused or lost connection a ConnectTimeout; the error it wraps knows better
+        names = _class_names(error.__cause__, "aiohttp") + names
+    reason = next((_REASONS[name] for name in names if name in _REASONS), None)
+    if reason is None:
+        return None
+    text = str(error) or names[0]
+    is_silence = reason == "timeout" and "Connect" not in names[0]
+    limit = f" of {text}" if isinstance(error, IdleTimeoutError) else ""
+    failed = "broke off" if begun else "could not be reached"
+    fault = f"sent nothing for longer than the timeout{limit}" if is_silence else f"{failed}: {text}"
+    result = AdapterError(reason, f"{url} {fault} ({names[0]})", provider=provider)
+    result.__cause__ = error
+    return result
+
+
+def may_be_cancelled(client: Any) -> bool:
+    """Whether a request of `client` may be cancelled while it connects: aiohttp's may, httpcore's may not."""
+    return any(_class_names(part, "httpx_aiohttp") for part in (client, getattr(client, "_transport", None)))
+
+
+def _class_names(value: object, *libraries: str) -> list[str]:
+    return [cls.__name__ for cls in type(value).__mro__ if cls.__module__.partition(".")[0] in libraries]
