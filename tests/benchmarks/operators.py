@@ -15,9 +15,9 @@ from typing import Any
 from reactivex import Observable, from_iterable
 from reactivex.scheduler import VirtualTimeScheduler
 
-from rxllm.events import Event, MessageCompleted, MessageStarted, TextCompleted, TextDelta
+from rxllm.events import Event, MessageCompleted, MessageStarted, StepCompleted, TextCompleted, TextDelta
 from rxllm.runtime import LoopScheduler
-from rxllm.values import Message
+from rxllm.values import Message, Response, StepResult, Thread
 from tests.benchmarks.report import Effort, Table, progress
 
 ITEM = ('{"note": "', "The", " quick", " brown", " fox.", '"}, ')
@@ -98,5 +98,7 @@ def _events(count: int) -> list[Event]:
     deltas = [TextDelta("["), *(TextDelta(ITEM[i % len(ITEM)]) for i in range(count // len(ITEM) * len(ITEM)))]
     deltas.append(TextDelta("{}]"))
     text = "".join(delta.delta for delta in deltas)
-    begun = MessageStarted(Message("assistant"))
-    return [begun, *deltas, TextCompleted(text), MessageCompleted(Message("assistant", text), "stop")]
+    message = Message("assistant", text)
+    step = StepCompleted(StepResult(Thread((message,)), Response(message, text, finish_reason="stop")))
+    start = MessageStarted(Message("assistant"))
+    return [start, *deltas, TextCompleted(text), MessageCompleted(message, "stop"), step]
