@@ -7,7 +7,7 @@ from collections.abc import Callable
 from reactivex import Observable, abc
 
 from rxllm.events import Event, TextDelta, ThinkingDelta, ToolCallDelta
-from rxllm.operators._shared.each import each
+from rxllm.operators._shared.event_operators import handle_each
 from rxllm.runtime import Stream
 from rxllm.values.arguments import check_instance
 
@@ -41,4 +41,4 @@ def filter_deltas(
 
         return see
 
-    return each(kept) if dropped else Stream.of
+    return handle_each(kept) if dropped else Stream.of

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from reactivex import Observable, abc
 
 from rxllm.events import Event, RawChunk
-from rxllm.operators._shared.each import each
+from rxllm.operators._shared.event_operators import handle_each
 from rxllm.runtime import Stream
 from rxllm.values import ProviderPart
 from rxllm.values.arguments import check_instance
@@ -40,4 +40,4 @@ def include_raw_chunks(include: bool = False) -> Callable[[Observable[Event]], S
 
         return see
 
-    return Stream.of if include else each(kept)
+    return Stream.of if include else handle_each(kept)

@@ -21,7 +21,7 @@ from rxllm.events import (
     TextDelta,
 )
 from rxllm.operators._lift import lift
-from rxllm.operators._shared.only_events import EVENTS, no_event
+from rxllm.operators._shared.event_operators import EVENTS, not_an_event
 from rxllm.runtime import Stream
 from rxllm.values import ChatResult, Message, Response, StepResult, TextPart, Thread
 from rxllm.values.arguments import check_function
@@ -100,7 +100,7 @@ class _Mapping:
             case _ if type(event) in EVENTS:
                 return event
             case _:
-                raise no_event("map_text", event)
+                raise not_an_event("map_text", event)
 
     def _block(self, id: str | None) -> str | None:
         return next(reversed(self._open)) if id is None and self._open else id

@@ -1,4 +1,4 @@
-"""Costs where the provider stated none."""
+"""Add costs to usage where the provider states none."""
 
 from __future__ import annotations
 
@@ -8,67 +8,67 @@ from typing import Any, cast
 from reactivex import Observable, abc
 
 from rxllm.events import ErrorEvent, Event, MessageCompleted, MessageStarted, RawChunk, StepRestarted, UsageUpdated
-from rxllm.operators._shared.each import each
+from rxllm.operators._shared.event_operators import handle_each
 from rxllm.runtime import Stream
 from rxllm.values import Usage
 
 Cost = Callable[[Usage, str | None, Mapping[str, Any]], Usage]
-"""A response's usage, the model as the provider names it, and what the end's metadata say, to the usage with costs."""
+"""Takes a response's usage, the provider's name for the model and the end's metadata; returns the usage with costs."""
 
-_NOTHING: Mapping[str, Any] = {}
+_NO_METADATA: Mapping[str, Any] = {}
 
 _READ = frozenset({MessageStarted, UsageUpdated, RawChunk, StepRestarted, MessageCompleted, ErrorEvent})
 
 
-def costs_filled(cost: Cost) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Before a response's last event, one more ``UsageUpdated``: its last usage with costs, if `cost` finds any.
+def fill_costs(cost: Cost) -> Callable[[Observable[Event]], Stream[Event]]:
+    """Before a response's last event, emit its last usage once more with costs, if `cost` finds any.
 
     ::
 
-        source           --start--usage--usage--end--|
-        costs_filled     --start--usage--usage--(usage end)|
+        source         --start--usage--usage--end--|
+        fill_costs     --start--usage--usage--(usage end)|
     """
 
-    def priced(on_next: abc.OnNext[Event], on_error: abc.OnError) -> abc.OnNext[Event]:
-        spent: Usage | None = None
+    def make_handler(on_next: abc.OnNext[Event], on_error: abc.OnError) -> abc.OnNext[Event]:
+        usage: Usage | None = None
         model: str | None = None
 
-        def see(event: Event) -> None:
-            nonlocal spent, model
+        def handle(event: Event) -> None:
+            nonlocal usage, model
             if type(event) not in _READ:
                 on_next(event)
                 return
             match event:
                 case MessageStarted(message=message):
                     model = message.metadata.get("model")
-                case UsageUpdated(usage=usage):
-                    spent = usage
+                case UsageUpdated():
+                    usage = event.usage
                 case RawChunk(kind="usage", data=Mapping()):
-                    spent = raw_usage(event.data) or spent
+                    usage = raw_usage(event.data) or usage
                 case StepRestarted():
-                    spent = None
-                case MessageCompleted() | ErrorEvent() if spent is not None:
-                    about = event.metadata if isinstance(event, MessageCompleted) else _NOTHING
-                    said, spent = spent, None  # the next response's is its own
+                    usage = None
+                case MessageCompleted() | ErrorEvent() if usage is not None:
+                    metadata = event.metadata if isinstance(event, MessageCompleted) else _NO_METADATA
+                    stated, usage = usage, None  # the next response has its own
                     try:
-                        filled = cost(said, model, about)
+                        filled = cost(stated, model, metadata)
                     except Exception as error:
                         on_error(error)
                         return
-                    if filled != said:
+                    if filled != stated:
                         on_next(UsageUpdated(filled))
                 case _:
                     pass
             on_next(event)
 
-        return see
+        return handle
 
-    return each(priced)
+    return handle_each(make_handler)
 
 
-def raw_usage(counted: Any) -> Usage | None:
-    """What a ``RawChunk("usage")`` says, if it says it in the names of `Usage`."""
+def raw_usage(data: Any) -> Usage | None:
+    """Return the usage in the data of a ``RawChunk("usage")``; None unless its keys are fields of `Usage`."""
     try:
-        return Usage(**cast(Mapping[str, Any], counted))
-    except TypeError:  # unknown names, of which the fold says more
+        return Usage(**cast(Mapping[str, Any], data))
+    except TypeError:  # unknown names: the fold raises a better error
         return None

@@ -1,4 +1,4 @@
-"""What a usage holds that has a price of its own, under the names of genai-prices."""
+"""The counts of a usage that have prices of their own, under the names of genai-prices."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _EXTRA = {
     "input_video_tokens": ("promptTokensDetails.VIDEO", "toolUsePromptTokensDetails.VIDEO"),
     "web_searches": ("num_search_queries",),
 }
-"""The counters of ``Usage.extra``, as Anthropic, Google, OpenAI and Perplexity name them, by what they count."""
+"""The counters that Anthropic, Google, OpenAI and Perplexity add to ``Usage.extra``, by the name of the count."""
 
 _CONTEXT = ("service_tier", "speed")
-"""What the provider says of the answer that has a price list of its own."""
+"""Facts about the answer that select a price list."""
 
 
 def token_counts(usage: Usage) -> dict[str, int | None]:
-    """Return the counts of which every model has a price."""
+    """Return the counts that every model has a price for."""
     return {
         "input_tokens": usage.input_tokens,
         "output_tokens": usage.output_tokens,
@@ -47,25 +47,25 @@ def token_counts(usage: Usage) -> dict[str, int | None]:
 
 
 def all_counts(usage: Usage) -> dict[str, int | None]:
-    """Return these, those of which some models have another price (sound, images, caches of an hour), and searches.
+    """Return `token_counts`, counts with another price for some models (sound, images, one-hour caches), and searches.
 
     >>> all_counts(Usage(10, 5, tool_usage={"web_search_requests": 2}))["web_searches"]
     2
     """
-    counted: dict[str, int | None] = token_counts(usage)
-    for name, names in _EXTRA.items():
-        counted[name] = sum(_number(usage.extra.get(key)) for key in names) or None
-    return counted | ({"web_searches": searches} if (searches := _searches(usage.tool_usage)) else {})
+    counts = token_counts(usage)
+    for name, keys in _EXTRA.items():
+        counts[name] = sum(_number(usage.extra.get(key)) for key in keys) or None
+    return counts | ({"web_searches": searches} if (searches := _searches(usage.tool_usage)) else {})
 
 
-def price_context(usage: Usage, about: Mapping[str, Any]) -> dict[str, str]:
-    """Return the service tier and the speed of the answer; `about` is the metadata of ``MessageCompleted``."""
-    known = {name: about.get(name) or usage.extra.get(name) for name in _CONTEXT}
+def price_context(usage: Usage, metadata: Mapping[str, Any]) -> dict[str, str]:
+    """Return the answer's service tier and speed; `metadata` is that of ``MessageCompleted``."""
+    known = {name: metadata.get(name) or usage.extra.get(name) for name in _CONTEXT}
     return {name: text for name, text in known.items() if isinstance(text, str)}
 
 
-def _searches(used: Mapping[str, Any]) -> int:
-    match used:  # of Anthropic, and of OpenAI's Responses API
+def _searches(tool_usage: Mapping[str, Any]) -> int:
+    match tool_usage:  # Anthropic, and OpenAI's Responses API
         case {"web_search_requests": count} | {"web_search": {"num_requests": count}}:
             return _number(count)
         case _:

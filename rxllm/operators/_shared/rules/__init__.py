@@ -1,1 +1,1 @@
-"""What a lawful stream keeps, as a feeder that knows no Rx. Not operators."""
+"""The rules that `verify` checks, as a feeder without Rx."""

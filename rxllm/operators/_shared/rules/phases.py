@@ -1,10 +1,10 @@
-"""The order of responses, tools, steps and the end of a chat.
+"""Check the order of responses, tools, steps and the end of a chat.
 
 =========  ==================================================  ======================================================
-phase      on                                                  goes to
+phase      event                                               next phase
 =========  ==================================================  ======================================================
 start      ``MessageStarted``                                  message
-start      a tool's event: a chat that is resumed              tools
+start      a tool's event, in a resumed chat                   tools
 message    content                                             message
 message    ``MessageCompleted``, ``ErrorEvent``                over, failed
 over       a tool's event, ``ErrorEvent`` of an unknown tool   tools
@@ -15,7 +15,7 @@ failed     ``StepCompleted``                                   step
 step       ``MessageStarted``, ``ErrorEvent``                  message, lost
 step       ``ChatCompleted``                                   chat
 lost       ``ChatCompleted``                                   chat
-any step   ``StepRestarted``: what came in the step is void    start
+any step   ``StepRestarted``: the step's events are void       start
 =========  ==================================================  ======================================================
 
 A stream may end as `over` or `failed` (one response), after its one `step`, and as `chat`.
@@ -65,7 +65,7 @@ _CONTENT = (
     *(TextDelta, TextCompleted, ThinkingDelta, ThinkingCompleted),
     *(ToolCallStarted, ToolCallDelta, ToolCallCompleted),
     *(SourceAdded, FileAdded, UsageUpdated, RawChunk, Custom),
-    ToolProgress,  # of a tool that the provider runs
+    ToolProgress,  # from a tool that the provider runs
 )
 _TOOLS = (
     *(ToolApprovalRequested, ToolExecutionStarted, ToolProgress, ToolExecutionCompleted),
@@ -97,12 +97,12 @@ _NEXT: dict[str, dict[type[Any], str]] = {
 
 _OUT_OF_PLACE = {
     "start": ("message_started", "a response begins with MessageStarted"),
-    "message": ("terminal", "a response ends with one MessageCompleted or ErrorEvent before this"),
-    "over": ("terminal", "nothing of the response follows its end"),
-    "tools": ("step_completed", "the tools' events end with StepCompleted"),
-    "failed": ("terminal", "nothing of the response follows its error"),
+    "message": ("terminal", "the response must end with MessageCompleted or ErrorEvent first"),
+    "over": ("terminal", "only tools and the end of the step follow the end of a response"),
+    "tools": ("step_completed", "only StepCompleted ends the events of tools"),
+    "failed": ("terminal", "only the end of the step follows an error"),
     "step": ("message_started", "a step begins with MessageStarted"),
-    "lost": ("chat_completed", "a step that could not begin ends the chat"),
+    "lost": ("chat_completed", "a step that fails to begin ends the chat"),
     "chat": ("chat_completed", "nothing follows ChatCompleted"),
 }
 
@@ -115,13 +115,13 @@ _MISSING = {
 
 
 class Rules:
-    """Passes lawful events on. `feed` and `close` raise ``StreamError("malformed_event")`` at the first that is not."""
+    """Passes lawful events on. `feed` and `close` raise ``StreamError("malformed_event")`` at the first unlawful one."""
 
     def __init__(self) -> None:
         self._index = -1
         self._phase = "start"
         self._steps = 0
-        self._used: set[str] = set()  # the ids of the calls of earlier steps
+        self._used: set[str] = set()  # ids of the tool calls of earlier steps
         self._response = Response(self._used)
 
     def feed(self, event: Event) -> Iterable[Event]:
@@ -133,15 +133,15 @@ class Rules:
         return (event,)
 
     def close(self) -> Iterable[Event]:
-        alone = {"over": 0, "failed": 0, "step": 1}  # steps by which the phase may be the last
-        if self._phase == "chat" or alone.get(self._phase) == self._steps:
+        steps_at_end = {"over": 0, "failed": 0, "step": 1}  # how many a stream that ends in this phase has
+        if self._phase == "chat" or steps_at_end.get(self._phase) == self._steps:
             return ()
         self._index += 1
-        raise self._error(Broken(_MISSING[self._phase], "it is missing at the end"), None)
+        raise self._error(Broken(_MISSING[self._phase], "missing at the end"), None)
 
     def _check(self, event: Event) -> None:
         if type(event) not in _CLASSES:
-            raise Broken("event", "this is none of the classes of rxllm.Event")
+            raise Broken("event", "not one of the classes of rxllm.Event")
         if fault := event_fault(event):
             raise Broken("event", fault)
         following = self._following(event)
@@ -159,17 +159,17 @@ class Rules:
 
     def _following(self, event: Event) -> str | None:
         if self._phase == "over" and isinstance(event, ErrorEvent) and event.error.reason == "unknown_tool":
-            return "tools"  # the step's own word, not the adapter's
+            return "tools"  # the step emits it, not the adapter
         return _NEXT[self._phase].get(type(event))
 
     def _error(self, broken: Broken, event: Any) -> StreamError:
         rule, why = broken.args
         malformed = rule == "event" and type(event) in _CLASSES  # its repr may fail too
-        shown = "the end" if event is None else type(event).__name__ if malformed else repr(event)[:200]
+        place = "the end" if event is None else type(event).__name__ if malformed else repr(event)[:200]
         config = getattr(event, "__struct_config__", None)
         return StreamError(
             "malformed_event",
-            f"unlawful: {rule}: {why}, at event {self._index}, {shown}",
+            f"unlawful: {rule}: {why}, at event {self._index}, {place}",
             event_index=self._index,
             metadata={"rule": rule, "event": config and config.tag},
         )
