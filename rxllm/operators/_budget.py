@@ -53,10 +53,10 @@ def budget(tokens: int | None = None, usd: float | None = None) -> Callable[[Obs
     response. The provider's usage counts; until it arrives, four characters of the answer are taken for a token. Events
     that an ``ops.restart`` before it makes void count too.
 
-    Over the limit inside a response, the source is disposed, which closes its connection, open blocks are completed, and
-    ``MessageCompleted`` has the finish reason ``length``. A response that ends by itself stays as it is; if it calls
-    tools, they run, and then the chat halts with the ``halted_reason`` ``"budget"``. The metadata ``"budget"`` of
-    ``MessageCompleted``, and so of the response, holds the limits and what was spent.
+    Over the limit inside a response, the source is disposed, which closes its connection, open blocks are completed,
+    and ``MessageCompleted`` has the finish reason ``length``. A response that ends by itself stays as it is; if it
+    calls tools, they run, and then the chat halts with the ``halted_reason`` ``"budget"``. The metadata ``"budget"``
+    of ``MessageCompleted``, and so of the response, holds the limits and what was spent.
 
     Dollars are ``Usage.total_cost``, known when a response ends: put ``ops.cost()`` before, unless the provider or
     ``rxllm.models`` states them. An unknown cost breaks no limit: ``usd_spent`` is None, and a warning is logged.

@@ -44,12 +44,12 @@ def circuit_breaker(
     >>> len(down.requests)
     1
 
-    All subscriptions of one operator share its state, in any thread: all calls of an engine and of its copies. A refused
-    call does not subscribe its source; it gets ``AdapterError("provider_unavailable")`` with the seconds until the next
-    trial as `retry_after`. The first content of that trial (``half_open``) closes the circuit, its failure opens it
-    again, and if it is disposed the next call is the trial. Failures are the errors that retry repeats by default,
-    raised or streamed; other errors show that the provider is there. ``on_change(state)`` is called at every change;
-    its exceptions are logged.
+    All subscriptions of one operator share its state, in any thread: all calls of an engine and of its copies. A
+    refused call does not subscribe its source; it gets ``AdapterError("provider_unavailable")`` with the seconds until
+    the next trial as `retry_after`. The first content of that trial (``half_open``) closes the circuit, its failure
+    opens it again, and if it is disposed the next call is the trial. Failures are the errors that are retried by
+    default, raised or streamed; other errors show that the provider is there. ``on_change(state)`` is called at every
+    change; its exceptions are logged.
 
     Raises ``ValidationError("invalid_option")`` for options that make no sense.
     """

@@ -10,7 +10,7 @@ from reactivex import Observable, abc
 from reactivex.disposable import CompositeDisposable, SerialDisposable
 
 from rxllm.events import Event, TextDelta, ThinkingDelta, ToolCallDelta
-from rxllm.operators._shared.event_operators import EVENTS, not_an_event
+from rxllm.operators._shared.event_operators import EVENTS, not_an_event, operate
 from rxllm.runtime import Stream, clock, conclude, current_gate, fail
 
 MOST = 1024

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from reactivex import Observable, abc
 from reactivex.disposable import SerialDisposable, SingleAssignmentDisposable
@@ -43,7 +43,8 @@ def continue_with(fn: Callable[[T], Observable[T] | None]) -> Callable[[Observab
 
             def on_completed() -> None:
                 try:
-                    following = _checked(fn(last[0])) if last else None
+                    following = fn(last[0]) if last else None
+                    _check(following)
                 except Exception as error:
                     observer.on_error(error)
                     return
@@ -60,7 +61,6 @@ def continue_with(fn: Callable[[T], Observable[T] | None]) -> Callable[[Observab
     return operate(subscribe)
 
 
-def _checked(value: Any) -> Any:
+def _check(value: object) -> None:
     if value is not None and not isinstance(value, Observable):
         raise TypeError(f"continue_with(fn): fn must return an Observable or None, not {shown(value)}")
-    return value

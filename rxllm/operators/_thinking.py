@@ -26,6 +26,5 @@ def thinking() -> Callable[[Observable[Event]], Stream[str]]:
     >>> list(stream_generate(Fake([("thinking", "hm"), "Hi"]), "Hello").pipe(thinking()))
     ['hm']
     """
-    return extract(
-        "thinking", lambda: TextPieces(ThinkingDelta, ThinkingCompleted), ThinkingDelta, ThinkingCompleted, StepRestarted
-    )
+    types = (ThinkingDelta, ThinkingCompleted)
+    return extract("thinking", lambda: TextPieces(*types), *types, StepRestarted)

@@ -11,7 +11,7 @@ from reactivex import Observable
 from rxllm.collector import StreamCollector
 from rxllm.events import Event
 from rxllm.operators._shared.event_operators import fold_events
-from rxllm.operators._shared.parse_answer import Parse, chat_with_parsed, answer_parser
+from rxllm.operators._shared.parse_answer import Parse, answer_parser, chat_with_parsed
 from rxllm.runtime import Stream
 from rxllm.values import ChatResult, Thread
 from rxllm.values.arguments import check_instance

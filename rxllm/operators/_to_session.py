@@ -11,7 +11,7 @@ from rxllm.collector import StreamCollector
 from rxllm.events import Custom, Event, StepCompleted
 from rxllm.operators._lift import lift
 from rxllm.operators._shared.event_operators import EVENTS, not_an_event
-from rxllm.operators._shared.parse_answer import Parse, Read, chat_with_parsed, step_with_parsed, answer_parser
+from rxllm.operators._shared.parse_answer import Parse, Read, answer_parser, chat_with_parsed, step_with_parsed
 from rxllm.runtime import Stream
 from rxllm.values import ChatResult, Session, StepResult, Turn
 from rxllm.values.arguments import check_instance
@@ -76,7 +76,9 @@ class _Turning:
     def _parsed(self, result: ChatResult | StepResult) -> ChatResult | StepResult:
         if self._read is None:
             return result
-        return chat_with_parsed(result, self._read) if isinstance(result, ChatResult) else step_with_parsed(result, self._read)
+        if isinstance(result, ChatResult):
+            return chat_with_parsed(result, self._read)
+        return step_with_parsed(result, self._read)
 
     def _result(self) -> ChatResult | StepResult:
         is_step = self._operation == "step" or (self._operation is None and not self._state.done)

@@ -24,7 +24,7 @@ _DELTAS = frozenset({TextDelta, ThinkingDelta, ToolCallDelta})
 
 
 def not_an_event(operator: str, item: object) -> StreamError:
-    """Return the error for an `item` whose class is not in `EVENTS`. The item may be secret: only its class is shown."""
+    """Return the error for an `item` that is not an event. It shows only the class: the item may be secret."""
     remedy = "put it after stream(...) or the like, and before text(), which turns events into something else"
     return StreamError("malformed_event", f"{operator}() takes events, not {type(item).__name__}: {remedy}")
 
@@ -86,7 +86,7 @@ def extract(
 def fold_events(
     name: str, project: Callable[[StreamCollector], R], thread: Thread | None = None
 ) -> Callable[[Observable[Event]], Stream[R]]:
-    """Fold the whole stream, then emit ``project(state)``; an exception becomes ``on_error``. `name` as in `extract`."""
+    """Fold the whole stream, then emit ``project(state)``; exceptions become ``on_error``. `name` as in `extract`."""
 
     def subscribe(
         source: Observable[Event], observer: abc.ObserverBase[R], scheduler: abc.SchedulerBase | None

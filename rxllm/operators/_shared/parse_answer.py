@@ -54,7 +54,7 @@ def text_parser(name: str, target: Any) -> Read:
     if isinstance(target, str | Mapping) or is_format_class(target):
         parser = reader(cast(Any, target))
         if parser is None:
-            raise invalid_option(name, must_be("a format of JSON", target))
+            raise invalid_option(name, must_be("a format of JSON", cast(object, target)))
         return parser
     try:
         decoder = msgspec.json.Decoder[Any](Any if target is None else target, dec_hook=_decode_other)

@@ -117,12 +117,12 @@ class Segmenter:
         self._reset()
         return [rest] if rest else []
 
-    def _hold(self, text: str) -> None:
+    def _add(self, text: str) -> None:
         if text:
             self._pending.append(text)
             self._solid = self._solid or not text.isspace()
 
-    def _drop(self) -> None:
+    def _reset(self) -> None:
         self._pending: list[str] = []
         self._solid = False  # whether more than white space is pending
         self._context = ""

@@ -115,7 +115,7 @@ _MISSING = {
 
 
 class Rules:
-    """Passes lawful events on. `feed` and `close` raise ``StreamError("malformed_event")`` at the first unlawful one."""
+    """Passes lawful events on. `feed` and `close` raise ``StreamError("malformed_event")`` at the first other one."""
 
     def __init__(self) -> None:
         self._index = -1
