@@ -23,7 +23,7 @@ from rxllm.events import (
     ToolCallDelta,
     UsageUpdated,
 )
-from rxllm.operators._shared.fill_costs import raw_usage
+from rxllm.operators._shared.costs import raw_usage
 from rxllm.runtime import Stream, conclude, current_assembly
 from rxllm.values import Usage
 from rxllm.values.arguments import check, check_count, invalid_option, is_positive
@@ -41,7 +41,7 @@ def budget(tokens: int | None = None, usd: float | None = None) -> Callable[[Obs
     ::
 
         source              --start--H--e--l--l--o--!--usage--end--|
-        budget(tokens=1)    --start--H--e--l--l-(Hell,end)|          (the end says length, and that it was the budget)
+        budget(tokens=1)    --start--H--e--l--l-(Hell,end)|          (finish reason length, metadata budget)
 
     >>> from rxllm import Engine, Fake, chat
     >>> engine = Engine(Fake(["Once ", "upon ", "a ", "time"]), operators=[budget(tokens=2)])

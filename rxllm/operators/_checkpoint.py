@@ -9,7 +9,7 @@ from typing import TypeVar
 from reactivex import Observable, abc
 
 from rxllm.events import ErrorEvent
-from rxllm.operators._shared.event_operators import operate
+from rxllm.operators._shared.operate import operate
 from rxllm.runtime import Stream
 from rxllm.values.arguments import check
 

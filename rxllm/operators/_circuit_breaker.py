@@ -9,7 +9,7 @@ from reactivex.disposable import CompositeDisposable, Disposable
 
 from rxllm.events import ErrorEvent, Event
 from rxllm.operators._shared.circuit import Circuit, State, Verdict
-from rxllm.operators._shared.event_operators import operate
+from rxllm.operators._shared.operate import operate
 from rxllm.runtime import RetryPolicy, Stream, is_prelude, stopwatch
 from rxllm.values import AdapterError, StreamError
 from rxllm.values.arguments import check, check_count, check_function, is_positive

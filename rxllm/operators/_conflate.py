@@ -9,8 +9,9 @@ from typing import Any
 from reactivex import Observable, abc
 from reactivex.disposable import CompositeDisposable, SerialDisposable
 
-from rxllm.events import Event, TextDelta, ThinkingDelta, ToolCallDelta
-from rxllm.operators._shared.event_operators import EVENTS, not_an_event, operate
+from rxllm.events import Event, ToolCallDelta
+from rxllm.operators._shared.event_operators import DELTAS, EVENTS, not_an_event
+from rxllm.operators._shared.operate import operate
 from rxllm.runtime import Stream, clock, conclude, current_gate, fail
 
 MOST = 1024
@@ -142,11 +143,8 @@ class _Conflating:
             self._observer.on_error(error)
 
 
-_DELTAS = frozenset({TextDelta, ThinkingDelta, ToolCallDelta})
-
-
 def _text_of(event: Any) -> str | None:
-    if type(event) not in _DELTAS:
+    if type(event) not in DELTAS:
         return None
     return event.arguments_delta if type(event) is ToolCallDelta else event.delta
 

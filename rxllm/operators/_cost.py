@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from reactivex import Observable
 
 from rxllm.events import Event
-from rxllm.operators._shared.fill_costs import fill_costs
-from rxllm.operators._shared.price_counts import all_counts, price_context, token_counts
+from rxllm.operators._shared.costs import all_counts, fill_costs, price_context, token_counts
 from rxllm.runtime import Stream, current_assembly
 from rxllm.values import EngineError, Usage
 from rxllm.values.arguments import check, check_function

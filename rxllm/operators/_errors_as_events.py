@@ -7,7 +7,7 @@ from collections.abc import Callable
 from reactivex import Observable, abc
 
 from rxllm.events import ErrorEvent, Event
-from rxllm.operators._shared.event_operators import operate
+from rxllm.operators._shared.operate import operate
 from rxllm.runtime import Stream
 from rxllm.values import LLMError
 

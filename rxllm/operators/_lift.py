@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 from reactivex import Observable, abc
 
-from rxllm.operators._shared.event_operators import operate
+from rxllm.operators._shared.operate import operate
 from rxllm.runtime import Stream, conclude
 from rxllm.values.arguments import check_function
 

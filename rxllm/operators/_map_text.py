@@ -54,7 +54,7 @@ def map_text(fn: Callable[[str], str]) -> Callable[[Observable[Event]], Stream[E
 
 
 class _Mapping:
-    """Maps one stream. It tells blocks apart as the fold does."""
+    """Maps one stream; like the fold, it takes None for the id of the open block."""
 
     def __init__(self, fn: Callable[[str], str]) -> None:
         self._fn = fn
@@ -133,9 +133,11 @@ class _Mapping:
             if old == step:
                 return new
         candidates.append(len(self._steps))
-        self._steps.append((step, replace(step, response=self._response(step.response))))
-        self._steps[-1] = (step, replace(self._steps[-1][1], thread=self._thread(step.thread)))
-        return self._steps[-1][1]
+        new = replace(step, response=self._response(step.response))
+        self._steps.append((step, new))  # for _thread
+        new = replace(new, thread=self._thread(step.thread))
+        self._steps[-1] = (step, new)
+        return new
 
     def _chat(self, chat: ChatResult) -> ChatResult:
         steps = tuple(map(self._step, chat.steps))

@@ -38,7 +38,7 @@ from rxllm import (
     tool,
 )
 from rxllm import operators as ops
-from rxllm.operators._shared.fill_costs import fill_costs
+from rxllm.operators._shared.costs import fill_costs
 from tests.laws import scripts
 from tests.laws.scripts import fake as scripted
 

@@ -78,7 +78,7 @@ class ArraySplitter:
             self._head = None
             return head[end:]
         head = head.strip()
-        self._ended = len(head) > _LONGEST_HEAD  # not JSON, or not with an array
+        self._ended = len(head) > _LONGEST_HEAD  # not JSON, or JSON without an array
         self._head = None if self._ended else head
         return ""
 

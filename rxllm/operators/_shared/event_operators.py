@@ -1,4 +1,4 @@
-"""Build an operator from what it does: at a subscription, with each item, with some events, with the fold of all."""
+"""Make an operator that handles each item, extracts from some events, or folds all events."""
 
 from __future__ import annotations
 
@@ -9,33 +9,24 @@ from reactivex import Observable, abc
 
 from rxllm.collector import StreamCollector
 from rxllm.events import EVENT_CLASSES, ErrorEvent, Event, TextDelta, ThinkingDelta, ToolCallDelta
+from rxllm.operators._shared.operate import operate
 from rxllm.runtime import Stream, conclude
 from rxllm.values import StreamError, Thread
 
 T = TypeVar("T")
 R = TypeVar("R")
 
-Subscribe = Callable[[Observable[T], abc.ObserverBase[R], abc.SchedulerBase | None], abc.DisposableBase]
 MakeHandler = Callable[[abc.OnNext[R], abc.OnError], abc.OnNext[T]]
 """Takes the observer's ``on_next`` and ``on_error``; returns the handler of one subscription's items."""
 
 EVENTS = frozenset[type[Any]](EVENT_CLASSES)
-_DELTAS = frozenset({TextDelta, ThinkingDelta, ToolCallDelta})
+DELTAS = frozenset({TextDelta, ThinkingDelta, ToolCallDelta})
 
 
 def not_an_event(operator: str, item: object) -> StreamError:
     """Return the error for an `item` that is not an event. It shows only the class: the item may be secret."""
     remedy = "put it after stream(...) or the like, and before text(), which turns events into something else"
     return StreamError("malformed_event", f"{operator}() takes events, not {type(item).__name__}: {remedy}")
-
-
-def operate(subscribe: Subscribe[T, R]) -> Callable[[Observable[T]], Stream[R]]:
-    """Return the operator whose subscriptions are ``subscribe(source, observer, scheduler)``."""
-
-    def operator(source: Observable[T]) -> Stream[R]:
-        return Stream(lambda observer, scheduler=None: subscribe(source, observer, scheduler))
-
-    return operator
 
 
 def handle_each(make_handler: MakeHandler[R, T]) -> Callable[[Observable[T]], Stream[R]]:
@@ -96,7 +87,7 @@ def fold_events(
 
         def on_next(event: Event) -> None:
             nonlocal state
-            if type(event) in _DELTAS:
+            if type(event) in DELTAS:
                 deltas.append(event)
                 return
             try:

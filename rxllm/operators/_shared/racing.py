@@ -55,19 +55,16 @@ class Racing:
             if delay:
                 everything.add(self._timers.setdefault(index, SingleAssignmentDisposable()))
         for index, timer in list(self._timers.items()):
-            timer.disposable = clock(self._scheduler).schedule_relative(self._delays[index], self._when_due(index))
+            timer.disposable = clock(self._scheduler).schedule_relative(self._delays[index], self._begin_due, index)
         for index in [index for index, delay in enumerate(self._delays) if not delay]:
             self._begin(index)
         return everything
 
-    def _when_due(self, index: int) -> Callable[[abc.SchedulerBase, Any], None]:
-        def begin(scheduler: abc.SchedulerBase, state: Any) -> None:
-            with self._guard:
-                due = self._timers.pop(index, None)
-            if due is not None:
-                self._begin_safely(index)
-
-        return begin
+    def _begin_due(self, scheduler: abc.SchedulerBase, index: Any) -> None:
+        with self._guard:
+            timer = self._timers.pop(index, None)
+        if timer is not None:
+            self._begin_safely(index)
 
     def _begin_safely(self, index: int) -> None:
         try:

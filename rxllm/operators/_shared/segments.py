@@ -54,7 +54,7 @@ def split_words(text: str) -> list[str]:
 
 
 def find_word(text: str, begin: int, start: int) -> int | None:
-    """Cut after white space; in scripts without any, after every character and its marks."""
+    """Find the next word: after white space or, in scripts without any, after a character and its marks."""
     while edge := _EDGE.search(text, start):
         at = edge.start()
         if at > begin and (text[at - 1].isspace() or _separable(text[at - 1], text[at])):
@@ -70,7 +70,7 @@ def _separable(before: str, after: str) -> bool:
 
 
 def find_sentence(text: str, begin: int, start: int) -> int | None:
-    """Cut after a line, a mark that ends sentences, or a ``.`` that does not end an abbreviation."""
+    """Find the next sentence: after a line, an end mark, or a ``.`` that does not end an abbreviation."""
     at = begin
     while end := _END.search(text, at):
         if end.end() >= start and (end["mark"] is None or _ends(text, begin, end)):

@@ -28,7 +28,6 @@ from typing import Any
 
 from rxllm.collector import event_fault
 from rxllm.events import (
-    EVENT_CLASSES,
     AskUserRequested,
     ChatCompleted,
     Custom,
@@ -56,10 +55,9 @@ from rxllm.events import (
     ToolResultEncoded,
     UsageUpdated,
 )
+from rxllm.operators._shared.event_operators import EVENTS
 from rxllm.operators._shared.rules.response import Broken, Response
 from rxllm.values import StreamError
-
-_CLASSES = frozenset[type[Any]](EVENT_CLASSES)
 
 _CONTENT = (
     *(TextDelta, TextCompleted, ThinkingDelta, ThinkingCompleted),
@@ -140,7 +138,7 @@ class Rules:
         raise self._error(Broken(_MISSING[self._phase], "missing at the end"), None)
 
     def _check(self, event: Event) -> None:
-        if type(event) not in _CLASSES:
+        if type(event) not in EVENTS:
             raise Broken("event", "not one of the classes of rxllm.Event")
         if fault := event_fault(event):
             raise Broken("event", fault)
@@ -164,7 +162,7 @@ class Rules:
 
     def _error(self, broken: Broken, event: Any) -> StreamError:
         rule, why = broken.args
-        malformed = rule == "event" and type(event) in _CLASSES  # its repr may fail too
+        malformed = rule == "event" and type(event) in EVENTS  # its repr may fail too
         place = "the end" if event is None else type(event).__name__ if malformed else repr(event)[:200]
         config = getattr(event, "__struct_config__", None)
         return StreamError(

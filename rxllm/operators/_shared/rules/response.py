@@ -16,10 +16,9 @@ from rxllm.events import (
     ToolCallStarted,
     UsageUpdated,
 )
+from rxllm.operators._shared.event_operators import DELTAS
 from rxllm.values import Usage
 from rxllm.values._json import read_arguments
-
-_DELTAS = (TextDelta, ThinkingDelta, ToolCallDelta)
 
 
 class Broken(Exception):  # noqa: N818 it never leaves this folder
@@ -115,7 +114,7 @@ class Response:
         self._check_no_open_block()
         if self._calls:
             raise Broken("call_completed", f"the tool calls {', '.join(self._calls)} are still open")
-        if fold_message(self._log) != fold_message(event for event in self._log if not isinstance(event, _DELTAS)):
+        if fold_message(self._log) != fold_message(event for event in self._log if type(event) not in DELTAS):
             raise Broken("message_folded", "the fold without deltas differs from the fold with them")
 
     def _check_message(self, event: MessageCompleted) -> None:
