@@ -72,13 +72,7 @@ def budget(tokens: int | None = None, usd: float | None = None) -> Callable[[Obs
     def operator(source: Observable[Event]) -> Stream[Event]:
         assembly = current_assembly.get()
         before = assembly.before if assembly is not None else Usage()
-
-        def subscribe(
-            observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None
-        ) -> abc.DisposableBase:
-            return _Budget(tokens, usd, before, observer).start(source, scheduler)
-
-        return Stream(subscribe)
+        return Stream(lambda observer, scheduler=None: _Budget(tokens, usd, before, observer).start(source, scheduler))
 
     return operator
 

@@ -44,7 +44,10 @@ def continue_with(fn: Callable[[T], Observable[T] | None]) -> Callable[[Observab
             def on_completed() -> None:
                 try:
                     following = fn(last[0]) if last else None
-                    _check(following)
+                    if following is not None and not isinstance(following, Observable):  # pyright: ignore[reportUnnecessaryIsInstance]
+                        raise TypeError(
+                            f"continue_with(fn): fn must return an Observable or None, not {shown(following)}"
+                        )
                 except Exception as error:
                     observer.on_error(error)
                     return
@@ -59,8 +62,3 @@ def continue_with(fn: Callable[[T], Observable[T] | None]) -> Callable[[Observab
         return current
 
     return operate(subscribe)
-
-
-def _check(value: object) -> None:
-    if value is not None and not isinstance(value, Observable):
-        raise TypeError(f"continue_with(fn): fn must return an Observable or None, not {shown(value)}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reactivex import Observable, abc
+from reactivex import Observable
 
 from rxllm.events import Event
 from rxllm.operators._shared.racing import Racing
@@ -33,8 +33,6 @@ def hedge(stream: Observable[Event], after: float) -> Stream[Event]:
     """
     check_instance("stream", stream, Observable, "an Observable")
     check("after", after, is_positive(after), "a number of seconds above 0")
-
-    def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
-        return Racing("hedge", [stream, stream], [0.0, after], observer, scheduler).start()
-
-    return Stream(subscribe)
+    return Stream(
+        lambda observer, scheduler=None: Racing("hedge", [stream] * 2, [0, after], observer, scheduler).start()
+    )

@@ -10,8 +10,8 @@ from reactivex import Observable, abc
 
 from rxllm.events import ErrorEvent
 from rxllm.runtime import Bounded, Stream
-from rxllm.values import Labelled, ValidationError
-from rxllm.values.arguments import check, check_count, must_be
+from rxllm.values import Labelled
+from rxllm.values.arguments import check, check_count, invalid_option, must_be
 from rxllm.values.errors import as_llm_error
 
 T = TypeVar("T")
@@ -86,9 +86,8 @@ def _serialized(stream: Observable[T], guard: threading.RLock) -> Observable[T]:
 def _check(streams: Mapping[str, object], concurrency: object) -> None:
     is_mapping = isinstance(streams, Mapping)  # pyright: ignore[reportUnnecessaryIsInstance]
     check("streams", streams, is_mapping and bool(streams), "a mapping of labels to streams, at least one")
-    faults = {label: stream for label, stream in streams.items() if not isinstance(stream, Observable)}
-    if faults:
-        errors = [(("streams", str(label)), must_be("an Observable", stream)) for label, stream in faults.items()]
-        raise ValidationError("invalid_option", errors=errors)
+    for label, stream in streams.items():
+        if not isinstance(stream, Observable):
+            raise invalid_option(("streams", str(label)), must_be("an Observable", stream))
     if concurrency is not None:
         check_count("concurrency", concurrency)

@@ -24,20 +24,6 @@ from rxllm.operators._shared.event_operators import EVENTS, not_an_event
 from rxllm.operators._shared.redactor import Redactor
 from rxllm.values import ChatResult, Message, Part, Response, StepResult, TextPart, ThinkingPart, Thread
 
-_CHANGED = frozenset(
-    {
-        TextDelta,
-        TextCompleted,
-        ThinkingDelta,
-        ThinkingCompleted,
-        MessageCompleted,
-        ErrorEvent,
-        StepRestarted,
-        StepCompleted,
-        ChatCompleted,
-    }
-)
-
 
 class Redacting:
     """Redacts one stream. Each open block, by class of delta and id, has its own `Redactor`."""
@@ -48,13 +34,6 @@ class Redacting:
         self._open: dict[tuple[Any, str | None], Redactor] = {}
 
     def feed(self, event: Event) -> Iterable[Event]:
-        if type(event) in _CHANGED:
-            return self._changed(event)
-        if type(event) not in EVENTS:  # it may hold what must not be shown
-            raise not_an_event("redact", event)
-        return (event,)
-
-    def _changed(self, event: Event) -> Iterable[Event]:
         match event:
             case TextDelta() | ThinkingDelta():
                 return self._delta(event)
@@ -74,8 +53,10 @@ class Redacting:
                 return (StepCompleted(self._step(event.result)),)
             case ChatCompleted():
                 return (ChatCompleted(self._chat(event.result)),)
-            case _:
+            case _ if type(event) in EVENTS:
                 return (event,)
+            case _:  # it may hold what must not be shown
+                raise not_an_event("redact", event)
 
     def close(self) -> Iterable[Event]:
         return [event for key in list(self._open) for event in self._rest(key)]
