@@ -10,7 +10,7 @@ from reactivex.disposable import SerialDisposable, SingleAssignmentDisposable
 
 from rxllm.operators._shared.operate import operate
 from rxllm.runtime import Stream
-from rxllm.values.arguments import shown
+from rxllm.values.arguments import must_be
 
 T = TypeVar("T")
 
@@ -45,9 +45,7 @@ def continue_with(fn: Callable[[T], Observable[T] | None]) -> Callable[[Observab
                 try:
                     following = fn(last[0]) if last else None
                     if following is not None and not isinstance(following, Observable):  # pyright: ignore[reportUnnecessaryIsInstance]
-                        raise TypeError(
-                            f"continue_with(fn): fn must return an Observable or None, not {shown(following)}"
-                        )
+                        raise TypeError(f"continue_with: fn's result {must_be('an Observable or None', following)}")
                 except Exception as error:
                     observer.on_error(error)
                     return
