@@ -38,7 +38,7 @@ def conflate() -> Callable[[Observable[Event]], Stream[Event]]:
 
     A consumer is busy
 
-    - while its iterator (``for``, ``async for``, ``to_iter``, ``to_async_iter``) has events to take;
+    - while its iterator (``for``, ``async for``, ``to_iter``, ``to_async_iter``) has events left to take;
     - while its ``on_next`` runs.
 
     Then deltas of the same block or tool call become one; other events wait behind them. When the consumer has taken

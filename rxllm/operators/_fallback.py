@@ -41,9 +41,10 @@ def fallback(
     >>> stream_generate(down, "Hi", retry=False).pipe(fallback(stream_generate(Fake("Hello"), "Hi"))).run().message.text
     'Hello'
 
-    As an engine's operator it takes engines, adapters and ``"provider:model"``. Each gets the same messages, tools,
-    format and options of the request and the call, with its own engine's defaults, model (if it has one), key,
-    pass-through ``options``, retry and operators. In a pipe it takes Observables of events.
+    As an engine's operator it takes engines, adapters and ``"provider:model"``. Each gets the same messages, tools and
+    format, and whatever the request or the call sets itself; the other settings are its own engine's, as are always the
+    model (if it has one), the key, the pass-through ``options``, retry and operators. In a pipe it takes Observables of
+    events.
 
     Events of a failed attempt before its first content do not pass. ``MessageCompleted``, and so the response, then has
     the metadata ``{"fallback": {"answered_by": ..., "errors": (...)}}``. If all fail, the last error passes unchanged,
