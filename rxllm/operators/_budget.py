@@ -1,4 +1,4 @@
-"""An end to spending."""
+"""Limit what a response or a chat may use."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from rxllm.events import (
     ToolCallDelta,
     UsageUpdated,
 )
-from rxllm.operators._shared.fill_costs import raw_usage
+from rxllm.operators._shared.costs import raw_usage
 from rxllm.runtime import Stream, conclude, current_assembly
 from rxllm.values import Usage
-from rxllm.values.arguments import invalid_option, is_positive
+from rxllm.values.arguments import check, check_count, invalid_option, is_positive
 
 log = logging.getLogger("rxllm")
 
@@ -36,12 +36,12 @@ _HALT = {"halted_reason": "budget"}
 
 
 def budget(tokens: int | None = None, usd: float | None = None) -> Callable[[Observable[Event]], Stream[Event]]:
-    """End a response that has used more than so many tokens or dollars, and the chat that it is a step of.
+    """End a response that uses more than so many tokens or dollars, and the chat around it.
 
     ::
 
         source              --start--H--e--l--l--o--!--usage--end--|
-        budget(tokens=1)    --start--H--e--l--l-(Hell,end)|          (the end says length, and that it was the budget)
+        budget(tokens=1)    --start--H--e--l--l-(Hell,end)|          (finish reason length, metadata budget)
 
     >>> from rxllm import Engine, Fake, chat
     >>> engine = Engine(Fake(["Once ", "upon ", "a ", "time"]), operators=[budget(tokens=2)])
@@ -49,42 +49,35 @@ def budget(tokens: int | None = None, usd: float | None = None) -> Callable[[Obs
     >>> result.halted_reason, result.final_response.output_text, result.final_response.metadata["budget"]
     ('budget', 'Once upon ', {'tokens': 2, 'tokens_spent': 3})
 
-    As an engine's operator it counts over the steps of a chat, and over each chat anew; in a pipe, over the response:
-    put it there behind ``stream_generate``. What the provider says counts; until it says so, a token of the answer is
-    taken to be four characters. What ``ops.restart`` makes void counts too, if that stands before. Inside a response
-    the source is disposed, which closes its connection, what is open is closed, and ``MessageCompleted`` has the finish
-    reason ``length``. A response that ends of itself is left as it is; if it asks for tools, they are run, and then the
-    chat halts. The metadata ``"budget"`` of ``MessageCompleted``, and so of the response, has the limits and what was
-    spent; a chat that would have gone on has the ``halted_reason`` ``"budget"``.
+    As an engine's operator it counts over the steps of each chat; in a pipe, after ``stream_generate``, over the
+    response. The provider's usage counts; until it arrives, four characters of the answer are taken for a token. Events
+    that an ``ops.restart`` before it makes void count too.
 
-    Dollars are those of ``Usage.total_cost``: let ``ops.cost()`` stand before, unless the provider or ``rxllm.models``
-    states them. They are known when a response ends. A cost that nobody knows keeps no limit: ``usd_spent`` is then
-    None, and a warning is logged.
+    Over the limit inside a response, the source is disposed, which closes its connection, open blocks are completed,
+    and ``MessageCompleted`` has the finish reason ``length``. A response that ends by itself stays as it is; if it
+    calls tools, they run, and then the chat halts with the ``halted_reason`` ``"budget"``. The metadata ``"budget"``
+    of ``MessageCompleted``, and so of the response, holds the limits and what was spent.
 
-    Raises ``ValidationError("invalid_option")`` without a limit, and for one that is no number above 0.
+    Dollars are ``Usage.total_cost``, known when a response ends: put ``ops.cost()`` before, unless the provider or
+    ``rxllm.models`` states them. An unknown cost breaks no limit: ``usd_spent`` is None, and a warning is logged.
+
+    Raises ``ValidationError("invalid_option")`` without a limit, and for a limit that is not a number above 0.
     """
     if tokens is None and usd is None:
-        raise invalid_option("tokens", "give this, or usd, or both")
-    if tokens is not None and (type(tokens) is not int or tokens < 1):
-        raise invalid_option("tokens", f"must be None or at least 1, not {tokens!r}")
-    if usd is not None and not is_positive(usd):
-        raise invalid_option("usd", f"must be None or a number above 0, not {usd!r}")
+        raise invalid_option("tokens", "must be given, or usd, or both")
+    if tokens is not None:
+        check_count("tokens", tokens)
+    check("usd", usd, usd is None or is_positive(usd), "None or a number above 0")
 
     def operator(source: Observable[Event]) -> Stream[Event]:
         assembly = current_assembly.get()
         before = assembly.before if assembly is not None else Usage()
-
-        def subscribe(
-            observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None
-        ) -> abc.DisposableBase:
-            return _Spending(tokens, usd, before, observer).start(source, scheduler)
-
-        return Stream(subscribe)
+        return Stream(lambda observer, scheduler=None: _Budget(tokens, usd, before, observer).start(source, scheduler))
 
     return operator
 
 
-class _Spending:
+class _Budget:
     def __init__(self, tokens: int | None, usd: float | None, before: Usage, observer: abc.ObserverBase[Event]) -> None:
         self._tokens = tokens
         self._usd = usd
@@ -102,38 +95,38 @@ class _Spending:
         return self._running
 
     def _begin(self) -> None:
-        self._said = Usage()
-        self._characters = 0  # of the answer, since the provider has last said what was used
-        self._void = 0  # tokens of what a restart has made void
+        self._usage = Usage()
+        self._characters = 0  # of the answer, since the provider's last usage
+        self._void_tokens = 0  # spent before a restart
         self._void_usd = 0.0
 
     def _on_next(self, event: Event) -> None:
         if self._ended:
             return
         match event:
-            case TextDelta(delta=said) | ThinkingDelta(delta=said) | ToolCallDelta(arguments_delta=said):
-                self._characters += len(said)
+            case TextDelta(delta=text) | ThinkingDelta(delta=text) | ToolCallDelta(arguments_delta=text):
+                self._characters += len(text)
                 self._seen.append(event)
                 self._observer.on_next(event)
                 if self._tokens is not None and not self._ended and self._tokens_spent() > self._tokens:
                     self._cut()
                 return
             case UsageUpdated(usage=usage):
-                self._said, self._characters = usage, 0
+                self._usage, self._characters = usage, 0
             case RawChunk():
                 if event.kind == "usage" and (usage := raw_usage(event.data)) is not None:
-                    self._said, self._characters = usage, 0
+                    self._usage, self._characters = usage, 0
                 self._observer.on_next(event)
                 return
             case MessageStarted():
                 self._seen.clear()
             case StepRestarted():
-                self._void += self._response_tokens()
-                self._void_usd += self._said.total_cost or 0.0
-                self._said, self._characters = Usage(), 0
+                self._void_tokens += self._response_tokens()
+                self._void_usd += self._usage.total_cost or 0.0
+                self._usage, self._characters = Usage(), 0
                 self._seen.clear()
             case MessageCompleted():
-                event = self._signed(event)
+                event = self._with_spending(event)
                 self._begin()
             case ErrorEvent():
                 self._begin()
@@ -154,41 +147,42 @@ class _Spending:
             unfinished.see(event)
         closing = unfinished.close()
         message = fold_message([*self._seen, *closing])
-        told = {"budget": self._told(), **_HALT}
-        conclude(self._observer, [*closing, MessageCompleted(message, "length", metadata=told)])
+        metadata = {"budget": self._spending(), **_HALT}
+        conclude(self._observer, [*closing, MessageCompleted(message, "length", metadata=metadata)])
 
-    def _signed(self, event: MessageCompleted) -> MessageCompleted:
-        """The end with what was spent, and the halt if that is too much and the chat would go on."""
-        told = self._told()
-        if self._usd is not None and told["usd_spent"] is None:
-            log.warning("the cost of a response is not known, and no budget in dollars can be kept")
-        halt = _HALT if self._is_over(told) and self._goes_on(event) else {}
-        spent = {**event.metadata.get("budget", {}), **told}  # there may be another budget
-        return msgspec.structs.replace(event, metadata={**event.metadata, "budget": spent, **halt})
+    def _with_spending(self, event: MessageCompleted) -> MessageCompleted:
+        """Return the end with what was spent; it halts the chat if that is too much and the chat would continue."""
+        spending = self._spending()
+        if self._usd is not None and spending["usd_spent"] is None:
+            log.warning("budget(usd=%s) has no effect: the cost of the response is unknown", self._usd)
+        halt = _HALT if self._is_over(spending) and self._continues(event) else {}
+        spending = {**event.metadata.get("budget", {}), **spending}  # there may be another budget
+        return msgspec.structs.replace(event, metadata={**event.metadata, "budget": spending, **halt})
 
-    def _goes_on(self, end: MessageCompleted) -> bool:
+    def _continues(self, end: MessageCompleted) -> bool:
         state = StreamCollector()
         for event in (*self._seen, end):
             state = state.apply_event(event)
         return is_unfinished(state.to_response())
 
-    def _told(self) -> dict[str, Any]:
-        told: dict[str, Any] = {}
+    def _spending(self) -> dict[str, Any]:
+        spending: dict[str, Any] = {}
         if self._tokens is not None:
-            told |= {"tokens": self._tokens, "tokens_spent": self._tokens_spent()}
+            spending |= {"tokens": self._tokens, "tokens_spent": self._tokens_spent()}
         if self._usd is not None:
-            told |= {"usd": self._usd, "usd_spent": self._usd_spent()}
-        return told
+            spending |= {"usd": self._usd, "usd_spent": self._usd_spent()}
+        return spending
 
-    def _is_over(self, told: dict[str, Any]) -> bool:
-        return any((told.get(f"{limit}_spent") or 0) > told[limit] for limit in ("tokens", "usd") if limit in told)
+    def _is_over(self, spending: dict[str, Any]) -> bool:
+        limits = [limit for limit in ("tokens", "usd") if limit in spending]
+        return any((spending[f"{limit}_spent"] or 0) > spending[limit] for limit in limits)
 
     def _tokens_spent(self) -> int:
-        return self._before.total + self._void + self._response_tokens()
+        return self._before.total + self._void_tokens + self._response_tokens()
 
     def _response_tokens(self) -> int:
-        return self._said.total - (-self._characters // CHARACTERS_PER_TOKEN)
+        return self._usage.total - (-self._characters // CHARACTERS_PER_TOKEN)
 
     def _usd_spent(self) -> float | None:
-        now = self._said.total_cost
-        return None if now is None else (self._before.total_cost or 0.0) + self._void_usd + now
+        cost = self._usage.total_cost
+        return None if cost is None else (self._before.total_cost or 0.0) + self._void_usd + cost

@@ -1,4 +1,4 @@
-"""Where in a pipe an error passed."""
+"""Mark the place in a pipe where an error passes."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from typing import TypeVar
 from reactivex import Observable, abc
 
 from rxllm.events import ErrorEvent
+from rxllm.operators._shared.operate import operate
 from rxllm.runtime import Stream
-from rxllm.values.arguments import invalid_option
+from rxllm.values.arguments import check
 
 T = TypeVar("T")
 
 
 def checkpoint(label: str) -> Callable[[Observable[T]], Stream[T]]:
-    """A passing error is given a note: this place's label, the line that built it, and how many items had passed.
+    """Add a note to a passing error: the label, the line that built the checkpoint, the number of items before it.
 
     ::
 
@@ -30,39 +31,37 @@ def checkpoint(label: str) -> Callable[[Observable[T]], Stream[T]]:
     ... except StreamError as error: print(error.__notes__[0].partition(" (")[0])
     passed checkpoint 'model'
 
-    A traceback shows the notes below the error; in it the frames are those of the loop that read the stream, and say
-    nothing of the pipe. The error of an ``ErrorEvent`` is given one too. Notes are no part of an error's equality or
-    JSON; the same note is not given twice.
+    A traceback shows the notes below the error; its frames are those of the loop that reads the stream, not of the
+    pipe. The error in an ``ErrorEvent`` gets a note too. Notes are not part of an error's equality or JSON; no error
+    gets the same note twice.
 
-    Raises ``ValidationError("invalid_option")`` for a label that is no text.
+    Raises ``ValidationError("invalid_option")`` if `label` is not a string, or empty.
     """
-    if not isinstance(label, str) or not label:  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise invalid_option("label", f"must be a text, not {label!r}")
+    check("label", label, isinstance(label, str) and label != "", "a string, not empty")  # pyright: ignore[reportUnnecessaryIsInstance]
     caller = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
-    built = f"{caller.f_code.co_filename}:{caller.f_lineno}"
+    built_at = f"{caller.f_code.co_filename}:{caller.f_lineno}"
 
-    def operator(source: Observable[T]) -> Stream[T]:
-        def subscribe(observer: abc.ObserverBase[T], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
-            passed = 0
+    def subscribe(
+        source: Observable[T], observer: abc.ObserverBase[T], scheduler: abc.SchedulerBase | None
+    ) -> abc.DisposableBase:
+        passed = 0
 
-            def note(error: BaseException) -> None:
-                told = f"passed checkpoint {label!r} ({built}) after {passed} items"
-                if told not in getattr(error, "__notes__", ()):
-                    error.add_note(told)
+        def add_note(error: BaseException) -> None:
+            note = f"passed checkpoint {label!r} ({built_at}) after {passed} items"
+            if note not in getattr(error, "__notes__", ()):
+                error.add_note(note)
 
-            def on_next(item: T) -> None:
-                nonlocal passed
-                if isinstance(item, ErrorEvent):
-                    note(item.error)
-                passed += 1
-                observer.on_next(item)
+        def on_next(item: T) -> None:
+            nonlocal passed
+            if isinstance(item, ErrorEvent):
+                add_note(item.error)
+            passed += 1
+            observer.on_next(item)
 
-            def on_error(error: Exception) -> None:
-                note(error)
-                observer.on_error(error)
+        def on_error(error: Exception) -> None:
+            add_note(error)
+            observer.on_error(error)
 
-            return source.subscribe(on_next, on_error, observer.on_completed, scheduler=scheduler)
+        return source.subscribe(on_next, on_error, observer.on_completed, scheduler=scheduler)
 
-        return Stream(subscribe)
-
-    return operator
+    return operate(subscribe)

@@ -1,4 +1,4 @@
-"""Deltas joined for a consumer that is slow."""
+"""Join deltas for a slow consumer."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from typing import Any
 from reactivex import Observable, abc
 from reactivex.disposable import CompositeDisposable, SerialDisposable
 
-from rxllm.events import Event, TextDelta, ThinkingDelta, ToolCallDelta
-from rxllm.operators._shared.only_events import EVENTS, no_event
+from rxllm.events import Event, ToolCallDelta
+from rxllm.operators._shared.event_operators import DELTAS, EVENTS, not_an_event
+from rxllm.operators._shared.operate import operate
 from rxllm.runtime import Stream, clock, conclude, current_gate, fail
 
 MOST = 1024
-"""So many events are held at the most; then they are passed on, and the consumer's buffer slows the source down."""
+"""At most so many events wait; then they pass, and the consumer's buffer slows the source down."""
 
 
 def conflate() -> Callable[[Observable[Event]], Stream[Event]]:
-    """Join deltas that stand next to each other while the consumer is busy; nothing is lost, and the order stays.
+    """Join adjacent deltas while the consumer is busy; nothing is lost, and the order stays.
 
     ::
 
@@ -30,35 +31,26 @@ def conflate() -> Callable[[Observable[Event]], Stream[Event]]:
     >>> async def slow_reader():
     ...     events = stream_generate(Fake(["H", "e", "l", "l", "o"]), "Hi").pipe(conflate())
     ...     async for event in events:
-    ...         await asyncio.sleep(0.001)        # what it does with the event
+    ...         await asyncio.sleep(0.001)        # its work
     ...         if isinstance(event, TextDelta): print(event.delta)
     >>> asyncio.run(slow_reader())
     Hello
 
     A consumer is busy
 
-    - while events wait that an iterator (``for``, ``async for``, ``to_iter``, ``to_async_iter``) has not taken yet;
-    - while its ``on_next`` runs, for what comes in the meantime.
+    - while its iterator (``for``, ``async for``, ``to_iter``, ``to_async_iter``) has events left to take;
+    - while its ``on_next`` runs.
 
-    Then deltas of the same block, or of the same call, become one; other events wait behind them. As soon as the
-    consumer has taken all that it was given, it gets what waits; so it is never further behind than one such batch, and
-    a quick consumer gets every event as it came. Whoever only passes events on (to a queue or a task of their own) is
-    never seen to be busy. The end, or an ``on_error``, brings what waits with it.
+    Then deltas of the same block or tool call become one; other events wait behind them. When the consumer has taken
+    everything, it gets the waiting batch; so it is never further behind than one batch, and a quick consumer gets every
+    event unchanged. A consumer that only passes events on, to a queue or a task, never counts as busy. The end and
+    ``on_error`` release waiting events first.
     """
-
-    def operator(source: Observable[Event]) -> Stream[Event]:
-        def subscribe(
-            observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None
-        ) -> abc.DisposableBase:
-            return _Conflating(observer, scheduler).start(source)
-
-        return Stream(subscribe)
-
-    return operator
+    return operate(lambda source, observer, scheduler: _Conflating(observer, scheduler).start(source))
 
 
 class _Conflating:
-    """One subscription. `held` are the events that wait, each with the texts that it is to have."""
+    """One subscription. Each waiting event has a list of the texts that join to its own."""
 
     def __init__(self, observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None) -> None:
         self._observer = observer
@@ -67,10 +59,10 @@ class _Conflating:
         self._clock = clock(scheduler) if self._gate is not None else None
         self._wake = SerialDisposable()
         self._lock = RLock()
-        self._held: list[tuple[Event, list[str]]] = []
+        self._waiting: list[tuple[Event, list[str]]] = []
         self._count = 0
         self._delivering = False
-        self._refused = False  # whether a subscriber has raised
+        self._refused = False  # a subscriber has raised
 
     def start(self, source: Observable[Event]) -> abc.DisposableBase:
         subscription = source.subscribe(self._on_next, self._on_error, self._on_completed, scheduler=self._scheduler)
@@ -79,31 +71,31 @@ class _Conflating:
     def _on_next(self, event: Event) -> None:
         with self._lock:
             if type(event) not in EVENTS:
-                self._on_error(no_event("conflate", event))
+                self._on_error(not_an_event("conflate", event))
                 return
-            if not (self._held or self._delivering or (self._gate is not None and self._gate.waiting)):
+            if not (self._waiting or self._delivering or (self._gate is not None and self._gate.waiting)):
                 self._deliver(event)
-                if not self._held:
+                if not self._waiting:
                     return
             else:
-                self._hold(event)
+                self._add(event)
             if self._delivering:
                 return
             if self._gate is None or self._count >= MOST or not self._gate.waiting:
                 self._release()
 
-    def _hold(self, event: Event) -> None:
-        if not self._held and self._gate is not None:
+    def _add(self, event: Event) -> None:
+        if not self._waiting and self._gate is not None:
             self._gate.when_idle(self._soon)
         self._count += 1
         text = _text_of(event)
-        if text is not None and self._held and _goes_on(self._held[-1][0], event):
-            self._held[-1][1].append(text)
+        if text is not None and self._waiting and _continues(self._waiting[-1][0], event):
+            self._waiting[-1][1].append(text)
         else:
-            self._held.append((event, [] if text is None else [text]))
+            self._waiting.append((event, [] if text is None else [text]))
 
     def _soon(self) -> None:
-        # The one who takes an item may be on another thread, and is not to do our work.
+        # The consumer that takes an item may be on another thread; it should not do this work.
         if self._clock is not None and not self._wake.is_disposed:
             self._wake.disposable = self._clock.schedule(self._release_now)
 
@@ -111,19 +103,19 @@ class _Conflating:
         with self._lock:
             try:
                 self._release()
-            except BaseException as error:  # the subscriber's; nobody above would deliver it
+            except BaseException as error:  # raised by the subscriber; no caller would deliver it
                 fail(self._observer, error)
 
     def _release(self) -> None:
-        while self._held and not self._delivering:
-            for event in self._taken():
+        while self._waiting and not self._delivering:
+            for event in self._take_all():
                 self._deliver(event)
 
-    def _taken(self) -> list[Event]:
-        taken = [_joined(event, texts) for event, texts in self._held]
-        self._held.clear()
+    def _take_all(self) -> list[Event]:
+        events = [_joined(event, texts) for event, texts in self._waiting]
+        self._waiting.clear()
         self._count = 0
-        return taken
+        return events
 
     def _deliver(self, event: Event) -> None:
         self._delivering = True
@@ -138,29 +130,26 @@ class _Conflating:
     def _on_completed(self) -> None:
         with self._lock:
             self._wake.dispose()
-            conclude(self._observer, self._taken())
+            conclude(self._observer, self._take_all())
 
     def _on_error(self, error: Exception) -> None:
         with self._lock:
             self._wake.dispose()
             try:
-                for event in () if self._refused else self._taken():  # if so, it is the subscriber's own error
+                for event in () if self._refused else self._take_all():  # a refused error is the subscriber's
                     self._observer.on_next(event)
             except Exception as refusal:
                 error = refusal
             self._observer.on_error(error)
 
 
-_DELTAS = frozenset({TextDelta, ThinkingDelta, ToolCallDelta})
-
-
 def _text_of(event: Any) -> str | None:
-    if type(event) not in _DELTAS:
+    if type(event) not in DELTAS:
         return None
     return event.arguments_delta if type(event) is ToolCallDelta else event.delta
 
 
-def _goes_on(last: Any, event: Any) -> bool:
+def _continues(last: Any, event: Any) -> bool:
     return type(last) is type(event) and last.id == event.id
 
 

@@ -1,4 +1,4 @@
-"""One stream after another."""
+"""Continue a stream with the next."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from typing import TypeVar
 from reactivex import Observable, abc
 from reactivex.disposable import SerialDisposable, SingleAssignmentDisposable
 
+from rxllm.operators._shared.operate import operate
 from rxllm.runtime import Stream
+from rxllm.values.arguments import must_be
 
 T = TypeVar("T")
 
 
 def continue_with(fn: Callable[[T], Observable[T] | None]) -> Callable[[Observable[T]], Stream[T]]:
-    """When a stream completes, go on with ``fn(last)``, its last item given; None ends it. An empty stream ends too.
+    """When a stream completes, continue with ``fn(last)`` of its last item; None ends it, and so does an empty stream.
 
     ::
 
@@ -26,42 +28,35 @@ def continue_with(fn: Callable[[T], Observable[T] | None]) -> Callable[[Observab
     [1, 2, 3]
     """
 
-    def operator(source: Observable[T]) -> Stream[T]:
-        def subscribe(observer: abc.ObserverBase[T], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
-            current = SerialDisposable()
+    def subscribe(
+        source: Observable[T], observer: abc.ObserverBase[T], scheduler: abc.SchedulerBase | None
+    ) -> abc.DisposableBase:
+        current = SerialDisposable()
 
-            def go_on(following: Observable[T]) -> None:
-                last: list[T] = []
-                subscription = current.disposable = SingleAssignmentDisposable()  # before it can complete
+        def follow(stream: Observable[T]) -> None:
+            last: list[T] = []
+            subscription = current.disposable = SingleAssignmentDisposable()  # before it can complete
 
-                def on_next(item: T) -> None:
-                    last[:] = (item,)
-                    observer.on_next(item)
+            def on_next(item: T) -> None:
+                last[:] = (item,)
+                observer.on_next(item)
 
-                def on_completed() -> None:
-                    try:
-                        after = fn(last[0]) if last else None
-                        _check(after)
-                    except Exception as error:
-                        observer.on_error(error)
-                        return
-                    if after is None:
-                        observer.on_completed()
-                    else:
-                        go_on(after)
+            def on_completed() -> None:
+                try:
+                    following = fn(last[0]) if last else None
+                    if following is not None and not isinstance(following, Observable):  # pyright: ignore[reportUnnecessaryIsInstance]
+                        raise TypeError(f"continue_with: fn's result {must_be('an Observable or None', following)}")
+                except Exception as error:
+                    observer.on_error(error)
+                    return
+                if following is None:
+                    observer.on_completed()
+                else:
+                    follow(following)
 
-                subscription.disposable = following.subscribe(
-                    on_next, observer.on_error, on_completed, scheduler=scheduler
-                )
+            subscription.disposable = stream.subscribe(on_next, observer.on_error, on_completed, scheduler=scheduler)
 
-            go_on(source)
-            return current
+        follow(source)
+        return current
 
-        return Stream(subscribe)
-
-    return operator
-
-
-def _check(given: object) -> None:
-    if given is not None and not isinstance(given, Observable):
-        raise TypeError(f"continue_with(fn): fn gave {given!r}, which is no Observable and not None")
+    return operate(subscribe)

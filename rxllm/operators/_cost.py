@@ -1,4 +1,4 @@
-"""What a response costs."""
+"""Calculate what a response costs."""
 
 from __future__ import annotations
 
@@ -9,23 +9,22 @@ from typing import TYPE_CHECKING, Any
 from reactivex import Observable
 
 from rxllm.events import Event
-from rxllm.operators._shared.fill_costs import costs_filled
-from rxllm.operators._shared.price_counts import all_counts, price_context, token_counts
+from rxllm.operators._shared.costs import all_counts, fill_costs, price_context, token_counts
 from rxllm.runtime import Stream, current_assembly
 from rxllm.values import EngineError, Usage
-from rxllm.values.arguments import check_function, invalid_option
+from rxllm.values.arguments import check, check_function
 
 if TYPE_CHECKING:
     from genai_prices.types import PriceCalculation
 
 _PROVIDERS = {"gemini": "google", "moonshot": "moonshotai", "openai-responses": "openai"}
-"""The names of providers that genai-prices has other names for."""
+"""Providers that have other names in genai-prices."""
 
 
 def cost(
     model: str | None = None, *, price: Callable[[Usage], Usage] | None = None
 ) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Fill in a response's costs, in dollars, from the list of genai-prices, where the provider has stated none.
+    """Fill in a response's costs, in dollars, from the price list of genai-prices where the provider states none.
 
     ::
 
@@ -39,45 +38,43 @@ def cost(
     >>> answer.pipe(cost("nobody:knows"), ops.to_response()).run().usage.total_cost is None
     True
 
-    As an engine's operator, ``Engine(adapter, model, operators=[ops.cost()])``, it knows the provider and the model
-    that are asked, and every result, total and budget has the costs. In a pipe say which: ``"provider:model"``; without
-    one, what the response names as its model is looked for under any provider. The costs of a model that is not in the
-    list stay None; those that a provider has stated stay as they are. Searches, sound, images, caches of an hour and
-    the service tier that has answered have prices of their own. Behind ``ops.fallback`` the price is that of who has
-    answered. It is an entry of ``rxllm.models``, not this list, that says what your own contract says.
+    As an engine's operator, ``Engine(adapter, model, operators=[ops.cost()])``, it knows provider and model, and every
+    result, total and budget has the costs; after ``ops.fallback`` the price is that of the model that answers. In a
+    pipe name them: ``"provider:model"``; otherwise the response's own model name is looked up under any provider. Costs
+    stay None for models that are not in the list, and stated costs stay. Searches, sound, images, one-hour caches and
+    service tiers have prices of their own. The prices of your own contract belong in an entry of ``rxllm.models``.
 
-    With `price`, the costs are what that function fills in, and genai-prices is not needed.
+    With `price`, that function fills in the costs, and genai-prices is not needed.
 
     The list is that of the installed genai-prices (https://github.com/pydantic/genai-prices); nothing is fetched.
-    Raises ``EngineError("missing_dependency")`` without it, and ``ValidationError("invalid_option")`` for another
-    `model` than ``"provider:model"``.
+    Raises ``EngineError("missing_dependency")`` without it, and ``ValidationError("invalid_option")`` if `model` is not
+    ``"provider:model"``.
     """
-    if model is not None and not all(str(model).partition(":")):
-        raise invalid_option("model", f'must be "provider:model", not {model!r}')
+    check("model", model, model is None or all(str(model).partition(":")), "None or 'provider:model'")
     if price is not None:
         check_function("price", price)
-        return costs_filled(lambda usage, _, __: price(usage))
+        return fill_costs(lambda usage, _, __: price(usage))
     _prices()
 
     def operator(source: Observable[Event]) -> Stream[Event]:
         assembly = current_assembly.get()
-        asked = model or (f"{assembly.provider}:{assembly.request.model or ''}" if assembly is not None else ":")
+        requested = model or (f"{assembly.provider}:{assembly.request.model or ''}" if assembly is not None else ":")
 
-        def fill(usage: Usage, said: str | None, about: Mapping[str, Any]) -> Usage:
-            provider, _, name = (_instead(about) or asked).partition(":")
-            context = price_context(usage, about)
-            return _priced(usage, _PROVIDERS.get(provider, provider) or None, filter(None, (said, name)), context)
+        def fill(usage: Usage, response_model: str | None, metadata: Mapping[str, Any]) -> Usage:
+            provider, _, name = (_fallback(metadata) or requested).partition(":")
+            provider = _PROVIDERS.get(provider, provider) or None
+            return _priced(usage, provider, filter(None, (response_model, name)), price_context(usage, metadata))
 
-        return costs_filled(fill)(source)
+        return fill_costs(fill)(source)
 
     return operator
 
 
-def _instead(about: Mapping[str, Any]) -> str | None:
-    """Who has answered in place of who was asked: ``ops.fallback`` says so."""
-    match about:
+def _fallback(metadata: Mapping[str, Any]) -> str | None:
+    """Return the model that answered instead of the requested one, as ``ops.fallback`` records it."""
+    match metadata:
         case {"fallback": {"answered_by": str(name)}}:
-            return name if ":" in name else ":"  # a stream is of whatever provider
+            return name if ":" in name else ":"  # a stream may be of any provider
         case _:
             return None
 
@@ -86,25 +83,25 @@ def _priced(usage: Usage, provider: str | None, names: Iterable[str], context: M
     for name in names:
         price = _price(usage, provider, name, context)
         if price is not None:
-            asked = float(price.input_price) if usage.input_cost is None else usage.input_cost
-            answered = float(price.output_price) if usage.output_cost is None else usage.output_cost
-            # What a search or a request costs is neither input nor output.
-            total = asked + answered + float(price.total_price - price.input_price - price.output_price)
+            input_cost = float(price.input_price) if usage.input_cost is None else usage.input_cost
+            output_cost = float(price.output_price) if usage.output_cost is None else usage.output_cost
+            # The price of a search or of the request itself is neither input nor output.
+            total = input_cost + output_cost + float(price.total_price - price.input_price - price.output_price)
             total = total if usage.total_cost is None else usage.total_cost
-            return replace(usage, input_cost=asked, output_cost=answered, total_cost=total)
+            return replace(usage, input_cost=input_cost, output_cost=output_cost, total_cost=total)
     return usage
 
 
 def _price(usage: Usage, provider: str | None, model: str, context: Mapping[str, str]) -> PriceCalculation | None:
-    calc_price, counts = _prices()
+    calc_price, Counts = _prices()  # noqa: N806 a class
     if usage.input_tokens is None and usage.output_tokens is None:
         return None
-    for counted in (all_counts(usage), token_counts(usage)):
+    for counts in (all_counts(usage), token_counts(usage)):
         try:
-            return calc_price(counts(**counted), model, provider_id=provider, price_context=context)
-        except LookupError:  # a model that is not in the list
+            return calc_price(Counts(**counts), model, provider_id=provider, price_context=context)
+        except LookupError:  # the model is not in the list
             return None
-        except ValueError:  # counts that cannot be, or that are not enough to tell what is text and what is not
+        except ValueError:  # impossible counts, or too few to tell text from the rest
             continue
     return None
 

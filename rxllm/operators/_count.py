@@ -1,4 +1,4 @@
-"""How many of what."""
+"""Count items by class."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TypeVar
 from reactivex import Observable, abc
 from reactivex.disposable import CompositeDisposable, Disposable
 
+from rxllm.operators._shared.operate import operate
 from rxllm.runtime import Stream
 from rxllm.values.arguments import check_function
 
@@ -29,46 +30,45 @@ def count(fn: Callable[[Mapping[str, int]], object]) -> Callable[[Observable[T]]
     {'MessageStarted': 1, 'TextDelta': 2, 'TextCompleted': 1, 'MessageCompleted': 1}
     'Hi'
 
-    Over is completed, failed or disposed of; `fn` hears of it before the observer does. An exception of `fn` after a
-    normal end is the stream's. For the number itself there is reactivex's ``count`` method.
+    Over is completed, failed or disposed; `fn` is called before the observer hears of it. An exception of `fn` after a
+    normal end ends the stream with it. For the number of all items there is reactivex's ``count`` method.
 
-    Raises ``ValidationError("invalid_option")`` for what is no function.
+    Raises ``ValidationError("invalid_option")`` if `fn` is not a function.
     """
     check_function("fn", fn)
 
-    def operator(source: Observable[T]) -> Stream[T]:
-        def subscribe(observer: abc.ObserverBase[T], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
-            counts: Counter[str] = Counter()
-            told = False
+    def subscribe(
+        source: Observable[T], observer: abc.ObserverBase[T], scheduler: abc.SchedulerBase | None
+    ) -> abc.DisposableBase:
+        counts: Counter[str] = Counter()
+        is_reported = False
 
-            def on_next(item: T) -> None:
-                counts[type(item).__name__] += 1
-                observer.on_next(item)
+        def on_next(item: T) -> None:
+            counts[type(item).__name__] += 1
+            observer.on_next(item)
 
-            def tell() -> None:
-                nonlocal told
-                if not told:
-                    told = True
-                    fn(dict(counts))  # in one go: the dispose may be of another thread
+        def report() -> None:
+            nonlocal is_reported
+            if not is_reported:
+                is_reported = True
+                fn(dict(counts))  # a copy, made at once: the dispose may be on another thread
 
-            def on_error(error: Exception) -> None:
-                try:
-                    tell()
-                except Exception as mine:
-                    mine.__cause__, error = error, mine
+        def on_error(error: Exception) -> None:
+            try:
+                report()
+            except Exception as failure:
+                failure.__cause__, error = error, failure
+            observer.on_error(error)
+
+        def on_completed() -> None:
+            try:
+                report()
+            except Exception as error:
                 observer.on_error(error)
+            else:
+                observer.on_completed()
 
-            def on_completed() -> None:
-                try:
-                    tell()
-                except Exception as error:
-                    observer.on_error(error)
-                else:
-                    observer.on_completed()
+        subscription = source.subscribe(on_next, on_error, on_completed, scheduler=scheduler)
+        return CompositeDisposable(subscription, Disposable(report))
 
-            running = source.subscribe(on_next, on_error, on_completed, scheduler=scheduler)
-            return CompositeDisposable(running, Disposable(tell))
-
-        return Stream(subscribe)
-
-    return operator
+    return operate(subscribe)

@@ -1,4 +1,4 @@
-"""Raised errors as streamed ones."""
+"""Stream errors instead of raising them."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from collections.abc import Callable
 from reactivex import Observable, abc
 
 from rxllm.events import ErrorEvent, Event
+from rxllm.operators._shared.operate import operate
 from rxllm.runtime import Stream
 from rxllm.values import LLMError
 
 
 def errors_as_events() -> Callable[[Observable[Event]], Stream[Event]]:
-    """An ``on_error`` with an ``LLMError`` becomes an ``ErrorEvent`` and a normal end; other exceptions pass.
+    """Turn an ``on_error`` with an ``LLMError`` into an ``ErrorEvent`` and a normal end; other exceptions pass.
 
     ::
 
@@ -24,27 +25,24 @@ def errors_as_events() -> Callable[[Observable[Event]], Stream[Event]]:
     [ErrorEvent(error=AdapterError('unknown', 'adapter error: unknown'))]
     """
 
-    def operator(source: Observable[Event]) -> Stream[Event]:
-        def subscribe(
-            observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None
-        ) -> abc.DisposableBase:
-            delivering = False  # stays True when a subscriber raises: that error is its own, and no part of the stream
+    def subscribe(
+        source: Observable[Event], observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None
+    ) -> abc.DisposableBase:
+        delivering = False  # stays True when a subscriber raises: that error is not part of the stream
 
-            def on_next(event: Event) -> None:
-                nonlocal delivering
-                delivering = True
-                observer.on_next(event)
-                delivering = False
+        def on_next(event: Event) -> None:
+            nonlocal delivering
+            delivering = True
+            observer.on_next(event)
+            delivering = False
 
-            def on_error(error: Exception) -> None:
-                if isinstance(error, LLMError) and not delivering:
-                    observer.on_next(ErrorEvent(error))
-                    observer.on_completed()
-                else:
-                    observer.on_error(error)
+        def on_error(error: Exception) -> None:
+            if isinstance(error, LLMError) and not delivering:
+                observer.on_next(ErrorEvent(error))
+                observer.on_completed()
+            else:
+                observer.on_error(error)
 
-            return source.subscribe(on_next, on_error, observer.on_completed, scheduler=scheduler)
+        return source.subscribe(on_next, on_error, observer.on_completed, scheduler=scheduler)
 
-        return Stream(subscribe)
-
-    return operator
+    return operate(subscribe)

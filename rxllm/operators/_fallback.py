@@ -1,4 +1,4 @@
-"""Somebody else's answer, when there is none."""
+"""Ask another engine when one fails."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rxllm.adapters import as_adapter, connect
 from rxllm.events import Event, MessageCompleted
 from rxllm.runtime import Assembly, Stream, attempting, current_assembly
 from rxllm.values import StreamError
-from rxllm.values.arguments import invalid_option
+from rxllm.values.arguments import check_function, invalid_option, must_be
 
 if TYPE_CHECKING:
     from rxllm.engine import Engine
@@ -25,7 +25,7 @@ log = logging.getLogger("rxllm")
 def fallback(
     *engines: Engine | str | Observable[Event] | Any, when: Callable[[Exception], bool] | None = None
 ) -> Callable[[Observable[Event]], Stream[Event]]:
-    """A stream that fails before its first content is replaced by the next of `engines`, and so on.
+    """Replace a stream that fails before its first content by the next of `engines`, and so on.
 
     ::
 
@@ -41,109 +41,110 @@ def fallback(
     >>> stream_generate(down, "Hi", retry=False).pipe(fallback(stream_generate(Fake("Hello"), "Hi"))).run().message.text
     'Hello'
 
-    As an engine's operator it takes engines, adapters and ``"provider:model"``, which are asked the same: the messages,
-    tools and format, and what the request or the call says by itself. What they left to the engine is the other
-    engine's own, and so are always the model, if it has one, the key and the pass-through ``options``. Its retry and
-    its operators apply to it. Elsewhere it takes Observables of events.
+    As an engine's operator it takes engines, adapters and ``"provider:model"``. Each gets the same messages, tools and
+    format, and whatever the request or the call sets itself; the other settings are its own engine's, as are always the
+    model (if it has one), the key, the pass-through ``options``, retry and operators. In a pipe it takes Observables of
+    events.
 
-    What the failed attempts had sent before their first content is not seen. ``MessageCompleted`` then has the metadata
-    ``{"fallback": {"answered_by": ..., "errors": (...)}}``, which is the response's too; if all fail, the last error is
-    passed on as it came, the others are its notes. ``when(error)`` decides which errors count; by default all do but
+    Events of a failed attempt before its first content do not pass. ``MessageCompleted``, and so the response, then has
+    the metadata ``{"fallback": {"answered_by": ..., "errors": (...)}}``. If all fail, the last error passes unchanged,
+    with the others as notes. ``when(error)`` decides which errors count; by default all but
     ``StreamError("cancelled")``.
 
-    Raises ``ValidationError("invalid_option")`` for what is no engine, here, and for an engine outside of one, when it
-    is applied; ``EngineError("unknown_provider")``.
+    Raises ``ValidationError("invalid_option")`` if one of `engines` is not an engine, or, when it is applied, if it is
+    an engine in a pipe; ``EngineError("unknown_provider")``.
     """
     if not engines:
         raise invalid_option("engines", "must be at least one")
-    if when is not None and not callable(when):
-        raise invalid_option("when", f"must be a function, not {when!r}")
-    others = [_Other.of(given, index) for index, given in enumerate(engines)]
+    if when is not None:
+        check_function("when", when)
+    alternatives = [_Alternative.of(engine, index) for index, engine in enumerate(engines)]
 
     def operator(source: Observable[Event]) -> Stream[Event]:
         assembly = current_assembly.get()
-        sources = [source, *(other.events(assembly) for other in others)]
-        first = _named(assembly.provider, assembly.request.model) if assembly else "the first"
-        names = [first, *(other.name for other in others)]
-        return attempting(lambda: _Falling(sources, names, when or _counts))
+        sources = [source, *(alternative.events(assembly) for alternative in alternatives)]
+        first = _full_name(assembly.provider, assembly.request.model) if assembly else "the first"
+        names = [first, *(alternative.name for alternative in alternatives)]
+        return attempting(lambda: _Fallback(sources, names, when or _is_failure))
 
     return operator
 
 
 @dataclass(frozen=True)
-class _Other:
-    """One of the others: a stream, or who is asked for one."""
+class _Alternative:
+    """A stream, or an engine, adapter or model name to ask for one."""
 
-    given: Any
+    engine: Any
     model: str | None
     name: str
 
     @classmethod
-    def of(cls, given: Any, index: int) -> _Other:
-        if isinstance(given, Observable):
-            return cls(given, None, f"stream {index + 1}")
-        if isinstance(given, str):
-            provider, _, model = given.partition(":")
-            return cls(connect(provider, model), model or None, given)
-        adapter = getattr(given, "adapter", given)
+    def of(cls, engine: Any, index: int) -> _Alternative:
+        if isinstance(engine, Observable):
+            return cls(engine, None, f"stream {index + 1}")
+        if isinstance(engine, str):
+            provider, _, model = engine.partition(":")
+            return cls(connect(provider, model), model or None, engine)
+        adapter = getattr(engine, "adapter", engine)
         try:
             as_adapter(adapter)
         except Exception as error:
-            raise invalid_option(
-                "engines", f"must be engines, adapters, names of models or streams, not {given!r}"
-            ) from error
+            expected = "engines, adapters, names of models or streams"
+            raise invalid_option("engines", must_be(expected, engine)) from error
         provider = getattr(adapter, "provider", None) or getattr(adapter, "__name__", None) or type(adapter).__name__
-        model = getattr(given, "model", None) if adapter is not given else None
-        return cls(given, None, _named(provider, model))
+        model = getattr(engine, "model", None) if adapter is not engine else None
+        return cls(engine, None, _full_name(provider, model))
 
     def events(self, assembly: Assembly | None) -> Observable[Event]:
-        if isinstance(self.given, Observable):
-            return self.given  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+        if isinstance(self.engine, Observable):
+            return self.engine  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
         if assembly is None:
-            what = (
-                f"{self.name!r} is an engine, which belongs into Engine(operators=[fallback(...)]); in a pipe give a "
+            fault = (
+                f"{self.name!r} is an engine, which belongs in Engine(operators=[fallback(...)]); in a pipe, pass a "
                 "stream: fallback(stream_generate(engine, question))"
             )
-            raise invalid_option("engines", what)
-        return assembly.ask(self.given, self.model)
+            raise invalid_option("engines", fault)
+        return assembly.ask(self.engine, self.model)
 
 
-class _Falling:
+class _Fallback:
     late = False
 
-    def __init__(self, sources: list[Observable[Event]], names: list[str], counts: Callable[[Exception], bool]) -> None:
+    def __init__(
+        self, sources: list[Observable[Event]], names: list[str], is_failure: Callable[[Exception], bool]
+    ) -> None:
         self._sources = sources
         self._names = names
-        self._counts = counts
-        self._failed: list[str] = []
+        self._is_failure = is_failure
+        self._failures: list[str] = []
 
     def source(self, attempt: int) -> Observable[Event]:
         source = self._sources[attempt - 1]
-        return source if attempt == 1 else source.map(self._signed)
+        return source if attempt == 1 else source.map(self._with_failures)
 
     def again(self, error: Exception, attempt: int) -> float | None:
-        if attempt < len(self._sources) and self._counts(error):
+        if attempt < len(self._sources) and self._is_failure(error):
             log.warning("%s failed (%s); falling back on %s", self._names[attempt - 1], error, self._names[attempt])
-            self._failed.append(f"{self._names[attempt - 1]}: {error!r}")
+            self._failures.append(f"{self._names[attempt - 1]}: {error!r}")
             return 0.0
-        for each in self._failed:
-            if each not in getattr(error, "__notes__", ()):  # a scripted error may be raised more than once
-                error.add_note(each)
+        for failure in self._failures:
+            if failure not in getattr(error, "__notes__", ()):  # a scripted error may be raised more than once
+                error.add_note(failure)
         return None
 
     def opens(self, attempt: int) -> Iterable[Event]:
         return ()
 
-    def _signed(self, event: Event) -> Event:
+    def _with_failures(self, event: Event) -> Event:
         if not isinstance(event, MessageCompleted):
             return event
-        told = {"answered_by": self._names[len(self._failed)], "errors": tuple(self._failed)}
-        return msgspec.structs.replace(event, metadata={**event.metadata, "fallback": told})
+        record = {"answered_by": self._names[len(self._failures)], "errors": tuple(self._failures)}
+        return msgspec.structs.replace(event, metadata={**event.metadata, "fallback": record})
 
 
-def _counts(error: Exception) -> bool:
+def _is_failure(error: Exception) -> bool:
     return not (isinstance(error, StreamError) and error.reason == "cancelled")
 
 
-def _named(provider: str, model: str | None) -> str:
+def _full_name(provider: str, model: str | None) -> str:
     return f"{provider}:{model}" if model else provider

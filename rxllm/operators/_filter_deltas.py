@@ -1,4 +1,4 @@
-"""Leave out deltas."""
+"""Drop deltas."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from reactivex import Observable, abc
 
 from rxllm.events import Event, TextDelta, ThinkingDelta, ToolCallDelta
-from rxllm.operators._shared.each import each
+from rxllm.operators._shared.event_operators import handle_each
 from rxllm.runtime import Stream
 from rxllm.values.arguments import check_instance
 
@@ -27,18 +27,18 @@ def filter_deltas(
     >>> [type(event).__name__ for event in quiet]
     ['MessageStarted', 'TextCompleted', 'MessageCompleted']
 
-    Raises ``ValidationError("invalid_option")`` for a flag that is neither True nor False.
+    Raises ``ValidationError("invalid_option")`` for a flag that is not True or False.
     """
     for name, flag in ("text", text), ("tool", tool), ("thinking", thinking):
         check_instance(name, flag, bool, "True or False")
     flags = {TextDelta: text, ToolCallDelta: tool, ThinkingDelta: thinking}
-    dropped = frozenset(cls for cls, kept in flags.items() if not kept)
+    dropped = frozenset(cls for cls, passes in flags.items() if not passes)
 
-    def kept(on_next: abc.OnNext[Event], on_error: abc.OnError) -> abc.OnNext[Event]:
-        def see(event: Event) -> None:
+    def make_handler(on_next: abc.OnNext[Event], on_error: abc.OnError) -> abc.OnNext[Event]:
+        def handle(event: Event) -> None:
             if type(event) not in dropped:
                 on_next(event)
 
-        return see
+        return handle
 
-    return each(kept) if dropped else Stream.of
+    return handle_each(make_handler) if dropped else Stream.of

@@ -1,4 +1,4 @@
-"""Raw frames, or not."""
+"""Drop raw frames."""
 
 from __future__ import annotations
 
@@ -7,17 +7,16 @@ from collections.abc import Callable
 from reactivex import Observable, abc
 
 from rxllm.events import Event, RawChunk
-from rxllm.operators._shared.each import each
+from rxllm.operators._shared.event_operators import handle_each
 from rxllm.runtime import Stream
 from rxllm.values import ProviderPart
 from rxllm.values.arguments import check_instance
 
 
 def include_raw_chunks(include: bool = False) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Drop ``RawChunk`` events unless `include`; usage and parts of the message always pass.
+    """Drop ``RawChunk`` events unless `include`; usage and message parts always pass.
 
-    It cannot bring back what was not asked for: the call's option ``include_raw_chunks=True`` makes the decoder emit
-    them.
+    It cannot add chunks: the decoder emits them if the call has the option ``include_raw_chunks=True``.
 
     ::
 
@@ -29,15 +28,15 @@ def include_raw_chunks(include: bool = False) -> Callable[[Observable[Event]], S
     >>> stream_generate(fake, "Hello", include_raw_chunks=True).pipe(include_raw_chunks()).to_list().run()[1]
     TextDelta(delta='Hi', id=None)
 
-    Raises ``ValidationError("invalid_option")`` for a flag that is neither True nor False.
+    Raises ``ValidationError("invalid_option")`` for a flag that is not True or False.
     """
     check_instance("include", include, bool, "True or False")
 
-    def kept(on_next: abc.OnNext[Event], on_error: abc.OnError) -> abc.OnNext[Event]:
-        def see(event: Event) -> None:
+    def make_handler(on_next: abc.OnNext[Event], on_error: abc.OnError) -> abc.OnNext[Event]:
+        def handle(event: Event) -> None:
             if type(event) is not RawChunk or event.kind == "usage" or isinstance(event.data, ProviderPart):
                 on_next(event)
 
-        return see
+        return handle
 
-    return Stream.of if include else each(kept)
+    return Stream.of if include else handle_each(make_handler)

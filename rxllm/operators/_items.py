@@ -1,4 +1,4 @@
-"""The elements of a JSON array as they come."""
+"""Emit the elements of a JSON array as they arrive."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from reactivex import Observable
 
 from rxllm.events import Event
 from rxllm.operators._lift import lift
-from rxllm.operators._shared.answer_text import AnswerText, no_answer, whole
+from rxllm.operators._shared.answer_text import AnswerText
 from rxllm.operators._shared.array_splitter import ArraySplitter
-from rxllm.operators._shared.read_as import read_as
+from rxllm.operators._shared.parse_answer import invalid_output, parse_json, text_parser
 from rxllm.runtime import Stream
 from rxllm.values import ValidationError
-from rxllm.values.arguments import invalid_option
+from rxllm.values.arguments import check, invalid_option, must_be
 
 T = TypeVar("T")
 
@@ -27,7 +27,7 @@ def items(type: type[T] | Callable[[str], T], /, *path: str) -> Callable[[Observ
 @overload
 def items(type: Mapping[str, Any] | UnionType, /, *path: str) -> Callable[[Observable[Event]], Stream[Any]]: ...
 def items(type: Any = None, /, *path: str) -> Callable[[Observable[Event]], Stream[Any]]:
-    """The elements of the JSON array that the answer is, each as soon as it is complete, validated as `type`.
+    """Emit the elements of the JSON array in the answer, each as soon as it is complete, validated as `type`.
 
     ::
 
@@ -40,21 +40,19 @@ def items(type: Any = None, /, *path: str) -> Callable[[Observable[Event]], Stre
     >>> list(stream_generate(Fake(['{"primes": [2, ', "3]}"]), "Two primes?").pipe(items(int, "primes")))
     [2, 3]
 
-    `type` is as in `parsed`; without it, elements are plain JSON. With a `path` the array is the value at the end of
-    these keys. A Markdown fence round the JSON is no part of it. An ``ErrorEvent`` becomes ``on_error``. An element
-    that does not fit ends the stream with ``ValidationError("invalid_output")``, whose metadata keeps its text and its
-    `index`; so does, at the end, text that is no JSON, ends too early or has no such array, kept whole. In a chat each
-    message begins anew, and what a message says beside its calls of tools is not read.
+    `type` is as in `parsed`; without it, elements are plain JSON. `path` is the keys that lead to the array. A Markdown
+    fence round the JSON is skipped. An ``ErrorEvent`` becomes ``on_error``. An element that does not fit ends the
+    stream with ``ValidationError("invalid_output")``, whose metadata keeps its text and `index`; so does, at the end,
+    text that is not JSON, ends too early or has no such array, with the whole text. In a chat each message begins anew,
+    and the text of a message after its first tool call is skipped.
 
     Raises ``ValidationError("invalid_option")`` for a `type` or `path` that makes no sense.
     """
     if isinstance(type, str):
-        raise invalid_option(
-            "type", f"must be a type, not {type!r}; for plain JSON at that key it is items(None, {type!r})"
-        )
-    read = read_as("type", type)
-    if not all(isinstance(key, str) for key in path):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise invalid_option("path", f"must be keys, which are strings, not {path!r}")
+        fault = f"{must_be('a type', type)}; for plain JSON at that key write items(None, {type!r})"
+        raise invalid_option("type", fault)
+    read = text_parser("type", type)
+    check("path", path, all(isinstance(key, str) for key in path), "strings, the keys to the array")  # pyright: ignore[reportUnnecessaryIsInstance]
     return lift(lambda: AnswerText("items", lambda: _Items(read, path)))
 
 
@@ -75,22 +73,21 @@ class _Items:
     def close(self) -> Iterable[Any]:
         text = "".join(self._parts)
         if text.strip():
-            whole(text)
+            parse_json(text)
             if not self._splitter.found:
-                raise no_answer(f"there is no array {'at ' + '.'.join(self._path) if self._path else 'here'}", text)
+                place = f"at {'.'.join(self._path)}" if self._path else "here"
+                raise invalid_output(f"there is no array {place}", text)
         return ()
 
     def _item(self, element: str) -> Any:
-        kept = {"index": self._index}
         try:
             return self._read(element)
         except ValidationError as error:
             if error.reason != "invalid_output":
                 raise
-            metadata = {"text": element, **kept}
-            raise ValidationError(
-                error.reason, f"element {self._index}: {error.message}", errors=error.errors, metadata=metadata
-            ) from error.__cause__
+            message = f"element {self._index}: {error.message}"
+            metadata = {"text": element, "index": self._index}
+            raise ValidationError(error.reason, message, errors=error.errors, metadata=metadata) from error.__cause__
         except Exception as error:
             why = f"element {self._index} does not parse: {type(error).__name__}: {error}"
-            raise no_answer(why, element, **kept) from error
+            raise invalid_output(why, element, index=self._index) from error

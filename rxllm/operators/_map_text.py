@@ -1,4 +1,4 @@
-"""Another text, in every place where the text is said."""
+"""Replace the text of events in every place where it occurs."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from rxllm.events import (
     TextDelta,
 )
 from rxllm.operators._lift import lift
-from rxllm.operators._shared.only_events import EVENTS, no_event
+from rxllm.operators._shared.event_operators import EVENTS, not_an_event
 from rxllm.runtime import Stream
 from rxllm.values import ChatResult, Message, Response, StepResult, TextPart, Thread
-from rxllm.values.arguments import check_function
+from rxllm.values.arguments import check_function, shown
 
 
 def map_text(fn: Callable[[str], str]) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Replace the text by what `fn` makes of it, consistently: in deltas, completions, messages and results.
+    """Replace the text by what `fn` returns for it, consistently: in deltas, completions, messages and results.
 
     ::
 
@@ -39,32 +39,31 @@ def map_text(fn: Callable[[str], str]) -> Callable[[Observable[Event]], Stream[E
     >>> stream_generate(Fake(["Hel", "lo"]), "Hi").pipe(map_text(str.upper), ops.to_response()).run().output_text
     'HELLO'
 
-    `fn` is called once for each delta, and the completed text is what it made of them, so that all agree however the
-    provider cuts; it must not need to see more than a delta. A delta that becomes empty is left out. A block without
-    deltas is given to `fn` whole, and so is a message whose text no event said. Thinking and calls stay as they are.
+    `fn` gets each delta once, and must not need to see more; the completed text joins its results, so that all agree
+    however the provider cuts. A delta that becomes empty is dropped. Of a block without deltas, and of a message
+    without text events, `fn` gets the whole text. Thinking and tool calls stay as they are.
 
-    Whatever results follow are rewritten too, so that they agree with their events: the responses and the threads of
-    ``StepCompleted`` and ``ChatCompleted``. The model itself is told the new text where this is one of the engine's
-    operators; after ``stream`` it is told the old one while that chat lasts. An exception of `fn` ends the stream with
-    it.
+    Results agree with their events: the responses and threads in ``StepCompleted`` and ``ChatCompleted`` have the new
+    text. As an engine's operator it also changes what the model reads in later steps; after ``stream`` it does not. An
+    exception of `fn` ends the stream with it.
 
-    Raises ``ValidationError("invalid_option")`` for what is no function.
+    Raises ``ValidationError("invalid_option")`` if `fn` is not a function.
     """
     check_function("fn", fn)
     return lift(lambda: _Mapping(fn))
 
 
 class _Mapping:
-    """One stream. Blocks are told apart as the fold does it."""
+    """Maps one stream; like the fold, it takes None for the id of the open block."""
 
     def __init__(self, fn: Callable[[str], str]) -> None:
         self._fn = fn
-        self._steps: list[tuple[StepResult, StepResult]] = []  # as they came, and as they went
-        self._places: defaultdict[int, list[int]] = defaultdict(list)  # in these, by the lengths of their threads
+        self._steps: list[tuple[StepResult, StepResult]] = []  # before and after
+        self._places: defaultdict[int, list[int]] = defaultdict(list)  # indexes in steps, by length of thread
         self._begin()
 
     def _begin(self) -> None:
-        self._said: list[Event] = []  # the current response's events, as they went
+        self._mapped: list[Event] = []  # the current response's events
         self._has_text = False
         self._open: dict[str | None, list[str]] = {}
 
@@ -72,7 +71,7 @@ class _Mapping:
         mapped = self._map(event)
         if mapped is None:
             return ()
-        self._said.append(mapped)
+        self._mapped.append(mapped)
         if type(event) is StepCompleted or type(event) is StepRestarted:
             self._begin()
         return (mapped,)
@@ -83,7 +82,7 @@ class _Mapping:
     def _map(self, event: Event) -> Event | None:
         match event:
             case TextDelta():
-                delta = self._made(event.delta)
+                delta = self._call(event.delta)
                 self._has_text = True
                 self._open.setdefault(self._block(event.id), []).append(delta)
                 return TextDelta(delta, event.id) if delta else None
@@ -100,23 +99,23 @@ class _Mapping:
             case _ if type(event) in EVENTS:
                 return event
             case _:
-                raise no_event("map_text", event)
+                raise not_an_event("map_text", event)
 
     def _block(self, id: str | None) -> str | None:
         return next(reversed(self._open)) if id is None and self._open else id
 
     def _whole(self, text: str) -> str:
-        return self._made(text) if text else text
+        return self._call(text) if text else text
 
-    def _made(self, text: str) -> str:
-        made = self._fn(text)
-        if not isinstance(made, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise TypeError(f"map_text() puts text in the place of text, and its function gave {made!r}")
-        return made
+    def _call(self, text: str) -> str:
+        result = self._fn(text)
+        if not isinstance(result, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"map_text(fn): fn must return a string, not {shown(result)}")
+        return result
 
     def _message(self, message: Message) -> Message:
         if self._has_text:
-            return replace(message, content=fold_message(self._said).content)
+            return replace(message, content=fold_message(self._mapped).content)
         if isinstance(message.content, str):
             return replace(message, content=self._whole(message.content))
         mapped = (replace(p, text=self._whole(p.text)) if isinstance(p, TextPart) else p for p in message.parts)
@@ -129,30 +128,32 @@ class _Mapping:
         return replace(response, message=message, output_text=message.text)
 
     def _step(self, step: StepResult) -> StepResult:
-        alike = self._places[len(step.thread)]
-        for came, went in map(self._steps.__getitem__, alike):
-            if came == step:
-                return went
-        alike.append(len(self._steps))
-        self._steps.append((step, replace(step, response=self._response(step.response))))
-        self._steps[-1] = (step, replace(self._steps[-1][1], thread=self._thread(step.thread)))
-        return self._steps[-1][1]
+        candidates = self._places[len(step.thread)]
+        for old, new in map(self._steps.__getitem__, candidates):
+            if old == step:
+                return new
+        candidates.append(len(self._steps))
+        new = replace(step, response=self._response(step.response))
+        self._steps.append((step, new))  # for _thread
+        new = replace(new, thread=self._thread(step.thread))
+        self._steps[-1] = (step, new)
+        return new
 
     def _chat(self, chat: ChatResult) -> ChatResult:
         steps = tuple(map(self._step, chat.steps))
-        responses = ((came.response, went.response) for came, went in self._steps)
-        final = next((went for came, went in responses if came == chat.final_response), None)
+        responses = ((old.response, new.response) for old, new in self._steps)
+        final = next((new for old, new in responses if old == chat.final_response), None)
         if final is None and chat.final_response is not None:
             final = self._response(chat.final_response)
         return replace(chat, thread=self._thread(chat.thread), final_response=final, steps=steps)
 
     def _thread(self, thread: Thread) -> Thread:
-        """`thread` with the answers of the steps so far as they went; what was said before them stays."""
+        """Return `thread` with the new answers of the steps so far; earlier messages stay."""
         messages = list(thread.messages)
         end = len(messages)
-        for came, went in reversed(self._steps):
-            place = next((i for i in reversed(range(end)) if (messages[i],) == answer(came.response)), None)
+        for old, new in reversed(self._steps):
+            place = next((i for i in reversed(range(end)) if (messages[i],) == answer(old.response)), None)
             if place is not None:
-                messages[place : place + 1] = answer(went.response)
+                messages[place : place + 1] = answer(new.response)
                 end = place
         return replace(thread, messages=tuple(messages))

@@ -1,16 +1,17 @@
-"""Several streams side by side."""
+"""Merge several streams under labels."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
-from typing import TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 from reactivex import Observable, abc
 
 from rxllm.events import ErrorEvent
 from rxllm.runtime import Bounded, Stream
-from rxllm.values import Labelled, ValidationError
+from rxllm.values import Labelled
+from rxllm.values.arguments import check, check_count, invalid_option, must_be
 from rxllm.values.errors import as_llm_error
 
 T = TypeVar("T")
@@ -19,7 +20,7 @@ T = TypeVar("T")
 def merge_labelled(
     streams: Mapping[str, Observable[T]], *, concurrency: int | None = None
 ) -> Stream[Labelled[T | ErrorEvent]]:
-    """All of `streams` at once, or `concurrency` of them at a time, each item with the label of its stream.
+    """Merge all of `streams`, or `concurrency` of them at a time, each item with the label of its stream.
 
     ::
 
@@ -28,16 +29,15 @@ def merge_labelled(
         merge_labelled({"a": a, "b": b})   --a1-b3-bX-a2--|       (bX: an ErrorEvent of b)
 
     >>> from rxllm import Fake, operators as ops, stream_generate
-    >>> said = {name: stream_generate(Fake(name.upper()), "Hi").pipe(ops.text()) for name in ("ann", "bob")}
-    >>> [(each.label, each.item) for each in merge_labelled(said)]
+    >>> answers = {name: stream_generate(Fake(name.upper()), "Hi").pipe(ops.text()) for name in ("ann", "bob")}
+    >>> [(answer.label, answer.item) for answer in merge_labelled(answers)]
     [('ann', 'ANN'), ('bob', 'BOB')]
 
-    The failure of one is its last item, an ``ErrorEvent``, and the others go on. Within a label the order is the
-    stream's own. Only what is also an item of the streams can be told from a failure: an event stream's own
-    ``ErrorEvent`` looks the same, which is meant.
+    A stream that fails has an ``ErrorEvent`` as its last item, like an event stream's own, and the others continue.
+    Within a label the order is the stream's own.
 
-    Raises ``ValidationError("invalid_option")`` without streams, for what is no Observable, and for a `concurrency`
-    below 1.
+    Raises ``ValidationError("invalid_option")`` without streams, for one that is not an Observable, and for a
+    `concurrency` below 1.
     """
     _check(streams, concurrency)
     labels = list(streams)
@@ -45,13 +45,12 @@ def merge_labelled(
     def subscribe(
         observer: abc.ObserverBase[Labelled[T | ErrorEvent]], scheduler: abc.SchedulerBase | None = None
     ) -> abc.DisposableBase:
-        guard = threading.RLock()  # the streams may be of several threads, and who hears them is told one at a time
+        guard = threading.RLock()  # streams may be on several threads; the observer gets one item at a time
 
         def pass_on(index: int, item: T | ErrorEvent) -> None:
-            # A subscriber's exception is its own, and no failure of the stream.
             try:
                 observer.on_next(Labelled(labels[index], item))
-            except Exception as error:
+            except Exception as error:  # raised by the subscriber: not a failure of this stream
                 running.dispose()
                 observer.on_error(error)
 
@@ -60,7 +59,7 @@ def merge_labelled(
                 pass_on(index, ErrorEvent(as_llm_error(error)))
 
         limit = concurrency or len(labels)
-        sources = (_one_at_a_time(stream, guard) for stream in streams.values())
+        sources = (_serialized(stream, guard) for stream in streams.values())
         running = Bounded(sources, limit, pass_on, end, observer.on_completed, observer.on_error)
         with guard:
             running.start(scheduler)
@@ -69,33 +68,26 @@ def merge_labelled(
     return Stream(subscribe)
 
 
-def _one_at_a_time(stream: Observable[T], guard: threading.RLock) -> Observable[T]:
+def _serialized(stream: Observable[T], guard: threading.RLock) -> Observable[T]:
+    def guarded(fn: Callable[..., None]) -> Callable[..., None]:
+        def call(*args: Any) -> None:
+            with guard:
+                fn(*args)
+
+        return call
+
     def subscribe(observer: abc.ObserverBase[T], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
-        def on_next(item: T) -> None:
-            with guard:
-                observer.on_next(item)
-
-        def on_error(error: Exception) -> None:
-            with guard:
-                observer.on_error(error)
-
-        def on_completed() -> None:
-            with guard:
-                observer.on_completed()
-
-        return stream.subscribe(on_next, on_error, on_completed, scheduler=scheduler)
+        handlers = map(guarded, (observer.on_next, observer.on_error, observer.on_completed))
+        return stream.subscribe(*handlers, scheduler=scheduler)
 
     return Observable(subscribe)
 
 
 def _check(streams: Mapping[str, object], concurrency: object) -> None:
-    wrong: list[tuple[tuple[str, ...], str]] = []
-    if not isinstance(streams, Mapping) or not streams:  # pyright: ignore[reportUnnecessaryIsInstance]
-        wrong.append((("streams",), f"must be a mapping of labels to streams, at least one, not {streams!r}"))
-    else:
-        others = [label for label, each in streams.items() if not isinstance(each, Observable)]
-        wrong += [(("streams", str(label)), f"is no Observable: {streams[label]!r}") for label in others]
-    if concurrency is not None and (type(concurrency) is not int or concurrency < 1):
-        wrong.append((("concurrency",), f"must be None or at least 1, not {concurrency!r}"))
-    if wrong:
-        raise ValidationError("invalid_option", errors=wrong)
+    is_mapping = isinstance(streams, Mapping)  # pyright: ignore[reportUnnecessaryIsInstance]
+    check("streams", streams, is_mapping and bool(streams), "a mapping of labels to streams, at least one")
+    for label, stream in streams.items():
+        if not isinstance(stream, Observable):
+            raise invalid_option(("streams", str(label)), must_be("an Observable", stream))
+    if concurrency is not None:
+        check_count("concurrency", concurrency)

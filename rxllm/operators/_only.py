@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from reactivex import Observable, abc
 
-from rxllm.operators._shared.each import each
+from rxllm.operators._shared.event_operators import handle_each
 from rxllm.runtime import Stream
 from rxllm.values.arguments import check_classes, invalid_option
 
@@ -39,4 +39,4 @@ def only(*types: type[E]) -> Callable[[Observable[Any]], Stream[E]]:
 
         return see
 
-    return each(kept)
+    return handle_each(kept)

@@ -10,9 +10,8 @@ from reactivex import Observable
 
 from rxllm.collector import StreamCollector
 from rxllm.events import Event
-from rxllm.operators._shared import read_answer
-from rxllm.operators._shared.fold import fold
-from rxllm.operators._shared.read_as import read_as
+from rxllm.operators._shared.event_operators import fold_events
+from rxllm.operators._shared.parse_answer import text_parser, with_parsed
 from rxllm.runtime import Stream
 from rxllm.values import Response, ValidationError
 
@@ -42,8 +41,8 @@ def parsed(type: Any, /) -> Callable[[Observable[Event]], Stream[Any]]:
 
     Raises ``ValidationError("invalid_option")`` for a `type` that is none of these.
     """
-    read = read_as("type", type)
-    return fold("parsed", lambda state: _value(_answer(state), read))
+    read = text_parser("type", type)
+    return fold_events("parsed", lambda state: _value(_answer(state), read))
 
 
 def _answer(state: StreamCollector) -> Response[Any]:
@@ -56,4 +55,4 @@ def _value(response: Response[Any], read: Callable[[str], Any]) -> Any:
     if response.tool_calls:
         kept = {"text": response.output_text, "finish_reason": response.finish_reason, "usage": response.usage}
         raise ValidationError("invalid_output", "the response asks for tools, and is no answer", metadata=kept)
-    return read_answer.parsed(response, read).parsed
+    return with_parsed(response, read).parsed

@@ -10,7 +10,8 @@ from reactivex import Observable
 
 from rxllm.events import Event
 from rxllm.operators._lift import lift
-from rxllm.operators._shared.answer_text import FENCE, AnswerText, whole
+from rxllm.operators._shared.answer_text import FENCE, AnswerText
+from rxllm.operators._shared.parse_answer import parse_json
 from rxllm.runtime import Stream
 from rxllm.values import EngineError
 
@@ -74,7 +75,7 @@ class _Growing:
 
     def close(self) -> Iterable[Any]:
         said = self._said()
-        return self._new(whole(said)) if said.strip() else ()
+        return self._new(parse_json(said)) if said.strip() else ()
 
     def _said(self) -> str:
         self._parts = ["".join(self._parts)]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from reactivex import Observable, abc
 
 from rxllm.events import ErrorEvent, Event
-from rxllm.operators._shared.each import each
+from rxllm.operators._shared.event_operators import handle_each
 from rxllm.runtime import Stream
 
 
@@ -34,4 +34,4 @@ def raise_errors() -> Callable[[Observable[Event]], Stream[Event]]:
 
         return see
 
-    return each(raised)
+    return handle_each(raised)

@@ -13,7 +13,7 @@ from reactivex.disposable import SerialDisposable, SingleAssignmentDisposable
 from rxllm.collector import StreamCollector, is_unfinished
 from rxllm.events import ChatCompleted, ErrorEvent, Event, MessageStarted, StepCompleted
 from rxllm.operators._errors_as_events import errors_as_events
-from rxllm.operators._shared.only_events import EVENTS, no_event
+from rxllm.operators._shared.event_operators import EVENTS, not_an_event
 from rxllm.runtime import Question, Scope, Stream, conclude, current_scope, fail, new_id, within
 from rxllm.values import ChatResult, LLMError, StepResult, StreamError, Thread, Usage
 from rxllm.values._session import question
@@ -134,7 +134,7 @@ class _Chat:
             self._last = event
             self._observer.on_next(event)
         else:
-            self._observer.on_error(no_event("repeat_until_halt", event))
+            self._observer.on_error(not_an_event("repeat_until_halt", event))
 
     def _on_completed(self) -> None:
         try:

@@ -12,7 +12,7 @@ from reactivex.disposable import CompositeDisposable, SerialDisposable
 
 from rxllm.collector import StreamCollector
 from rxllm.events import ErrorEvent, Event, StepCompleted, ToolApprovalRequested
-from rxllm.operators._shared.only_events import EVENTS, no_event
+from rxllm.operators._shared.event_operators import EVENTS, not_an_event
 from rxllm.runtime import Bounded, Question, Stream, clock, conclude, current_scope, fail, within
 from rxllm.tools import Approve, Encoder, Executor, OnToolError, ToolSettings, execution, is_halting
 from rxllm.values import EngineError, Thread, Tool, ToolCall, ValidationError
@@ -124,7 +124,7 @@ class _Step:
     def _emit(self, event: Event) -> None:
         try:
             if type(event) not in EVENTS:
-                raise no_event("run_tools", event)
+                raise not_an_event("run_tools", event)
             self._state = self._state.apply_event(event)
         except Exception as error:  # a raw usage with unknown keys
             self._observer.on_error(error)

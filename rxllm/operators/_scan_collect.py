@@ -8,7 +8,7 @@ from reactivex import Observable
 
 from rxllm.collector import StreamCollector
 from rxllm.events import Event
-from rxllm.operators._shared.only_events import EVENTS, no_event
+from rxllm.operators._shared.event_operators import EVENTS, not_an_event
 from rxllm.runtime import Stream
 from rxllm.values import Thread
 from rxllm.values.arguments import check_instance
@@ -39,5 +39,5 @@ def scan_collect(thread: Thread | None = None) -> Callable[[Observable[Event]], 
 
 def _next(state: StreamCollector, event: Event) -> StreamCollector:
     if type(event) not in EVENTS:
-        raise no_event("scan_collect", event)
+        raise not_an_event("scan_collect", event)
     return state.apply_event(event)

@@ -8,7 +8,7 @@ from reactivex import Observable
 
 from rxllm.events import Event
 from rxllm.operators._lift import lift
-from rxllm.operators._shared.segments import Cuts, find_sentence
+from rxllm.operators._shared.segments import EventSegmenter, find_sentence
 from rxllm.runtime import Stream
 
 
@@ -34,4 +34,4 @@ def sentences() -> Callable[[Observable[Event]], Stream[str]]:
     Closing quotes and brackets stay with it. How the text was cut into deltas makes no difference. What is left comes
     at the end of its block; with an error it does not.
     """
-    return lift(lambda: Cuts("sentences", find_sentence))
+    return lift(lambda: EventSegmenter("sentences", find_sentence))

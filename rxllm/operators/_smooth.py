@@ -13,7 +13,7 @@ from reactivex import Observable, abc
 from reactivex.disposable import CompositeDisposable, SerialDisposable
 
 from rxllm.events import Event, TextDelta, ThinkingDelta
-from rxllm.operators._shared.only_events import EVENTS, no_event
+from rxllm.operators._shared.event_operators import EVENTS, not_an_event
 from rxllm.operators._shared.segments import split_words
 from rxllm.runtime import Stream, clock, fail
 from rxllm.values.arguments import check_seconds
@@ -89,7 +89,7 @@ class _Smoothing:
             if (type(event) is TextDelta or type(event) is ThinkingDelta) and event.delta:
                 self._take(event)
             elif type(event) not in EVENTS:
-                self._on_error(no_event("smooth", event))
+                self._on_error(not_an_event("smooth", event))
             elif self._waiting:
                 self._waiting.append((event, math.inf))
             else:

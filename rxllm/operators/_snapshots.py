@@ -11,7 +11,7 @@ from reactivex.disposable import CompositeDisposable, SerialDisposable
 
 from rxllm.collector import StreamCollector
 from rxllm.events import Event
-from rxllm.operators._shared.only_events import EVENTS, no_event
+from rxllm.operators._shared.event_operators import EVENTS, not_an_event
 from rxllm.runtime import Stream, clock, fail
 from rxllm.values import Response
 from rxllm.values.arguments import check_seconds
@@ -73,7 +73,7 @@ class _Snapshots:
         with self._lock:
             try:
                 if type(event) not in EVENTS:
-                    raise no_event("snapshots", event)
+                    raise not_an_event("snapshots", event)
                 self._state = self._state.apply_event(event)
             except Exception as error:  # a raw usage with unknown keys
                 self._observer.on_error(error)

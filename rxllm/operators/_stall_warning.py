@@ -7,7 +7,7 @@ from collections.abc import Callable
 from reactivex import Observable, abc
 
 from rxllm.events import Event
-from rxllm.operators._shared.watchdog import Heard, Watch
+from rxllm.operators._shared.watchdog import Activity, Watch
 from rxllm.runtime import Stream
 from rxllm.values import ValidationError
 from rxllm.values.arguments import is_positive
@@ -58,10 +58,10 @@ class _Warning:
     def see(self, event: Event) -> None:
         pass
 
-    def due(self, heard: Heard) -> float | None:
+    def due(self, heard: Activity) -> float | None:
         return None if heard.over or heard.last == self._told else heard.last + self._after
 
-    def act(self, heard: Heard) -> BaseException | None:
+    def act(self, heard: Activity) -> BaseException | None:
         self._told = heard.last
         try:
             self._fn(heard.now() - heard.last, heard.events)

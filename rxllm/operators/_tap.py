@@ -7,7 +7,7 @@ from typing import Any, TypeVar, overload
 
 from reactivex import Observable, abc
 
-from rxllm.operators._shared.each import each
+from rxllm.operators._shared.event_operators import handle_each
 from rxllm.runtime import Stream
 from rxllm.values.arguments import check_classes, check_function
 
@@ -51,4 +51,4 @@ def tap(fn: Callable[[Any], object], /, *types: type[Any]) -> Callable[[Observab
 
         return see
 
-    return each(tapped)
+    return handle_each(tapped)

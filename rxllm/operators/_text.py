@@ -7,7 +7,8 @@ from collections.abc import Callable
 from reactivex import Observable
 
 from rxllm.events import Event, StepRestarted, TextCompleted, TextDelta
-from rxllm.operators._shared.pick import Pieces, pick
+from rxllm.operators._shared.answer_text import TextPieces
+from rxllm.operators._shared.event_operators import extract
 from rxllm.runtime import Stream
 
 
@@ -26,4 +27,4 @@ def text() -> Callable[[Observable[Event]], Stream[str]]:
     >>> list(stream_generate(Fake(["Hel", "lo"]), "Hi").pipe(text()))
     ['Hel', 'lo']
     """
-    return pick("text", lambda: Pieces(TextDelta, TextCompleted), TextDelta, TextCompleted, StepRestarted)
+    return extract("text", lambda: TextPieces(TextDelta, TextCompleted), TextDelta, TextCompleted, StepRestarted)

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from reactivex import Observable
 
 from rxllm.events import Event, StepRestarted, ThinkingCompleted, ThinkingDelta
-from rxllm.operators._shared.pick import Pieces, pick
+from rxllm.operators._shared.answer_text import TextPieces
+from rxllm.operators._shared.event_operators import extract
 from rxllm.runtime import Stream
 
 
@@ -25,6 +26,5 @@ def thinking() -> Callable[[Observable[Event]], Stream[str]]:
     >>> list(stream_generate(Fake([("thinking", "hm"), "Hi"]), "Hello").pipe(thinking()))
     ['hm']
     """
-    return pick(
-        "thinking", lambda: Pieces(ThinkingDelta, ThinkingCompleted), ThinkingDelta, ThinkingCompleted, StepRestarted
-    )
+    types = (ThinkingDelta, ThinkingCompleted)
+    return extract("thinking", lambda: TextPieces(*types), *types, StepRestarted)

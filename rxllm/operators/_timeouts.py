@@ -9,7 +9,7 @@ from reactivex import Observable, abc
 
 from rxllm.collector import Unfinished
 from rxllm.events import ErrorEvent, Event
-from rxllm.operators._shared.watchdog import Heard, Watch
+from rxllm.operators._shared.watchdog import Activity, Watch
 from rxllm.runtime import Stream, Timeouts, current_assembly
 from rxllm.values import AdapterError, StreamError
 
@@ -74,10 +74,10 @@ class _Limits:
         self._unfinished = Unfinished()
         self.see = self._unfinished.see
 
-    def due(self, heard: Heard) -> float | None:
+    def due(self, heard: Activity) -> float | None:
         return None if heard.over else min((at for at, _, _ in self._deadlines(heard)), default=math.inf)
 
-    def act(self, heard: Heard) -> Iterable[Event] | Exception:
+    def act(self, heard: Activity) -> Iterable[Event] | Exception:
         _, limit, seconds = min(self._deadlines(heard))
         message = f"{_SAID[limit].format(seconds)} (timeout {limit!r}, after {heard.events} events)"
         metadata = {"limit": limit, "seconds": seconds, "events": heard.events}
@@ -86,7 +86,7 @@ class _Limits:
         error = StreamError("timeout", message, provider=self._provider, metadata=metadata)
         return [*self._unfinished.close(), ErrorEvent(error)]
 
-    def _deadlines(self, heard: Heard) -> Iterable[tuple[float, str, float]]:
+    def _deadlines(self, heard: Activity) -> Iterable[tuple[float, str, float]]:
         limit, silence = ("idle", self._limits.idle) if heard.spoken else ("first", self._limits.first)
         if silence is not None:
             yield heard.last + silence, limit, silence

@@ -10,8 +10,8 @@ from reactivex import Observable
 
 from rxllm.collector import StreamCollector
 from rxllm.events import Event
-from rxllm.operators._shared.fold import fold
-from rxllm.operators._shared.read_answer import Parse, parsed_chat, reading
+from rxllm.operators._shared.event_operators import fold_events
+from rxllm.operators._shared.parse_answer import Parse, answer_parser, chat_with_parsed
 from rxllm.runtime import Stream
 from rxllm.values import ChatResult, Thread
 from rxllm.values.arguments import check_instance
@@ -48,7 +48,7 @@ def to_chat_result(
     Raises ``ValidationError("invalid_option")`` for what is no thread, and for a `parse` that makes no sense.
     """
     check_instance("thread", thread, Thread | None, "a Thread")
-    read = reading(parse)
+    read = answer_parser(parse)
     if read is None:
-        return fold("to_chat_result", StreamCollector.to_chat_result, thread)
-    return fold("to_chat_result", lambda state: parsed_chat(state.to_chat_result(), read), thread)
+        return fold_events("to_chat_result", StreamCollector.to_chat_result, thread)
+    return fold_events("to_chat_result", lambda state: chat_with_parsed(state.to_chat_result(), read), thread)

@@ -10,8 +10,8 @@ from reactivex import Observable
 
 from rxllm.collector import StreamCollector
 from rxllm.events import Event
-from rxllm.operators._shared.fold import fold
-from rxllm.operators._shared.read_answer import Parse, parsed, reading
+from rxllm.operators._shared.event_operators import fold_events
+from rxllm.operators._shared.parse_answer import Parse, answer_parser, with_parsed
 from rxllm.runtime import Stream
 from rxllm.values import Response
 
@@ -43,7 +43,7 @@ def to_response(parse: Parse = None) -> Callable[[Observable[Event]], Stream[Res
 
     Raises ``ValidationError("invalid_option")`` for a `parse` that is none of these.
     """
-    read = reading(parse)
+    read = answer_parser(parse)
     if read is None:
-        return fold("to_response", StreamCollector.to_response)
-    return fold("to_response", lambda state: parsed(state.to_response(), read))
+        return fold_events("to_response", StreamCollector.to_response)
+    return fold_events("to_response", lambda state: with_parsed(state.to_response(), read))

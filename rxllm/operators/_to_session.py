@@ -9,8 +9,8 @@ from reactivex import Observable
 from rxllm.collector import StreamCollector
 from rxllm.events import Custom, Event, StepCompleted
 from rxllm.operators._lift import lift
-from rxllm.operators._shared.only_events import EVENTS, no_event
-from rxllm.operators._shared.read_answer import Parse, Read, parsed_chat, parsed_step, reading
+from rxllm.operators._shared.event_operators import EVENTS, not_an_event
+from rxllm.operators._shared.parse_answer import Parse, Read, answer_parser, chat_with_parsed, step_with_parsed
 from rxllm.runtime import Stream
 from rxllm.values import ChatResult, Session, StepResult, Turn
 from rxllm.values.arguments import check_instance
@@ -42,7 +42,7 @@ def to_session(session: Session, *, parse: Parse = None) -> Callable[[Observable
     Raises ``ValidationError("invalid_option")`` for what is no session, and for a `parse` that makes no sense.
     """
     check_instance("session", session, Session, "a Session")
-    read = reading(parse)
+    read = answer_parser(parse)
     return lift(lambda: _Turning(session, read))
 
 
@@ -62,7 +62,7 @@ class _Turning:
             case Custom(name=name, data=Mapping()) if name == TURN:
                 self._begin(event.data["session"], event.data["operation"])
             case _ if type(event) not in EVENTS:
-                raise no_event("to_session", event)
+                raise not_an_event("to_session", event)
             case _:
                 self._state = self._state.apply_event(event)
                 self._step = event.result if isinstance(event, StepCompleted) else None
@@ -75,7 +75,9 @@ class _Turning:
     def _parsed(self, result: ChatResult | StepResult) -> ChatResult | StepResult:
         if self._read is None:
             return result
-        return parsed_chat(result, self._read) if isinstance(result, ChatResult) else parsed_step(result, self._read)
+        if isinstance(result, ChatResult):
+            return chat_with_parsed(result, self._read)
+        return step_with_parsed(result, self._read)
 
     def _result(self) -> ChatResult | StepResult:
         is_step = self._operation == "step" or (self._operation is None and not self._state.done)

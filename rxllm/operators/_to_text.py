@@ -8,7 +8,7 @@ from reactivex import Observable
 
 from rxllm.collector import StreamCollector
 from rxllm.events import Event
-from rxllm.operators._shared.fold import fold
+from rxllm.operators._shared.event_operators import fold_events
 from rxllm.runtime import Stream
 
 
@@ -24,7 +24,7 @@ def to_text() -> Callable[[Observable[Event]], Stream[str]]:
     >>> stream_generate(Fake(["H", "i"]), "Hello").pipe(to_text()).run()
     'Hi'
     """
-    return fold("to_text", _text)
+    return fold_events("to_text", _text)
 
 
 def _text(state: StreamCollector) -> str:

@@ -8,7 +8,7 @@ from reactivex import Observable
 
 from rxllm.collector import is_incomplete, is_server
 from rxllm.events import Event, ToolCallCompleted
-from rxllm.operators._shared.pick import pick
+from rxllm.operators._shared.event_operators import extract
 from rxllm.runtime import Stream
 from rxllm.values import ToolCall
 
@@ -25,7 +25,7 @@ def tool_calls() -> Callable[[Observable[Event]], Stream[ToolCall]]:
     >>> list(stream_generate(Fake(ToolCall("c1", "add", {"a": 1})), "Hi").pipe(tool_calls()))
     [add(a=1)]
     """
-    return pick("tool_calls", lambda: _call, ToolCallCompleted)
+    return extract("tool_calls", lambda: _call, ToolCallCompleted)
 
 
 def _call(event: Event) -> Iterable[ToolCall]:

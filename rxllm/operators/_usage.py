@@ -8,7 +8,7 @@ from typing import Any, cast
 from reactivex import Observable
 
 from rxllm.events import Event, RawChunk, StepCompleted, StepRestarted, UsageUpdated
-from rxllm.operators._shared.pick import pick
+from rxllm.operators._shared.event_operators import extract
 from rxllm.runtime import Stream
 from rxllm.values import Usage
 
@@ -25,7 +25,7 @@ def usage() -> Callable[[Observable[Event]], Stream[Usage]]:
     >>> list(stream_generate(Fake(["Hi", Usage(3, 1)]), "Hello").pipe(usage()))
     [Usage(input_tokens=3, output_tokens=1)]
     """
-    return pick("usage", _Total, UsageUpdated, RawChunk, StepCompleted, StepRestarted)
+    return extract("usage", _Total, UsageUpdated, RawChunk, StepCompleted, StepRestarted)
 
 
 class _Total:

@@ -8,7 +8,7 @@ from reactivex import Observable
 
 from rxllm.events import Event
 from rxllm.operators._lift import lift
-from rxllm.operators._shared.segments import Cuts, find_word
+from rxllm.operators._shared.segments import EventSegmenter, find_word
 from rxllm.runtime import Stream
 
 
@@ -28,4 +28,4 @@ def words() -> Callable[[Observable[Event]], Stream[str]]:
     (Chinese, Japanese, Thai, ...), each character is a word, with its marks and the punctuation after it. How the text
     was cut into deltas makes no difference. What is left comes at the end of its block; with an error it does not.
     """
-    return lift(lambda: Cuts("words", find_word))
+    return lift(lambda: EventSegmenter("words", find_word))

@@ -100,5 +100,5 @@ def test_a_thousand_streams_need_no_thousand_frames() -> None:
 
 
 def test_what_is_no_stream_is_said_to_be_none() -> None:
-    with pytest.raises(TypeError, match="no Observable"):
+    with pytest.raises(TypeError, match="must be an Observable or None, not"):
         stream_generate(Fake("x"), "Hi").pipe(ops.continue_with(lambda last: 3)).run()  # type: ignore[arg-type]

@@ -183,7 +183,7 @@ def test_what_takes_events_refuses_anything_else(name: str, item: Any) -> None:
         _all(from_iterable([item, *EVENTS]).pipe(OPERATORS[name]()))
     assert caught.value.reason == "malformed_event"
     if name != "verify":
-        assert caught.value.message.startswith(f"{name}() takes events, and got a {type(item).__name__}: ")
+        assert caught.value.message.startswith(f"{name}() takes events, not {type(item).__name__}: ")
         assert "sk-1" not in caught.value.message
 
 

@@ -151,9 +151,9 @@ class Speechless(Pairs):
 @pytest.mark.parametrize(
     ("make", "why"),
     [
-        (Unclosed, "an object with feed.item. and close.., and it made <.*Unclosed"),
-        (Silent, "feed.. of Silent gave None; it gives an iterable"),
-        (Speechless, "close.. of Speechless gave None; it gives an iterable"),
+        (Unclosed, "an object with feed.item. and close.., not <.*Unclosed"),
+        (Silent, "feed.. of Silent must return an iterable, not None"),
+        (Speechless, "close.. of Speechless must return an iterable, not None"),
     ],
 )
 def test_an_object_that_breaks_the_protocol_is_told(make: Any, why: str) -> None:

@@ -35,7 +35,7 @@ from rxllm import (
     tool,
 )
 from rxllm import operators as ops
-from rxllm.operators._shared.fill_costs import costs_filled
+from rxllm.operators._shared.costs import fill_costs
 from tests.laws import scripts
 from tests.laws.scripts import fake as scripted
 
@@ -261,7 +261,7 @@ def test_any_function_can_state_the_costs() -> None:
     started = MessageStarted(Message("assistant", metadata={"model": "small-2"}))
     done = MessageCompleted(Message("assistant", "Hi"), "stop")
     events = [started, UsageUpdated(Usage(3)), RawChunk("usage", {"input_tokens": 7}), TextDelta("Hi"), done]
-    given = list(from_iterable(events).pipe(costs_filled(cost)))
+    given = list(from_iterable(events).pipe(fill_costs(cost)))
     assert given == [*events[:-1], UsageUpdated(Usage(7, total_cost=1.5)), done]
     assert asked == [(Usage(7), "small-2")]
 
@@ -270,7 +270,7 @@ def test_a_function_that_raises_ends_the_stream() -> None:
     def cost(usage: Usage, model: str | None, about: Any) -> Usage:
         raise RuntimeError("its own")
 
-    source = rxllm.stream_generate(Fake(["Hi", Usage(1)]), "Hi").pipe(costs_filled(cost))
+    source = rxllm.stream_generate(Fake(["Hi", Usage(1)]), "Hi").pipe(fill_costs(cost))
     with pytest.raises(RuntimeError, match="its own"):
         source.run()
 

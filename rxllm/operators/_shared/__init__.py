@@ -1,1 +1,1 @@
-"""What several operators are built from. Nothing in here is an operator."""
+"""The parts that operators are built from. None of them is an operator."""

@@ -1,43 +1,74 @@
-"""The text of a model's answer, as it comes, for those who read JSON from it."""
+"""The text of a model's answer, read from events as it arrives."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
-import msgspec
-
-from rxllm.events import ErrorEvent, Event, MessageStarted, StepRestarted, TextCompleted, TextDelta, ToolCallStarted
+from rxllm.events import (
+    ErrorEvent,
+    Event,
+    MessageStarted,
+    StepRestarted,
+    TextCompleted,
+    TextDelta,
+    ThinkingCompleted,
+    ThinkingDelta,
+    ToolCallStarted,
+)
 from rxllm.operators._lift import Feeder
-from rxllm.operators._shared.only_events import EVENTS, no_event
-from rxllm.operators._shared.pick import Pieces
-from rxllm.values import ValidationError
-from rxllm.values._schema import unfenced
+from rxllm.operators._shared.event_operators import EVENTS, not_an_event
 
 R = TypeVar("R")
 
 FENCE = re.compile(r"\s*(?:```(?:json)?\s*)?", re.IGNORECASE)
-"""What may stand before the JSON: small models put a Markdown code fence round it."""
-
+"""What may precede the JSON: small models put a Markdown code fence round it."""
 
 _READ = frozenset({ErrorEvent, MessageStarted, StepRestarted, ToolCallStarted, TextDelta, TextCompleted})
 
 
+class TextPieces:
+    """The strings of the blocks of one kind: their deltas, or the completed text where the deltas were dropped."""
+
+    def __init__(
+        self, delta: type[TextDelta | ThinkingDelta], completed: type[TextCompleted | ThinkingCompleted]
+    ) -> None:
+        self._delta = delta
+        self._completed = completed
+        self._open: dict[str | None, None] = {}  # block ids, in order
+
+    def __call__(self, event: Event) -> Iterable[str]:
+        if isinstance(event, self._delta):
+            self._open.setdefault(self._block(event.id))
+            return (event.delta,)
+        if isinstance(event, self._completed):
+            block = self._block(event.id)
+            if block not in self._open:
+                return (event.text,) if event.text else ()
+            del self._open[block]
+        elif isinstance(event, StepRestarted):
+            self._open.clear()
+        return ()
+
+    def _block(self, id: str | None) -> str | None:
+        return next(reversed(self._open)) if id is None and self._open else id
+
+
 class AnswerText(Generic[R]):
-    """Feeds the text of each message to a fresh ``make()``. Only the last one is closed, if it asks for no tools."""
+    """Feeds the text of each message to a fresh ``make()``. Closes only the last, unless its message calls tools."""
 
     def __init__(self, name: str, make: Callable[[], Feeder[str, R]]) -> None:
         self._name = name
         self._make = make
-        self._pieces = Pieces(TextDelta, TextCompleted)
+        self._pieces = TextPieces(TextDelta, TextCompleted)
         self._reader: Feeder[str, R] | None = make()
 
     def feed(self, event: Event) -> Iterable[R]:
         if type(event) in _READ:
             return self._read(event)
         if type(event) not in EVENTS:
-            raise no_event(self._name, event)
+            raise not_an_event(self._name, event)
         return ()
 
     def _read(self, event: Event) -> Iterable[R]:
@@ -56,15 +87,3 @@ class AnswerText(Generic[R]):
 
     def close(self) -> Iterable[R]:
         return self._reader.close() if self._reader is not None else ()
-
-
-def whole(text: str) -> Any:
-    """The JSON value that `text` is. Raises ``ValidationError("invalid_output")``, whose metadata keeps the text."""
-    try:
-        return msgspec.json.decode(unfenced(text))
-    except Exception as error:  # half a surrogate is no DecodeError
-        raise no_answer(f"the answer is not JSON: {error}", text) from error
-
-
-def no_answer(why: str, text: str, **kept: Any) -> ValidationError:
-    return ValidationError("invalid_output", why, metadata={"text": text, **kept})

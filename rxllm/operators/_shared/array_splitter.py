@@ -1,7 +1,7 @@
-"""The elements of an array in JSON text that comes in pieces.
+"""Split the elements of an array from JSON text that arrives in pieces.
 
-It follows strings, escapes and depth, and looks at every character once. It checks no grammar: each element is read by
-itself, and the whole text at the end, with a parser.
+The splitter tracks strings, escapes and depth, and looks at every character once. It does not check the grammar: a
+parser reads each element, and the whole text at the end.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _LONGEST_HEAD = 64
 
 
 class ArraySplitter:
-    """Text in, the texts of finished elements out: of the array at the top, or at the end of the keys in `path`.
+    """Text in, the texts of finished elements out; the array is at the top, or at the end of the keys in `path`.
 
-    `on` is how many of the open containers lie on the way there, `level` how many must, the array itself included.
+    ``_on_path`` counts the open containers on the way to the array, ``_level`` all that must be, with the array itself.
     """
 
     def __init__(self, path: tuple[str, ...] = ()) -> None:
@@ -29,12 +29,12 @@ class ArraySplitter:
         self._path = path
         self._level = len(path) + 1
         self._depth: int = 0
-        self._on: int = 0
-        self._head: str | None = ""  # what came before the first container
+        self._on_path: int = 0
+        self._head: str | None = ""  # the text before the first container
         self._ended = False
         self._in_string = self._escaped = False
         self._key: str | None = None
-        self._kept: list[str] | None = None  # of the element or key that is being read
+        self._pending: list[str] | None = None  # pieces of the current element or key
 
     def feed(self, text: str) -> Iterator[str]:
         if self._head is not None:
@@ -45,7 +45,7 @@ class ArraySplitter:
                 at = self._to_end_of_string(text, at)
                 if not self._in_string:
                     yield from self._string_ended(text, since, at)
-                    since = at if self._depth == self._on else since
+                    since = at if self._depth == self._on_path else since
                 continue
             mark = _MARK.search(text, at)
             if mark is None:
@@ -54,21 +54,21 @@ class ArraySplitter:
             match mark[0]:
                 case '"':
                     self._in_string = True
-                    if self._depth == self._on < self._level:
-                        self._kept, since = [], before
+                    if self._depth == self._on_path < self._level:
+                        self._pending, since = [], before
                 case "{" | "[" as opening:
                     if self._opened(opening):
-                        self._kept, since = [], at
+                        self._pending, since = [], at
                 case ",":
-                    if self._depth == self._on == self._level:
+                    if self._depth == self._on_path == self._level:
                         yield from self._element(text, since, before)
-                        self._kept, since = [], at
+                        self._pending, since = [], at
                 case _:
                     yield from self._closed(text, since, at)
-                    if self._depth == self._on == self._level:
+                    if self._depth == self._on_path == self._level:
                         since = at
-        if self._kept is not None:
-            self._kept.append(text[since:])
+        if self._pending is not None:
+            self._pending.append(text[since:])
 
     def _begin(self, text: str) -> str:
         head = f"{self._head}{text}"
@@ -78,7 +78,7 @@ class ArraySplitter:
             self._head = None
             return head[end:]
         head = head.strip()
-        self._ended = len(head) > _LONGEST_HEAD  # it is no JSON, or none with an array
+        self._ended = len(head) > _LONGEST_HEAD  # not JSON, or JSON without an array
         self._head = None if self._ended else head
         return ""
 
@@ -94,43 +94,43 @@ class ArraySplitter:
         return len(text)
 
     def _string_ended(self, text: str, since: int, at: int) -> Iterator[str]:
-        if self._depth != self._on:
+        if self._depth != self._on_path:
             return
-        if self._on == self._level:
+        if self._on_path == self._level:
             yield from self._element(text, since, at)
-            self._kept = []
+            self._pending = []
         else:
             self._key = _decoded(self._take(text, since, at))
 
     def _opened(self, opening: str) -> bool:
-        """Whether the array begins here."""
-        on_the_way = self._on == 0 or self._key in self._path[self._on - 1 : self._on]
-        wanted = "[" if self._on == len(self._path) else "{"
-        if self._depth == self._on < self._level and on_the_way and opening == wanted:
-            self._on += 1
+        """Enter a container; return whether it is the array."""
+        key_matches = self._on_path == 0 or self._key in self._path[self._on_path - 1 : self._on_path]
+        wanted = "[" if self._on_path == len(self._path) else "{"
+        if self._depth == self._on_path < self._level and key_matches and opening == wanted:
+            self._on_path += 1
         self._depth += 1
-        begins = self._depth == self._on == self._level
+        begins = self._depth == self._on_path == self._level
         self.found = self.found or begins
         return begins
 
     def _closed(self, text: str, since: int, at: int) -> Iterator[str]:
-        if self._depth == self._on:
-            if self._on == self._level:
+        if self._depth == self._on_path:
+            if self._on_path == self._level:
                 yield from self._element(text, since, at - 1)
-            self._on -= 1
+            self._on_path -= 1
         self._depth -= 1
         self._ended = self._depth <= 0
-        if self._depth == self._on == self._level:
+        if self._depth == self._on_path == self._level:
             yield from self._element(text, since, at)
-            self._kept = []
+            self._pending = []
 
     def _element(self, text: str, since: int, at: int) -> Iterator[str]:
         if element := self._take(text, since, at).strip():
             yield element
 
     def _take(self, text: str, since: int, at: int) -> str:
-        kept, self._kept = self._kept or [], None
-        return "".join((*kept, text[since:at]))
+        pending, self._pending = self._pending or [], None
+        return "".join((*pending, text[since:at]))
 
 
 def _decoded(text: str) -> str | None:

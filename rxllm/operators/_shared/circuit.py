@@ -1,13 +1,12 @@
 """The state that the calls of a circuit breaker share.
 
-==========  ======================================  ===========================================================
-state       a call that comes                       becomes
-==========  ======================================  ===========================================================
-closed      passes                                  open, after so many failures in a row within some seconds
-open        is refused                              half_open, with the first call after the cooldown
-half_open   passes if no other is trying,           closed when the one that tries is well, open when it fails
-            else it is refused
-==========  ======================================  ===========================================================
+==========  ===========================================  ======================================================
+state       a new call                                   next state
+==========  ===========================================  ======================================================
+closed      passes                                       open, after so many failures in a row within some time
+open        is refused                                   half_open, with the first call after the cooldown
+half_open   is a trial; is refused while one is running  closed when the trial succeeds, open when it fails
+==========  ===========================================  ======================================================
 """
 
 from __future__ import annotations
@@ -28,15 +27,15 @@ Verdict = Literal["fine", "failed", "unknown"]
 
 
 @dataclass(eq=False)
-class Passage:
-    """A call that was let through."""
+class Permit:
+    """Permission for one call."""
 
-    tries: bool
+    is_trial: bool
     reported: threading.Lock = field(default_factory=threading.Lock)
 
 
 class Circuit:
-    """Who may pass. Any thread may ask; `now` is the caller's time in seconds."""
+    """Decides which calls pass. Methods may be called from any thread; `now` is the caller's time in seconds."""
 
     def __init__(
         self, failures: int, within: float, cooldown: float, on_change: Callable[[State], object] | None
@@ -48,44 +47,44 @@ class Circuit:
         self._guard = threading.Lock()
         self._state: State = "closed"
         self._failures: deque[float] = deque(maxlen=failures)
-        self._until = 0.0
-        self._trying: Passage | None = None
+        self._open_until = 0.0
+        self._trial: Permit | None = None
 
-    def enter(self, now: float) -> Passage | AdapterError:
-        """A passage for a new call, or why there is none."""
+    def enter(self, now: float) -> Permit | AdapterError:
+        """Return a permit for a new call, or the error that refuses it."""
         with self._guard:
             before = self._state
             if before == "closed":
-                return Passage(tries=False)
-            if now < self._until or self._trying is not None:
-                return self._refusal(self._until - now)
+                return Permit(is_trial=False)
+            if now < self._open_until or self._trial is not None:
+                return self._refusal(self._open_until - now)
             self._state = "half_open"
-            passage = self._trying = Passage(tries=True)
-        self._tell_unless(before)
-        return passage
+            permit = self._trial = Permit(is_trial=True)
+        self._announce_change(before)
+        return permit
 
-    def recovered(self, passage: Passage) -> None:
-        """There is content: whoever tried has shown that the provider is well. Its call may still fail as any other."""
+    def recovered(self, permit: Permit) -> None:
+        """Record content: a trial has shown that the provider is well, even if its call still fails."""
         with self._guard:
             before = self._state
-            if passage is self._trying:
+            if permit is self._trial:
                 self._close()
-        self._tell_unless(before)
+        self._announce_change(before)
 
-    def report(self, passage: Passage, verdict: Verdict, now: float) -> None:
-        """How a call has gone; only its first report counts."""
-        if not passage.reported.acquire(blocking=False):
+    def report(self, permit: Permit, verdict: Verdict, now: float) -> None:
+        """Record the outcome of a call; only its first report counts."""
+        if not permit.reported.acquire(blocking=False):
             return
         with self._guard:
             before = self._state
-            if passage is self._trying:
+            if permit is self._trial:
                 self._settle(verdict, now)
             elif before == "closed":
                 self._count(verdict, now)
-        self._tell_unless(before)
+        self._announce_change(before)
 
     def _settle(self, verdict: Verdict, now: float) -> None:
-        self._trying = None
+        self._trial = None
         if verdict == "fine":
             self._close()
         elif verdict == "failed":
@@ -100,21 +99,21 @@ class Circuit:
                 self._open(now)
 
     def _close(self) -> None:
-        self._state, self._trying = "closed", None
+        self._state, self._trial = "closed", None
         self._failures.clear()
 
     def _open(self, now: float) -> None:
-        self._state, self._until = "open", now + self._cooldown
+        self._state, self._open_until = "open", now + self._cooldown
 
-    def _refusal(self, left: float) -> AdapterError:
-        if left > 0:
-            seconds, then = left, f"it is tried again in {left:.3g} s"
-        else:  # all that is known is how long it would be if the call that tries failed
-            seconds, then = self._cooldown, f"one call tries it now; ask again in {self._cooldown:.3g} s"
-        message = f"the circuit is {self._state}: {then}"
+    def _refusal(self, remaining: float) -> AdapterError:
+        if remaining > 0:
+            seconds, when = remaining, f"calls are tried again in {remaining:.3g} s"
+        else:  # unknown, except for how long it would be if the running trial failed
+            seconds, when = self._cooldown, f"one call is being tried; try again in {self._cooldown:.3g} s"
+        message = f"the circuit is {self._state}: {when}"
         return AdapterError("provider_unavailable", message, retry_after=seconds, metadata={"circuit": self._state})
 
-    def _tell_unless(self, before: State) -> None:
+    def _announce_change(self, before: State) -> None:
         state = self._state
         if state == before:
             return

@@ -1,4 +1,4 @@
-"""Several streams of events, of which one is heard."""
+"""Race several streams of events: the first with content wins."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ log = logging.getLogger("rxllm")
 
 
 class Racing:
-    """One subscription to a race: the first of `sources` that says something is heard, the others are disposed of.
+    """One subscription to a race: the first of `sources` with content passes on, the others are disposed of.
 
-    Source k begins ``delays[k]`` seconds after the start, or as soon as all that have begun have failed. Each is held
-    back until its first content or its end. The winner's ``MessageCompleted`` has the metadata
-    ``{name: {"winner": k, "errors": (...)}}``; when all fail, the last failure passes as it came.
+    Source k begins ``delays[k]`` seconds after the start, or as soon as all running sources have failed. Its events
+    wait until its first content or its end. The winner's ``MessageCompleted`` gets the metadata
+    ``{name: {"winner": k, "errors": (...)}}``; when all fail, the last failure passes unchanged.
     """
 
     def __init__(
@@ -40,58 +40,53 @@ class Racing:
         self._observer = observer
         self._scheduler = scheduler
         self._scope = current_scope.get()
-        self._guard = threading.Lock()  # the streams may be of several threads; held for decisions only
-        self._lanes: dict[int, SingleAssignmentDisposable] = {}  # those still in the race
-        self._timers: dict[int, SingleAssignmentDisposable] = {}  # of those that have not begun
+        self._guard = threading.Lock()  # streams may be on several threads; locked for decisions only
+        self._lanes: dict[int, SingleAssignmentDisposable] = {}  # of the sources still in the race
+        self._timers: dict[int, SingleAssignmentDisposable] = {}  # of the sources still to begin
         self._winner: int | None = None
-        self._delivering = False  # what the winner had held back: what comes meanwhile waits
+        self._delivering = False  # the winner's waiting events; new ones queue behind them
         self._end: Callable[[], None] | None = None
         self._errors: list[str] = []
 
     def start(self) -> abc.DisposableBase:
         everything = CompositeDisposable()
         for index, delay in enumerate(self._delays):
-            lane = self._lanes[index] = SingleAssignmentDisposable()
-            everything.add(lane)
+            everything.add(self._lanes.setdefault(index, SingleAssignmentDisposable()))
             if delay:
-                timer = self._timers[index] = SingleAssignmentDisposable()
-                everything.add(timer)
+                everything.add(self._timers.setdefault(index, SingleAssignmentDisposable()))
         for index, timer in list(self._timers.items()):
-            timer.disposable = clock(self._scheduler).schedule_relative(self._delays[index], self._when_due(index))
+            timer.disposable = clock(self._scheduler).schedule_relative(self._delays[index], self._begin_due, index)
         for index in [index for index, delay in enumerate(self._delays) if not delay]:
             self._begin(index)
         return everything
 
-    def _when_due(self, index: int) -> Callable[[abc.SchedulerBase, Any], None]:
-        def begin(scheduler: abc.SchedulerBase, state: Any) -> None:
-            with self._guard:
-                due = self._timers.pop(index, None)
-            if due is not None:
-                self._begin_later(index)
+    def _begin_due(self, scheduler: abc.SchedulerBase, index: Any) -> None:
+        with self._guard:
+            timer = self._timers.pop(index, None)
+        if timer is not None:
+            self._begin_safely(index)
 
-        return begin
-
-    def _begin_later(self, index: int) -> None:
+    def _begin_safely(self, index: int) -> None:
         try:
             self._begin(index)
-        except BaseException as error:  # the source's own; nobody above would deliver it
+        except BaseException as error:  # raised by the source; no caller would deliver it
             fail(self._observer, error)
 
     def _begin(self, index: int) -> None:
         lane = self._lanes.get(index)
-        if lane is None:  # somebody has won meanwhile
+        if lane is None:  # another source has won meanwhile
             return
-        held: deque[Event] = deque()
+        waiting: deque[Event] = deque()
 
         def receive(event: Event) -> None:
             if self._winner == index:
-                self._hear(event, held)
+                self._receive(event, waiting)
             elif index in self._lanes:
-                held.append(event)
+                waiting.append(event)
                 if isinstance(event, ErrorEvent):
-                    self._lose(index, event.error, lambda: conclude(self._observer, held))
+                    self._lose(index, event.error, lambda: conclude(self._observer, waiting))
                 elif not is_prelude(event):
-                    self._win(index, held)
+                    self._win(index, waiting)
 
         def give_up(error: Any) -> None:
             if self._winner == index or not isinstance(error, Exception):
@@ -103,12 +98,12 @@ class Racing:
             if self._winner == index:
                 self._finish(self._observer.on_completed)
             else:
-                self._lose(index, None, lambda: conclude(self._observer, held))
+                self._lose(index, None, lambda: conclude(self._observer, waiting))
 
-        with within(self._scope):  # it may begin where another has failed
+        with within(self._scope):  # it may begin inside another's failure
             lane.disposable = self._sources[index].subscribe(receive, give_up, complete, scheduler=self._scheduler)
 
-    def _win(self, index: int, held: deque[Event]) -> None:
+    def _win(self, index: int, waiting: deque[Event]) -> None:
         with self._guard:
             if self._lanes.pop(index, None) is None:
                 return
@@ -119,16 +114,16 @@ class Racing:
         for loser in losers:
             loser.dispose()
         try:
-            while held:
-                self._pass(held.popleft())
+            while waiting:
+                self._pass(waiting.popleft())
         finally:
             self._delivering = False
         if self._end is not None:
             self._end()
 
-    def _hear(self, event: Event, held: deque[Event]) -> None:
+    def _receive(self, event: Event, waiting: deque[Event]) -> None:
         if self._delivering:
-            held.append(event)
+            waiting.append(event)
         else:
             self._pass(event)
 
@@ -140,31 +135,31 @@ class Racing:
 
     def _pass(self, event: Event) -> None:
         if type(event) is MessageCompleted:
-            told = {"winner": self._winner, "errors": tuple(self._errors)}
-            event = msgspec.structs.replace(event, metadata={**event.metadata, self._name: told})
+            result = {"winner": self._winner, "errors": tuple(self._errors)}
+            event = msgspec.structs.replace(event, metadata={**event.metadata, self._name: result})
         self._observer.on_next(event)
 
-    def _lose(self, index: int, error: Exception | None, tell: Callable[[], None]) -> None:
-        said = repr(error) if error is not None else "it said nothing"
+    def _lose(self, index: int, error: Exception | None, end: Callable[[], None]) -> None:
+        reason = repr(error) if error is not None else "it sent no content"
         following: int | None = None
         with self._guard:
-            if self._lanes.pop(index, None) is None:  # somebody has won, or it has lost before
-                return None
+            if self._lanes.pop(index, None) is None:  # another has won, or this one has lost before
+                return
             if self._lanes:
-                self._errors.append(f"{index}: {said}")
-                following = self._due_early()
+                self._errors.append(f"{index}: {reason}")
+                following = self._next_now()
             last = not self._lanes
         if last:
-            return tell()
-        log.warning("%s: stream %d is out: %s", self._name, index, said)
+            end()
+            return
+        log.warning("%s: stream %d is out: %s", self._name, index, reason)
         if following is not None:
-            self._begin_later(following)
-        return None
+            self._begin_safely(following)
 
-    def _due_early(self) -> int | None:
-        """The next to begin, if all that have begun are out."""
+    def _next_now(self) -> int | None:
+        """Return the next source to begin if all that have begun are out."""
         if self._timers.keys() != self._lanes.keys():
             return None
-        following = min(self._timers, key=lambda each: self._delays[each])
+        following = min(self._timers, key=self._delays.__getitem__)
         self._timers.pop(following).dispose()
         return following

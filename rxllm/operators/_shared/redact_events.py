@@ -1,4 +1,4 @@
-"""Events whose text is replaced by a `Redactor`, in every place where it is said."""
+"""Redact the text of events in every place where it occurs."""
 
 from __future__ import annotations
 
@@ -20,27 +20,13 @@ from rxllm.events import (
     ThinkingCompleted,
     ThinkingDelta,
 )
-from rxllm.operators._shared.only_events import EVENTS, no_event
+from rxllm.operators._shared.event_operators import EVENTS, not_an_event
 from rxllm.operators._shared.redactor import Redactor
 from rxllm.values import ChatResult, Message, Part, Response, StepResult, TextPart, ThinkingPart, Thread
 
-_CHANGED = frozenset(
-    {
-        TextDelta,
-        TextCompleted,
-        ThinkingDelta,
-        ThinkingCompleted,
-        MessageCompleted,
-        ErrorEvent,
-        StepRestarted,
-        StepCompleted,
-        ChatCompleted,
-    }
-)
-
 
 class Redacting:
-    """One stream. `open` are the blocks that are not complete, by class of delta and id."""
+    """Redacts one stream. Each open block, by class of delta and id, has its own `Redactor`."""
 
     def __init__(self, make: Callable[[], Redactor]) -> None:
         self._make = make
@@ -48,13 +34,6 @@ class Redacting:
         self._open: dict[tuple[Any, str | None], Redactor] = {}
 
     def feed(self, event: Event) -> Iterable[Event]:
-        if type(event) in _CHANGED:
-            return self._changed(event)
-        if type(event) not in EVENTS:  # it may say what must not be shown
-            raise no_event("redact", event)
-        return (event,)
-
-    def _changed(self, event: Event) -> Iterable[Event]:
         match event:
             case TextDelta() | ThinkingDelta():
                 return self._delta(event)
@@ -74,8 +53,10 @@ class Redacting:
                 return (StepCompleted(self._step(event.result)),)
             case ChatCompleted():
                 return (ChatCompleted(self._chat(event.result)),)
-            case _:
+            case _ if type(event) in EVENTS:
                 return (event,)
+            case _:  # it may hold what must not be shown
+                raise not_an_event("redact", event)
 
     def close(self) -> Iterable[Event]:
         return [event for key in list(self._open) for event in self._rest(key)]
@@ -83,10 +64,10 @@ class Redacting:
     def _delta(self, event: TextDelta | ThinkingDelta) -> Iterable[Event]:
         key = self._key(type(event), event.id)
         block = self._open.get(key) or self._open.setdefault(key, self._make())
-        shown = block.feed(event.delta)
-        if shown == event.delta:
+        text = block.feed(event.delta)
+        if text == event.delta:
             return (event,)
-        return (type(event)(shown, event.id),) if shown else ()
+        return (type(event)(text, event.id),) if text else ()
 
     def _rest(self, key: tuple[Any, str | None]) -> Iterable[Event]:
         block = self._open.pop(key, None)
@@ -94,7 +75,7 @@ class Redacting:
         return (key[0](rest, key[1]),) if rest else ()
 
     def _key(self, kind: Any, id: str | None) -> tuple[Any, str | None]:
-        """None is the open block, as in the fold."""
+        """Return the key of a block; the id None is the open block, as in the fold."""
         if id is None:
             for key in reversed(self._open):
                 if key[0] is kind:
@@ -127,7 +108,7 @@ class Redacting:
         return replace(response, message=message, output_text=message.text)
 
     def _thread(self, thread: Thread) -> Thread:
-        messages = (self._message(each) if each.role == "assistant" else each for each in thread.messages)
+        messages = (self._message(m) if m.role == "assistant" else m for m in thread.messages)
         return replace(thread, messages=tuple(messages))
 
     def _step(self, step: StepResult[Any]) -> StepResult[Any]:

@@ -1,11 +1,10 @@
-"""A pattern replaced in text that comes in pieces.
+"""Replace a pattern in text that arrives in pieces.
 
-A place in the text is *open* while a match may begin there that reaches, or looks, beyond what has come; ``regex`` can
-tell, by a partial match. All before the first open place is settled: matches there are replaced and the rest passes.
+A place in the text is *open* while a match may begin there that reaches, or looks, beyond the text so far; a partial
+match of ``regex`` tells. The text before the first open place is settled: its matches are replaced, the rest passes.
 
-A place that has been open for `max_match` characters is given up, unless there is a match already: that one is waited
-for, however long it gets. So a longer match counts if its first `max_match` characters held one, in whatever pieces
-the text came.
+A place that stays open for `max_match` characters is given up, unless it matches already: then the match may grow to
+any length. So a longer match counts if its first `max_match` characters contain one, however the text is cut.
 """
 
 from __future__ import annotations
@@ -14,13 +13,13 @@ import re
 from typing import Any
 
 _LOOKS_AHEAD = re.compile(r"\(\?[=!]")
-_AT_THE_END = re.compile(r"\$|\\B")  # a partial match does not tell what these may still become
+_AT_THE_END = re.compile(r"\$|\\B")  # a partial match does not reveal what these become
 
 
 class Redactor:
-    """Text in, settled text out; `close` gives what is left, and makes it as new.
+    """Text in, settled text out; `close` returns the rest and resets.
 
-    `pattern` is one of ``regex``. As much of the text before is kept as `max_match`, for what looks behind.
+    `pattern` is compiled by ``regex``. The last `max_match` settled characters are kept, for look-behinds.
     """
 
     def __init__(self, pattern: Any, replacement: str, max_match: int) -> None:
@@ -28,49 +27,47 @@ class Redactor:
         self._replacement = replacement
         self._max = max_match
         self._looks_ahead = _LOOKS_AHEAD.search(pattern.pattern) is not None
-        self._held = max_match + 1 if _AT_THE_END.search(pattern.pattern) else 0
+        self._margin = max_match + 1 if _AT_THE_END.search(pattern.pattern) else 0
         self._text = ""
-        self._at = 0  # what is before it has been given out
+        self._at = 0  # everything before it has been returned
 
     def feed(self, text: str) -> str:
         self._text += text
-        shown = self._settle(final=False)
+        settled = self._settle(final=False)
         begin = max(0, self._at - self._max)
         self._text, self._at = self._text[begin:], self._at - begin
-        return shown
+        return settled
 
     def close(self) -> str:
-        shown = self._settle(final=True)
+        settled = self._settle(final=True)
         self._text, self._at = "", 0
-        return shown
+        return settled
 
     def whole(self, text: str) -> str:
-        """`text`, which is all there is."""
-        return Redactor(self._pattern, self._replacement, self._max)._all(text)
-
-    def _all(self, text: str) -> str:
-        self._text = text
-        return self.close()
+        """Return `text`, which is complete, redacted."""
+        redactor = Redactor(self._pattern, self._replacement, self._max)
+        redactor._text = text
+        return redactor.close()
 
     def _settle(self, *, final: bool) -> str:
-        text, at, shown = self._text, self._at, list[str]()
+        text, at, settled = self._text, self._at, list[str]()
         while True:
-            found = self._pattern.search(text, at, partial=not final)
-            end = len(text) if final else self._first_open(text, at, found)
-            match = self._match(text, at, end) if found is not None else None
+            first = self._pattern.search(text, at, partial=not final)
+            end = len(text) if final else self._first_open(text, at, first)
+            match = self._match(text, at, end) if first is not None else None
             if match is None:
                 break
-            shown += (text[at : match.start()], self._replacement)
+            settled += (text[at : match.start()], self._replacement)
             at = match.end()
         self._at = end
-        return "".join((*shown, text[at:end]))
+        return "".join((*settled, text[at:end]))
 
-    def _first_open(self, text: str, at: int, found: Any) -> int:
-        beyond = max(at, len(text) - self._held)
-        if found is None:
+    def _first_open(self, text: str, at: int, first: Any) -> int:
+        beyond = max(at, len(text) - self._margin)
+        if first is None:
             return beyond
-        # Of matches and parts of matches, `search` prefers matches.
-        places = range(found.start() if found.partial else at, beyond)
+        # `search` prefers a match to a partial one, even if that begins earlier.
+        places = range(first.start() if first.partial else at, beyond)
         return next((place for place in places if self._is_open(text, place)), beyond)
 
     def _is_open(self, text: str, at: int) -> bool:

@@ -1,7 +1,7 @@
-"""A text that is cut into words or sentences while it comes.
+"""Cut text into words or sentences while it arrives.
 
-Where a cut falls depends on the text alone, and not on the pieces that it came in. White space belongs to what is
-before it; at the very beginning, to what is after it.
+The cuts depend on the text alone, not on the pieces it arrives in. White space belongs to the segment before it; at the
+very beginning, to the one after it.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable
 from unicodedata import category
 
 from rxllm.events import ErrorEvent, Event, MessageCompleted, StepRestarted, TextCompleted, TextDelta
-from rxllm.operators._shared.only_events import EVENTS, no_event
-from rxllm.operators._shared.pick import Pieces
+from rxllm.operators._shared.answer_text import TextPieces
+from rxllm.operators._shared.event_operators import EVENTS, not_an_event
 
 Find = Callable[[str, int, int], int | None]
-"""``find(text, begin, start)``: the first cut of `text` from `start` on, in a piece that begins at `begin`."""
+"""``find(text, begin, start)`` returns the first cut of `text` from `start` on, in a segment that begins at `begin`."""
 
 _UNSPACED = "".join(
     (
@@ -27,8 +27,8 @@ _UNSPACED = "".join(
 )
 _EDGE = re.compile(rf"(?<=\s)(?=\S)|(?=[{_UNSPACED}])|(?<=[{_UNSPACED}])(?=\S)")
 _WORD = re.compile(r"\s*\S+\s*|\s+")
-_JOINERS = "\u200d\u17d2\u1039"  # zero-width joiner; what stacks the next letter in Khmer and Burmese
-_JOINED = "\u200d\u0e33\u0eb3\uff9e\uff9f"  # no marks to Unicode, but written with what is before them
+_JOINERS = "\u200d\u17d2\u1039"  # zero-width joiner; the signs that stack the next letter in Khmer and Burmese
+_JOINED = "\u200d\u0e33\u0eb3\uff9e\uff9f"  # not marks in Unicode, but written with the letter before them
 _STICKING = ("Mn", "Mc", "Me", "Pe", "Pf", "Po")
 _OPENING = ("Ps", "Pi")
 
@@ -46,31 +46,31 @@ _CONTEXT = 40  # more than the longest abbreviation, its closing marks and a num
 
 
 def split_words(text: str) -> list[str]:
-    """The words of `text`; joined, they are the text."""
+    """Return the words of `text`; joined, they are the text."""
     if text.isascii():
         return _WORD.findall(text)
-    cutter = Cutter(find_word)
-    return [*cutter.feed(text), *cutter.close()]
+    segmenter = Segmenter(find_word)
+    return [*segmenter.feed(text), *segmenter.close()]
 
 
 def find_word(text: str, begin: int, start: int) -> int | None:
-    """Words begin after white space; where a script has none, every character is one, with its marks."""
+    """Find the next word: after white space or, in scripts without any, after a character and its marks."""
     while edge := _EDGE.search(text, start):
         at = edge.start()
-        if at > begin and (text[at - 1].isspace() or _parts(text[at - 1], text[at])):
+        if at > begin and (text[at - 1].isspace() or _separable(text[at - 1], text[at])):
             return at
         start = at + 1
     return None
 
 
-def _parts(before: str, after: str) -> bool:
+def _separable(before: str, after: str) -> bool:
     if before in _JOINERS or after in _JOINED:
         return False
     return category(after) not in _STICKING and category(before) not in _OPENING
 
 
 def find_sentence(text: str, begin: int, start: int) -> int | None:
-    """Sentences end with a line, with a mark of their script, or with a ``.`` that is not an abbreviation's."""
+    """Find the next sentence: after a line, an end mark, or a ``.`` that does not end an abbreviation."""
     at = begin
     while end := _END.search(text, at):
         if end.end() >= start and (end["mark"] is None or _ends(text, begin, end)):
@@ -84,82 +84,82 @@ def _ends(text: str, begin: int, end: re.Match[str]) -> bool:
         return False
     if end["mark"] != ".":
         return True
-    said = text[begin : end.start()]
-    return not (_NUMBER.match(said) or _SHORT.search(said[-_CONTEXT:]))
+    sentence = text[begin : end.start()]
+    return not (_NUMBER.match(sentence) or _SHORT.search(sentence[-_CONTEXT:]))
 
 
-class Cutter:
-    """Text in, finished pieces out; all that comes out, joined, is all that went in."""
+class Segmenter:
+    """Text in, finished segments out; joined, they are the text."""
 
     def __init__(self, find: Find) -> None:
         self._find = find
-        self._drop()
+        self._reset()
 
     def feed(self, text: str) -> list[str]:
-        # What is held is looked at again only in so far as a cut may depend on it, so that a long piece costs no more.
+        # Only the end of the pending segment is searched again: a long segment must not cost more per piece.
         seen = len(self._context)
         text = self._context + text
-        made: list[str] = []
+        segments: list[str] = []
         begin, taken, start = 0, seen, seen
         while (cut := self._find(text, begin, start)) is not None:
-            self._hold(text[taken:cut])
+            self._add(text[taken:cut])
             taken, start = cut, cut + 1
             if self._solid:
-                made.append("".join(self._held))
-                self._held, self._solid, begin = [], False, cut
-        self._hold(text[taken:])
+                segments.append("".join(self._pending))
+                self._pending, self._solid, begin = [], False, cut
+        self._add(text[taken:])
         self._context = _shadow(text[begin:])
-        return made
+        return segments
 
     def close(self) -> list[str]:
-        """What is left."""
-        rest = "".join(self._held)
-        self._drop()
+        """Return the unfinished segment."""
+        rest = "".join(self._pending)
+        self._reset()
         return [rest] if rest else []
 
-    def _hold(self, text: str) -> None:
+    def _add(self, text: str) -> None:
         if text:
-            self._held.append(text)
+            self._pending.append(text)
             self._solid = self._solid or not text.isspace()
 
-    def _drop(self) -> None:
-        self._held: list[str] = []
-        self._solid = False  # whether there is more than white space in what is held
+    def _reset(self) -> None:
+        self._pending: list[str] = []
+        self._solid = False  # whether more than white space is pending
         self._context = ""
 
 
 def _shadow(text: str) -> str:
-    """As much of the end of `text` as a cut may depend on: what was last said, and whether a line has ended since."""
-    said = text.rstrip()
-    gap = text[len(said) :]
-    said = said if len(said) <= _CONTEXT else "x" + said[-_CONTEXT:]  # it is not the beginning
-    return said + ("\n" if "\n" in gap else gap[:1])
+    """Return what a cut may depend on: the last words of `text`, and whether a line has ended since."""
+    words = text.rstrip()
+    gap = text[len(words) :]
+    words = words if len(words) <= _CONTEXT else "x" + words[-_CONTEXT:]  # "x": these are not the beginning
+    return words + ("\n" if "\n" in gap else gap[:1])
 
 
 _READ = frozenset({ErrorEvent, MessageCompleted, StepRestarted, TextCompleted, TextDelta})
 
 
-class Cuts:
-    """The pieces of the text in events: each block is cut for itself."""
+class EventSegmenter:
+    """Events in, segments of their text out; no segment spans two blocks."""
 
     def __init__(self, name: str, find: Find) -> None:
         self._name = name
-        self._pieces = Pieces(TextDelta, TextCompleted)
-        self._cutter = Cutter(find)
+        self._pieces = TextPieces(TextDelta, TextCompleted)
+        self._segmenter = Segmenter(find)
 
     def feed(self, event: Event) -> Iterable[str]:
         if type(event) not in _READ:
             if type(event) not in EVENTS:
-                raise no_event(self._name, event)
+                raise not_an_event(self._name, event)
             return ()
         if isinstance(event, ErrorEvent):
             raise event.error
-        made = [piece for text in self._pieces(event) for piece in self._cutter.feed(text)]
+        segments = [segment for text in self._pieces(event) for segment in self._segmenter.feed(text)]
         if type(event) is TextCompleted or type(event) is MessageCompleted:
-            made += self._cutter.close()
+            segments += self._segmenter.close()
         elif isinstance(event, StepRestarted):
-            self._cutter.close()
-        return made
+            self._segmenter.close()
+        return segments
 
     def close(self) -> Iterable[str]:
-        return self._cutter.close()
+        return self._segmenter.close()

@@ -1,7 +1,7 @@
-"""The clock of one subscription, and its one timer.
+"""Watch the time that passes between the events of one subscription.
 
-The timer is lazy: it is armed again when it fires, not when an event comes, so an event costs a look at the clock and
-no timer. Only two events arm it: the first content, and the one that ends a stall.
+The timer is lazy: it is set again when it fires, not at each event, so an event costs a look at the clock and no timer.
+Only two events set it: the first content, and the one that ends a stall.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from rxllm.runtime._idle_timeout import is_content
 BUSY_SECONDS = 0.01
 
 
-class Heard:
-    """What has come so far. A consumer that is behind makes its source wait: that is no silence of the model."""
+class Activity:
+    """When events arrived. While the consumer is behind, its source waits: the model is not silent then."""
 
     def __init__(self, scheduler: abc.SchedulerBase | None) -> None:
         self.now = stopwatch(scheduler)
         self.began = self.now()
-        self.last = self.began  # when it began, then when content came
+        self.last = self.began  # the last content, at first the beginning
         self.events = 0
-        self.spoken = False  # there has been content
-        self.over = False  # a response is complete, and nothing has come since
+        self.spoken = False  # content has arrived
+        self.over = False  # a response is complete, and nothing has arrived since
         self._gate = current_gate.get()
         self._behind = False
 
-    def hear(self, event: Event) -> None:
+    def record(self, event: Event) -> None:
         self.events += 1
         if is_content(event):
             self.last = self.now()
@@ -51,7 +51,7 @@ class Heard:
             self._gate.when_open(self._caught_up)
 
     def excuse(self) -> None:
-        """Begin to count anew if the consumer is behind."""
+        """Restart the silence if the consumer is behind."""
         if self._behind:
             self.last = self.now()
 
@@ -61,16 +61,16 @@ class Heard:
 
 
 class Rule(Protocol):
-    """What a `Watch` does with the time."""
+    """Decides what a `Watch` waits for, and what happens then."""
 
-    def see(self, event: Event) -> None: ...
+    def see(self, event: Event, /) -> None: ...
 
-    def due(self, heard: Heard) -> float | None:
-        """When it is time to `act`, on the clock of `heard`; infinity is never, None is to be asked again."""
+    def due(self, activity: Activity, /) -> float | None:
+        """Return when to `act`, on the clock of `activity`; infinity is never, None to ask again at the next event."""
         ...
 
-    def act(self, heard: Heard) -> Iterable[Event] | BaseException | None:
-        """It is time: what the stream ends with, or None to go on."""
+    def act(self, activity: Activity, /) -> Iterable[Event] | BaseException | None:
+        """Return what the stream ends with; None to continue."""
         ...
 
 
@@ -83,13 +83,12 @@ class Watch:
         self._rule = rule
         self._observer = observer
         self._scheduler = scheduler
-        self._heard = Heard(scheduler)
+        self._activity = Activity(scheduler)
         self._source = SingleAssignmentDisposable()
         self._timer = SerialDisposable()
         self._armed = False
         self._ended = False
-        # The timer may be another thread's than the source's.
-        self._guard = threading.RLock()
+        self._guard = threading.RLock()  # the timer may be on another thread than the source
 
     def start(self, source: Observable[Event]) -> abc.DisposableBase:
         self._arm()
@@ -99,17 +98,17 @@ class Watch:
         return CompositeDisposable(self._source, self._timer)
 
     def _on_next(self, event: Event) -> None:
-        heard = self._heard
+        activity = self._activity
         with self._guard:
             if self._ended:
                 return
-            spoken = heard.spoken
-            heard.hear(event)
+            spoken = activity.spoken
+            activity.record(event)
             self._rule.see(event)
-            if not self._armed or spoken is not heard.spoken:
+            if not self._armed or spoken is not activity.spoken:
                 self._arm()
             self._observer.on_next(event)
-            heard.delivered()
+            activity.delivered()
 
     def _on_error(self, error: Exception) -> None:
         with self._guard:
@@ -127,17 +126,17 @@ class Watch:
         return first
 
     def _arm(self) -> None:
-        due = self._rule.due(self._heard)
+        due = self._rule.due(self._activity)
         self._armed = due is not None
         if due is not None and due < math.inf:
-            self._wake_in(max(0.0, due - self._heard.now()))
+            self._wake_in(max(0.0, due - self._activity.now()))
 
     def _wake_in(self, seconds: float) -> None:
         timer = self._timer.disposable = SingleAssignmentDisposable()  # before it can fire
         timer.disposable = clock(self._scheduler).schedule_relative(seconds, self._wake)
 
     def _wake(self, scheduler: abc.SchedulerBase, state: Any) -> None:
-        if not self._guard.acquire(blocking=False):  # an event is being delivered: that is no silence
+        if not self._guard.acquire(blocking=False):  # an event is being delivered
             self._wake_in(BUSY_SECONDS)
             return
         try:
@@ -147,18 +146,16 @@ class Watch:
             self._guard.release()
 
     def _look(self) -> None:
-        self._heard.excuse()
-        due = self._rule.due(self._heard)
-        if due is None or due > self._heard.now():
-            self._arm()
-            return
-        last_words = self._rule.act(self._heard)
-        if last_words is None:
+        self._activity.excuse()
+        due = self._rule.due(self._activity)
+        is_due = due is not None and due <= self._activity.now()
+        ending = self._rule.act(self._activity) if is_due else None
+        if ending is None:
             self._arm()
             return
         self._end()
         self._source.dispose()
-        if isinstance(last_words, BaseException):
-            fail(self._observer, last_words)
+        if isinstance(ending, BaseException):
+            fail(self._observer, ending)
         else:
-            conclude(self._observer, last_words)
+            conclude(self._observer, ending)

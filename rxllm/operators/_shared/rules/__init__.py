@@ -1,1 +1,1 @@
-"""The rules of lawful event sequences, as a feeder without Rx; these are not operators."""
+"""The rules that `verify` checks, as a feeder without Rx."""

@@ -1,10 +1,10 @@
-"""The rules of a whole stream: the order of responses, tools, steps and the end of a chat.
+"""Check the order of responses, tools, steps and the end of a chat.
 
 =========  ==================================================  ======================================================
-phase      on                                                  goes to
+phase      event                                               next phase
 =========  ==================================================  ======================================================
 start      ``MessageStarted``                                  message
-start      a tool's event: a chat that is resumed              tools
+start      a tool's event, in a resumed chat                   tools
 message    content                                             message
 message    ``MessageCompleted``, ``ErrorEvent``                over, failed
 over       a tool's event, ``ErrorEvent`` of an unknown tool   tools
@@ -15,7 +15,7 @@ failed     ``StepCompleted``                                   step
 step       ``MessageStarted``, ``ErrorEvent``                  message, lost
 step       ``ChatCompleted``                                   chat
 lost       ``ChatCompleted``                                   chat
-any step   ``StepRestarted``: the events of the step are void  start
+any step   ``StepRestarted``: the step's events are void       start
 =========  ==================================================  ======================================================
 
 A stream may end as `over` or `failed` (one response), after its one `step`, and as `chat`.
@@ -28,7 +28,6 @@ from typing import Any
 
 from rxllm.collector import event_fault
 from rxllm.events import (
-    EVENT_CLASSES,
     AskUserRequested,
     ChatCompleted,
     Custom,
@@ -56,16 +55,15 @@ from rxllm.events import (
     ToolResultEncoded,
     UsageUpdated,
 )
+from rxllm.operators._shared.event_operators import EVENTS
 from rxllm.operators._shared.rules.response import Broken, Response
 from rxllm.values import StreamError
-
-_CLASSES = frozenset[type[Any]](EVENT_CLASSES)
 
 _CONTENT = (
     *(TextDelta, TextCompleted, ThinkingDelta, ThinkingCompleted),
     *(ToolCallStarted, ToolCallDelta, ToolCallCompleted),
     *(SourceAdded, FileAdded, UsageUpdated, RawChunk, Custom),
-    ToolProgress,  # of a tool that the provider runs
+    ToolProgress,  # from a tool that the provider runs
 )
 _TOOLS = (
     *(ToolApprovalRequested, ToolExecutionStarted, ToolProgress, ToolExecutionCompleted),
@@ -96,14 +94,14 @@ _NEXT: dict[str, dict[type[Any], str]] = {
 }
 
 _OUT_OF_PLACE = {
-    "start": ("message_started", "a response must begin with MessageStarted"),
-    "message": ("terminal", "a response must end with one MessageCompleted or ErrorEvent before this"),
-    "over": ("terminal", "nothing of the response may follow its end"),
-    "tools": ("step_completed", "the tools' events must end with StepCompleted"),
-    "failed": ("terminal", "nothing of the response may follow its error"),
-    "step": ("message_started", "a step must begin with MessageStarted"),
-    "lost": ("chat_completed", "a step that could not begin must end the chat"),
-    "chat": ("chat_completed", "nothing may follow ChatCompleted"),
+    "start": ("message_started", "a response begins with MessageStarted"),
+    "message": ("terminal", "the response must end with MessageCompleted or ErrorEvent first"),
+    "over": ("terminal", "only tools and the end of the step follow the end of a response"),
+    "tools": ("step_completed", "only StepCompleted ends the events of tools"),
+    "failed": ("terminal", "only the end of the step follows an error"),
+    "step": ("message_started", "a step begins with MessageStarted"),
+    "lost": ("chat_completed", "a step that fails to begin ends the chat"),
+    "chat": ("chat_completed", "nothing follows ChatCompleted"),
 }
 
 _MISSING = {
@@ -115,13 +113,13 @@ _MISSING = {
 
 
 class Rules:
-    """Passes lawful events on; `feed` and `close` raise ``StreamError("malformed_event")`` at the first other one."""
+    """Passes lawful events on. `feed` and `close` raise ``StreamError("malformed_event")`` at the first other one."""
 
     def __init__(self) -> None:
         self._index = -1
         self._phase = "start"
         self._steps = 0
-        self._used: set[str] = set()  # the ids of the calls of earlier steps
+        self._used: set[str] = set()  # ids of the tool calls of earlier steps
         self._response = Response(self._used)
 
     def feed(self, event: Event) -> Iterable[Event]:
@@ -133,15 +131,15 @@ class Rules:
         return (event,)
 
     def close(self) -> Iterable[Event]:
-        steps_before_end = {"over": 0, "failed": 0, "step": 1}  # with so many steps, a stream may end in this phase
-        if self._phase == "chat" or steps_before_end.get(self._phase) == self._steps:
+        steps_at_end = {"over": 0, "failed": 0, "step": 1}  # how many a stream that ends in this phase has
+        if self._phase == "chat" or steps_at_end.get(self._phase) == self._steps:
             return ()
         self._index += 1
-        raise self._error(Broken(_MISSING[self._phase], "it is missing at the end"), None)
+        raise self._error(Broken(_MISSING[self._phase], "missing at the end"), None)
 
     def _check(self, event: Event) -> None:
-        if type(event) not in _CLASSES:
-            raise Broken("event", "this is not an instance of one of the classes of rxllm.Event")
+        if type(event) not in EVENTS:
+            raise Broken("event", "not one of the classes of rxllm.Event")
         if fault := event_fault(event):
             raise Broken("event", fault)
         following = self._following(event)
@@ -159,17 +157,17 @@ class Rules:
 
     def _following(self, event: Event) -> str | None:
         if self._phase == "over" and isinstance(event, ErrorEvent) and event.error.reason == "unknown_tool":
-            return "tools"  # the step adds this error, not the adapter
+            return "tools"  # the step emits it, not the adapter
         return _NEXT[self._phase].get(type(event))
 
     def _error(self, broken: Broken, event: Any) -> StreamError:
         rule, why = broken.args
-        malformed = rule == "event" and type(event) in _CLASSES  # its repr may fail too
-        where = "the end" if event is None else type(event).__name__ if malformed else repr(event)[:200]
+        malformed = rule == "event" and type(event) in EVENTS  # its repr may fail too
+        place = "the end" if event is None else type(event).__name__ if malformed else repr(event)[:200]
         config = getattr(event, "__struct_config__", None)
         return StreamError(
             "malformed_event",
-            f"unlawful: {rule}: {why}, at event {self._index}, {where}",
+            f"unlawful: {rule}: {why}, at event {self._index}, {place}",
             event_index=self._index,
             metadata={"rule": rule, "event": config and config.tag},
         )

@@ -1,4 +1,4 @@
-"""The rules of one response."""
+"""Check one response."""
 
 from __future__ import annotations
 
@@ -16,18 +16,17 @@ from rxllm.events import (
     ToolCallStarted,
     UsageUpdated,
 )
+from rxllm.operators._shared.event_operators import DELTAS
 from rxllm.values import Usage
 from rxllm.values._json import read_arguments
 
-_DELTAS = (TextDelta, ThinkingDelta, ToolCallDelta)
 
-
-class Broken(Exception):  # noqa: N818 it does not leave this folder
-    """A broken rule: its name, and how it is broken."""
+class Broken(Exception):  # noqa: N818 it never leaves this folder
+    """The name of a broken rule, and why it is broken."""
 
 
 class Response:
-    """The events of one response, and its open block and tool calls."""
+    """The events of one response so far, and its open blocks and tool calls."""
 
     def __init__(self, used: set[str]) -> None:
         self.ids: set[str] = set()
@@ -36,7 +35,7 @@ class Response:
         self._block: type[Event] | None = None
         self._id: str | None = None
         self._pieces: list[str] = []
-        self._calls: dict[str, tuple[str, list[str]]] = {}  # name and pieces of the open ones
+        self._calls: dict[str, tuple[str, list[str]]] = {}  # names and argument pieces of open tool calls
         self._usage: Usage | None = None
 
     def feed(self, event: Event) -> None:
@@ -66,57 +65,57 @@ class Response:
 
     def _delta(self, event: TextDelta | ThinkingDelta) -> None:
         if self._block is not type(event) or self._id != event.id:
-            self._no_block()
+            self._check_no_open_block()
             self._block, self._id = type(event), event.id
         self._pieces.append(event.delta)
 
     def _complete(self, kind: type[Event], event: TextCompleted | ThinkingCompleted) -> None:
         if self._block is not None and (self._block is not kind or event.id not in (None, self._id)):
-            self._no_block()
+            self._check_no_open_block()
         text = "".join(self._pieces)
         if event.text != text:
-            raise Broken("block_text", f"the deltas of the block add up to {text!r}")
+            raise Broken("block_text", f"the deltas of the block join to {text!r}")
         self._block, self._id, self._pieces = None, None, []
 
-    def _no_block(self) -> None:
+    def _check_no_open_block(self) -> None:
         if self._block is not None:
             id = "" if self._id is None else f" {self._id!r}"
             raise Broken("block_closed", f"the block{id} of {self._block.__name__} is still open")
 
     def _start_call(self, event: ToolCallStarted) -> None:
-        self._no_block()
+        self._check_no_open_block()
         if not event.id or event.id in self.ids or event.id in self._used:
-            raise Broken("call_id", f"{event.id!r} is empty or taken: ids must be unique in the thread")
+            raise Broken("call_id", f"{event.id!r} is empty or used before: ids are unique in the thread")
         self.ids.add(event.id)
         self._calls[event.id] = (event.name, [])
 
     def _call(self, id: str) -> tuple[str, list[str]]:
         if id not in self._calls:
-            raise Broken("call_order", f"no call {id!r} is open")
+            raise Broken("call_order", f"no tool call {id!r} is open")
         return self._calls[id]
 
     def _complete_call(self, event: ToolCallCompleted) -> None:
         name, pieces = self._call(event.id)
         if event.name != name:
-            raise Broken("call_name", f"the call started with the name {name!r}")
+            raise Broken("call_name", f"the tool call started as {name!r}")
         raw = "".join(pieces)
         if event.raw_arguments != raw:
-            raise Broken("call_raw_arguments", f"the deltas of the call add up to {raw!r}")
+            raise Broken("call_raw_arguments", f"the deltas of the tool call join to {raw!r}")
         if "error" not in event.metadata and event.arguments != read_arguments(raw):
-            raise Broken("call_arguments", "they differ from the raw arguments, and the metadata has no error")
+            raise Broken("call_arguments", "the raw arguments parse to others, and the metadata has no error")
         del self._calls[event.id]
 
     def _count(self, event: UsageUpdated) -> None:
         if event.usage == self._usage:
-            raise Broken("usage_changed", "the usage has not changed since the last event")
+            raise Broken("usage_changed", "the usage is unchanged: emit it once per change")
         self._usage = event.usage
 
     def _end(self) -> None:
-        self._no_block()
+        self._check_no_open_block()
         if self._calls:
-            raise Broken("call_completed", f"the calls {', '.join(self._calls)} are still open")
-        if fold_message(self._log) != fold_message(event for event in self._log if not isinstance(event, _DELTAS)):
-            raise Broken("message_folded", "without the deltas the fold is different")
+            raise Broken("call_completed", f"the tool calls {', '.join(self._calls)} are still open")
+        if fold_message(self._log) != fold_message(event for event in self._log if type(event) not in DELTAS):
+            raise Broken("message_folded", "the fold without deltas differs from the fold with them")
 
     def _check_message(self, event: MessageCompleted) -> None:
         folded = fold_message(self._log)
@@ -124,6 +123,6 @@ class Response:
             names = [name for name in vars(folded) if getattr(folded, name) != getattr(event.message, name)]
             parts = ", ".join(f"{name}={getattr(folded, name)!r}" for name in names)  # the repr of a message is short
             raise Broken("message_folded", f"the fold of the events has {parts}")
-        clients = [call for call in folded.tool_calls if not is_server(call)]
-        if clients and event.finish_reason not in ("tool_calls", "length", "content_filter", "error"):
-            raise Broken("finish_reason", f"{event.finish_reason!r} leaves calls unanswered")
+        pending = [call for call in folded.tool_calls if not is_server(call)]
+        if pending and event.finish_reason not in ("tool_calls", "length", "content_filter", "error"):
+            raise Broken("finish_reason", f"{event.finish_reason!r} leaves tool calls unanswered")

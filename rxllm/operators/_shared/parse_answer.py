@@ -1,0 +1,140 @@
+"""Parse the text of an answer, and put the value into responses and results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from types import UnionType
+from typing import Any, TypeGuard, cast, get_origin
+
+import msgspec
+
+from rxllm.collector import is_unfinished
+from rxllm.values import (
+    ChatResult,
+    LLMError,
+    Response,
+    ResponseFormat,
+    StepResult,
+    ValidationError,
+    is_format_class,
+    reader,
+)
+from rxllm.values._schema import unfenced
+from rxllm.values.arguments import invalid_option, must_be
+
+Read = Callable[[str], Any]
+Parse = Read | ResponseFormat | UnionType | None
+
+
+def parse_json(text: str) -> Any:
+    """Return the JSON value in `text`, or raise `invalid_output`."""
+    try:
+        return msgspec.json.decode(unfenced(text))
+    except Exception as error:  # half a surrogate is not a DecodeError
+        raise invalid_output(f"the answer is not JSON: {error}", text) from error
+
+
+def invalid_output(why: str, text: str, **metadata: Any) -> ValidationError:
+    """Return the error for an answer that does not parse; its metadata keeps the text."""
+    return ValidationError("invalid_output", why, metadata={"text": text, **metadata})
+
+
+def text_parser(name: str, target: Any) -> Read:
+    """Return the function that parses JSON text as `target`.
+
+    A target is a ``response_format``, any other type that msgspec knows, also with pydantic models in it, None for
+    plain JSON, or a function of the text. The parser raises ``ValidationError("invalid_output")``, or what that
+    function raises.
+
+    Raises ``ValidationError("invalid_option")`` for the option `name` if `target` is none of these.
+    """
+    if _is_function(target):
+        return target
+    if isinstance(target, str | Mapping) or is_format_class(target):
+        parser = reader(cast(Any, target))
+        if parser is None:
+            raise invalid_option(name, must_be("a format of JSON", cast(object, target)))
+        return parser
+    try:
+        decoder = msgspec.json.Decoder[Any](Any if target is None else target, dec_hook=_decode_other)
+    except Exception as error:  # msgspec's own, and the NameError of a hint that cannot be read
+        raise invalid_option(name, f"{must_be('a type that JSON can be parsed as', target)}: {error}") from error
+
+    def parse(text: str) -> Any:
+        try:
+            return decoder.decode(unfenced(text))
+        except Exception as error:
+            why = str(error)
+            raise ValidationError("invalid_output", f"the answer does not fit: {why}", errors=[((), why)]) from error
+
+    return parse
+
+
+def _is_function(target: Any) -> TypeGuard[Read]:
+    """Whether to call `target` with the text. Types are callable too: classes, aliases, what `typing` makes."""
+    is_type = isinstance(target, type) or get_origin(target) is not None or type(target).__module__ == "typing"
+    return callable(target) and not is_type
+
+
+def _decode_other(target: Any, value: Any) -> Any:
+    """Return `value` as a type unknown to msgspec: a pydantic model. Other types get `value` itself, and do not fit."""
+    validate = getattr(target, "model_validate_json", None)
+    return value if validate is None else validate(msgspec.json.encode(value))
+
+
+def answer_parser(parse: Parse) -> Read | None:
+    """Return the parser for the option `parse`, as ``operators.parsed(parse)`` has it; None if text stays text.
+
+    Raises ``ValidationError("invalid_option")`` if `parse` makes no sense.
+    """
+    match parse:
+        case None | "text" | {"type": "text"}:
+            return None
+        case _:
+            return text_parser("parse", parse)
+
+
+def with_parsed(response: Response[Any], read: Read) -> Response[Any]:
+    """Return `response` with `parsed`; unchanged if it failed or calls tools.
+
+    Raises ``ValidationError("invalid_output")``, whose metadata keeps the text, the finish reason and the usage.
+    """
+    if response.finish_reason == "error" or response.tool_calls:
+        return response
+    metadata = {"text": response.output_text, "finish_reason": response.finish_reason, "usage": response.usage}
+    try:
+        return replace(response, parsed=read(response.output_text))
+    except ValidationError as error:
+        if error.reason != "invalid_output":
+            raise
+        raise ValidationError(error.reason, error.message, errors=error.errors, metadata=metadata) from error.__cause__
+    except LLMError:
+        raise
+    except Exception as error:
+        message = f"the answer does not parse: {type(error).__name__}: {error}"
+        raise ValidationError("invalid_output", message, metadata=metadata) from error
+
+
+def step_with_parsed(result: StepResult[Any], read: Read) -> StepResult[Any]:
+    """Return `result` whose response has `parsed`, or an `error`: a bad answer does not lose what the step did."""
+    return replace(result, response=_parsed_or_failed(result.response, read))
+
+
+def chat_with_parsed(result: ChatResult[Any], read: Read) -> ChatResult[Any]:
+    """Return `result` whose final response has `parsed`, or an `error`; unchanged if the chat was cut or halted."""
+    if result.final_response is None or result.halted_reason != "completed":
+        return result
+    final = _parsed_or_failed(result.final_response, read)
+    last_step = tuple(replace(step, response=final) for step in result.steps[-1:])
+    result = replace(result, final_response=final, steps=(*result.steps[:-1], *last_step))
+    return result if final.error is None else replace(result, halted_reason="error", error=final.error)
+
+
+def _parsed_or_failed(response: Response[Any], read: Read) -> Response[Any]:
+    if is_unfinished(response):
+        return response
+    try:
+        return with_parsed(response, read)
+    except LLMError as error:
+        return replace(response, finish_reason="error", error=error)
