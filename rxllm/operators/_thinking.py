@@ -1,4 +1,4 @@
-"""The thinking, piece by piece."""
+"""Emit the thinking as it arrives."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ from rxllm.runtime import Stream
 
 
 def thinking() -> Callable[[Observable[Event]], Stream[str]]:
-    """The strings of the thinking as they come. An ``ErrorEvent`` becomes ``on_error``.
-
-    A block whose deltas were left out comes whole, at its completion.
+    """Emit the pieces of the thinking as they arrive. An ``ErrorEvent`` becomes ``on_error``.
 
     ::
 
@@ -24,6 +22,8 @@ def thinking() -> Callable[[Observable[Event]], Stream[str]]:
     >>> from rxllm import Fake, stream_generate
     >>> list(stream_generate(Fake([("thinking", "hm"), "Hi"]), "Hello").pipe(thinking()))
     ['hm']
+
+    A block whose deltas were dropped is emitted whole when it is completed.
     """
     return pick(
         "thinking", lambda: Pieces(ThinkingDelta, ThinkingCompleted), ThinkingDelta, ThinkingCompleted, StepRestarted

@@ -71,7 +71,7 @@ def test_a_time_that_is_none_is_refused(after: Any) -> None:
 
 
 def test_what_is_no_stream_is_refused() -> None:
-    with pytest.raises(ValidationError, match="no Observable"):
+    with pytest.raises(ValidationError, match="must be an Observable"):
         ops.hedge("stream", 1.0)  # type: ignore[arg-type]
 
 

@@ -1,0 +1,27 @@
+"""Make an operator from what a subscription to it does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from reactivex import Observable, abc
+
+from rxllm.runtime import Stream
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+Start = Callable[[Observable[T], abc.ObserverBase[R], abc.SchedulerBase | None], abc.DisposableBase]
+
+
+def operate(start: Start[T, R]) -> Callable[[Observable[T]], Stream[R]]:
+    """Return an operator that calls ``start(source, observer, scheduler)`` for each subscription."""
+
+    def operator(source: Observable[T]) -> Stream[R]:
+        def subscribe(observer: abc.ObserverBase[R], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
+            return start(source, observer, scheduler)
+
+        return Stream(subscribe)
+
+    return operator
