@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from reactivex import Observable, abc
 
 from rxllm.events import Event
@@ -33,18 +31,13 @@ def race(*streams: Observable[Event]) -> Stream[Event]:
 
     Raises ``ValidationError("invalid_option")`` without streams, and for one that is not an Observable.
     """
-    refuse_others(streams)
+    if not streams:
+        raise invalid_option("streams", "must be at least one")
+    for index, stream in enumerate(streams):
+        if not isinstance(stream, Observable):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise invalid_option(("streams", index), must_be("an Observable", stream))
 
     def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
         return Racing("race", streams, [0.0] * len(streams), observer, scheduler).start()
 
     return Stream(subscribe)
-
-
-def refuse_others(streams: Sequence[object]) -> None:
-    """Raise ``ValidationError("invalid_option")`` unless `streams` are Observables, at least one."""
-    if not streams:
-        raise invalid_option("streams", "must be at least one")
-    for index, stream in enumerate(streams):
-        if not isinstance(stream, Observable):
-            raise invalid_option(("streams", index), must_be("an Observable", stream))
