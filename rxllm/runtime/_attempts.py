@@ -62,12 +62,12 @@ class Attempts:
         self._subscribe()
         return CompositeDisposable(self._source, self._timer)
 
-    def opened(self, held: list[Event]) -> list[Event]:
-        """Return the events to emit for an attempt whose `held` events end with its first content."""
-        if self.begun and isinstance(held[-1], ErrorEvent):
-            return held[-1:]  # a later attempt failed at once: the events of the earlier one stand
+    def opened(self, events: list[Event]) -> list[Event]:
+        """Return what to emit for an attempt whose `events` end with its first content."""
+        if self.begun and isinstance(events[-1], ErrorEvent):
+            return events[-1:]  # a later attempt failed at once: the events of the earlier one stand
         self.begun = True
-        return [*self._plan.opens(self._count), *held]
+        return [*self._plan.opens(self._count), *events]
 
     def again(self, error: Exception) -> bool:
         """Return whether the failure of the latest attempt is dealt with."""
@@ -119,7 +119,7 @@ class _Attempt:
         if self._held is None:
             self._pass(event)
         elif not self._failed:
-            self._hold(self._held, event)
+            self._hold(event, self._held)
 
     def on_error(self, error: Exception) -> None:
         if self._failed:
@@ -136,13 +136,13 @@ class _Attempt:
         if not self._failed:
             self._finish(self._observer.on_completed)
 
-    def _hold(self, held: list[Event], event: Event) -> None:
+    def _hold(self, event: Event, events: list[Event]) -> None:
         if isinstance(event, ErrorEvent) and self._attempts.again(event.error):
             self._failed = True
             return
-        held.append(event)
+        events.append(event)
         if not is_prelude(event):
-            self._release(self._attempts.opened(held))
+            self._release(self._attempts.opened(events))
 
     def _release(self, waiting: list[Event]) -> None:
         original, self._held = self._pass, None
