@@ -1,6 +1,6 @@
 """The operators, for ``.pipe(...)``: ``from rxllm import operators as ops``.
 
-``to_x()`` emits exactly one item, a bare noun emits many. reactivex's own operators are methods of every stream. Those
+``to_x()`` emits exactly one item, a bare noun emits many. reactivex's own operators are methods of every stream; those
 of other packages are in ``plugins``: ``ops.plugins.shout()``.
 
 ==============  =======================================================================================================
@@ -121,11 +121,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # Each is in a file of its own name, which is read when the operator is first used.
+    # Each operator is in a file of its own name, which is imported when the operator is first used.
     if name not in (*__all__, "plugins"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = globals()[name] = getattr(import_module(f"{__name__}._{name}"), name)
-    return found
+    operator = globals()[name] = getattr(import_module(f"{__name__}._{name}"), name)
+    return operator
 
 
 def __dir__() -> list[str]:

@@ -15,7 +15,7 @@ E = TypeVar("E")
 
 
 def only(*types: type[E]) -> Callable[[Observable[Any]], Stream[E]]:
-    """Keep the items of these classes, and let the type checker know.
+    """Keep the items of these classes; a type checker knows what is left.
 
     ::
 
@@ -26,17 +26,17 @@ def only(*types: type[E]) -> Callable[[Observable[Any]], Stream[E]]:
     >>> list(stream_generate(Fake("Hi"), "Hello").pipe(only(TextDelta)))
     [TextDelta(delta='Hi', id=None)]
 
-    Raises ``ValidationError("invalid_option")`` for no classes, and for what is none.
+    Raises ``ValidationError("invalid_option")`` without arguments, and for one that is not a class.
     """
     if not types:
         raise invalid_option("types", "must be at least one class")
     check_classes("types", types)
 
-    def kept(on_next: abc.OnNext[E], on_error: abc.OnError) -> abc.OnNext[Any]:
-        def see(item: Any) -> None:
+    def keep(on_next: abc.OnNext[E], on_error: abc.OnError) -> abc.OnNext[Any]:
+        def on_item(item: Any) -> None:
             if isinstance(item, types):
                 on_next(item)
 
-        return see
+        return on_item
 
-    return handle_each(kept)
+    return handle_each(keep)

@@ -1,4 +1,4 @@
-"""The answer as a value."""
+"""Parse the answer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def parsed(type: type[T] | Callable[[str], T], /) -> Callable[[Observable[Event]
 @overload
 def parsed(type: Mapping[str, Any] | UnionType, /) -> Callable[[Observable[Event]], Stream[Any]]: ...
 def parsed(type: Any, /) -> Callable[[Observable[Event]], Stream[Any]]:
-    """The answer, which is JSON, as one validated value of `type`, when all of it has come.
+    """Emit the answer, which is JSON, as one validated value of `type`, once it is complete.
 
     ::
 
@@ -34,12 +34,12 @@ def parsed(type: Any, /) -> Callable[[Observable[Event]], Stream[Any]]:
     >>> stream_generate(Fake("[2, 3, 5]"), "Three primes?").pipe(parsed(list[int])).run()
     [2, 3, 5]
 
-    `type` is what a ``response_format`` may be (a dataclass, a pydantic model, ``json_schema(...)``), any other type
-    that msgspec knows, or a function of the text. Of a chat it is the final answer. Text that does not fit, and a
-    response that asks for tools instead, end the stream with ``ValidationError("invalid_output")``, whose metadata
+    `type` is a ``response_format`` (a dataclass, a pydantic model, ``json_schema(...)``), any other type that msgspec
+    knows, or a function of the text. In a chat only the final answer is parsed. Text that does not fit, and a response
+    that asks for tools instead of answering, end the stream with ``ValidationError("invalid_output")``, whose metadata
     keeps the text, the finish reason and the usage; a stream that failed ends with its own error.
 
-    Raises ``ValidationError("invalid_option")`` for a `type` that is none of these.
+    Raises ``ValidationError("invalid_option")`` for any other `type`.
     """
     read = text_parser("type", type)
     return fold_events("parsed", lambda state: _value(_answer(state), read))
@@ -53,6 +53,6 @@ def _answer(state: StreamCollector) -> Response[Any]:
 
 def _value(response: Response[Any], read: Callable[[str], Any]) -> Any:
     if response.tool_calls:
-        kept = {"text": response.output_text, "finish_reason": response.finish_reason, "usage": response.usage}
-        raise ValidationError("invalid_output", "the response asks for tools, and is no answer", metadata=kept)
+        metadata = {"text": response.output_text, "finish_reason": response.finish_reason, "usage": response.usage}
+        raise ValidationError("invalid_output", "the response asks for tools instead of answering", metadata=metadata)
     return with_parsed(response, read).parsed

@@ -1,4 +1,4 @@
-"""JSON that grows."""
+"""Read JSON while it grows."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from rxllm.runtime import Stream
 from rxllm.values import EngineError
 
 SHARE = 64
-"""The text is read again when it has grown by one part in so many; that keeps the whole cost linear."""
+"""The text is parsed again when it has grown by 1/64 of its length, which keeps the total cost linear."""
 
 _NOTHING = object()
 
 
 def partial_json() -> Callable[[Observable[Event]], Stream[Any]]:
-    """The JSON value that the text is so far, each time that it has grown; the last one is whole.
+    """Emit the JSON value so far each time it has grown; the last one is complete.
 
     ::
 
@@ -33,13 +33,13 @@ def partial_json() -> Callable[[Observable[Event]], Stream[Any]]:
     >>> list(stream_generate(Fake(['{"name": "Li', 'ma", "tags": [', '"old"]}']), "Hi").pipe(partial_json()))
     [{'name': 'Li'}, {'name': 'Lima', 'tags': []}, {'name': 'Lima', 'tags': ['old']}]
 
-    Strings grow, and so may a number until what follows it has come. Reading begins at the start each time, so it is
-    done whenever the text has grown by a 64th: at first with every delta, in a text of 6,400 characters with every
-    hundred. A Markdown fence round the JSON is no part of it. An ``ErrorEvent`` becomes ``on_error``, and text that is
-    no JSON, or ends too early, becomes ``ValidationError("invalid_output")`` at the end, whose metadata keeps the text.
-    In a chat each message begins anew, and what a message says beside its calls of tools is not read.
+    Strings grow, and so may a number until the character after it arrives. Each parse begins at the start of the text,
+    and happens when the text has grown by 1/64: at first for every delta, at 6,400 characters every 100 characters. A
+    Markdown fence around the JSON is ignored. An ``ErrorEvent`` becomes ``on_error``. Text that is not JSON or ends
+    early becomes ``ValidationError("invalid_output")`` at the end, whose metadata keeps the text. In a chat each
+    message starts afresh, and the text beside a message's tool calls is not read.
 
-    Needs ``rxllm[json]``; without it ``EngineError("missing_dependency")`` is raised.
+    Raises ``EngineError("missing_dependency")`` without ``rxllm[json]``.
     """
     try:
         read = import_module("jiter").from_json
@@ -54,34 +54,33 @@ class _Growing:
         self._read = read
         self._parts: list[str] = []
         self._length = 0
-        self._next = 0
+        self._next_length = 0  # of the text that is parsed next
         self._last: Any = _NOTHING
 
     def feed(self, text: str) -> Iterable[Any]:
         self._parts.append(text)
         self._length += len(text)
-        if self._length < self._next:
+        if self._length < self._next_length:
             return ()
-        self._next = self._length + 1 + self._length // SHARE
-        said = self._said()
-        start = FENCE.match(said)
+        self._next_length = self._length + 1 + self._length // SHARE
+        text = self._text()
+        fence = FENCE.match(text)
+        start = fence.end() if fence else 0
         try:
-            value = self._read(
-                said[start.end() if start else 0 :].encode(), partial_mode="trailing-strings", allow_inf_nan=False
-            )
-        except ValueError:  # nothing of the value has come; or it is no JSON, which the end will tell
+            value = self._read(text[start:].encode(), partial_mode="trailing-strings", allow_inf_nan=False)
+        except ValueError:  # the value has not begun; or the text is not JSON, which `close` reports
             return ()
-        return self._new(value)
+        return self._if_new(value)
 
     def close(self) -> Iterable[Any]:
-        said = self._said()
-        return self._new(parse_json(said)) if said.strip() else ()
+        text = self._text()
+        return self._if_new(parse_json(text)) if text.strip() else ()
 
-    def _said(self) -> str:
+    def _text(self) -> str:
         self._parts = ["".join(self._parts)]
         return self._parts[0]
 
-    def _new(self, value: Any) -> Iterable[Any]:
+    def _if_new(self, value: Any) -> Iterable[Any]:
         if value == self._last:
             return ()
         self._last = value

@@ -1,4 +1,4 @@
-"""The operators of other packages. Not an operator."""
+"""``ops.plugins``: the operators of other packages. Not an operator itself."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from rxllm.runtime._stream_arguments import OperatorMaker
 class Plugins:
     """The operators that installed packages add, each under its own name: ``ops.plugins.shout()``.
 
-    One is imported when it is named here, see ``rxllm.plugins``; ``dir(ops.plugins)`` lists them. Naming one that does
-    not load raises ``EngineError("missing_dependency")``, which says whose it is; so does the ``TypeError`` of a call
-    with other arguments than the package's function takes.
+    An operator is imported when its name is looked up, see ``rxllm.plugins``; ``dir(ops.plugins)`` lists them. One that
+    does not load raises ``EngineError("missing_dependency")``, a call with the wrong arguments ``TypeError``; both name
+    the package.
     """
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         try:
             make = installed.load("rxllm.operators", name)
         except KeyError:
-            there = ", ".join(dir(self)) or "none"
-            message = f"no installed package adds an operator {name!r}; there are: {there}"
+            known = ", ".join(dir(self)) or "none"
+            message = f"no installed package adds an operator {name!r}; there are: {known}"
             raise AttributeError(message, name=name, obj=self) from None
         return OperatorMaker(f"plugins.{name}", make, partial(installed.about, "rxllm.operators", name))
 

@@ -1,4 +1,4 @@
-"""Streamed errors as raised ones."""
+"""Raise the errors of the stream."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rxllm.runtime import Stream
 
 
 def raise_errors() -> Callable[[Observable[Event]], Stream[Event]]:
-    """An ``ErrorEvent`` becomes ``on_error``; everything else passes.
+    """Turn an ``ErrorEvent`` into ``on_error``; every other event passes.
 
     ::
 
@@ -25,13 +25,13 @@ def raise_errors() -> Callable[[Observable[Event]], Stream[Event]]:
     rxllm.values.errors.AdapterError: adapter error (fake): timeout
     """
 
-    def raised(on_next: abc.OnNext[Event], on_error: abc.OnError) -> abc.OnNext[Event]:
-        def see(event: Event) -> None:
+    def throw(on_next: abc.OnNext[Event], on_error: abc.OnError) -> abc.OnNext[Event]:
+        def on_event(event: Event) -> None:
             if isinstance(event, ErrorEvent):
                 on_error(event.error)
             else:
                 on_next(event)
 
-        return see
+        return on_event
 
-    return handle_each(raised)
+    return handle_each(throw)

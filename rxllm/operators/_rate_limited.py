@@ -1,4 +1,4 @@
-"""Not too many calls at once, nor too soon."""
+"""Limit how many calls run at once, and how often one begins."""
 
 from __future__ import annotations
 
@@ -9,29 +9,24 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from reactivex import Observable, abc
-from reactivex.disposable import (
-    CompositeDisposable,
-    Disposable,
-    SerialDisposable,
-    SingleAssignmentDisposable,
-)
+from reactivex.disposable import CompositeDisposable, Disposable, SerialDisposable, SingleAssignmentDisposable
 from reactivex.scheduler import VirtualTimeScheduler
 
+from rxllm.operators._shared.operate import operate
 from rxllm.runtime import LoopScheduler, Stream, call_loop, clock, fail, stopwatch
 from rxllm.runtime._portal import portal
-from rxllm.values import ValidationError
-from rxllm.values.arguments import is_positive
+from rxllm.values.arguments import check, invalid_option, is_count, is_positive
 
 T = TypeVar("T")
 
 _SHORTEST = 1e-6
-"""Seconds that are not waited for: virtual time is no finer."""
+"""A wait of fewer seconds is skipped: it is the resolution of virtual time."""
 
 
 def rate_limited(
     per_second: float | None = None, concurrent: int | None = None
 ) -> Callable[[Observable[T]], Stream[T]]:
-    """Subscriptions wait their turn: `concurrent` of them at a time, begun ``1 / per_second`` seconds apart.
+    """Queue subscriptions: at most `concurrent` run at once, and they begin ``1 / per_second`` seconds apart.
 
     ::
 
@@ -45,35 +40,24 @@ def rate_limited(
     >>> [response.output_text for response in generate_many(engine, ["a", "b", "c"])]
     ['Hi', 'Hi', 'Hi']
 
-    One operator has one queue, which all its subscriptions share, in any thread: in an engine, all its calls, in their
-    order. A subscription that is disposed leaves the queue. Only what is above it waits: in ``engine.operators`` each
-    of the retry's attempts belongs to the call that has its turn.
+    Each operator has one queue for all its subscriptions, in any thread and in their order; in an engine, for all its
+    calls. A subscription that is disposed leaves the queue. In ``engine.operators`` the attempts of a retry belong to
+    the call that has its turn, and do not queue again.
 
-    Raises ``ValidationError("invalid_option")`` without a limit, for a `per_second` that is no number above 0 and a
-    `concurrent` below 1.
+    Raises ``ValidationError("invalid_option")`` without a limit, unless `per_second` is a number above 0, and unless
+    `concurrent` is a whole number of at least 1.
     """
-    wrong: list[tuple[tuple[str, ...], str]] = []
     if per_second is None and concurrent is None:
-        wrong.append((("per_second",), "give this, or concurrent, or both"))
-    if per_second is not None and not is_positive(per_second):
-        wrong.append((("per_second",), f"must be None or a number above 0, not {per_second!r}"))
-    if concurrent is not None and (type(concurrent) is not int or concurrent < 1):
-        wrong.append((("concurrent",), f"must be None or at least 1, not {concurrent!r}"))
-    if wrong:
-        raise ValidationError("invalid_option", errors=wrong)
-    line = _Line(1.0 / per_second if per_second else 0.0, concurrent)
-
-    def operator(source: Observable[T]) -> Stream[T]:
-        def subscribe(observer: abc.ObserverBase[T], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
-            return line.enter(_Turn(source, observer, scheduler))
-
-        return Stream(subscribe)
-
-    return operator
+        raise invalid_option("per_second", "is missing: pass per_second, concurrent, or both")
+    check("per_second", per_second, per_second is None or is_positive(per_second), "None or a number above 0")
+    fits = concurrent is None or is_count(concurrent)
+    check("concurrent", concurrent, fits, "None or a whole number of at least 1")
+    queue = _Queue(1.0 / per_second if per_second else 0.0, concurrent)
+    return operate(lambda source, observer, scheduler: queue.enter(_Turn(source, observer, scheduler)))
 
 
 class _Turn:
-    """One subscription that waits, runs, or is over."""
+    """One subscription, which waits, runs, or is over."""
 
     def __init__(
         self, source: Observable[Any], observer: abc.ObserverBase[Any], scheduler: abc.SchedulerBase | None
@@ -82,9 +66,9 @@ class _Turn:
         self._observer = observer
         self._scheduler = scheduler
         self._clock = clock(scheduler)
-        self._context = contextvars.copy_context()  # the turn may be given by another call's end
+        self._context = contextvars.copy_context()  # the turn may begin where another call ends
         self._virtual = isinstance(scheduler, VirtualTimeScheduler)
-        # All real clocks are one here, whatever they call the time: their turns are compared.
+        # Turns are compared across schedulers, so all real ones share one clock.
         self.now = stopwatch(scheduler if self._virtual else None)
         is_on_a_loop = scheduler is None or isinstance(scheduler, LoopScheduler)
         self._loop = call_loop() if is_on_a_loop else None
@@ -92,18 +76,18 @@ class _Turn:
 
     @property
     def is_lost(self) -> bool:
-        """Whether its loop has ended under it. A call that waited for a timer there is told nothing."""
+        """Whether its loop is closed. A call that waited for a timer there is never notified."""
         return self._loop is not None and self._loop.is_closed()
 
     def alarm(self) -> abc.SchedulerBase:
-        """The clock to wait with. It is not the loop of the call, which may end while others wait behind it."""
+        """Return the scheduler to wait with: not the call's own loop, which may end while others wait in the queue."""
         return self._clock if self._virtual else LoopScheduler(portal().loop)
 
     def begin(self) -> None:
         self.running.disposable = self._source.subscribe(self._observer, scheduler=self._scheduler)
 
     def begin_there(self) -> None:
-        """Begin soon, on the subscription's own loop and in its context. Raises ``RuntimeError`` if that has ended."""
+        """Begin soon, on the subscription's own loop and in its context. Raises ``RuntimeError`` if that is closed."""
         timer = self.running.disposable = SingleAssignmentDisposable()  # before it can fire, on another thread
         timer.disposable = self._clock.schedule(self._act)
 
@@ -113,14 +97,14 @@ class _Turn:
     def _begin_later(self) -> None:
         try:
             self.begin()
-        except BaseException as error:  # the source's own; nobody above would deliver it
+        except BaseException as error:  # the source raised, and nothing above would deliver it
             fail(self._observer, error)
 
 
-class _Line:
-    """Who waits, and who may go. A subscription that has ended is disposed of by reactivex: that ends its turn.
+class _Queue:
+    """The subscriptions that wait and those that run. reactivex disposes of a subscription that ends: its turn is over.
 
-    The first that waits goes when fewer than so many run and its time has come; one alarm is set for that.
+    The first in the queue begins when fewer than `concurrent` run and its time has come; one alarm is set for it.
     """
 
     def __init__(self, interval: float, concurrent: int | None) -> None:
@@ -130,7 +114,7 @@ class _Line:
         self._waiting: OrderedDict[_Turn, None] = OrderedDict()
         self._running: set[_Turn] = set()
         self._next = -1e300  # when the next may begin
-        self._set_for: float | None = None  # the time that the alarm was last set for
+        self._set_for: float | None = None  # the time for which the alarm was last set
         self._alarm = SerialDisposable()
 
     def enter(self, turn: _Turn) -> abc.DisposableBase:
@@ -140,9 +124,9 @@ class _Line:
         return CompositeDisposable(turn.running, Disposable(lambda: self._leave(turn)))
 
     def _advance(self, entering: _Turn | None = None) -> None:
-        """Let all go who may, and set the alarm for the next."""
-        while (found := self._first()) is not None:
-            turn, wait = found
+        """Begin all turns that may begin, and set the alarm for the next."""
+        while (first := self._first()) is not None:
+            turn, wait = first
             if wait:
                 alarm = self._alarm.disposable = SingleAssignmentDisposable()
                 alarm.disposable = turn.alarm().schedule_relative(wait, self._ring)
@@ -151,7 +135,8 @@ class _Line:
                 turn.begin() if turn is entering else turn.begin_there()
             except BaseException as error:
                 self._drop(turn)
-                if turn is entering or not isinstance(error, RuntimeError):  # else its loop is gone, and it with it
+                is_lost = isinstance(error, RuntimeError)  # its loop is closed
+                if turn is entering or not is_lost:
                     self._advance()
                     raise
 
@@ -159,7 +144,7 @@ class _Line:
         self._advance()
 
     def _first(self) -> tuple[_Turn, float] | None:
-        """The next, and how long it has to wait; if that is 0, it has left the queue."""
+        """Return the next turn and the seconds it has to wait; with 0 it has left the queue."""
         with self._guard:
             while self._waiting and next(iter(self._waiting)).is_lost:
                 self._waiting.popitem(last=False)
@@ -171,7 +156,7 @@ class _Line:
             if self._next - now > _SHORTEST:
                 self._set_for = self._next
                 return turn, self._next - now
-            # One that has waited for its time keeps to the grid, however late the alarm rang.
+            # A turn that waited for its time keeps the interval, however late the alarm rang.
             self._next = (self._next if self._set_for == self._next else now) + self._interval
             self._running.add(self._waiting.popitem(last=False)[0])
             return turn, 0.0

@@ -1,4 +1,4 @@
-"""What must not be shown, replaced."""
+"""Replace what must not be shown."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from rxllm.operators._shared.redact_events import Redacting
 from rxllm.operators._shared.redactor import Redactor
 from rxllm.runtime import Stream
 from rxllm.values import EngineError
-from rxllm.values.arguments import invalid_option
+from rxllm.values.arguments import check_count, check_instance, invalid_option, shown
 
 
 def redact(
     pattern: str | re.Pattern[str], replacement: str = "[redacted]", *, max_match: int = 256
 ) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Replace every match of `pattern` in text and thinking, also where a match is spread over deltas.
+    """Replace every match of `pattern` in text and thinking, even where it spans several deltas.
 
     ::
 
@@ -33,28 +33,26 @@ def redact(
     >>> [event.delta for event in events if isinstance(event, TextDelta)]
     ['my key is ', '[redacted], ok?']
 
-    Only what may still become a match is held back, and no more than `max_match` characters of it; a match that is
-    longer, or looks further ahead, counts if its first `max_match` characters held one already. With ``$`` or ``\\B``
-    in the pattern that many are always held back. What is held at the end of its block comes there, unless an
-    ``on_error`` ends the stream. Matches do not depend on how the text was cut into deltas.
+    Only text that may still become a match is held back, at most `max_match` characters. A match that is longer, or
+    looks further ahead, counts only if its first `max_match` characters already contain one. With ``$`` or ``\\B`` in
+    the pattern that many characters are always held back. Held text is emitted at the end of its block, unless the
+    stream fails with ``on_error``. Matches do not depend on how the text was cut into deltas.
 
     Deltas, completions and messages agree, and so do the model's answers in ``StepCompleted`` and ``ChatCompleted``.
-    Thinking whose text was changed loses its signature and its provider's data, which no longer vouch for it. Calls,
-    their results, users' messages and a response's `parsed` stay as they are. `replacement` is taken as it is.
+    Thinking that was changed loses its signature and provider data, which no longer vouch for it. Tool calls, their
+    results, users' messages and a response's `parsed` do not change. `replacement` is literal text.
 
-    Needs ``rxllm[redact]``, because Python's own ``re`` cannot tell what may still match; without it
-    ``EngineError("missing_dependency")`` is raised. Raises ``ValidationError("invalid_option")`` for a pattern that is
-    none, or that matches the empty text, and for other options that make no sense.
+    Raises ``EngineError("missing_dependency")`` without ``rxllm[redact]``, because Python's own ``re`` cannot tell what
+    may still match; ``ValidationError("invalid_option")`` for a `pattern` that is not a regular expression or matches
+    the empty text, and for other wrong options.
     """
-    compiled = _compiled(pattern)
-    if not isinstance(replacement, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise invalid_option("replacement", f"must be a string, not {replacement!r}")
-    if type(max_match) is not int or max_match < 1:
-        raise invalid_option("max_match", f"must be a number of characters, 1 or more, not {max_match!r}")
+    compiled = _compile(pattern)
+    check_instance("replacement", replacement, str, "a string")
+    check_count("max_match", max_match)
     return lift(lambda: Redacting(lambda: Redactor(compiled, replacement, max_match)))
 
 
-def _compiled(pattern: Any) -> Any:
+def _compile(pattern: Any) -> Any:
     try:
         regex = import_module("regex")
     except ImportError as error:
@@ -62,12 +60,11 @@ def _compiled(pattern: Any) -> Any:
         raise EngineError("missing_dependency", message) from error
     source: Any = getattr(pattern, "pattern", pattern)
     flags: int = getattr(pattern, "flags", 0)
-    if not isinstance(source, str):
-        raise invalid_option("pattern", f"must be a regular expression of text, not {pattern!r}")
+    check_instance("pattern", source, str, "a regular expression of text")
     try:
         compiled = regex.compile(source, flags & ~re.DEBUG)
     except regex.error as error:
-        raise invalid_option("pattern", f"{source!r} is no regular expression: {error}") from error
+        raise invalid_option("pattern", f"is not a regular expression: {shown(source)}: {error}") from error
     if compiled.fullmatch(""):
-        raise invalid_option("pattern", f"{source!r} matches the empty text")
+        raise invalid_option("pattern", f"must not match the empty text, as {shown(source)} does")
     return compiled

@@ -1,9 +1,9 @@
-"""Step after step, until something halts the chat."""
+"""Run step after step until the chat halts."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import reduce
+from functools import partial, reduce
 from typing import Any, cast
 
 from msgspec.structs import replace
@@ -14,6 +14,7 @@ from rxllm.collector import StreamCollector, is_unfinished
 from rxllm.events import ChatCompleted, ErrorEvent, Event, MessageStarted, StepCompleted
 from rxllm.operators._errors_as_events import errors_as_events
 from rxllm.operators._shared.event_operators import EVENTS, not_an_event
+from rxllm.operators._shared.operate import operate
 from rxllm.runtime import Question, Scope, Stream, conclude, current_scope, fail, new_id, within
 from rxllm.values import ChatResult, LLMError, StepResult, StreamError, Thread, Usage
 from rxllm.values._session import question
@@ -22,7 +23,7 @@ from rxllm.values.arguments import check_count, check_function, shown
 Ask = Callable[[Thread], Observable[Event]]
 
 FINALIZED = ("completed", "max_turns", "halt_when")
-"""The ends of a chat that a final step follows; any other end is the chat's."""
+"""The reasons to halt that `finalize` follows."""
 
 
 def repeat_until_halt(
@@ -32,7 +33,7 @@ def repeat_until_halt(
     halt_when: Callable[[StepResult], bool] | None = None,
     finalize: Ask | None = None,
 ) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Go on with ``ask(thread)`` after each step until a halt, and end with a ``ChatCompleted``.
+    """Continue with ``ask(thread)`` after each step until the chat halts, and end with a ``ChatCompleted``.
 
     ::
 
@@ -48,36 +49,28 @@ def repeat_until_halt(
     >>> ask(Thread((user("Double 21!"),))).pipe(repeat_until_halt(ask)).run().result
     ChatResult('It is 42.', completed, 2 steps, 0 tokens)
 
-    The source and each ``ask(thread)`` are the events of one step, and end with its ``StepCompleted``, as those of
-    ``stream_step`` and of ``run_tools`` do. The first of these that applies ends the chat, and is its `halted_reason`:
-    a halt by a tool or a question to the user, calls that wait for an approval or for the caller, a step that failed,
-    a halt in the response's metadata (``ops.budget`` puts it there), a response that asks for nothing more
-    (``completed``), ``halt_when(step)``, and `max_turns` steps. A source that asks no model, such as a step that is
-    resumed, is no turn. ``finalize(thread)``, if given, is one more step after a chat that ended as completed, at
-    `max_turns` or by `halt_when`: a second pass, for a structured answer.
+    The source and each ``ask(thread)`` emit the events of one step and end with its ``StepCompleted``, as
+    ``stream_step`` and ``run_tools`` do. The first of these that applies ends the chat and is its `halted_reason`: a
+    halt by a tool or a question to the user, tool calls that wait for an approval or for the caller, a step that
+    failed, a halt in the response's metadata (from ``ops.budget``), a response that asks for nothing more
+    (``completed``), ``halt_when(step)``, and `max_turns` steps. A source that calls no model, such as a resumed step,
+    is not a turn. ``finalize(thread)`` is one more step after a chat that completed, reached `max_turns` or stopped by
+    `halt_when`: a second pass, for a structured answer.
 
-    The source fails as it fails; a later step that fails before its first event is an ``ErrorEvent`` and a
-    ``ChatCompleted`` with that error, as is a first step that ends with an ``ErrorEvent``. All steps have one request
-    id, and what each of them used counts for the budget of the next.
+    An ``on_error`` of the source passes. A later step that fails before its first event, and a first step that ends
+    with an ``ErrorEvent``, end in an ``ErrorEvent`` and a ``ChatCompleted`` with that error. All steps share one
+    request id, and the usage of each counts against the budget of the next.
 
-    Raises ``ValidationError("invalid_option")`` for arguments that make no sense. A step that ends with anything else
-    than a ``StepCompleted`` is a ``StreamError("malformed_event")``, through ``on_error``.
+    Raises ``ValidationError("invalid_option")`` for wrong arguments. A step that does not end with a ``StepCompleted``
+    is a ``StreamError("malformed_event")`` through ``on_error``.
     """
     check_function("ask", ask)
     check_count("max_turns", max_turns)
     for name, function in (("halt_when", halt_when), ("finalize", finalize)):
         if function is not None:
             check_function(name, function)
-
-    def operator(source: Observable[Event]) -> Stream[Event]:
-        def subscribe(
-            observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None
-        ) -> abc.DisposableBase:
-            return _Chat(ask, max_turns, halt_when, finalize, observer, scheduler).start(source)
-
-        return Stream(subscribe)
-
-    return operator
+    make_chat = partial(_Chat, ask, max_turns, halt_when, finalize)
+    return operate(lambda source, observer, scheduler: make_chat(observer, scheduler).start(source))
 
 
 class _Chat:
@@ -100,13 +93,13 @@ class _Chat:
         self._observer = observer
         self._scheduler = scheduler
         scope = current_scope.get()
-        self._question = Question()  # of a source without run_tools, which is an error unless it fails
+        self._question = Question()  # for a source without run_tools, which is an error unless it fails
         self._scope = Scope(scope.request_id or new_id(), scope.parent_id, scope.path, question=self._question)
         self._current = SerialDisposable()
-        self._source: list[Event] = []  # its events
-        self._last: Event | None = None  # event of the current step
+        self._source: list[Event] = []  # the events of the source
+        self._last: Event | None = None  # the last event of the current step
         self._steps: list[StepResult] = []
-        self._usage = Usage()  # of all of them
+        self._usage = Usage()  # of all steps
         self._turns = 0
 
     def start(self, source: Observable[Event]) -> abc.DisposableBase:
@@ -124,7 +117,7 @@ class _Chat:
     def _on_source(self, event: Event) -> None:
         self._source.append(event)
         if len(self._source) == 1 and isinstance(event, ErrorEvent):
-            return  # if this is all, the source has failed before its first event
+            return  # held back: with nothing after it, the source failed before its first event
         if len(self._source) == 2 and isinstance(self._source[0], ErrorEvent):
             self._observer.on_next(self._source[0])
         self._on_next(event)
@@ -139,7 +132,7 @@ class _Chat:
     def _on_completed(self) -> None:
         try:
             following = self._following()
-        except Exception as error:  # of the user's functions, or about the step
+        except Exception as error:  # from a function of the user's, or about the step
             self._observer.on_error(error)
             return
         if isinstance(following, ChatResult):
@@ -147,11 +140,11 @@ class _Chat:
             return
         try:
             self._subscribe(following.pipe(errors_as_events()), self._on_next)
-        except BaseException as error:  # raised while the next step is subscribed: nobody above would deliver it
+        except BaseException as error:  # from the subscription to the next step: nothing above would deliver it
             fail(self._observer, error)
 
     def _following(self) -> Observable[Event] | ChatResult:
-        """The next step, or the end."""
+        """Return the next step, or the result of the chat."""
         match self._last:
             case StepCompleted(result=step):
                 return self._after(step)
@@ -189,7 +182,7 @@ class _Chat:
         return cast(Observable[Event], step)
 
     def _halted(self, step: StepResult) -> str | None:
-        """Why the chat ends here; the first reason that applies."""
+        """Return the first reason that applies for the chat to end here."""
         match step.metadata:
             case {"halted_reason": str(reason)}:
                 return reason
@@ -200,7 +193,7 @@ class _Chat:
             case _ if step.response.finish_reason == "error":
                 return "error"
             case _ if isinstance(reason := step.response.metadata.get("halted_reason"), str):
-                return reason  # an operator's
+                return reason  # from an operator
             case _ if not is_unfinished(step.response):
                 return "completed"
             case _ if self._halt_when is not None and self._halt_when(step):
@@ -257,7 +250,7 @@ def _only(metadata: dict[str, Any], *names: str) -> dict[str, Any]:
 def _no_step(last: Event | None) -> StreamError:
     end = "without an event" if last is None else f"with a {type(last).__name__}"
     message = (
-        f"repeat_until_halt() needs steps, each with a StepCompleted at its end; this one ended {end}. "
-        "Put ops.run_tools(tools) behind the model's events, or ask with rxllm.stream_step"
+        f"repeat_until_halt() needs steps that end with a StepCompleted; this one ended {end}. "
+        "Put ops.run_tools(tools) behind the model's events, or use rxllm.stream_step"
     )
     return StreamError("malformed_event", message)

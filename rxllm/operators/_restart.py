@@ -1,9 +1,10 @@
-"""Begin again in the middle."""
+"""Start a response again after its first content."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from functools import reduce
 from typing import Any
 
 from reactivex import Observable
@@ -16,11 +17,11 @@ from rxllm.values import LLMError
 log = logging.getLogger("rxllm")
 
 ABANDONED = "step_abandoned"
-"""The name of the `Custom` event before a ``StepRestarted``. Its `data` holds, as ``response``, what had been said."""
+"""The name of the `Custom` event before a ``StepRestarted``. Its `data` holds the abandoned ``response``."""
 
 
 def restart(policy: Retry = "default") -> Callable[[Observable[Event]], Stream[Event]]:
-    """A response that fails after its first content begins again, with a ``StepRestarted``.
+    """Start a response that fails after its first content again, with a ``StepRestarted``.
 
     ::
 
@@ -36,16 +37,17 @@ def restart(policy: Retry = "default") -> Callable[[Observable[Event]], Stream[E
     >>> stream_generate(torn, "Hi").pipe(restart({"base_delay": 0}), ops.only(StepRestarted)).run()
     StepRestarted(reason='timeout', attempt=2)
 
-    The source is subscribed again, which is a new request. Every fold forgets what came before a ``StepRestarted`` in
-    its step, its usage included; a ``Custom("step_abandoned", {"response": ...})`` just before it keeps that aside.
-    Both come with the first content of the new attempt: as long as there is none, what was said stands. `policy` is a
-    `RetryPolicy`, or a mapping of its fields: how often, after how long, for which errors. What fails before the first
-    content is left to retry, until there has been a restart; a failure that no other attempt follows is passed on.
+    The source is subscribed again, which is a new request. Folds forget everything in the step before the
+    ``StepRestarted``, including usage; the ``Custom("step_abandoned", {"response": ...})`` before it preserves that.
+    Both are emitted with the first content of the new attempt; without any, the earlier content stands. `policy`, a
+    `RetryPolicy` or a mapping of its fields, says how often, after how long and for which errors. Failures before the
+    first content are left to retry until there has been a restart. The last failure is passed on.
 
-    It is for one response: among an engine's operators, or behind ``stream_generate`` or ``stream_step``; after a
-    ``StepCompleted`` nothing begins again. Strings cannot be taken back: ``text`` says what each attempt said.
+    Use it for one response: in an engine's operators, or after ``stream_generate`` or ``stream_step``. After a
+    ``StepCompleted`` nothing is restarted. ``ops.text`` emits the text of every attempt, for strings cannot be taken
+    back.
 
-    Raises ``ValidationError("invalid_option")`` for what is no policy.
+    Raises ``ValidationError("invalid_option")`` for any other `policy`.
     """
     rules = policy_argument(policy)
 
@@ -63,35 +65,29 @@ class _Restarting:
     def __init__(self, source: Observable[Event], rules: RetryPolicy) -> None:
         self._source = source
         self._rules = rules
-        self._said: list[Event] = []  # by the attempt that runs
-        self._standing: list[Event] | None = None  # by the latest that had content
+        self._events: list[Event] = []  # of the current attempt
+        self._standing: list[Event] | None = None  # of the latest attempt with content
         self._reason = ""
 
     def source(self, attempt: int) -> Observable[Event]:
-        self._said = []
-        return self._source.do_action(self._said.append)
+        self._events = []
+        return self._source.do_action(self._events.append)
 
     def again(self, error: Exception, attempt: int) -> float | None:
         if self._standing is None or not self._rules.allows(error, attempt):
             return None
-        if any(isinstance(event, StepCompleted) for event in self._said):
+        if any(isinstance(event, StepCompleted) for event in self._events):
             return None
         assert isinstance(error, LLMError)
         self._reason = error.reason
         seconds = self._rules.delay(error, attempt)
-        log.warning("attempt %d failed on its way (%s); it begins again in %.1f s", attempt, error, seconds)
+        log.warning("attempt %d failed after its first content (%s); restarting in %.1f s", attempt, error, seconds)
         return seconds
 
     def opens(self, attempt: int) -> Iterable[Event]:
-        void, self._standing = self._standing, self._said
-        if void is None:
+        abandoned, self._standing = self._standing, self._events
+        if abandoned is None:
             return ()
-        data: dict[str, Any] = {"response": _folded(void)}
+        state = reduce(StreamCollector.apply_event, abandoned, StreamCollector())
+        data: dict[str, Any] = {"response": state.to_response()}
         return Custom(ABANDONED, data), StepRestarted(self._reason, attempt)
-
-
-def _folded(events: list[Event]) -> Any:
-    state = StreamCollector()
-    for event in events:
-        state = state.apply_event(event)
-    return state.to_response()

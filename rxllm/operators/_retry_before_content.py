@@ -1,4 +1,4 @@
-"""Retry what fails before it has said anything."""
+"""Retry a stream that fails before its first content."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def retry_before_content(
 
         source                    --start--X
         again                     ---start--H--i--end--|
-        retry_before_content()    -----------start,H--i--end--|        (what came before X is not seen)
+        retry_before_content()    -----------start,H--i--end--|        (what came before X is dropped)
 
     >>> from rxllm import Call, Fake, Request, operators as ops, user
     >>> busy = Fake([("error", "rate_limited")], ["Hello"])
@@ -29,18 +29,17 @@ def retry_before_content(
     'Hello'
 
     `policy` is a `RetryPolicy`, a mapping of its fields, or False for none. Each attempt is held back until its first
-    content (text, thinking, a tool call, a source, a file) or its ``MessageCompleted``; until then a failure that the
-    policy retries, on either channel (``on_error``, or an ``ErrorEvent``), leads to a new subscription, which is a new
-    request. The last failure is passed on as it came. ``on_retry(attempt, delay, error)`` is called before each wait,
-    with the delay in seconds.
+    content (text, thinking, a tool call, a source, a file) or its ``MessageCompleted``; a failure before that, by
+    ``on_error`` or an ``ErrorEvent``, leads to a new subscription, which is a new request, if the policy retries it.
+    The last failure is passed on unchanged. ``on_retry(attempt, delay, error)`` is called before each wait, with the
+    delay in seconds.
 
-    The facade puts this operator directly behind ``adapter.stream(request, call)``, below an engine's ``operators``:
-    they see one answer, whatever it took. Behind ``stream_generate`` the operators, a fallback or a budget among them,
-    begin again too, after the facade's own attempts; give it ``retry=False`` then. reactivex's ``.retry`` knows
-    ``on_error`` alone: a stream that ends with an ``ErrorEvent`` has completed for it, and one that fails half-way is
-    said twice; ``ops.restart`` is for that.
+    The facade applies it directly to ``adapter.stream(request, call)``, below the engine's ``operators``, which see one
+    answer. After ``stream_generate`` it also restarts those operators, such as a fallback or a budget, and only after
+    the facade's own attempts; pass ``retry=False`` there. reactivex's ``.retry`` sees only ``on_error``, not an
+    ``ErrorEvent``, and repeats the content of a stream that fails half-way; ``ops.restart`` is for that.
 
-    Raises ``ValidationError("invalid_option")`` for a `policy` that is none.
+    Raises ``ValidationError("invalid_option")`` for any other `policy`, and unless `on_retry` is a function.
     """
     rules = policy_argument(policy)
     if on_retry is not None:

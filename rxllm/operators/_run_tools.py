@@ -1,4 +1,4 @@
-"""Run the tools that a response asks for."""
+"""Run the tools that a response calls."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from reactivex.disposable import CompositeDisposable, SerialDisposable
 from rxllm.collector import StreamCollector
 from rxllm.events import ErrorEvent, Event, StepCompleted, ToolApprovalRequested
 from rxllm.operators._shared.event_operators import EVENTS, not_an_event
+from rxllm.operators._shared.operate import operate
 from rxllm.runtime import Bounded, Question, Stream, clock, conclude, current_scope, fail, within
 from rxllm.tools import Approve, Encoder, Executor, OnToolError, ToolSettings, execution, is_halting
 from rxllm.values import EngineError, Thread, Tool, ToolCall, ValidationError
@@ -32,7 +33,7 @@ def run_tools(
     encoder: Encoder | None = None,
     approve: Approve | None = None,
 ) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Pass the events of a response on; then run the tools it calls, all at once, and end with a ``StepCompleted``.
+    """Pass the events of a response on, run the tools it calls concurrently, and end with a ``StepCompleted``.
 
     ::
 
@@ -46,32 +47,32 @@ def run_tools(
     >>> events.run().result.tool_results
     (Message('tool', '42'),)
 
-    `thread` is what the response answers; the step's thread is that, the answer and the results, in the order of the
-    calls. Behind ``stream_generate`` it may be left out: it is then the thread that was asked, as the step's tools get
-    the engine and the ids of that call in their `ToolContext`. Elsewhere, as behind a recording, a step without it is a
-    ``ValidationError("invalid_option")``, through ``on_error`` and before any tool runs.
+    `thread` is the thread that the response answers; the step's thread adds the answer and the results, in the order of
+    the tool calls. After ``stream_generate`` it defaults to the thread of that call, whose engine and ids the tools
+    find in their `ToolContext`. Elsewhere, such as after a recording, a missing `thread` is a
+    ``ValidationError("invalid_option")`` through ``on_error``, before any tool runs.
 
-    With ``mode="manual"``, and for ``manual`` tools, nothing runs and the calls are left to the caller.
-    `tool_timeout` is in seconds and counts per tool. A tool that fails does not end the stream: `on_tool_error` is
-    ``"continue"`` (the model is told), ``"halt"``, or a function of the call and the `ToolError` that returns one of
-    these words, a replacement for the result, or ``halt(...)``; raising that error again halts too. Halts are emitted
-    once all siblings have finished, in the order of the calls. A call of a tool that does not exist runs none of them
-    and is an ``ErrorEvent`` with ``EngineError("unknown_tool")``.
+    With ``mode="manual"``, and for ``manual`` tools, nothing runs and the tool calls are left to the caller.
+    `tool_timeout` is in seconds for each tool. A tool that fails does not end the stream: `on_tool_error` is
+    ``"continue"`` (the model gets the error as the result), ``"halt"``, or a function of the `ToolCall` and the
+    `ToolError` that returns one of these words, a replacement for the result, or ``halt(...)``; raising that error
+    again halts too. Halts are emitted when all tools have finished, in the order of the calls. If one of the tools does
+    not exist, none runs, and an ``ErrorEvent`` with ``EngineError("unknown_tool")`` is emitted.
 
-    Tools with ``approval=True`` run once ``approve(call)`` says True (a bool, a reason to refuse, an awaitable or an
-    Observable of these); without `approve` they are left to the caller. At most `max_concurrency` tools run at once.
-    `executor(tool, arguments, context)` runs a tool in its handler's place, `encoder(result)` gives the text that the
-    model is told, `context` is what tools find in their `ToolContext`.
+    Tools with ``approval=True`` run after ``approve(tool_call)`` returns True; it returns a bool, a reason to refuse,
+    or an awaitable or Observable of these. Without `approve` their calls are left to the caller. At most
+    `max_concurrency` tools run at once. `executor(tool, arguments, context)` runs a tool instead of its handler,
+    `encoder(result)` returns the text for the model, `context` is the mapping in the tools' `ToolContext`.
 
-    Raises ``ValidationError("invalid_option")`` for options that make no sense.
+    Raises ``ValidationError("invalid_option")`` for wrong options.
     """
-    check_instance("tools", tools, Iterable, "tools; make them with rxllm.tool")
-    made = tuple(tools)
-    for each in made:
-        check_instance("tools", each, Tool, "tools; make them with rxllm.tool")
+    check_instance("tools", tools, Iterable, "an iterable of tools; make them with rxllm.tool")
+    tools = tuple(tools)
+    for tool in tools:
+        check_instance("tools", tool, Tool, "an iterable of tools; make them with rxllm.tool")
     check_instance("thread", thread, Thread | None, "a Thread")
     settings = ToolSettings(
-        tools=made,
+        tools=tools,
         mode=mode,
         context=context or {},
         on_tool_error=on_tool_error,
@@ -81,16 +82,7 @@ def run_tools(
         encoder=encoder,
         approve=approve,
     )
-
-    def operator(source: Observable[Event]) -> Stream[Event]:
-        def subscribe(
-            observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None
-        ) -> abc.DisposableBase:
-            return _Step(settings, thread, observer, scheduler).start(source)
-
-        return Stream(subscribe)
-
-    return operator
+    return operate(lambda source, observer, scheduler: _Step(settings, thread, observer, scheduler).start(source))
 
 
 class _Step:
@@ -117,7 +109,7 @@ class _Step:
     def start(self, source: Observable[Event]) -> abc.DisposableBase:
         with within(self._scope):
             subscription = source.subscribe(
-                self._emit, self._observer.on_error, self._answered, scheduler=self._scheduler
+                self._emit, self._observer.on_error, self._on_completed, scheduler=self._scheduler
             )
         return CompositeDisposable(subscription, self._tools)
 
@@ -131,7 +123,7 @@ class _Step:
             return
         self._observer.on_next(event)
 
-    def _answered(self) -> None:
+    def _on_completed(self) -> None:
         thread = self._state.thread or self._thread or self._question.thread
         if thread is None:
             self._observer.on_error(_no_thread())
@@ -145,37 +137,34 @@ class _Step:
             self._metadata["mode"] = "manual"
             self._complete()
         elif unknown := [call for call in calls if call.name not in self._settings.tools_by_name]:
-            self._tell(ErrorEvent(self._unknown(unknown)))
+            self._deliver(ErrorEvent(self._unknown(unknown)))
             self._complete()
         else:
-            # One hop to the call's own loop: from here on everything happens there, whatever thread the source ended
-            # on.
+            # One hop to the call's own loop, where everything else happens, on whichever thread the source ended.
             self._tools.disposable = clock(self._scheduler).schedule(self._run, calls)
 
     def _run(self, scheduler: abc.SchedulerBase, calls: tuple[ToolCall, ...] | None) -> abc.DisposableBase:
-        mine, left = self._partition(calls or ())
-        executions = (execution(tool, call, self._settings, self._question, self._scope) for tool, call in mine)
+        runnable, left = self._partition(calls or ())
+        executions = (execution(tool, call, self._settings, self._question, self._scope) for tool, call in runnable)
         running = Bounded(
             executions,
-            self._settings.concurrency(len(mine)),
+            self._settings.concurrency(len(runnable)),
             self._receive,
             lambda index, error: None,
             self._finish,
             self._observer.on_error,
         )
-        for name, kept in left.items():
-            if kept:
-                self._metadata[name] = kept
+        self._metadata.update({name: calls for name, calls in left.items() if calls})
         for call in left["approval_tool_calls"]:
-            self._tell(ToolApprovalRequested(call.id, call.name, call.arguments))
+            self._deliver(ToolApprovalRequested(call.id, call.name, call.arguments))
         running.start(self._scheduler)
         return running
 
     def _partition(
         self, calls: tuple[ToolCall, ...]
     ) -> tuple[list[tuple[Tool, ToolCall]], dict[str, tuple[ToolCall, ...]]]:
-        """The calls to run, each with its tool, and those that are left to the caller."""
-        mine: list[tuple[Tool, ToolCall]] = []
+        """Return the calls to run, each with its tool, and those that are left to the caller."""
+        runnable: list[tuple[Tool, ToolCall]] = []
         manual: list[ToolCall] = []
         waiting: list[ToolCall] = []
         for call in calls:
@@ -185,17 +174,17 @@ class _Step:
             elif tool.approval and self._settings.approve is None:
                 waiting.append(call)
             else:
-                mine.append((tool, call))
-        return mine, {"manual_tool_calls": tuple(manual), "approval_tool_calls": tuple(waiting)}
+                runnable.append((tool, call))
+        return runnable, {"manual_tool_calls": tuple(manual), "approval_tool_calls": tuple(waiting)}
 
     def _receive(self, index: int, event: Event) -> None:
         if is_halting(event):
             self._halts[index] = event
         else:
-            self._tell(event)
+            self._deliver(event)
 
-    def _tell(self, event: Event) -> None:
-        # The source has ended: nobody above would deliver a subscriber's exception.
+    def _deliver(self, event: Event) -> None:
+        # The source has ended: nothing above would deliver a subscriber's exception.
         try:
             self._emit(event)
         except BaseException as error:
@@ -203,7 +192,7 @@ class _Step:
 
     def _finish(self) -> None:
         for index in sorted(self._halts):
-            self._tell(self._halts[index])
+            self._deliver(self._halts[index])
         self._complete()
 
     def _complete(self) -> None:
@@ -215,10 +204,10 @@ class _Step:
     def _unknown(self, calls: list[ToolCall]) -> EngineError:
         names = ", ".join(repr(call.name) for call in calls)
         known = ", ".join(repr(tool.name) for tool in self._settings.tools) or "none"
-        message = f"the model called {names}, and there is no such tool; the tools are: {known}"
+        message = f"the model called {names}, but there is no such tool; the tools are: {known}"
         return EngineError("unknown_tool", message, metadata={"tool_name": calls[0].name})
 
 
 def _no_thread() -> ValidationError:
-    fault = "is missing, and the source does not say what it answers: write run_tools(tools, thread=thread)"
+    fault = "is missing, and the source does not know what it answers: write run_tools(tools, thread=thread)"
     return invalid_option("thread", fault)

@@ -1,4 +1,4 @@
-"""The fold, state by state."""
+"""Emit the state of the fold after each event."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rxllm.values.arguments import check_instance
 
 
 def scan_collect(thread: Thread | None = None) -> Callable[[Observable[Event]], Stream[StreamCollector]]:
-    """The collector's state after each event: immutable, and cheap to keep.
+    """Emit the collector's state after each event; states are immutable and cheap to keep.
 
     ::
 
@@ -27,14 +27,10 @@ def scan_collect(thread: Thread | None = None) -> Callable[[Observable[Event]], 
     >>> [state.current_text for state in states]
     ['', 'H', 'Hi', 'Hi', 'Hi']
 
-    Raises ``ValidationError("invalid_option")`` for what is no thread.
+    Raises ``ValidationError("invalid_option")`` unless `thread` is a Thread or None.
     """
     check_instance("thread", thread, Thread | None, "a Thread")
-
-    def operator(source: Observable[Event]) -> Stream[StreamCollector]:
-        return Stream.of(source.scan(_next, StreamCollector(thread)))
-
-    return operator
+    return lambda source: Stream.of(source.scan(_next, StreamCollector(thread)))
 
 
 def _next(state: StreamCollector, event: Event) -> StreamCollector:

@@ -1,4 +1,4 @@
-"""The text, sentence by sentence."""
+"""Emit the text sentence by sentence."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rxllm.runtime import Stream
 
 
 def sentences() -> Callable[[Observable[Event]], Stream[str]]:
-    """The sentences of the text, each as soon as the next one begins. An ``ErrorEvent`` becomes ``on_error``.
+    """Emit the sentences of the text, each as soon as the next one begins. An ``ErrorEvent`` becomes ``on_error``.
 
     ::
 
@@ -24,14 +24,15 @@ def sentences() -> Callable[[Observable[Event]], Stream[str]]:
     >>> list(stream_generate(Fake(["Dr. No is ", "here. Ru", "n!"]), "Hi").pipe(sentences()))
     ['Dr. No is here. ', 'Run!']
 
-    Joined, they are the text: white space belongs to the sentence before it. A sentence ends
+    Joined, the sentences are the text: white space belongs to the sentence before it. A sentence ends
 
-    - with its line;
-    - with ``. ! ? …``, or its like in other scripts, and white space, unless a small letter follows; a ``.`` after an
-      initial (``J. S. Bach``, ``e.g.``), a common short form (``Dr.``) or the number of an item is no end;
-    - with a mark of full width (``。`` and its like), as Chinese and Japanese have them, also without white space.
+    - at the end of a line;
+    - after ``. ! ? …``, or their like in other scripts, and white space, unless a small letter follows; a ``.`` after
+      an initial (``J. S. Bach``, ``e.g.``), a common abbreviation (``Dr.``) or the number of a list item does not
+      count;
+    - after a full-width mark (``。`` and its like) of Chinese and Japanese, even without white space.
 
-    Closing quotes and brackets stay with it. How the text was cut into deltas makes no difference. What is left comes
-    at the end of its block; with an error it does not.
+    Closing quotes and brackets belong to the sentence. The result does not depend on how the text was cut into deltas.
+    The rest of a block is emitted at its end, but not when the stream fails.
     """
     return lift(lambda: EventSegmenter("sentences", find_sentence))

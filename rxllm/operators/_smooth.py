@@ -1,4 +1,4 @@
-"""Text that comes in bursts, evened out."""
+"""Even out text that arrives in bursts."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from reactivex.disposable import CompositeDisposable, SerialDisposable
 
 from rxllm.events import Event, TextDelta, ThinkingDelta
 from rxllm.operators._shared.event_operators import EVENTS, not_an_event
+from rxllm.operators._shared.operate import operate
 from rxllm.operators._shared.segments import split_words
 from rxllm.runtime import Stream, clock, fail
 from rxllm.values.arguments import check_seconds
 
 FRAME = 1 / 60
-"""Seconds between two looks at what waits: as often as a screen shows."""
+"""Seconds between two releases of waiting events: the rate of a screen."""
 
-_LONG = 64  # a word that is longer is not put together
+_LONG = 64  # characters; a longer piece is not joined with the next delta
 
 
 def smooth(max_lag: float = 0.25) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Even out bursts of text and thinking: word by word, and never later than `max_lag` seconds after they came.
+    """Even out bursts of text and thinking word by word, delaying each by at most `max_lag` seconds.
 
     ::
 
@@ -37,31 +38,21 @@ def smooth(max_lag: float = 0.25) -> Callable[[Observable[Event]], Stream[Event]
     >>> [event.delta for event in events if isinstance(event, TextDelta)]
     ['Hello, ', 'wide ', 'world']
 
-    A burst is spread over the time in which the next one is to be expected, as the last ones came, and over `max_lag`
-    at the most; text that comes evenly, a word at a time, is hardly delayed. Where a script puts no space between words
-    (Chinese, Japanese, Thai, ...), a character is a piece; what belongs to one character is never cut. Other events,
-    and the end, wait for the text before them. With an ``on_error`` what waits comes at once, before it.
+    A burst is spread over the expected time until the next one, judged by the last ones, and at most over `max_lag`;
+    text that arrives evenly, a word at a time, is hardly delayed. In scripts without spaces between words (Chinese,
+    Japanese, Thai, ...) the text is split into characters, each with its marks. Other events, and the end, wait for the
+    text before them. An ``on_error`` releases all waiting events before it. 0 seconds means no smoothing.
 
-    Raises ``ValidationError("invalid_option")`` for a `max_lag` that is no number of seconds; 0 is no smoothing at all.
+    Raises ``ValidationError("invalid_option")`` unless `max_lag` is a number of seconds.
     """
     lag = check_seconds("max_lag", max_lag)
-
-    def operator(source: Observable[Event]) -> Stream[Event]:
-        if not lag:
-            return Stream.of(source)
-
-        def subscribe(
-            observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None
-        ) -> abc.DisposableBase:
-            return _Smoothing(observer, lag, scheduler).start(source)
-
-        return Stream(subscribe)
-
-    return operator
+    if not lag:
+        return Stream.of
+    return operate(lambda source, observer, scheduler: _Smoother(observer, lag, scheduler).start(source))
 
 
-class _Smoothing:
-    """One subscription. `waiting` holds events, each with the time by which it is to be passed on."""
+class _Smoother:
+    """One subscription. `waiting` holds events, each with the time by which it is due; infinity for all but text."""
 
     def __init__(self, observer: abc.ObserverBase[Event], lag: float, scheduler: abc.SchedulerBase | None) -> None:
         self._observer = observer
@@ -69,16 +60,16 @@ class _Smoothing:
         self._frame = lag / math.ceil(lag / FRAME)
         self._scheduler = scheduler
         self._timer = SerialDisposable()
-        self._lock = RLock()  # a source without a loop may be on another thread than the timer
+        self._lock = RLock()  # a source without a loop may run on another thread than the timer
         self._waiting: deque[tuple[Event, float]] = deque()
-        self._pieces = 0  # of text, among what waits
-        self._looking = False  # while a timer runs
-        self._share = 0.0  # of the next piece
-        self._gap = lag  # the time to expect between bursts
-        self._burst = -math.inf  # when the last one came
-        self._told = self._behind = 0.0
+        self._pieces = 0  # pieces of text in `waiting`
+        self._armed = False  # while a timer runs
+        self._share = 0.0  # the part of the next piece whose time has come
+        self._gap = lag  # the expected seconds between bursts
+        self._burst = -math.inf  # when the last burst began
+        self._clock_time = self._set_back = 0.0
         self._ended = False
-        self._refused = False  # whether a subscriber has raised
+        self._subscriber_raised = False
 
     def start(self, source: Observable[Event]) -> abc.DisposableBase:
         subscription = source.subscribe(self._on_next, self._on_error, self._on_completed, scheduler=self._scheduler)
@@ -97,23 +88,23 @@ class _Smoothing:
 
     def _take(self, event: TextDelta | ThinkingDelta) -> None:
         now = self._now()
-        if now - self._burst > self._frame / 2:  # not of the same burst
+        if now - self._burst > self._frame / 2:  # a new burst
             self._gap = min(self._lag, max(now - self._burst, 0.75 * self._gap))
             self._burst = now
         text, due = event.delta, now + self._lag
         dues = [due]
-        begun = _begun(self._waiting[-1][0], event) if self._waiting else None
-        if begun is not None:  # the last piece that waits, which may be half a word
-            text, dues = begun + text, [self._waiting.pop()[1]]
+        start = _start_of(event, self._waiting[-1][0]) if self._waiting else None
+        if start is not None:  # the last piece in the queue, which may be half a word
+            text, dues = start + text, [self._waiting.pop()[1]]
             self._pieces -= 1
-        pieces = split_words(text)
-        dues += [due] * (len(pieces) - len(dues))
-        made = [(type(event)(piece, event.id), due) for piece, due in zip(pieces, dues, strict=True)]
-        first = None if self._looking else made.pop(0)[0]
-        self._waiting += made
-        self._pieces += len(made)
+        words = split_words(text)
+        dues += [due] * (len(words) - len(dues))
+        pieces = [(type(event)(word, event.id), due) for word, due in zip(words, dues, strict=True)]
+        first = None if self._armed else pieces.pop(0)[0]
+        self._waiting += pieces
+        self._pieces += len(pieces)
         if first is not None:
-            self._look_again()
+            self._arm()
             self._deliver(first)
 
     def _on_completed(self) -> None:
@@ -125,10 +116,10 @@ class _Smoothing:
         with self._lock:
             self._timer.dispose()
             try:
-                while self._waiting and not self._refused:  # else it is the subscriber's own error
+                while self._waiting and not self._subscriber_raised:  # `error` may be the subscriber's own
                     self._deliver(self._waiting.popleft()[0])
-            except Exception as refusal:
-                error = refusal
+            except Exception as raised:
+                error = raised
             self._observer.on_error(error)
 
     def _end(self) -> None:
@@ -136,16 +127,16 @@ class _Smoothing:
             self._timer.dispose()
             self._observer.on_completed()
 
-    def _look_again(self) -> None:
-        self._looking = True
-        self._timer.disposable = self._clock.schedule_relative(self._frame, self._look)
+    def _arm(self) -> None:
+        self._armed = True
+        self._timer.disposable = self._clock.schedule_relative(self._frame, self._wake)
 
-    def _look(self, scheduler: abc.SchedulerBase, state: Any) -> None:
+    def _wake(self, scheduler: abc.SchedulerBase, state: Any) -> None:
         with self._lock:
-            self._looking = False
+            self._armed = False
             try:
                 self._release()
-            except BaseException as error:  # the subscriber's; nobody above would deliver it
+            except BaseException as error:  # the subscriber raised, and nothing above would deliver it
                 self._timer.dispose()
                 fail(self._observer, error)
             else:
@@ -156,7 +147,7 @@ class _Smoothing:
         left = max(self._burst + self._gap - now, self._frame)
         self._share = self._share + self._pieces * self._frame / left if self._pieces else 0.0
         if self._pieces:
-            self._look_again()
+            self._arm()
         while self._waiting:
             event, due = self._waiting[0]
             if due < math.inf:
@@ -171,7 +162,7 @@ class _Smoothing:
         try:
             self._observer.on_next(event)
         except BaseException:
-            self._refused = True
+            self._subscriber_raised = True
             raise
 
     @cached_property
@@ -179,14 +170,14 @@ class _Smoothing:
         return clock(self._scheduler)
 
     def _now(self) -> float:
-        told = self._clock.to_seconds(self._clock.now)
-        self._behind += max(self._told - told, 0.0)  # the wall clock was set back
-        self._told = told
-        return told + self._behind
+        time = self._clock.to_seconds(self._clock.now)
+        self._set_back += max(self._clock_time - time, 0.0)  # a wall clock may be set back
+        self._clock_time = time
+        return time + self._set_back
 
 
-def _begun(last: Event, event: TextDelta | ThinkingDelta) -> str | None:
-    """The piece that `event` goes on, if `last` is of its block, and no long word."""
+def _start_of(event: TextDelta | ThinkingDelta, last: Event) -> str | None:
+    """Return the text of `last` that `event` continues; None for another block, and for a long word."""
     if not isinstance(last, TextDelta | ThinkingDelta) or type(last) is not type(event) or last.id != event.id:
         return None
     return last.delta if len(last.delta) < _LONG else None

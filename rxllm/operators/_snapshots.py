@@ -1,4 +1,4 @@
-"""The response so far, now and then."""
+"""Emit the response so far at intervals."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from reactivex.disposable import CompositeDisposable, SerialDisposable
 from rxllm.collector import StreamCollector
 from rxllm.events import Event
 from rxllm.operators._shared.event_operators import EVENTS, not_an_event
+from rxllm.operators._shared.operate import operate
 from rxllm.runtime import Stream, clock, fail
 from rxllm.values import Response
 from rxllm.values.arguments import check_seconds
 
 
 def snapshots(every: float = 0.1) -> Callable[[Observable[Event]], Stream[Response[Any]]]:
-    """The `Response` so far, for a display: at once, then every so many seconds while it grows, and the whole at last.
+    """Emit the `Response` so far for a display: at once, then `every` so many seconds while it grows, and at the end.
 
     ::
 
@@ -30,27 +31,18 @@ def snapshots(every: float = 0.1) -> Callable[[Observable[Event]], Stream[Respon
     >>> [so_far.output_text for so_far in events.pipe(snapshots(0.01))]
     ['', 'Hi', 'Hi!']
 
-    The last one is what `to_response` gives, an error in the stream included; an ``on_error`` follows the response as
-    far as it came. Over the steps of a chat it is the current step's response. A snapshot costs as much as its text is
-    long, and is made only when it is emitted; while nothing happens no timer runs.
+    With 0 seconds there is one for each event. The last one is the result of `to_response`, with an ``ErrorEvent`` as
+    its error; an ``on_error`` comes after the response so far. In a chat it is the current step's response. A snapshot
+    costs time in proportion to its text, and is made only when it is emitted; while nothing changes no timer runs.
 
-    Raises ``ValidationError("invalid_option")`` for an `every` that is no number of seconds; 0 is at every event.
+    Raises ``ValidationError("invalid_option")`` unless `every` is a number of seconds.
     """
     period = check_seconds("every", every)
-
-    def operator(source: Observable[Event]) -> Stream[Response[Any]]:
-        def subscribe(
-            observer: abc.ObserverBase[Response[Any]], scheduler: abc.SchedulerBase | None = None
-        ) -> abc.DisposableBase:
-            return _Snapshots(observer, period, scheduler).start(source)
-
-        return Stream(subscribe)
-
-    return operator
+    return operate(lambda source, observer, scheduler: _Snapshots(observer, period, scheduler).start(source))
 
 
 class _Snapshots:
-    """One subscription. `told` is the state that was emitted last."""
+    """One subscription. `emitted` is the state of the last snapshot."""
 
     def __init__(
         self, observer: abc.ObserverBase[Response[Any]], period: float, scheduler: abc.SchedulerBase | None
@@ -59,11 +51,11 @@ class _Snapshots:
         self._period = period
         self._scheduler = scheduler
         self._timer = SerialDisposable()
-        self._lock = RLock()  # a source without a loop may be on another thread than the timer
+        self._lock = RLock()  # a source without a loop may run on another thread than the timer
         self._state = StreamCollector()
-        self._told: StreamCollector | None = None
-        self._waiting = False  # while a timer runs
-        self._refused = False  # whether a subscriber has raised
+        self._emitted: StreamCollector | None = None
+        self._armed = False  # while a timer runs
+        self._subscriber_raised = False
 
     def start(self, source: Observable[Event]) -> abc.DisposableBase:
         subscription = source.subscribe(self._on_next, self._on_error, self._on_completed, scheduler=self._scheduler)
@@ -78,31 +70,31 @@ class _Snapshots:
             except Exception as error:  # a raw usage with unknown keys
                 self._observer.on_error(error)
                 return
-            if not self._waiting:
-                self._tell()
+            if not self._armed:
+                self._emit_if_new()
 
-    def _tell(self) -> None:
-        if self._state is self._told:
+    def _emit_if_new(self) -> None:
+        if self._state is self._emitted:
             return
-        self._told = self._state
+        self._emitted = self._state
         if self._period:
-            self._waiting = True
-            self._timer.disposable = clock(self._scheduler).schedule_relative(self._period, self._go_on)
+            self._armed = True
+            self._timer.disposable = clock(self._scheduler).schedule_relative(self._period, self._wake)
         self._emit()
 
     def _emit(self) -> None:
         try:
             self._observer.on_next(self._state.to_response())
         except BaseException:
-            self._refused = True
+            self._subscriber_raised = True
             raise
 
-    def _go_on(self, scheduler: abc.SchedulerBase, state: Any) -> None:
+    def _wake(self, scheduler: abc.SchedulerBase, state: Any) -> None:
         with self._lock:
-            self._waiting = False
+            self._armed = False
             try:
-                self._tell()
-            except BaseException as error:  # the subscriber's; nobody above would deliver it
+                self._emit_if_new()
+            except BaseException as error:  # the subscriber raised, and nothing above would deliver it
                 fail(self._observer, error)
 
     def _on_completed(self) -> None:
@@ -114,7 +106,7 @@ class _Snapshots:
     def _conclude(self, end: Callable[[], None]) -> None:
         with self._lock:
             self._timer.dispose()
-            if self._state is not self._told and not self._refused:
+            if self._state is not self._emitted and not self._subscriber_raised:
                 try:
                     self._emit()
                 except Exception as error:

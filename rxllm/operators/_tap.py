@@ -1,4 +1,4 @@
-"""Look at what passes."""
+"""Call a function for what passes."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ def tap(fn: Callable[[Any], object], /, *types: type[Any]) -> Callable[[Observab
     >>> _ = stream_generate(Fake("Hi"), "Hello").pipe(tap(lambda event: print(event.delta), TextDelta)).run()
     Hi
 
-    An exception of `fn` ends the stream with it.
+    An exception of `fn` ends the stream.
 
-    Raises ``ValidationError("invalid_option")`` for what is no function, and for types that are no classes.
+    Raises ``ValidationError("invalid_option")`` unless `fn` is a function and `types` are classes.
     """
     check_function("fn", fn)
     check_classes("types", types)
 
-    def tapped(on_next: abc.OnNext[Any], on_error: abc.OnError) -> abc.OnNext[Any]:
-        def see(item: Any) -> None:
+    def call(on_next: abc.OnNext[Any], on_error: abc.OnError) -> abc.OnNext[Any]:
+        def on_item(item: Any) -> None:
             if not types or isinstance(item, types):
                 try:
                     fn(item)
@@ -49,6 +49,6 @@ def tap(fn: Callable[[Any], object], /, *types: type[Any]) -> Callable[[Observab
                     return
             on_next(item)
 
-        return see
+        return on_item
 
-    return handle_each(tapped)
+    return handle_each(call)

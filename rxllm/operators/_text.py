@@ -1,4 +1,4 @@
-"""The text, piece by piece."""
+"""Emit the text as it arrives."""
 
 from __future__ import annotations
 
@@ -13,10 +13,7 @@ from rxllm.runtime import Stream
 
 
 def text() -> Callable[[Observable[Event]], Stream[str]]:
-    """The strings of the text as they come. An ``ErrorEvent`` becomes ``on_error``.
-
-    A block whose deltas were left out comes whole, at its completion. What a ``StepRestarted`` makes void has been
-    said: strings cannot be taken back, the folds (`to_text`) forget it.
+    """Emit the pieces of the text as they arrive. An ``ErrorEvent`` becomes ``on_error``.
 
     ::
 
@@ -26,5 +23,8 @@ def text() -> Callable[[Observable[Event]], Stream[str]]:
     >>> from rxllm import Fake, stream_generate
     >>> list(stream_generate(Fake(["Hel", "lo"]), "Hi").pipe(text()))
     ['Hel', 'lo']
+
+    A block whose deltas were dropped is emitted whole when it is completed. Text before a ``StepRestarted`` has already
+    been emitted and cannot be taken back; folds such as `to_text` forget it.
     """
     return extract("text", lambda: TextPieces(TextDelta, TextCompleted), TextDelta, TextCompleted, StepRestarted)

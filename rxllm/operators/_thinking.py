@@ -1,4 +1,4 @@
-"""The thinking, piece by piece."""
+"""Emit the thinking as it arrives."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ from rxllm.runtime import Stream
 
 
 def thinking() -> Callable[[Observable[Event]], Stream[str]]:
-    """The strings of the thinking as they come. An ``ErrorEvent`` becomes ``on_error``.
-
-    A block whose deltas were left out comes whole, at its completion.
+    """Emit the pieces of the thinking as they arrive. An ``ErrorEvent`` becomes ``on_error``.
 
     ::
 
@@ -25,6 +23,8 @@ def thinking() -> Callable[[Observable[Event]], Stream[str]]:
     >>> from rxllm import Fake, stream_generate
     >>> list(stream_generate(Fake([("thinking", "hm"), "Hi"]), "Hello").pipe(thinking()))
     ['hm']
+
+    A block whose deltas were dropped is emitted whole when it is completed.
     """
     types = (ThinkingDelta, ThinkingCompleted)
     return extract("thinking", lambda: TextPieces(*types), *types, StepRestarted)

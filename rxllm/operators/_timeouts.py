@@ -1,4 +1,4 @@
-"""Limits of time that a provider's pings do not defeat."""
+"""Time limits that a provider's pings do not defeat."""
 
 from __future__ import annotations
 
@@ -17,30 +17,29 @@ from rxllm.values import AdapterError, StreamError
 def timeouts(
     first: float | None = None, idle: float | None = None, total: float | None = None
 ) -> Callable[[Observable[Event]], Stream[Event]]:
-    """End a stream whose first content takes longer than `first` seconds, that is then silent for longer than `idle`,
-    or that takes longer than `total`.
+    """Limit the seconds before the first content, of silence after it, and in total.
 
     ::
 
         source               --start--H--ping--ping--ping--i--end--|
-        timeouts(idle=10)    --start--H--ping--ping-(H,error)|        (H completed, and what is the matter)
+        timeouts(idle=10)    --start--H--ping--ping-(H,error)|        (H completed, then the error)
 
     >>> from rxllm import Fake, stream_generate
     >>> slow = stream_generate(Fake(["Hel", ("delay", 60), "lo"]), "Hi").pipe(timeouts(first=5, idle=0.01))
     >>> [type(event).__name__ for event in slow]
     ['MessageStarted', 'TextDelta', 'TextCompleted', 'ErrorEvent']
 
-    Content is what the model says: bookends, usage and raw frames, with which a provider shows that it is alive, keep
-    no limit away. What has come is kept: what is open is closed, and an ``ErrorEvent`` with ``StreamError("timeout")``
-    ends the stream; before the first event it is ``on_error`` with ``AdapterError("timeout")``. The error's metadata
-    says which `limit` it was, its `seconds`, and how many `events` had come. The source is disposed, which closes its
-    connection. While the consumer is behind, only `total` counts. After a ``MessageCompleted`` nothing is timed until
-    something follows.
+    Content is what the model produces: message starts and ends, usage and raw frames, by which a provider shows that it
+    is alive, do not extend a limit. At a limit, open blocks and calls are completed, and an ``ErrorEvent`` with
+    ``StreamError("timeout")`` ends the stream; before the first event it is ``on_error`` with
+    ``AdapterError("timeout")``. The error's metadata has the `limit` that was exceeded, its `seconds`, and the number
+    of `events` so far. The source is disposed, which closes its connection. While the consumer is behind, only `total`
+    counts. After a ``MessageCompleted`` no limit counts until another event arrives.
 
-    The call option ``timeout`` does the same below retry, with a number or a `Timeouts`: then a first content that is
-    late is a failed attempt, and the next one follows.
+    The call option ``timeout``, a number or a `Timeouts`, does the same below retry: a call whose first content is late
+    is a failed attempt there, which is retried.
 
-    Raises ``ValidationError("invalid_option")`` for what is no number above 0.
+    Raises ``ValidationError("invalid_option")`` for a limit that is not a number above 0.
     """
     limits = Timeouts(first, idle, total)
 
@@ -60,10 +59,10 @@ def timeouts(
     return operator
 
 
-_SAID: Mapping[str, str] = {
-    "first": "nothing was said within {:g} s",
-    "idle": "nothing more was said for {:g} s",
-    "total": "it was not over within {:g} s",
+_MESSAGES: Mapping[str, str] = {
+    "first": "no content came within {:g} s",
+    "idle": "no more content came for {:g} s",
+    "total": "the stream did not end within {:g} s",
 }
 
 
@@ -75,11 +74,11 @@ class _Limits:
         self.see = self._unfinished.see
 
     def due(self, heard: Activity) -> float | None:
-        return None if heard.over else min((at for at, _, _ in self._deadlines(heard)), default=math.inf)
+        return None if heard.over else min((time for time, _, _ in self._deadlines(heard)), default=math.inf)
 
     def act(self, heard: Activity) -> Iterable[Event] | Exception:
         _, limit, seconds = min(self._deadlines(heard))
-        message = f"{_SAID[limit].format(seconds)} (timeout {limit!r}, after {heard.events} events)"
+        message = f"{_MESSAGES[limit].format(seconds)} (timeout {limit!r}, after {heard.events} events)"
         metadata = {"limit": limit, "seconds": seconds, "events": heard.events}
         if not heard.events:
             return AdapterError("timeout", message, provider=self._provider, metadata=metadata)

@@ -1,4 +1,4 @@
-"""A chat's result from its events."""
+"""Fold the events of a chat."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def to_chat_result(
 def to_chat_result(
     thread: Thread | None = None, *, parse: Parse = None
 ) -> Callable[[Observable[Event]], Stream[ChatResult[Any]]]:
-    """Fold the stream to its `ChatResult`. A stream without ``ChatCompleted`` was ``cancelled`` and needs its `thread`.
+    """Fold the stream to its `ChatResult`.
 
     ::
 
@@ -41,11 +41,12 @@ def to_chat_result(
     >>> stream(Fake("Hi"), "Hello").pipe(to_chat_result()).run()
     ChatResult('Hi', completed, 1 steps, 0 tokens)
 
-    `parse` is as in `to_response`, and reads the final response of a chat that was completed. A text that does not fit
-    is a result too, for its tools have run: `halted_reason` is ``"error"``, `error` the
-    ``ValidationError("invalid_output")``.
+    A stream that ends without ``ChatCompleted`` becomes a ``cancelled`` result; its `thread` is the one to start from.
+    `parse` is as in `to_response` and parses the final response of a completed chat. Text that does not fit does not
+    end the stream, because the chat's tools have run: the result has the `halted_reason` ``"error"`` and the
+    ``ValidationError("invalid_output")`` as its `error`.
 
-    Raises ``ValidationError("invalid_option")`` for what is no thread, and for a `parse` that makes no sense.
+    Raises ``ValidationError("invalid_option")`` for a wrong `thread` or `parse`.
     """
     check_instance("thread", thread, Thread | None, "a Thread")
     read = answer_parser(parse)

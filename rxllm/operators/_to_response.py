@@ -1,4 +1,4 @@
-"""One response from its events."""
+"""Fold the events of a response."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def to_response(parse: Callable[[str], T] | type[T]) -> Callable[[Observable[Eve
 @overload
 def to_response(parse: str | Mapping[str, Any] | UnionType) -> Callable[[Observable[Event]], Stream[Response[Any]]]: ...
 def to_response(parse: Parse = None) -> Callable[[Observable[Event]], Stream[Response[Any]]]:
-    """Fold the stream to its `Response`; `parse` gives its `parsed`.
+    """Fold the stream to its `Response`; with `parse`, the text is parsed too.
 
     ::
 
@@ -36,12 +36,12 @@ def to_response(parse: Parse = None) -> Callable[[Observable[Event]], Stream[Res
     >>> stream_generate(Fake("42"), "Six times seven?").pipe(to_response(int)).run().parsed
     42
 
-    `parse` is what `parsed` takes: a type or a ``response_format``, by which the text is read as JSON, with or without
-    a Markdown fence, and validated; or a function of the text. A response that failed, or that has tool calls, is not
-    parsed. A text that does not fit ends the stream with ``ValidationError("invalid_output")``, whose metadata keeps
-    the text, the finish reason and the usage, so that ``retry`` and ``catch`` see it.
+    `parse` is what `ops.parsed` takes: a type or a ``response_format``, against which the text is validated as JSON,
+    with or without a Markdown fence; or a function of the text. A response that failed or has tool calls is not parsed.
+    Text that does not fit ends the stream with ``ValidationError("invalid_output")``, so that ``retry`` and ``catch``
+    see it; its metadata keeps the text, the finish reason and the usage.
 
-    Raises ``ValidationError("invalid_option")`` for a `parse` that is none of these.
+    Raises ``ValidationError("invalid_option")`` for any other `parse`.
     """
     read = answer_parser(parse)
     if read is None:

@@ -1,4 +1,4 @@
-"""A session's turn from its events."""
+"""Fold the events of a session's turn."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from rxllm.values import ChatResult, Session, StepResult, Turn
 from rxllm.values.arguments import check_instance
 
 TURN = "session_turn"
-"""The name of the `Custom` event that begins the streams of ``rxllm.session``. Its `data` holds the `session` as it is
-asked with, the user's new message included, and which `operation` it is, so that a turn that is cut off loses nothing.
+"""The name of the `Custom` event that begins the streams of ``rxllm.session``. Its `data` holds the `operation` and the
+`session` including the user's new message, so that a turn that is cut off loses nothing.
 """
 
 
 def to_session(session: Session, *, parse: Parse = None) -> Callable[[Observable[Event]], Stream[Turn]]:
-    """Fold the events of a turn to the `Turn`: the session after it, and the result of its chat or step.
+    """Fold the events of a turn to its `Turn`: the new session and the result of the chat or step.
 
     ::
 
@@ -35,18 +35,18 @@ def to_session(session: Session, *, parse: Parse = None) -> Callable[[Observable
     >>> turn.session.status, [message.text for message in turn.session.messages]
     ('completed', ['Hi', 'Hello'])
 
-    `session` is the one that the turn began with. A stream that is cut off gives a result that was ``cancelled``, and a
-    session with all steps that were complete, and with what the user said. `parse` is as in `to_chat_result`; a text
-    that does not fit is an error of the result, and the session can go on.
+    `session` is the one that the turn began with. A stream that is cut off becomes a ``cancelled`` result and a session
+    with the user's message and all completed steps. `parse` is as in `to_chat_result`; text that does not fit becomes
+    the result's error, and the session can go on.
 
-    Raises ``ValidationError("invalid_option")`` for what is no session, and for a `parse` that makes no sense.
+    Raises ``ValidationError("invalid_option")`` for a wrong `session` or `parse`.
     """
     check_instance("session", session, Session, "a Session")
     read = answer_parser(parse)
-    return lift(lambda: _Turning(session, read))
+    return lift(lambda: _TurnFold(session, read))
 
 
-class _Turning:
+class _TurnFold:
     def __init__(self, session: Session, read: Read | None) -> None:
         self._read = read
         self._begin(session, None)
@@ -55,7 +55,7 @@ class _Turning:
         self._session = session
         self._operation = operation
         self._state = StreamCollector(session.thread)
-        self._step: StepResult | None = None  # while it is the last that came
+        self._step: StepResult | None = None  # if the last event completed one
 
     def feed(self, event: Event) -> Iterable[Turn]:
         match event:

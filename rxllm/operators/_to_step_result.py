@@ -1,4 +1,4 @@
-"""One step's result from its events."""
+"""Fold the events of a step."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def to_step_result(
 def to_step_result(
     thread: Thread | None = None, *, parse: Parse = None
 ) -> Callable[[Observable[Event]], Stream[StepResult[Any]]]:
-    """Fold the stream to its last step's `StepResult`; one without ``StepCompleted`` needs the `thread` it began with.
+    """Fold the stream to the `StepResult` of its last step.
 
     ::
 
@@ -41,10 +41,10 @@ def to_step_result(
     >>> stream_step(Fake("Hi"), "Hello").pipe(to_step_result()).run().done
     True
 
-    `parse` is as in `to_response`; a text that does not fit is a result whose response has the
-    ``ValidationError("invalid_output")`` as its `error`.
+    A stream without ``StepCompleted`` needs the `thread` that the step began with. `parse` is as in `to_response`, but
+    text that does not fit is a result, whose response has the ``ValidationError("invalid_output")`` as its `error`.
 
-    Raises ``ValidationError("invalid_option")`` for what is no thread, and for a `parse` that makes no sense.
+    Raises ``ValidationError("invalid_option")`` for a wrong `thread` or `parse`.
     """
     check_instance("thread", thread, Thread | None, "a Thread")
     read = answer_parser(parse)

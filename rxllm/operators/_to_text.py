@@ -1,4 +1,4 @@
-"""The whole text."""
+"""Fold the stream to its text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rxllm.runtime import Stream
 
 
 def to_text() -> Callable[[Observable[Event]], Stream[str]]:
-    """The text of the response, or of a chat's final one. A stream that failed gives ``on_error`` instead.
+    """Emit the whole text of the response, or of a chat's final response. A stream that failed ends with ``on_error``.
 
     ::
 

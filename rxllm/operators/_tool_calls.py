@@ -1,4 +1,4 @@
-"""The calls that the model makes."""
+"""Emit the tool calls of the model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rxllm.values import ToolCall
 
 
 def tool_calls() -> Callable[[Observable[Event]], Stream[ToolCall]]:
-    """The finished calls that are the client's to answer. An ``ErrorEvent`` becomes ``on_error``.
+    """Emit the completed tool calls that the client has to answer. An ``ErrorEvent`` becomes ``on_error``.
 
     ::
 

@@ -1,4 +1,4 @@
-"""What the stream has cost so far."""
+"""Emit the running total of usage."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rxllm.values import Usage
 
 
 def usage() -> Callable[[Observable[Event]], Stream[Usage]]:
-    """The running total over all steps, each time that it changes. An ``ErrorEvent`` becomes ``on_error``.
+    """Emit the running total of usage over all steps each time it changes. An ``ErrorEvent`` becomes ``on_error``.
 
     ::
 
@@ -30,23 +30,23 @@ def usage() -> Callable[[Observable[Event]], Stream[Usage]]:
 
 class _Total:
     def __init__(self) -> None:
-        self._before = Usage()
-        self._told = Usage()
+        self._before = Usage()  # of the completed steps
+        self._last = Usage()
 
     def __call__(self, event: Event) -> Iterable[Usage]:
         match event:
             case UsageUpdated(usage=usage):
-                return self._tell(self._before + usage)
+                return self._if_changed(self._before + usage)
             case RawChunk(kind="usage", data=Mapping()):
-                return self._tell(self._before + Usage(**cast(Mapping[str, Any], event.data)))
+                return self._if_changed(self._before + Usage(**cast(Mapping[str, Any], event.data)))
             case StepCompleted(result=result):
                 self._before += result.response.usage
-                return self._tell(self._before)
+                return self._if_changed(self._before)
             case StepRestarted():
-                return self._tell(self._before)
+                return self._if_changed(self._before)
             case _:
                 return ()
 
-    def _tell(self, total: Usage) -> Iterable[Usage]:
-        changed, self._told = total != self._told, total
+    def _if_changed(self, total: Usage) -> Iterable[Usage]:
+        changed, self._last = total != self._last, total
         return (total,) if changed else ()

@@ -1,4 +1,4 @@
-"""Hold a stream to the rules."""
+"""Check that a stream keeps the rules."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from rxllm.runtime import Stream
 
 
 def verify() -> Callable[[Observable[Event]], Stream[Event]]:
-    """Pass events on for as long as they are lawful; the first that is not ends the stream with an error.
+    """Pass events on while they keep the rules; the first that breaks one ends the stream with an error.
 
     ::
 
         source       --start--H--i--Hi--end--|
         verify()     --start--H--i--Hi--end--|
-        source       --start--H--i--Ho--end--|        (the completion is not what the deltas say)
+        source       --start--H--i--Ho--end--|        (the completion contradicts the deltas)
         verify()     --start--H--i--X
 
     >>> from rxllm import Engine, Fake, MessageStarted, TextDelta, stream_generate
-    >>> watched = Engine(Fake("Hi"), operators=[verify()])        # as middleware it sees what the adapter says
+    >>> watched = Engine(Fake("Hi"), operators=[verify()])        # as middleware it sees the adapter's events
     >>> stream_generate(watched, "Hello").count().run()
     4
     >>> from reactivex import of
@@ -32,31 +32,31 @@ def verify() -> Callable[[Observable[Event]], Stream[Event]]:
     >>> _ = torn.pipe(verify()).subscribe(on_error=lambda error: print(error.metadata["rule"], error.event_index))
     block_closed 2
 
-    It takes the streams of an adapter, of ``stream_generate``, ``stream_step``, ``stream`` and ``stream_resume``; put
-    it before what drops deltas. The error is ``StreamError("malformed_event")``: its ``event_index`` is the place,
-    ``metadata["rule"]`` what is broken, ``metadata["event"]`` the tag of the event:
+    The source is a stream of an adapter, ``stream_generate``, ``stream_step``, ``stream`` or ``stream_resume``, before
+    an operator that drops deltas. The error is ``StreamError("malformed_event")``: its ``event_index`` is the position
+    of the event, ``metadata["event"]`` its tag and ``metadata["rule"]`` the broken rule:
 
     ======================  =======================================================================================
-    rule                    says
+    rule                    requires
     ======================  =======================================================================================
-    ``event``               nothing but events of the union
+    ``event``               only events of the union
     ``message_started``     ``MessageStarted`` first, once per response
     ``block_closed``        a block is completed before the next block, call or end
-    ``block_text``          a completion says what its deltas said
+    ``block_text``          a completion has the text of its deltas
     ``call_id``             a call starts with an id that is not empty and was not used before
     ``call_order``          deltas and completion belong to a call that is open
-    ``call_name``           a call is completed under the name it has started with
-    ``call_raw_arguments``  its raw arguments are what its deltas said
-    ``call_arguments``      its arguments are what the raw ones parse to, or its metadata names an ``error``
+    ``call_name``           a call is completed with the name it started with
+    ``call_raw_arguments``  its raw arguments are those of its deltas
+    ``call_arguments``      its arguments are the parsed raw ones, or its metadata names an ``error``
     ``call_completed``      every call is completed before the end
-    ``usage_changed``       usage is said once per change
-    ``message_folded``      the completed message is the fold of the events, deltas or no deltas
+    ``usage_changed``       usage is reported once per change
+    ``message_folded``      the completed message is the fold of the events, with or without deltas
     ``finish_reason``       a response with calls does not finish as ``stop``, ``other`` or None
     ``terminal``            exactly one ``MessageCompleted`` or ``ErrorEvent``, last in its response
-    ``step_completed``      tools run between the response's end and one ``StepCompleted``
+    ``step_completed``      tools run after the response's end and before one ``StepCompleted``
     ``chat_completed``      several steps end with one ``ChatCompleted``, and nothing follows it
     ======================  =======================================================================================
 
-    Constant work per event, and the response's events are kept until its end. What the source raises passes.
+    Each event costs constant time; a response's events are kept until its end. An ``on_error`` of the source passes.
     """
     return lift(Rules)

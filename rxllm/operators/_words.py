@@ -1,4 +1,4 @@
-"""The text, word by word."""
+"""Emit the text word by word."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rxllm.runtime import Stream
 
 
 def words() -> Callable[[Observable[Event]], Stream[str]]:
-    """The words of the text, each as soon as the next one begins. An ``ErrorEvent`` becomes ``on_error``.
+    """Emit the words of the text, each as soon as the next one begins. An ``ErrorEvent`` becomes ``on_error``.
 
     ::
 
@@ -24,8 +24,9 @@ def words() -> Callable[[Observable[Event]], Stream[str]]:
     >>> list(stream_generate(Fake(["Hel", "lo wo", "rld"]), "Hi").pipe(words()))
     ['Hello ', 'world']
 
-    Joined, they are the text: white space belongs to the word before it. Where a script puts none between words
-    (Chinese, Japanese, Thai, ...), each character is a word, with its marks and the punctuation after it. How the text
-    was cut into deltas makes no difference. What is left comes at the end of its block; with an error it does not.
+    Joined, the words are the text: white space belongs to the word before it. In scripts without spaces between words
+    (Chinese, Japanese, Thai, ...) each character is a word, together with its marks and the punctuation after it. The
+    result does not depend on how the text was cut into deltas. The rest of a block is emitted at its end, but not when
+    the stream fails.
     """
     return lift(lambda: EventSegmenter("words", find_word))

@@ -1,7 +1,7 @@
-"""What an operator of an engine may know of the call that it is applied to.
+"""Tell the operators of an engine which call they are applied to.
 
-A pipeline puts it into a context variable while it applies ``engine.operators``. An operator that needs more than the
-events reads it when it is applied, not later.
+A pipeline sets `current_assembly` while it applies ``engine.operators``. An operator that needs more than the events
+reads it when it is applied, not later.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from rxllm.values import Call, Request, Usage
 
 
 class Ask(Protocol):
-    """Asks another engine, or an adapter with a `model`, the same."""
+    """Send the same request to another engine, or to an adapter with a `model`."""
 
     def __call__(self, engine: Any, model: str | None = None) -> Observable[Event]: ...
 
 
 class Assembly(msgspec.Struct, frozen=True):
-    """The call that is being put together: its `request`, with every option in its place, and what travels beside it.
+    """The call that is being assembled: its `request` with all options, and the `call` beside it.
 
-    `provider` is the adapter's name, and `before` what the chat's earlier steps have used. ``ask(engine)`` is a cold
+    `provider` is the adapter's name, `before` the usage of the chat's earlier steps. ``ask(engine)`` is a cold
     Observable of another engine's answer to the request.
     """
 
@@ -43,7 +43,7 @@ current_assembly: contextvars.ContextVar[Assembly | None] = contextvars.ContextV
 
 @contextlib.contextmanager
 def assembling(assembly: Assembly) -> Generator[None]:
-    """Operators that are applied inside belong to the call of `assembly`."""
+    """Apply operators inside as part of the call of `assembly`."""
     token = current_assembly.set(assembly)
     try:
         yield

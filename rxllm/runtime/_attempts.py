@@ -1,10 +1,10 @@
-"""One attempt after another at a stream of events.
+"""Subscribe to a stream of events again and again until an attempt succeeds.
 
-Each attempt is held back until its first content or its ``MessageCompleted``: one that fails before leaves no trace.
+Each attempt is held back until its first content or its ``MessageCompleted``; one that fails earlier leaves no trace.
 
 ::
 
-    attempt 1    start--X                      (held back, and gone)
+    attempt 1    start--X                      (held back, then dropped)
     attempt 2              start--H--i--end|
     seen         -----------------start,H--i--end|
 """
@@ -26,30 +26,30 @@ from rxllm.values import LLMError
 
 
 class Plan(Protocol):
-    """What is attempted in one subscription. Attempts are counted from 1."""
+    """The attempts of one subscription, counted from 1."""
 
     late: bool
-    """Whether failures after the first content are asked about too."""
+    """Whether `again` decides on failures after the first content too."""
 
     def source(self, attempt: int) -> Observable[Event]: ...
 
     def again(self, error: Exception, attempt: int) -> float | None:
-        """Seconds until the next attempt, now that `attempt` has failed; None passes its failure on."""
+        """Return the seconds until the next attempt after `attempt` failed; None passes its failure on."""
         ...
 
     def opens(self, attempt: int) -> Iterable[Event]:
-        """The first content of `attempt` is there: what is to be said before its events."""
+        """Return the events to emit before those of `attempt`, whose first content has come."""
         ...
 
 
 class Attempts:
-    """One subscription to the attempts of `plan`; `start` gives its disposable."""
+    """One subscription to the attempts of `plan`; `start` returns its disposable."""
 
     def __init__(
         self, plan: Plan, observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None
     ) -> None:
         self.observer = observer
-        self.begun = False  # some attempt has been seen
+        self.begun = False  # whether an attempt has been passed on
         self._plan = plan
         self._scheduler = scheduler
         self._scope = current_scope.get()
@@ -61,19 +61,19 @@ class Attempts:
         self._subscribe()
         return CompositeDisposable(self._source, self._timer)
 
-    def opened(self, held: list[Event]) -> list[Event]:
-        """What is seen of an attempt that has `held` its first content."""
-        if self.begun and isinstance(held[-1], ErrorEvent):
-            return held[-1:]  # a later attempt has failed at once: what an earlier one said stands
+    def opened(self, events: list[Event]) -> list[Event]:
+        """Return what to emit for an attempt whose `events` end with its first content."""
+        if self.begun and isinstance(events[-1], ErrorEvent):
+            return events[-1:]  # a later attempt failed at once: the events of the earlier one stand
         self.begun = True
-        return [*self._plan.opens(self._count), *held]
+        return [*self._plan.opens(self._count), *events]
 
     def again(self, error: Exception) -> bool:
-        """Whether the plan has seen to the failure of the latest attempt."""
+        """Return whether the failure of the latest attempt is dealt with."""
         try:
             with within(self._scope):
                 seconds = self._plan.again(error, self._count)
-        except Exception as raised:  # by a function of the user's
+        except Exception as raised:  # from a function of the user's
             self.observer.on_error(raised)
             return True
         if seconds is None:
@@ -86,7 +86,7 @@ class Attempts:
         self._count += 1
         attempt = _Attempt(self, self._plan.late)
         subscription = self._source.disposable = SingleAssignmentDisposable()  # before it can fail
-        with within(self._scope):  # a later attempt is subscribed where an earlier one has failed
+        with within(self._scope):  # a later attempt is subscribed to where an earlier one failed
             subscription.disposable = self._plan.source(self._count).subscribe(
                 attempt.on_next, attempt.on_error, attempt.on_completed, scheduler=self._scheduler
             )
@@ -94,12 +94,12 @@ class Attempts:
     def _wake(self, scheduler: abc.SchedulerBase, state: Any) -> None:
         try:
             self._subscribe()
-        except BaseException as error:  # the adapter's; nobody above would deliver it
+        except BaseException as error:  # from the adapter: nothing above would deliver it
             fail(self.observer, error)
 
 
 class _Attempt:
-    """One of them: held, then passed on. While what was held is given out, what comes meanwhile waits behind it."""
+    """One attempt: held, then passed on. Events that arrive while the held ones are released wait behind them."""
 
     __slots__ = ("_attempts", "_delivering", "_end", "_failed", "_held", "_late", "_observer", "_pass", "_releasing")
 
@@ -110,21 +110,21 @@ class _Attempt:
         self._held: list[Event] | None = []
         self._pass: Callable[[Event], object] = self._pass_late if late else self._observer.on_next
         self._releasing = False
-        self._failed = False  # and the plan has seen to it
-        self._delivering = False  # stays True when a subscriber raises: that is no failed attempt
-        self._end: Callable[[], None] | None = None  # that came while what was held is given out
+        self._failed = False  # and its failure is dealt with
+        self._delivering = False  # stays True when a subscriber raises, which is not a failed attempt
+        self._end: Callable[[], None] | None = None  # an end that came during the release
 
     def on_next(self, event: Event) -> None:
         if self._held is None:
             self._pass(event)
         elif not self._failed:
-            self._hold(self._held, event)
+            self._hold(event, self._held)
 
     def on_error(self, error: Exception) -> None:
         if self._failed:
             return
-        mine = self._held is not None or (self._late and not self._delivering)
-        if mine and self._attempts.again(error):
+        may_retry = self._held is not None or (self._late and not self._delivering)
+        if may_retry and self._attempts.again(error):
             return
         if self._held is not None and self._attempts.begun and isinstance(error, LLMError):
             conclude(self._observer, (ErrorEvent(error),))
@@ -135,22 +135,22 @@ class _Attempt:
         if not self._failed:
             self._finish(self._observer.on_completed)
 
-    def _hold(self, held: list[Event], event: Event) -> None:
+    def _hold(self, event: Event, events: list[Event]) -> None:
         if isinstance(event, ErrorEvent) and self._attempts.again(event.error):
             self._failed = True
             return
-        held.append(event)
+        events.append(event)
         if not is_prelude(event):
-            self._release(self._attempts.opened(held))
+            self._release(self._attempts.opened(events))
 
     def _release(self, waiting: list[Event]) -> None:
-        after, self._held = self._pass, None
+        original, self._held = self._pass, None
         self._pass, self._releasing = waiting.append, True
         try:
             for event in waiting:  # it may grow meanwhile
                 self._deliver(event)
         finally:
-            self._pass, self._releasing = after, False
+            self._pass, self._releasing = original, False
         if self._end is not None:
             self._end()
 
@@ -175,12 +175,12 @@ class _Attempt:
 
 
 def is_prelude(event: Event) -> bool:
-    """Whether `event` may come before the first content."""
+    """Return whether `event` may come before the first content."""
     return isinstance(event, MessageStarted | UsageUpdated) or (isinstance(event, RawChunk) and event.kind == "usage")
 
 
 def attempting(make: Callable[[], Plan]) -> Stream[Event]:
-    """The attempts of a fresh ``make()``, a `Plan`, for each subscription."""
+    """Return a stream that follows a fresh ``make()``, a `Plan`, for each subscription."""
 
     def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
         return Attempts(make(), observer, scheduler).start()

@@ -1,4 +1,4 @@
-"""Several streams at once, up to a limit."""
+"""Run several streams at once, up to a limit."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ T = TypeVar("T")
 
 
 class Bounded(abc.DisposableBase, Generic[T]):
-    """Runs `sources`, at most `limit` of them at a time, each with its index.
+    """Subscribes to `sources`, at most `limit` at a time, and calls back with the index of each.
 
-    `on_next(index, item)` for each item, `on_end(index, error)` when one ends, `on_done()` when all have. What is no
-    ``Exception`` is no failure of one source: it ends them all, and `on_fatal(error)` is called.
+    ``on_next(index, item)`` is called for each item, ``on_end(index, error)`` when a source ends, ``on_done()`` when
+    all have ended. An error that is not an ``Exception`` ends all of them with ``on_fatal(error)``.
     """
 
     def __init__(
@@ -41,8 +41,8 @@ class Bounded(abc.DisposableBase, Generic[T]):
         self._filling = False
 
     def start(self, scheduler: abc.SchedulerBase | None) -> None:
-        """Subscribe to as many as may run."""
-        if self._filling:  # a source ended while it was being subscribed: the loop below goes on
+        """Subscribe to as many sources as may run."""
+        if self._filling:  # a source ended during its subscribe: the outer loop goes on
             return
         self._filling = True
         while self._running < self._limit and not self._exhausted and not self._disposed:

@@ -1,9 +1,4 @@
-"""Retry: a call that fails before its first content is made again.
-
-A stream is held back until its first content event or its ``MessageCompleted``; until then a retryable failure, raised
-or streamed, leads to a new subscription, which is a new request. After that everything passes as it comes. The last
-failure is passed on as it came.
-"""
+"""Retry calls that fail before their first content: the policy, and the stream that follows it."""
 
 from __future__ import annotations
 
@@ -26,13 +21,13 @@ log = logging.getLogger("rxllm")
 
 
 class RetryPolicy(msgspec.Struct, frozen=True):
-    """How often, and how many seconds between: the delay doubles from `base_delay` to `max_delay`, plus up to `jitter`.
+    """How often to try, and how many seconds to wait: `base_delay`, doubled up to `max_delay`, plus up to `jitter`.
 
-    A provider's Retry-After is kept to, unless it asks for more than `max_retry_after`: then the failure is passed on.
-    `retry_on` holds reasons of `AdapterError` and `StreamError`; a credit that is used up is never waited for. 0
-    attempts are one: the first is no retry.
+    A longer Retry-After of the provider is obeyed, but if it exceeds `max_retry_after` the failure is passed on.
+    `retry_on` holds reasons of `AdapterError` and `StreamError`; used-up credit is never retried. The first attempt
+    always happens, even with a `max_attempts` of 0.
 
-    Raises ``ValidationError("invalid_option")`` for values that make no sense.
+    Raises ``ValidationError("invalid_option")`` for wrong values.
     """
 
     max_attempts: int = 3
@@ -47,34 +42,35 @@ class RetryPolicy(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         force_setattr(self, "retry_on", _reasons(self.retry_on))
-        checks = {name: is_seconds(getattr(self, name)) for name in _SECONDS}
-        checks["max_attempts"] = type(self.max_attempts) is int and self.max_attempts >= 0
-        checks["respect_retry_after"] = type(self.respect_retry_after) is bool
-        wrong = [(("retry", name), f"cannot be {getattr(self, name)!r}") for name, fine in checks.items() if not fine]
+        checks = {name: (is_seconds(getattr(self, name)), "a number of seconds, 0 or more") for name in _SECONDS}
+        is_attempts = type(self.max_attempts) is int and self.max_attempts >= 0
+        checks["max_attempts"] = is_attempts, "a whole number of at least 0"
+        checks["respect_retry_after"] = type(self.respect_retry_after) is bool, "True or False"
+        for name, (fits, expected) in checks.items():
+            if not fits:
+                raise invalid_option(("retry", name), must_be(expected, getattr(self, name)))
         if unknown := self.retry_on - _REASONS:
-            wrong.append((("retry", "retry_on"), _no_reasons(unknown)))
-        if wrong:
-            raise ValidationError("invalid_option", errors=wrong)
+            raise invalid_option(("retry", "retry_on"), _unknown_reasons(unknown))
 
     def delay(self, error: LLMError, attempt: int) -> float:
-        """Seconds to wait after the failed `attempt`, the first being 1."""
+        """Return the seconds to wait after the failed `attempt`; the first is 1."""
         backoff = min(self.max_delay, self.base_delay * 2.0 ** min(attempt - 1, 64))
-        return max(self._asked(error), backoff) + random.uniform(0.0, self.jitter)
+        return max(self._retry_after(error), backoff) + random.uniform(0.0, self.jitter)
 
     def allows(self, error: BaseException, attempt: int) -> bool:
-        """Whether another attempt follows the failed `attempt`."""
+        """Return whether another attempt follows the failed `attempt`."""
         if not isinstance(error, AdapterError | StreamError) or attempt >= self.max_attempts:
             return False
         if isinstance(error, AdapterError) and (error.status == 402 or error.code in _SPENT):
             return False
-        return error.reason in self.retry_on and self._asked(error) <= self.max_retry_after
+        return error.reason in self.retry_on and self._retry_after(error) <= self.max_retry_after
 
-    def _asked(self, error: LLMError) -> float:
+    def _retry_after(self, error: LLMError) -> float:
         return (error.retry_after or 0.0) if self.respect_retry_after and isinstance(error, AdapterError) else 0.0
 
 
 _SPENT = ("insufficient_quota", "billing_error", "payment_required")
-"""Codes of a credit that is used up: waiting brings none."""
+"""Error codes for used-up credit, which waiting does not refill."""
 
 _SECONDS = ("base_delay", "max_delay", "jitter", "max_retry_after")
 _REASONS = AdapterError.REASONS | StreamError.REASONS
@@ -84,20 +80,20 @@ OnRetry = Callable[[int, float, LLMError], None]
 
 
 def policy(retry: Retry, base: Retry = "default") -> RetryPolicy:
-    """The policy meant by an engine's or a call's ``retry``: False is none at all, a mapping is laid over `base`.
+    """Return the policy for the ``retry`` of an engine or a call: False never retries, a mapping overrides `base`.
 
-    A mapping asks for retries: over a `base` of False it is laid over the default.
+    With a `base` of False, a mapping overrides the default.
 
     >>> policy({"max_attempts": 5}).max_attempts
     5
 
-    Raises ``ValidationError("invalid_option")`` for a mapping with other names than `RetryPolicy` has fields.
+    Raises ``ValidationError("invalid_option")`` for a mapping with a name that is not a field of `RetryPolicy`.
     """
     match retry:
         case RetryPolicy():
             return retry
         case Mapping():
-            return _laid_over(policy(base or "default"), retry)
+            return _override(policy(base or "default"), retry)
         case False:
             return _NEVER
         case _:
@@ -105,36 +101,34 @@ def policy(retry: Retry, base: Retry = "default") -> RetryPolicy:
 
 
 def policy_argument(argument: Any) -> RetryPolicy:
-    """The policy meant by the `policy` of an operator. Raises ``ValidationError("invalid_option")``."""
+    """Return the policy for the `policy` of an operator. Raises ``ValidationError("invalid_option")``."""
     if not isinstance(argument, RetryPolicy | Mapping | bool | None) and argument != "default":
         raise invalid_option("policy", must_be("a RetryPolicy, a mapping of its fields, True, False or None", argument))
     try:
         return policy(cast(Any, argument))
-    except ValidationError as error:  # it speaks of an engine's `retry`
+    except ValidationError as error:  # whose paths begin with the `retry` of an engine
         errors = [(("policy", str(path[-1])), fault) for path, fault in error.errors]
         raise ValidationError(error.reason, errors=errors) from None
 
 
-def _laid_over(base: RetryPolicy, given: Mapping[str, Any]) -> RetryPolicy:
-    known = {spec.name for spec in fields(RetryPolicy)}
-    unknown = [
-        (("retry", str(name)), f"is unknown; there are {', '.join(sorted(known))}") for name in given.keys() - known
-    ]
-    if unknown:
-        raise ValidationError("invalid_option", errors=sorted(unknown))
-    return replace(base, **given)
+def _override(base: RetryPolicy, values: Mapping[str, Any]) -> RetryPolicy:
+    names = {field.name for field in fields(RetryPolicy)}
+    fault = f"is unknown; there are {', '.join(sorted(names))}"
+    if unknown := sorted(map(str, values.keys() - names)):
+        raise ValidationError("invalid_option", errors=[(("retry", name), fault) for name in unknown])
+    return replace(base, **values)
 
 
-def _reasons(held: Any) -> frozenset[Any]:
+def _reasons(value: Any) -> frozenset[Any]:
     try:
-        return frozenset((held,) if isinstance(held, str) else held)
+        return frozenset((value,) if isinstance(value, str) else value)
     except TypeError:
-        return frozenset((held,))  # which is no reason
+        return frozenset((value,))  # not iterable, so not a reason either: it is reported as unknown
 
 
-def _no_reasons(held: Iterable[Any]) -> str:
-    named = (f"{each!r}{did_you_mean(each, _REASONS) if isinstance(each, str) else ''}" for each in held)
-    return f"cannot hold {', '.join(sorted(named))}; there are {', '.join(sorted(_REASONS))}"
+def _unknown_reasons(reasons: Iterable[Any]) -> str:
+    names = (f"{reason!r}{did_you_mean(reason, _REASONS) if isinstance(reason, str) else ''}" for reason in reasons)
+    return f"cannot hold {', '.join(sorted(names))}; there are {', '.join(sorted(_REASONS))}"
 
 
 _DEFAULT = RetryPolicy()
@@ -144,7 +138,7 @@ _NEVER = RetryPolicy(max_attempts=1)
 def retrying(
     make: Callable[[], Observable[Event]], rules: RetryPolicy, on_retry: OnRetry | None = None
 ) -> Stream[Event]:
-    """The events of ``make()``, made again while they fail before their first content.
+    """Return the events of ``make()``, which is called again while its stream fails before its first content.
 
     ``on_retry(attempt, delay, error)`` is called before each wait.
     """
@@ -170,8 +164,8 @@ class _Retrying:
         assert isinstance(error, LLMError)
         seconds = self._rules.delay(error, attempt)
         provider = getattr(error, "provider", None)
-        asked = f" of {provider}" if provider else ""
-        log.warning("attempt %d%s failed (%s); the next one in %.1f s", attempt, asked, error, seconds)
+        source = f" of {provider}" if provider else ""
+        log.warning("attempt %d%s failed (%s); the next one in %.1f s", attempt, source, error, seconds)
         if self._on_retry is not None:
             self._on_retry(attempt, seconds, error)
         return seconds

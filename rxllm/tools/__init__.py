@@ -1,4 +1,4 @@
-"""How tools run: one call of one tool is a stream of events; `ToolSettings` says how."""
+"""Run tools: `execution` is one tool call as a stream of events, `ToolSettings` holds its options."""
 
 from rxllm.tools._execution import execution
 from rxllm.tools._outcome import failed, is_halting

@@ -1,16 +1,16 @@
-"""One call of one tool, as a stream of events.
+"""Run one tool call as a stream of events.
 
 ==============================  ==============================================================================
-the handler is                  it runs
+handler                         how it runs
 ==============================  ==============================================================================
-an ``async def``                on the call's loop; cancelled on timeout and dispose
-a plain function                in a daemon thread, with the context copied; left behind on timeout and dispose,
-                                its result dropped and ``ToolContext.cancelled`` set, at most `THREADS_LEFT` of them
-under virtual time              at once and in place, if it is a plain function; a test has no loop for others
+``async def``                   on the call's loop; cancelled on timeout and dispose
+plain function                  in a daemon thread, with the context copied; on timeout and dispose it runs on, its
+                                result dropped and ``ToolContext.cancelled`` set, at most `THREADS_LEFT` of them
+plain function, virtual time    at once, in place; ``async def`` fails, because a test has no loop for it
 ==============================  ==============================================================================
 
-What it returns may again be awaitable, an Observable or an asynchronous generator; of those each item is a
-``ToolProgress``, and the last is the result.
+The result may be an awaitable, an Observable or an asynchronous generator; each item of the latter two is a
+``ToolProgress``, and the last item is the result.
 """
 
 from __future__ import annotations
@@ -43,12 +43,13 @@ from rxllm.tools._settings import ToolSettings
 from rxllm.values import Tool, ToolCall, ToolContext, ToolError, denied
 
 THREADS_LEFT = 100
-"""How many plain functions may run on after their timeout; while there are so many, no other is begun."""
+"""How many plain functions may run on after their timeout or dispose; with so many, no other one starts."""
 
 
 def execution(tool: Tool, call: ToolCall, settings: ToolSettings, question: Question, scope: Scope) -> Stream[Event]:
-    """``ToolExecutionStarted``, progress, ``ToolExecutionCompleted`` and the outcome of `call`; it never fails
-    itself. `question` is what the step has asked its model, `scope` the step's.
+    """Return the stream of ``ToolExecutionStarted``, progress, ``ToolExecutionCompleted`` and the outcome of `call`.
+
+    It never fails itself. `question` is what the step asks its model, `scope` is the step's.
     """
 
     def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
@@ -92,7 +93,7 @@ class _Execution(abc.DisposableBase):
 
     def start(self) -> None:
         if self._tool.approval and self._settings.approve is not None:
-            self._ask(self._settings.approve)
+            self._ask_approval(self._settings.approve)
         else:
             self._execute()
 
@@ -101,7 +102,7 @@ class _Execution(abc.DisposableBase):
         self._context.cancelled.set()
         self._all.dispose()
 
-    def _ask(self, approve: Callable[[ToolCall], Any]) -> None:
+    def _ask_approval(self, approve: Callable[[ToolCall], Any]) -> None:
         self._observer.on_next(ToolApprovalRequested(self._call.id, self._call.name, self._call.arguments))
         self._resolve(lambda: approve(own(self._call)), _is_async(approve), self._answered, lambda item: None)
 
@@ -121,8 +122,8 @@ class _Execution(abc.DisposableBase):
         except ToolError as error:
             self._fail(error)
             return
-        called = self._settings.executor or self._tool.handler
-        self._resolve(handler, _is_async(called), self._return, self._progress)
+        function = self._settings.executor or self._tool.handler
+        self._resolve(handler, _is_async(function), self._return, self._progress)
 
     def _arm(self) -> None:
         seconds = self._settings.tool_timeout
@@ -135,21 +136,21 @@ class _Execution(abc.DisposableBase):
         self._fail(self._error("timeout", message))
 
     def _resolve(
-        self, fn: Callable[[], Any], is_async: bool, done: Callable[[Any], None], each: Callable[[Any], None]
+        self, fn: Callable[[], Any], is_async: bool, done: Callable[[Any], None], on_item: Callable[[Any], None]
     ) -> None:
-        """Call `fn` and go on with its result, at once or later; `each` sees the items of a stream."""
+        """Call `fn`, and `done` with its result, at once or later; `on_item` gets the items of a streaming result."""
         if self._loop is not None:
-            called: Stream[Any] = pumped(lambda pump: _called(pump, fn, is_async, self._tool))
-            self._listen(called, lambda result: self._unwrap(result, done, each))
+            results: Stream[Any] = pumped(lambda pump: _call(pump, fn, is_async, self._tool))
+            self._listen(results, lambda result: self._unwrap(result, done, on_item))
             return
         try:
             result = self._in_place(fn, is_async)
         except Exception as error:
             self._fail(error)
         else:
-            self._unwrap(result, done, each)
+            self._unwrap(result, done, on_item)
 
-    def _unwrap(self, result: Any, done: Callable[[Any], None], each: Callable[[Any], None]) -> None:
+    def _unwrap(self, result: Any, done: Callable[[Any], None], on_item: Callable[[Any], None]) -> None:
         if isinstance(result, Observable):
             items = cast(Observable[Any], result)
         elif hasattr(result, "__aiter__"):
@@ -157,13 +158,13 @@ class _Execution(abc.DisposableBase):
         else:
             done(result)
             return
-        self._listen(items, done, each)
+        self._listen(items, done, on_item)
 
     def _listen(
         self,
         source: Observable[Any],
         done: Callable[[Any], None],
-        each: Callable[[Any], None] = lambda item: None,
+        on_item: Callable[[Any], None] = lambda item: None,
     ) -> None:
         last: Any = None
         subscription = self._running.disposable = SingleAssignmentDisposable()
@@ -171,7 +172,7 @@ class _Execution(abc.DisposableBase):
         def on_next(item: Any) -> None:
             nonlocal last
             last = item
-            each(item)
+            on_item(item)
 
         with within(self._scope):
             subscription.disposable = source.subscribe(
@@ -218,32 +219,32 @@ class _Execution(abc.DisposableBase):
         if isinstance(error, ToolError):
             return error
         message = f"{type(error).__name__}: {error}"
-        made = self._error("handler_raised", message)
-        made.__cause__ = error
-        return made
+        tool_error = self._error("handler_raised", message)
+        tool_error.__cause__ = error
+        return tool_error
 
     def _error(self, reason: str, message: str) -> ToolError:
         return ToolError(reason, message, tool_name=self._tool.name, tool_call_id=self._call.id)
 
 
-async def _called(pump: Pump[Any], fn: Callable[[], Any], is_async: bool, tool: Tool) -> None:
+async def _call(pump: Pump[Any], fn: Callable[[], Any], is_async: bool, tool: Tool) -> None:
     name = f"the tool {tool.name!r}"
     try:
         if not is_async and daemon_threads().left >= THREADS_LEFT:
-            message = f"{name} was not run: {THREADS_LEFT} others run on in their threads after a timeout or a dispose"
-            raise ToolError("cancelled", f"{message}; let them watch ToolContext.cancelled", tool_name=tool.name)
-        result = fn() if is_async else await in_thread(lambda: _contained(fn), name)
-        if inspect.isawaitable(result) and not isinstance(result, Observable):  # which is awaitable too
+            message = f"{name} was not run: {THREADS_LEFT} others still run in threads after a timeout or a dispose"
+            raise ToolError("cancelled", f"{message}; make them check ToolContext.cancelled", tool_name=tool.name)
+        result = fn() if is_async else await in_thread(lambda: _without_stop_iteration(fn), name)
+        if inspect.isawaitable(result) and not isinstance(result, Observable):  # an Observable is awaitable too
             result = await result
     except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:
         raise ToolError("handler_exit", f"{name} tried to end the process", tool_name=tool.name) from error
     pump.emit((result,))
 
 
-def _contained(fn: Callable[[], Any]) -> Any:
+def _without_stop_iteration(fn: Callable[[], Any]) -> Any:
     try:
         return fn()
-    except StopIteration as error:  # which no future can hold
+    except StopIteration as error:  # a future cannot hold it
         raise RuntimeError(f"the function raised StopIteration({error})") from error
 
 

@@ -1,4 +1,4 @@
-"""From what a tool returned, or how it failed, to the events that say so."""
+"""Turn the result or the error of a tool into its events."""
 
 from __future__ import annotations
 
@@ -13,29 +13,28 @@ from rxllm.values import Halt, ToolCall, ToolError
 
 
 def own(call: ToolCall) -> ToolCall:
-    """`call` for the user's code, which may change its arguments: the thread and the events have others."""
+    """Return a copy of `call` for the user's code, whose changes do not reach the thread and the events."""
     try:
         return deepcopy(call)
     except RecursionError:
-        metadata = {**call.metadata, "error": TOO_DEEP}
-        return replace(call, arguments={}, metadata=metadata)
+        return replace(call, arguments={}, metadata={**call.metadata, "error": TOO_DEEP})
 
 
 def returned(result: Any, call: ToolCall, settings: ToolSettings) -> list[Event]:
-    """The events of a tool that has returned `result`."""
+    """Return the events of a tool that returned `result`."""
     try:
         outcome = _outcome(result, call, settings)
     except ToolError as error:
         return failed(error, call, settings)
-    return [ToolExecutionCompleted(call.id, call.name, _shown(result)), outcome]
+    return [ToolExecutionCompleted(call.id, call.name, _plain(result)), outcome]
 
 
 def failed(error: ToolError, call: ToolCall, settings: ToolSettings) -> list[Event]:
-    """The events of a tool that has failed, by the policy ``on_tool_error``."""
-    return [ToolExecutionCompleted(call.id, call.name, error=error), _decided(error, call, settings)]
+    """Return the events of a tool that failed, by the policy ``on_tool_error``."""
+    return [ToolExecutionCompleted(call.id, call.name, error=error), _decide(error, call, settings)]
 
 
-def _decided(error: ToolError, call: ToolCall, settings: ToolSettings) -> Event:
+def _decide(error: ToolError, call: ToolCall, settings: ToolSettings) -> Event:
     content, decision = settings.encode_error(error, call), settings.on_tool_error
     metadata: dict[str, Any] = {}
     if not isinstance(decision, str):
@@ -45,7 +44,7 @@ def _decided(error: ToolError, call: ToolCall, settings: ToolSettings) -> Event:
                 return _outcome(decision, call, settings)
         except Exception as raised:
             decision = "halt"
-            if raised is not error:  # raised again, the tool's own error is a decision and not a fault of the policy
+            if raised is not error:  # raising the tool's own error again is a decision, not a fault of the policy
                 metadata["on_tool_error_exception"] = {"type": type(raised).__name__, "message": str(raised)}
     if decision == "continue":
         return ToolResultEncoded(call.id, content)
@@ -53,7 +52,7 @@ def _decided(error: ToolError, call: ToolCall, settings: ToolSettings) -> Event:
 
 
 def is_halting(event: Event) -> bool:
-    """Whether `event` ends the chat once the siblings have finished."""
+    """Return whether `event` ends the chat when the step's other tools have finished."""
     return isinstance(event, ToolHalt | AskUserRequested)
 
 
@@ -63,13 +62,13 @@ def _outcome(result: Any, call: ToolCall, settings: ToolSettings) -> Event:
     if result.question is not None:
         return AskUserRequested(call.id, call.name, result.question, dict(result.opts))
     if result.reason in RESERVED_HALTS:
-        message = f"a tool cannot halt with {result.reason!r}: the chat itself halts with that"
+        message = f"a tool cannot halt with {result.reason!r}, a reason of the chat itself: choose another"
         metadata = {"reserved_halt_reason": result.reason}
         raise ToolError("invalid_return", message, tool_name=call.name, tool_call_id=call.id, metadata=metadata)
     return ToolHalt(call.id, result.reason, result.result, settings.encode(result.result, call))
 
 
-def _shown(result: Any) -> Any:
+def _plain(result: Any) -> Any:
     if not isinstance(result, Halt):
         return result
     return AWAITING_USER if result.question is not None else result.result

@@ -1,7 +1,8 @@
-"""What decides how tools run."""
+"""The options of `run_tools`."""
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping
 from inspect import iscoroutinefunction
@@ -9,18 +10,10 @@ from typing import Any, Literal
 
 import msgspec
 
-from rxllm.values import (
-    FunctionTool,
-    Tool,
-    ToolCall,
-    ToolContext,
-    ToolError,
-    ValidationError,
-    described,
-    schema_faults,
-)
+from rxllm.values import FunctionTool, Tool, ToolCall, ToolContext, ToolError, described, schema_faults
 from rxllm.values._json import json_text, well_formed
 from rxllm.values._response import shorten
+from rxllm.values.arguments import check, invalid_option, is_count, is_positive
 
 Executor = Callable[[Tool, Mapping[str, Any], ToolContext], Any]
 Encoder = Callable[[Any], str]
@@ -43,13 +36,13 @@ RESERVED_HALTS = frozenset(
         "budget",
     }
 )
-"""The reasons a tool cannot halt with, because the chat itself does."""
+"""The reasons with which only the chat itself halts, not a tool."""
 
 
 class ToolSettings(msgspec.Struct, frozen=True):
-    """The settings of one ``run_tools``; `tool_timeout` in seconds, None for none.
+    """The options of one ``run_tools``; `tool_timeout` is in seconds, None for no limit.
 
-    Raises ``ValidationError("invalid_option")`` for values that make no sense.
+    Raises ``ValidationError("invalid_option")`` for wrong values.
     """
 
     tools: tuple[Tool, ...] = ()
@@ -65,81 +58,72 @@ class ToolSettings(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         msgspec.structs.force_setattr(self, "tools_by_name", {tool.name: tool for tool in self.tools})
-        checks = {
-            "mode": self.mode in ("auto", "manual"),
-            "on_tool_error": self.on_tool_error in ("continue", "halt") or _is_plain_function(self.on_tool_error),
-            "tool_timeout": _is_positive(self.tool_timeout, int | float),
-            "max_concurrency": _is_positive(self.max_concurrency, int),
-            "tools": len(self.tools_by_name) == len(self.tools),
-        }
-        wrong = [((name,), f"cannot be {getattr(self, name)!r}") for name, fine in checks.items() if not fine]
-        if wrong:
-            raise ValidationError("invalid_option", errors=wrong)
+        policy, timeout, limit = self.on_tool_error, self.tool_timeout, self.max_concurrency
+        fits = policy in ("continue", "halt") or (callable(policy) and not iscoroutinefunction(policy))
+        check("mode", self.mode, self.mode in ("auto", "manual"), "'auto' or 'manual'")
+        check("on_tool_error", policy, fits, "'continue', 'halt' or a plain function")
+        is_timeout = timeout in (None, math.inf) or is_positive(timeout)
+        check("tool_timeout", timeout, is_timeout, "None or a number of seconds above 0")
+        check("max_concurrency", limit, limit is None or is_count(limit), "None or a whole number of at least 1")
+        if len(self.tools_by_name) < len(self.tools):
+            names = ", ".join(tool.name for tool in self.tools)
+            raise invalid_option("tools", f"must have different names, not {names}")
 
     def concurrency(self, calls: int) -> int:
-        """How many of `calls` run at once: the option, else twice the processors."""
+        """Return how many of `calls` run at once: by default twice the number of processors."""
         return self.max_concurrency or max(1, min(calls, 2 * (os.cpu_count() or 1)))
 
     def bind(self, tool: Tool, context: ToolContext) -> Callable[[], Any]:
-        """The context's call, ready to be made. Raises ``ToolError`` where it cannot be."""
+        """Return a function that runs the tool call of `context`. Raises ``ToolError("invalid_arguments")``."""
         call = context.tool_call
         if "error" in call.metadata:
-            why = "are nested too deeply" if call.metadata["error"] == TOO_DEEP else "are not a JSON object"
-            message = f"the arguments {why}: {shorten(call.raw_arguments or '', 80)!r}"
+            fault = "are nested too deeply" if call.metadata["error"] == TOO_DEEP else "are not a JSON object"
+            message = f"the arguments {fault}: {shorten(call.raw_arguments or '', 80)!r}"
             raise ToolError("invalid_arguments", message, tool_name=tool.name, tool_call_id=call.id)
-        if self.executor is not None or not _converts(tool):
-            _check(tool, call)
+        if self.executor is not None or not _checks_its_arguments(tool):
+            _check_arguments(tool, call)
         if self.executor is not None:
             executor = self.executor
             return lambda: executor(tool, call.arguments, context)
         return tool.bind(call.arguments, context)
 
     def encode(self, result: Any, call: ToolCall) -> str:
-        """What the model is told of `result`. Raises ``ToolError("encoding_failed")``."""
+        """Return the text of `result` for the model. Raises ``ToolError("encoding_failed")``."""
         try:
             return (self.encoder or encode_result)(result)
         except Exception as error:
-            message = f"the result cannot be told to the model: {type(error).__name__}: {error}"
-            made = ToolError("encoding_failed", message, tool_name=call.name, tool_call_id=call.id)
-            raise made from error
+            message = f"the result cannot be encoded for the model: {type(error).__name__}: {error}"
+            raise ToolError("encoding_failed", message, tool_name=call.name, tool_call_id=call.id) from error
 
     def encode_error(self, error: ToolError, call: ToolCall) -> str:
-        """What the model is told of a failure: one line, no internals."""
-        cause = error.__cause__ if error.reason == "handler_raised" else None
-        lines = str(cause).strip().splitlines() if cause is not None else [error.message]
-        said = f"{type(cause).__name__}: {lines[0] if lines else ''}".rstrip(": ") if cause is not None else lines[0]
+        """Return the text of a failure for the model: one line, without internals."""
+        text = error.message
+        if error.reason == "handler_raised" and (cause := error.__cause__) is not None:
+            first_line = next(iter(str(cause).strip().splitlines()), "")
+            text = f"{type(cause).__name__}: {first_line}".rstrip(": ")
         try:
-            return self.encode({"error": said}, call)
+            return self.encode({"error": text}, call)
         except ToolError:
-            return encode_result({"error": said})
+            return encode_result({"error": text})
 
 
-def _is_plain_function(value: object) -> bool:
-    return callable(value) and not iscoroutinefunction(value)
-
-
-def _converts(tool: Tool) -> bool:
-    """Whether the tool itself sees to it that its arguments have the right types."""
+def _checks_its_arguments(tool: Tool) -> bool:
     return isinstance(tool, FunctionTool)
 
 
-def _check(tool: Tool, call: ToolCall) -> None:
-    """Raises ``ToolError("invalid_arguments")`` where the arguments break the tool's schema, see `schema_faults`."""
+def _check_arguments(tool: Tool, call: ToolCall) -> None:
+    """Raise ``ToolError("invalid_arguments")`` if the arguments break the tool's schema, see `schema_faults`."""
     try:
         faults = schema_faults(tool.schema, call.arguments)
-    except Exception as error:  # jsonschema's own
+    except Exception as error:  # from jsonschema, about the schema
         faults = [((), f"the schema of the tool is wrong: {str(error).partition(chr(10))[0]}")]
     if faults:
         message = f"the arguments do not fit: {shorten(described(faults), 400)}"
         raise ToolError("invalid_arguments", message, tool_name=tool.name, tool_call_id=call.id)
 
 
-def _is_positive(held: Any, kind: Any) -> bool:
-    return held is None or (isinstance(held, kind) and not isinstance(held, bool) and held > 0)
-
-
 def encode_result(result: Any) -> str:
-    """Text as it is, anything else as JSON.
+    """Return text as it is, anything else as JSON.
 
     >>> encode_result("42"), encode_result({"x": [1, None]})
     ('42', '{"x":[1,null]}')

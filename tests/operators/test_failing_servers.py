@@ -102,7 +102,7 @@ def test_what_came_before_the_limit_is_kept() -> None:
     assert (response.output_text, response.finish_reason) == ("Hello", "error")
     assert response.error == StreamError(
         "timeout",
-        "nothing more was said for 0.1 s (timeout 'idle', after 3 events)",
+        "no more content came for 0.1 s (timeout 'idle', after 3 events)",
         provider="openai",
         metadata={"limit": "idle", "seconds": SOON, "events": 3},
     )

@@ -162,7 +162,7 @@ def test_a_restart_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="rxllm")
     Sources("-sHX", "-sbe|").played()
     (entry,) = caplog.records
-    assert "attempt 1 failed on its way" in entry.getMessage()
+    assert "attempt 1 failed after its first content" in entry.getMessage()
 
 
 @pytest.mark.parametrize("policy", [False, {"max_attempts": 1}])

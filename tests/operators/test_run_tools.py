@@ -353,7 +353,7 @@ def test_a_result_that_cannot_be_told_is_a_failure() -> None:
     assert isinstance(completed.error, ToolError)
     assert completed.error.reason == "encoding_failed"
     assert isinstance(encoded, ToolResultEncoded)
-    assert "cannot be told" in json.loads(encoded.content)["error"]
+    assert "cannot be encoded" in json.loads(encoded.content)["error"]
 
 
 # Who encodes, who executes

@@ -45,8 +45,12 @@ VALUES: dict[str, Any] = {
 
 
 def late(limit: str, seconds: float, events: int) -> StreamError:
-    said = {"first": "nothing was said within", "idle": "nothing more was said for", "total": "it was not over within"}
-    message = f"{said[limit]} {seconds:g} s (timeout {limit!r}, after {events} events)"
+    faults = {
+        "first": "no content came within",
+        "idle": "no more content came for",
+        "total": "the stream did not end within",
+    }
+    message = f"{faults[limit]} {seconds:g} s (timeout {limit!r}, after {events} events)"
     return StreamError("timeout", message, metadata={"limit": limit, "seconds": seconds, "events": events})
 
 
