@@ -8,6 +8,13 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 FILES = sorted((ROOT / "rxllm").rglob("*.py")) + sorted((ROOT / "examples").rglob("*.py"))
+HOOKS = {
+    "rxllm/testing/_http_suite.py": {"said"},
+    "rxllm/testing/_script.py": {"asked"},
+    "examples/plugin/tests/test_adapter.py": {"said"},
+}
+"""Hooks of the kit keep the names that authors have overridden: what a service has `said`, what it was `asked`."""
+
 EMPTY = {"asked", "each", "given", "held", "made", "said", "told"}
 
 
@@ -29,8 +36,9 @@ def bindings(tree: ast.AST) -> Iterator[tuple[str, int]]:
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT)))
 def test_a_name_says_what_it_holds(file: Path) -> None:
+    hooks = HOOKS.get(str(file.relative_to(ROOT)), set())
     names = bindings(ast.parse(file.read_text()))
-    assert [f"{name}:{line}" for name, line in names if name.strip("_") in EMPTY] == []
+    assert [f"{name}:{line}" for name, line in names if name.strip("_") in EMPTY - hooks] == []
 
 
 def test_the_words_would_be_found() -> None:

@@ -101,13 +101,13 @@ class Attempts:
 class _Attempt:
     """One attempt: held, then passed on. Events that arrive while the held ones are released wait behind them."""
 
-    __slots__ = ("_attempts", "_delivering", "_end", "_failed", "_held", "_late", "_observer", "_pass", "_releasing")
+    __slots__ = ("_attempts", "_delivering", "_end", "_failed", "_late", "_observer", "_pass", "_pending", "_releasing")
 
     def __init__(self, attempts: Attempts, late: bool) -> None:
         self._attempts = attempts
         self._late = late
         self._observer = attempts.observer
-        self._held: list[Event] | None = []
+        self._pending: list[Event] | None = []
         self._pass: Callable[[Event], object] = self._pass_late if late else self._observer.on_next
         self._releasing = False
         self._failed = False  # and its failure is dealt with
@@ -115,18 +115,18 @@ class _Attempt:
         self._end: Callable[[], None] | None = None  # an end that came during the release
 
     def on_next(self, event: Event) -> None:
-        if self._held is None:
+        if self._pending is None:
             self._pass(event)
         elif not self._failed:
-            self._hold(event, self._held)
+            self._hold(event, self._pending)
 
     def on_error(self, error: Exception) -> None:
         if self._failed:
             return
-        may_retry = self._held is not None or (self._late and not self._delivering)
+        may_retry = self._pending is not None or (self._late and not self._delivering)
         if may_retry and self._attempts.again(error):
             return
-        if self._held is not None and self._attempts.begun and isinstance(error, LLMError):
+        if self._pending is not None and self._attempts.begun and isinstance(error, LLMError):
             conclude(self._observer, (ErrorEvent(error),))
         else:
             self._finish(lambda: self._observer.on_error(error))
@@ -144,7 +144,7 @@ class _Attempt:
             self._release(self._attempts.opened(events))
 
     def _release(self, waiting: list[Event]) -> None:
-        original, self._held = self._pass, None
+        original, self._pending = self._pass, None
         self._pass, self._releasing = waiting.append, True
         try:
             for event in waiting:  # it may grow meanwhile
@@ -158,7 +158,7 @@ class _Attempt:
         if self._releasing:
             self._end = end
             return
-        for event in self._held or ():
+        for event in self._pending or ():
             self._observer.on_next(event)
         end()
 

@@ -156,7 +156,7 @@ async def opened(
             try:
                 yield response
             finally:
-                with pump.held():
+                with pump.holding():
                     await response.aclose()
                     await asyncio.sleep(0)  # a loop closes a socket in its next turn; aiohttp does not wait for that
         finally:
@@ -188,7 +188,7 @@ async def _send(
             await user_trace(name, info)
 
     async def send(request: httpx.Request, **options: Any) -> httpx.Response:
-        with contextlib.nullcontext() if may_be_cancelled(client) else pump.held():
+        with contextlib.nullcontext() if may_be_cancelled(client) else pump.holding():
             try:
                 return await client.send(request, stream=True, follow_redirects=False, **options)
             except (OverflowError, UnicodeError, ExceptionGroup) as error:  # an impossible port or host

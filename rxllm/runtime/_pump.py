@@ -83,7 +83,7 @@ class Pump(abc.DisposableBase, Generic[T]):
         self._loop = call_loop()
         self._gate = current_gate.get()
         self._task: asyncio.Task[None] | None = None
-        self._held = False
+        self._holding = False
         self._cancelled = False
         self._delivering = False  # stays True when a subscriber raises
 
@@ -123,27 +123,27 @@ class Pump(abc.DisposableBase, Generic[T]):
             await self._gate.wait()
 
     @contextlib.contextmanager
-    def held(self) -> Generator[None]:
+    def holding(self) -> Generator[None]:
         """Cancel nothing while inside, unless `release` is called; afterwards the body looks at `disposed` itself."""
-        self._held = True
+        self._holding = True
         try:
             yield
         finally:
-            self._held = False
+            self._holding = False
 
     def hold(self) -> None:
         """Begin a hold without an end of its own: the body is closing what it has opened, and then it ends."""
-        self._held = True
+        self._holding = True
 
     def release(self) -> None:
         """End a hold early, and carry out a dispose that waits for it."""
-        self._held = False
+        self._holding = False
         if self.disposed:
             self._cancel()
 
     def interrupt(self) -> bool:
         """Cancel what the body waits for, unless it is held or ending anyway; return whether it was cancelled."""
-        if self._task is None or self._held or self.disposed or self._delivering:
+        if self._task is None or self._holding or self.disposed or self._delivering:
             return False
         return self._task.cancel()
 
@@ -168,7 +168,7 @@ class Pump(abc.DisposableBase, Generic[T]):
     def _cancel(self) -> None:
         if self._task is None or self._cancelled or self._delivering:
             return
-        if self._held:
+        if self._holding:
             self._loop.call_later(HOLD_SECONDS, self.release)
             return
         self._cancelled = True

@@ -290,9 +290,9 @@ class AdapterConformance:
     def test_a_call_that_is_left_before_its_first_byte_is_cleaned_up(self) -> None:
         events, ends = list[Event](), list[Any]()
         with self.running(Script(stalls=True)) as run:
-            asked = run.served.asked
+            calls = run.served.asked
             subscription = run.verified().subscribe(events.append, ends.append, lambda: ends.append(None))
-            assert becomes(lambda: asked() == 1, self.seconds), "the service was never asked"
+            assert becomes(lambda: calls() == 1, self.seconds), "the service was never asked"
             subscription.dispose()
             before = list(events)
             self.seconds_until_left(run)

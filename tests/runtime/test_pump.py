@@ -103,7 +103,7 @@ def test_a_dispose_in_a_hold_waits_for_its_release() -> None:
 
     async def body(pump: Pump[int]) -> None:
         try:
-            with pump.held():
+            with pump.holding():
                 subscription.dispose()
                 await asyncio.sleep(0.01)
                 steps.append("held")
@@ -150,7 +150,7 @@ def test_emit_says_whether_somebody_still_listens() -> None:
 def test_interrupt_cancels_a_read_but_not_a_held_one() -> None:
     async def body(pump: Pump[Any]) -> None:
         loop = asyncio.get_running_loop()
-        with pump.held():
+        with pump.holding():
             pump.emit((pump.interrupt(),))
         loop.call_soon(pump.interrupt)
         try:
