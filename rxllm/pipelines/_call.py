@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
-from reactivex import Observable, abc, throw
+from reactivex import Observable
 
 from rxllm import operators as ops
 from rxllm import validate
 from rxllm.adapters import as_adapter
 from rxllm.engine import Engine, as_engine
 from rxllm.events import Event
+from rxllm.pipelines._deferred import Deferred
 from rxllm.pipelines._elsewhere import other_engine, other_options, other_request
 from rxllm.pipelines._observe import Observers, retry_told, watched
 from rxllm.pipelines._options import ChatOptions, checked
-from rxllm.pipelines._prepare import answered
+from rxllm.pipelines._prepare import prepared
 from rxllm.pipelines._request import chosen, merged, refuse_unanswered
 from rxllm.pipelines._spans import CallSpan, ChatSpan, StepSpan
 from rxllm.runtime import (
@@ -36,8 +37,6 @@ from rxllm.runtime import (
     within,
 )
 from rxllm.values import Call, ModelInfo, Request, Thread, reader
-
-T = TypeVar("T")
 
 
 class Setup(msgspec.Struct, frozen=True):
@@ -70,7 +69,7 @@ class Setup(msgspec.Struct, frozen=True):
             answer = partial(self._answer, request, self._call(request_id), scope.usage)
             below = scope.below_model()
             with within(below):
-                events = answered(self.engine.prepare, asked, answer) if self.engine.prepare else answer(asked)
+                events = prepared(self.engine.prepare, asked, answer)
             return scoped(events, below)
 
         return Deferred(make)
@@ -171,28 +170,6 @@ class Setup(msgspec.Struct, frozen=True):
             metadata=self.opts.get("metadata", {}),
             observers=(self.observers.tell,) if self.observers else (),
         )
-
-
-class Deferred(Stream[T]):
-    """A Stream made anew for each subscription; what `make` raises goes to ``on_error``."""
-
-    def __init__(self, make: Callable[[], Observable[T]]) -> None:
-        super().__init__()
-        self._make = make
-
-    def subscribe(
-        self,
-        on_next: abc.ObserverBase[T] | abc.OnNext[T] | None = None,
-        on_error: abc.OnError | None = None,
-        on_completed: abc.OnCompleted | None = None,
-        *,
-        scheduler: abc.SchedulerBase | None = None,
-    ) -> abc.DisposableBase:
-        try:
-            source = self._make()
-        except Exception as error:
-            source = throw(error)
-        return Stream.of(source).subscribe(on_next, on_error, on_completed, scheduler=scheduler)
 
 
 def request_id(opts: Mapping[str, Any]) -> str:

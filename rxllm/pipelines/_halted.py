@@ -26,7 +26,8 @@ from reactivex import Observable, abc, from_iterable
 from rxllm.collector import StreamCollector, halt_metadata, is_server
 from rxllm.events import Event, StepCompleted, ToolResultEncoded
 from rxllm.operators import lift
-from rxllm.pipelines._call import Deferred, Setup
+from rxllm.pipelines._call import Setup
+from rxllm.pipelines._deferred import Deferred
 from rxllm.runtime import Bounded, Question, Scope, Stream, clock, conclude, current_scope, fail
 from rxllm.tools import ToolSettings, execution, failed, is_halting
 from rxllm.values import (

@@ -13,7 +13,8 @@ from rxllm import images as image_adapters
 from rxllm import validate
 from rxllm.engine import Engine, as_engine, stand_in
 from rxllm.images import ImageAdapter, as_image_adapter, is_image_adapter
-from rxllm.pipelines._call import Deferred, name_of, request_id
+from rxllm.pipelines._call import name_of, request_id
+from rxllm.pipelines._deferred import Deferred
 from rxllm.pipelines._observe import Observers, retry_told, watched
 from rxllm.pipelines._options import checked
 from rxllm.pipelines._spans import ImagesSpan

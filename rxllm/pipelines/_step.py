@@ -7,7 +7,8 @@ from typing import Any, TypeVar, Unpack, overload
 from rxllm import operators as ops
 from rxllm.engine import Engine
 from rxllm.events import Event
-from rxllm.pipelines._call import Deferred, Setup
+from rxllm.pipelines._call import Setup
+from rxllm.pipelines._deferred import Deferred
 from rxllm.pipelines._options import PlainStepOptions, StepOptions
 from rxllm.pipelines._request import Input, as_thread
 from rxllm.runtime import Stream
