@@ -12,7 +12,7 @@ from reactivex import Observable
 
 from rxllm.adapters import as_adapter, connect
 from rxllm.events import Event, MessageCompleted
-from rxllm.runtime import Assembly, Stream, attempting, current_assembly
+from rxllm.runtime import Assembly, Stream, attempting, current_assembly, provider_name
 from rxllm.values import StreamError
 from rxllm.values.arguments import invalid_option
 
@@ -92,9 +92,8 @@ class _Other:
             raise invalid_option(
                 "engines", f"must be engines, adapters, names of models or streams, not {given!r}"
             ) from error
-        provider = getattr(adapter, "provider", None) or getattr(adapter, "__name__", None) or type(adapter).__name__
         model = getattr(given, "model", None) if adapter is not given else None
-        return cls(given, None, _named(provider, model))
+        return cls(given, None, _named(provider_name(adapter), model))
 
     def events(self, assembly: Assembly | None) -> Observable[Event]:
         if isinstance(self.given, Observable):

@@ -1,4 +1,4 @@
-"""Steps until a halt."""
+"""chat and stream: step after step until a halt."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 def stream(engine: Engine | str | Any, thread: Input, **opts: Unpack[ChatOptions]) -> Stream[Event]:
-    """The events of step after step until a halt, and one ``ChatCompleted``, last.
+    """Return the events of step after step until a halt, and one ``ChatCompleted``, last.
 
     >>> from rxllm import Fake
     >>> stream(Fake("Hello"), "Hi").run().result
@@ -36,7 +36,7 @@ def chat(
 @overload
 def chat(engine: Engine | str | Any, thread: Input, **opts: Unpack[ChatOptions]) -> Stream[ChatResult]: ...
 def chat(engine: Engine | str | Any, thread: Input, **opts: Any) -> Stream[ChatResult[Any]]:
-    """A chat's result: the fold of `stream`.
+    """Ask the model, run the tools that it calls, and so on until a halt: the fold of `stream`.
 
     >>> from rxllm import Fake, ToolCall, tool
     >>> @tool
@@ -45,8 +45,8 @@ def chat(engine: Engine | str | Any, thread: Input, **opts: Any) -> Stream[ChatR
     >>> result.halted_reason, len(result.steps), result.output_text
     ('completed', 2, '42')
 
-    With a `response_format` the final response's `parsed` is the validated value; an answer that does not fit is a
-    result with its `error`, since tools have run: ``.map(ChatResult.raise_for_error)`` makes it loud. See
+    With a `response_format` the `parsed` of the final response is the validated value. An answer that does not fit is
+    the `error` of the result, since tools have run by then: ``.map(ChatResult.raise_for_error)`` raises it. See
     ``operators.to_chat_result``.
     """
     setup = Setup.of(engine, ChatOptions, opts)
@@ -54,10 +54,10 @@ def chat(engine: Engine | str | Any, thread: Input, **opts: Any) -> Stream[ChatR
 
 
 def _chat_events(setup: Setup, thread: Thread) -> Stream[Event]:
-    until_halt = chat_options(setup.opts)
+    until_halt = chat_options(setup.options)
 
     def make() -> Stream[Event]:
         ask, finalize = passes(setup, thread)
-        return setup.chat_observed(ask(thread).pipe(ops.repeat_until_halt(ask, finalize=finalize, **until_halt)))
+        return setup.observed_chat(ask(thread).pipe(ops.repeat_until_halt(ask, finalize=finalize, **until_halt)))
 
     return Deferred(make)

@@ -17,7 +17,7 @@ files                                          hold
 =============================================  ======================================================================
 """
 
-from rxllm.runtime._assembly import Assembly, assembling, current_assembly
+from rxllm.runtime._assembly import Assembly, assembling, current_assembly, provider_name
 from rxllm.runtime._attempts import Plan, attempting, is_prelude
 from rxllm.runtime._back_pressure import Gate, current_gate
 from rxllm.runtime._bounded import Bounded
@@ -78,6 +78,7 @@ __all__ = [
     "new_id",
     "policy",
     "policy_argument",
+    "provider_name",
     "pumped",
     "report_unheard",
     "retrying",

@@ -1,7 +1,7 @@
-"""What an operator of an engine may know of the call that it is applied to.
+"""What an engine's operator may know of the call that it is applied to.
 
-A pipeline puts it into a context variable while it applies ``engine.operators``. An operator that needs more than the
-events reads it when it is applied, not later.
+A pipeline sets a context variable while it applies ``engine.operators``. An operator that needs more than the events
+reads it when it is applied, not later.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from rxllm.values import Call, Request, Usage
 
 
 class Ask(Protocol):
-    """Asks another engine, or an adapter with a `model`, the same."""
+    """Returns the answer of another engine, or of an adapter with a `model`, to the same request."""
 
     def __call__(self, engine: Any, model: str | None = None) -> Observable[Event]: ...
 
 
 class Assembly(msgspec.Struct, frozen=True):
-    """The call that is being put together: its `request`, with every option in its place, and what travels beside it.
+    """The call that is being assembled: its `request`, with every option in its place, and what travels beside it.
 
-    `provider` is the adapter's name, and `before` what the chat's earlier steps have used. ``ask(engine)`` is a cold
+    `provider` is the name of the adapter, and `before` the usage of the chat's earlier steps. ``ask(engine)`` is a cold
     Observable of another engine's answer to the request.
     """
 
@@ -49,3 +49,8 @@ def assembling(assembly: Assembly) -> Generator[None]:
         yield
     finally:
         current_assembly.reset(token)
+
+
+def provider_name(adapter: Any) -> str:
+    """Return the adapter's provider, or else its own name."""
+    return getattr(adapter, "provider", None) or getattr(adapter, "__name__", None) or type(adapter).__name__
