@@ -21,7 +21,7 @@ from rxllm.pipelines._options import ChatOptions, checked_options, request_id
 from rxllm.pipelines._other_engine import other_engine, other_options, other_request
 from rxllm.pipelines._prepare import prepared
 from rxllm.pipelines._request import complete_request, option_for, unanswered_calls
-from rxllm.pipelines._spans import CallSpan, ChatSpan, StepSpan
+from rxllm.pipelines._spans import CallSpan
 from rxllm.runtime import (
     NO_TIMEOUTS,
     Assembly,
@@ -93,16 +93,9 @@ class Setup(msgspec.Struct, frozen=True):
         """Return what the catalogue knows about the model of `request`."""
         return models.find(provider_name(self.engine.adapter), request.model)
 
-    def observed_step(self, events: Stream[Event]) -> Stream[Event]:
-        """Return the `events` of a step, watched by the engine's observers, if it has any."""
-        return self._observed(events, StepSpan)
-
-    def observed_chat(self, events: Stream[Event]) -> Stream[Event]:
-        """Return the `events` of a chat, watched likewise."""
-        return self._observed(events, ChatSpan)
-
-    def _observed(self, events: Stream[Event], begin: BeginSpan) -> Stream[Event]:
-        return watched(events, partial(begin, self.observers), request_id(self.options)) if self.observers else events
+    def observed(self, events: Stream[Event], span: BeginSpan) -> Stream[Event]:
+        """Return `events`, watched by the engine's observers, if it has any, through a `span`."""
+        return watched(events, partial(span, self.observers), request_id(self.options)) if self.observers else events
 
     def response_format(self, request: Request) -> Any:
         """Return the reader of the answer to `request`; a wrong format is reported when the request is validated."""

@@ -12,6 +12,7 @@ from rxllm.pipelines._deferred import Deferred
 from rxllm.pipelines._finalize import passes
 from rxllm.pipelines._options import ChatOptions, PlainChatOptions, chat_options
 from rxllm.pipelines._request import Input, as_thread
+from rxllm.pipelines._spans import ChatSpan
 from rxllm.runtime import Stream
 from rxllm.values import ChatResult, Request, Thread
 
@@ -58,6 +59,7 @@ def _chat_events(setup: Setup, thread: Thread) -> Stream[Event]:
 
     def make() -> Stream[Event]:
         ask, finalize = passes(setup, thread)
-        return setup.observed_chat(ask(thread).pipe(ops.repeat_until_halt(ask, finalize=finalize, **until_halt)))
+        events = ask(thread).pipe(ops.repeat_until_halt(ask, finalize=finalize, **until_halt))
+        return setup.observed(events, ChatSpan)
 
     return Deferred(make)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar, Unpack, overload
 
-from reactivex import Observable, abc
+from reactivex import abc
 
 from rxllm import operators as ops
 from rxllm.engine import Engine
@@ -122,65 +122,55 @@ def generate_many(
     def subscribe(
         observer: abc.ObserverBase[Response[Any]], scheduler: abc.SchedulerBase | None = None
     ) -> abc.DisposableBase:
+        emitter = _Emitter(observer, ordered, len(many), on_progress)
         sources = (_response(setup, request) for request in many)
-        progress = Progress(0, 0, len(many), Usage())
-        return _Many(sources, concurrency, ordered, observer, progress, on_progress).start(scheduler)
+        running = Bounded(sources, concurrency, emitter.receive, emitter.end, observer.on_completed, observer.on_error)
+        running.start(scheduler)
+        return running
 
     return Stream(subscribe)
 
 
-class _Many:
+class _Emitter:
     """Emits each response at once, or in order after those before it."""
 
     def __init__(
-        self,
-        sources: Iterable[Observable[Response[Any]]],
-        concurrency: int,
-        ordered: bool,
-        observer: abc.ObserverBase[Response[Any]],
-        progress: Progress,
-        on_progress: OnProgress | None,
+        self, observer: abc.ObserverBase[Response[Any]], ordered: bool, total: int, on_progress: OnProgress | None
     ) -> None:
         self._observer = observer
-        self._progress = progress
-        self._on_progress = on_progress
         self._ordered = ordered
+        self._progress = Progress(0, 0, total, Usage())
+        self._on_progress = on_progress
         self._waiting: dict[int, Response[Any]] = {}
         self._next = 0
-        self._running = Bounded(
-            sources, concurrency, self._receive, self._end, observer.on_completed, observer.on_error
-        )
 
-    def start(self, scheduler: abc.SchedulerBase | None) -> abc.DisposableBase:
-        self._running.start(scheduler)
-        return self._running
-
-    def _receive(self, index: int, response: Response[Any]) -> None:
+    def receive(self, index: int, response: Response[Any]) -> None:
         # An exception of the subscriber's is not a failure of the request.
         try:
             self._count(response)
-            self._waiting[index] = response
-            ready = self._in_order() if self._ordered else iter((self._waiting.pop(index),))
-            for emitted in ready:
-                self._observer.on_next(emitted)
+            if self._ordered:
+                self._emit_in_order(index, response)
+            else:
+                self._observer.on_next(response)
         except Exception as error:
             self._observer.on_error(error)
 
+    def end(self, index: int, error: Exception | None) -> None:
+        if error is not None:
+            self.receive(index, _failed(as_llm_error(error)))
+
     def _count(self, response: Response[Any]) -> None:
         if self._on_progress is not None:
-            so_far = self._progress
-            failed = so_far.failed + (response.error is not None)
-            self._progress = Progress(so_far.done + 1, failed, so_far.total, so_far.usage + response.usage)
+            last = self._progress
+            failed = last.failed + (response.error is not None)
+            self._progress = Progress(last.done + 1, failed, last.total, last.usage + response.usage)
             self._on_progress(self._progress)
 
-    def _in_order(self) -> Iterator[Response[Any]]:
+    def _emit_in_order(self, index: int, response: Response[Any]) -> None:
+        self._waiting[index] = response
         while self._next in self._waiting:
-            yield self._waiting.pop(self._next)
+            self._observer.on_next(self._waiting.pop(self._next))
             self._next += 1
-
-    def _end(self, index: int, error: Exception | None) -> None:
-        if error is not None:
-            self._receive(index, _failed(as_llm_error(error)))
 
 
 def _failed(error: LLMError) -> Response[Any]:

@@ -96,7 +96,9 @@ class Answers(msgspec.Struct, frozen=True):
         self._refuse_unknown(calls)
         missing = [call for call in calls if not self._covers(call, settings)]
         if missing:
-            raise unanswered_calls(missing, "give each a result or, if its tool runs here, an approval")
+            names = [call.name for call in missing]
+            remedy = "give each a result or, if its tool runs here, an approval"
+            raise unanswered_calls(missing, remedy, tool_names=names)
         for call in calls:
             if call.id not in self.results and self.approvals.get(call.id) is True:
                 self._approved_tool(call, settings)

@@ -150,7 +150,8 @@ def _refuse_unknown(allowed: type[Any], options: Mapping[str, Any]) -> None:
         return
     name = unknown[0]
     if name in _names(ChatOptions):
-        message = f"{name!r} is not an option of this call, but of {'chat' if name in _CHAT_ONLY else 'step and chat'}"
+        owners = "step and chat" if name in _names(StepOptions) else "chat"
+        message = f"{name!r} is not an option of this call, but of {owners}"
     elif name in _HINTS:
         message = f"there is no option {name!r}: {_HINTS[name]}"
     else:
@@ -160,8 +161,6 @@ def _refuse_unknown(allowed: type[Any], options: Mapping[str, Any]) -> None:
         message = f"there is no option {name!r}{near}; {remedy}"
     raise EngineError("unknown_option", message)
 
-
-_CHAT_ONLY = {"max_turns", "halt_when", "structured_finalize_nudge"}
 
 _MEANT = {
     **dict.fromkeys(("max_steps", "max_iterations", "max_iter", "max_rounds", "recursion_limit"), "max_turns"),

@@ -20,12 +20,12 @@ from typing import Any, cast
 
 from reactivex import Observable, abc
 from reactivex import operators as rx_ops
-from reactivex.disposable import CompositeDisposable, Disposable, SerialDisposable, SingleAssignmentDisposable
+from reactivex.disposable import CompositeDisposable, Disposable, SingleAssignmentDisposable
 
 from rxllm.engine import Alongside, Prepare
 from rxllm.events import Event
 from rxllm.pipelines._deferred import Deferred
-from rxllm.runtime import LoopScheduler, Pump, Stream, current_scope, fail, pumped, within
+from rxllm.runtime import LoopScheduler, Pump, Stream, current_scope, fail, pumped, scoped
 from rxllm.values import Request, ValidationError
 from rxllm.values.arguments import must_be
 
@@ -93,19 +93,11 @@ def _after(value: Any, go_on: Callable[[Any], Observable[Event]]) -> Stream[Even
 
     def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
         scope = current_scope.get()
-        current = SerialDisposable()
 
-        def on_next(result: Any) -> None:
-            subscription = current.disposable = SingleAssignmentDisposable()  # before it can end
-            try:
-                with within(scope):
-                    subscription.disposable = go_on(result).subscribe(observer, scheduler=scheduler)
-            except BaseException as error:  # nobody above would deliver it
-                fail(observer, error)
+        def following(result: Any) -> Stream[Event]:
+            return scoped(Deferred(lambda: go_on(result)), scope)
 
-        first = current.disposable = SingleAssignmentDisposable()
-        first.disposable = _result(lambda: value).subscribe(on_next, observer.on_error, scheduler=scheduler)
-        return current
+        return _result(lambda: value).flat_map(following).subscribe(observer, scheduler=scheduler)
 
     return Stream(subscribe)
 

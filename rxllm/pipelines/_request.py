@@ -124,9 +124,9 @@ def option_for(name: str, value: Any, options: Mapping[str, Any], own_options: M
     return value if value not in (None, ()) else options.get(name)
 
 
-def unanswered_calls(calls: Sequence[ToolCall], remedy: str) -> EngineError:
+def unanswered_calls(calls: Sequence[ToolCall], remedy: str, **metadata: Any) -> EngineError:
     """Return the error for tool calls that the thread holds no answer to."""
     names = ", ".join(f"{call.name} ({call.id})" for call in calls)
-    metadata = {"tool_call_ids": [call.id for call in calls], "tool_names": [call.name for call in calls]}
+    metadata = {"tool_call_ids": [call.id for call in calls], **metadata}
     message = f"the thread has unanswered tool calls: {names}; {remedy}"
     return EngineError("missing_tool_results", message, metadata=metadata)

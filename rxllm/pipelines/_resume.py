@@ -15,6 +15,7 @@ from rxllm.pipelines._finalize import passes
 from rxllm.pipelines._halted_step import Answers, HaltedStep, completing
 from rxllm.pipelines._options import ChatOptions, PlainChatOptions, chat_options
 from rxllm.pipelines._request import Input, as_thread
+from rxllm.pipelines._spans import ChatSpan, StepSpan
 from rxllm.runtime import Stream
 from rxllm.tools import ToolSettings
 from rxllm.values import ChatResult, Request, Thread, ValidationError
@@ -103,8 +104,12 @@ def _events(setup: Setup, thread: Thread, answers: Answers) -> Stream[Event]:
         settings = ToolSettings(**setup.tool_options())
         halted = HaltedStep.of(thread)
         answers.check(halted.calls if halted else (), settings)
-        first = ask(thread) if halted is None else setup.observed_step(completing(setup, halted, answers, settings))
-        return setup.observed_chat(first.pipe(ops.repeat_until_halt(ask, finalize=finalize, **until_halt)))
+        if halted is None:
+            first = ask(thread)
+        else:
+            first = setup.observed(completing(setup, halted, answers, settings), StepSpan)
+        events = first.pipe(ops.repeat_until_halt(ask, finalize=finalize, **until_halt))
+        return setup.observed(events, ChatSpan)
 
     return Deferred(make)
 

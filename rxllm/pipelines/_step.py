@@ -11,6 +11,7 @@ from rxllm.pipelines._call import Setup
 from rxllm.pipelines._deferred import Deferred
 from rxllm.pipelines._options import PlainStepOptions, StepOptions
 from rxllm.pipelines._request import Input, as_thread
+from rxllm.pipelines._spans import StepSpan
 from rxllm.runtime import Stream
 from rxllm.values import Request, StepResult, Thread
 
@@ -52,6 +53,6 @@ def step_events(setup: Setup, thread: Thread) -> Stream[Event]:
 
     def make() -> Stream[Event]:
         events = setup.model_events(Request(thread.messages), thread)
-        return setup.observed_step(events.pipe(ops.run_tools(**setup.tool_options())))
+        return setup.observed(events.pipe(ops.run_tools(**setup.tool_options())), StepSpan)
 
     return Deferred(make)
