@@ -37,7 +37,7 @@ def chat(
 @overload
 def chat(engine: Engine | str | Any, thread: Input, **opts: Unpack[ChatOptions]) -> Stream[ChatResult]: ...
 def chat(engine: Engine | str | Any, thread: Input, **opts: Any) -> Stream[ChatResult[Any]]:
-    """Ask the model, run the tools that it calls, and so on until a halt: the fold of `stream`.
+    """Return the result of a chat, step after step until a halt: the fold of `stream`.
 
     >>> from rxllm import Fake, ToolCall, tool
     >>> @tool

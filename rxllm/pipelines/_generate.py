@@ -49,7 +49,7 @@ def generate(
     engine: Engine | str | Any, request: Input | Request, **opts: Unpack[GenerateOptions]
 ) -> Stream[Response[Any]]: ...
 def generate(engine: Engine | str | Any, request: Input | Request, **opts: Any) -> Stream[Response[Any]]:
-    """Ask the model once: the fold of `stream_generate`.
+    """Return the model's response to one request: the fold of `stream_generate`.
 
     >>> from rxllm import Fake
     >>> generate(Fake("Hello"), "Hi").run()
@@ -64,7 +64,7 @@ def generate(engine: Engine | str | Any, request: Input | Request, **opts: Any) 
     >>> generate(Fake('{"name": "Lima"}'), "The capital of Peru?", response_format=City).run().parsed
     City(name='Lima')
 
-    For an answer that does not fit there is ``ValidationError("invalid_output")``, through ``on_error``; see
+    An answer that does not fit goes to ``on_error`` as ``ValidationError("invalid_output")``; see
     ``operators.to_response``.
     """
     return _response(Setup.of(engine, GenerateOptions, opts), as_request(request))

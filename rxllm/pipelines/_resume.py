@@ -70,7 +70,7 @@ def resume(
     results: Mapping[str, str | Mapping[str, Any]] = NONE,
     **opts: Any,
 ) -> Stream[ChatResult[Any]]:
-    """Go on with a halted chat: the fold of `stream_resume`. `thread` may be its `ChatResult`, and come from JSON.
+    """Return the result of a halted chat that goes on: the fold of `stream_resume`.
 
     >>> from rxllm import Fake, ToolCall, chat, tool
     >>> @tool(approval=True)
@@ -80,12 +80,13 @@ def resume(
     >>> halted.halted_reason, resume(model, halted, approvals={"c0": True}, tools=[pay]).run().output_text
     ('approval', 'Done.')
 
-    Every unanswered tool call needs an answer, by its id: a result, or an approval, which is True (the tool is run,
-    once per subscription), False or the reason for a denial (the model sees a ``ToolError("denied")``). With the option
-    ``approve``, calls of approval tools may be left to it. The first of the result's `steps` is the step that had
-    halted, now complete; it calls no model, so it does not count for ``max_turns`` and its usage is empty. If the model
-    fails once tools have run, that is the `error` of the result, so that what the tools did is not lost. To answer a
-    question to the user, append a message and use `chat`; here it stays open.
+    `thread` may be the halted chat's `ChatResult`, and come from JSON. Every unanswered tool call needs an answer, by
+    its id: a result, or an approval, which is True (the tool is run, once per subscription), False or the reason for a
+    denial (the model sees a ``ToolError("denied")``). With the option ``approve``, calls of approval tools may be left
+    to it. The first of the result's `steps` is the step that had halted, now complete; it calls no model, so it does
+    not count for ``max_turns`` and its usage is empty. If the model fails once tools have run, that is the `error` of
+    the result, so that what the tools did is not lost. To answer a question to the user, append a message and use
+    `chat`; here it stays open.
 
     Raises ``EngineError("missing_tool_results")``, which names the calls without an answer, and
     ``ValidationError("invalid_option")`` for an id that is not an unanswered call's, both before any tool runs.

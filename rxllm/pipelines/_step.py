@@ -36,7 +36,7 @@ def step(
 @overload
 def step(engine: Engine | str | Any, thread: Input, **opts: Unpack[StepOptions]) -> Stream[StepResult]: ...
 def step(engine: Engine | str | Any, thread: Input, **opts: Any) -> Stream[StepResult[Any]]:
-    """Ask the model once and run the tools that it calls: the fold of `stream_step`.
+    """Return the result of one response and the tools that it calls: the fold of `stream_step`.
 
     >>> from rxllm import Fake
     >>> step(Fake("Hello"), "Hi").run().thread.last
