@@ -1,4 +1,4 @@
-"""The engine: what is the same for many calls."""
+"""The engine: the settings that many calls share."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rxllm.events import Event
 from rxllm.runtime import Retry
 from rxllm.runtime._stream_arguments import check_operators
 from rxllm.values import EngineError, Request, Tool, ValidationError
-from rxllm.values.arguments import check_function, must_be
+from rxllm.values.arguments import check_function, must_be, shown
 from rxllm.values.secrets import masked
 
 Operator = Callable[[Observable[Event]], Observable[Event]]
@@ -22,7 +22,7 @@ Operator = Callable[[Observable[Event]], Observable[Event]]
 
 @dataclass(frozen=True)
 class Alongside:
-    """A check in an engine's `prepare` that runs while the model answers, see `alongside`."""
+    """A check in an engine's `prepare` that runs while the model answers; see `alongside`."""
 
     check: Callable[[Request], Any]
 
@@ -32,10 +32,10 @@ Prepare = Callable[[Request], Any] | Alongside
 
 
 def alongside(check: Callable[[Request], Any]) -> Alongside:
-    """Run ``check(request)`` while the model answers, and hold the answer back until it has passed.
+    """Run ``check(request)`` while the model answers, and hold the answer back until the check has passed.
 
-    For an engine's `prepare`: a moderation that costs no time. `check` is a function, async or not, or returns an
-    Observable; what it returns is not used. If it raises, the call is closed, and the error goes to ``on_error``.
+    For an engine's `prepare`, for instance a moderation that adds no delay. `check` is a plain or async function, or
+    returns an Observable; its result is ignored. If it raises, the call is closed and the error goes to ``on_error``.
 
     >>> from rxllm import Fake, ValidationError, generate
     >>> async def moderate(request):
@@ -49,7 +49,7 @@ def alongside(check: Callable[[Request], Any]) -> Alongside:
         ...
     rxllm.values.errors.ValidationError: the question is not allowed
 
-    Raises ``ValidationError("invalid_option")`` for a `check` that is not a function.
+    Raises ``ValidationError("invalid_option")`` if `check` is not a function.
     """
     check_function("check", check)
     return Alongside(check)
@@ -57,19 +57,29 @@ def alongside(check: Callable[[Request], Any]) -> Alongside:
 
 @dataclass(frozen=True)
 class Engine:
-    """How calls are made: configuration, not data, and never a key.
+    """The adapter and the settings that calls share. It is frozen, and never holds an API key.
 
-    `params` are defaults for the calls' options; `context` is what tools are given; `operators` is the middleware,
-    applied to every response's events in order; `prepare` holds functions that are called with the `Request` before
-    each call, one after another, and return the one that is sent (trimmed, redacted) or raise an error to refuse it;
-    they may be async, return an Observable, or be `alongside`. `observers` receive telemetry values; `retry` is a
-    `RetryPolicy`, or False for none. A copy has clients of its own, a pickle neither clients nor keys. Raises
-    ``EngineError("invalid_engine")`` for tools, operators and observers that are none.
+    =========================================  =========================================================================
+    `adapter`, `model`, `tools`                who answers, and the tools it may call
+    `params`                                   defaults for the options of calls
+    `context`                                  what tools receive as ``ToolContext.context``
+    `operators`                                middleware: applied in order to the events of every response
+    `prepare`                                  functions that take each `Request` and return the one that is sent, in
+                                               order; they may be async, return an Observable, raise an error to refuse
+                                               the request, or be `alongside`
+    `observers`                                functions that receive telemetry values
+    `retry`                                    a `RetryPolicy`, a mapping of its fields, or False for no retries
+    `image_adapter`                            the adapter for images
+    `tool_executor`, `tool_result_encoder`     how tools are run, and how their results become text
+    =========================================  =========================================================================
 
     >>> from rxllm import Fake
     >>> engine = Engine(Fake("Hi"), model="small").with_params(temperature=0.0)
     >>> engine.model, engine.params
     ('small', {'temperature': 0.0})
+
+    A copy has its own HTTP clients; a pickle has neither clients nor keys. Raises ``EngineError("invalid_engine")`` for
+    tools, operators, functions to prepare and observers that are not what they should be.
     """
 
     adapter: Any = None
@@ -89,16 +99,16 @@ class Engine:
     def __post_init__(self) -> None:
         if "api_key" in self.params:
             message = (
-                "an engine keeps no key, and its params have an api_key; "
-                "give it to the call or to the adapter, or write rxllm.keys.put(provider, key)"
+                "an engine does not keep keys, but its params have an api_key; "
+                "pass it to the call or to the adapter, or write rxllm.keys.put(provider, key)"
             )
             raise EngineError("invalid_engine", message)
         for name in ("tools", "operators", "prepare", "observers"):
-            object.__setattr__(self, name, _all_of(name, getattr(self, name)))
+            object.__setattr__(self, name, _checked(name, getattr(self, name)))
 
     def __repr__(self) -> str:
-        shown = (f"{entry.name}={masked(getattr(self, entry.name))!r}" for entry in fields(self))
-        return f"Engine({', '.join(shown)})"
+        values = (f"{spec.name}={masked(getattr(self, spec.name))!r}" for spec in fields(self))
+        return f"Engine({', '.join(values)})"
 
     def __copy__(self) -> Engine:
         return replace(self)
@@ -110,8 +120,8 @@ class Engine:
         return replace(self, model=model)
 
     def with_tools(self, *tools: Tool) -> Engine:
-        """With these tools too; one of a name that is there takes its place."""
-        return replace(self, tools=merge_tools(self.tools, _all_of("tools", tools)))
+        """Return an engine with these tools too; each replaces a tool of the same name."""
+        return replace(self, tools=merge_tools(self.tools, _checked("tools", tools)))
 
     def with_params(self, **params: Any) -> Engine:
         return replace(self, params={**self.params, **params})
@@ -127,70 +137,69 @@ class Engine:
 
     @classmethod
     def from_model(cls, name: str) -> Engine:
-        """The engine for ``"provider:model"`` or ``"local"``; the provider is built in or a plugin's.
+        """Return the engine for ``"provider:model"`` or ``"local"``; the provider is built in or a plugin's.
 
-        Raises ``EngineError("unknown_provider")``, which names those there are.
+        Raises ``EngineError("unknown_provider")``, which names the providers there are.
         """
         if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise EngineError("unknown_provider", f"a model is named as 'provider:model', not {name!r}")
+            raise EngineError("unknown_provider", f"a model must be named as 'provider:model', not {shown(name)}")
         provider, _, model = name.partition(":")
-        other = stand_in.get()
-        if other is not None:
-            return replace(other, model=model or other.model)
+        replacement = stand_in.get()
+        if replacement is not None:
+            return replace(replacement, model=model or replacement.model)
         from rxllm.adapters import connect
 
         return cls(connect(provider, model), model=model or None)
 
 
 stand_in: ContextVar[Engine | None] = ContextVar("rxllm_stand_in", default=None)
-"""What takes the place of every engine that is given as a string: see ``rxllm.testing.sandbox``."""
+"""The engine that replaces every engine named by a string; see ``rxllm.testing.sandbox``."""
 
 
-def _all_of(name: str, given: Any) -> tuple[Any, ...]:
-    if not isinstance(given, Iterable) or isinstance(given, str):
-        raise EngineError("invalid_engine", f"an engine's {name} are several, not {given!r}")
-    held = tuple(cast(Iterable[Any], given))
+def _checked(name: str, value: Any) -> tuple[Any, ...]:
+    if not isinstance(value, Iterable) or isinstance(value, str):
+        raise _invalid(f"{name} {must_be('several, as in a list', value)}")
+    entries = tuple(cast(Iterable[Any], value))
     if name == "operators":
         try:
-            check_operators(held)
+            check_operators(entries)
         except ValidationError as error:
-            raise EngineError("invalid_engine", f"an engine's {_first(error)}") from None
-    for place, each in enumerate(held):
-        if name == "tools" and not isinstance(each, Tool):
-            made = "make it one with rxllm.tool" if callable(each) else "rxllm.tool makes them"
-            raise EngineError("invalid_engine", f"an engine's tools[{place}] is no tool but {each!r}; {made}")
-        if name in ("observers", "prepare") and not callable(each) and not isinstance(each, Alongside):
-            raise EngineError("invalid_engine", f"an engine's {name}[{place}] {must_be('a function', each)}")
-    return held
+            (_, index), fault = error.errors[0]
+            raise _invalid(f"operators[{index}]: {fault}") from None
+    for index, entry in enumerate(entries):
+        if name == "tools" and not isinstance(entry, Tool):
+            remedy = "wrap the function with rxllm.tool" if callable(entry) else "make it with rxllm.tool"
+            raise _invalid(f"tools[{index}] {must_be('a Tool', entry)}; {remedy}")
+        if name in ("observers", "prepare") and not callable(entry) and not isinstance(entry, Alongside):
+            raise _invalid(f"{name}[{index}] {must_be('a function', entry)}")
+    return entries
 
 
-def _first(error: ValidationError) -> str:
-    (_, place), fault = error.errors[0]
-    return f"operators[{place}]: {fault}"
+def _invalid(fault: str) -> EngineError:
+    return EngineError("invalid_engine", f"an engine's {fault}")
 
 
-def as_engine(given: Any) -> Engine:
-    """`given`, an engine, an adapter or a model's name, as an engine."""
-    if isinstance(given, Engine):
-        return given
-    return Engine.from_model(given) if isinstance(given, str) else Engine(given)
+def as_engine(value: Any) -> Engine:
+    """Return `value`, an engine, an adapter or the name of a model, as an engine."""
+    if isinstance(value, Engine):
+        return value
+    return Engine.from_model(value) if isinstance(value, str) else Engine(value)
 
 
 async def aclose(engine: Any) -> None:
-    """Close the connections that an engine, or an adapter, keeps for the running loop. It can be used again."""
-    made = as_engine(engine)
-    for adapter in (made.adapter, made.image_adapter):
+    """Close the connections that an engine or an adapter keeps for the running loop. It can be used again."""
+    engine = as_engine(engine)
+    for adapter in (engine.adapter, engine.image_adapter):
         close = getattr(adapter, "aclose", None)
         if close is not None:
             await close()
 
 
 def merge_tools(tools: Iterable[Tool], others: Iterable[Tool]) -> tuple[Tool, ...]:
-    """Both, in order; one of `others` takes the place of the tool of its name.
+    """Return both, in order; each of `others` replaces a tool of the same name, in its place.
 
     >>> a, b, c = (Tool(name) for name in "abc")
     >>> [tool.name for tool in merge_tools([a, b], [b, c])]
     ['a', 'b', 'c']
     """
-    by_name = {tool.name: tool for tool in tools}
-    return tuple({**by_name, **{tool.name: tool for tool in others}}.values())
+    return tuple({tool.name: tool for tool in (*tools, *others)}.values())

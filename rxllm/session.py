@@ -28,9 +28,9 @@ from rxllm import operators as ops
 from rxllm import pipelines, validate
 from rxllm.engine import Engine, as_engine
 from rxllm.events import NOTHING, Custom, Event
-from rxllm.pipelines import ChatOptions, Input, StepOptions
+from rxllm.pipelines import ChatOptions, Input, StepOptions, as_thread
 from rxllm.runtime import Stream, clock
-from rxllm.values import LLMError, Message, Session, Thread, Turn, ValidationError, reader, user
+from rxllm.values import LLMError, Message, Session, Turn, ValidationError, reader
 from rxllm.values.arguments import must_be
 
 __all__ = [
@@ -171,19 +171,12 @@ def _options(session: Session, opts: Mapping[str, Any]) -> Any:
 
 
 def _as_session(input: Any) -> Session:
-    match input:
-        case Session():
-            return input
-        case str():
-            return Session(thread=Thread((user(input),)))
-        case Message():
-            return Session(thread=Thread((input,)))
-        case Thread():
-            return Session(thread=input)
-        case list() | tuple() if all(isinstance(item, Message) for item in cast(list[Any], input)):
-            return Session(thread=Thread(tuple(cast(list[Message], input))))
-        case _:
-            raise _invalid_input("session_input", "a Session, a Thread, messages or a string", input)
+    if isinstance(input, Session):
+        return input
+    try:
+        return Session(thread=as_thread(input))
+    except ValidationError:
+        raise _invalid_input("session_input", "a Session, a Thread, messages or a string", input) from None
 
 
 def _check_session(session: Any) -> Session:

@@ -16,7 +16,7 @@ EVENTS = rxllm.stream_generate(Fake("Hi"), "Hello")
 @pytest.mark.parametrize("given", [print, "look", None, rxllm.Tool])
 def test_what_is_no_tool(given: Any) -> None:
     for make in (lambda: Engine(Fake("Hi"), tools=(given,)), lambda: Engine(Fake("Hi")).with_tools(given)):
-        with pytest.raises(EngineError, match=r"tools\[0\] is no tool but .*rxllm\.tool") as caught:
+        with pytest.raises(EngineError, match=r"tools\[0\] must be a Tool, not .*rxllm\.tool") as caught:
             make()
         assert caught.value.reason == "invalid_engine"
 
@@ -24,7 +24,7 @@ def test_what_is_no_tool(given: Any) -> None:
 @pytest.mark.parametrize("name", ["tools", "operators", "observers"])
 @pytest.mark.parametrize("given", [3, None, "abc", rxllm.tool(name="one")])
 def test_one_where_several_belong(name: str, given: Any) -> None:
-    with pytest.raises(EngineError, match=f"an engine's {name} are several, not"):
+    with pytest.raises(EngineError, match=f"an engine's {name} must be several, as in a list, not"):
         Engine(Fake("Hi"), **{name: given})
 
 
@@ -58,7 +58,7 @@ def test_one_that_is_none_is_not_guessed(name: str) -> None:
 
 @pytest.mark.parametrize("given", [3, None, Fake("Hi")])
 def test_what_is_no_name_of_a_model(given: Any) -> None:
-    with pytest.raises(EngineError, match="named as 'provider:model', not") as caught:
+    with pytest.raises(EngineError, match="must be named as 'provider:model', not") as caught:
         Engine.from_model(given)
     assert caught.value.reason == "unknown_provider"
 
@@ -68,7 +68,7 @@ def test_an_option_that_is_nearly_one() -> None:
         rxllm.generate(Fake("Hi"), "Hi", temprature=0.0)  # type: ignore[call-arg]
     with pytest.raises(EngineError, match=r"no option 'mx_turns' \(did you mean 'max_turns'\?\)"):
         rxllm.chat(Fake("Hi"), "Hi", mx_turns=1)  # type: ignore[call-arg]
-    with pytest.raises(EngineError, match=r"no option 'top_k'; to hand it"):
+    with pytest.raises(EngineError, match=r"no option 'top_k'; to pass it"):
         rxllm.generate(Fake("Hi"), "Hi", top_k=1)  # type: ignore[call-arg]
 
 

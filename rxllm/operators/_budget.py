@@ -24,7 +24,7 @@ from rxllm.events import (
     UsageUpdated,
 )
 from rxllm.operators._shared.costs import raw_usage
-from rxllm.runtime import Stream, conclude, current_assembly
+from rxllm.runtime import Stream, conclude, current_engine_call
 from rxllm.values import Usage
 from rxllm.values.arguments import check, check_count, invalid_option, is_positive
 
@@ -70,8 +70,8 @@ def budget(tokens: int | None = None, usd: float | None = None) -> Callable[[Obs
     check("usd", usd, usd is None or is_positive(usd), "None or a number above 0")
 
     def operator(source: Observable[Event]) -> Stream[Event]:
-        assembly = current_assembly.get()
-        before = assembly.before if assembly is not None else Usage()
+        call = current_engine_call.get()
+        before = call.before if call is not None else Usage()
         return Stream(lambda observer, scheduler=None: _Budget(tokens, usd, before, observer).start(source, scheduler))
 
     return operator

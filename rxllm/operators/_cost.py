@@ -10,7 +10,7 @@ from reactivex import Observable
 
 from rxllm.events import Event
 from rxllm.operators._shared.costs import all_counts, fill_costs, price_context, token_counts
-from rxllm.runtime import Stream, current_assembly
+from rxllm.runtime import Stream, current_engine_call
 from rxllm.values import EngineError, Usage
 from rxllm.values.arguments import check, check_function
 
@@ -57,8 +57,8 @@ def cost(
     _prices()
 
     def operator(source: Observable[Event]) -> Stream[Event]:
-        assembly = current_assembly.get()
-        requested = model or (f"{assembly.provider}:{assembly.request.model or ''}" if assembly is not None else ":")
+        call = current_engine_call.get()
+        requested = model or (f"{call.provider}:{call.request.model or ''}" if call is not None else ":")
 
         def fill(usage: Usage, response_model: str | None, metadata: Mapping[str, Any]) -> Usage:
             provider, _, name = (_fallback(metadata) or requested).partition(":")

@@ -12,7 +12,7 @@ from reactivex import Observable
 
 from rxllm.adapters import as_adapter, connect
 from rxllm.events import Event, MessageCompleted
-from rxllm.runtime import Assembly, Stream, attempting, current_assembly
+from rxllm.runtime import EngineCall, Stream, attempting, current_engine_call, provider_name
 from rxllm.values import StreamError
 from rxllm.values.arguments import check_function, invalid_option, must_be
 
@@ -61,9 +61,9 @@ def fallback(
     alternatives = [_Alternative.of(engine, index) for index, engine in enumerate(engines)]
 
     def operator(source: Observable[Event]) -> Stream[Event]:
-        assembly = current_assembly.get()
-        sources = [source, *(alternative.events(assembly) for alternative in alternatives)]
-        first = _full_name(assembly.provider, assembly.request.model) if assembly else "the first"
+        call = current_engine_call.get()
+        sources = [source, *(alternative.events(call) for alternative in alternatives)]
+        first = _full_name(call.provider, call.request.model) if call else "the first"
         names = [first, *(alternative.name for alternative in alternatives)]
         return attempting(lambda: _Fallback(sources, names, when or _is_failure))
 
@@ -91,20 +91,19 @@ class _Alternative:
         except Exception as error:
             expected = "engines, adapters, names of models or streams"
             raise invalid_option("engines", must_be(expected, engine)) from error
-        provider = getattr(adapter, "provider", None) or getattr(adapter, "__name__", None) or type(adapter).__name__
         model = getattr(engine, "model", None) if adapter is not engine else None
-        return cls(engine, None, _full_name(provider, model))
+        return cls(engine, None, _full_name(provider_name(adapter), model))
 
-    def events(self, assembly: Assembly | None) -> Observable[Event]:
+    def events(self, call: EngineCall | None) -> Observable[Event]:
         if isinstance(self.engine, Observable):
             return self.engine  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
-        if assembly is None:
+        if call is None:
             fault = (
                 f"{self.name!r} is an engine, which belongs in Engine(operators=[fallback(...)]); in a pipe, pass a "
                 "stream: fallback(stream_generate(engine, question))"
             )
             raise invalid_option("engines", fault)
-        return assembly.ask(self.engine, self.model)
+        return call.ask(self.engine, self.model)
 
 
 class _Fallback:

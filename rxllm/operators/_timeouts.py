@@ -10,7 +10,7 @@ from reactivex import Observable, abc
 from rxllm.collector import Unfinished
 from rxllm.events import ErrorEvent, Event
 from rxllm.operators._shared.watchdog import Activity, Watch
-from rxllm.runtime import Stream, Timeouts, current_assembly
+from rxllm.runtime import Stream, Timeouts, current_engine_call
 from rxllm.values import AdapterError, StreamError
 
 
@@ -46,8 +46,8 @@ def timeouts(
     def operator(source: Observable[Event]) -> Stream[Event]:
         if limits == Timeouts():
             return Stream.of(source)
-        assembly = current_assembly.get()
-        provider = assembly.provider if assembly is not None else None
+        call = current_engine_call.get()
+        provider = call.provider if call is not None else None
 
         def subscribe(
             observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None

@@ -1,10 +1,10 @@
-"""generate, step and chat: each a pipe of the operators."""
+"""generate, step, chat and images: each is a pipe of operators."""
 
 from rxllm.pipelines._chat import chat, stream
 from rxllm.pipelines._generate import generate, generate_many, stream_generate
 from rxllm.pipelines._images import ImageOptions, edit_image, generate_image, image_variations
 from rxllm.pipelines._options import ChatOptions, GenerateOptions, StepOptions
-from rxllm.pipelines._request import Input, request
+from rxllm.pipelines._request import Input, as_thread, request
 from rxllm.pipelines._resume import resume, stream_resume
 from rxllm.pipelines._step import step, stream_step
 
@@ -14,6 +14,7 @@ __all__ = [
     "ImageOptions",
     "Input",
     "StepOptions",
+    "as_thread",
     "chat",
     "edit_image",
     "generate",

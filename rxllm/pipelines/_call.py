@@ -5,201 +5,168 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
-from reactivex import Observable, abc, throw
+from reactivex import Observable
 
 from rxllm import operators as ops
 from rxllm import validate
 from rxllm.adapters import as_adapter
 from rxllm.engine import Engine, as_engine
 from rxllm.events import Event
-from rxllm.pipelines._elsewhere import other_engine, other_options, other_request
-from rxllm.pipelines._observe import Observers, retry_told, watched
-from rxllm.pipelines._options import ChatOptions, checked
-from rxllm.pipelines._prepare import answered
-from rxllm.pipelines._request import chosen, merged, refuse_unanswered
-from rxllm.pipelines._spans import CallSpan, ChatSpan, StepSpan
+from rxllm.pipelines._deferred import Deferred
+from rxllm.pipelines._observers import Ids, Observers, Span, notify_retry, watched
+from rxllm.pipelines._options import ChatOptions, checked_options, request_id
+from rxllm.pipelines._other_engine import other_engine, other_options, other_request
+from rxllm.pipelines._prepare import prepared
+from rxllm.pipelines._request import complete_request, option_for, unanswered_calls
+from rxllm.pipelines._spans import CallSpan
 from rxllm.runtime import (
-    Assembly,
+    NO_TIMEOUTS,
+    EngineCall,
     Question,
-    Scope,
     Stream,
     Timeouts,
-    assembling,
+    applying_operators,
     current_scope,
     models,
-    new_id,
     policy,
+    provider_name,
     scoped,
     within,
 )
-from rxllm.values import Call, ModelInfo, Request, Thread, reader
+from rxllm.values import Call, ModelInfo, Request, Thread, Usage, reader, unanswered
 
-T = TypeVar("T")
+BeginSpan = Callable[[Observers, Callable[[], float], Ids], Span]
 
 
 class Setup(msgspec.Struct, frozen=True):
-    """An engine and a call's options, checked. `asked` are the call's own, `opts` those over the engine's params."""
+    """An engine and the checked options of a call: its `own_options`, and `options`, the same over the engine's."""
 
     engine: Engine
-    opts: Mapping[str, Any]
-    asked: Mapping[str, Any]
+    options: Mapping[str, Any]
+    own_options: Mapping[str, Any]
     observers: Observers
     timeouts: Timeouts
 
     @classmethod
-    def of(cls, engine: Any, options: type[Any], arguments: Mapping[str, Any]) -> Setup:
+    def of(cls, engine: Any, allowed: type[Any], own_options: Mapping[str, Any]) -> Setup:
         engine = as_engine(engine)
-        opts = checked(options, engine, arguments)
-        return cls(engine, opts, arguments, Observers(engine.observers), Timeouts.of(opts.get("timeout")))
+        options = checked_options(allowed, engine, own_options)
+        return cls(engine, options, own_options, Observers(engine.observers), Timeouts.of(options.get("timeout")))
+
+    def without(self, engine: Engine, *names: str) -> Setup:
+        """Return a setup with another engine and without these options."""
+        options, own_options = (
+            {name: value for name, value in values.items() if name not in names}
+            for values in (self.options, self.own_options)
+        )
+        return msgspec.structs.replace(self, engine=engine, options=options, own_options=own_options)
+
+    def complete(self, request: Request) -> Request:
+        """Return `request` with every option in its place."""
+        return complete_request(self.engine, request, self.options, self.own_options)
 
     def model_events(self, request: Request, thread: Thread | None = None) -> Stream[Event]:
-        """The model source: the adapter's events, retried, through the engine's operators, seen by ``on_event``.
+        """Return the model source: the adapter's events, retried, through the engine's operators and ``on_event``.
 
-        It answers the question of the step around it, see `Scope`: with `thread`, or the messages of `request`.
+        It answers the `Question` of the step around it with `thread`, or else with the messages of `request`.
         """
 
         def make() -> Observable[Event]:
-            scope = current_scope.get()
-            request_id = self.request_id(scope)
+            scope, id = current_scope.get(), request_id(self.options)
             if scope.question is not None:
-                self.ask(scope.question, Thread(request.messages) if thread is None else thread, request_id)
-            asked = merged(self.engine, request, self.opts, self.asked)
-            answer = partial(self._answer, request, self._call(request_id), scope.usage)
+                self.ask(scope.question, Thread(request.messages) if thread is None else thread, id)
+            answer = partial(self._answer, request, self._call(id), scope.usage)
             below = scope.below_model()
             with within(below):
-                events = answered(self.engine.prepare, asked, answer) if self.engine.prepare else answer(asked)
-            return scoped(events, below)
+                return scoped(prepared(self.engine.prepare, self.complete(request), answer), below)
 
         return Deferred(make)
 
     def ask(self, question: Question, thread: Thread, request_id: str) -> None:
         """Fill in `question`, unless that has been done."""
-        question.ask(thread, request_id, self.opts.get("session_id"), self.engine)
-
-    def request_id(self, scope: Scope) -> str:
-        """The option, else the chat's, else a new one."""
-        return self.opts.get("request_id") or scope.request_id or new_id()
+        question.ask(thread, request_id, self.options.get("session_id"), self.engine)
 
     def model_info(self, request: Request) -> ModelInfo | None:
-        """What the catalogue says of the model that `request` asks."""
-        return models.find(name_of(self.engine.adapter), request.model)
+        """Return what the catalogue knows about the model of `request`."""
+        return models.find(provider_name(self.engine.adapter), request.model)
 
-    def step_observed(self, events: Stream[Event]) -> Stream[Event]:
-        """`events` of a step, of which the engine's observers are told, if it has any."""
-        return self._observed(events, partial(StepSpan, self.observers))
-
-    def chat_observed(self, events: Stream[Event]) -> Stream[Event]:
-        """`events` of a chat, likewise."""
-        return self._observed(events, partial(ChatSpan, self.observers))
-
-    def _observed(self, events: Stream[Event], begin: Any) -> Stream[Event]:
-        return watched(events, begin, self.opts.get("request_id")) if self.observers else events
+    def observed(self, events: Stream[Event], span: BeginSpan) -> Stream[Event]:
+        """Return `events`, watched by the engine's observers, if it has any, through a `span`."""
+        return watched(events, partial(span, self.observers), request_id(self.options)) if self.observers else events
 
     def response_format(self, request: Request) -> Any:
-        """How the answer to `request` is read; what is no format the request's validation tells."""
-        return reader(chosen("response_format", request.response_format, self.opts, self.asked))
+        """Return the reader of the answer to `request`; a wrong format is reported when the request is validated."""
+        return reader(option_for("response_format", request.response_format, self.options, self.own_options))
 
     def presented(self, events: Stream[Event]) -> Stream[Event]:
-        """What the subscriber asked to see of `events`."""
+        """Return those of `events` that the options let through."""
         return events.pipe(
-            ops.include_raw_chunks(self.opts.get("include_raw_chunks", False)),
+            ops.include_raw_chunks(self.options.get("include_raw_chunks", False)),
             ops.filter_deltas(
-                text=self.opts.get("emit_text_deltas", True),
-                tool=self.opts.get("emit_tool_deltas", True),
-                thinking=self.opts.get("emit_thinking", True),
+                text=self.options.get("emit_text_deltas", True),
+                tool=self.options.get("emit_tool_deltas", True),
+                thinking=self.options.get("emit_thinking", True),
             ),
         )
 
     def tool_options(self) -> dict[str, Any]:
-        """The arguments of ``run_tools`` for this call."""
-        opts, engine = self.opts, self.engine
+        """Return the arguments of ``run_tools`` for this call."""
+        options, engine = self.options, self.engine
         plain = ("mode", "on_tool_error", "tool_timeout", "max_concurrency", "approve")
         return {
-            "tools": merged(engine, Request(), opts, self.asked).tools,
-            "context": {**engine.context, **opts.get("context", {})},
-            "executor": opts.get("tool_executor", engine.tool_executor),
-            "encoder": opts.get("tool_result_encoder", engine.tool_result_encoder),
-            **{name: opts[name] for name in plain if name in opts},
+            "tools": self.complete(Request()).tools,
+            "context": {**engine.context, **options.get("context", {})},
+            "executor": options.get("tool_executor", engine.tool_executor),
+            "encoder": options.get("tool_result_encoder", engine.tool_result_encoder),
+            **{name: options[name] for name in plain if name in options},
         }
 
-    def _answer(self, request: Request, call: Call, before: Any, asked: Request) -> Stream[Event]:
-        validate.request(asked)
-        model = self.model_info(asked)
+    def _answer(self, request: Request, call: Call, before: Usage, sent: Request) -> Stream[Event]:
+        validate.request(sent)
+        model = self.model_info(sent)
         if model is not None:
-            validate.capabilities(asked, model)
-        refuse_unanswered(Thread(asked.messages))
-        ask = partial(self._elsewhere, replace(request, messages=asked.messages), asked, call, before)
-        with assembling(Assembly(asked, call, ask, name_of(self.engine.adapter), before)):
-            events = self._adapter_events(asked, model, call).pipe(*self.engine.operators)
-        return events.pipe(ops.tap(self.opts["on_event"])) if "on_event" in self.opts else events
+            validate.capabilities(sent, model)
+        missing = unanswered(Thread(sent.messages))
+        if missing:
+            raise unanswered_calls(missing, "append rxllm.tool_result(id, content) for each")
+        ask = partial(self._ask_other, replace(request, messages=sent.messages), sent, call, before)
+        with applying_operators(EngineCall(sent, call, ask, provider_name(self.engine.adapter), before)):
+            events = self._adapter_events(sent, model, call).pipe(*self.engine.operators)
+        return events.pipe(ops.tap(self.options["on_event"])) if "on_event" in self.options else events
 
     def _adapter_events(self, request: Request, model: ModelInfo | None, call: Call) -> Stream[Event]:
-        adapter = as_adapter(self.engine.adapter)
-        about = (name_of(self.engine.adapter), request.model)
-        limits = self.timeouts
-        rules = policy(self.opts.get("retry", self.engine.retry), self.engine.retry)
-        on_retry = retry_told(self.observers, call.request_id, *about) if self.observers else None
-        events = Deferred(lambda: adapter.stream(request, call)).pipe(
-            ops.timeouts(limits.first, limits.idle),
-            ops.retry_before_content(rules, on_retry=on_retry),
-            ops.timeouts(total=limits.total),
-        )
+        adapter, limits, observers = as_adapter(self.engine.adapter), self.timeouts, self.observers
+        about = (provider_name(self.engine.adapter), request.model)
+        rules = policy(self.options.get("retry", self.engine.retry), self.engine.retry)
+        on_retry = notify_retry(observers, call.request_id, *about) if observers else None
+        operators = [ops.retry_before_content(rules, on_retry=on_retry)]
+        if limits != NO_TIMEOUTS:
+            operators = [ops.timeouts(limits.first, limits.idle), *operators, ops.timeouts(total=limits.total)]
         if model is not None and model.has_prices:
-            events = events.pipe(ops.cost(price=model.priced))
-        if not self.observers:
+            operators.append(ops.cost(price=model.priced))
+        events = Deferred(lambda: adapter.stream(request, call)).pipe(*operators)
+        if not observers:
             return events
-        return watched(events, lambda now, ids: CallSpan(self.observers, now, ids, *about), call.request_id)
+        return watched(events, lambda now, ids: CallSpan(observers, now, ids, *about), call.request_id)
 
-    def _elsewhere(
-        self, request: Request, asked: Request, call: Call, before: Any, engine: Any, model: str | None = None
+    def _ask_other(
+        self, request: Request, sent: Request, call: Call, before: Usage, engine: Any, model: str | None = None
     ) -> Stream[Event]:
-        """Another engine's answer to `request`, which this one asks as `asked`."""
+        """Return another engine's answer to `request`, which this one sends as `sent`."""
         other = other_engine(engine, model, self.engine)
-        setup = Setup.of(other, ChatOptions, {**other_options(self.asked), "request_id": call.request_id})
-        events = setup.model_events(other_request(request, asked, self.asked, other))
+        setup = Setup.of(other, ChatOptions, {**other_options(self.own_options), "request_id": call.request_id})
+        events = setup.model_events(other_request(request, sent, self.own_options, other))
         return scoped(events, msgspec.structs.replace(current_scope.get(), usage=before))
 
     def _call(self, request_id: str) -> Call:
         return Call(
             request_id=request_id,
-            api_key=self.opts.get("api_key"),
+            api_key=self.options.get("api_key"),
             timeout=self.timeouts.silence,
-            raw=self.opts.get("include_raw_chunks", False),
-            metadata=self.opts.get("metadata", {}),
+            raw=self.options.get("include_raw_chunks", False),
+            metadata=self.options.get("metadata", {}),
             observers=(self.observers.tell,) if self.observers else (),
         )
-
-
-class Deferred(Stream[T]):
-    """A Stream made anew for each subscription; what `make` raises goes to ``on_error``."""
-
-    def __init__(self, make: Callable[[], Observable[T]]) -> None:
-        super().__init__()
-        self._make = make
-
-    def subscribe(
-        self,
-        on_next: abc.ObserverBase[T] | abc.OnNext[T] | None = None,
-        on_error: abc.OnError | None = None,
-        on_completed: abc.OnCompleted | None = None,
-        *,
-        scheduler: abc.SchedulerBase | None = None,
-    ) -> abc.DisposableBase:
-        try:
-            source = self._make()
-        except Exception as error:
-            source = throw(error)
-        return Stream.of(source).subscribe(on_next, on_error, on_completed, scheduler=scheduler)
-
-
-def request_id(opts: Mapping[str, Any]) -> str:
-    """The option, else a new one."""
-    return opts.get("request_id") or new_id()
-
-
-def name_of(adapter: Any) -> str:
-    """The adapter's provider, else its own name."""
-    return getattr(adapter, "provider", None) or getattr(adapter, "__name__", None) or type(adapter).__name__

@@ -1,4 +1,4 @@
-"""Steps until a halt."""
+"""chat and stream: step after step until a halt."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from typing import Any, TypeVar, Unpack, overload
 from rxllm import operators as ops
 from rxllm.engine import Engine
 from rxllm.events import Event
-from rxllm.pipelines._call import Deferred, Setup
+from rxllm.pipelines._call import Setup
+from rxllm.pipelines._deferred import Deferred
 from rxllm.pipelines._finalize import passes
 from rxllm.pipelines._options import ChatOptions, PlainChatOptions, chat_options
 from rxllm.pipelines._request import Input, as_thread
+from rxllm.pipelines._spans import ChatSpan
 from rxllm.runtime import Stream
 from rxllm.values import ChatResult, Request, Thread
 
@@ -18,7 +20,7 @@ T = TypeVar("T")
 
 
 def stream(engine: Engine | str | Any, thread: Input, **opts: Unpack[ChatOptions]) -> Stream[Event]:
-    """The events of step after step until a halt, and one ``ChatCompleted``, last.
+    """Return the events of step after step until a halt, and one ``ChatCompleted``, last.
 
     >>> from rxllm import Fake
     >>> stream(Fake("Hello"), "Hi").run().result
@@ -35,7 +37,7 @@ def chat(
 @overload
 def chat(engine: Engine | str | Any, thread: Input, **opts: Unpack[ChatOptions]) -> Stream[ChatResult]: ...
 def chat(engine: Engine | str | Any, thread: Input, **opts: Any) -> Stream[ChatResult[Any]]:
-    """A chat's result: the fold of `stream`.
+    """Return the result of a chat, step after step until a halt: the fold of `stream`.
 
     >>> from rxllm import Fake, ToolCall, tool
     >>> @tool
@@ -44,8 +46,8 @@ def chat(engine: Engine | str | Any, thread: Input, **opts: Any) -> Stream[ChatR
     >>> result.halted_reason, len(result.steps), result.output_text
     ('completed', 2, '42')
 
-    With a `response_format` the final response's `parsed` is the validated value; an answer that does not fit is a
-    result with its `error`, since tools have run: ``.map(ChatResult.raise_for_error)`` makes it loud. See
+    With a `response_format` the `parsed` of the final response is the validated value. An answer that does not fit is
+    the `error` of the result, since tools have run by then: ``.map(ChatResult.raise_for_error)`` raises it. See
     ``operators.to_chat_result``.
     """
     setup = Setup.of(engine, ChatOptions, opts)
@@ -53,10 +55,11 @@ def chat(engine: Engine | str | Any, thread: Input, **opts: Any) -> Stream[ChatR
 
 
 def _chat_events(setup: Setup, thread: Thread) -> Stream[Event]:
-    until_halt = chat_options(setup.opts)
+    until_halt = chat_options(setup.options)
 
     def make() -> Stream[Event]:
         ask, finalize = passes(setup, thread)
-        return setup.chat_observed(ask(thread).pipe(ops.repeat_until_halt(ask, finalize=finalize, **until_halt)))
+        events = ask(thread).pipe(ops.repeat_until_halt(ask, finalize=finalize, **until_halt))
+        return setup.observed(events, ChatSpan)
 
     return Deferred(make)

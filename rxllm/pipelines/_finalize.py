@@ -1,10 +1,10 @@
 """Two passes to a structured answer: tools first, without a format; then the format, without tools.
 
-Many models that are held to a JSON schema call no tools, and many that may call tools keep to no schema. With
-``structured_finalize=True`` a chat runs to its end as if no ``response_format`` had been asked for. If it ends as
-completed, at ``max_turns`` or by ``halt_when``, the model is asked once more, with the format, without tools, and with
-a user's message that tells it to (``structured_finalize_nudge``; ``""`` sends none). Where it is not said, a model
-whose entry in ``rxllm.models`` has ``tools_with_schema=False`` is asked so too, if there are tools and a schema.
+Many models call no tools when they are held to a JSON schema, and do not keep to a schema when they may call tools.
+With ``structured_finalize=True`` a chat runs to its end as if it had no ``response_format``. If it ends as completed,
+at ``max_turns`` or by ``halt_when``, the model is asked once more, with the format, without tools, and with a user's
+message that asks for the answer (``structured_finalize_nudge``; ``""`` sends none). Without the option, the chats of a
+model whose entry in ``rxllm.models`` has ``tools_with_schema=False`` run this way if they have tools and a schema.
 """
 
 from __future__ import annotations
@@ -14,13 +14,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
-import msgspec
-
 from rxllm import validate
 from rxllm.engine import Engine
 from rxllm.events import Event
 from rxllm.pipelines._call import Setup
-from rxllm.pipelines._request import merged
 from rxllm.pipelines._step import step_events
 from rxllm.runtime import Stream
 from rxllm.values import Request, Thread
@@ -31,47 +28,41 @@ Ask = Callable[[Thread], Stream[Event]]
 
 
 def passes(setup: Setup, thread: Thread) -> tuple[Ask, Ask | None]:
-    """How a chat asks for its steps, and for the final one, if there is one.
+    """Return how a chat asks for its steps, and for the final one, if there is one.
 
-    Raises ``ValidationError("invalid_request")`` where there is no schema to finalize to.
+    Raises ``ValidationError("invalid_request")`` if there is no schema to finalize to.
     """
-    if not _is_asked(setup):
+    if not _is_wanted(setup):
         return partial(step_events, setup), None
-    asked = merged(setup.engine, Request(thread.messages), setup.opts, setup.asked)
-    validate.request(asked)
-    model = setup.model_info(asked)
+    request = setup.complete(Request(thread.messages))
+    validate.request(request)
+    model = setup.model_info(request)
     if model is not None:
-        validate.capabilities(replace(asked, tools=()), model)  # before any tool has run
-    final = _final_pass(setup)
-    nudge = setup.opts.get("structured_finalize_nudge", NUDGE)
-    # The nudge is in the chat's thread once it has been answered: a chat that failed can be asked again.
+        validate.capabilities(replace(request, tools=()), model)  # before any tool has run
+    final = setup.without(_without_tools(setup.engine), "structured_finalize", "tools", "tool_choice")
+    nudge = setup.options.get("structured_finalize_nudge", NUDGE)
+    # The nudge enters the chat's thread only once it has been answered: a chat that failed can be asked again.
     return (
-        partial(step_events, _without(setup, setup.engine, "structured_finalize", "response_format")),
+        partial(step_events, setup.without(setup.engine, "structured_finalize", "response_format")),
         lambda thread: step_events(final, thread.add_user(nudge) if nudge else thread),
     )
 
 
-def _final_pass(setup: Setup) -> Setup:
-    params = {name: value for name, value in setup.engine.params.items() if name not in ("tools", "tool_choice")}
-    engine = replace(setup.engine, tools=(), params=params)
-    return _without(setup, engine, "structured_finalize", "tools", "tool_choice")
+def _without_tools(engine: Engine) -> Engine:
+    params = {name: value for name, value in engine.params.items() if name not in ("tools", "tool_choice")}
+    return replace(engine, tools=(), params=params)
 
 
-def _is_asked(setup: Setup) -> bool:
-    if "structured_finalize" in setup.opts:
-        return bool(setup.opts["structured_finalize"])
-    asked = merged(setup.engine, Request(), setup.opts, setup.asked)
-    model = setup.model_info(asked)
+def _is_wanted(setup: Setup) -> bool:
+    if "structured_finalize" in setup.options:
+        return bool(setup.options["structured_finalize"])
+    request = setup.complete(Request())
+    model = setup.model_info(request)
     exclude = model is not None and model.tools_with_schema is False
-    return exclude and bool(asked.tools) and _has_schema(asked.response_format)
+    return exclude and bool(request.tools) and _is_schema(request.response_format)
 
 
-def _has_schema(wanted: Any) -> bool:
-    return isinstance(wanted, Mapping) and cast(Mapping[str, Any], wanted).get("type") == "json_schema"
-
-
-def _without(setup: Setup, engine: Engine, *names: str) -> Setup:
-    def left(held: Any) -> dict[str, Any]:
-        return {name: each for name, each in held.items() if name not in names}
-
-    return msgspec.structs.replace(setup, engine=engine, opts=left(setup.opts), asked=left(setup.asked))
+def _is_schema(response_format: Any) -> bool:
+    return (
+        isinstance(response_format, Mapping) and cast(Mapping[str, Any], response_format).get("type") == "json_schema"
+    )

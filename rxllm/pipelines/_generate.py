@@ -1,21 +1,21 @@
-"""One request, one response."""
+"""generate, stream_generate and generate_many: one response for each request."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar, Unpack, overload
 
-from reactivex import Observable, abc
+from reactivex import abc
 
 from rxllm import operators as ops
 from rxllm.engine import Engine
 from rxllm.events import Event
 from rxllm.pipelines._call import Setup
-from rxllm.pipelines._options import GenerateOptions, PlainOptions, is_count
+from rxllm.pipelines._options import GenerateOptions, PlainOptions
 from rxllm.pipelines._request import Input, as_request, as_requests
 from rxllm.runtime import Bounded, Stream
 from rxllm.values import LLMError, Progress, Request, Response, Thread, Usage
-from rxllm.values.arguments import invalid_option
+from rxllm.values.arguments import check_count, check_function
 from rxllm.values.errors import as_llm_error
 
 T = TypeVar("T")
@@ -25,15 +25,15 @@ OnProgress = Callable[[Progress], object]
 def stream_generate(
     engine: Engine | str | Any, request: Input | Request, **opts: Unpack[GenerateOptions]
 ) -> Stream[Event]:
-    """The events of one response, as the adapter makes them. Each subscription asks the model anew.
+    """Return the events of one response, as they come. Each subscription calls the model anew.
 
     >>> from rxllm import Fake, operators as ops
     >>> list(stream_generate(Fake("Hello"), "Hi").pipe(ops.text()))
     ['Hello']
 
-    `engine` is an `Engine`, an adapter, or ``"provider:model"``; `request` a text, messages, a `Thread` or a `Request`.
-    Unknown and senseless options raise at once (`EngineError`, `ValidationError`); all else goes to ``on_error``, or,
-    once there was an event, is an ``ErrorEvent``.
+    `engine` is an `Engine`, an adapter, or ``"provider:model"``; `request` is a text, messages, a `Thread` or a
+    `Request`. Unknown and invalid options raise at once (`EngineError`, `ValidationError`). All other errors go to
+    ``on_error``, or, once an event has been emitted, are an ``ErrorEvent``.
     """
     setup = Setup.of(engine, GenerateOptions, opts)
     thread = request if isinstance(request, Thread) else None
@@ -49,7 +49,7 @@ def generate(
     engine: Engine | str | Any, request: Input | Request, **opts: Unpack[GenerateOptions]
 ) -> Stream[Response[Any]]: ...
 def generate(engine: Engine | str | Any, request: Input | Request, **opts: Any) -> Stream[Response[Any]]:
-    """One response: the fold of `stream_generate`.
+    """Return the model's response to one request: the fold of `stream_generate`.
 
     >>> from rxllm import Fake
     >>> generate(Fake("Hello"), "Hi").run()
@@ -64,11 +64,14 @@ def generate(engine: Engine | str | Any, request: Input | Request, **opts: Any) 
     >>> generate(Fake('{"name": "Lima"}'), "The capital of Peru?", response_format=City).run().parsed
     City(name='Lima')
 
-    An answer that does not fit goes to ``on_error``, as ``ValidationError("invalid_output")``; see
+    An answer that does not fit goes to ``on_error`` as ``ValidationError("invalid_output")``; see
     ``operators.to_response``.
     """
-    setup, asked = Setup.of(engine, GenerateOptions, opts), as_request(request)
-    return setup.model_events(asked).pipe(ops.to_response(setup.response_format(asked)))
+    return _response(Setup.of(engine, GenerateOptions, opts), as_request(request))
+
+
+def _response(setup: Setup, request: Request) -> Stream[Response[Any]]:
+    return setup.model_events(request).pipe(ops.to_response(setup.response_format(request)))
 
 
 @overload
@@ -101,91 +104,77 @@ def generate_many(
     on_progress: OnProgress | None = None,
     **opts: Any,
 ) -> Stream[Response[Any]]:
-    """The responses to many requests, `concurrency` of them at a time, in the requests' order or as they finish.
+    """Return the responses to many requests, `concurrency` at a time, in the requests' order or as they finish.
 
     >>> from rxllm import Fake
     >>> shout = Fake(lambda request: request.messages[-1].text.upper())
     >>> [response.output_text for response in generate_many(shout, ["a", "b"])]
     ['A', 'B']
 
-    All `requests` are read and checked at the call. One that fails is a Response with its `error`; the others go on.
-    ``on_progress(progress)`` is called with a `Progress` when a request ends, in the order in which they do.
+    All `requests` are read and checked at the call. A request that fails is a Response with its `error`; the others go
+    on. ``on_progress(progress)`` is called with a `Progress` whenever a request has ended.
     """
-    if not is_count(concurrency):
-        raise invalid_option("concurrency", f"must be at least 1, not {concurrency!r}")
-    if on_progress is not None and not callable(on_progress):
-        raise invalid_option("on_progress", f"must be a function, not {on_progress!r}")
-    setup = Setup.of(engine, GenerateOptions, opts)
-    asked = as_requests(requests)
+    check_count("concurrency", concurrency)
+    if on_progress is not None:
+        check_function("on_progress", on_progress)
+    setup, many = Setup.of(engine, GenerateOptions, opts), as_requests(requests)
 
     def subscribe(
         observer: abc.ObserverBase[Response[Any]], scheduler: abc.SchedulerBase | None = None
     ) -> abc.DisposableBase:
-        sources = (
-            setup.model_events(request).pipe(ops.to_response(setup.response_format(request))) for request in asked
-        )
-        progress = Progress(0, 0, len(asked), Usage())
-        return _Many(sources, concurrency, ordered, observer, progress, on_progress).start(scheduler)
+        emitter = _Emitter(observer, ordered, len(many), on_progress)
+        sources = (_response(setup, request) for request in many)
+        running = Bounded(sources, concurrency, emitter.receive, emitter.end, observer.on_completed, observer.on_error)
+        running.start(scheduler)
+        return running
 
     return Stream(subscribe)
 
 
-class _Many:
-    """Emits each response at once, or when those before it have been emitted."""
+class _Emitter:
+    """Emits each response at once, or in order after those before it."""
 
     def __init__(
-        self,
-        sources: Iterable[Observable[Response[Any]]],
-        concurrency: int,
-        ordered: bool,
-        observer: abc.ObserverBase[Response[Any]],
-        progress: Progress,
-        on_progress: OnProgress | None,
+        self, observer: abc.ObserverBase[Response[Any]], ordered: bool, total: int, on_progress: OnProgress | None
     ) -> None:
         self._observer = observer
-        self._progress = progress
-        self._on_progress = on_progress
         self._ordered = ordered
+        self._progress = Progress(0, 0, total, Usage())
+        self._on_progress = on_progress
         self._waiting: dict[int, Response[Any]] = {}
         self._next = 0
-        self._running = Bounded(
-            sources, concurrency, self._receive, self._end, observer.on_completed, observer.on_error
-        )
 
-    def start(self, scheduler: abc.SchedulerBase | None) -> abc.DisposableBase:
-        self._running.start(scheduler)
-        return self._running
-
-    def _receive(self, index: int, response: Response[Any]) -> None:
-        # An exception of the subscriber's is its own, and no failure of the request.
+    def receive(self, index: int, response: Response[Any]) -> None:
+        # An exception of the subscriber's is not a failure of the request.
         try:
             self._count(response)
-            self._waiting[index] = response
-            ready = self._in_order() if self._ordered else iter((self._waiting.pop(index),))
-            for each in ready:
-                self._observer.on_next(each)
+            if self._ordered:
+                self._emit_in_order(index, response)
+            else:
+                self._observer.on_next(response)
         except Exception as error:
             self._observer.on_error(error)
 
+    def end(self, index: int, error: Exception | None) -> None:
+        if error is not None:
+            self.receive(index, _failed(as_llm_error(error)))
+
     def _count(self, response: Response[Any]) -> None:
         if self._on_progress is not None:
-            so_far = self._progress
-            failed = so_far.failed + (response.error is not None)
-            self._progress = Progress(so_far.done + 1, failed, so_far.total, so_far.usage + response.usage)
+            last = self._progress
+            failed = last.failed + (response.error is not None)
+            self._progress = Progress(last.done + 1, failed, last.total, last.usage + response.usage)
             self._on_progress(self._progress)
 
-    def _in_order(self) -> Iterator[Response[Any]]:
+    def _emit_in_order(self, index: int, response: Response[Any]) -> None:
+        self._waiting[index] = response
         while self._next in self._waiting:
-            yield self._waiting.pop(self._next)
+            self._observer.on_next(self._waiting.pop(self._next))
             self._next += 1
-
-    def _end(self, index: int, error: Exception | None) -> None:
-        if error is not None:
-            self._receive(index, _failed(as_llm_error(error)))
 
 
 def _failed(error: LLMError) -> Response[Any]:
-    """The response of a request that failed, with what an answer of the wrong format had said."""
-    said: Mapping[str, Any] = error.metadata if error.reason == "invalid_output" else {}
-    text, usage = said.get("text", ""), said.get("usage", Usage())
+    """Return the response of a request that failed, with the text of an answer that had the wrong format."""
+    answer: Mapping[str, Any] = error.metadata if error.reason == "invalid_output" else {}
+    text, usage = answer.get("text", ""), answer.get("usage", Usage())
     return Response(output_text=text, finish_reason="error", usage=usage, error=error)

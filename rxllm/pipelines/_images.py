@@ -1,4 +1,4 @@
-"""generate_image, edit_image and image_variations: each call is a cold Stream of one response."""
+"""generate_image, edit_image and image_variations: each returns a cold Stream of one response."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from rxllm import images as image_adapters
 from rxllm import validate
 from rxllm.engine import Engine, as_engine, stand_in
 from rxllm.images import ImageAdapter, as_image_adapter, is_image_adapter
-from rxllm.pipelines._call import Deferred, name_of, request_id
-from rxllm.pipelines._observe import Observers, retry_told, watched
-from rxllm.pipelines._options import checked
+from rxllm.pipelines._deferred import Deferred
+from rxllm.pipelines._observers import Observers, notify_retry, watched
+from rxllm.pipelines._options import checked_options, request_id
 from rxllm.pipelines._spans import ImagesSpan
-from rxllm.runtime import Retry, Stream, models, policy, retrying
+from rxllm.runtime import Retry, Stream, models, policy, provider_name, retrying
 from rxllm.values import Call, Image, ImageRequest, ImageResponse, ValidationError
 from rxllm.values.arguments import shown
 
@@ -42,7 +42,7 @@ class ImageOptions(TypedDict, total=False):
     request_id: str
 
 
-_REPLACING = ("model", "n", "size", "quality", "style", "background", "response_format")
+_FIELDS = ("model", "n", "size", "quality", "style", "background", "response_format")
 """The options that replace the request's field; `options` and `metadata` are merged into it."""
 
 
@@ -56,11 +56,11 @@ def generate_image(
     >>> generate_image(engine, "a kestrel").run()
     ImageResponse([Image(binary, image/gif, 6 bytes)])
 
-    `engine` is an `Engine` with an ``image_adapter``, an image adapter, or ``"provider:model"``. If it has no image
-    adapter, that is the only error, and goes to ``on_error``: ``EngineError("no_image_adapter")``. Unknown and invalid
-    options raise at once (`EngineError`, `ValidationError`); all other errors go to ``on_error``. An engine's params
-    are for chat models only; its model is used here only if it has no ``adapter``, whose model it would be. The request
-    is sent unchecked: ``validate.image_request`` checks one.
+    `engine` is an `Engine` with an ``image_adapter``, an image adapter, or ``"provider:model"``. Without an image
+    adapter there is ``EngineError("no_image_adapter")``, through ``on_error``. Unknown and invalid options raise at
+    once (`EngineError`, `ValidationError`); all other errors go to ``on_error``. An engine's params are for chat models
+    only, and so is its model if it has an ``adapter``. The request is sent unchecked: ``validate.image_request`` checks
+    one.
     """
     return _responses(engine, lambda: _as_request(prompt_or_request), opts)
 
@@ -114,8 +114,8 @@ def _response(
         metadata=request.metadata,
         observers=(observers.tell,) if observers else (),
     )
-    about = (call.request_id, name_of(adapter), request.model)
-    _refuse_text_model(*about[1:])
+    provider = provider_name(adapter)
+    _refuse_text_model(provider, request.model)
 
     def identified(response: ImageResponse) -> ImageResponse:
         return replace(response, request_id=response.request_id or call.request_id)
@@ -125,8 +125,9 @@ def _response(
 
     # Retries and spans are those of event streams: the response is the first content, so nothing is held back.
     rules = policy(opts.get("retry", engine.retry), engine.retry)
-    responses = retrying(attempt, rules, retry_told(observers, *about))
-    return cast(Any, watched(responses, partial(ImagesSpan, observers, about=about, request=request)))
+    responses = retrying(attempt, rules, notify_retry(observers, call.request_id, provider, request.model))
+    begin = partial(ImagesSpan, observers, provider=provider, request=request)
+    return cast(Any, watched(responses, begin, call.request_id))
 
 
 def _as_image_engine(value: Any) -> Engine:
@@ -135,7 +136,7 @@ def _as_image_engine(value: Any) -> Engine:
     if not isinstance(value, str):
         return as_engine(value)
     if stand_in.get() is not None:
-        return replace(as_engine(value), adapter=None)  # so that the model is for images
+        return replace(as_engine(value), adapter=None)  # so that the model is one for images
     provider, _, model = value.partition(":")
     if provider in BUILT_IN:
         return Engine(image_adapter=getattr(image_adapters, BUILT_IN[provider])(), model=model or None)
@@ -149,21 +150,21 @@ def _merged(engine: Engine, request: ImageRequest, opts: Mapping[str, Any]) -> I
         request,
         options={**request.options, **opts.get("options", {})},
         metadata={**request.metadata, **opts.get("metadata", {})},
-        **{"model": request.model or default, **{name: opts[name] for name in _REPLACING if name in opts}},
+        **{"model": request.model or default, **{name: opts[name] for name in _FIELDS if name in opts}},
     )
 
 
 def _refuse_text_model(provider: str, name: str | None) -> None:
     model = models.find(provider, name)
     if model is not None and model.images is False:
-        message = f"{model.name} makes no images, as rxllm.models says"
+        message = f"{model.name} does not make images, according to rxllm.models"
         raise ValidationError("unsupported_capability", message, errors=[(("images",), "images_disabled")])
 
 
 def _check_options(opts: Mapping[str, Any]) -> None:
-    # In a chat `response_format` means something else.
-    checked(ImageOptions, Engine(), {name: value for name, value in opts.items() if name != "response_format"})
-    fields = {name: opts[name] for name in _REPLACING if name in opts}
+    # The chat options have another `response_format`.
+    checked_options(ImageOptions, Engine(), {name: value for name, value in opts.items() if name != "response_format"})
+    fields = {name: opts[name] for name in _FIELDS if name in opts}
     try:
         validate.image_request(ImageRequest(**fields))
     except ValidationError as error:

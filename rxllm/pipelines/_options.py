@@ -1,18 +1,17 @@
 """The options of the facade: a closed set, checked when a call is made.
 
-Precedence, for each: the call's option, the request's field, the engine's, the default.
+For each option the first of these counts: the call's, the request's field, the engine's, the default.
 """
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypedDict, cast
 
 from rxllm.engine import Engine
 from rxllm.events import Event
-from rxllm.runtime import Retry, RetryPolicy, Timeouts, policy
+from rxllm.runtime import Retry, RetryPolicy, Timeouts, current_scope, new_id, policy
 from rxllm.tools import Approve, Encoder, Executor, OnToolError
 from rxllm.validate import is_response_format
 from rxllm.values import (
@@ -24,16 +23,14 @@ from rxllm.values import (
     as_response_format,
     is_format_class,
 )
-from rxllm.values.arguments import did_you_mean, invalid_option, is_positive, must_be
-from rxllm.values.secrets import is_secret_name, masked
+from rxllm.values.arguments import did_you_mean, invalid_option, is_count, is_positive, is_seconds, must_be, shown
+from rxllm.values.secrets import is_secret_name
 
 MAX_TURNS = 8
-SHOWN = 80
-"""How many characters of a wrong value an error shows."""
 
 
 class PlainOptions(TypedDict, total=False):
-    """Those of `GenerateOptions` that do not decide what type an answer has."""
+    """`GenerateOptions` without the one that decides the type of an answer."""
 
     model: str
     tools: Sequence[Tool]
@@ -60,21 +57,19 @@ class PlainOptions(TypedDict, total=False):
 
 
 class GenerateOptions(PlainOptions, total=False):
-    """What a request can be made with, how the call is made, and what of it is shown.
+    """The options of `generate`: the fields of a request, how the call is made, and which events are emitted.
 
-    `timeout` is the longest silence of the model in seconds, or a `Timeouts`: each response's own, see
-    ``operators.timeouts``; an adapter over HTTP also takes it for the longest wait for bytes, unless `first` or `idle`
-    is missing: then its own holds, 600 s by default. `response_format` is what the model is asked for, and what the
-    answer is read as by the functions that give a result.
+    `timeout` is the longest silence of the model in seconds, or a `Timeouts`, for each response; see
+    ``operators.timeouts``. An adapter over HTTP also takes it as the longest wait for bytes if it sets both `first` and
+    `idle`; otherwise its own default holds, 600 s. `response_format` is what the model is asked for, and the functions
+    that return a result read the answer as that.
     """
 
     response_format: ResponseFormat
 
 
 class PlainStepOptions(PlainOptions, total=False):
-    """Those of `StepOptions` that do not decide what type an answer has: how tools are run, see
-    ``operators.run_tools``; `approve` is asked about the tools with ``approval=True``.
-    """
+    """`StepOptions` without the one that decides the type of an answer."""
 
     mode: Literal["auto", "manual"]
     on_tool_error: OnToolError
@@ -86,13 +81,14 @@ class PlainStepOptions(PlainOptions, total=False):
 
 
 class StepOptions(PlainStepOptions, GenerateOptions, total=False):
-    """And all of it."""
+    """The options of `step`: those of `generate`, and how tools are run; see ``operators.run_tools``.
+
+    `approve` decides about calls of tools with ``approval=True``.
+    """
 
 
 class PlainChatOptions(PlainStepOptions, total=False):
-    """And when the chat ends: after `max_turns` steps (8, or ``RXLLM_MAX_TURNS``), or when ``halt_when(step)`` says
-    so; and with ``structured_finalize`` what the user then says to ask for the structured answer.
-    """
+    """`ChatOptions` without the one that decides the type of an answer."""
 
     max_turns: int
     halt_when: Callable[[StepResult], bool]
@@ -100,64 +96,71 @@ class PlainChatOptions(PlainStepOptions, total=False):
 
 
 class ChatOptions(PlainChatOptions, StepOptions, total=False):
-    """And all of it."""
+    """The options of `chat`: those of `step`, and when the chat ends.
 
-
-def checked(options: type[Any], engine: Engine, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The engine's params overlaid by what was `given`.
-
-    Raises ``EngineError("unknown_option")`` for a name outside `options`, and ``ValidationError("invalid_option")``
-    for wrong types and for values that make no sense.
+    It ends after `max_turns` steps (8, or ``RXLLM_MAX_TURNS``), or when ``halt_when(step)`` is true.
+    `structured_finalize_nudge` is the user's message that asks for the structured answer of ``structured_finalize``.
     """
-    _refuse_unknown(options, given)
-    known = _names(options)
-    merged = {name: held for name, held in engine.params.items() if name in known or name not in _names(ChatOptions)}
-    merged |= given
-    _refuse_unknown(options, merged)
-    wrong = [((name,), why) for name, held in merged.items() if (why := _fault(name, held)) is not None]
-    if wrong:
-        raise ValidationError("invalid_option", errors=wrong)
-    as_response_format(merged.get("response_format"))
-    policy(merged.get("retry"), engine.retry)
+
+
+def checked_options(allowed: type[Any], engine: Engine, own_options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the engine's params, overlaid by the call's own options.
+
+    Raises ``EngineError("unknown_option")`` for a name that is not in `allowed`, and
+    ``ValidationError("invalid_option")`` for wrong types and values.
+    """
+    _refuse_unknown(allowed, own_options)
+    known, chat = _names(allowed), _names(ChatOptions)
+    options = {name: value for name, value in engine.params.items() if name in known or name not in chat}
+    options |= own_options
+    _refuse_unknown(allowed, options)
+    faults = [((name,), fault) for name, value in options.items() if (fault := _fault(name, value)) is not None]
+    if faults:
+        raise ValidationError("invalid_option", errors=faults)
+    as_response_format(options.get("response_format"))
+    policy(options.get("retry"), engine.retry)
     policy(engine.retry)
-    return merged
+    return options
 
 
-def chat_options(opts: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of ``repeat_until_halt``; ``max_turns`` is the option, else ``RXLLM_MAX_TURNS``, else 8."""
-    value = opts.get("max_turns") or os.environ.get("RXLLM_MAX_TURNS") or MAX_TURNS
+def request_id(options: Mapping[str, Any]) -> str:
+    """Return the option, else the id of the chat around the call, else a new one."""
+    return options.get("request_id") or current_scope.get().request_id or new_id()
+
+
+def chat_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of ``repeat_until_halt``; ``max_turns`` is the option, else ``RXLLM_MAX_TURNS``, else 8."""
+    value = options.get("max_turns") or os.environ.get("RXLLM_MAX_TURNS") or MAX_TURNS
     try:
         turns = int(value)
     except ValueError:
         turns = 0
     if turns < 1:
         raise invalid_option("RXLLM_MAX_TURNS", must_be("a whole number of at least 1", value))
-    return {"max_turns": turns, "halt_when": opts.get("halt_when")}
+    return {"max_turns": turns, "halt_when": options.get("halt_when")}
 
 
 def _names(options: type[Any]) -> set[str]:
     return cast(set[str], options.__optional_keys__ | options.__required_keys__)
 
 
-def _refuse_unknown(options: type[Any], given: Mapping[str, Any]) -> None:
-    unknown = sorted(given.keys() - _names(options))
+def _refuse_unknown(allowed: type[Any], options: Mapping[str, Any]) -> None:
+    unknown = sorted(options.keys() - _names(allowed))
     if not unknown:
         return
     name = unknown[0]
     if name in _names(ChatOptions):
-        message = (
-            f"{name!r} is no option of this call: it belongs to {'chat' if name in _CHAT_ONLY else 'step and chat'}"
-        )
-    elif name in _ELSEWHERE:
-        message = f"there is no option {name!r}: {_ELSEWHERE[name]}"
+        owners = "step and chat" if name in _names(StepOptions) else "chat"
+        message = f"{name!r} is not an option of this call, but of {owners}"
+    elif name in _HINTS:
+        message = f"there is no option {name!r}: {_HINTS[name]}"
     else:
-        shown = f"options={{{name!r}: {_shown(name, given[name], 'its value')}}}"
-        near = f" (did you mean {_MEANT[name]!r}?)" if name in _MEANT else did_you_mean(name, _names(options))
-        message = f"there is no option {name!r}{near}; to hand it to the provider as it is, write {shown}"
+        value = "its value" if is_secret_name(name) else shown(options[name])
+        near = f" (did you mean {_MEANT[name]!r}?)" if name in _MEANT else did_you_mean(name, _names(allowed))
+        remedy = f"to pass it to the provider unchanged, write options={{{name!r}: {value}}}"
+        message = f"there is no option {name!r}{near}; {remedy}"
     raise EngineError("unknown_option", message)
 
-
-_CHAT_ONLY = {"max_turns", "halt_when", "structured_finalize_nudge"}
 
 _MEANT = {
     **dict.fromkeys(("max_steps", "max_iterations", "max_iter", "max_rounds", "recursion_limit"), "max_turns"),
@@ -167,90 +170,75 @@ _MEANT = {
     "num_retries": "retry",
     "output_type": "response_format",
 }
-"""What other libraries call what these options are."""
+"""What other libraries call these options."""
 
-_SYSTEM = "what the system says is a message: [rxllm.system(...), rxllm.user(...)]"
-_ELSEWHERE = {
+_SYSTEM = "write the system prompt as a message: [rxllm.system(...), rxllm.user(...)]"
+_HINTS = {
     **dict.fromkeys(("system", "system_prompt", "instructions"), _SYSTEM),
-    **dict.fromkeys(("messages", "prompt"), "the conversation is the second argument, behind the engine"),
-    "stream": "stream_generate(...), stream_step(...) and stream(...) give the events as they come",
+    **dict.fromkeys(("messages", "prompt"), "pass the conversation as the second argument, after the engine"),
+    "stream": "stream_generate(...), stream_step(...) and stream(...) emit the events as they come",
 }
 
 
-def _fault(name: str, held: Any) -> str | None:
-    wanted, fits = _RULES.get(name, ("", None))
-    return None if fits is None or fits(held) else f"must be {wanted}, not {_shown(name, held, type(held).__name__)}"
+def _fault(name: str, value: Any) -> str | None:
+    expected, fits = _RULES.get(name, ("", None))
+    if fits is None or fits(value):
+        return None
+    return f"must be {expected}, not {type(value).__name__}" if is_secret_name(name) else must_be(expected, value)
 
 
-def _shown(name: str, held: Any, instead: str) -> str:
-    if is_secret_name(name):
-        return instead
-    text = repr(masked(held))
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
+def _is_int(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _is_int(held: Any) -> bool:
-    return isinstance(held, int) and not isinstance(held, bool)
+def _is_strings(value: Any) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes) and all(isinstance(s, str) for s in value)  # pyright: ignore
 
 
-def is_count(held: Any) -> bool:
-    """Whether `held` is a whole number of at least 1."""
-    return _is_int(held) and held >= 1
-
-
-def _is_number(held: Any) -> bool:
-    return _is_int(held) or (isinstance(held, float) and math.isfinite(held))
-
-
-def _is_strings(held: Any) -> bool:
-    return isinstance(held, Sequence) and not isinstance(held, str | bytes) and all(isinstance(s, str) for s in held)  # pyright: ignore
-
-
-def _is_tools(held: Any) -> bool:
-    return isinstance(held, Sequence) and all(isinstance(tool, Tool) for tool in held)  # pyright: ignore
+def _is_tools(value: Any) -> bool:
+    return isinstance(value, Sequence) and all(isinstance(tool, Tool) for tool in value)  # pyright: ignore
 
 
 _RETRIES = (RetryPolicy, Mapping, bool, type(None))
 
 _Rule = tuple[str, Callable[[Any], bool] | None]
-_STRING: _Rule = ("a non-empty string", lambda held: isinstance(held, str) and bool(held))
-_MAPPING: _Rule = ("a mapping", lambda held: isinstance(held, Mapping))
-_FLAG: _Rule = ("True or False", lambda held: isinstance(held, bool))
+_STRING: _Rule = ("a non-empty string", lambda value: isinstance(value, str) and bool(value))
+_MAPPING: _Rule = ("a mapping", lambda value: isinstance(value, Mapping))
+_FLAG: _Rule = ("True or False", lambda value: isinstance(value, bool))
 _FUNCTION: _Rule = ("a function", callable)
 _COUNT: _Rule = ("a whole number of at least 1", is_count)
-_SECONDS: _Rule = ("a number of seconds above 0", lambda held: _is_number(held) and held > 0)
-_TEXT_OR_MAPPING: _Rule = ("a string or a mapping", lambda held: isinstance(held, str | Mapping))
+_SECONDS = "a number of seconds above 0"
 
 _RULES: dict[str, _Rule] = {
     **dict.fromkeys(("model", "reasoning_effort", "session_id", "request_id"), _STRING),
-    "api_key": ("a string", lambda held: isinstance(held, str)),
-    "tools": ("a sequence of tools; make them with rxllm.tool", _is_tools),
-    "tool_choice": _TEXT_OR_MAPPING,
-    "temperature": ("a number from 0 to 2", lambda held: _is_number(held) and 0 <= held <= 2),
+    "api_key": ("a string", lambda value: isinstance(value, str)),
+    "tools": ("a sequence of tools, made with rxllm.tool", _is_tools),
+    "tool_choice": ("a string or a mapping", lambda value: isinstance(value, str | Mapping)),
+    "temperature": ("a number from 0 to 2", lambda value: is_seconds(value) and value <= 2),
     "max_tokens": _COUNT,
     "stop": ("a sequence of strings", _is_strings),
     "seed": ("a whole number", _is_int),
     "response_format": (
-        "a dataclass, a TypedDict, a msgspec Struct, a pydantic model, what json_schema(...) makes, "
+        "a dataclass, a TypedDict, a msgspec Struct, a pydantic model, the result of json_schema(...), "
         "{'type': 'json_object'} or 'text'",
-        lambda held: held is not None and (is_response_format(held) or is_format_class(held)),
+        lambda value: value is not None and (is_response_format(value) or is_format_class(value)),
     ),
     **dict.fromkeys(("options", "metadata", "context"), _MAPPING),
     "retry": (
         "a RetryPolicy, a mapping of its fields, True, False or None",
-        lambda held: isinstance(held, _RETRIES) or held == "default",
+        lambda value: isinstance(value, _RETRIES) or value == "default",
     ),
-    "timeout": (
-        "a number of seconds above 0, or a Timeouts",
-        lambda held: isinstance(held, Timeouts) or is_positive(held),
-    ),
+    "timeout": (_SECONDS + ", or a Timeouts", lambda value: isinstance(value, Timeouts) or is_positive(value)),
     **dict.fromkeys(("emit_text_deltas", "emit_tool_deltas", "emit_thinking", "include_raw_chunks"), _FLAG),
     **dict.fromkeys(("on_event", "tool_executor", "tool_result_encoder", "approve", "halt_when"), _FUNCTION),
-    "mode": ("'auto' or 'manual'", lambda held: held in ("auto", "manual")),
-    "on_tool_error": ("'continue', 'halt' or a function", lambda held: held in ("continue", "halt") or callable(held)),
-    "tool_timeout": ("None, or " + _SECONDS[0], lambda held: held is None or (_is_number(held) and held > 0)),
-    "max_concurrency": ("None, or " + _COUNT[0], lambda held: held is None or is_count(held)),
+    "mode": ("'auto' or 'manual'", lambda value: value in ("auto", "manual")),
+    "on_tool_error": (
+        "'continue', 'halt' or a function",
+        lambda value: value in ("continue", "halt") or callable(value),
+    ),
+    "tool_timeout": ("None, or " + _SECONDS, lambda value: value is None or is_positive(value)),
+    "max_concurrency": ("None, or " + _COUNT[0], lambda value: value is None or is_count(value)),
     "max_turns": _COUNT,
     "structured_finalize": _FLAG,
-    "structured_finalize_nudge": ("a string", lambda held: isinstance(held, str)),
+    "structured_finalize_nudge": ("a string", lambda value: isinstance(value, str)),
 }

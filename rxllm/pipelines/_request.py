@@ -1,4 +1,4 @@
-"""From what the caller gives to the one request that an adapter sees."""
+"""Turn what the caller passes into the one request that an adapter sees."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ from rxllm.values import (
     Message,
     Request,
     Thread,
-    Tool,
+    ToolCall,
     ValidationError,
     as_response_format,
-    unanswered,
     user,
 )
-from rxllm.values.arguments import invalid_option
+from rxllm.values.arguments import invalid_option, must_be, shown
 
 Input = str | Message | Sequence[Message] | Thread
 """A question, a message, messages or a thread."""
@@ -26,109 +25,108 @@ Input = str | Message | Sequence[Message] | Thread
 _PLAIN = ("tool_choice", "temperature", "max_tokens", "seed", "reasoning_effort", "response_format")
 
 
-def as_thread(given: Any) -> Thread:
-    """`given` as a thread. Raises ``ValidationError("invalid_thread")`` for anything else than `Input`."""
-    match given:
+def as_thread(value: Any) -> Thread:
+    """Return `value`, an `Input`, as a thread. Raises ``ValidationError("invalid_thread")`` for anything else."""
+    match value:
         case Thread():
-            return given
+            return value
         case str():
-            return Thread((user(given),))
+            return Thread((user(value),))
         case Message():
-            return Thread((given,))
-        case list() | tuple() if all(isinstance(each, Message) for each in cast(Iterable[Any], given)):
-            return Thread(tuple(cast(Iterable[Message], given)))
+            return Thread((value,))
+        case list() | tuple() if all(isinstance(item, Message) for item in cast(Iterable[Any], value)):
+            return Thread(tuple(cast(Iterable[Message], value)))
         case _:
-            fault = _fault(given)
+            fault = _thread_fault(value)
             raise ValidationError("invalid_thread", f"a conversation {fault}", errors=[((), fault)])
 
 
-def _fault(given: Any) -> str:
-    wanted = "must be a text, a message, a list of messages or a Thread"
-    if not isinstance(given, list | tuple):
-        return f"{wanted}, not {given!r}{_remedy(given)}"
-    items = enumerate(cast(Iterable[Any], given))
+def _thread_fault(value: Any) -> str:
+    expected = "must be a text, a message, a list of messages or a Thread"
+    if not isinstance(value, list | tuple):
+        return f"{expected}, not {shown(value)}{_remedy(value)}"
+    items = enumerate(cast(Iterable[Any], value))
     index, item = next((index, item) for index, item in items if not isinstance(item, Message))
-    return f"{wanted}; its item {index} is {item!r}{_remedy(item)}"
+    return f"{expected}; its item {index} is {shown(item)}{_remedy(item)}"
 
 
-def _remedy(given: Any) -> str:
-    match given:
+def _remedy(value: Any) -> str:
+    match value:
         case {"role": "user" | "system" | "assistant" as role, "content": str(text), **more} if not more:
             return f": write rxllm.{role}({text!r})"
         case _:
             return ""
 
 
-def as_request(given: Any) -> Request:
-    """`given` as a request."""
-    return given if isinstance(given, Request) else Request(as_thread(given).messages)
+def as_request(value: Any) -> Request:
+    """Return `value`, a `Request` or an `Input`, as a request."""
+    return value if isinstance(value, Request) else Request(as_thread(value).messages)
 
 
-def as_requests(given: Any) -> list[Request]:
-    """`given` as requests. Raises ``ValidationError``, which names the one that is none."""
-    if isinstance(given, str | Message | Thread | Request):
-        raise invalid_option("requests", "must be several; for one there is generate")
-    if not isinstance(given, Iterable):
-        fault = f"must be several, as a list, not {given!r}"
-        raise invalid_option("requests", fault)
-    return [_numbered(index, each) for index, each in enumerate(cast(Iterable[Any], given))]
+def as_requests(values: Any) -> list[Request]:
+    """Return `values` as requests. Raises a ``ValidationError`` that names the one that is not."""
+    if isinstance(values, str | Message | Thread | Request):
+        raise invalid_option("requests", "must be several, as in a list; for a single request use generate")
+    if not isinstance(values, Iterable):
+        raise invalid_option("requests", must_be("several, as in a list", values))
+    return [_numbered(index, value) for index, value in enumerate(cast(Iterable[Any], values))]
 
 
-def _numbered(index: int, given: Any) -> Request:
+def _numbered(index: int, value: Any) -> Request:
     try:
-        return as_request(given)
+        return as_request(value)
     except ValidationError as error:
         errors = error.under(index).under("requests").errors
         raise ValidationError(error.reason, errors=errors) from None
 
 
-def request(given: Input | Request, **fields: Any) -> Request:
-    """A request of these messages, with the fields of `Request` by keyword. Nothing is checked before it is sent.
+def request(input: Input | Request, **fields: Any) -> Request:
+    """Return a request of these messages, with the fields of `Request` by keyword. It is checked when it is sent.
 
     >>> request("Hi", temperature=0.0).temperature
     0.0
     """
-    return replace(as_request(given), **fields)
+    return replace(as_request(input), **fields)
 
 
-def merged(engine: Engine, request: Request, opts: Mapping[str, Any], asked: Mapping[str, Any]) -> Request:
-    """`request` with every option in its place. `asked` are the call's own options, `opts` those over the engine's."""
+def complete_request(
+    engine: Engine, request: Request, options: Mapping[str, Any], own_options: Mapping[str, Any]
+) -> Request:
+    """Return `request` with every option in its place: those of the call, and of the engine. See `option_for`."""
 
-    def choose(name: str, held: Any) -> Any:
-        return chosen(name, held, opts, asked)
+    def option(name: str) -> Any:
+        value = getattr(request, name)
+        return option_for(name, None if value is False else value, options, own_options)
 
-    tools = merge_tools(engine.tools, engine.params.get("tools", ()))
-    tools = merge_tools(merge_tools(tools, request.tools), cast(Iterable[Tool], asked.get("tools", ())))
-    plain = {name: choose(name, getattr(request, name)) for name in _PLAIN}
+    def merged(name: str) -> dict[str, Any]:
+        return {**engine.params.get(name, {}), **getattr(request, name), **own_options.get(name, {})}
+
+    tools = (*engine.params.get("tools", ()), *request.tools, *own_options.get("tools", ()))
+    model = option("model")
+    plain = {name: option(name) for name in _PLAIN}
     plain["response_format"] = as_response_format(plain["response_format"])
-    model = choose("model", request.model)
     return Request(
         messages=request.messages,
         model=engine.model if model is None else model,
-        tools=tools,
-        stop=tuple(choose("stop", request.stop) or ()),
-        structured_finalize=bool(choose("structured_finalize", request.structured_finalize or None)),
-        options=_overlaid("options", engine, request.options, asked),
-        metadata=_overlaid("metadata", engine, request.metadata, asked),
+        tools=merge_tools(engine.tools, tools),
+        stop=tuple(option("stop") or ()),
+        structured_finalize=bool(option("structured_finalize")),
+        options=merged("options"),
+        metadata=merged("metadata"),
         **plain,
     )
 
 
-def chosen(name: str, held: Any, opts: Mapping[str, Any], asked: Mapping[str, Any]) -> Any:
-    """The call's own option, else what the request has `held`, else the engine's."""
-    if name in asked:
-        return asked[name]
-    return held if held not in (None, ()) else opts.get(name)
+def option_for(name: str, value: Any, options: Mapping[str, Any], own_options: Mapping[str, Any]) -> Any:
+    """Return the call's own option, else the `value` of the request's field, else the engine's option."""
+    if name in own_options:
+        return own_options[name]
+    return value if value not in (None, ()) else options.get(name)
 
 
-def refuse_unanswered(thread: Thread) -> None:
-    """Raises ``EngineError("missing_tool_results")`` if the thread holds calls that nobody has answered."""
-    missing = unanswered(thread)
-    if missing:
-        names = ", ".join(f"{call.name} ({call.id})" for call in missing)
-        message = f"the thread has unanswered tool calls: {names}; append rxllm.tool_result(id, content) for each"
-        raise EngineError("missing_tool_results", message, metadata={"tool_call_ids": [call.id for call in missing]})
-
-
-def _overlaid(name: str, engine: Engine, held: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:
-    return {**engine.params.get(name, {}), **held, **asked.get(name, {})}
+def unanswered_calls(calls: Sequence[ToolCall], remedy: str, **metadata: Any) -> EngineError:
+    """Return the error for tool calls that the thread holds no answer to."""
+    names = ", ".join(f"{call.name} ({call.id})" for call in calls)
+    metadata = {"tool_call_ids": [call.id for call in calls], **metadata}
+    message = f"the thread has unanswered tool calls: {names}; {remedy}"
+    return EngineError("missing_tool_results", message, metadata=metadata)

@@ -1,4 +1,4 @@
-"""What is told of a call, a step, a chat and a request for images: each is a `Span`."""
+"""What observers learn about a call, a step, a chat and a request for images: each is a `Span`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rxllm.events import (
     ToolExecutionStarted,
     UsageUpdated,
 )
-from rxllm.pipelines._observe import Clock, Ids, Observers
+from rxllm.pipelines._observers import Clock, Ids, Observers
 from rxllm.runtime import tool_id
 from rxllm.values import (
     CallFinished,
@@ -43,18 +43,27 @@ from rxllm.values import (
 )
 
 
-class CallSpan:
-    """One model's response: start, first token, finish."""
+class _Span:
+    def __init__(self, observers: Observers, now: Clock, ids: Ids) -> None:
+        self._tell = observers.tell
+        self._now = now
+        self._ids = ids
+        self._began = now()
+
+    @property
+    def _seconds(self) -> float:
+        return self._now() - self._began
+
+
+class CallSpan(_Span):
+    """The response of one model: start, first token, finish."""
 
     def __init__(self, observers: Observers, now: Clock, ids: Ids, provider: str, model: str | None) -> None:
-        self._observers = observers
-        self._now = now
+        super().__init__(observers, now, ids)
         self._about = (ids.request_id, provider, model)
-        self._ids = ids.of_span
-        self._began = now()
         self._state = StreamCollector()
         self._has_begun = self._has_ended = False
-        observers.tell(CallStarted(*self._about, **self._ids))
+        self._tell(CallStarted(*self._about, **ids.keywords))
 
     def see(self, event: Event) -> None:
         with suppress(Exception):  # a raw usage with unknown keys, which the fold of the caller meets too
@@ -63,34 +72,31 @@ class CallSpan:
             self._has_ended = True
         elif not self._has_begun and not isinstance(event, MessageStarted | UsageUpdated | RawChunk):
             self._has_begun = True
-            self._observers.tell(FirstToken(*self._about, self._now() - self._began, **self._ids))
+            self._tell(FirstToken(*self._about, self._seconds, **self._ids.keywords))
 
     def finish(self, outcome: Outcome, error: Exception | None) -> None:
         response = self._state.to_response()
         error = error or response.error
         outcome = _settled(outcome, self._has_ended, error)
         reason = None if outcome == "cancelled" else "error" if error else response.finish_reason
-        seconds = self._now() - self._began
-        self._observers.tell(CallFinished(*self._about, outcome, seconds, reason, response.usage, error, **self._ids))
+        details = (outcome, self._seconds, reason, response.usage, error)
+        self._tell(CallFinished(*self._about, *details, **self._ids.keywords))
 
 
-class StepSpan:
+class StepSpan(_Span):
     """One step and the tools in it."""
 
     def __init__(self, observers: Observers, now: Clock, ids: Ids) -> None:
-        self._observers = observers
-        self._now = now
-        self._ids = ids
-        self._began = now()
-        self._tools: dict[str, tuple[str, float]] = {}  # those that run: name and start by call
+        super().__init__(observers, now, ids)
+        self._tools: dict[str, tuple[str, float]] = {}  # those that are running: name and start by call
         self._result: StepResult | None = None
-        observers.tell(StepStarted(ids.request_id, **ids.of_span))
+        self._tell(StepStarted(ids.request_id, **ids.keywords))
 
     def see(self, event: Event) -> None:
         match event:
             case ToolExecutionStarted(id=id, name=name):
                 self._tools[id] = (name, self._now())
-                self._observers.tell(ToolStarted(self._ids.request_id, name, id, **self._of_tool(id)))
+                self._tell(ToolStarted(self._ids.request_id, name, id, **self._tool_keywords(id)))
             case ToolExecutionCompleted(id=id, error=error) if id in self._tools:  # a denied call has not started
                 self._finish_tool(id, "failed" if error else "completed", error)
             case StepCompleted(result=result):
@@ -104,32 +110,27 @@ class StepSpan:
         response = self._result.response if self._result else None
         error = error or (response.error if response else None)
         outcome = _settled(outcome, response is not None, error)
-        finished = StepFinished(
-            self._ids.request_id, outcome, self._now() - self._began, error=error, **self._ids.of_span
-        )
+        finished = StepFinished(self._ids.request_id, outcome, self._seconds, error=error, **self._ids.keywords)
         if response:
             finished = replace(finished, finish_reason=response.finish_reason, usage=response.usage)
-        self._observers.tell(finished)
+        self._tell(finished)
 
     def _finish_tool(self, id: str, outcome: Outcome, error: LLMError | None) -> None:
         name, began = self._tools.pop(id)
         about, seconds = (self._ids.request_id, name, id), self._now() - began
-        self._observers.tell(ToolFinished(*about, outcome, seconds, error, **self._of_tool(id)))
+        self._tell(ToolFinished(*about, outcome, seconds, error, **self._tool_keywords(id)))
 
-    def _of_tool(self, tool_call_id: str) -> dict[str, Any]:
+    def _tool_keywords(self, tool_call_id: str) -> dict[str, Any]:
         return {"id": tool_id(self._ids.id, tool_call_id), "parent_id": self._ids.id, "path": self._ids.path}
 
 
-class ChatSpan:
-    """A chat, round its steps."""
+class ChatSpan(_Span):
+    """A chat, around its steps."""
 
     def __init__(self, observers: Observers, now: Clock, ids: Ids) -> None:
-        self._observers = observers
-        self._now = now
-        self._ids = ids
-        self._began = now()
+        super().__init__(observers, now, ids)
         self._result: ChatResult | None = None
-        observers.tell(ChatStarted(ids.request_id, **ids.of_span))
+        self._tell(ChatStarted(ids.request_id, **ids.keywords))
 
     def see(self, event: Event) -> None:
         if isinstance(event, ChatCompleted):
@@ -139,38 +140,30 @@ class ChatSpan:
         result = self._result
         error = error or (result.error if result else None)
         outcome = _settled(outcome, result is not None, error)
-        finished = ChatFinished(
-            self._ids.request_id, outcome, self._now() - self._began, error=error, **self._ids.of_span
-        )
+        finished = ChatFinished(self._ids.request_id, outcome, self._seconds, error=error, **self._ids.keywords)
         if result:
             steps = len(result.steps)
             finished = replace(finished, halted_reason=result.halted_reason, steps=steps, usage=result.usage)
-        self._observers.tell(finished)
+        self._tell(finished)
 
 
-class ImagesSpan:
+class ImagesSpan(_Span):
     """A call for images."""
 
-    def __init__(
-        self, observers: Observers, now: Clock, ids: Ids, about: tuple[str, str, str | None], request: ImageRequest
-    ) -> None:
-        self._observers = observers
-        self._now = now
-        self._about = (*about, request.operation)
-        self._ids = ids.of_span
-        self._began = now()
+    def __init__(self, observers: Observers, now: Clock, ids: Ids, provider: str, request: ImageRequest) -> None:
+        super().__init__(observers, now, ids)
+        self._about = (ids.request_id, provider, request.model, request.operation)
         self._response: ImageResponse | None = None
-        observers.tell(ImagesStarted(*self._about, request.n, **self._ids))
+        self._tell(ImagesStarted(*self._about, request.n, **ids.keywords))
 
     def see(self, event: Any) -> None:
         self._response = event
 
     def finish(self, outcome: Outcome, error: Exception | None) -> None:
         outcome = _settled(outcome, self._response is not None, error)
-        made = self._response or ImageResponse()
-        seconds = self._now() - self._began
-        response = (len(made.images), made.usage)
-        self._observers.tell(ImagesFinished(*self._about, outcome, seconds, *response, error, **self._ids))
+        response = self._response or ImageResponse()
+        details = (outcome, self._seconds, len(response.images), response.usage, error)
+        self._tell(ImagesFinished(*self._about, *details, **self._ids.keywords))
 
 
 def _settled(outcome: Outcome, has_ended: bool, error: Exception | None) -> Outcome:

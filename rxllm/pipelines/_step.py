@@ -1,4 +1,4 @@
-"""One response and the tools it calls."""
+"""step and stream_step: one response and the tools it calls."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from typing import Any, TypeVar, Unpack, overload
 from rxllm import operators as ops
 from rxllm.engine import Engine
 from rxllm.events import Event
-from rxllm.pipelines._call import Deferred, Setup
+from rxllm.pipelines._call import Setup
+from rxllm.pipelines._deferred import Deferred
 from rxllm.pipelines._options import PlainStepOptions, StepOptions
 from rxllm.pipelines._request import Input, as_thread
+from rxllm.pipelines._spans import StepSpan
 from rxllm.runtime import Stream
 from rxllm.values import Request, StepResult, Thread
 
@@ -17,7 +19,7 @@ T = TypeVar("T")
 
 
 def stream_step(engine: Engine | str | Any, thread: Input, **opts: Unpack[StepOptions]) -> Stream[Event]:
-    """The events of one response, those of the tools it calls, and one ``StepCompleted``, last.
+    """Return the events of one response, those of the tools it calls, and one ``StepCompleted``, last.
 
     >>> from rxllm import Fake
     >>> stream_step(Fake("Hello"), "Hi").run().response
@@ -34,23 +36,23 @@ def step(
 @overload
 def step(engine: Engine | str | Any, thread: Input, **opts: Unpack[StepOptions]) -> Stream[StepResult]: ...
 def step(engine: Engine | str | Any, thread: Input, **opts: Any) -> Stream[StepResult[Any]]:
-    """One step's result: the fold of `stream_step`.
+    """Return the result of one response and the tools that it calls: the fold of `stream_step`.
 
     >>> from rxllm import Fake
     >>> step(Fake("Hello"), "Hi").run().thread.last
     Message('assistant', 'Hello')
 
-    With a `response_format` the response's `parsed` is the validated value, see ``operators.to_step_result``.
+    With a `response_format` the `parsed` of the response is the validated value; see ``operators.to_step_result``.
     """
     setup = Setup.of(engine, StepOptions, opts)
     return step_events(setup, as_thread(thread)).pipe(ops.to_step_result(parse=setup.response_format(Request())))
 
 
 def step_events(setup: Setup, thread: Thread) -> Stream[Event]:
-    """A step: the events of one response, then those of the tools."""
+    """Return the events of one response, then those of the tools."""
 
     def make() -> Stream[Event]:
         events = setup.model_events(Request(thread.messages), thread)
-        return setup.step_observed(events.pipe(ops.run_tools(**setup.tool_options())))
+        return setup.observed(events.pipe(ops.run_tools(**setup.tool_options())), StepSpan)
 
     return Deferred(make)

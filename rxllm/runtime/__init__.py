@@ -12,16 +12,16 @@ files                                          hold
 ``_timeouts``                                  default timeouts, and limits of a response
 ``_redact_secrets``                            keys, kept out of errors, URLs and logs
 ``_attempts``, ``_retry``, ``_bounded``         attempts at a call, when another follows, and several streams at once
-``_scope``, ``_assembly``                      what a subscription and an operator know of the call they belong to
+``_scope``, ``_engine_call``                      what a subscription and an operator know of the call they belong to
 ``keys``, ``models``                           public modules: API keys, and the catalogue of models
 =============================================  ======================================================================
 """
 
-from rxllm.runtime._assembly import Assembly, assembling, current_assembly
 from rxllm.runtime._attempts import Plan, attempting, is_prelude
 from rxllm.runtime._back_pressure import Gate, current_gate
 from rxllm.runtime._bounded import Bounded
 from rxllm.runtime._clock import LoopScheduler, clock, stopwatch
+from rxllm.runtime._engine_call import EngineCall, applying_operators, current_engine_call, provider_name
 from rxllm.runtime._http_clients import Clients
 from rxllm.runtime._http_stream import Decoder, Exchange, http_stream
 from rxllm.runtime._http_transports import transport_error
@@ -42,11 +42,11 @@ __all__ = [
     "NO_TIMEOUTS",
     "READ_SECONDS",
     "WRITE_SECONDS",
-    "Assembly",
     "AsyncItems",
     "Bounded",
     "Clients",
     "Decoder",
+    "EngineCall",
     "Exchange",
     "Gate",
     "Items",
@@ -60,13 +60,13 @@ __all__ = [
     "Scope",
     "Stream",
     "Timeouts",
-    "assembling",
+    "applying_operators",
     "attempting",
     "call_context",
     "call_loop",
     "clock",
     "conclude",
-    "current_assembly",
+    "current_engine_call",
     "current_gate",
     "current_scope",
     "daemon_threads",
@@ -78,6 +78,7 @@ __all__ = [
     "new_id",
     "policy",
     "policy_argument",
+    "provider_name",
     "pumped",
     "report_unheard",
     "retrying",

@@ -31,7 +31,7 @@ from rxllm import (
 )
 from rxllm import operators as ops
 from rxllm.events import Event, MessageCompleted, MessageStarted, TextCompleted, TextDelta
-from rxllm.runtime import current_assembly
+from rxllm.runtime import current_engine_call
 from rxllm.testing.marbles import START, cold, record
 from rxllm.values import Message
 
@@ -316,14 +316,14 @@ def test_each_call_is_its_own() -> None:
         "TWO",
         "ONE",
     ]
-    assert current_assembly.get() is None
+    assert current_engine_call.get() is None
 
 
 def test_an_operator_of_one_s_own_may_know_the_call() -> None:
     known: list[Any] = []
 
     def note(source: Any) -> Any:
-        known.append(current_assembly.get())
+        known.append(current_engine_call.get())
         return source
 
     generate(replace(Engine(Fake("Hi"), model="m"), operators=(note,)), "Hello", request_id="r1").run()

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import threading
+import warnings
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from reactivex import of, throw
+from reactivex import empty, of, throw, timer
+from reactivex import operators as rx_ops
+from reactivex.subject import Subject
+from reactivex.testing import TestScheduler
 
 import rxllm
-from rxllm import Engine, Fake, Request, ToolCall, ValidationError, alongside, system, tool, user
+from rxllm import Engine, Event, Fake, Request, ToolCall, ValidationError, alongside, system, tool, user
 from rxllm import operators as ops
 from rxllm.testing.loopback import Loopback, Reply, endless
+from rxllm.testing.marbles import record
 from rxllm.values import EngineError
 
 REFUSAL = ValidationError("invalid_request", "the question is not allowed")
@@ -197,3 +204,243 @@ def test_a_refused_answers_connection_is_closed() -> None:
             rxllm.generate(Engine(model, model="m", prepare=[alongside(check)]), "Hi", retry=False).run()
         server.connections[0].wait_closed(10.0)
         assert server.connections[0].closed_by == "client"
+
+
+# Time, order and endings
+
+
+class Answering:
+    """An adapter whose answer a test emits event by event."""
+
+    def __init__(self) -> None:
+        self.answer: Subject[Event] = Subject()
+
+    def stream(self, request: Request, call: rxllm.Call) -> Subject[Event]:
+        return self.answer
+
+    def say(self, *texts: str) -> None:
+        for text in texts:
+            self.answer.on_next(rxllm.TextDelta(text))
+
+
+def by_hand(*more: Any, **options: Any) -> tuple[Answering, Subject[None], Any]:
+    """Return an adapter and a check that are driven by hand, and the events of the call that both belong to."""
+    model, check = Answering(), Subject[None]()
+    engine = Engine(model, prepare=[alongside(lambda request: check), *more])
+    return model, check, rxllm.stream_generate(engine, "Hi", retry=False, **options)
+
+
+def deltas(events: list[Any]) -> list[str]:
+    return [event.delta for event in events]
+
+
+def test_a_function_and_a_check_keep_the_time_of_the_scheduler() -> None:
+    def slowly(request: Request) -> Any:
+        return timer(3.0).pipe(rx_ops.map(lambda _: brief(request)))
+
+    model = Fake("Hello")
+    engine = Engine(model, prepare=[slowly, alongside(lambda request: timer(4.0))])
+    notes = record(TestScheduler(), lambda: rxllm.stream_generate(engine, "Hi"))
+    assert {tick for tick, _, _ in notes} == {7}
+    assert notes[-1][1] == "end"
+    assert texts(model.requests[0]) == ["Be brief.", "Hi"]
+
+
+@pytest.mark.parametrize("function", [lambda request: None, refuse, lambda request: empty()])
+def test_a_function_that_fails_after_one_that_takes_time_ends_the_call(function: Any) -> None:
+    model = Fake("Hello")
+    engine = Engine(model, prepare=[lambda request: timer(3.0).pipe(rx_ops.map(lambda _: request)), function])
+    ((tick, kind, error),) = record(TestScheduler(), lambda: rxllm.generate(engine, "Hi"))
+    assert (tick, kind, type(error), model.requests) == (3, "error", ValidationError, [])
+
+
+def test_a_check_that_fails_after_the_answer_is_complete_is_all_that_is_seen() -> None:
+    def slowly(request: Request) -> Any:
+        return timer(5.0).pipe(rx_ops.flat_map(lambda _: throw(REFUSAL)))
+
+    notes = record(TestScheduler(), lambda: rxllm.generate(Engine(Fake("Hello"), prepare=[alongside(slowly)]), "Hi"))
+    assert notes == [(5, "error", REFUSAL)]
+
+
+def test_a_check_without_an_item_has_passed() -> None:
+    for check in (lambda request: empty(), lambda request: None):
+        assert rxllm.generate(Engine(Fake("Hello"), prepare=[alongside(check)]), "Hi").run().output_text == "Hello"
+
+
+def test_a_check_that_fails_at_once_keeps_the_model_from_being_asked() -> None:
+    model, calls = Fake("Hello"), []
+
+    def count(request: Request) -> Request:
+        calls.append(request)
+        return request
+
+    with pytest.raises(ValidationError, match="not allowed"):
+        rxllm.generate(Engine(model, prepare=[alongside(refuse), count, later]), "Hi").run()
+    assert (model.requests, calls) == ([], [])
+
+
+def test_what_comes_while_events_are_released_waits_behind_them() -> None:
+    model, check, events = by_hand()
+    seen: list[Any] = []
+
+    def on_next(event: Event) -> None:
+        seen.append(event)
+        if len(seen) == 1:
+            model.say("c", "d")
+            model.answer.on_completed()
+
+    ends: list[str] = []
+    events.subscribe(on_next, ends.append, lambda: ends.append("end"), scheduler=TestScheduler())
+    model.say("a", "b")
+    assert seen == []
+    check.on_completed()
+    assert (deltas(seen), ends) == (["a", "b", "c", "d"], ["end"])
+
+
+def test_a_check_on_another_thread_neither_loses_nor_reorders_events() -> None:
+    model, check, events = by_hand()
+    seen: list[Any] = []
+    ended = threading.Event()
+
+    def on_next(event: Any) -> None:
+        if not seen:
+            released.set()
+        seen.append(event)
+
+    released = threading.Event()
+    events.subscribe(on_next, print, ended.set, scheduler=TestScheduler())
+    first, second = [f"a{number}" for number in range(500)], [f"b{number}" for number in range(500)]
+    model.say(*first)
+    thread = threading.Thread(target=check.on_completed)
+    thread.start()
+    assert released.wait(10.0)
+    model.say(*second)
+    model.answer.on_completed()
+    thread.join()
+    assert ended.wait(10.0)
+    assert deltas(seen) == first + second
+
+
+@pytest.mark.parametrize("at", [0, 1])
+def test_a_subscriber_that_raises_at_a_released_event_ends_the_call_once(at: int) -> None:
+    model, check, events = by_hand()
+    seen: list[Any] = []
+    errors: list[Exception] = []
+
+    def on_next(event: Event) -> None:
+        seen.append(event)
+        if len(seen) == at + 1:
+            raise ZeroDivisionError
+
+    events.subscribe(on_next, errors.append, scheduler=TestScheduler())
+    model.say("a", "b", "c")
+    check.on_completed()
+    assert [type(error) for error in errors] == [ZeroDivisionError]
+    assert not model.answer.observers
+    model.say("d")
+    assert len(seen) == at + 1
+
+
+def test_a_subscriber_that_raises_at_a_released_event_closes_the_connection() -> None:
+    errors: list[Exception] = []
+
+    async def check(request: Request) -> None:
+        await asyncio.sleep(0.3)
+
+    with Loopback(Reply(endless(every=0.01))) as server:
+        model = rxllm.OpenAIChat(base_url=server.url, api_key="k")
+        ended = threading.Event()
+
+        def on_error(error: Exception) -> None:
+            errors.append(error)
+            ended.set()
+
+        events = rxllm.stream_generate(Engine(model, model="m", prepare=[alongside(check)]), "Hi", retry=False)
+        events.subscribe(lambda event: 1 / 0, on_error)
+        assert ended.wait(10.0)
+        server.connections[0].wait_closed(10.0)
+    assert [type(error) for error in errors] == [ZeroDivisionError]
+
+
+def test_who_leaves_at_a_released_event_sees_no_more() -> None:
+    model, check, events = by_hand()
+    seen: list[Any] = []
+    events.pipe(ops.tap(seen.append), rx_ops.take(1)).subscribe(scheduler=TestScheduler())
+    model.say("a", "b")
+    check.on_completed()
+    assert deltas(seen) == ["a"]
+    assert not model.answer.observers
+
+
+def test_a_disposed_call_leaves_its_check_and_its_answer() -> None:
+    model, check, events = by_hand()
+    seen: list[Any] = []
+    subscription = events.subscribe(seen.append, seen.append, lambda: seen.append("end"), scheduler=TestScheduler())
+    model.say("a")
+    subscription.dispose()
+    assert not check.observers
+    assert not model.answer.observers
+    check.on_completed()
+    assert seen == []
+
+
+def test_of_two_checks_the_one_that_fails_disposes_of_the_other() -> None:
+    second: Subject[None] = Subject()
+    model, check, events = by_hand(alongside(lambda request: second))
+    errors: list[Exception] = []
+    events.subscribe(print, errors.append, scheduler=TestScheduler())
+    model.say("a")
+    second.on_error(REFUSAL)
+    assert errors == []  # the first is still running
+    check.on_completed()
+    assert errors == [REFUSAL]
+    assert not model.answer.observers
+
+
+@pytest.mark.parametrize("place", ["function", "check"])
+@pytest.mark.parametrize("seconds", [0.0, 0.05])
+def test_a_disposed_call_cancels_what_prepares_it(place: str, seconds: float) -> None:
+    model = Fake([("delay", 30), "Hello"])
+    cancelled: list[str] = []
+
+    async def wait(request: Request) -> Request:
+        try:
+            await asyncio.sleep(30)
+        except asyncio.CancelledError:
+            cancelled.append(place)
+            raise
+        return request
+
+    def plain(request: Request) -> Any:
+        return wait(request)
+
+    async def main() -> None:
+        for function in (wait, plain):
+            prepare = [function if place == "function" else alongside(function)]
+            subscription = rxllm.stream_generate(Engine(model, prepare=prepare), "Hi").subscribe()
+            await asyncio.sleep(seconds)
+            subscription.dispose()
+            subscription.dispose()
+        await asyncio.sleep(0.05)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        asyncio.run(main())
+        gc.collect()
+    assert cancelled == [place, place]
+    assert len(model.requests) == (2 if place == "check" else 0)
+
+
+def test_what_is_disposed_of_before_it_began_leaves_no_coroutine_behind(recwarn: Any) -> None:
+    def plain(request: Request) -> Any:
+        return later(request)
+
+    async def main() -> None:
+        for function in (plain, alongside(plain), alongside(later)):
+            rxllm.stream_generate(Engine(Fake("Hello"), prepare=[function]), "Hi").subscribe().dispose()
+
+    asyncio.run(main())
+    for function in (plain, alongside(plain), alongside(later)):
+        rxllm.stream_generate(Engine(Fake("Hello"), prepare=[function]), "Hi").subscribe().dispose()
+    gc.collect()
+    assert [str(warning.message) for warning in recwarn] == []

@@ -1,6 +1,6 @@
 """Tell the operators of an engine which call they are applied to.
 
-A pipeline sets `current_assembly` while it applies ``engine.operators``. An operator that needs more than the events
+A pipeline sets `current_engine_call` while it applies ``engine.operators``. An operator that needs more than the events
 reads it when it is applied, not later.
 """
 
@@ -24,8 +24,8 @@ class Ask(Protocol):
     def __call__(self, engine: Any, model: str | None = None) -> Observable[Event]: ...
 
 
-class Assembly(msgspec.Struct, frozen=True):
-    """The call that is being assembled: its `request` with all options, and the `call` beside it.
+class EngineCall(msgspec.Struct, frozen=True):
+    """The call that operators are applied to: its `request` with all options, and the `call` beside it.
 
     `provider` is the adapter's name, `before` the usage of the chat's earlier steps. ``ask(engine)`` is a cold
     Observable of another engine's answer to the request.
@@ -38,14 +38,21 @@ class Assembly(msgspec.Struct, frozen=True):
     before: Usage
 
 
-current_assembly: contextvars.ContextVar[Assembly | None] = contextvars.ContextVar("rxllm_assembly", default=None)
+current_engine_call: contextvars.ContextVar[EngineCall | None] = contextvars.ContextVar(
+    "rxllm_engine_call", default=None
+)
 
 
 @contextlib.contextmanager
-def assembling(assembly: Assembly) -> Generator[None]:
-    """Apply operators inside as part of the call of `assembly`."""
-    token = current_assembly.set(assembly)
+def applying_operators(call: EngineCall) -> Generator[None]:
+    """Apply operators inside as part of `call`."""
+    token = current_engine_call.set(call)
     try:
         yield
     finally:
-        current_assembly.reset(token)
+        current_engine_call.reset(token)
+
+
+def provider_name(adapter: Any) -> str:
+    """Return the adapter's provider, or else its own name."""
+    return getattr(adapter, "provider", None) or getattr(adapter, "__name__", None) or type(adapter).__name__

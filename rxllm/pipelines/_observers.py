@@ -1,8 +1,7 @@
-"""Telling an engine's observers what happens: spans of events, each with one start and one finish.
+"""Notify an engine's observers through spans: each begins once and finishes once.
 
-A span watches a stream that passes it by and changes nothing of it. Its finish is told when the stream ends, and
-before the subscriber hears of that; a stream that is left is finished when it is disposed. What had said its last word
-before it was left is not cancelled.
+A span watches the events of a stream and changes nothing. It finishes when the stream ends, before the subscriber is
+notified, or when the stream is disposed. If the last event had already come by then, it does not count as cancelled.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ Clock = Callable[[], float]
 
 
 class Observers:
-    """An engine's observers during one call of the facade. One that raises disturbs nothing; it is logged once."""
+    """An engine's observers during one call. An observer that raises disturbs nothing; its first error is logged."""
 
     def __init__(self, functions: Iterable[Callable[[Telemetry], object]] = ()) -> None:
         self._functions = tuple(functions)
@@ -35,19 +34,19 @@ class Observers:
     def __bool__(self) -> bool:
         return bool(self._functions)
 
-    def tell(self, told: Telemetry) -> None:
-        """Give `told` to each of them."""
+    def tell(self, value: Telemetry) -> None:
+        """Pass `value` to each of them."""
         for index, function in enumerate(self._functions):
             try:
-                function(told)
+                function(value)
             except Exception as error:
                 if index not in self._failed:
                     self._failed.add(index)
-                    log.warning("an observer failed at a %s", type(told).__name__, exc_info=error)
+                    log.warning("an observer failed at a %s", type(value).__name__, exc_info=error)
 
 
 class Ids(NamedTuple):
-    """Which span it is."""
+    """The ids of a span."""
 
     request_id: str
     id: str
@@ -55,30 +54,25 @@ class Ids(NamedTuple):
     path: tuple[str, ...]
 
     @property
-    def of_span(self) -> dict[str, Any]:
-        """Those that every telemetry value takes by keyword."""
+    def keywords(self) -> dict[str, Any]:
+        """The ids that every telemetry value takes by keyword."""
         return {"id": self.id, "parent_id": self.parent_id, "path": self.path}
 
 
 class Span(Protocol):
-    """What is told of one stream."""
+    """Notifies the observers of one stream."""
 
     def see(self, event: Event) -> None: ...
 
     def finish(self, outcome: Outcome, error: Exception | None) -> None: ...
 
 
-def watched(
-    source: Observable[Event], begin: Callable[[Clock, Ids], Span], request_id: str | None = None
-) -> Stream[Event]:
-    """`source`, each subscription of it watched by a span of its own, which is the parent of those below.
-
-    `request_id` is the option of the call: without it, the chat's is taken, or else a new one.
-    """
+def watched(source: Observable[Event], begin: Callable[[Clock, Ids], Span], request_id: str) -> Stream[Event]:
+    """Return `source`, each subscription watched by a span of its own, which is the parent of the spans below it."""
 
     def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
         scope = current_scope.get()
-        ids = Ids(request_id or scope.request_id or new_id(), new_id(), scope.parent_id, scope.path)
+        ids = Ids(request_id, new_id(), scope.parent_id, scope.path)
         span = begin(stopwatch(scheduler), ids)
         ending = threading.Lock()  # dispose may come from any thread
 
@@ -99,21 +93,21 @@ def watched(
             finish("completed")
             observer.on_completed()
 
-        with within(replace(scope, request_id=ids.request_id, parent_id=ids.id)):
+        with within(replace(scope, request_id=request_id, parent_id=ids.id)):
             subscription = source.subscribe(on_next, on_error, on_completed, scheduler=scheduler)
         return CompositeDisposable(subscription, Disposable(lambda: finish("cancelled")))  # the inner spans first
 
     return Stream(subscribe)
 
 
-def retry_told(
+def notify_retry(
     observers: Observers, request_id: str, provider: str, model: str | None
 ) -> Callable[[int, float, LLMError], None]:
-    """What `retry_before_content` calls before it waits."""
+    """Return what ``retry_before_content`` calls before it waits."""
 
-    def tell(attempt: int, delay: float, error: LLMError) -> None:
+    def on_retry(attempt: int, delay: float, error: LLMError) -> None:
         scope = current_scope.get()  # below the call's span
         ids = Ids(request_id, scope.parent_id or "", None, scope.path)
-        observers.tell(RetryAttempt(request_id, provider, model, attempt, delay, error, **ids.of_span))
+        observers.tell(RetryAttempt(request_id, provider, model, attempt, delay, error, **ids.keywords))
 
-    return tell
+    return on_retry

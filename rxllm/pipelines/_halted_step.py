@@ -1,17 +1,16 @@
-"""The step that a chat halted in, completed: its calls are answered, run or denied, and its ``StepCompleted`` follows.
+"""Complete the step that a chat halted in: its tool calls are answered, run or denied, then ``StepCompleted`` follows.
 
-==============================  ====================================================================================
-an unanswered call              is
-==============================  ====================================================================================
-with a result                   answered by it: ``ToolResultEncoded``
-approved                        run, once: ``ToolExecutionStarted``, ..., as ``run_tools`` says
-denied                          a ``ToolError("denied")``, told to the model by ``on_tool_error``
-of an approval tool, where      asked for, as in a chat that does not halt
-there is ``approve``
-anything else                   ``EngineError("missing_tool_results")``, and nothing has run
-==============================  ====================================================================================
+====================================  ==================================================================================
+an unanswered tool call               is
+====================================  ==================================================================================
+with a result                         answered by it: ``ToolResultEncoded``
+approved                              run, once: ``ToolExecutionStarted``, ..., as by ``run_tools``
+denied                                a ``ToolError("denied")``, passed to the model by ``on_tool_error``
+of an approval tool, with `approve`   put to ``approve``, as in a chat that does not halt
+anything else                         ``EngineError("missing_tool_results")``, before any tool runs
+====================================  ==================================================================================
 
-The step's response is what the thread holds of it; its usage is empty, for the call that halted has reported it.
+The step's response is what the thread holds of it. Its usage is empty, since the step that halted has reported it.
 """
 
 from __future__ import annotations
@@ -26,7 +25,10 @@ from reactivex import Observable, abc, from_iterable
 from rxllm.collector import StreamCollector, halt_metadata, is_server
 from rxllm.events import Event, StepCompleted, ToolResultEncoded
 from rxllm.operators import lift
-from rxllm.pipelines._call import Deferred, Setup
+from rxllm.pipelines._call import Setup
+from rxllm.pipelines._deferred import Deferred
+from rxllm.pipelines._options import request_id
+from rxllm.pipelines._request import unanswered_calls
 from rxllm.runtime import Bounded, Question, Scope, Stream, clock, conclude, current_scope, fail
 from rxllm.tools import ToolSettings, execution, failed, is_halting
 from rxllm.values import (
@@ -47,7 +49,7 @@ from rxllm.values.arguments import invalid_option
 
 
 class HaltedStep(msgspec.Struct, frozen=True):
-    """What of `thread` is still open: the `calls` without an answer, and the `question` to the user that ends it."""
+    """What is open in `thread`: the `calls` without an answer, and the `question` to the user that ends it."""
 
     thread: Thread
     calls: tuple[ToolCall, ...]
@@ -55,58 +57,60 @@ class HaltedStep(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, thread: Thread) -> HaltedStep | None:
-        """The step to complete; None where nothing is open."""
+        """Return the step to complete, or None if nothing is open."""
         last = thread.last
-        asking = last if last is not None and last.metadata.get("ask_user") else None
+        question = last if last is not None and last.metadata.get("ask_user") else None
         calls = unanswered(thread)
-        return cls(thread if asking is None else thread[:-1], calls, asking) if calls or asking else None
+        return cls(thread if question is None else thread[:-1], calls, question) if calls or question else None
 
     def completed(self, state: StreamCollector) -> StepResult:
-        """The step, with the results that `state` has folded."""
+        """Return the step, with the results that `state` has collected."""
         thread = with_results(self.thread, {result.tool_call_id or "": result for result in state.tool_results})
-        turns = (each for each in reversed(thread.messages) if not all(map(is_server, each.tool_calls)))
-        turn = next(turns, Message("assistant"))
-        calls = tuple(call for call in turn.tool_calls if not is_server(call))
+        calling = (message for message in reversed(thread.messages) if not all(map(is_server, message.tool_calls)))
+        message = next(calling, Message("assistant"))
+        calls = tuple(call for call in message.tool_calls if not is_server(call))
         ids = {call.id for call in calls}
-        response = Response[Any](turn, turn.text, calls, "tool_calls")
-        results = tuple(each for each in thread if each.role == "tool" and each.tool_call_id in ids)
-        metadata = self._asking() or halt_metadata(state.halt)
+        response = Response[Any](message, message.text, calls, "tool_calls")
+        results = tuple(result for result in thread if result.role == "tool" and result.tool_call_id in ids)
+        metadata = self._question_metadata() or halt_metadata(state.halt)
         return StepResult(thread, response, results, done=bool(metadata), metadata=metadata)
 
-    def _asking(self) -> dict[str, Any]:
+    def _question_metadata(self) -> dict[str, Any]:
         if self.question is None:
             return {}
-        asked = {
+        return {
+            "halted_reason": "ask_user",
             "pending_question": self.question.text,
             "pending_tool_call_id": self.question.metadata.get("tool_call_id"),
         }
-        return {"halted_reason": "ask_user", **asked}
 
 
 class Answers(msgspec.Struct, frozen=True):
-    """What a caller says of the calls, by their ids: `approvals` are True, False or the reason why not."""
+    """A caller's answers by the ids of tool calls; an approval is True, False or the reason for a denial."""
 
     approvals: Mapping[str, bool | str]
     results: Mapping[str, Any]
 
     def check(self, calls: tuple[ToolCall, ...], settings: ToolSettings) -> None:
-        """Raise a typed error where something is unknown or missing."""
+        """Raise unless each of `calls`, and nothing else, has an answer or is left to ``approve``."""
         self._refuse_unknown(calls)
         missing = [call for call in calls if not self._covers(call, settings)]
         if missing:
-            raise _missing(missing)
+            names = [call.name for call in missing]
+            remedy = "give each a result or, if its tool runs here, an approval"
+            raise unanswered_calls(missing, remedy, tool_names=names)
         for call in calls:
             if call.id not in self.results and self.approvals.get(call.id) is True:
-                self._approved(call, settings)
+                self._approved_tool(call, settings)
 
     def outcome(self, call: ToolCall, settings: ToolSettings, question: Question, scope: Scope) -> Observable[Event]:
-        """What becomes of `call`."""
+        """Return the events that follow from the answer to `call`."""
         if call.id in self.results:
             return from_iterable([ToolResultEncoded(call.id, settings.encode(self.results[call.id], call))])
         verdict = self.approvals.get(call.id)
         if verdict is False or isinstance(verdict, str):
             return from_iterable(failed(denied(call, verdict), call, settings))
-        tool = self._approved(call, settings)
+        tool = self._approved_tool(call, settings)
         tool = replace(tool, approval=tool.approval and verdict is None)
         return execution(tool, call, settings, question, scope)
 
@@ -115,34 +119,34 @@ class Answers(msgspec.Struct, frozen=True):
         asks = tool is not None and tool.approval and not tool.manual and settings.approve is not None
         return call.id in self.results or call.id in self.approvals or asks
 
-    def _approved(self, call: ToolCall, settings: ToolSettings) -> Tool:
+    def _approved_tool(self, call: ToolCall, settings: ToolSettings) -> Tool:
         tool = settings.tools_by_name.get(call.name)
         if tool is None:
-            message = f"the call {call.id} is approved, and there is no tool {call.name!r} to run"
+            message = f"the tool call {call.id} is approved, but there is no tool {call.name!r} to run"
             raise EngineError("unknown_tool", message, metadata={"tool_name": call.name})
         if tool.manual:
-            fault = f"is a call of the manual tool {call.name!r}: it is not run here; give its result in results"
+            fault = f"is a call of the manual tool {call.name!r}, which is not run here; pass its result in results"
             raise invalid_option(("approvals", call.id), fault)
         return tool
 
     def _refuse_unknown(self, calls: tuple[ToolCall, ...]) -> None:
         known = {call.id: call for call in calls}
-        shown = f"is the id of no unanswered call; those are: {listed(known)}"
-        given: dict[str, Mapping[str, Any]] = {"approvals": self.approvals, "results": self.results}
-        faults = [((name, id), shown) for name, held in given.items() for id in held if id not in known]
+        fault = f"is not the id of an unanswered tool call; those are: {listed(known)}"
+        answers: dict[str, Mapping[str, Any]] = {"approvals": self.approvals, "results": self.results}
+        faults = [((name, id), fault) for name, by_id in answers.items() for id in by_id if id not in known]
         faults += [(("approvals", id), "has a result too") for id in self.approvals if id in self.results]
         if faults:
             raise ValidationError("invalid_option", errors=faults)
 
 
 def completing(setup: Setup, halted: HaltedStep, answers: Answers, settings: ToolSettings) -> Stream[Event]:
-    """The events of the calls' outcomes, and one ``StepCompleted``, last."""
+    """Return the events that follow from the answers, and one ``StepCompleted``, last."""
 
     def make() -> Stream[Event]:
         question, scope = Question(), current_scope.get()
-        setup.ask(question, halted.thread, setup.request_id(scope))
+        setup.ask(question, halted.thread, request_id(setup.options))
         outcomes = [answers.outcome(call, settings, question, scope) for call in halted.calls]
-        return _all(outcomes, settings.concurrency(len(outcomes)))
+        return _merged(outcomes, settings.concurrency(len(outcomes)))
 
     return Deferred(make).pipe(lift(lambda: _Completing(halted)))
 
@@ -160,8 +164,8 @@ class _Completing:
         return [StepCompleted(self._halted.completed(self._state))]
 
 
-def _all(sources: Iterable[Observable[Event]], limit: int) -> Stream[Event]:
-    """All at once; what halts the chat comes last, in the order of the calls."""
+def _merged(sources: Iterable[Observable[Event]], limit: int) -> Stream[Event]:
+    """Merge `sources`, `limit` at a time; the events that halt the chat come last, in the order of the calls."""
 
     def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
         halts: dict[int, Event] = {}
@@ -169,8 +173,11 @@ def _all(sources: Iterable[Observable[Event]], limit: int) -> Stream[Event]:
         def receive(index: int, event: Event) -> None:
             if is_halting(event):
                 halts[index] = event
-            else:
-                _tell(observer, event)
+                return
+            try:
+                observer.on_next(event)
+            except BaseException as error:  # a subscriber's, which nobody above would deliver
+                fail(observer, error)
 
         def finish() -> None:
             conclude(observer, [halts[index] for index in sorted(halts)])
@@ -180,21 +187,7 @@ def _all(sources: Iterable[Observable[Event]], limit: int) -> Stream[Event]:
             running.start(scheduler)
             return running
 
-        # One hop to the call's own loop, where all the rest happens.
+        # One hop to the loop of the call, where everything else happens.
         return clock(scheduler).schedule(run)
 
     return Stream(subscribe)
-
-
-def _tell(observer: abc.ObserverBase[Event], event: Event) -> None:
-    try:
-        observer.on_next(event)
-    except BaseException as error:  # a subscriber's: nobody above would deliver it
-        fail(observer, error)
-
-
-def _missing(calls: list[ToolCall]) -> EngineError:
-    names = ", ".join(f"{call.name} ({call.id})" for call in calls)
-    message = f"nobody has answered {names}; give each a result, or for a tool that runs here an approval"
-    metadata = {"tool_call_ids": [call.id for call in calls], "tool_names": [call.name for call in calls]}
-    return EngineError("missing_tool_results", message, metadata=metadata)
