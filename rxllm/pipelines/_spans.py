@@ -56,7 +56,7 @@ class _Span:
 
 
 class CallSpan(_Span):
-    """The response of one model: start, first token, finish."""
+    """One model's response: start, first token, finish."""
 
     def __init__(self, observers: Observers, now: Clock, ids: Ids, provider: str, model: str | None) -> None:
         super().__init__(observers, now, ids)

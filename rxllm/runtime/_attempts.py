@@ -180,7 +180,7 @@ def is_prelude(event: Event) -> bool:
 
 
 def attempting(make: Callable[[], Plan]) -> Stream[Event]:
-    """Return a stream that follows a fresh ``make()``, a `Plan`, for each subscription."""
+    """Return a stream that makes attempts; ``make()`` returns a new `Plan` for each subscription."""
 
     def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
         return Attempts(make(), observer, scheduler).start()

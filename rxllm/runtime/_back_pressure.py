@@ -28,7 +28,7 @@ current_gate: contextvars.ContextVar[Gate | None] = contextvars.ContextVar("rxll
 
 
 class Gate:
-    """Full while `maxsize` items wait in `waiting`; opens again when half of them have been taken. Thread-safe."""
+    """Closed while `maxsize` items are `waiting`, and open again when half of them are taken. Thread-safe."""
 
     def __init__(self, maxsize: int) -> None:
         if maxsize < 1:

@@ -114,7 +114,7 @@ class Pump(abc.DisposableBase, Generic[T]):
 
     @property
     def behind(self) -> bool:
-        """Whether the consumer is behind: then `ready` waits."""
+        """Whether the consumer is behind; if so, `ready` waits."""
         return self._gate is not None and self._gate.full
 
     async def ready(self) -> None:

@@ -14,7 +14,7 @@ A = TypeVar("A")
 
 @contextmanager
 def sandbox(engine: A) -> Generator[A]:
-    """Use `engine` for every engine that the code within names by a string (``"openai:gpt-5"``, ``"local"``).
+    """Replace every engine that is named by a string (``"openai:gpt-5"``, ``"local"``) with `engine` inside the block.
 
     >>> from rxllm import Fake, generate
     >>> def name_primes():

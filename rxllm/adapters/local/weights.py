@@ -45,7 +45,7 @@ def find(model: str | Path | None = None) -> Path:
 
 
 def cache_folder() -> Path:
-    """Return the folder of the default weights in the user's cache."""
+    """Return where the default weights are kept, in the user's cache."""
     if os.environ.get("XDG_CACHE_HOME"):
         base = Path(os.environ["XDG_CACHE_HOME"])
     elif sys.platform == "win32":
