@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Reversible
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
+import msgspec
 from reactivex import Observable, abc
 from reactivex.disposable import SingleAssignmentDisposable
 
-from rxllm.collector import Unfinished, adapter_fault, fold_message, is_server
+from rxllm.collector import BlockKey, Unfinished, adapter_fault, block_key, fold_message, is_server
 from rxllm.events import (
     EVENT_CLASSES,
     Custom,
@@ -28,6 +29,7 @@ from rxllm.events import (
 from rxllm.runtime import Stream, conclude, from_async_iter
 from rxllm.values import Call, EngineError, LLMError, Message, Request, StreamError
 from rxllm.values.arguments import call_fault, shown
+from rxllm.wire.block_ids import BlockIds
 
 if TYPE_CHECKING:
     from rxllm.chunks import CompletionChunk, StreamChunk
@@ -81,10 +83,13 @@ def _has_own_decoder(adapter: Adapter) -> bool:
 
 
 def _checked(source: Observable[Event]) -> Stream[Event]:
-    """Emit `source` up to its first malformed event; then close what is open and emit an ``ErrorEvent``."""
+    """Emit `source` up to its first malformed event; then close what is open and emit an ``ErrorEvent``.
+
+    Blocks without an id get one.
+    """
 
     def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
-        unfinished = Unfinished()
+        unfinished, ids = Unfinished(), BlockIds()
         subscription = SingleAssignmentDisposable()
         has_begun = False
 
@@ -95,6 +100,7 @@ def _checked(source: Observable[Event]) -> Stream[Event]:
                 conclude(observer, _failure(StreamError("malformed_event", fault), unfinished, has_begun))
                 return
             has_begun = True
+            event = _with_id(event, ids, unfinished.blocks)
             unfinished.see(event)
             observer.on_next(event)
 
@@ -104,6 +110,25 @@ def _checked(source: Observable[Event]) -> Stream[Event]:
         return subscription
 
     return Stream(subscribe)
+
+
+_KINDS: dict[type[Event], type[Event]] = {
+    TextDelta: TextDelta,
+    TextCompleted: TextDelta,
+    ThinkingDelta: ThinkingDelta,
+    ThinkingCompleted: ThinkingDelta,
+}
+
+
+def _with_id(event: Any, ids: BlockIds, open_blocks: Reversible[BlockKey]) -> Any:
+    """Return an event of a block with the block's id, and any other event as it is."""
+    kind = _KINDS.get(type(event))
+    if kind is None:
+        return event
+    _, id = block_key(kind, None, open_blocks) if event.id is None else (kind, None)
+    if id is None:
+        id = ids.of(event.id)
+    return event if id == event.id else msgspec.structs.replace(event, id=id)
 
 
 def _failure(error: LLMError, unfinished: Unfinished, has_begun: bool) -> list[Event]:
@@ -160,7 +185,8 @@ class _Bookends:
 
     def __init__(self) -> None:
         self._emitted: list[Event] = []
-        self._block: tuple[bool, str | None] | None = None  # whether it is text, and its id
+        self._ids = BlockIds()
+        self._block: BlockKey | None = None
         self._pieces: list[str] = []
 
     @property
@@ -179,6 +205,7 @@ class _Bookends:
             raise StreamError("malformed_event", message)
         if fault := adapter_fault(event):
             return self.fail(StreamError("malformed_event", fault))
+        event = _with_id(event, self._ids, () if self._block is None else (self._block,))
         missing = [] if self.said or isinstance(event, MessageStarted) else [MessageStarted(Message("assistant"))]
         return self._emit([*missing, *self._before(event), event])
 
@@ -186,13 +213,13 @@ class _Bookends:
         """Return the completion that `event` implies, and keep the text of a delta for its own."""
         match event:
             case TextDelta() | ThinkingDelta():
-                block = (isinstance(event, TextDelta), event.id)
+                block = (type(event), event.id)
                 completion = self._close_block() if block != self._block else []
                 self._block = block
                 self._pieces.append(event.delta)
                 return completion
             case TextCompleted() | ThinkingCompleted():
-                if self._block == (isinstance(event, TextCompleted), event.id):
+                if self._block == (_KINDS[type(event)], event.id):
                     self._block, self._pieces = None, []
                 return self._close_block()
             case UsageUpdated() | RawChunk() | Custom():
@@ -223,8 +250,8 @@ class _Bookends:
         (block, text), self._block, self._pieces = (self._block, "".join(self._pieces)), None, []
         if block is None:
             return []
-        is_text, id = block
-        return [TextCompleted(text, id) if is_text else ThinkingCompleted(text, id=id)]
+        kind, id = block
+        return [TextCompleted(text, id) if kind is TextDelta else ThinkingCompleted(text, id=id)]
 
 
 def _as_stream_error(error: Exception) -> LLMError:
