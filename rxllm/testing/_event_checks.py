@@ -105,14 +105,14 @@ class _Step:
         return None
 
     def _delta(self, key: Any, piece: str) -> str | None:
-        key = block_key(*key, self._open)
+        key = block_key(key[0], key[1], self._open)
         if key in self._closed:
             return "a delta comes after its block's completion"
         self._open.setdefault(key, []).append(piece)
         return None
 
     def _complete(self, key: Any, text: str) -> str | None:
-        key = block_key(*key, self._open)
+        key = block_key(key[0], key[1], self._open)
         pieces = self._open.pop(key, None)
         if key[1] is not None:
             self._closed.add(key)
