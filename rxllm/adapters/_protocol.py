@@ -120,15 +120,16 @@ _KINDS: dict[type[Event], type[Event]] = {
 }
 
 
-def _with_id(event: Any, ids: BlockIds, open_blocks: Reversible[BlockKey]) -> Any:
+def _with_id(event: Event, ids: BlockIds, open_blocks: Reversible[BlockKey]) -> Event:
     """Return an event of a block with the block's id, and any other event as it is."""
     kind = _KINDS.get(type(event))
     if kind is None:
         return event
-    _, id = block_key(kind, None, open_blocks) if event.id is None else (kind, None)
+    arrived: str | None = cast(Any, event).id
+    id = block_key(kind, None, open_blocks)[1] if arrived is None else None
     if id is None:
-        id = ids.of(event.id)
-    return event if id == event.id else msgspec.structs.replace(event, id=id)
+        id = ids.of(arrived)
+    return event if id == arrived else msgspec.structs.replace(event, id=id)
 
 
 def _failure(error: LLMError, unfinished: Unfinished, has_begun: bool) -> list[Event]:
