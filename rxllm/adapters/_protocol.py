@@ -125,11 +125,11 @@ def _with_id(event: Event, ids: BlockIds, open_blocks: Reversible[BlockKey]) -> 
     kind = _KINDS.get(type(event))
     if kind is None:
         return event
-    arrived: str | None = cast(Any, event).id
-    id = block_key(kind, None, open_blocks)[1] if arrived is None else None
+    given_id: str | None = cast(Any, event).id
+    id = block_key(kind, None, open_blocks)[1] if given_id is None else None
     if id is None:
-        id = ids.of(arrived)
-    return event if id == arrived else msgspec.structs.replace(event, id=id)
+        id = ids.of(given_id)
+    return event if id == given_id else msgspec.structs.replace(event, id=id)
 
 
 def _failure(error: LLMError, unfinished: Unfinished, has_begun: bool) -> list[Event]:

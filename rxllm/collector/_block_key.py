@@ -19,6 +19,8 @@ def block_key(kind: type[Event], id: str | None, open_blocks: Reversible[BlockKe
 
     None stays None if no block of the kind is open: then one begins.
     """
-    if id is not None:
-        return kind, id
-    return next((key for key in reversed(open_blocks) if key[0] is kind), (kind, None))
+    if id is None:
+        for key in reversed(open_blocks):
+            if key[0] is kind:
+                return key
+    return kind, id
