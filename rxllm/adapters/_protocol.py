@@ -47,7 +47,7 @@ def as_adapter(adapter: Any) -> Adapter:
 
     An async generator function, which an object's ``stream`` may be too, may leave out the bookends
     (``MessageStarted``, completions, ``MessageCompleted``). Instead of events it may yield `StreamChunk`s, plain
-    mappings of their fields, or `CompletionChunk`s of ``rxllm.chunks``. Raise ``EngineError``: ``missing_adapter`` for
+    mappings of their fields, or `CompletionChunk`s of ``rxllm.chunks``. Blocks that come without an id get one. Raise ``EngineError``: ``missing_adapter`` for
     None, ``missing_stream_adapter`` for anything that cannot stream.
     """
     if adapter is None:
@@ -85,7 +85,7 @@ def _has_own_decoder(adapter: Adapter) -> bool:
 def _checked(source: Observable[Event]) -> Stream[Event]:
     """Emit `source` up to its first malformed event; then close what is open and emit an ``ErrorEvent``.
 
-    Blocks without an id get one.
+    A block without an id gets one.
     """
 
     def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
@@ -125,11 +125,11 @@ def _with_id(event: Event, ids: BlockIds, open_blocks: Reversible[BlockKey]) -> 
     kind = _KINDS.get(type(event))
     if kind is None:
         return event
-    given_id: str | None = cast(Any, event).id
-    id = block_key(kind, None, open_blocks)[1] if given_id is None else None
+    event_id: str | None = cast(Any, event).id
+    id = block_key(kind, None, open_blocks)[1] if event_id is None else None
     if id is None:
-        id = ids.of(given_id)
-    return event if id == given_id else msgspec.structs.replace(event, id=id)
+        id = ids.of(event_id)
+    return event if id == event_id else msgspec.structs.replace(event, id=id)
 
 
 def _failure(error: LLMError, unfinished: Unfinished, has_begun: bool) -> list[Event]:

@@ -71,7 +71,7 @@ class Blocks:
         self._events: list[Event] = []
         self._folded: list[Event] = []  # all but the deltas: the message is folded from these
         self._open: Literal["text", "thinking"] | None = None
-        self._given_id: str | None = None  # of the open block, as reported
+        self._reported_id: str | None = None  # of the open block, as reported
         self._id = ""  # of the open block, as in its events
         self._ids = BlockIds()
         self._pieces: list[str] = []
@@ -107,7 +107,7 @@ class Blocks:
             return
         if not isinstance(delta, str):  # pyright: ignore[reportUnnecessaryIsInstance] from JSON
             raise _not_text(delta)
-        if self._open != "text" or self._given_id != id:
+        if self._open != "text" or self._reported_id != id:
             self._begin("text", id)
         self._pieces.append(delta)
         self._events.append(TextDelta(delta, self._id))
@@ -122,7 +122,7 @@ class Blocks:
             return
         if not isinstance(delta, str):  # pyright: ignore[reportUnnecessaryIsInstance] from JSON
             raise _not_text(delta)
-        if self._open != "thinking" or self._given_id != id:
+        if self._open != "thinking" or self._reported_id != id:
             self._begin("thinking", id)
         self._pieces.append(delta)
         self._events.append(ThinkingDelta(delta, self._id))
@@ -133,7 +133,7 @@ class Blocks:
         """Report what goes back to the provider with the open block of thinking; without one, with an empty one."""
         if self.ended:
             return
-        if self._open != "thinking" or self._given_id != id:
+        if self._open != "thinking" or self._reported_id != id:
             self._begin("thinking", id)
         self._signature = signature or self._signature
         self._provider_data = provider_data or self._provider_data
@@ -250,7 +250,7 @@ class Blocks:
     def _begin(self, kind: Literal["text", "thinking"], id: str | None) -> None:
         self.start()
         self.close_block()
-        self._open, self._given_id, self._id = kind, id, self._ids.of(id)
+        self._open, self._reported_id, self._id = kind, id, self._ids.of(id)
 
     def _add(self, event: Event) -> None:
         if self.ended:

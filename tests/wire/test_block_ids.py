@@ -26,14 +26,14 @@ def test_an_id_that_arrives_after_it_was_given_is_replaced_for_good():
 @given(st.lists(ARRIVING))
 def test_no_two_blocks_have_the_same_id(arriving):
     ids = BlockIds()
-    given_ids = [ids.of(id) for id in arriving]
-    assert len(set(given_ids)) == arriving.count(None) + len(set(arriving) - {None})
+    names = [ids.of(id) for id in arriving]
+    assert len(set(names)) == arriving.count(None) + len(set(arriving) - {None})
 
 
 @given(st.lists(ARRIVING))
 def test_only_an_id_that_was_given_before_is_replaced(arriving):
-    ids, given_ids = BlockIds(), []
+    ids, names = BlockIds(), []
     for id in arriving:
         name = ids.of(id)
-        assert id in (None, name) or id in given_ids
-        given_ids.append(name)
+        assert id in (None, name) or id in names
+        names.append(name)
