@@ -47,8 +47,9 @@ def as_adapter(adapter: Any) -> Adapter:
 
     An async generator function, which an object's ``stream`` may be too, may leave out the bookends
     (``MessageStarted``, completions, ``MessageCompleted``). Instead of events it may yield `StreamChunk`s, plain
-    mappings of their fields, or `CompletionChunk`s of ``rxllm.chunks``. Blocks that come without an id get one. Raise ``EngineError``: ``missing_adapter`` for
-    None, ``missing_stream_adapter`` for anything that cannot stream.
+    mappings of their fields, or `CompletionChunk`s of ``rxllm.chunks``. Blocks that come without an id get one.
+
+    Raise ``EngineError``: ``missing_adapter`` for None, ``missing_stream_adapter`` for anything that cannot stream.
     """
     if adapter is None:
         raise EngineError("missing_adapter", "the engine has no adapter; pass one, as in Engine(OpenAIChat())")
