@@ -11,7 +11,9 @@ these rules:
    ``{"error": "incomplete"}``.
 5. The same bytes give equal events, however the reads cut them.
 
-Blocks are distinguished by `id`; None means the open block.
+Blocks are distinguished by `id`, which is unique among those of one response: the provider's, or ``block_0``,
+``block_1``. Events that an adapter emits without one get it; elsewhere (in recordings, say) None means the latest block
+of that kind that is open, and a new one if there is none.
 """
 
 from __future__ import annotations

@@ -21,7 +21,10 @@ SHOUT = """
     from rxllm import TextDelta
 
     def shout(mark="!"):
-        return lambda events: events.map(lambda e: TextDelta(e.delta.upper() + mark) if type(e) is TextDelta else e)
+        def loud(event):
+            return TextDelta(event.delta.upper() + mark, event.id) if type(event) is TextDelta else event
+
+        return lambda events: events.map(loud)
 """
 CONNECT = """
     from rxllm import AdapterError, Fake

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Reversible
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
+import msgspec
 from reactivex import Observable, abc
 from reactivex.disposable import SingleAssignmentDisposable
 
-from rxllm.collector import Unfinished, adapter_fault, fold_message, is_server
+from rxllm.collector import BlockKey, Unfinished, adapter_fault, block_key, fold_message, is_server
 from rxllm.events import (
     EVENT_CLASSES,
     Custom,
@@ -28,6 +29,7 @@ from rxllm.events import (
 from rxllm.runtime import Stream, conclude, from_async_iter
 from rxllm.values import Call, EngineError, LLMError, Message, Request, StreamError
 from rxllm.values.arguments import call_fault, shown
+from rxllm.wire.block_ids import BlockIds
 
 if TYPE_CHECKING:
     from rxllm.chunks import CompletionChunk, StreamChunk
@@ -45,8 +47,9 @@ def as_adapter(adapter: Any) -> Adapter:
 
     An async generator function, which an object's ``stream`` may be too, may leave out the bookends
     (``MessageStarted``, completions, ``MessageCompleted``). Instead of events it may yield `StreamChunk`s, plain
-    mappings of their fields, or `CompletionChunk`s of ``rxllm.chunks``. Raise ``EngineError``: ``missing_adapter`` for
-    None, ``missing_stream_adapter`` for anything that cannot stream.
+    mappings of their fields, or `CompletionChunk`s of ``rxllm.chunks``. Blocks that come without an id get one.
+
+    Raise ``EngineError``: ``missing_adapter`` for None, ``missing_stream_adapter`` for anything that cannot stream.
     """
     if adapter is None:
         raise EngineError("missing_adapter", "the engine has no adapter; pass one, as in Engine(OpenAIChat())")
@@ -81,10 +84,13 @@ def _has_own_decoder(adapter: Adapter) -> bool:
 
 
 def _checked(source: Observable[Event]) -> Stream[Event]:
-    """Emit `source` up to its first malformed event; then close what is open and emit an ``ErrorEvent``."""
+    """Emit `source` up to its first malformed event; then close what is open and emit an ``ErrorEvent``.
+
+    A block without an id gets one.
+    """
 
     def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
-        unfinished = Unfinished()
+        unfinished, ids = Unfinished(), BlockIds()
         subscription = SingleAssignmentDisposable()
         has_begun = False
 
@@ -95,6 +101,7 @@ def _checked(source: Observable[Event]) -> Stream[Event]:
                 conclude(observer, _failure(StreamError("malformed_event", fault), unfinished, has_begun))
                 return
             has_begun = True
+            event = _with_id(event, ids, unfinished.blocks)
             unfinished.see(event)
             observer.on_next(event)
 
@@ -104,6 +111,26 @@ def _checked(source: Observable[Event]) -> Stream[Event]:
         return subscription
 
     return Stream(subscribe)
+
+
+_KINDS: dict[type[Event], type[Event]] = {
+    TextDelta: TextDelta,
+    TextCompleted: TextDelta,
+    ThinkingDelta: ThinkingDelta,
+    ThinkingCompleted: ThinkingDelta,
+}
+
+
+def _with_id(event: Event, ids: BlockIds, open_blocks: Reversible[BlockKey]) -> Event:
+    """Return an event of a block with the block's id, and any other event as it is."""
+    kind = _KINDS.get(type(event))
+    if kind is None:
+        return event
+    event_id: str | None = cast(Any, event).id
+    id = block_key(kind, None, open_blocks)[1] if event_id is None else None
+    if id is None:
+        id = ids.of(event_id)
+    return event if id == event_id else msgspec.structs.replace(event, id=id)
 
 
 def _failure(error: LLMError, unfinished: Unfinished, has_begun: bool) -> list[Event]:
@@ -134,16 +161,16 @@ async def _events(items: AsyncIterator[Any], request: Request) -> AsyncIterator[
     try:
         async with aclosing(cast(Any, items)):
             async for item in items:
-                if isinstance(item, StreamChunk | Mapping) and not feeder.said:
+                if isinstance(item, StreamChunk | Mapping) and not feeder.started:
                     feeder = ChunkFeeder(request.messages)
-                elif isinstance(item, CompletionChunk) and not feeder.said:
+                elif isinstance(item, CompletionChunk) and not feeder.started:
                     feeder = CompletionFeeder(request.messages)
                 for event in feeder.feed(item):
                     yield event
                 if feeder.ended:
                     return
     except Exception as error:
-        if not feeder.said:
+        if not feeder.started:
             raise
         for event in feeder.fail(_as_stream_error(error)):
             yield event
@@ -160,18 +187,19 @@ class _Bookends:
 
     def __init__(self) -> None:
         self._emitted: list[Event] = []
-        self._block: tuple[bool, str | None] | None = None  # whether it is text, and its id
+        self._ids = BlockIds()
+        self._block: BlockKey | None = None
         self._pieces: list[str] = []
 
     @property
-    def said(self) -> bool:
+    def started(self) -> bool:
         """Whether there has been an event."""
         return bool(self._emitted)
 
     @property
     def ended(self) -> bool:
         """Whether the last event has been emitted."""
-        return self.said and isinstance(self._emitted[-1], MessageCompleted | ErrorEvent)
+        return self.started and isinstance(self._emitted[-1], MessageCompleted | ErrorEvent)
 
     def feed(self, event: Event) -> list[Event]:
         if not isinstance(event, EVENT_CLASSES):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -179,20 +207,21 @@ class _Bookends:
             raise StreamError("malformed_event", message)
         if fault := adapter_fault(event):
             return self.fail(StreamError("malformed_event", fault))
-        missing = [] if self.said or isinstance(event, MessageStarted) else [MessageStarted(Message("assistant"))]
+        event = _with_id(event, self._ids, () if self._block is None else (self._block,))
+        missing = [] if self.started or isinstance(event, MessageStarted) else [MessageStarted(Message("assistant"))]
         return self._emit([*missing, *self._before(event), event])
 
     def _before(self, event: Event) -> list[Event]:
         """Return the completion that `event` implies, and keep the text of a delta for its own."""
         match event:
             case TextDelta() | ThinkingDelta():
-                block = (isinstance(event, TextDelta), event.id)
+                block = (type(event), event.id)
                 completion = self._close_block() if block != self._block else []
                 self._block = block
                 self._pieces.append(event.delta)
                 return completion
             case TextCompleted() | ThinkingCompleted():
-                if self._block == (isinstance(event, TextCompleted), event.id):
+                if self._block == (_KINDS[type(event)], event.id):
                     self._block, self._pieces = None, []
                 return self._close_block()
             case UsageUpdated() | RawChunk() | Custom():
@@ -205,11 +234,11 @@ class _Bookends:
         unfinished = Unfinished()
         for event in self._emitted:
             unfinished.see(event)
-        return self._emit(_failure(error, unfinished, self.said))
+        return self._emit(_failure(error, unfinished, self.started))
 
     def close(self) -> list[Event]:
         """Return the events that are missing at the end."""
-        start = [] if self.said else [MessageStarted(Message("assistant"))]
+        start = [] if self.started else [MessageStarted(Message("assistant"))]
         last = self._emit([*start, *self._close_block()])
         message = fold_message(self._emitted)
         reason = "stop" if all(map(is_server, message.tool_calls)) else "tool_calls"
@@ -223,8 +252,8 @@ class _Bookends:
         (block, text), self._block, self._pieces = (self._block, "".join(self._pieces)), None, []
         if block is None:
             return []
-        is_text, id = block
-        return [TextCompleted(text, id) if is_text else ThinkingCompleted(text, id=id)]
+        kind, id = block
+        return [TextCompleted(text, id) if kind is TextDelta else ThinkingCompleted(text, id=id)]
 
 
 def _as_stream_error(error: Exception) -> LLMError:

@@ -61,7 +61,7 @@ class ChunkFeeder:
         }
 
     @property
-    def said(self) -> bool:
+    def started(self) -> bool:
         """Whether there has been an event."""
         return self._blocks.started
 
@@ -85,7 +85,7 @@ class ChunkFeeder:
             self._blocks.text(chunk.text or "")
         else:
             self._read_other(chunk)
-        if not self.said:
+        if not self.started:
             self._blocks.start()
         return self._blocks.take()
 

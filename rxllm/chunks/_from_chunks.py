@@ -49,10 +49,10 @@ def from_chunks(
 
 
 class Feeder(Protocol[T_in]):
-    """Chunks in, lawful events out. `said` tells whether there has been one, `ended` whether there was the last."""
+    """Chunks in, lawful events out. `started` tells whether there was an event, `ended` whether there was the last one."""
 
     @property
-    def said(self) -> bool: ...
+    def started(self) -> bool: ...
 
     @property
     def ended(self) -> bool: ...
@@ -96,7 +96,7 @@ def events_of(make: Callable[[], Feeder[T]]) -> Callable[[Observable[T]], Stream
                     observer.on_completed()
 
             def on_error(error: Exception) -> None:
-                if delivering or (isinstance(error, LLMError) and not feeder.said):
+                if delivering or (isinstance(error, LLMError) and not feeder.started):
                     observer.on_error(error)
                 else:
                     fail(error)

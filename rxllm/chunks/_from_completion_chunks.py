@@ -53,7 +53,7 @@ class CompletionFeeder:
         self._final = False
 
     @property
-    def said(self) -> bool:
+    def started(self) -> bool:
         return self._blocks.started
 
     @property

@@ -11,6 +11,7 @@ A malformed event (``TextDelta(None)``) leaves the state unchanged. Deltas are t
 malformed delta is found when the message is built.
 """
 
+from rxllm.collector._block_key import BlockKey, block_key
 from rxllm.collector._event_faults import adapter_fault, event_fault
 from rxllm.collector._message import fold_message
 from rxllm.collector._open_blocks import Unfinished
@@ -28,10 +29,12 @@ from rxllm.collector._step import (
 __all__ = [
     "AWAITING_USER",
     "PAUSE",
+    "BlockKey",
     "StreamCollector",
     "Unfinished",
     "adapter_fault",
     "answer",
+    "block_key",
     "event_fault",
     "fold_message",
     "halt_metadata",

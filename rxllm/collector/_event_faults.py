@@ -22,13 +22,14 @@ _CLASSES = frozenset[type[Any]](EVENT_CLASSES)
 _FINISH_REASONS = frozenset((None, *get_args(FinishReason)))
 _COUNTERS = tuple(name for name in Usage.__dataclass_fields__ if name not in ("tool_usage", "extra"))
 _NUMBER = (int, float, NoneType)
+_ID = (str, NoneType)
 
 
 def event_fault(event: Any) -> str | None:
     """Return what `event` holds that its class does not allow; None if all is well."""
     cls = cast(type[Any], type(event))
     # Most events are deltas, and many streams have a usage in each frame: these two take a short cut.
-    if (cls is TextDelta or cls is ThinkingDelta) and type(event.delta) is str and event.id is None:
+    if (cls is TextDelta or cls is ThinkingDelta) and type(event.delta) is str and type(event.id) in _ID:
         return None
     if cls is UsageUpdated and type(event.usage) is Usage:
         return _usage_fault(event)

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, cast
 
+from rxllm.collector._block_key import block_key
 from rxllm.collector._event_faults import event_fault
 from rxllm.events import (
     Event,
@@ -101,7 +102,7 @@ def _fold_message(events: Iterable[Event]) -> Message:
 
 
 class _Blocks:
-    """The parts of a message during the fold. A block is open until it is completed; the id None means the open one."""
+    """The parts of a message during the fold. A block is open until it is completed."""
 
     def __init__(self) -> None:
         self._parts: dict[Any, Part | list[str]] = {}  # by kind and id, in order of appearance
@@ -128,13 +129,13 @@ class _Blocks:
         return tuple(part for part in closed if part != TextPart(""))
 
     def _key(self, kind: type[Event], id: str | None) -> Any:
-        open_keys = self._open[kind]
-        if id is None and open_keys:
-            return next(reversed(open_keys))
-        key = (kind, len(self._parts) if id is None else id)
+        open_blocks = self._open[kind]
+        key: Any = block_key(kind, id, open_blocks)
+        if key == (kind, None):
+            key = (kind, len(self._parts))
         if key not in self._parts:
             self._parts[key] = []
-            open_keys[key] = None
+            open_blocks[key] = None
         return key
 
 

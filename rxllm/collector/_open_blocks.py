@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from rxllm.collector._block_key import BlockKey, block_key
 from rxllm.events import (
     ErrorEvent,
     Event,
@@ -20,14 +21,12 @@ from rxllm.events import (
     ToolCallStarted,
 )
 
-_Kind = type[TextDelta] | type[ThinkingDelta]
-
 
 class Unfinished:
     """The blocks and calls that have begun and not ended: `see` takes each event, `close` returns what closes them."""
 
     def __init__(self) -> None:
-        self._blocks: dict[tuple[_Kind, str | None], list[str]] = {}
+        self.blocks: dict[BlockKey, list[str]] = {}
         self._calls: dict[str, tuple[str, Mapping[str, Any], list[str]]] = {}
         self._kind: type[Event] | None = None  # of the last event, if that was a delta: nearly every delta continues it
         self._id: str | None = None
@@ -42,9 +41,9 @@ class Unfinished:
         self._kind = None
         match event:
             case TextCompleted(id=id):
-                self._blocks.pop(self._key(TextDelta, id), None)
+                self.blocks.pop(block_key(TextDelta, id, self.blocks), None)
             case ThinkingCompleted(id=id):
-                self._blocks.pop(self._key(ThinkingDelta, id), None)
+                self.blocks.pop(block_key(ThinkingDelta, id, self.blocks), None)
             case ToolCallStarted():
                 self._calls[event.id] = (event.name, event.metadata, [])
             case ToolCallDelta() if event.id in self._calls:
@@ -52,7 +51,7 @@ class Unfinished:
             case ToolCallCompleted():
                 self._calls.pop(event.id, None)
             case MessageCompleted() | ErrorEvent() | StepCompleted() | StepRestarted():
-                self._blocks.clear()
+                self.blocks.clear()
                 self._calls.clear()
             case _:
                 pass
@@ -60,19 +59,13 @@ class Unfinished:
     def close(self) -> list[Event]:
         """Return their completions in the order in which they began; the calls are marked as incomplete."""
         events: list[Event] = []
-        for (kind, id), pieces in self._blocks.items():
+        for (kind, id), pieces in self.blocks.items():
             text = "".join(pieces)
             events.append(TextCompleted(text, id) if kind is TextDelta else ThinkingCompleted(text, id=id))
         for id, (name, metadata, pieces) in self._calls.items():
             events.append(ToolCallCompleted(id, name, {}, "".join(pieces), {**metadata, "error": "incomplete"}))
         return events
 
-    def _begin(self, kind: _Kind, id: str | None) -> None:
+    def _begin(self, kind: type[Event], id: str | None) -> None:
         self._kind, self._id = kind, id
-        self._append = self._blocks.setdefault(self._key(kind, id), []).append
-
-    def _key(self, kind: _Kind, id: str | None) -> tuple[_Kind, str | None]:
-        """Return the key of a block; the id None means the latest that is open."""
-        if id is not None:
-            return kind, id
-        return next((key for key in reversed(self._blocks) if key[0] is kind), (kind, None))
+        self._append = self.blocks.setdefault(block_key(kind, id, self.blocks), []).append

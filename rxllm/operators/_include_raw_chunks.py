@@ -26,7 +26,7 @@ def include_raw_chunks(include: bool = False) -> Callable[[Observable[Event]], S
     >>> from rxllm import Fake, stream_generate
     >>> fake = Fake([("raw_chunk", {"x": 1}), "Hi"])
     >>> stream_generate(fake, "Hello", include_raw_chunks=True).pipe(include_raw_chunks()).to_list().run()[1]
-    TextDelta(delta='Hi', id=None)
+    TextDelta(delta='Hi', id='block_0')
 
     Raises ``ValidationError("invalid_option")`` for a flag that is not True or False.
     """

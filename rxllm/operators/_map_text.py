@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from reactivex import Observable
 
-from rxllm.collector import answer, fold_message
+from rxllm.collector import BlockKey, answer, block_key, fold_message
 from rxllm.events import (
     ChatCompleted,
     Event,
@@ -65,7 +65,7 @@ class _Mapping:
     def _begin(self) -> None:
         self._mapped: list[Event] = []  # the current response's events
         self._has_text = False
-        self._open: dict[str | None, list[str]] = {}
+        self._open: dict[BlockKey, list[str]] = {}
 
     def feed(self, event: Event) -> Iterable[Event]:
         mapped = self._map(event)
@@ -84,11 +84,11 @@ class _Mapping:
             case TextDelta():
                 delta = self._call(event.delta)
                 self._has_text = True
-                self._open.setdefault(self._block(event.id), []).append(delta)
+                self._open.setdefault(block_key(TextDelta, event.id, self._open), []).append(delta)
                 return TextDelta(delta, event.id) if delta else None
             case TextCompleted():
                 self._has_text = True
-                pieces = self._open.pop(self._block(event.id), None)
+                pieces = self._open.pop(block_key(TextDelta, event.id, self._open), None)
                 return TextCompleted(self._whole(event.text) if pieces is None else "".join(pieces), event.id)
             case MessageCompleted():
                 return msgspec.structs.replace(event, message=self._message(event.message))
@@ -100,9 +100,6 @@ class _Mapping:
                 return event
             case _:
                 raise not_an_event("map_text", event)
-
-    def _block(self, id: str | None) -> str | None:
-        return next(reversed(self._open)) if id is None and self._open else id
 
     def _whole(self, text: str) -> str:
         return self._call(text) if text else text

@@ -24,7 +24,7 @@ def only(*types: type[E]) -> Callable[[Observable[Any]], Stream[E]]:
 
     >>> from rxllm import Fake, TextDelta, stream_generate
     >>> list(stream_generate(Fake("Hi"), "Hello").pipe(only(TextDelta)))
-    [TextDelta(delta='Hi', id=None)]
+    [TextDelta(delta='Hi', id='block_0')]
 
     Raises ``ValidationError("invalid_option")`` without arguments, and for one that is not a class.
     """

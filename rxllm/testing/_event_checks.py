@@ -10,7 +10,7 @@ from reactivex import from_iterable
 
 from rxllm import operators as ops
 from rxllm import serializer
-from rxllm.collector import StreamCollector, fold_message
+from rxllm.collector import StreamCollector, block_key, fold_message
 from rxllm.events import (
     ChatCompleted,
     Event,
@@ -105,24 +105,20 @@ class _Step:
         return None
 
     def _delta(self, key: Any, piece: str) -> str | None:
-        key = self._block(*key)
+        key = block_key(key[0], key[1], self._open)
         if key in self._closed:
             return "a delta comes after its block's completion"
         self._open.setdefault(key, []).append(piece)
         return None
 
     def _complete(self, key: Any, text: str) -> str | None:
-        key = self._block(*key)
+        key = block_key(key[0], key[1], self._open)
         pieces = self._open.pop(key, None)
         if key[1] is not None:
             self._closed.add(key)
         if pieces is None or "".join(pieces) == text:
             return None
         return f"the deltas add up to {''.join(pieces)!r} and their completion has {text!r}"
-
-    def _block(self, kind: type[Event], id: str | None) -> Any:
-        opened = [key for key in self._open if key[0] is kind]
-        return opened[-1] if id is None and opened else (kind, id)
 
     def _message(self, event: MessageCompleted) -> str | None:
         without_deltas = [event for event in self._events if not isinstance(event, DELTAS)]

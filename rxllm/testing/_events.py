@@ -27,11 +27,11 @@ def events(
     >>> for event in events("Hel", "lo", thinking="hm"):
     ...     print(event)
     MessageStarted(message=Message('assistant', ''))
-    ThinkingDelta(delta='hm', id=None)
-    ThinkingCompleted(text='hm', signature=None, provider_data=None, id=None)
-    TextDelta(delta='Hel', id=None)
-    TextDelta(delta='lo', id=None)
-    TextCompleted(text='Hello', id=None)
+    ThinkingDelta(delta='hm', id='block_0')
+    ThinkingCompleted(text='hm', signature=None, provider_data=None, id='block_0')
+    TextDelta(delta='Hel', id='block_1')
+    TextDelta(delta='lo', id='block_1')
+    TextCompleted(text='Hello', id='block_1')
     MessageCompleted(message=Message('assistant', 'Hello'), finish_reason='stop', raw_finish_reason=None, metadata={})
 
     `pieces` are a turn in the script language of `Fake`: text, and whatever else in any order; its delays take no time.

@@ -43,9 +43,11 @@ from rxllm.events import (
     UsageUpdated,
 )
 from rxllm.values import FinishReason, LLMError, Message, ProviderPart, StreamError, Usage
+from rxllm.wire.block_ids import BlockIds
 from rxllm.wire.tool_calls import CallTracker
 
 _DELTAS = (TextDelta, ThinkingDelta, ToolCallDelta)
+_OF_BLOCKS = (TextDelta, TextCompleted, ThinkingDelta, ThinkingCompleted)
 
 
 class Blocks:
@@ -58,6 +60,8 @@ class Blocks:
     >>> blocks.end()
     >>> [type(event).__name__ for event in blocks.take()]
     ['MessageStarted', 'TextDelta', 'TextCompleted', 'MessageCompleted']
+
+    A block that begins without an id of the provider gets ``block_<k>``, see `BlockIds`.
     """
 
     def __init__(self, calls: CallTracker | None = None) -> None:
@@ -67,7 +71,9 @@ class Blocks:
         self._events: list[Event] = []
         self._folded: list[Event] = []  # all but the deltas: the message is folded from these
         self._open: Literal["text", "thinking"] | None = None
-        self._id: str | None = None
+        self._reported_id: str | None = None  # of the open block, as reported
+        self._id = ""  # of the open block, as in its events
+        self._ids = BlockIds()
         self._pieces: list[str] = []
         self._signature: str | None = None
         self._provider_data: Mapping[str, Any] | None = None
@@ -101,10 +107,10 @@ class Blocks:
             return
         if not isinstance(delta, str):  # pyright: ignore[reportUnnecessaryIsInstance] from JSON
             raise _not_text(delta)
-        if self._open != "text" or self._id != id:
+        if self._open != "text" or self._reported_id != id:
             self._begin("text", id)
         self._pieces.append(delta)
-        self._events.append(TextDelta(delta, id))
+        self._events.append(TextDelta(delta, self._id))
 
     def refusal(self, delta: str, id: str | None = None) -> None:
         """Report text by which the model refuses: the finish reason will be ``content_filter``."""
@@ -116,10 +122,10 @@ class Blocks:
             return
         if not isinstance(delta, str):  # pyright: ignore[reportUnnecessaryIsInstance] from JSON
             raise _not_text(delta)
-        if self._open != "thinking" or self._id != id:
+        if self._open != "thinking" or self._reported_id != id:
             self._begin("thinking", id)
         self._pieces.append(delta)
-        self._events.append(ThinkingDelta(delta, id))
+        self._events.append(ThinkingDelta(delta, self._id))
 
     def sign(
         self, signature: str | None = None, provider_data: Mapping[str, Any] | None = None, id: str | None = None
@@ -127,7 +133,7 @@ class Blocks:
         """Report what goes back to the provider with the open block of thinking; without one, with an empty one."""
         if self.ended:
             return
-        if self._open != "thinking" or self._id != id:
+        if self._open != "thinking" or self._reported_id != id:
             self._begin("thinking", id)
         self._signature = signature or self._signature
         self._provider_data = provider_data or self._provider_data
@@ -174,6 +180,8 @@ class Blocks:
         """Report an event that needs no changes."""
         if not self.ended:
             self.close_block()
+            if isinstance(event, _OF_BLOCKS) and event.id is not None:
+                self._ids.of(event.id)  # no other block gets it
             self._emit(event)
             self.started = True
             self.ended = isinstance(event, MessageCompleted | ErrorEvent)
@@ -242,7 +250,7 @@ class Blocks:
     def _begin(self, kind: Literal["text", "thinking"], id: str | None) -> None:
         self.start()
         self.close_block()
-        self._open, self._id = kind, id
+        self._open, self._reported_id, self._id = kind, id, self._ids.of(id)
 
     def _add(self, event: Event) -> None:
         if self.ended:

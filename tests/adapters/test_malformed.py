@@ -109,7 +109,7 @@ def test_a_malformed_event_ends_the_stream_and_the_text_is_kept(adapter: Any, ba
     assert isinstance(last.error, StreamError)
     assert last.error.reason == "malformed_event"
     assert type(bad).__name__ in last.error.message
-    assert before == [START, TextDelta("Hello"), TextCompleted("Hello")]
+    assert before == [START, TextDelta("Hello", "block_0"), TextCompleted("Hello", "block_0")]
     response = generate(adapter(*said), "Hi").run()
     assert (response.output_text, response.finish_reason, response.error) == ("Hello", "error", last.error)
 
@@ -145,7 +145,7 @@ def test_what_is_open_is_closed_before_it(adapter: Any) -> None:
 
 def test_what_is_no_event_ends_an_observable_too() -> None:
     *before, last = played(observable(START, TextDelta("Hello"), cast(Any, "text")))
-    assert before[-1] == TextCompleted("Hello")
+    assert before[-1] == TextCompleted("Hello", "block_0")
     assert isinstance(last, ErrorEvent)
     assert last.error.reason == "malformed_event"
 

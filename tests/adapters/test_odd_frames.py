@@ -72,7 +72,7 @@ def test_a_list_for_a_name_is_an_odd_name() -> None:
 def test_invalid_utf_8_in_a_line_that_is_read_again_is_a_malformed_event() -> None:
     last = b'{"model": "m", "done": true, "done_reason": "stop", "x": "\xff"}\n'
     events = decode(Ollama, ndjson({"model": "m", "message": {"content": "Hi"}}) + last)
-    assert events[1:3] == [TextDelta("Hi"), TextCompleted("Hi")]
+    assert events[1:3] == [TextDelta("Hi", "block_0"), TextCompleted("Hi", "block_0")]
     assert isinstance(events[-1], ErrorEvent)
     assert events[-1].error.reason == "malformed_event"
 
@@ -102,7 +102,7 @@ GOOD = sse({"text": "Hi"}, {"call": '{"a"'})
 STARTED = MessageStarted(Message("assistant"))
 SAID = [
     STARTED,
-    *(TextDelta("Hi"), TextCompleted("Hi")),
+    *(TextDelta("Hi", "block_0"), TextCompleted("Hi", "block_0")),
     *(ToolCallStarted("c", "f"), ToolCallDelta("c", '{"a"')),
     ToolCallCompleted("c", "f", {}, '{"a"', {"error": "incomplete"}),
 ]
@@ -158,7 +158,7 @@ def answered(adapter: Any, reply: Reply) -> list[Event]:
 @pytest.mark.parametrize("body", [b"a\nb\n\xff\n", [b"a\n", b"b\n", b"\xff\n"]], ids=["one read", "three reads"])
 def test_a_foreign_decoder_that_raises_ends_the_stream_with_a_typed_error(body: Any) -> None:
     *events, last = answered(Foreign, Reply(body))
-    assert events == [STARTED, TextDelta("a"), TextDelta("b"), TextCompleted("ab")]
+    assert events == [STARTED, TextDelta("a", "block_0"), TextDelta("b", "block_0"), TextCompleted("ab", "block_0")]
     assert isinstance(last, ErrorEvent)
     assert last.error.reason == "malformed_event"
     assert isinstance(last.error.__cause__, UnicodeDecodeError)

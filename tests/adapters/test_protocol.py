@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import reactivex
+from reactivex import from_iterable
 
 from rxllm import (
     AdapterError,
@@ -20,6 +21,7 @@ from rxllm import (
     MessageCompleted,
     MessageStarted,
     Request,
+    StepRestarted,
     StreamError,
     TextCompleted,
     TextDelta,
@@ -27,6 +29,8 @@ from rxllm import (
     ThinkingDelta,
     ToolCallCompleted,
     ToolCallStarted,
+    Usage,
+    UsageUpdated,
     generate,
     stream_generate,
 )
@@ -53,22 +57,23 @@ def says(*said: Any) -> Any:
 def test_the_bookends_are_filled_in() -> None:
     assert events(says(TextDelta("Hel"), TextDelta("lo"))) == [
         START,
-        TextDelta("Hel"),
-        TextDelta("lo"),
-        TextCompleted("Hello"),
+        TextDelta("Hel", "block_0"),
+        TextDelta("lo", "block_0"),
+        TextCompleted("Hello", "block_0"),
         MessageCompleted(Message("assistant", "Hello"), "stop"),
     ]
 
 
 def test_what_it_says_itself_is_not_said_twice() -> None:
-    whole = [START, TextDelta("a"), TextCompleted("a"), MessageCompleted(Message("assistant", "a"), "length")]
-    assert events(says(*whole, TextDelta("never"))) == whole
+    end = MessageCompleted(Message("assistant", "a"), "length")
+    whole = [START, TextDelta("a", "block_0"), TextCompleted("a", "block_0"), end]
+    assert events(says(START, TextDelta("a"), TextCompleted("a"), end, TextDelta("never"))) == whole
 
 
 def test_a_block_is_completed_before_the_next_one_begins() -> None:
     assert events(says(ThinkingDelta("hm"), TextDelta("a", "1"), TextDelta("b", "2")))[1:7] == [
-        ThinkingDelta("hm"),
-        ThinkingCompleted("hm"),
+        ThinkingDelta("hm", "block_0"),
+        ThinkingCompleted("hm", id="block_0"),
         TextDelta("a", "1"),
         TextCompleted("a", "1"),
         TextDelta("b", "2"),
@@ -93,9 +98,72 @@ def test_a_failure_before_the_first_event(error: Exception) -> None:
         events(says(error))
 
 
+class Plays:
+    """An object adapter of these events."""
+
+    def __init__(self, *events: Event) -> None:
+        self.events = events
+
+    def stream(self, request: Request, call: Call) -> Any:
+        return from_iterable(self.events)
+
+
+END = MessageCompleted(Message("assistant"), "stop")
+
+
+def ids(adapter: Any) -> list[str | None]:
+    of_blocks = (TextDelta, TextCompleted, ThinkingDelta, ThinkingCompleted)
+    return [event.id for event in events(adapter) if isinstance(event, of_blocks)]
+
+
+@pytest.mark.parametrize("adapter", [says, Plays])
+def test_a_block_without_an_id_gets_one(adapter: Any) -> None:
+    thought = [ThinkingDelta("hm"), ThinkingCompleted("hm")]
+    text = [TextDelta("H"), UsageUpdated(Usage(output_tokens=1)), TextDelta("i"), TextCompleted("Hi")]
+    assert ids(adapter(START, *thought, *text, TextCompleted("."), END)) == [
+        *("block_0", "block_0"),
+        *("block_1", "block_1", "block_1"),
+        "block_2",
+    ]
+
+
+@pytest.mark.parametrize("adapter", [says, Plays])
+def test_an_event_without_an_id_belongs_to_the_latest_open_block_of_its_kind(adapter: Any) -> None:
+    played = events(adapter(START, TextDelta("a", "x"), TextDelta("b"), TextCompleted("ab"), END))
+    assert played[1:4] == [TextDelta("a", "x"), TextDelta("b", "x"), TextCompleted("ab", "x")]
+
+
+def test_blocks_of_an_object_adapter_may_be_interleaved() -> None:
+    begun = (START, TextDelta("a", "x"), ThinkingDelta("t"), TextDelta("b", "y"))
+    ended = (TextCompleted("b"), ThinkingCompleted("t"), TextCompleted("a"), TextCompleted("c"), END)
+    assert ids(Plays(*begun, *ended)) == ["x", "block_0", "y", "y", "block_0", "x", "block_1"]
+
+
+def test_a_restarted_step_has_no_open_blocks() -> None:
+    played = ids(Plays(START, TextDelta("a"), StepRestarted("timeout", 1), START, TextDelta("b"), END))
+    assert played == ["block_0", "block_1"]
+
+
+@pytest.mark.parametrize("adapter", [says, Plays])
+def test_text_before_the_blocks_of_another_adapter_is_kept(adapter: Any) -> None:
+    note = (TextDelta("Note: "), TextCompleted("Note: "))
+    forwarded = (TextDelta("Hi", "block_0"), TextCompleted("Hi", "block_0"))
+    everything = adapter(START, *note, *forwarded, END)
+    assert ids(everything) == ["block_0", "block_0", "block_1", "block_1"]
+    assert generate(everything, "Hi").run().output_text == "Note: Hi"
+
+
+@pytest.mark.parametrize("adapter", [says, Plays])
+def test_text_after_the_blocks_of_another_adapter_is_kept(adapter: Any) -> None:
+    forwarded = (TextDelta("Hi", "block_0"), TextCompleted("Hi", "block_0"))
+    everything = adapter(START, *forwarded, TextDelta("."), TextCompleted("."), END)
+    assert ids(everything) == ["block_0", "block_0", "block_1", "block_1"]
+    assert generate(everything, "Hi").run().output_text == "Hi."
+
+
 def test_a_failure_after_the_first_event() -> None:
     played = events(says(TextDelta("Hel"), KeyError("x")))
-    assert played[:-1] == [START, TextDelta("Hel"), TextCompleted("Hel")]
+    assert played[:-1] == [START, TextDelta("Hel", "block_0"), TextCompleted("Hel", "block_0")]
     assert isinstance(played[-1], ErrorEvent)
     assert isinstance(played[-1].error, StreamError)
     assert (played[-1].error.reason, "KeyError" in played[-1].error.message) == ("adapter_error", True)

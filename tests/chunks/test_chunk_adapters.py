@@ -86,7 +86,7 @@ def test_completion_chunks_without_the_final_one_are_cut_off() -> None:
 @pytest.mark.parametrize("other", [text("Ho"), TextDelta("Ho"), CompletionChunk(3), ValueError("broken")])  # type: ignore[arg-type]
 def test_what_does_not_belong_among_completion_chunks(other: Any) -> None:
     emitted = events(CompletionChunk.text("Hi"), other)
-    assert emitted[-2] == TextCompleted("Hi")
+    assert emitted[-2] == TextCompleted("Hi", "block_0")
     assert isinstance(emitted[-1], ErrorEvent)
     assert emitted[-1].error.reason == ("adapter_error" if isinstance(other, ValueError) else "malformed_event")
 
@@ -104,7 +104,7 @@ def test_an_adapter_of_wrong_chunks_ends() -> None:
 
 def test_a_failure_after_a_chunk_is_an_event() -> None:
     emitted = events(text("Hi"), ValueError("broken"))
-    assert emitted[-2] == TextCompleted("Hi")
+    assert emitted[-2] == TextCompleted("Hi", "block_0")
     assert isinstance(emitted[-1], ErrorEvent)
     assert (emitted[-1].error.reason, str(emitted[-1].error)) == (
         "adapter_error",

@@ -24,7 +24,7 @@ from rxllm.chunks import ChunkAccumulator, from_chunks
 from tests.chunks.as_chunks import as_chunks
 from tests.corpus import Recording, recordings
 from tests.coverage import ADAPTERS, decode, responses
-from tests.wire.lawful import lawful
+from tests.wire.lawful import apart, lawful
 
 
 class Case(NamedTuple):
@@ -44,6 +44,7 @@ def test_from_chunks_gives_the_same_response() -> None:
     for case in cases():
         events = list(from_iterable(as_chunks(case.events)).pipe(from_chunks()))
         lawful(events)
+        apart(events)
         assert _said(_fold(events)) == _said(case.response), str(case.recording)
 
 

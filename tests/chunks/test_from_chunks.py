@@ -88,8 +88,8 @@ VALUES: dict[str, Any] = {
     "f": meta({"finish_reason": "tool_use"}),
     "e": meta({"error": {"message": "overloaded"}}),
     "S": STARTED,
-    "T": TextDelta("Hi"),
-    "U": TextCompleted("Hi"),
+    "T": TextDelta("Hi", "block_0"),
+    "U": TextCompleted("Hi", "block_0"),
     "B": ToolCallStarted("c1", "add"),
     "D": ToolCallDelta("c1", '{"a":1}'),
     "N": UsageUpdated(Usage(input_tokens=5)),
@@ -181,7 +181,7 @@ class TestWeaknesses:
         source.pipe(from_chunks()).subscribe(emitted.append)
         for i, piece in enumerate("abc"):
             source.on_next(text(piece))
-            assert emitted[1:] == [TextDelta(letter) for letter in "abc"[: i + 1]]
+            assert emitted[1:] == [TextDelta(letter, "block_0") for letter in "abc"[: i + 1]]
 
     def test_g_leaving_cancels_the_source(self) -> None:
         left: list[str] = []
@@ -216,7 +216,7 @@ class TestWeaknesses:
     @pytest.mark.parametrize("value", [3, {"a": 1}, b"Hi"])
     def test_i_text_that_is_no_string_is_not_swallowed(self, kind: str, value: Any) -> None:
         emitted = events(text("Hi"), StreamChunk(kind, text=value))
-        assert emitted[-2] == TextCompleted("Hi")
+        assert emitted[-2] == TextCompleted("Hi", "block_0")
         assert isinstance(emitted[-1], ErrorEvent)
         assert emitted[-1].error.reason == "malformed_event"
         assert repr(value) in emitted[-1].error.message
@@ -236,9 +236,9 @@ class TestItsModelsOwn:
         final = meta({"finish_reason": "stop", "usage": {"input_tokens": 10, "output_tokens": 5}})
         assert events(text("Hello"), final) == [
             STARTED,
-            TextDelta("Hello"),
+            TextDelta("Hello", "block_0"),
             UsageUpdated(Usage(input_tokens=10, output_tokens=5)),
-            TextCompleted("Hello"),
+            TextCompleted("Hello", "block_0"),
             done("Hello", "stop", "stop"),
         ]
 
@@ -252,10 +252,10 @@ class TestItsModelsOwn:
         assert (response.output_text, response.finish_reason, response.usage) == ("Hello", "stop", Usage(10, 5))
 
     def test_content(self) -> None:
-        assert TextDelta("Hi") in events(text("Hi"))
+        assert TextDelta("Hi", "block_0") in events(text("Hi"))
 
     def test_thinking(self) -> None:
-        assert events(thinking("Hm"))[1:3] == [ThinkingDelta("Hm"), ThinkingCompleted("Hm")]
+        assert events(thinking("Hm"))[1:3] == [ThinkingDelta("Hm", "block_0"), ThinkingCompleted("Hm", id="block_0")]
 
     def test_a_call_whose_opening_brace_is_missing(self) -> None:
         items = [tool_call("add", metadata={"id": "c1", "index": 0}), fragment(0, '"a":'), fragment(0, "1}")]
@@ -271,7 +271,7 @@ class TestItsModelsOwn:
     def test_an_unknown_type_is_a_raw_chunk_and_the_stream_goes_on(self) -> None:
         emitted = events(StreamChunk("sound", text="la"), text("Hi"))
         assert emitted[1] == RawChunk("sound", {"type": "sound", "text": "la"})
-        assert emitted[2] == TextDelta("Hi")
+        assert emitted[2] == TextDelta("Hi", "block_0")
 
     def test_a_whole_stream(self) -> None:
         items = [thinking("Hm"), text("I will."), tool_call("add", metadata={"id": "c1"}), fragment(0, '{"a":1}')]
@@ -396,7 +396,7 @@ class TestMeta:
         cited = [{"url": "a"}, {"url": "b"}, {"url": "a"}]
         emitted = events(text("Hi"), meta({"annotations": cited}), text(" you"))
         assert [event.source for event in emitted if isinstance(event, SourceAdded)] == [{"url": "a"}, {"url": "b"}]
-        assert TextCompleted("Hi you") in emitted
+        assert TextCompleted("Hi you", "block_0") in emitted
 
     def test_logprobs_are_of_the_message(self) -> None:
         last = events(meta({"logprobs": [1]}), meta({"logprobs": [2]}))[-1]
@@ -413,7 +413,7 @@ class TestMeta:
         emitted = events(text("Hi"), meta({"finish_reason": "error", "error": error, "usage": {"input_tokens": 1}}))
         assert emitted[-3:] == [
             UsageUpdated(Usage(input_tokens=1)),
-            TextCompleted("Hi"),
+            TextCompleted("Hi", "block_0"),
             ErrorEvent(StreamError("adapter_error", message)),
         ]
 
@@ -422,8 +422,8 @@ class TestParts:
     def test_a_signature_ends_its_block(self) -> None:
         items = [thinking("a"), thinking("b", {"signature": "s", "provider": "p"}), thinking("c")]
         assert [event for event in events(*items) if isinstance(event, ThinkingCompleted)] == [
-            ThinkingCompleted("ab", "s", {"provider": "p"}),
-            ThinkingCompleted("c"),
+            ThinkingCompleted("ab", "s", {"provider": "p"}, id="block_0"),
+            ThinkingCompleted("c", id="block_1"),
         ]
 
     def test_whole_parts(self) -> None:

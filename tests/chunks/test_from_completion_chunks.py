@@ -53,10 +53,10 @@ def events(*chunks: Any, error: Exception | None = None) -> list[Event]:
 def test_text() -> None:
     assert events(text("H"), text(""), text("i"), final(U1, "length")) == [
         STARTED,
-        TextDelta("H"),
-        TextDelta("i"),
+        TextDelta("H", "block_0"),
+        TextDelta("i", "block_0"),
         UsageUpdated(U1),
-        TextCompleted("Hi"),
+        TextCompleted("Hi", "block_0"),
         MessageCompleted(Message("assistant", "Hi"), "length", "length"),
     ]
 
@@ -130,7 +130,7 @@ def test_finish_reasons(chunk: CompletionChunk, reason: str, raw: str | None) ->
 
 def test_a_source_that_ends_without_a_final_chunk_is_truncated() -> None:
     emitted = events(text("Hi"), call(0, "a", "f", "{"))
-    assert emitted[2] == TextCompleted("Hi")
+    assert emitted[2] == TextCompleted("Hi", "block_0")
     assert emitted[-2] == ToolCallCompleted("a", "f", {}, "{", {"error": "incomplete"})
     assert emitted[-1].error.reason == "truncated"
     assert [type(event) for event in events()] == [MessageStarted, ErrorEvent]
@@ -207,7 +207,7 @@ def test_a_chunk_of_wrong_types_is_an_error_that_names_the_field(chunk: Any, fie
 class Broken:
     """A reader that raises where it is told to."""
 
-    said = True
+    started = True
     ended = False
 
     def __init__(self, *broken: str) -> None:
@@ -314,7 +314,7 @@ def test_a_source_that_ends_while_an_event_is_delivered_is_waited_for() -> None:
     source.pipe(from_completion_chunks()).subscribe(hear, emitted.append, lambda: emitted.append("end"))
     source.on_next(text("Hi"))
     message = MessageCompleted(Message("assistant", "Hi"), "length", "length")
-    assert emitted == [STARTED, TextDelta("Hi"), TextCompleted("Hi"), message, "end"]
+    assert emitted == [STARTED, TextDelta("Hi", "block_0"), TextCompleted("Hi", "block_0"), message, "end"]
 
 
 # Properties

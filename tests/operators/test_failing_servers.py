@@ -185,7 +185,7 @@ def test_a_connection_that_is_fallen_back_from_is_closed_at_once() -> None:
                 await until(lambda: bool(second.requests))
                 await until_closed(first.connections[0])
                 times.append((first.connections[0].closed_at or 0.0) - second.connections[0].accepted_at)
-                await until(lambda: TextDelta("c") in events)
+                await until(lambda: TextDelta("c", "block_0") in events)
                 subscription.dispose()
                 await until(lambda: second.open_count == 0)
 

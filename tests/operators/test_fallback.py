@@ -249,7 +249,7 @@ def test_its_own_operators_and_retry_apply() -> None:
     engine = Engine(Fake(DOWN), operators=(ops.fallback(other),), retry=False)
     assert generate(engine, "Hi").run().output_text == "Hello"
     assert len(model.requests) == 2
-    assert TextDelta("Hello") in seen
+    assert TextDelta("Hello", "block_0") in seen
 
 
 def test_it_falls_on_from_engine_to_engine() -> None:

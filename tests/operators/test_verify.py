@@ -83,6 +83,11 @@ def test_lawful_events_pass_as_they_come() -> None:
     )
 
 
+def test_events_without_an_id_belong_to_the_open_block() -> None:
+    message = MessageCompleted(Message("assistant", "Hi"), "stop")
+    assert fault(START, TextDelta("H", "a"), TextDelta("i"), TextCompleted("Hi"), message) is None
+
+
 def test_the_first_that_is_not_is_the_end() -> None:
     scheduler = TestScheduler()
     source = cold(scheduler, "-s-H-s-e|", {"s": START, "H": TextDelta("H"), "e": END})

@@ -45,7 +45,11 @@ subscribe = ReactiveTest.subscribe
 
 START = MessageStarted(Message("assistant"))
 USAGE = UsageUpdated(Usage(input_tokens=3))
-HELLO = [TextDelta("Hello"), TextCompleted("Hello"), MessageCompleted(Message("assistant", "Hello"), "stop")]
+HELLO = [
+    TextDelta("Hello", "block_0"),
+    TextCompleted("Hello", "block_0"),
+    MessageCompleted(Message("assistant", "Hello"), "stop"),
+]
 BUSY = AdapterError("rate_limited")
 POLICY = RetryPolicy(max_attempts=3, base_delay=50, max_delay=80, jitter=0, max_retry_after=500)
 

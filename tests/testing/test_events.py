@@ -32,9 +32,9 @@ CALL = ToolCall("c1", "add", {"x": 1}, '{"x":1}')
 def test_text_is_a_whole_response() -> None:
     assert events("Hel", "lo") == [
         MessageStarted(Message("assistant")),
-        TextDelta("Hel"),
-        TextDelta("lo"),
-        TextCompleted("Hello"),
+        TextDelta("Hel", "block_0"),
+        TextDelta("lo", "block_0"),
+        TextCompleted("Hello", "block_0"),
         MessageCompleted(Message("assistant", "Hello"), "stop"),
     ]
 
@@ -59,7 +59,7 @@ def test_the_keywords_come_in_the_usual_order() -> None:
 
 
 def test_thinking_in_a_string_is_one_delta() -> None:
-    assert events(thinking="hm")[1:3] == [ThinkingDelta("hm"), ThinkingCompleted("hm")]
+    assert events(thinking="hm")[1:3] == [ThinkingDelta("hm", "block_0"), ThinkingCompleted("hm", id="block_0")]
 
 
 def test_pieces_may_come_in_any_order_and_events_as_they_are() -> None:
@@ -81,8 +81,8 @@ def test_nothing_is_an_empty_response() -> None:
 
 def test_an_error_ends_it() -> None:
     assert events("Hi", StreamError("truncated"))[1:] == [
-        TextDelta("Hi"),
-        TextCompleted("Hi"),
+        TextDelta("Hi", "block_0"),
+        TextCompleted("Hi", "block_0"),
         ErrorEvent(StreamError("truncated")),
     ]
 
@@ -94,7 +94,7 @@ def test_an_error_at_the_beginning_is_raised() -> None:
 
 def test_delays_take_no_time_and_no_thread() -> None:
     before = threading.active_count()
-    assert events("a", ("delay", 3600), "b")[-2] == TextCompleted("ab")
+    assert events("a", ("delay", 3600), "b")[-2] == TextCompleted("ab", "block_0")
     assert threading.active_count() <= before
 
 

@@ -18,10 +18,12 @@ from rxllm import Engine, Fake, ToolCall, chat, stream, stream_generate, to_iter
 from rxllm import operators as ops
 from rxllm.events import Event, RawChunk, TextCompleted, TextDelta
 from rxllm.testing import assert_operator, events, record, replay_file, strategies
+from rxllm.testing._event_checks import fold
 from rxllm.testing._events import played
 from rxllm.testing.marbles import check, cold
 from rxllm.testing.marbles import record as noted
 from rxllm.values import AdapterError, StreamError, ValidationError
+from tests.wire.lawful import anonymous
 
 
 @pytest.fixture
@@ -282,8 +284,16 @@ def test_a_live_stream_is_recorded_in_seconds(path: Path) -> None:
     live = stream_generate(Fake(["a", ("delay", 0.05), "b"]), "Hi").pipe(record(path)).to_list().run()
     times = {line["next"].get("delta"): line["at"] for line in lines(path) if "next" in line}
     assert times["b"] - times["a"] >= 0.045
-    assert live[-2] == TextCompleted("ab")
+    assert live[-2] == TextCompleted("ab", "block_0")
     assert replay_file(path, math.inf).to_list().run() == live
+
+
+def test_recordings_of_earlier_versions_whose_blocks_have_no_ids_play_unchanged(path: Path) -> None:
+    old = [anonymous(event) for event in events("Hel", "lo", thinking="hm")]
+    assert played(from_iterable(old).pipe(record(path))) == old
+    assert "block_" not in path.read_text()
+    assert list(replay_file(path, math.inf)) == old
+    assert replay_file(path, math.inf).pipe(ops.to_response()).run() == fold(events("Hel", "lo", thinking="hm"))
 
 
 def test_its_marbles(path: Path) -> None:

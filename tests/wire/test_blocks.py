@@ -70,13 +70,13 @@ def test_any_reports_are_lawful(reports, over):
 def test_one_kind_closes_the_other():
     events = said(("thinking", "t"), ("text", "a"), ("call", 0, "a", "f", "{}"), ("text", "b"))
     assert events[1:] == [
-        ThinkingDelta("t"),
-        ThinkingCompleted("t"),
-        TextDelta("a"),
-        TextCompleted("a"),
+        ThinkingDelta("t", "block_0"),
+        ThinkingCompleted("t", id="block_0"),
+        TextDelta("a", "block_1"),
+        TextCompleted("a", "block_1"),
         ToolCallStarted("a", "f"),
         ToolCallDelta("a", "{}"),
-        TextDelta("b"),
+        TextDelta("b", "block_2"),
     ]
 
 
@@ -88,13 +88,37 @@ def test_blocks_of_other_ids_are_other_blocks():
     ]
 
 
+def test_a_block_without_an_id_is_counted_and_its_deltas_and_completion_have_its_id():
+    ids = [event.id for event in said(("text", "a"), ("text", "b"), ("thinking", "t"), ("text", "c", "x"))[1:]]
+    assert ids == ["block_0", "block_0", "block_0", "block_1", "block_1", "x"]
+
+
+def test_a_block_closed_by_hand_is_another_one():
+    assert said(("text", "a"), ("close_block",), ("text", "b"))[1:] == [
+        TextDelta("a", "block_0"),
+        TextCompleted("a", "block_0"),
+        TextDelta("b", "block_1"),
+    ]
+
+
+def test_ids_of_whole_events_are_not_given_again():
+    events = said(("event", ThinkingDelta("t", "block_0")), ("event", ThinkingCompleted("t", id="block_0")))
+    assert [event.id for event in events] == ["block_0", "block_0"]
+    blocks = Blocks()
+    blocks.event(ThinkingCompleted("t", id="block_0"))
+    blocks.text("a")
+    assert blocks.take()[-1] == TextDelta("a", "block_1")
+
+
 def test_a_source_waits_for_the_end_of_its_block():
     events = said(("text", "a"), ("source", {"url": "u"}), ("text", "b"), ("finish", "stop", "stop"), ("end",))
     assert kinds(events)[1:5] == [TextDelta, TextDelta, TextCompleted, SourceAdded]
 
 
 def test_a_signature_without_thinking_is_an_empty_block():
-    assert said(("sign", None, {"data": "x"}), ("text", "a"))[1] == ThinkingCompleted("", None, {"data": "x"})
+    assert said(("sign", None, {"data": "x"}), ("text", "a"))[1] == ThinkingCompleted(
+        "", None, {"data": "x"}, id="block_0"
+    )
 
 
 def test_usage_is_said_once_per_change():
@@ -109,7 +133,7 @@ def test_an_error_closes_what_is_open():
 
 
 def test_an_end_without_a_finish_is_truncated():
-    assert said(("text", "a"), ("end",))[-2:] == [TextCompleted("a"), ErrorEvent(_TRUNCATED)]
+    assert said(("text", "a"), ("end",))[-2:] == [TextCompleted("a", "block_0"), ErrorEvent(_TRUNCATED)]
     assert said(("end",)) == [MessageStarted(Message("assistant")), ErrorEvent(_TRUNCATED)]
 
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
+from rxllm.collector import BlockKey, block_key
 from rxllm.events import (
     ErrorEvent,
     Event,
@@ -36,23 +37,20 @@ class TextPieces:
     ) -> None:
         self._delta = delta
         self._completed = completed
-        self._open: dict[str | None, None] = {}  # block ids, in order
+        self._open: dict[BlockKey, None] = {}  # in order
 
     def __call__(self, event: Event) -> Iterable[str]:
         if isinstance(event, self._delta):
-            self._open.setdefault(self._block(event.id))
+            self._open.setdefault(block_key(self._delta, event.id, self._open))
             return (event.delta,)
         if isinstance(event, self._completed):
-            block = self._block(event.id)
+            block = block_key(self._delta, event.id, self._open)
             if block not in self._open:
                 return (event.text,) if event.text else ()
             del self._open[block]
         elif isinstance(event, StepRestarted):
             self._open.clear()
         return ()
-
-    def _block(self, id: str | None) -> str | None:
-        return next(reversed(self._open)) if id is None and self._open else id
 
 
 class AnswerText(Generic[R]):

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from rxllm.collector import BlockKey, block_key
 from rxllm.events import (
     ChatCompleted,
     ErrorEvent,
@@ -31,7 +32,7 @@ class Redacting:
     def __init__(self, make: Callable[[], Redactor]) -> None:
         self._make = make
         self._whole = make().whole
-        self._open: dict[tuple[Any, str | None], Redactor] = {}
+        self._open: dict[BlockKey, Redactor] = {}
 
     def feed(self, event: Event) -> Iterable[Event]:
         match event:
@@ -39,9 +40,9 @@ class Redacting:
                 return self._delta(event)
             case TextCompleted():
                 changed = TextCompleted(self._whole(event.text), event.id)
-                return (*self._rest(self._key(TextDelta, event.id)), changed)
+                return (*self._rest(block_key(TextDelta, event.id, self._open)), changed)
             case ThinkingCompleted():
-                return (*self._rest(self._key(ThinkingDelta, event.id)), self._thought(event))
+                return (*self._rest(block_key(ThinkingDelta, event.id, self._open)), self._thought(event))
             case MessageCompleted():
                 return (*self.close(), msgspec.structs.replace(event, message=self._message(event.message)))
             case ErrorEvent():
@@ -62,7 +63,7 @@ class Redacting:
         return [event for key in list(self._open) for event in self._rest(key)]
 
     def _delta(self, event: TextDelta | ThinkingDelta) -> Iterable[Event]:
-        key = self._key(type(event), event.id)
+        key = block_key(type(event), event.id, self._open)
         block = self._open.get(key) or self._open.setdefault(key, self._make())
         text = block.feed(event.delta)
         if text == event.delta:
@@ -73,14 +74,6 @@ class Redacting:
         block = self._open.pop(key, None)
         rest = block.close() if block is not None else ""
         return (key[0](rest, key[1]),) if rest else ()
-
-    def _key(self, kind: Any, id: str | None) -> tuple[Any, str | None]:
-        """Return the key of a block; the id None is the open block, as in the fold."""
-        if id is None:
-            for key in reversed(self._open):
-                if key[0] is kind:
-                    return key
-        return kind, id
 
     def _thought(self, event: ThinkingCompleted) -> ThinkingCompleted:
         text = self._whole(event.text)

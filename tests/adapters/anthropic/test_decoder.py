@@ -78,7 +78,8 @@ START = frame("message_start", message=MESSAGE)
 PING = frame("ping")
 END = frame("message_stop")
 HI = begin(0, **TEXT) + delta(0, "text_delta", text="Hi") + stop(0)
-SAID = [STARTED, TextDelta("Hi"), TextCompleted("Hi")]
+SAID = [STARTED, TextDelta("Hi", "block_0"), TextCompleted("Hi", "block_0")]
+SECOND = [TextDelta("Hi", "block_1"), TextCompleted("Hi", "block_1")]  # in the second block
 CALL = ToolCall("a", "f", {"x": 1}, '{"x": 1}')
 CALL_A = tool_use(0) + json_of(0, '{"x": 1}') + stop(0)
 
@@ -129,7 +130,7 @@ def test_04_crlf_and_line_separators_inside_json():
 def test_05_utf8_split_at_every_byte():
     body = START + begin(0, **TEXT) + delta(0, "text_delta", text="é€😀") + stop(0) + finish() + END
     whole = decode(body)
-    assert whole[1] == TextDelta("é€😀")
+    assert whole[1] == TextDelta("é€😀", "block_0")
     for i in range(len(body)):
         assert decode(body[:i], body[i:]) == whole
 
@@ -254,7 +255,12 @@ def test_21_thinking_and_its_signature():
     body += delta(0, "signature_delta", signature="s") + stop(0) + HI.replace(b'"index":0', b'"index":1')
     events, _ = said(body + finish() + END)
     origin = {"provider": "anthropic", "type": "thinking"}
-    assert events == [STARTED, ThinkingDelta("hm"), ThinkingCompleted("hm", "s", origin), *SAID[1:]]
+    assert events == [
+        STARTED,
+        ThinkingDelta("hm", "block_0"),
+        ThinkingCompleted("hm", "s", origin, id="block_0"),
+        *SECOND,
+    ]
 
 
 def test_22_thinking_that_is_not_shown():
@@ -277,7 +283,7 @@ def test_24_citations_before_and_after_their_text():
     body = START + begin(0, **TEXT, citations=None) + delta(0, "citations_delta", citation=one)
     body += delta(0, "text_delta", text="Hi") + delta(0, "citations_delta", citation=two) + stop(0)
     events, response = said(body + HI.replace(b'"index":0', b'"index":1') + finish() + END)
-    assert events == [*SAID, SourceAdded(one), SourceAdded(two), *SAID[1:]]
+    assert events == [*SAID, SourceAdded(one), SourceAdded(two), *SECOND]
     assert response.output_text == "HiHi"
 
 

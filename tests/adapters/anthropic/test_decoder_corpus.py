@@ -23,7 +23,7 @@ from rxllm.testing import chunkings, cut
 from rxllm.values import Message, ProviderPart, Response, SourcePart, ThinkingPart, ToolCall, user
 from tests.adapters.anthropic.test_request import asked
 from tests.corpus import Recording, recordings
-from tests.wire.lawful import lawful
+from tests.wire.lawful import apart, lawful
 
 httpx2 = pytest.importorskip("httpx2")
 anthropic = pytest.importorskip("anthropic")
@@ -182,7 +182,9 @@ def test_every_stream_is_lawful():
     for recording in recordings(API):
         try:
             for body in (recording.body, *responses(recording)):
-                lawful(decode(body))
+                events = decode(body)
+                lawful(events)
+                apart(events)
         except AssertionError as error:
             raise AssertionError(f"{recording}: {error}") from error
 

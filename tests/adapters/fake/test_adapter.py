@@ -9,6 +9,8 @@ import threading
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from reactivex.testing import ReactiveTest, TestScheduler
 
 from rxllm import (
@@ -40,6 +42,7 @@ from rxllm import (
     user,
 )
 from rxllm.adapters.fake.script import _WORDS
+from tests.wire.lawful import apart, lawful
 
 START = MessageStarted(Message("assistant"))
 
@@ -52,7 +55,7 @@ def end(text: str = "", reason: Any = "stop", raw: str | None = None, **fields: 
     return MessageCompleted(Message("assistant", text, **fields), reason, raw)
 
 
-HELLO = [START, TextDelta("Hello"), TextCompleted("Hello"), end("Hello")]
+HELLO = [START, TextDelta("Hello", "block_0"), TextCompleted("Hello", "block_0"), end("Hello")]
 
 
 @pytest.mark.parametrize(
@@ -75,11 +78,18 @@ def test_the_ways_to_say_hello(fake: Any) -> None:
 def test_thinking_comes_in_a_block_of_its_own() -> None:
     assert events(Fake([("thinking", "hm"), "Hello"]))[:5] == [
         START,
-        ThinkingDelta("hm"),
-        ThinkingCompleted("hm"),
-        TextDelta("Hello"),
-        TextCompleted("Hello"),
+        ThinkingDelta("hm", "block_0"),
+        ThinkingCompleted("hm", id="block_0"),
+        TextDelta("Hello", "block_1"),
+        TextCompleted("Hello", "block_1"),
     ]
+
+
+@given(st.lists(st.sampled_from(["Hel", "lo", ("thinking", "hm"), ToolCall("c9", "f"), ("raw_chunk", 1)])))
+def test_every_block_has_an_id_of_its_own(script: list[Any]) -> None:
+    played = events(Fake(script))
+    lawful(played)
+    apart(played)
 
 
 @pytest.mark.parametrize(
@@ -140,7 +150,7 @@ def test_an_event_is_itself() -> None:
 )
 def test_an_error_ends_the_stream(reason: Any, expected: Any) -> None:
     played = events(Fake(["Hel", ("error", reason), "never"]))
-    assert played == [START, TextDelta("Hel"), TextCompleted("Hel"), ErrorEvent(expected)]
+    assert played == [START, TextDelta("Hel", "block_0"), TextCompleted("Hel", "block_0"), ErrorEvent(expected)]
 
 
 def test_a_finish_reason_ends_the_stream() -> None:

@@ -63,7 +63,7 @@ def call(name: str | None, args: Any = None, **rest: Any) -> dict[str, Any]:
 
 HI = text("Hi")
 STOP = data([{"text": ""}], "STOP")
-SAID = [STARTED, TextDelta("Hi"), TextCompleted("Hi")]
+SAID = [STARTED, TextDelta("Hi", "block_0"), TextCompleted("Hi", "block_0")]
 
 
 def decode(*reads: bytes) -> list[Event]:
@@ -95,12 +95,12 @@ def test_01_keep_alives():
 
 def test_02_line_separators_inside_json():
     line = "a\u2028b\u2029c\u0085d"
-    assert said(sse(text(line), STOP))[0] == [STARTED, TextDelta(line), TextCompleted(line)]
+    assert said(sse(text(line), STOP))[0] == [STARTED, TextDelta(line, "block_0"), TextCompleted(line, "block_0")]
 
 
 def test_03_brackets_quotes_and_escapes_in_the_text_of_an_array():
     line = 'a"}]\\",{[é€😀'
-    assert said(array(text(line), STOP))[0] == [STARTED, TextDelta(line), TextCompleted(line)]
+    assert said(array(text(line), STOP))[0] == [STARTED, TextDelta(line, "block_0"), TextCompleted(line, "block_0")]
 
 
 def test_04_both_forms_say_the_same():
@@ -157,7 +157,10 @@ def test_11_a_signed_thought():
     thought = {"text": "hm", "thought": True}
     events = said(sse(data([thought]), data([{**thought, "thoughtSignature": "czE="}]), STOP))[0]
     completed = [event for event in events if isinstance(event, ThinkingCompleted)]
-    assert completed == [ThinkingCompleted("hm"), ThinkingCompleted("hm", "czE=", {"provider": "google"})]
+    assert completed == [
+        ThinkingCompleted("hm", id="block_0"),
+        ThinkingCompleted("hm", "czE=", {"provider": "google"}, id="block_1"),
+    ]
 
 
 def test_12_equal_calls_without_ids():

@@ -23,7 +23,7 @@ from rxllm.events import Event, RawChunk
 from rxllm.testing import chunkings, cut
 from rxllm.values import ProviderPart, Response, StreamError, ThinkingPart
 from tests.corpus import Recording, recordings
-from tests.wire.lawful import lawful
+from tests.wire.lawful import apart, lawful
 
 httpx = pytest.importorskip("httpx")
 genai = pytest.importorskip("google.genai")
@@ -174,7 +174,9 @@ def is_raw(event: Event) -> bool:
 def test_every_stream_is_lawful():
     for recording in recordings("gemini"):
         try:
-            lawful(decode(recording.body))
+            events = decode(recording.body)
+            lawful(events)
+            apart(events)
         except AssertionError as error:
             raise AssertionError(f"{recording}: {error}") from error
 

@@ -40,7 +40,7 @@ def test_a_call_that_the_server_answers_is_its_own(chunks: list[Any]):
         ToolCallCompleted("m1", "weather", {"id": "x", "city": "Oslo"}, arguments, SERVER),
         RawChunk("functionCall", ProviderPart("google", ASKED)),
     ]
-    assert events[5:7] == [RawChunk("functionResponse", ProviderPart("google", FOUND)), TextDelta("Hi")]
+    assert events[5:7] == [RawChunk("functionResponse", ProviderPart("google", FOUND)), TextDelta("Hi", "block_0")]
     assert (response.output_text, response.tool_calls, response.finish_reason) == ("Hi", (), "stop")
     assert [called.metadata for called in response.message.tool_calls] == [SERVER]
 

@@ -45,7 +45,8 @@ def call(name: str, arguments: Any, **rest: Any) -> dict[str, Any]:
 
 HI = line("Hi")
 STOP = line("", done=True, done_reason="stop")
-SAID = [STARTED, TextDelta("Hi"), TextCompleted("Hi")]
+SAID = [STARTED, TextDelta("Hi", "block_0"), TextCompleted("Hi", "block_0")]
+SECOND = [TextDelta("Hi", "block_1"), TextCompleted("Hi", "block_1")]  # in the second block
 
 
 def decode(*reads: bytes) -> list[Event]:
@@ -81,7 +82,7 @@ def test_02_a_last_line_without_its_end():
 
 def test_03_line_separators_inside_json():
     text = "a\u2028b\u2029c\u0085d"
-    assert said(line(text) + STOP)[0] == [STARTED, TextDelta(text), TextCompleted(text)]
+    assert said(line(text) + STOP)[0] == [STARTED, TextDelta(text, "block_0"), TextCompleted(text, "block_0")]
 
 
 def test_04_characters_cut_by_every_read():
@@ -120,8 +121,12 @@ def test_09_arguments_as_text():
 
 def test_10_thinking_then_text_in_one_line():
     events = said(line("", thinking="h") + line("Hi", thinking="m") + STOP)[0]
-    thought = [ThinkingDelta("h"), ThinkingDelta("m"), ThinkingCompleted("hm", None, OWN)]
-    assert events == [STARTED, *thought, *SAID[1:]]
+    thought = [
+        ThinkingDelta("h", "block_0"),
+        ThinkingDelta("m", "block_0"),
+        ThinkingCompleted("hm", None, OWN, id="block_0"),
+    ]
+    assert events == [STARTED, *thought, *SECOND]
 
 
 def test_11_an_error_in_the_stream():
@@ -182,7 +187,12 @@ def test_19_lines_of_api_generate():
         {"model": "m", "response": "", "done": True, "done_reason": "stop", "context": [1, 2]},
     ]
     events, response = said(b"".join(msgspec.json.encode(each) + b"\n" for each in lines))
-    assert events == [STARTED, ThinkingDelta("hm"), ThinkingCompleted("hm", None, OWN), *SAID[1:]]
+    assert events == [
+        STARTED,
+        ThinkingDelta("hm", "block_0"),
+        ThinkingCompleted("hm", None, OWN, id="block_0"),
+        *SECOND,
+    ]
     assert response.finish_reason == "stop"
 
 

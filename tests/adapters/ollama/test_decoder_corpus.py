@@ -14,7 +14,7 @@ from rxllm.events import Event, RawChunk
 from rxllm.testing import chunkings, cut
 from rxllm.values import Response, ThinkingPart
 from tests.corpus import Recording, recordings
-from tests.wire.lawful import lawful
+from tests.wire.lawful import apart, lawful
 
 
 class Fold(NamedTuple):
@@ -77,7 +77,9 @@ def added_up(body: bytes) -> Fold:
 def test_every_stream_is_lawful():
     for recording in of_ollama():
         try:
-            lawful(decode(recording.body))
+            events = decode(recording.body)
+            lawful(events)
+            apart(events)
         except AssertionError as error:
             raise AssertionError(f"{recording}: {error}") from error
 

@@ -13,7 +13,7 @@ from rxllm.events import Event, RawChunk
 from rxllm.testing import chunkings, cut
 from rxllm.values import Request, Response
 from tests.corpus import Recording, recordings
-from tests.wire.lawful import lawful
+from tests.wire.lawful import apart, lawful
 
 httpx2 = pytest.importorskip("httpx2")
 openai = pytest.importorskip("openai")
@@ -49,6 +49,7 @@ def test_every_stream_is_lawful():
     for recording in streams():
         events = decode(recording.body)
         lawful(events)
+        apart(events)
         assert not any(isinstance(event, RawChunk) for event in events), recording
 
 

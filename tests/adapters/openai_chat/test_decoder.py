@@ -45,7 +45,8 @@ def calls(*entries: dict[str, Any]) -> bytes:
 
 HI = chunk({"content": "Hi"})
 STOP = chunk({}, "stop")
-SAID = [STARTED, TextDelta("Hi"), TextCompleted("Hi")]
+SAID = [STARTED, TextDelta("Hi", "block_0"), TextCompleted("Hi", "block_0")]
+SECOND = [TextDelta("Hi", "block_1"), TextCompleted("Hi", "block_1")]  # in the second block
 TWO_CALLS = (ToolCall("a", "f", {"x": 1}, '{"x":1}'), ToolCall("b", "f", {"x": 2}, '{"x":2}'))
 TWO_CALLS_DELTAS = [
     STARTED,
@@ -95,14 +96,14 @@ def test_03_empty_data_heartbeat():
 def test_04_line_separators_inside_json():
     text = "a\u2028b\u2029c\u0085d"
     events, response = said(chunk({"content": text}) + STOP + DONE)
-    assert events == [STARTED, TextDelta(text), TextCompleted(text)]
+    assert events == [STARTED, TextDelta(text, "block_0"), TextCompleted(text, "block_0")]
     assert response.output_text == text
 
 
 def test_05_utf8_split_at_every_byte():
     body = chunk({"content": "é€😀"}) + STOP + DONE
     whole = decode(body)
-    assert whole[1] == TextDelta("é€😀")
+    assert whole[1] == TextDelta("é€😀", "block_0")
     for i in range(len(body)):
         assert decode(body[:i], body[i:]) == whole
 
@@ -114,7 +115,7 @@ def test_06_crlf():
 def test_07_empty_choices_first():
     first = b'data: {"id":"","model":"","choices":[],"prompt_filter_results":[]}\n\n'
     events, response = said(first + HI + STOP + DONE)
-    assert events == [MessageStarted(Message("assistant")), TextDelta("Hi"), TextCompleted("Hi")]
+    assert events == [MessageStarted(Message("assistant")), TextDelta("Hi", "block_0"), TextCompleted("Hi", "block_0")]
     assert (response.id, response.model, response.finish_reason) == ("r1", "m", "stop")
 
 
@@ -182,7 +183,7 @@ def test_14_stop_with_tool_calls():
 @pytest.mark.parametrize(("number", "field"), [("15", "reasoning_content"), ("16", "reasoning")])
 def test_15_16_thinking(number: str, field: str):
     events, response = said(chunk({field: "hm", "content": ""}) + HI + STOP + DONE)
-    assert events == [STARTED, ThinkingDelta("hm"), ThinkingCompleted("hm"), *SAID[1:]]
+    assert events == [STARTED, ThinkingDelta("hm", "block_0"), ThinkingCompleted("hm", id="block_0"), *SECOND]
     assert response.output_text == "Hi"
 
 

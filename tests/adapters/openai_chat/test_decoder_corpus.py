@@ -18,7 +18,7 @@ from rxllm.events import Event, RawChunk
 from rxllm.testing import chunkings, cut
 from rxllm.values import Response
 from tests.corpus import Recording, recordings
-from tests.wire.lawful import lawful
+from tests.wire.lawful import apart, lawful
 
 httpx2 = pytest.importorskip("httpx2")
 openai = pytest.importorskip("openai")
@@ -146,7 +146,9 @@ def cases() -> Iterator[Case]:
 def test_every_stream_is_lawful():
     for recording in recordings("openai-chat"):
         try:
-            lawful(decode(recording.body))
+            events = decode(recording.body)
+            lawful(events)
+            apart(events)
         except AssertionError as error:
             raise AssertionError(f"{recording}: {error}") from error
 

@@ -56,7 +56,7 @@ STOP = chunk({}, "stop") + DONE
     ],
 )
 def test_thinking_is_said_once(delta: Any):
-    assert of(ThinkingCompleted, chunk(delta) + STOP) == [ThinkingCompleted("hm")]
+    assert of(ThinkingCompleted, chunk(delta) + STOP) == [ThinkingCompleted("hm", id="block_0")]
 
 
 def test_what_is_opaque_in_thinking_is_kept():

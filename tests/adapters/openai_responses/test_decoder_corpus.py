@@ -21,7 +21,7 @@ from rxllm.testing import chunkings, cut
 from rxllm.values import ProviderPart, Response, SourcePart, ThinkingPart, ToolCall
 from rxllm.wire.sse import SSEDecoder
 from tests.corpus import Recording, recordings
-from tests.wire.lawful import lawful
+from tests.wire.lawful import apart, lawful
 
 httpx2 = pytest.importorskip("httpx2")
 openai = pytest.importorskip("openai")
@@ -191,7 +191,9 @@ def cases() -> Iterator[Case]:
 def test_every_stream_is_lawful():
     for recording in recordings("openai-responses"):
         try:
-            lawful(decode(recording.body))
+            events = decode(recording.body)
+            lawful(events)
+            apart(events)
         except AssertionError as error:
             raise AssertionError(f"{recording}: {error}") from error
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rxllm.collector import fold_message, is_server
+from rxllm.collector import BlockKey, block_key, fold_message, is_server
 from rxllm.events import (
     ErrorEvent,
     Event,
@@ -32,8 +32,7 @@ class Response:
         self.ids: set[str] = set()
         self._used = used
         self._log: list[Event] = []
-        self._block: type[Event] | None = None
-        self._id: str | None = None
+        self._open: tuple[BlockKey, ...] = ()  # at most one
         self._pieces: list[str] = []
         self._calls: dict[str, tuple[str, list[str]]] = {}  # names and argument pieces of open tool calls
         self._usage: Usage | None = None
@@ -64,23 +63,24 @@ class Response:
                 pass
 
     def _delta(self, event: TextDelta | ThinkingDelta) -> None:
-        if self._block is not type(event) or self._id != event.id:
+        key = block_key(type(event), event.id, self._open)
+        if key not in self._open:
             self._check_no_open_block()
-            self._block, self._id = type(event), event.id
+            self._open = (key,)
         self._pieces.append(event.delta)
 
     def _complete(self, kind: type[Event], event: TextCompleted | ThinkingCompleted) -> None:
-        if self._block is not None and (self._block is not kind or event.id not in (None, self._id)):
+        if block_key(kind, event.id, self._open) not in self._open:
             self._check_no_open_block()
         text = "".join(self._pieces)
         if event.text != text:
             raise Broken("block_text", f"the deltas of the block join to {text!r}")
-        self._block, self._id, self._pieces = None, None, []
+        self._open, self._pieces = (), []
 
     def _check_no_open_block(self) -> None:
-        if self._block is not None:
-            id = "" if self._id is None else f" {self._id!r}"
-            raise Broken("block_closed", f"the block{id} of {self._block.__name__} is still open")
+        for kind, id in self._open:
+            name = "" if id is None else f" {id!r}"
+            raise Broken("block_closed", f"the block{name} of {kind.__name__} is still open")
 
     def _start_call(self, event: ToolCallStarted) -> None:
         self._check_no_open_block()
