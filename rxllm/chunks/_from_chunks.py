@@ -49,7 +49,7 @@ def from_chunks(
 
 
 class Feeder(Protocol[T_in]):
-    """Chunks in, lawful events out. `started` tells whether there was an event, `ended` whether there was the last one."""
+    """Chunks in, lawful events out. `started`: there was an event; `ended`: it was the last one."""
 
     @property
     def started(self) -> bool: ...
