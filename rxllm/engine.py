@@ -14,8 +14,8 @@ from rxllm.events import Event
 from rxllm.runtime import Retry
 from rxllm.runtime._stream_arguments import check_operators
 from rxllm.values import EngineError, Request, Tool, ValidationError
-from rxllm.values.arguments import check_function, must_be, shown
-from rxllm.values.secrets import masked
+from rxllm.values.argument_checks import check_function, must_be, shown
+from rxllm.values.secret_names import masked
 
 Operator = Callable[[Observable[Event]], Observable[Event]]
 

@@ -23,7 +23,7 @@ from inspect import isasyncgenfunction
 from typing import Any, Literal
 
 from rxllm.values import EngineError, LLMError
-from rxllm.values.arguments import call_fault
+from rxllm.values.argument_checks import call_fault
 
 Group = Literal["rxllm.adapters", "rxllm.operators"]
 

@@ -31,7 +31,7 @@ from rxllm.events import NOTHING, Custom, Event
 from rxllm.pipelines import ChatOptions, Input, StepOptions, as_thread
 from rxllm.runtime import Stream, clock
 from rxllm.values import LLMError, Message, Session, Turn, ValidationError, reader
-from rxllm.values.arguments import must_be
+from rxllm.values.argument_checks import must_be
 
 __all__ = [
     "reply",

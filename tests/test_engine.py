@@ -28,7 +28,7 @@ from rxllm import (
     tool,
 )
 from rxllm.adapters import aiohttp_client
-from rxllm.adapters.local.server import Server
+from rxllm.adapters.local.in_process_server import Server
 from rxllm.engine import as_engine, merge_tools
 from rxllm.testing.loopback import Loopback, Reply, chat
 

@@ -13,14 +13,14 @@ ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 
 BRIEF = """
-from rxllm.adapters.local import server
+from rxllm.adapters.local import in_process_server
 
-def brief(*arguments, complete=server._params):
+def brief(*arguments, complete=in_process_server._params):
     params = complete(*arguments)
     params.n_predict = 200
     return params
 
-server._params = brief
+in_process_server._params = brief
 """
 """The small model's answers may else go on to the end of its context, for a minute."""
 

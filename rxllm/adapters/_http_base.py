@@ -15,8 +15,8 @@ from rxllm.runtime._http_stream import address
 from rxllm.runtime._redact_secrets import keyless_url, public_url, secrets_in, secrets_of_url
 from rxllm.values import AdapterError, Call, EngineError, ImageRequest, LLMError, Request, ValidationError
 from rxllm.values._json import json_bytes, well_formed
-from rxllm.values.arguments import invalid_option
-from rxllm.values.secrets import is_secret_name
+from rxllm.values.argument_checks import invalid_option
+from rxllm.values.secret_names import is_secret_name
 
 if TYPE_CHECKING:
     import httpx

@@ -28,7 +28,7 @@ from rxllm.events import (
 )
 from rxllm.runtime import Stream, conclude, from_async_iter
 from rxllm.values import Call, EngineError, LLMError, Message, Request, StreamError
-from rxllm.values.arguments import call_fault, shown
+from rxllm.values.argument_checks import call_fault, shown
 from rxllm.wire.block_ids import BlockIds
 
 if TYPE_CHECKING:

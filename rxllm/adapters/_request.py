@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from rxllm.values import Image, Request, ValidationError
-from rxllm.values.arguments import must_be
+from rxllm.values.argument_checks import must_be
 
 _SCHEMA_FIELDS = ("type", "name", "description", "strict", "schema")
 

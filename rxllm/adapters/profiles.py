@@ -18,7 +18,7 @@ from rxllm import plugins
 from rxllm.adapters.openai_chat import OpenAIChat
 from rxllm.runtime._redact_secrets import public_url
 from rxllm.values import Call, EngineError, Message, Request
-from rxllm.values.arguments import did_you_mean
+from rxllm.values.argument_checks import did_you_mean
 
 if TYPE_CHECKING:
     import httpx

@@ -9,7 +9,7 @@ from reactivex import Observable
 
 from rxllm.chunks._stream_chunk import as_text
 from rxllm.values import FinishReason, StreamError, Usage, ValidationError
-from rxllm.values.arguments import shown
+from rxllm.values.argument_checks import shown
 
 _TEXT: tuple[type, ...] = (str, type(None))
 _USAGE: tuple[type, ...] = (Usage, type(None))

@@ -25,8 +25,8 @@ from rxllm.values import (
     TextPart,
     ThinkingPart,
 )
-from rxllm.values.arguments import shown
-from rxllm.wire.blocks import Blocks
+from rxllm.values.argument_checks import shown
+from rxllm.wire.event_order import Blocks
 from rxllm.wire.frames import raw_kind
 from rxllm.wire.tool_calls import CallTracker
 

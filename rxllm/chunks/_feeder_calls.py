@@ -6,7 +6,7 @@ from typing import Any
 
 from rxllm.chunks._metadata import CallRecord, Index, as_json, read_call, read_call_metadata, read_fragment
 from rxllm.chunks._stream_chunk import StreamChunk
-from rxllm.wire.blocks import Blocks
+from rxllm.wire.event_order import Blocks
 
 _MARKS = frozenset({"raw_arguments", "invalid_arguments", "unparseable_arguments"})
 """What a decoder says of a first piece of arguments that is not JSON by itself; all pieces together tell better."""

@@ -13,7 +13,7 @@ from rxllm.chunks._metadata import merge_counters, normalised
 from rxllm.events import Event
 from rxllm.runtime import Stream
 from rxllm.values import Message, Usage
-from rxllm.wire.blocks import Blocks
+from rxllm.wire.event_order import Blocks
 from rxllm.wire.tool_calls import CallTracker
 
 

@@ -29,7 +29,7 @@ import msgspec
 
 from rxllm.events import NOTHING
 from rxllm.values import Part, ValidationError
-from rxllm.values.arguments import must_be
+from rxllm.values.argument_checks import must_be
 
 SHOWN = 20
 """How many characters of a chunk's text its repr shows."""

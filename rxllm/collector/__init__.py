@@ -12,9 +12,9 @@ malformed delta is found when the message is built.
 """
 
 from rxllm.collector._block_key import BlockKey, block_key
+from rxllm.collector._close_cut_stream import Unfinished
 from rxllm.collector._event_faults import adapter_fault, event_fault
-from rxllm.collector._message import fold_message
-from rxllm.collector._open_blocks import Unfinished
+from rxllm.collector._fold_message import fold_message
 from rxllm.collector._state import StreamCollector
 from rxllm.collector._step import (
     AWAITING_USER,

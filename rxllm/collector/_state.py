@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from rxllm.collector._event_faults import event_fault
-from rxllm.collector._message import fold_calls, fold_message
+from rxllm.collector._fold_message import fold_calls, fold_message
 from rxllm.collector._step import answer, halt_metadata, is_incomplete, is_server, is_unfinished, tool_message
 from rxllm.collector._summary import Summary, apply_to_summary, complete, next_step, same_step
 from rxllm.events import (

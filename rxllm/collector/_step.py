@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from rxllm.collector._message import content_of
+from rxllm.collector._fold_message import content_of
 from rxllm.events import AskUserRequested, Event, ToolHalt, ToolResultEncoded
 from rxllm.values import Message, Response, ToolCall, ToolCallPart
 

@@ -14,7 +14,7 @@ from rxllm.display._transcript import Transcript
 from rxllm.events import EVENT_CLASSES, Event
 from rxllm.runtime import to_iter
 from rxllm.values import Thread
-from rxllm.values.arguments import check_instance
+from rxllm.values.argument_checks import check_instance
 
 REFRESH_SECONDS = 0.05
 """A cell is redrawn at most this often: more would flicker and keep the browser busy."""

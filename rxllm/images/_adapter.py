@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeGuard, runtime_checkable
 from reactivex import Observable
 
 from rxllm.values import Call, EngineError, ImageAdapterError, ImageRequest, ImageResponse
-from rxllm.values.arguments import shown
+from rxllm.values.argument_checks import shown
 
 
 @runtime_checkable

@@ -14,7 +14,7 @@ from reactivex.scheduler import CurrentThreadScheduler
 from rxllm.images._adapter import refuse_operation
 from rxllm.runtime import Stream, clock, fail
 from rxllm.values import Call, Image, ImageAdapterError, ImageRequest, ImageResponse, ImageUsage, ValidationError
-from rxllm.values.arguments import is_seconds, shown
+from rxllm.values.argument_checks import is_seconds, shown
 
 Piece = Image | ImageUsage | ImageResponse | BaseException | tuple[str, Any]
 Turn = Piece | Sequence[Piece]  # only lists at run time; but a list[Image] is not a list[Piece] to a type checker

@@ -16,8 +16,9 @@ from rxllm.adapters._request import merge
 from rxllm.adapters.gemini.auth import GoogleKeys, model_path
 from rxllm.adapters.gemini.decoder import FINISH_REASONS
 from rxllm.adapters.gemini.errors import answer_error
-from rxllm.adapters.gemini.frames import FirstChunk, Part, to_usage
+from rxllm.adapters.gemini.frames import FirstChunk, Part
 from rxllm.adapters.gemini.request import gemini_body
+from rxllm.adapters.gemini.usage import to_usage
 from rxllm.images._fetch import Answer
 from rxllm.images._http import HTTPImageAdapter
 from rxllm.values import (

@@ -26,7 +26,7 @@ from rxllm.events import (
 from rxllm.operators._shared.costs import raw_usage
 from rxllm.runtime import Stream, conclude, current_engine_call
 from rxllm.values import Usage
-from rxllm.values.arguments import check, check_count, invalid_option, is_positive
+from rxllm.values.argument_checks import check, check_count, invalid_option, is_positive
 
 log = logging.getLogger("rxllm")
 

@@ -11,7 +11,7 @@ from reactivex import Observable, abc
 from rxllm.events import ErrorEvent
 from rxllm.operators._shared.operate import operate
 from rxllm.runtime import Stream
-from rxllm.values.arguments import check
+from rxllm.values.argument_checks import check
 
 T = TypeVar("T")
 

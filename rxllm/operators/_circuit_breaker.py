@@ -12,7 +12,7 @@ from rxllm.operators._shared.circuit import Circuit, State, Verdict
 from rxllm.operators._shared.operate import operate
 from rxllm.runtime import RetryPolicy, Stream, is_prelude, stopwatch
 from rxllm.values import AdapterError, StreamError
-from rxllm.values.arguments import check, check_count, check_function, is_positive
+from rxllm.values.argument_checks import check, check_count, check_function, is_positive
 
 _FAILURES = RetryPolicy().retry_on
 

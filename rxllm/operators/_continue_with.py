@@ -10,7 +10,7 @@ from reactivex.disposable import SerialDisposable, SingleAssignmentDisposable
 
 from rxllm.operators._shared.operate import operate
 from rxllm.runtime import Stream
-from rxllm.values.arguments import must_be
+from rxllm.values.argument_checks import must_be
 
 T = TypeVar("T")
 

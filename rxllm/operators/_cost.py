@@ -12,7 +12,7 @@ from rxllm.events import Event
 from rxllm.operators._shared.costs import all_counts, fill_costs, price_context, token_counts
 from rxllm.runtime import Stream, current_engine_call
 from rxllm.values import EngineError, Usage
-from rxllm.values.arguments import check, check_function
+from rxllm.values.argument_checks import check, check_function
 
 if TYPE_CHECKING:
     from genai_prices.types import PriceCalculation

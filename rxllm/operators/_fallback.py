@@ -14,7 +14,7 @@ from rxllm.adapters import as_adapter, connect
 from rxllm.events import Event, MessageCompleted
 from rxllm.runtime import EngineCall, Stream, attempting, current_engine_call, provider_name
 from rxllm.values import StreamError
-from rxllm.values.arguments import check_function, invalid_option, must_be
+from rxllm.values.argument_checks import check_function, invalid_option, must_be
 
 if TYPE_CHECKING:
     from rxllm.engine import Engine

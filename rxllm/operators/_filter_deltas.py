@@ -9,7 +9,7 @@ from reactivex import Observable, abc
 from rxllm.events import Event, TextDelta, ThinkingDelta, ToolCallDelta
 from rxllm.operators._shared.event_operators import handle_each
 from rxllm.runtime import Stream
-from rxllm.values.arguments import check_instance
+from rxllm.values.argument_checks import check_instance
 
 
 def filter_deltas(

@@ -7,7 +7,7 @@ from reactivex import Observable
 from rxllm.events import Event
 from rxllm.operators._shared.racing import Racing
 from rxllm.runtime import Stream
-from rxllm.values.arguments import check, check_instance, is_positive
+from rxllm.values.argument_checks import check, check_instance, is_positive
 
 
 def hedge(stream: Observable[Event], after: float) -> Stream[Event]:

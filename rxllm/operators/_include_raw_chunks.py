@@ -10,7 +10,7 @@ from rxllm.events import Event, RawChunk
 from rxllm.operators._shared.event_operators import handle_each
 from rxllm.runtime import Stream
 from rxllm.values import ProviderPart
-from rxllm.values.arguments import check_instance
+from rxllm.values.argument_checks import check_instance
 
 
 def include_raw_chunks(include: bool = False) -> Callable[[Observable[Event]], Stream[Event]]:

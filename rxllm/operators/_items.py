@@ -15,7 +15,7 @@ from rxllm.operators._shared.array_splitter import ArraySplitter
 from rxllm.operators._shared.parse_answer import invalid_output, parse_json, text_parser
 from rxllm.runtime import Stream
 from rxllm.values import ValidationError
-from rxllm.values.arguments import check, invalid_option, must_be
+from rxllm.values.argument_checks import check, invalid_option, must_be
 
 T = TypeVar("T")
 

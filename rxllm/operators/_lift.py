@@ -10,7 +10,7 @@ from reactivex import Observable, abc
 
 from rxllm.operators._shared.operate import operate
 from rxllm.runtime import Stream, conclude
-from rxllm.values.arguments import check_function
+from rxllm.values.argument_checks import check_function
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -24,7 +24,7 @@ from rxllm.operators._lift import lift
 from rxllm.operators._shared.event_operators import EVENTS, not_an_event
 from rxllm.runtime import Stream
 from rxllm.values import ChatResult, Message, Response, StepResult, TextPart, Thread
-from rxllm.values.arguments import check_function, shown
+from rxllm.values.argument_checks import check_function, shown
 
 
 def map_text(fn: Callable[[str], str]) -> Callable[[Observable[Event]], Stream[Event]]:

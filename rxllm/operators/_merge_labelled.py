@@ -11,7 +11,7 @@ from reactivex import Observable, abc
 from rxllm.events import ErrorEvent
 from rxllm.runtime import Bounded, Stream
 from rxllm.values import Labelled
-from rxllm.values.arguments import check, check_count, invalid_option, must_be
+from rxllm.values.argument_checks import check, check_count, invalid_option, must_be
 from rxllm.values.errors import as_llm_error
 
 T = TypeVar("T")

@@ -9,7 +9,7 @@ from reactivex import Observable, abc
 
 from rxllm.operators._shared.event_operators import handle_each
 from rxllm.runtime import Stream
-from rxllm.values.arguments import check_classes, invalid_option
+from rxllm.values.argument_checks import check_classes, invalid_option
 
 E = TypeVar("E")
 

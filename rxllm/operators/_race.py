@@ -7,7 +7,7 @@ from reactivex import Observable, abc
 from rxllm.events import Event
 from rxllm.operators._shared.racing import Racing
 from rxllm.runtime import Stream
-from rxllm.values.arguments import invalid_option, must_be
+from rxllm.values.argument_checks import invalid_option, must_be
 
 
 def race(*streams: Observable[Event]) -> Stream[Event]:

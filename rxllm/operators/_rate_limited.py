@@ -15,7 +15,7 @@ from reactivex.scheduler import VirtualTimeScheduler
 from rxllm.operators._shared.operate import operate
 from rxllm.runtime import LoopScheduler, Stream, call_loop, clock, fail, stopwatch
 from rxllm.runtime._portal import portal
-from rxllm.values.arguments import check, invalid_option, is_count, is_positive
+from rxllm.values.argument_checks import check, invalid_option, is_count, is_positive
 
 T = TypeVar("T")
 

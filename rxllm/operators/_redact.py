@@ -15,7 +15,7 @@ from rxllm.operators._shared.redact_events import Redacting
 from rxllm.operators._shared.redactor import Redactor
 from rxllm.runtime import Stream
 from rxllm.values import EngineError
-from rxllm.values.arguments import check_count, check_instance, invalid_option, shown
+from rxllm.values.argument_checks import check_count, check_instance, invalid_option, shown
 
 
 def redact(

@@ -18,7 +18,7 @@ from rxllm.operators._shared.operate import operate
 from rxllm.runtime import Question, Scope, Stream, conclude, current_scope, fail, new_id, within
 from rxllm.values import ChatResult, LLMError, StepResult, StreamError, Thread, Usage
 from rxllm.values._session import question
-from rxllm.values.arguments import check_count, check_function, shown
+from rxllm.values.argument_checks import check_count, check_function, shown
 
 Ask = Callable[[Thread], Observable[Event]]
 

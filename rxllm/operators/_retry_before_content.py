@@ -8,7 +8,7 @@ from reactivex import Observable
 
 from rxllm.events import Event
 from rxllm.runtime import OnRetry, Retry, Stream, policy_argument, retrying
-from rxllm.values.arguments import check_function
+from rxllm.values.argument_checks import check_function
 
 
 def retry_before_content(

@@ -17,7 +17,7 @@ from rxllm.operators._shared.operate import operate
 from rxllm.runtime import Bounded, Question, Stream, clock, conclude, current_scope, fail, within
 from rxllm.tools import Approve, Encoder, Executor, OnToolError, ToolSettings, execution, is_halting
 from rxllm.values import EngineError, Thread, Tool, ToolCall, ValidationError
-from rxllm.values.arguments import check_instance, invalid_option
+from rxllm.values.argument_checks import check_instance, invalid_option
 
 
 def run_tools(

@@ -11,7 +11,7 @@ from rxllm.events import Event
 from rxllm.operators._shared.event_operators import EVENTS, not_an_event
 from rxllm.runtime import Stream
 from rxllm.values import Thread
-from rxllm.values.arguments import check_instance
+from rxllm.values.argument_checks import check_instance
 
 
 def scan_collect(thread: Thread | None = None) -> Callable[[Observable[Event]], Stream[StreamCollector]]:

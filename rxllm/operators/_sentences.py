@@ -8,7 +8,7 @@ from reactivex import Observable
 
 from rxllm.events import Event
 from rxllm.operators._lift import lift
-from rxllm.operators._shared.segments import EventSegmenter, find_sentence
+from rxllm.operators._shared.words_and_sentences import EventSegmenter, find_sentence
 from rxllm.runtime import Stream
 
 

@@ -15,9 +15,9 @@ from reactivex.disposable import CompositeDisposable, SerialDisposable
 from rxllm.events import Event, TextDelta, ThinkingDelta
 from rxllm.operators._shared.event_operators import EVENTS, not_an_event
 from rxllm.operators._shared.operate import operate
-from rxllm.operators._shared.segments import split_words
+from rxllm.operators._shared.words_and_sentences import split_words
 from rxllm.runtime import Stream, clock, fail
-from rxllm.values.arguments import check_seconds
+from rxllm.values.argument_checks import check_seconds
 
 FRAME = 1 / 60
 """Seconds between two releases of waiting events: the rate of a screen."""

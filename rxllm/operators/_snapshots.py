@@ -15,7 +15,7 @@ from rxllm.operators._shared.event_operators import EVENTS, not_an_event
 from rxllm.operators._shared.operate import operate
 from rxllm.runtime import Stream, clock, fail
 from rxllm.values import Response
-from rxllm.values.arguments import check_seconds
+from rxllm.values.argument_checks import check_seconds
 
 
 def snapshots(every: float = 0.1) -> Callable[[Observable[Event]], Stream[Response[Any]]]:

@@ -10,7 +10,7 @@ from rxllm.events import Event
 from rxllm.operators._shared.operate import operate
 from rxllm.operators._shared.watchdog import Activity, Watch
 from rxllm.runtime import Stream
-from rxllm.values.arguments import check, check_function, is_positive
+from rxllm.values.argument_checks import check, check_function, is_positive
 
 
 def stall_warning(after: float, fn: Callable[[float, int], object]) -> Callable[[Observable[Event]], Stream[Event]]:

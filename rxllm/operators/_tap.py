@@ -9,7 +9,7 @@ from reactivex import Observable, abc
 
 from rxllm.operators._shared.event_operators import handle_each
 from rxllm.runtime import Stream
-from rxllm.values.arguments import check_classes, check_function
+from rxllm.values.argument_checks import check_classes, check_function
 
 T = TypeVar("T")
 E = TypeVar("E")

@@ -14,7 +14,7 @@ from rxllm.operators._shared.event_operators import fold_events
 from rxllm.operators._shared.parse_answer import Parse, answer_parser, chat_with_parsed
 from rxllm.runtime import Stream
 from rxllm.values import ChatResult, Thread
-from rxllm.values.arguments import check_instance
+from rxllm.values.argument_checks import check_instance
 
 T = TypeVar("T")
 

@@ -13,7 +13,7 @@ from rxllm.operators._shared.event_operators import EVENTS, not_an_event
 from rxllm.operators._shared.parse_answer import Parse, Read, answer_parser, chat_with_parsed, step_with_parsed
 from rxllm.runtime import Stream
 from rxllm.values import ChatResult, Session, StepResult, Turn
-from rxllm.values.arguments import check_instance
+from rxllm.values.argument_checks import check_instance
 
 TURN = "session_turn"
 """The name of the `Custom` event that begins the streams of ``rxllm.session``. Its `data` holds the `operation` and the

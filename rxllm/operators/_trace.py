@@ -11,7 +11,7 @@ from reactivex.disposable import CompositeDisposable, Disposable
 from rxllm.operators._shared.operate import operate
 from rxllm.runtime import Stream, stopwatch
 from rxllm.values import Trace
-from rxllm.values.arguments import check_function
+from rxllm.values.argument_checks import check_function
 
 T = TypeVar("T")
 

@@ -1,4 +1,8 @@
-"""generate, step, chat and images: each is a pipe of operators."""
+"""The facade: generate, step, chat and images, each a pipe of operators.
+
+The loop of a chat is ``operators._repeat_until_halt``, the tools of a step are ``operators._run_tools``; the files here
+hold options, requests, telemetry and entry points.
+"""
 
 from rxllm.pipelines._chat import chat, stream
 from rxllm.pipelines._generate import generate, generate_many, stream_generate

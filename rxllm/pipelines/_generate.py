@@ -15,7 +15,7 @@ from rxllm.pipelines._options import GenerateOptions, PlainOptions
 from rxllm.pipelines._request import Input, as_request, as_requests
 from rxllm.runtime import Bounded, Stream
 from rxllm.values import LLMError, Progress, Request, Response, Thread, Usage
-from rxllm.values.arguments import check_count, check_function
+from rxllm.values.argument_checks import check_count, check_function
 from rxllm.values.errors import as_llm_error
 
 T = TypeVar("T")

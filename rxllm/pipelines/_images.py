@@ -19,7 +19,7 @@ from rxllm.pipelines._options import checked_options, request_id
 from rxllm.pipelines._spans import ImagesSpan
 from rxllm.runtime import Retry, Stream, models, policy, provider_name, retrying
 from rxllm.values import Call, Image, ImageRequest, ImageResponse, ValidationError
-from rxllm.values.arguments import shown
+from rxllm.values.argument_checks import shown
 
 BUILT_IN = {"openai": "OpenAIImages", "google": "GeminiImages", "gemini": "GeminiImages"}
 """The classes in ``rxllm.images`` by provider name."""

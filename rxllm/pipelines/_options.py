@@ -23,8 +23,8 @@ from rxllm.values import (
     as_response_format,
     is_format_class,
 )
-from rxllm.values.arguments import did_you_mean, invalid_option, is_count, is_positive, is_seconds, must_be, shown
-from rxllm.values.secrets import is_secret_name
+from rxllm.values.argument_checks import did_you_mean, invalid_option, is_count, is_positive, is_seconds, must_be, shown
+from rxllm.values.secret_names import is_secret_name
 
 MAX_TURNS = 8
 

@@ -27,7 +27,7 @@ from rxllm.events import Event
 from rxllm.pipelines._deferred import Deferred
 from rxllm.runtime import LoopScheduler, Pump, Stream, current_scope, fail, pumped, scoped
 from rxllm.values import Request, ValidationError
-from rxllm.values.arguments import must_be
+from rxllm.values.argument_checks import must_be
 
 Answer = Callable[[Request], Stream[Event]]
 

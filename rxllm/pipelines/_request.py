@@ -17,7 +17,7 @@ from rxllm.values import (
     as_response_format,
     user,
 )
-from rxllm.values.arguments import invalid_option, must_be, shown
+from rxllm.values.argument_checks import invalid_option, must_be, shown
 
 Input = str | Message | Sequence[Message] | Thread
 """A question, a message, messages or a thread."""

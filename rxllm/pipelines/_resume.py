@@ -9,17 +9,17 @@ from typing import Any, TypeVar, Unpack, cast, overload
 from rxllm import operators as ops
 from rxllm.engine import Engine
 from rxllm.events import Event
+from rxllm.pipelines._answer_halted_calls import Answers, HaltedStep, completing
 from rxllm.pipelines._call import Setup
 from rxllm.pipelines._deferred import Deferred
 from rxllm.pipelines._finalize import passes
-from rxllm.pipelines._halted_step import Answers, HaltedStep, completing
 from rxllm.pipelines._options import ChatOptions, PlainChatOptions, chat_options
 from rxllm.pipelines._request import Input, as_thread
 from rxllm.pipelines._spans import ChatSpan, StepSpan
 from rxllm.runtime import Stream
 from rxllm.tools import ToolSettings
 from rxllm.values import ChatResult, Request, Thread, ValidationError
-from rxllm.values.arguments import must_be
+from rxllm.values.argument_checks import must_be
 
 T = TypeVar("T")
 

@@ -5,7 +5,7 @@ files                                          hold
 =============================================  ======================================================================
 ``_stream``, ``_run``, ``_iterate``            the `Stream`, and the ways to read it: ``run``, ``await``, ``for``
 ``_pump``                                      the task that drives a subscription, and what a dispose does to it
-``_portal``, ``_threads``, ``_clock``          the loop, the threads and the time of a call
+``_portal``, ``_thread_pool``, ``_clock``      the loop, the threads and the time of a call
 ``_back_pressure``, ``_unhandled``             readers that are behind, and errors that nobody handles
 ``_interpreter_exit``                          what happens to calls at exit
 ``_http_...``, ``_idle_timeout``               requests and responses
@@ -32,7 +32,7 @@ from rxllm.runtime._retry import OnRetry, Retry, RetryPolicy, policy, policy_arg
 from rxllm.runtime._run import run
 from rxllm.runtime._scope import NO_SCOPE, Question, Scope, current_scope, new_id, scoped, tool_id, within
 from rxllm.runtime._stream import Stream
-from rxllm.runtime._threads import daemon_threads, in_thread
+from rxllm.runtime._thread_pool import daemon_threads, in_thread
 from rxllm.runtime._timeouts import CONNECT_SECONDS, NO_TIMEOUTS, READ_SECONDS, WRITE_SECONDS, Timeouts
 from rxllm.runtime._unhandled import conclude, fail, report_unheard
 

@@ -27,6 +27,10 @@ from rxllm.runtime._unhandled import ErrorListener, error_listener
 current_gate: contextvars.ContextVar[Gate | None] = contextvars.ContextVar("rxllm_gate", default=None)
 
 
+MAX_WAITING = 64
+"""How many items may wait for an iterator before its source stops reading, by default."""
+
+
 class Gate:
     """Closed while `maxsize` items are `waiting`, and open again when half of them are taken. Thread-safe."""
 

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from rxllm.runtime._http_pools import CALLS, Pools
 from rxllm.runtime._portal import running_loop
-from rxllm.runtime._threads import daemon_threads
+from rxllm.runtime._thread_pool import daemon_threads
 from rxllm.runtime._timeouts import CONNECT_SECONDS, READ_SECONDS, WRITE_SECONDS
 from rxllm.values import EngineError
 

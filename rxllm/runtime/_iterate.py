@@ -19,7 +19,7 @@ from typing import Any, Generic, Self, TypeVar, cast
 
 from reactivex import Observable, abc
 
-from rxllm.runtime._back_pressure import Gate, read_by
+from rxllm.runtime._back_pressure import MAX_WAITING, Gate, read_by
 from rxllm.runtime._clock import LoopScheduler
 from rxllm.runtime._portal import on_portal, running_loop, warn_if_blocking
 from rxllm.runtime._stream_arguments import check_source
@@ -27,13 +27,13 @@ from rxllm.runtime._stream_arguments import check_source
 T = TypeVar("T")
 
 
-def to_iter(source: Observable[T], maxsize: int = 64) -> Items[T]:
+def to_iter(source: Observable[T], maxsize: int = MAX_WAITING) -> Items[T]:
     """Return an iterator over `source`, best used as ``with to_iter(source) as items:``."""
     check_source(source, "to_iter")
     return Items(source, maxsize)
 
 
-def to_async_iter(source: Observable[T], maxsize: int = 64) -> AsyncItems[T]:
+def to_async_iter(source: Observable[T], maxsize: int = MAX_WAITING) -> AsyncItems[T]:
     """Return an asynchronous iterator over `source`, best used as ``async with to_async_iter(source) as items:``."""
     check_source(source, "to_async_iter")
     return AsyncItems(source, maxsize)
@@ -100,7 +100,7 @@ class _Reader(Generic[T]):
 class Items(_Reader[T], Iterator[T]):
     """The items of a stream, for ``for``; meanwhile the stream runs on rxllm's own loop."""
 
-    def __init__(self, source: Observable[T], maxsize: int = 64) -> None:
+    def __init__(self, source: Observable[T], maxsize: int = MAX_WAITING) -> None:
         self._source = source
         self._wakeup = threading.Event()
         self._buffer: Buffer[T] = Buffer(maxsize, self._wakeup.set)
@@ -137,7 +137,7 @@ class Items(_Reader[T], Iterator[T]):
 class AsyncItems(_Reader[T], AsyncIterator[T]):
     """The items of a stream, for ``async for``."""
 
-    def __init__(self, source: Observable[T], maxsize: int = 64) -> None:
+    def __init__(self, source: Observable[T], maxsize: int = MAX_WAITING) -> None:
         self._source = source
         self._wakeup = _Wakeup()
         self._buffer: Buffer[T] = Buffer(maxsize, self._wakeup.set)

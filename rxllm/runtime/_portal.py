@@ -32,7 +32,7 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 from rxllm.runtime._interpreter_exit import CLOSE_SECONDS, Drain, Live
-from rxllm.runtime._threads import daemon_threads, is_daemon_worker
+from rxllm.runtime._thread_pool import daemon_threads, is_daemon_worker
 
 is_read: contextvars.ContextVar[bool] = contextvars.ContextVar("rxllm_read", default=False)
 """Whether one of the user's threads waits for what is subscribed to here."""

@@ -15,7 +15,7 @@ from rxllm.events import Event
 from rxllm.runtime._attempts import attempting
 from rxllm.runtime._stream import Stream
 from rxllm.values import AdapterError, LLMError, StreamError, ValidationError
-from rxllm.values.arguments import did_you_mean, invalid_option, is_seconds, must_be
+from rxllm.values.argument_checks import did_you_mean, invalid_option, is_seconds, must_be
 
 log = logging.getLogger("rxllm")
 

@@ -9,7 +9,7 @@ from typing import Any
 from reactivex import Observable
 
 from rxllm.values import ValidationError
-from rxllm.values.arguments import call_fault, invalid_option, must_be
+from rxllm.values.argument_checks import call_fault, invalid_option, must_be
 
 
 def check_source(source: Any, name: str) -> None:

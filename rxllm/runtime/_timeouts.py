@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from rxllm.values import ValidationError
-from rxllm.values.arguments import is_positive, must_be
+from rxllm.values.argument_checks import is_positive, must_be
 
 CONNECT_SECONDS = 10.0
 READ_SECONDS = 600.0

@@ -24,7 +24,7 @@ from typing import Literal
 
 from rxllm.runtime._redact_secrets import redacted
 from rxllm.values import EngineError
-from rxllm.values.arguments import invalid_option
+from rxllm.values.argument_checks import invalid_option
 
 __all__ = [
     "Source",

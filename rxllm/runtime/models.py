@@ -28,7 +28,7 @@ from collections.abc import Iterable
 
 from rxllm.values import EngineError, ModelInfo, ValidationError
 from rxllm.values._model import CAPABILITIES
-from rxllm.values.arguments import invalid_option, must_be
+from rxllm.values.argument_checks import invalid_option, must_be
 
 __all__ = ["clear", "delete", "entries", "find", "get", "put", "select"]
 

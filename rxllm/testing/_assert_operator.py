@@ -10,7 +10,7 @@ from rxllm.testing._observe import SECONDS, HangingError, in_time
 from rxllm.testing._operator_rules import OPERATOR_RULES, Tested
 from rxllm.testing._rule_table import BrokenRule, report
 from rxllm.testing._virtual_time import Make
-from rxllm.values.arguments import call_fault
+from rxllm.values.argument_checks import call_fault
 
 
 def assert_operator(

@@ -29,7 +29,7 @@ from reactivex import Observable, abc
 from reactivex.disposable import Disposable
 from reactivex.testing import ReactiveTest, TestScheduler
 
-from rxllm.values.arguments import call_fault
+from rxllm.values.argument_checks import call_fault
 
 __all__ = ["START", "Note", "Operator", "Spy", "check", "cold", "parse", "record"]
 

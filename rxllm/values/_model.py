@@ -9,7 +9,7 @@ from typing import Any
 
 from rxllm.values._base import Value, value
 from rxllm.values._usage import Usage
-from rxllm.values.arguments import is_count, must_be
+from rxllm.values.argument_checks import is_count, must_be
 from rxllm.values.errors import ValidationError
 
 CAPABILITIES = ("tools", "json_schema", "vision", "images", "tools_with_schema")

@@ -29,7 +29,7 @@ import msgspec
 
 from rxllm.values._json import UNREADABLE
 from rxllm.values._request import json_schema
-from rxllm.values.arguments import invalid_option
+from rxllm.values.argument_checks import invalid_option
 from rxllm.values.errors import Path, ValidationError
 
 ResponseFormat = str | Mapping[str, Any] | type[Any]

@@ -17,6 +17,7 @@ and `_end`, with which every stream ends, and override the method of a rule that
 
 from __future__ import annotations
 
+import base64
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -27,7 +28,7 @@ import msgspec
 from rxllm.events import Event
 from rxllm.values import AdapterError, LLMError, StreamError
 from rxllm.values._json import UNREADABLE, read_json
-from rxllm.wire.blocks import Blocks
+from rxllm.wire.event_order import Blocks
 from rxllm.wire.sse import DONE, Frame
 
 _HALVES = re.compile(
@@ -178,3 +179,11 @@ def malformed(text: str, provider: str) -> StreamError:
 def raw_kind(kind: str) -> str:
     # The fold reads raw chunks of the kind "usage" as counters, which a frame of that name need not be.
     return "chunk" if kind in ("message", "usage") else kind
+
+
+def decode_base64(text: str) -> bytes:
+    """Return the bytes of base64 `text`; none if it is malformed."""
+    try:
+        return base64.b64decode(text)
+    except ValueError:
+        return b""

@@ -35,7 +35,7 @@ from rxllm.adapters import Anthropic, Gemini, Ollama, OpenAIResponses
 from rxllm.events import MessageCompleted
 from rxllm.testing import cut
 from rxllm.testing.loopback import Loopback, Reply, chat_chunk
-from rxllm.wire.blocks import Blocks
+from rxllm.wire.event_order import Blocks
 from rxllm.wire.frames import FrameDecoder
 from rxllm.wire.sse import SSEDecoder
 from tests.adapters.odd import calling, chat_frames, decode, text_of

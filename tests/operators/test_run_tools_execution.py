@@ -186,7 +186,7 @@ def test_a_late_plain_function_is_left_behind_and_its_context_says_so() -> None:
 def test_plain_functions_that_are_left_behind_are_counted_and_told_and_no_more_than_so_many_run_on(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("rxllm.runtime._threads._threads", None)  # other tests leave functions behind too
+    monkeypatch.setattr("rxllm.runtime._thread_pool._threads", None)  # other tests leave functions behind too
     monkeypatch.setattr("rxllm.tools._execution.THREADS_LEFT", 2)
     leave, threads = threading.Event(), daemon_threads()
     stuck = tool(name="stuck", handler=lambda arguments: leave.wait(4 * PATIENCE))

@@ -17,8 +17,8 @@ from rxllm.values import (
     ValidationError,
 )
 from rxllm.values._json import json_text
-from rxllm.values.arguments import did_you_mean, is_seconds, shown
-from rxllm.wire.blocks import Blocks
+from rxllm.values.argument_checks import did_you_mean, is_seconds, shown
+from rxllm.wire.event_order import Blocks
 from rxllm.wire.tool_calls import CallTracker
 
 Piece = str | ToolCall | Usage | BaseException | Event | tuple[str, Any]

@@ -19,21 +19,12 @@ import msgspec
 
 from rxllm.adapters._metadata import metadata_of
 from rxllm.adapters.gemini.errors import finish_error, stream_error
-from rxllm.adapters.gemini.frames import (
-    COUNTERS,
-    PROVIDER,
-    Candidate,
-    Chunk,
-    FirstChunk,
-    GeminiFrames,
-    dicts,
-    to_logprobs,
-    to_usage,
-)
+from rxllm.adapters.gemini.frames import PROVIDER, Candidate, Chunk, FirstChunk, GeminiFrames, dicts, to_logprobs
 from rxllm.adapters.gemini.parts import PartReader
+from rxllm.adapters.gemini.usage import COUNTERS, to_usage
 from rxllm.values import AdapterError, FinishReason, LLMError, Message
 from rxllm.values._json import read_json
-from rxllm.wire.blocks import Blocks
+from rxllm.wire.event_order import Blocks
 from rxllm.wire.frames import FrameDecoder, raw_kind
 from rxllm.wire.sse import Frame
 from rxllm.wire.tool_calls import CallTracker

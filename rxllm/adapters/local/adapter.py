@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from rxllm.adapters.local import weights
 from rxllm.adapters.local.decoder import CallDecoder
-from rxllm.adapters.local.server import Server, serve
+from rxllm.adapters.local.in_process_server import Server, serve
 from rxllm.adapters.local.tools import in_plain_words, must_call
 from rxllm.adapters.openai_chat import OpenAIChat
 from rxllm.adapters.openai_chat.request import chat_body
 from rxllm.runtime import CONNECT_SECONDS, READ_SECONDS, WRITE_SECONDS, Decoder, in_thread
 from rxllm.values import Call, Request
-from rxllm.values.arguments import invalid_option, must_be
+from rxllm.values.argument_checks import invalid_option, must_be
 
 if TYPE_CHECKING:
     import httpx

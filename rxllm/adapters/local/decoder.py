@@ -20,7 +20,7 @@ from rxllm.events import (
 )
 from rxllm.runtime import Decoder
 from rxllm.values import Request
-from rxllm.wire.blocks import Blocks
+from rxllm.wire.event_order import Blocks
 from rxllm.wire.tool_calls import CallTracker
 
 _HEAD = re.compile(r'\s*\{\s*"name"\s*:\s*"([^"]*)"\s*,\s*"arguments"\s*:\s*')

@@ -18,10 +18,11 @@ from typing import Any, cast
 import msgspec
 
 from rxllm.adapters.ollama.errors import stream_error
-from rxllm.adapters.ollama.frames import OWN, PROVIDER, FirstLine, Line, Lines, MessageDelta, to_usage
+from rxllm.adapters.ollama.frames import OWN, PROVIDER, FirstLine, Line, Lines, MessageDelta
+from rxllm.adapters.ollama.usage import to_usage
 from rxllm.values import AdapterError, FinishReason, Message
 from rxllm.values._json import read_json
-from rxllm.wire.blocks import Blocks
+from rxllm.wire.event_order import Blocks
 from rxllm.wire.frames import FrameDecoder
 from rxllm.wire.tool_calls import CallTracker
 

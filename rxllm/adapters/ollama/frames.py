@@ -1,22 +1,17 @@
-"""The lines of Ollama's responses as types, with the fields that are read, and their usage."""
+"""The lines of Ollama's responses as types, with the fields that are read."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
-from rxllm.values import Usage
-from rxllm.values._usage import whole
 from rxllm.wire.ndjson import NDJSONDecoder
 from rxllm.wire.sse import Frame
 
 PROVIDER = "ollama"
 OWN = {"provider": PROVIDER}
 """The `provider_data` of its thinking: nothing is signed, but only its own thinking goes back."""
-
-_DURATIONS = ("total_duration", "load_duration", "prompt_eval_duration", "eval_duration")
 
 
 class Function(msgspec.Struct, gc=False):
@@ -61,15 +56,3 @@ class Lines:
 
     def close(self) -> list[Frame]:
         return [("line", line) for line in self._lines.close()]
-
-
-def to_usage(last: Mapping[str, Any]) -> Usage:
-    """Return the counters of the last line, with times in nanoseconds. A cached prompt has no count."""
-    durations = {name: _count(last, name) for name in _DURATIONS}
-    extra = {name: duration for name, duration in durations.items() if duration is not None}
-    return Usage(_count(last, "prompt_eval_count"), _count(last, "eval_count"), extra=extra)
-
-
-def _count(last: Mapping[str, Any], name: str) -> int | None:
-    number = last.get(name)
-    return int(number) if isinstance(number, str) and number.isdecimal() and len(number) < 19 else whole(number)

@@ -23,11 +23,10 @@ from typing import Any, cast
 
 import msgspec
 
-from rxllm.adapters._frames import to_usage
 from rxllm.adapters._http_errors import provider_error
 from rxllm.adapters._metadata import metadata_of, metadata_of_usage, most_severe
+from rxllm.adapters._usage import to_usage
 from rxllm.adapters.openai_chat.frames import (
-    USAGE,
     Choice,
     Chunk,
     Delta,
@@ -39,9 +38,10 @@ from rxllm.adapters.openai_chat.frames import (
     texts_of,
     to_logprobs,
 )
+from rxllm.adapters.openai_chat.usage import USAGE
 from rxllm.values import AdapterError, FinishReason, Message
 from rxllm.values._json import read_json
-from rxllm.wire.blocks import Blocks
+from rxllm.wire.event_order import Blocks
 from rxllm.wire.frames import FrameDecoder, raw_kind
 from rxllm.wire.sse import SSEDecoder
 from rxllm.wire.tool_calls import CallTracker

@@ -1,4 +1,4 @@
-"""The chunks of Chat Completions as types, and how their usage, log-probabilities, images and audio are read.
+"""The chunks of Chat Completions as types, and how their log-probabilities, images and audio are read.
 
 The types are as wide as the servers make them. Fields that nobody reads are left out, and cost nothing.
 """
@@ -10,25 +10,7 @@ from typing import Any, cast
 
 import msgspec
 
-from rxllm.adapters._frames import decode_base64
-
-USAGE = {
-    "input_tokens": ("prompt_tokens",),
-    "output_tokens": ("completion_tokens",),
-    "total_tokens": ("total_tokens",),
-    "cached_input_tokens": (
-        "prompt_tokens_details.cached_tokens",
-        "prompt_cache_hit_tokens",
-        "cached_tokens",
-        "cache_read_input_tokens",
-    ),
-    "cache_write_input_tokens": ("prompt_tokens_details.cache_write_tokens", "cache_creation_input_tokens"),
-    "reasoning_tokens": ("completion_tokens_details.reasoning_tokens", "reasoning_tokens"),
-    "input_cost": ("cost.input_tokens_cost",),
-    "output_cost": ("cost.output_tokens_cost",),
-    "total_cost": ("cost", "cost.total_cost"),
-}
-"""The servers' names for each field of `Usage`."""
+from rxllm.wire.frames import decode_base64
 
 _LOGPROBS = {"reasoning_content": "reasoning_logprobs", "content": "logprobs", "refusal": "logprobs"}
 

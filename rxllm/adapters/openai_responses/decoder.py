@@ -12,14 +12,15 @@ from typing import Any, cast
 
 import msgspec
 
-from rxllm.adapters._frames import to_usage
 from rxllm.adapters._http_errors import provider_error
 from rxllm.adapters._metadata import metadata_of
-from rxllm.adapters.openai_responses.frames import USAGE, Frame, Item, as_item, as_items, to_item
+from rxllm.adapters._usage import to_usage
+from rxllm.adapters.openai_responses.frames import Frame, Item, as_item, as_items, to_item
 from rxllm.adapters.openai_responses.output import Output
+from rxllm.adapters.openai_responses.usage import USAGE
 from rxllm.values import AdapterError, FinishReason, Message, StreamError
 from rxllm.values._json import json_bytes, read_json
-from rxllm.wire.blocks import Blocks
+from rxllm.wire.event_order import Blocks
 from rxllm.wire.frames import FrameDecoder
 from rxllm.wire.sse import SSEDecoder
 from rxllm.wire.tool_calls import CallTracker

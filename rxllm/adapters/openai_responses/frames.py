@@ -10,21 +10,8 @@ from typing import Any, cast
 
 import msgspec
 
-from rxllm.adapters._frames import decode_base64
 from rxllm.values._json import json_text, read_json
-
-USAGE = {
-    "input_tokens": ("input_tokens",),
-    "output_tokens": ("output_tokens",),
-    "total_tokens": ("total_tokens",),
-    "cached_input_tokens": ("input_tokens_details.cached_tokens",),
-    "cache_write_input_tokens": ("input_tokens_details.cache_write_tokens",),
-    "reasoning_tokens": ("output_tokens_details.reasoning_tokens",),
-    "input_cost": ("cost_details.upstream_inference_input_cost",),
-    "output_cost": ("cost_details.upstream_inference_output_cost",),
-    "total_cost": ("cost",),
-}
-"""The servers' names for each field of `Usage`."""
+from rxllm.wire.frames import decode_base64
 
 Item = dict[str, Any]
 """An item of the output, or a part of one, as parsed JSON."""

@@ -21,7 +21,7 @@ from rxllm.values import (
     reader,
 )
 from rxllm.values._schema import unfenced
-from rxllm.values.arguments import invalid_option, must_be
+from rxllm.values.argument_checks import invalid_option, must_be
 
 Read = Callable[[str], Any]
 Parse = Read | ResponseFormat | UnionType | None

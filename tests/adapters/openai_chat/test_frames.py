@@ -5,9 +5,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from rxllm.adapters._frames import to_usage
+from rxllm.adapters._usage import to_usage
 from rxllm.adapters.openai_chat.decoder import ChatDecoder
-from rxllm.adapters.openai_chat.frames import USAGE
+from rxllm.adapters.openai_chat.usage import USAGE
 from rxllm.collector import StreamCollector
 from rxllm.events import FileAdded, RawChunk, SourceAdded, ThinkingCompleted, ToolCallCompleted, UsageUpdated
 from rxllm.values import AdapterError, Message, Response, StreamError, ThinkingPart, ToolCall, Usage

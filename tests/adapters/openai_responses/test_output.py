@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from rxllm.adapters._frames import to_usage
-from rxllm.adapters.openai_responses.frames import USAGE
+from rxllm.adapters._usage import to_usage
+from rxllm.adapters.openai_responses.usage import USAGE
 from rxllm.events import FileAdded, RawChunk, SourceAdded, ThinkingCompleted, ToolCallCompleted, ToolProgress
 from rxllm.values import ProviderPart, TextPart, ThinkingPart, ToolCallPart, Usage
 from tests.adapters.openai_responses.test_decoder import (

@@ -17,7 +17,7 @@ import msgspec
 from rxllm import AdapterError, Message, Usage
 from rxllm.adapters import provider_error
 from rxllm.values import FinishReason
-from rxllm.wire.blocks import Blocks
+from rxllm.wire.event_order import Blocks
 from rxllm.wire.frames import FrameDecoder
 from rxllm.wire.sse import SSEDecoder
 from rxllm.wire.tool_calls import CallTracker

@@ -16,7 +16,7 @@ from types import UnionType
 from typing import Any
 
 from rxllm.values.errors import ValidationError
-from rxllm.values.secrets import masked
+from rxllm.values.secret_names import masked
 
 SHOWN = 80
 """How many characters of a wrong value a message shows."""

@@ -1,8 +1,7 @@
-"""What the frames of several wires have in common: counters of usage, base64."""
+"""Providers' counters as `Usage`."""
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, cast
@@ -49,11 +48,3 @@ def _count_thoughts_as_output(usage: Usage) -> Usage:
     prompt, output, thoughts = usage.input_tokens or 0, usage.output_tokens or 0, usage.reasoning_tokens or 0
     is_beside = thoughts and usage.total_tokens == prompt + output + thoughts
     return replace(usage, output_tokens=output + thoughts) if is_beside else usage
-
-
-def decode_base64(text: str) -> bytes:
-    """Return the bytes of base64 `text`; none if it is malformed."""
-    try:
-        return base64.b64decode(text)
-    except ValueError:
-        return b""

@@ -13,7 +13,7 @@ import msgspec
 from rxllm.values import FunctionTool, Tool, ToolCall, ToolContext, ToolError, described, schema_faults
 from rxllm.values._json import json_text, well_formed
 from rxllm.values._response import shorten
-from rxllm.values.arguments import check, invalid_option, is_count, is_positive
+from rxllm.values.argument_checks import check, invalid_option, is_count, is_positive
 
 Executor = Callable[[Tool, Mapping[str, Any], ToolContext], Any]
 Encoder = Callable[[Any], str]

@@ -45,7 +45,7 @@ from rxllm.values import (
     unanswered,
     with_results,
 )
-from rxllm.values.arguments import invalid_option
+from rxllm.values.argument_checks import invalid_option
 
 
 class HaltedStep(msgspec.Struct, frozen=True):

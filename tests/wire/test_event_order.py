@@ -19,7 +19,7 @@ from rxllm.events import (
     UsageUpdated,
 )
 from rxllm.values import AdapterError, Message, StreamError, Usage
-from rxllm.wire.blocks import Blocks
+from rxllm.wire.event_order import Blocks
 from tests.wire.lawful import lawful
 
 REPORTS = [

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from rxllm.adapters.local import server
-from rxllm.adapters.local.server import Server, serve
+from rxllm.adapters.local.in_process_server import Server, serve
 from rxllm.values import EngineError
 
 
