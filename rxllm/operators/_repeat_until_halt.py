@@ -15,7 +15,7 @@ from rxllm.events import ChatCompleted, ErrorEvent, Event, MessageStarted, StepC
 from rxllm.operators._errors_as_events import errors_as_events
 from rxllm.operators._shared.event_operators import EVENTS, not_an_event
 from rxllm.operators._shared.operate import operate
-from rxllm.runtime import Question, Scope, Stream, conclude, current_scope, fail, new_id, within
+from rxllm.runtime import Above, Question, Scope, Stream, conclude, current_scope, fail, new_id, within
 from rxllm.values import ChatResult, LLMError, StepResult, StreamError, Thread, Usage
 from rxllm.values._session import question
 from rxllm.values.arguments import check_count, check_function, shown
@@ -90,10 +90,11 @@ class _Chat:
         self._halt_when = halt_when
         self._finalize = finalize
         self._first_end: str | None = None  # why the first pass ended, once the second has begun
-        self._observer = observer
+        self._observer = Above(observer)
         self._scheduler = scheduler
         scope = current_scope.get()
         self._question = Question()  # for a source without run_tools, which is an error unless it fails
+        self._outside = scope.below_model()  # of the user's functions
         self._scope = Scope(scope.request_id or new_id(), scope.parent_id, scope.path, question=self._question)
         self._current = SerialDisposable()
         self._source: list[Event] = []  # the events of the source
@@ -131,7 +132,8 @@ class _Chat:
 
     def _on_completed(self) -> None:
         try:
-            following = self._following()
+            with within(self._outside):
+                following = self._following()
         except Exception as error:  # from a function of the user's, or about the step
             self._observer.on_error(error)
             return
