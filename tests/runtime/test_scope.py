@@ -84,6 +84,22 @@ def test_a_chat_inside_a_tool_inherits_nothing_but_its_path() -> None:
     assert (contexts[0].request_id, contexts[0].session_id) == ("r1", "s1")
 
 
+@pytest.mark.parametrize("answer", [True, False])
+def test_a_chat_inside_approve_belongs_to_the_step_not_to_a_tool_that_may_never_start(answer: bool) -> None:
+    told: list[Any] = []
+    careful = tool(name="careful", handler=lambda arguments: "done", approval=True)
+
+    async def approve(call: ToolCall) -> bool:
+        await rxllm.chat(Engine(Fake("Yes."), observers=[told.append]), "May it?")
+        return answer
+
+    engine = Engine(Fake(ToolCall("c1", "careful"), "Done."), observers=[told.append])
+    rxllm.chat(engine, "Hi", tools=[careful], approve=approve).run()
+    inner = [value for value in told if isinstance(value, ChatStarted)][1]
+    step = next(value for value in told if isinstance(value, StepStarted))
+    assert (inner.parent_id, inner.path) == (step.id, ())
+
+
 def test_every_depth_has_its_path_and_its_parent() -> None:
     told: list[Any] = []
 
