@@ -12,7 +12,6 @@ malformed delta is found when the message is built.
 """
 
 from rxllm.collector._block_key import BlockKey, block_key
-from rxllm.collector._close_cut_stream import Unfinished
 from rxllm.collector._event_faults import adapter_fault, event_fault
 from rxllm.collector._fold_message import fold_message
 from rxllm.collector._state import StreamCollector
@@ -25,6 +24,7 @@ from rxllm.collector._step import (
     is_server,
     is_unfinished,
 )
+from rxllm.collector._unfinished import Unfinished
 
 __all__ = [
     "AWAITING_USER",

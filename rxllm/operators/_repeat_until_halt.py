@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial, reduce
+from inspect import iscoroutinefunction
+from threading import get_ident
 from typing import Any, cast
 
 from msgspec.structs import replace
@@ -15,10 +17,10 @@ from rxllm.events import ChatCompleted, ErrorEvent, Event, MessageStarted, StepC
 from rxllm.operators._errors_as_events import errors_as_events
 from rxllm.operators._shared.event_operators import EVENTS, not_an_event
 from rxllm.operators._shared.operate import operate
-from rxllm.runtime import Question, Scope, Stream, conclude, current_scope, fail, new_id, within
+from rxllm.runtime import Above, Question, Scope, Stream, conclude, current_scope, fail, new_id, within
 from rxllm.values import ChatResult, LLMError, StepResult, StreamError, Thread, Usage
 from rxllm.values._session import question
-from rxllm.values.argument_checks import check_count, check_function, shown
+from rxllm.values.argument_checks import check, check_count, check_function, shown
 
 Ask = Callable[[Thread], Observable[Event]]
 
@@ -69,6 +71,7 @@ def repeat_until_halt(
     for name, function in (("halt_when", halt_when), ("finalize", finalize)):
         if function is not None:
             check_function(name, function)
+    check("halt_when", halt_when, not iscoroutinefunction(halt_when), "a plain function")  # a coroutine is always true
     make_chat = partial(_Chat, ask, max_turns, halt_when, finalize)
     return operate(lambda source, observer, scheduler: make_chat(observer, scheduler).start(source))
 
@@ -90,10 +93,11 @@ class _Chat:
         self._halt_when = halt_when
         self._finalize = finalize
         self._first_end: str | None = None  # why the first pass ended, once the second has begun
-        self._observer = observer
+        self._observer = Above(observer)
         self._scheduler = scheduler
         scope = current_scope.get()
         self._question = Question()  # for a source without run_tools, which is an error unless it fails
+        self._outside = scope.below_model()  # of the user's functions
         self._scope = Scope(scope.request_id or new_id(), scope.parent_id, scope.path, question=self._question)
         self._current = SerialDisposable()
         self._source: list[Event] = []  # the events of the source
@@ -103,16 +107,41 @@ class _Chat:
         self._turns = 0
 
     def start(self, source: Observable[Event]) -> abc.DisposableBase:
-        self._subscribe(source, self._on_source)
+        following = self._subscribe(source, self._on_source)
+        if following is not None:
+            self._run(following)
         return self._current
 
-    def _subscribe(self, step: Observable[Event], on_next: Callable[[Event], None]) -> None:
+    def _run(self, following: Observable[Event]) -> None:
+        """Run a step, and in a loop those after it, as long as each ends while it is being subscribed to."""
+        step: Observable[Event] | None = following
+        try:
+            while step is not None:
+                step = self._subscribe(step.pipe(errors_as_events()), self._on_next)
+        except BaseException as error:  # from the subscription to the step: nothing above would deliver it
+            fail(self._observer, error)
+
+    def _subscribe(self, step: Observable[Event], on_next: Callable[[Event], None]) -> Observable[Event] | None:
+        """Subscribe to `step`, and return the one after it if `step` has ended meanwhile."""
         self._last = None
+        following: Observable[Event] | None = None
+        thread: int | None = get_ident()  # a step may also end on another one before this one is done
+
+        def on_completed() -> None:
+            nonlocal following
+            after = self._on_completed()
+            if after is not None and thread == get_ident():
+                following = after
+            elif after is not None:
+                self._run(after)
+
         subscription = self._current.disposable = SingleAssignmentDisposable()  # before the step can complete
         with within(self._scope):
             subscription.disposable = step.subscribe(
-                on_next, self._observer.on_error, self._on_completed, scheduler=self._scheduler
+                on_next, self._observer.on_error, on_completed, scheduler=self._scheduler
             )
+        thread = None
+        return following
 
     def _on_source(self, event: Event) -> None:
         self._source.append(event)
@@ -129,19 +158,18 @@ class _Chat:
         else:
             self._observer.on_error(not_an_event("repeat_until_halt", event))
 
-    def _on_completed(self) -> None:
+    def _on_completed(self) -> Observable[Event] | None:
+        """Return the next step, if there is one; else end the chat."""
         try:
-            following = self._following()
-        except Exception as error:  # from a function of the user's, or about the step
-            self._observer.on_error(error)
-            return
+            with within(self._outside):
+                following = self._following()
+        except BaseException as error:  # from a function of the user's, or about the step
+            fail(self._observer, error)
+            return None
         if isinstance(following, ChatResult):
             conclude(self._observer, (ChatCompleted(following),))
-            return
-        try:
-            self._subscribe(following.pipe(errors_as_events()), self._on_next)
-        except BaseException as error:  # from the subscription to the next step: nothing above would deliver it
-            fail(self._observer, error)
+            return None
+        return following
 
     def _following(self) -> Observable[Event] | ChatResult:
         """Return the next step, or the result of the chat."""

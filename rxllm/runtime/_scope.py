@@ -14,6 +14,8 @@ tool                   the path with its tool call at the end, itself as the par
 observed call,         itself as the parent
 step or chat
 =====================  ================================================================================================
+
+What these deliver to their own subscribers is delivered in the scope of those, see `Above`.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from typing import Any
 import msgspec
 from reactivex import Observable, abc
 
+from rxllm.events import ErrorEvent
 from rxllm.runtime._stream import Stream
 from rxllm.values import Thread, Usage
 
@@ -64,7 +67,7 @@ class Scope(msgspec.Struct, frozen=True):
 
     def below_model(self) -> Scope:
         """Return the scope of the subscriptions of a model source."""
-        return Scope(parent_id=self.parent_id, path=self.path)
+        return Scope(parent_id=self.parent_id, path=self.path) if self.parent_id or self.path else NO_SCOPE
 
     def of_tool(self, tool_call_id: str) -> Scope:
         """Return the scope of a tool that runs."""
@@ -86,12 +89,48 @@ def within(scope: Scope) -> Generator[None]:
         current_scope.reset(token)
 
 
+class Above(abc.ObserverBase[Any]):
+    """An observer that is called in the scope of its subscription, whatever scope its source is in.
+
+    Otherwise a call that an operator makes when another has ended (``concat``, ``repeat``, ``retry``, ``flat_map``)
+    would be part of the ended one. An end, or an ``ErrorEvent``, may lead to a new subscription in place of the source;
+    a call that is made for any other event has the parent and the path only.
+    """
+
+    __slots__ = ("_observer", "_of_events", "_scope")
+
+    def __init__(self, observer: abc.ObserverBase[Any]) -> None:
+        self._observer = observer
+        self._scope = current_scope.get()
+        self._of_events = self._scope.below_model()
+
+    def on_next(self, value: Any) -> None:
+        scope = self._scope if type(value) is ErrorEvent else self._of_events
+        if current_scope.get() is scope:
+            self._observer.on_next(value)
+            return
+        token = current_scope.set(scope)  # as `within`, which takes five times as long, for every event
+        try:
+            self._observer.on_next(value)
+        finally:
+            current_scope.reset(token)
+
+    def on_error(self, error: Exception) -> None:
+        with within(self._scope):
+            self._observer.on_error(error)
+
+    def on_completed(self) -> None:
+        with within(self._scope):
+            self._observer.on_completed()
+
+
 def scoped(source: Observable[Any], scope: Scope) -> Stream[Any]:
-    """Return `source`, subscribed to within `scope`."""
+    """Return `source`, subscribed to within `scope`, which its subscriber does not see."""
 
     def subscribe(observer: abc.ObserverBase[Any], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
+        above = Above(observer)
         with within(scope):
-            return source.subscribe(observer, scheduler=scheduler)
+            return source.subscribe(above, scheduler=scheduler)
 
     return Stream(subscribe)
 

@@ -53,7 +53,7 @@ def execution(tool: Tool, call: ToolCall, settings: ToolSettings, question: Ques
     """
 
     def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
-        run = _Execution(tool, call, settings, question, scope.of_tool(call.id), observer, scheduler)
+        run = _Execution(tool, call, settings, question, scope, observer, scheduler)
         run.start()
         return run
 
@@ -74,7 +74,7 @@ class _Execution(abc.DisposableBase):
         self._tool = tool
         self._call = call
         self._settings = settings
-        self._scope = scope
+        self._scope = scope.below_model()  # of `approve`; then of the tool
         self._observer = observer
         self._scheduler = scheduler
         self._running = SerialDisposable()
@@ -113,6 +113,7 @@ class _Execution(abc.DisposableBase):
         self._finish(failed(denied(self._call, answer), self._call, self._settings))
 
     def _execute(self) -> None:
+        self._scope = self._scope.of_tool(self._call.id)
         self._observer.on_next(ToolExecutionStarted(self._call.id, self._call.name, self._call.arguments))
         if self._ended:
             return

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 from reactivex import empty, from_iterable, never, of
+from reactivex.disposable import Disposable
 from reactivex.testing import TestScheduler
 
 import rxllm
@@ -35,6 +37,10 @@ def asking(model: Fake) -> Any:
 def chat(model: Fake, **options: Any) -> Stream[Event]:
     ask = asking(model)
     return ask(THREAD).pipe(ops.repeat_until_halt(ask, **options))
+
+
+async def leave_open(step: StepResult) -> bool:
+    return False
 
 
 def step(finish: Any = "stop", calls: tuple[ToolCall, ...] = ()) -> StepCompleted:
@@ -172,6 +178,43 @@ def test_a_function_that_raises_ends_the_chat_with_its_error() -> None:
         chat(Fake(CALL, "Two."), halt_when=halt_when).run()
 
 
+@pytest.mark.parametrize("name", ["ask", "halt_when"])
+def test_an_exit_from_a_function_ends_the_chat_for_its_subscriber_too(name: str) -> None:
+    def leave(argument: Any) -> Any:
+        raise KeyboardInterrupt
+
+    ended: list[Any] = []
+    model = Fake(CALL, "Two.")
+    functions: dict[str, Any] = {"ask": asking(model), "halt_when": None, name: leave}
+    source = asking(model)(THREAD).pipe(ops.repeat_until_halt(**functions))
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
+        source.subscribe(lambda event: None, ended.append)
+        while not ended:
+            await asyncio.sleep(0.001)
+
+    asyncio.run(asyncio.wait_for(main(), 5))
+    assert [type(error) for error in ended] == [KeyboardInterrupt]
+
+
+def test_steps_that_end_while_they_are_subscribed_to_do_not_nest() -> None:
+    def ask(thread: Thread) -> Stream[Event]:
+        def subscribe(observer: Any, scheduler: Any = None) -> Disposable:
+            observer.on_next(step("tool_calls", (CALL,)))
+            observer.on_completed()
+            return Disposable()
+
+        return Stream(subscribe)
+
+    errors: list[Exception] = []
+    events: list[Event] = []
+    ask(THREAD).pipe(ops.repeat_until_halt(ask, max_turns=2000)).subscribe(events.append, errors.append)
+    assert errors == []
+    assert len(events) == 2002
+    assert isinstance(events[-1], ChatCompleted)
+
+
 def test_a_subscriber_that_raises_at_the_end_gets_it_once() -> None:
     errors: list[Exception] = []
 
@@ -190,6 +233,7 @@ def test_a_subscriber_that_raises_at_the_end_gets_it_once() -> None:
         ({"max_turns": 0}, "max_turns"),
         ({"max_turns": True}, "max_turns"),
         ({"halt_when": 3}, "halt_when"),
+        ({"halt_when": leave_open}, "halt_when"),
         ({"finalize": "x"}, "finalize"),
     ],
 )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from reactivex import concat
+from reactivex import operators as rx
 
 import rxllm
 from rxllm import Engine, Fake, Thread, ToolCall, ToolContext, Usage, tool, user
@@ -80,6 +82,22 @@ def test_a_chat_inside_a_tool_inherits_nothing_but_its_path() -> None:
     assert result.steps[0].tool_results[0].text == "6"
     assert seen == [Scope(parent_id="/c1", path=("c1",))]
     assert (contexts[0].request_id, contexts[0].session_id) == ("r1", "s1")
+
+
+@pytest.mark.parametrize("answer", [True, False])
+def test_a_chat_inside_approve_belongs_to_the_step_not_to_a_tool_that_may_never_start(answer: bool) -> None:
+    told: list[Any] = []
+    careful = tool(name="careful", handler=lambda arguments: "done", approval=True)
+
+    async def approve(call: ToolCall) -> bool:
+        await rxllm.chat(Engine(Fake("Yes."), observers=[told.append]), "May it?")
+        return answer
+
+    engine = Engine(Fake(ToolCall("c1", "careful"), "Done."), observers=[told.append])
+    rxllm.chat(engine, "Hi", tools=[careful], approve=approve).run()
+    inner = [value for value in told if isinstance(value, ChatStarted)][1]
+    step = next(value for value in told if isinstance(value, StepStarted))
+    assert (inner.parent_id, inner.path) == (step.id, ())
 
 
 def test_every_depth_has_its_path_and_its_parent() -> None:
@@ -161,6 +179,104 @@ def test_a_later_attempt_belongs_where_the_first_did(name: str) -> None:
         assert events.pipe(again[name], ops.to_text()).run() == "Hello"
     starts = [value for value in told if isinstance(value, CallStarted)]
     assert [(value.request_id, value.parent_id) for value in starts] == [("r1", "p")] * 2
+
+
+def after_another(engine: Engine, then: Engine, how: str) -> Stream[Any]:
+    """A chat of `then`, or of `engine` again, that begins where one of `engine` has ended."""
+    first, second = rxllm.chat(engine, "First?", tools=[look], max_turns=1), rxllm.chat(then, "Second?")
+    failed = first.map(lambda result: result.final_response.parsed["missing"])
+    return {
+        "concat": lambda: Stream.of(concat(first, second)),
+        "flat_map": lambda: first.pipe(rx.flat_map(lambda result: second)),
+        "repeat": lambda: first.pipe(rx.repeat(2)),
+        "retry": lambda: failed.pipe(rx.retry(2), rx.catch(second)),
+        "continue_with": lambda: first.pipe(
+            ops.continue_with(lambda last: second if last.steps[0].tool_results else None)
+        ),
+    }[how]()
+
+
+FOLLOWING = ["concat", "flat_map", "repeat", "retry", "continue_with"]
+
+
+@tool
+def look() -> str:
+    return "seen"
+
+
+@pytest.mark.parametrize("how", FOLLOWING)
+def test_a_chat_after_another_is_not_inside_its_tools(how: str) -> None:
+    told: list[Any] = []
+    observers = [told.append]
+    silent = [] if how in ("concat", "flat_map", "continue_with") else observers
+    model = Engine(Fake(scripts=[[ToolCall("c1", "look")], [ToolCall("c1", "look")]]), observers=silent)
+    after_another(model, Engine(Fake("Second."), observers=observers), how).run()
+    assert {value.path for value in told} == {()}
+    if silent == []:
+        assert [value.parent_id for value in told if isinstance(value, ChatStarted)] == [None]
+
+
+@pytest.mark.xfail(reason="the span of a call, step or chat ends in its own scope", strict=True)
+@pytest.mark.parametrize("how", FOLLOWING)
+def test_a_chat_after_another_has_no_parent_and_its_own_request_id(how: str) -> None:
+    told: list[Any] = []
+    model = Engine(Fake(scripts=[[ToolCall("c1", "look")], [ToolCall("c1", "look")]]), observers=[told.append])
+    after_another(model, Engine(Fake("Second."), observers=[told.append]), how).run()
+    chats = [value for value in told if isinstance(value, ChatStarted)]
+    assert {chat.parent_id for chat in chats} == {None}
+    assert len({chat.request_id for chat in chats}) == len(chats) >= 2
+
+
+@pytest.mark.parametrize(
+    "observers",
+    [
+        [],
+        pytest.param(
+            [lambda value: None],
+            marks=pytest.mark.xfail(reason="the span of a call sets the request id below it", strict=True),
+        ),
+    ],
+)
+def test_a_call_by_an_adapter_has_its_own_request_id(observers: Any) -> None:
+    seen: list[str | None] = []
+
+    async def adapter(request: Any, call: Any) -> Any:
+        seen.append(current_scope.get().request_id)
+        yield rxllm.TextDelta("Hi")
+
+    rxllm.chat(Engine(adapter, observers=observers), "Hi").run()
+    assert seen == [None]
+
+
+def test_a_retry_by_reactivex_knows_the_earlier_steps() -> None:
+    """It subscribes again where the failed call has ended."""
+    script = [[ToolCall("c1", "look"), Usage(60, 0)], [("error", "timeout")], ["Done.", Usage(60, 0)]]
+    engine = Engine(Fake(scripts=script), operators=[ops.budget(tokens=100)], retry=False)
+
+    def ask(thread: Thread) -> Stream[Any]:
+        answer = rxllm.stream_generate(engine, thread)
+        return answer.pipe(ops.raise_errors(), rx.retry(2), ops.run_tools([look]))
+
+    result = ask(THREAD).pipe(ops.repeat_until_halt(ask), ops.to_chat_result()).run()
+    assert result.final_response.metadata["budget"]["tokens_spent"] == 120
+
+
+def test_the_functions_of_a_chat_and_its_subscriber_are_not_part_of_its_steps() -> None:
+    seen: list[Scope] = []
+
+    def note(value: Any) -> bool:
+        seen.append(current_scope.get())
+        return False
+
+    def ask(thread: Thread) -> Stream[Any]:
+        note(thread)
+        return rxllm.stream_generate(model, thread).pipe(ops.run_tools([look]))
+
+    model = Fake(ToolCall("c1", "look"), "Done.")
+    until_halt = ops.repeat_until_halt(ask, halt_when=note)
+    rxllm.stream_generate(model, THREAD).pipe(ops.run_tools([look]), until_halt, ops.tap(note)).run()
+    assert len(seen) > 10
+    assert all(scope is NO_SCOPE for scope in seen)
 
 
 def test_nothing_of_it_travels_in_events() -> None:
