@@ -17,7 +17,7 @@ from rxllm.events import ChatCompleted, ErrorEvent, Event, MessageStarted, StepC
 from rxllm.operators._errors_as_events import errors_as_events
 from rxllm.operators._shared.event_operators import EVENTS, not_an_event
 from rxllm.operators._shared.operate import operate
-from rxllm.runtime import Above, Question, Scope, Stream, conclude, current_scope, fail, new_id, within
+from rxllm.runtime import Question, Scope, ScopedObserver, Stream, conclude, current_scope, fail, new_id, within
 from rxllm.values import ChatResult, LLMError, StepResult, StreamError, Thread, Usage
 from rxllm.values._session import question
 from rxllm.values.argument_checks import check, check_count, check_function, shown
@@ -93,7 +93,7 @@ class _Chat:
         self._halt_when = halt_when
         self._finalize = finalize
         self._first_end: str | None = None  # why the first pass ended, once the second has begun
-        self._observer = Above(observer)
+        self._observer = ScopedObserver(observer)
         self._scheduler = scheduler
         scope = current_scope.get()
         self._question = Question()  # for a source without run_tools, which is an error unless it fails

@@ -14,7 +14,7 @@ from rxllm.collector import StreamCollector
 from rxllm.events import ErrorEvent, Event, StepCompleted, ToolApprovalRequested
 from rxllm.operators._shared.event_operators import EVENTS, not_an_event
 from rxllm.operators._shared.operate import operate
-from rxllm.runtime import Above, Bounded, Question, Stream, clock, conclude, current_scope, fail, within
+from rxllm.runtime import Bounded, Question, ScopedObserver, Stream, clock, conclude, current_scope, fail, within
 from rxllm.tools import Approve, Encoder, Executor, OnToolError, ToolSettings, execution, is_halting
 from rxllm.values import EngineError, Thread, Tool, ToolCall, ValidationError
 from rxllm.values.argument_checks import check_instance, invalid_option
@@ -96,7 +96,7 @@ class _Step:
         scheduler: abc.SchedulerBase | None,
     ) -> None:
         self._settings = settings
-        self._observer = Above(observer)
+        self._observer = ScopedObserver(observer)
         self._scheduler = scheduler
         self._thread = thread
         self._question = Question()

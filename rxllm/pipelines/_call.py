@@ -95,7 +95,9 @@ class Setup(msgspec.Struct, frozen=True):
 
     def observed(self, events: Stream[Event], span: BeginSpan) -> Stream[Event]:
         """Return `events`, watched by the engine's observers, if it has any, through a `span`."""
-        return watched(events, partial(span, self.observers), request_id(self.options)) if self.observers else events
+        if not self.observers:
+            return events
+        return watched(events, partial(span, self.observers), request_id(self.options), is_shared=True)
 
     def response_format(self, request: Request) -> Any:
         """Return the reader of the answer to `request`; a wrong format is reported when the request is validated."""

@@ -16,7 +16,7 @@ from reactivex import Observable, abc
 from reactivex.disposable import CompositeDisposable, Disposable
 
 from rxllm.events import Event
-from rxllm.runtime import Stream, current_scope, new_id, stopwatch, within
+from rxllm.runtime import ScopedObserver, Stream, current_scope, new_id, stopwatch, within
 from rxllm.values import LLMError, Outcome, RetryAttempt, Telemetry
 
 log = logging.getLogger("rxllm")
@@ -67,11 +67,16 @@ class Span(Protocol):
     def finish(self, outcome: Outcome, error: Exception | None) -> None: ...
 
 
-def watched(source: Observable[Event], begin: Callable[[Clock, Ids], Span], request_id: str) -> Stream[Event]:
-    """Return `source`, each subscription watched by a span of its own, which is the parent of the spans below it."""
+def watched(
+    source: Observable[Event], begin: Callable[[Clock, Ids], Span], request_id: str, *, is_shared: bool = False
+) -> Stream[Event]:
+    """Return `source`, each subscription watched by a span of its own, which is the parent of the spans below it.
+
+    `is_shared` says that calls below have this request id too: a chat's and a step's do, those of an adapter do not.
+    """
 
     def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
-        scope = current_scope.get()
+        scope, subscriber = current_scope.get(), ScopedObserver(observer)
         ids = Ids(request_id, new_id(), scope.parent_id, scope.path)
         span = begin(stopwatch(scheduler), ids)
         ending = threading.Lock()  # dispose may come from any thread
@@ -87,13 +92,14 @@ def watched(source: Observable[Event], begin: Callable[[Clock, Ids], Span], requ
 
         def on_error(error: Exception) -> None:
             finish("failed", error)
-            observer.on_error(error)
+            subscriber.on_error(error)
 
         def on_completed() -> None:
             finish("completed")
-            observer.on_completed()
+            subscriber.on_completed()
 
-        with within(replace(scope, request_id=request_id, parent_id=ids.id)):
+        below = replace(scope, request_id=request_id if is_shared else None, parent_id=ids.id)
+        with within(below):
             subscription = source.subscribe(on_next, on_error, on_completed, scheduler=scheduler)
         return CompositeDisposable(subscription, Disposable(lambda: finish("cancelled")))  # the inner spans first
 

@@ -30,7 +30,17 @@ from rxllm.runtime._portal import call_context, call_loop, running_loop
 from rxllm.runtime._pump import Pump, from_async_iter, pumped
 from rxllm.runtime._retry import OnRetry, Retry, RetryPolicy, policy, policy_argument, retrying
 from rxllm.runtime._run import run
-from rxllm.runtime._scope import NO_SCOPE, Above, Question, Scope, current_scope, new_id, scoped, tool_id, within
+from rxllm.runtime._scope import (
+    NO_SCOPE,
+    Question,
+    Scope,
+    ScopedObserver,
+    current_scope,
+    new_id,
+    scoped,
+    tool_id,
+    within,
+)
 from rxllm.runtime._stream import Stream
 from rxllm.runtime._thread_pool import daemon_threads, in_thread
 from rxllm.runtime._timeouts import CONNECT_SECONDS, NO_TIMEOUTS, READ_SECONDS, WRITE_SECONDS, Timeouts
@@ -42,7 +52,6 @@ __all__ = [
     "NO_TIMEOUTS",
     "READ_SECONDS",
     "WRITE_SECONDS",
-    "Above",
     "AsyncItems",
     "Bounded",
     "Clients",
@@ -59,6 +68,7 @@ __all__ = [
     "Retry",
     "RetryPolicy",
     "Scope",
+    "ScopedObserver",
     "Stream",
     "Timeouts",
     "applying_operators",

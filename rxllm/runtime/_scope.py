@@ -15,7 +15,7 @@ observed call,         itself as the parent
 step or chat
 =====================  ================================================================================================
 
-What these deliver to their own subscribers is delivered in the scope of those, see `Above`.
+What these deliver to their own subscribers is delivered in the scope of those, see `ScopedObserver`.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def within(scope: Scope) -> Generator[None]:
         current_scope.reset(token)
 
 
-class Above(abc.ObserverBase[Any]):
+class ScopedObserver(abc.ObserverBase[Any]):
     """An observer that is called in the scope of its subscription, whatever scope its source is in.
 
     Otherwise a call that an operator makes when another has ended (``concat``, ``repeat``, ``retry``, ``flat_map``)
@@ -128,9 +128,9 @@ def scoped(source: Observable[Any], scope: Scope) -> Stream[Any]:
     """Return `source`, subscribed to within `scope`, which its subscriber does not see."""
 
     def subscribe(observer: abc.ObserverBase[Any], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
-        above = Above(observer)
+        subscriber = ScopedObserver(observer)
         with within(scope):
-            return source.subscribe(above, scheduler=scheduler)
+            return source.subscribe(subscriber, scheduler=scheduler)
 
     return Stream(subscribe)
 

@@ -216,7 +216,6 @@ def test_a_chat_after_another_is_not_inside_its_tools(how: str) -> None:
         assert [value.parent_id for value in told if isinstance(value, ChatStarted)] == [None]
 
 
-@pytest.mark.xfail(reason="the span of a call, step or chat ends in its own scope", strict=True)
 @pytest.mark.parametrize("how", FOLLOWING)
 def test_a_chat_after_another_has_no_parent_and_its_own_request_id(how: str) -> None:
     told: list[Any] = []
@@ -231,10 +230,7 @@ def test_a_chat_after_another_has_no_parent_and_its_own_request_id(how: str) -> 
     "observers",
     [
         [],
-        pytest.param(
-            [lambda value: None],
-            marks=pytest.mark.xfail(reason="the span of a call sets the request id below it", strict=True),
-        ),
+        [lambda value: None],
     ],
 )
 def test_a_call_by_an_adapter_has_its_own_request_id(observers: Any) -> None:
