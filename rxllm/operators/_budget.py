@@ -64,7 +64,7 @@ def budget(tokens: int | None = None, usd: float | None = None) -> Callable[[Obs
     Raises ``ValidationError("invalid_option")`` without a limit, and for a limit that is not a number above 0.
     """
     if tokens is None and usd is None:
-        raise invalid_option("tokens", "must be given, or usd, or both")
+        raise invalid_option("tokens", "must be a number of tokens, unless usd is given")
     if tokens is not None:
         check_count("tokens", tokens)
     check("usd", usd, usd is None or is_positive(usd), "None or a number above 0")

@@ -316,7 +316,8 @@ def test_a_check_on_another_thread_neither_loses_nor_reorders_events() -> None:
     assert released.wait(10.0)
     model.say(*second)
     model.answer.on_completed()
-    thread.join()
+    thread.join(timeout=20.0)
+    assert not thread.is_alive()
     assert ended.wait(10.0)
     assert deltas(seen) == first + second
 
