@@ -30,7 +30,6 @@ import msgspec
 
 from rxllm.events import EVENT_CLASSES, EVENT_TAGS, Event
 from rxllm.values import LLMError, Value
-from rxllm.values._base import at, encode, not_serializable
 from rxllm.values._decode import (
     VALUE_CLASSES,
     brief,
@@ -41,6 +40,7 @@ from rxllm.values._decode import (
     readers_of,
     wrong,
 )
+from rxllm.values._encode import at, encode, not_serializable
 from rxllm.values._json import is_encodable
 from rxllm.values.errors import ERROR_CLASSES
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from rxllm.adapters._http_errors import http_error
 from rxllm.runtime import CONNECT_SECONDS, WRITE_SECONDS, Clients, keys, transport_error
-from rxllm.runtime._http_clients import client_settings
+from rxllm.runtime._http_client_settings import client_settings
 from rxllm.runtime._http_stream import address
 from rxllm.runtime._redact_secrets import keyless_url, public_url, secrets_in, secrets_of_url
 from rxllm.values import AdapterError, Call, EngineError, ImageRequest, LLMError, Request, ValidationError

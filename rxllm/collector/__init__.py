@@ -14,8 +14,7 @@ malformed delta is found when the message is built.
 from rxllm.collector._block_key import BlockKey, block_key
 from rxllm.collector._event_faults import adapter_fault, event_fault
 from rxllm.collector._fold_message import fold_message
-from rxllm.collector._state import StreamCollector
-from rxllm.collector._step import (
+from rxllm.collector._step_outcome import (
     AWAITING_USER,
     PAUSE,
     answer,
@@ -24,6 +23,7 @@ from rxllm.collector._step import (
     is_server,
     is_unfinished,
 )
+from rxllm.collector._stream_collector import StreamCollector
 from rxllm.collector._unfinished import Unfinished
 
 __all__ = [

@@ -17,7 +17,8 @@ from rxllm.engine import Engine, as_engine
 from rxllm.events import Event
 from rxllm.pipelines._deferred import Deferred
 from rxllm.pipelines._observers import Ids, Observers, Span, notify_retry, watched
-from rxllm.pipelines._options import ChatOptions, checked_options, request_id
+from rxllm.pipelines._option_checks import checked_options
+from rxllm.pipelines._options import ChatOptions, request_id
 from rxllm.pipelines._other_engine import other_engine, other_options, other_request
 from rxllm.pipelines._prepare import prepared
 from rxllm.pipelines._request import complete_request, option_for, unanswered_calls

@@ -15,7 +15,8 @@ from rxllm.engine import Engine, as_engine, stand_in
 from rxllm.images import ImageAdapter, as_image_adapter, is_image_adapter
 from rxllm.pipelines._deferred import Deferred
 from rxllm.pipelines._observers import Observers, notify_retry, watched
-from rxllm.pipelines._options import checked_options, request_id
+from rxllm.pipelines._option_checks import checked_options
+from rxllm.pipelines._options import request_id
 from rxllm.pipelines._spans import ImagesSpan
 from rxllm.runtime import Retry, Stream, models, policy, provider_name, retrying
 from rxllm.values import Call, Image, ImageRequest, ImageResponse, ValidationError

@@ -39,7 +39,7 @@ def request_faults(value: Any) -> Iterator[Fault]:
         names = [tool.name for tool in value.tools if isinstance(tool, Tool) and isinstance(tool.name, str)]  # pyright: ignore[reportUnnecessaryIsInstance]
         if len({*names}) < len(names):
             yield ("tools",), "duplicate_name"
-    yield from number_faults("temperature", value.temperature, lambda number: 0 <= number <= 2, "out_of_range")
+    yield from number_faults("temperature", value.temperature, is_temperature, "out_of_range")
     yield from whole_faults("max_tokens", value.max_tokens, lambda number: number > 0, "must_be_positive")
     yield from whole_faults("seed", value.seed, lambda number: True, "wrong_type")
     yield from each_of("stop", value.stop, _text_faults)
@@ -140,6 +140,11 @@ def capability_faults(value: Request, model: ModelInfo) -> Iterator[Fault]:
         isinstance(part, ImagePart) for message in value.messages for part in message.parts
     ):
         yield ("vision",), "vision_disabled"
+
+
+def is_temperature(number: float) -> bool:
+    """Whether a request may have this temperature."""
+    return 0 <= number <= 2
 
 
 def is_response_format(value: Any) -> bool:

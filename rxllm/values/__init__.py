@@ -1,6 +1,6 @@
 """Values: what goes into a call and comes out of it, and the errors."""
 
-from rxllm.values._base import Value
+from rxllm.values._encode import Value
 from rxllm.values._images import Image, ImageRequest, ImageResponse, ImageUsage, image_request
 from rxllm.values._message import (
     Content,

@@ -1,4 +1,4 @@
-"""Decode JSON data to values and errors; the other half of ``values._base.encode``.
+"""Decode JSON data to values and errors; the other half of ``values._encode.encode``.
 
 Each annotation has one reader, made when it is first needed. A reader raises ``ValidationError("invalid_request")``,
 with the path, for data that does not fit the annotation.
@@ -23,7 +23,7 @@ T = TypeVar("T")
 Reader = Callable[[Any], Any]
 
 VALUE_CLASSES: dict[str, type[Any]] = {}
-"""The classes of values by name; ``values._base.value`` adds each."""
+"""The classes of values by name; ``values._encode.value`` adds each."""
 
 _OWN_TAGS = ("tuple", "map", "float", "bytes")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import unquote_to_bytes
 
-from rxllm.values._base import Value, value
+from rxllm.values._encode import Value, value
 from rxllm.values.errors import ValidationError
 
 ImageSource = Literal["binary", "base64", "url", "file"]

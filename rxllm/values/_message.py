@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import field
 from typing import Any, Literal
 
-from rxllm.values._base import Value, value
+from rxllm.values._encode import Value, value
 from rxllm.values._images import Image
 from rxllm.values._tool import ToolCall
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import field, replace
 from typing import Any
 
-from rxllm.values._base import Value, value
+from rxllm.values._encode import Value, value
 from rxllm.values._usage import Usage
 from rxllm.values.argument_checks import is_count, must_be
 from rxllm.values.errors import ValidationError

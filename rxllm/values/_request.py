@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rxllm.values._base import Value, value
+from rxllm.values._encode import Value, value
 from rxllm.values._message import Message
 from rxllm.values._tool import Tool
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import field
 from typing import Any, Generic, Literal, TypeVar
 
-from rxllm.values._base import Value, value
+from rxllm.values._encode import Value, value
 from rxllm.values._message import Message
 from rxllm.values._tool import ToolCall
 from rxllm.values._usage import Usage

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from rxllm.values._base import Value, value
+from rxllm.values._encode import Value, value
 from rxllm.values._message import Message
 from rxllm.values._response import Response, shorten
 from rxllm.values._thread import Thread

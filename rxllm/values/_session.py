@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
 from typing import Any, Literal
 
-from rxllm.values._base import Value, not_serializable, value
+from rxllm.values._encode import Value, not_serializable, value
 from rxllm.values._json import json_text
 from rxllm.values._message import Message, tool_result, user
 from rxllm.values._results import ChatResult, StepResult

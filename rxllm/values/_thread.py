@@ -8,7 +8,7 @@ from dataclasses import field, replace
 from itertools import islice
 from typing import Any, overload
 
-from rxllm.values._base import Value, value
+from rxllm.values._encode import Value, value
 from rxllm.values._message import Message, assistant, system, user
 from rxllm.values._tool import ToolCall
 

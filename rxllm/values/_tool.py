@@ -15,7 +15,7 @@ from typing import Any, Generic, ParamSpec, Self, TypeVar, cast, get_args, get_t
 
 import msgspec
 
-from rxllm.values._base import Value, value
+from rxllm.values._encode import Value, value
 from rxllm.values.errors import ToolError, ValidationError
 
 P = ParamSpec("P")

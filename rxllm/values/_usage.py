@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import field, fields
 from typing import Any, cast
 
-from rxllm.values._base import Value, value
+from rxllm.values._encode import Value, value
 
 
 @value

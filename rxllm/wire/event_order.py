@@ -1,4 +1,4 @@
-"""Turn a decoder's reports into a lawful sequence of events; only this module keeps the rules of their order.
+"""Order a decoder's reports into lawful events, and decide how a stream ends: complete, failed or cut.
 
 A decoder reports what it reads, in the provider's order; `Blocks` opens and closes blocks as that implies.
 

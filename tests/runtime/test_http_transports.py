@@ -28,7 +28,7 @@ from rxllm import AdapterError, Engine, EngineError, Event, MessageCompleted, Op
 from rxllm import operators as ops
 from rxllm.adapters import OpenAIImages, aiohttp_client
 from rxllm.pipelines import generate, generate_image, stream_generate
-from rxllm.runtime._http_clients import own_client
+from rxllm.runtime._http_client_settings import own_client
 from rxllm.testing import HTTPAdapterConformance, Script
 from rxllm.testing.loopback import STALL, Cut, Loopback, Pause, Reply, chat, chat_chunk, chat_finish
 from rxllm.values import Call, StreamError

@@ -9,8 +9,8 @@ import msgspec
 
 from rxllm.collector._event_faults import event_fault
 from rxllm.collector._fold_message import fold_calls, fold_message
-from rxllm.collector._step import answer, halt_metadata, is_incomplete, is_server, is_unfinished, tool_message
-from rxllm.collector._summary import Summary, apply_to_summary, complete, next_step, same_step
+from rxllm.collector._state_summary import Summary, apply_to_summary, complete, next_step, same_step
+from rxllm.collector._step_outcome import answer, halt_metadata, is_incomplete, is_server, is_unfinished, tool_message
 from rxllm.events import (
     AskUserRequested,
     Event,

@@ -1,0 +1,144 @@
+"""The checks of the options of a call: their names, types and bounds, and what to write instead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+from rxllm.engine import Engine
+from rxllm.pipelines._options import ChatOptions, StepOptions
+from rxllm.runtime import RetryPolicy, Timeouts, policy
+from rxllm.validate import is_response_format, is_temperature
+from rxllm.values import (
+    EngineError,
+    Tool,
+    ValidationError,
+    as_response_format,
+    is_format_class,
+)
+from rxllm.values.argument_checks import did_you_mean, is_count, is_positive, is_seconds, must_be, shown
+from rxllm.values.secret_names import is_secret_name
+
+
+def checked_options(allowed: type[Any], engine: Engine, own_options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the engine's params, overlaid by the call's own options.
+
+    Raises ``EngineError("unknown_option")`` for a name that is not in `allowed`, and
+    ``ValidationError("invalid_option")`` for wrong types and values.
+    """
+    _refuse_unknown(allowed, own_options)
+    known, chat = _names(allowed), _names(ChatOptions)
+    options = {name: value for name, value in engine.params.items() if name in known or name not in chat}
+    options |= own_options
+    _refuse_unknown(allowed, options)
+    faults = [((name,), fault) for name, value in options.items() if (fault := _fault(name, value)) is not None]
+    if faults:
+        raise ValidationError("invalid_option", errors=faults)
+    as_response_format(options.get("response_format"))
+    policy(options.get("retry"), engine.retry)
+    policy(engine.retry)
+    return options
+
+
+def _names(options: type[Any]) -> set[str]:
+    return cast(set[str], options.__optional_keys__ | options.__required_keys__)
+
+
+def _refuse_unknown(allowed: type[Any], options: Mapping[str, Any]) -> None:
+    unknown = sorted(options.keys() - _names(allowed))
+    if not unknown:
+        return
+    name = unknown[0]
+    if name in _names(ChatOptions):
+        owners = "step and chat" if name in _names(StepOptions) else "chat"
+        message = f"{name!r} is not an option of this call, but of {owners}"
+    elif name in _HINTS:
+        message = f"there is no option {name!r}: {_HINTS[name]}"
+    else:
+        value = "its value" if is_secret_name(name) else shown(options[name])
+        near = f" (did you mean {_MEANT[name]!r}?)" if name in _MEANT else did_you_mean(name, _names(allowed))
+        remedy = f"to pass it to the provider unchanged, write options={{{name!r}: {value}}}"
+        message = f"there is no option {name!r}{near}; {remedy}"
+    raise EngineError("unknown_option", message)
+
+
+_MEANT = {
+    **dict.fromkeys(("max_steps", "max_iterations", "max_iter", "max_rounds", "recursion_limit"), "max_turns"),
+    **dict.fromkeys(("max_completion_tokens", "max_output_tokens", "max_new_tokens"), "max_tokens"),
+    **dict.fromkeys(("stop_sequences", "stop_words"), "stop"),
+    "functions": "tools",
+    "num_retries": "retry",
+    "output_type": "response_format",
+}
+"""What other libraries call these options."""
+
+_SYSTEM = "write the system prompt as a message: [rxllm.system(...), rxllm.user(...)]"
+_HINTS = {
+    **dict.fromkeys(("system", "system_prompt", "instructions"), _SYSTEM),
+    **dict.fromkeys(("messages", "prompt"), "pass the conversation as the second argument, after the engine"),
+    "stream": "stream_generate(...), stream_step(...) and stream(...) emit the events as they come",
+}
+
+
+def _fault(name: str, value: Any) -> str | None:
+    expected, fits = _RULES.get(name, ("", None))
+    if fits is None or fits(value):
+        return None
+    return f"must be {expected}, not {type(value).__name__}" if is_secret_name(name) else must_be(expected, value)
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_strings(value: Any) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes) and all(isinstance(s, str) for s in value)  # pyright: ignore
+
+
+def _is_tools(value: Any) -> bool:
+    return isinstance(value, Sequence) and all(isinstance(tool, Tool) for tool in value)  # pyright: ignore
+
+
+_RETRIES = (RetryPolicy, Mapping, bool, type(None))
+
+_Rule = tuple[str, Callable[[Any], bool] | None]
+_STRING: _Rule = ("a non-empty string", lambda value: isinstance(value, str) and bool(value))
+_MAPPING: _Rule = ("a mapping", lambda value: isinstance(value, Mapping))
+_FLAG: _Rule = ("True or False", lambda value: isinstance(value, bool))
+_FUNCTION: _Rule = ("a function", callable)
+_COUNT: _Rule = ("a whole number of at least 1", is_count)
+_SECONDS = "a number of seconds above 0"
+
+_RULES: dict[str, _Rule] = {
+    **dict.fromkeys(("model", "reasoning_effort", "session_id", "request_id"), _STRING),
+    "api_key": ("a string", lambda value: isinstance(value, str)),
+    "tools": ("a sequence of tools, made with rxllm.tool", _is_tools),
+    "tool_choice": ("a string or a mapping", lambda value: isinstance(value, str | Mapping)),
+    "temperature": ("a number from 0 to 2", lambda value: is_seconds(value) and is_temperature(value)),
+    "max_tokens": _COUNT,
+    "stop": ("a sequence of strings", _is_strings),
+    "seed": ("a whole number", _is_int),
+    "response_format": (
+        "a dataclass, a TypedDict, a msgspec Struct, a pydantic model, the result of json_schema(...), "
+        "{'type': 'json_object'} or 'text'",
+        lambda value: value is not None and (is_response_format(value) or is_format_class(value)),
+    ),
+    **dict.fromkeys(("options", "metadata", "context"), _MAPPING),
+    "retry": (
+        "a RetryPolicy, a mapping of its fields, True, False or None",
+        lambda value: isinstance(value, _RETRIES) or value == "default",
+    ),
+    "timeout": (_SECONDS + ", or a Timeouts", lambda value: isinstance(value, Timeouts) or is_positive(value)),
+    **dict.fromkeys(("emit_text_deltas", "emit_tool_deltas", "emit_thinking", "include_raw_chunks"), _FLAG),
+    **dict.fromkeys(("on_event", "tool_executor", "tool_result_encoder", "approve", "halt_when"), _FUNCTION),
+    "mode": ("'auto' or 'manual'", lambda value: value in ("auto", "manual")),
+    "on_tool_error": (
+        "'continue', 'halt' or a function",
+        lambda value: value in ("continue", "halt") or callable(value),
+    ),
+    "tool_timeout": ("None, or " + _SECONDS, lambda value: value is None or is_positive(value)),
+    "max_concurrency": ("None, or " + _COUNT[0], lambda value: value is None or is_count(value)),
+    "max_turns": _COUNT,
+    "structured_finalize": _FLAG,
+    "structured_finalize_nudge": ("a string", lambda value: isinstance(value, str)),
+}
