@@ -50,7 +50,8 @@ FINISH_REASONS: dict[str, FinishReason] = {
     "model_context_window_exceeded": "length",
     "tool_use": "tool_calls",
     "refusal": "content_filter",
-    # After `pause_turn` and `compaction` the API expects another request. An unknown reason is "other" too.
+    # After `pause_turn` the API expects another request; after `compaction`, a pause for which the caller has asked
+    # (`pause_after_compaction`), it does not. An unknown reason is "other" too.
     "pause_turn": "other",
     "compaction": "other",
 }
