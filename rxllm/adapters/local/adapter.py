@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rxllm.adapters._parts import Carries, sendable
 from rxllm.adapters.local import weights
 from rxllm.adapters.local.decoder import CallDecoder
 from rxllm.adapters.local.in_process_server import Server, serve
@@ -19,6 +20,14 @@ from rxllm.values.argument_checks import invalid_option, must_be
 
 if TYPE_CHECKING:
     import httpx
+
+CARRIES: Carries = {
+    "system": {"text"},
+    "user": {"text"},
+    "assistant": {"text", "tool call"},
+    "tool": {"text"},
+}
+"""What a model without a projector reads: only text. Projectors are not loaded."""
 
 
 class Local(OpenAIChat):
@@ -65,7 +74,8 @@ class Local(OpenAIChat):
 
     def build(self, request: Request, call: Call) -> httpx.Request:
         """Return the HTTP request. Before the first call, it is for a model whose chat template has no tools."""
-        prompt = request if self._knows_tools else in_plain_words(request)
+        prompt = sendable(request, "the local model", self.provider, CARRIES)
+        prompt = prompt if self._knows_tools else in_plain_words(prompt)
         # The server has one model and ignores the name, but might refuse one that it does not know.
         return self.post("/chat/completions", chat_body(replace(prompt, model=None), is_openai=False), call, headers={})
 

@@ -1,0 +1,202 @@
+"""Which parts of a message a wire carries, and what happens to those that it does not carry.
+
+Each ``request.py`` has a table of what its wire carries: for each role the kinds of parts. A part of any other kind is
+refused before anything is sent, except in an assistant's message: what another provider has made may be unknown to this
+one, so it is left out, and a line at DEBUG on the logger ``rxllm`` says so.
+
+=======================================================================  ===============================================
+kind                                                                     part
+=======================================================================  ===============================================
+``text``                                                                 `TextPart`
+``image``                                                                `ImagePart`; `FilePart` of a type ``image/*``
+``pdf``, ``text file``, ``wav``, ``mp3``, ``audio``, ``video``, ``file``  `FilePart`, by its type: the last is any other
+``thinking``                                                             `ThinkingPart` with nothing but its text
+``own thinking``, ``reasoning details``, ``another's thinking``          `ThinkingPart` with what its provider added
+``own part``, ``another's part``                                         `ProviderPart`
+``source``, ``tool call``                                                `SourcePart`, `ToolCallPart`
+=======================================================================  ===============================================
+
+Images and files have their data with them; ``image by url`` and ``pdf by id`` are kinds of their own. A wire that does
+not carry text files gets their text.
+"""
+
+from __future__ import annotations
+
+import logging
+import mimetypes
+import re
+from collections import Counter
+from collections.abc import Mapping, Set
+from dataclasses import replace
+from typing import Any
+
+from rxllm.values import (
+    FilePart,
+    Image,
+    ImagePart,
+    Message,
+    Part,
+    ProviderPart,
+    Request,
+    Role,
+    SourcePart,
+    TextPart,
+    ThinkingPart,
+    ToolCallPart,
+    ValidationError,
+)
+
+Carries = Mapping[Role, Set[str]]
+
+_log = logging.getLogger("rxllm")
+
+_TEXT = re.compile(r"text/.*|application/(.*\+)?(json|xml|yaml)|application/(x-)?(javascript|sh|toml|yaml)")
+_TYPES = {
+    "application/pdf": "pdf",
+    **dict.fromkeys(("audio/wav", "audio/x-wav", "audio/wave", "audio/vnd.wave"), "wav"),
+    **dict.fromkeys(("audio/mpeg", "audio/mp3"), "mp3"),
+}
+_TAKEN_BY = {
+    "image": "openai, anthropic, gemini or a vision model of ollama",
+    "pdf": "openai, anthropic or gemini",
+    "wav": "openai or gemini",
+    "mp3": "openai or gemini",
+    "audio": "gemini",
+    "video": "gemini",
+    "file": "openai-responses or gemini",
+}
+
+
+def sendable(request: Request, wire: str, provider: str, carries: Carries) -> Request:
+    """Return `request` with the parts that the wire carries, whose own parts are those of `provider`.
+
+    Raise ``ValidationError("invalid_request")``, with the place of the part and what to do instead.
+    """
+    left_out: Counter[str] = Counter()
+    messages: list[Message] = []
+    for index, message in enumerate(request.messages):
+        if not isinstance(message.content, tuple):
+            messages.append(message)
+            continue
+        parts: list[Part] = []
+        carried = carries.get(message.role, carries["user"])
+        for place, part in enumerate(message.content):
+            sent = part if message.role == "assistant" else _simplified(part, carried)
+            kind = kind_of(sent, provider)
+            if kind in carried:
+                parts.append(sent)
+            elif message.role == "assistant":
+                left_out[kind] += 1
+            else:
+                what = f"is a {type(part).__name__} ({kind}), which {wire} does not take in a {message.role} message"
+                fault = f"{what}; {_remedy(sent, kind, carried, carries['user'])}"
+                raise ValidationError("invalid_request", errors=[(("messages", index, "content", place), fault)])
+        messages.append(replace(message, content=tuple(parts)))
+    if left_out:
+        kinds = ", ".join(f"{count} {kind}" for kind, count in left_out.items())
+        _log.debug("%s does not take, and the request leaves out of the assistant's messages: %s", wire, kinds)
+    return replace(request, messages=tuple(messages))
+
+
+def kind_of(part: Part, provider: str) -> str:
+    """Return the kind of `part` for a wire of `provider`.
+
+    >>> kind_of(FilePart({"mime_type": "application/pdf", "url": "https://example.org/a.pdf"}), "anthropic")
+    'pdf by url'
+    """
+    match part:
+        case TextPart():
+            return "text"
+        case ImagePart(image=image):
+            return "image by url" if image.source == "url" else "image"
+        case FilePart(file=file):
+            return "signed file" if file.get("thoughtSignature") else _kind_of_file(file)
+        case ThinkingPart(signature=None, provider_data=None):
+            return "thinking"
+        case ThinkingPart(provider_data=data):
+            own = "own thinking" if data and data.get("provider") == provider else "another's thinking"
+            return "reasoning details" if data and "reasoning_details" in data else own
+        case ProviderPart(provider=owner):
+            return "own part" if owner == provider else "another's part"
+        case SourcePart():
+            return "source"
+        case ToolCallPart():
+            return "tool call"
+
+
+def mime_type_of(file: Mapping[str, Any]) -> str:
+    """Return the type of a file, without parameters."""
+    return str(file.get("mime_type") or "application/octet-stream").partition(";")[0].strip().lower()
+
+
+def name_of(file: Mapping[str, Any]) -> str:
+    """Return the name of a file, or one that fits its type: some servers go by the extension."""
+    return str(file.get("name") or f"file{mimetypes.guess_extension(mime_type_of(file)) or ''}")
+
+
+def _kind_of_file(file: Mapping[str, Any]) -> str:
+    mime_type = mime_type_of(file)
+    general = mime_type.partition("/")[0]
+    kind = _TYPES.get(mime_type) or (general if general in ("image", "audio", "video") else "file")
+    match file:
+        case {"data": bytes(data)}:
+            return "text file" if _TEXT.fullmatch(mime_type) and _is_utf_8(data) else kind
+        case {"url": str()} | {"file_id": str()}:
+            kind = "text file" if _TEXT.fullmatch(mime_type) else kind
+            return f"{kind} by {'url' if isinstance(file.get('url'), str) else 'id'}"
+        case _:
+            return "file without data"
+
+
+def _is_utf_8(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _simplified(part: Part, carried: Set[str]) -> Part:
+    """Return `part` in its plainest form: data of a data URI, an image as an image, a text file as text."""
+    match part:
+        case ImagePart(image=Image(source="url", data=str(url))) if url.startswith("data:"):
+            return replace(part, image=Image.from_data_uri(url))
+        case FilePart(file={"url": str(url), **rest}) if url.startswith("data:"):
+            image = Image.from_data_uri(url)
+            file = {"mime_type": image.mime_type, **rest, "data": image.to_binary()}
+            return _simplified(FilePart(file), carried)
+        case FilePart(file={"thoughtSignature": _, **file}):  # it belongs to what the assistant has sent
+            return _simplified(FilePart(file), carried)
+        case FilePart(file=file):
+            return _simplified_file(part, file, carried)
+        case _:
+            return part
+
+
+def _simplified_file(part: FilePart, file: dict[str, Any], carried: Set[str]) -> Part:
+    match _kind_of_file(file):
+        case "image":
+            return ImagePart(Image.from_binary(file["data"], mime_type_of(file)))
+        case "image by url":
+            return ImagePart(Image("url", file["url"], mime_type_of(file)))
+        case "text file" if "text file" not in carried:
+            return TextPart(f'\n<file name="{name_of(file)}">\n{file["data"].decode()}\n</file>\n')
+        case _:
+            return part
+
+
+def _remedy(part: Part, kind: str, carried: Set[str], carried_for_users: Set[str]) -> str:
+    base = kind.partition(" by ")[0]
+    match part:
+        case _ if kind == "file without data":
+            return 'write {"mime_type": ..., "data": bytes} or {"mime_type": ..., "url": str}'
+        case _ if base != kind and (base in carried or base == "text file"):
+            return "pass its data, or the path of a file, instead"
+        case _ if kind in carried_for_users or base in carried_for_users:
+            return "put it into a user's message"
+        case ImagePart() | FilePart():
+            return f"write what is in it as text, or use a provider that takes it: {_TAKEN_BY[base]}"
+        case ProviderPart(provider=owner) if kind == "another's part":
+            return f"remove it, or send it to {owner}"
+        case _:
+            return "remove it"
