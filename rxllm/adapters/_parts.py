@@ -13,7 +13,8 @@ kind                                                                     part
 ``thinking``                                                             `ThinkingPart` with nothing but its text
 ``own thinking``, ``reasoning details``, ``another's thinking``          `ThinkingPart` with what its provider added
 ``own part``, ``another's part``                                         `ProviderPart`
-``source``, ``tool call``                                                `SourcePart`, `ToolCallPart`
+``source url_citation``, ...                                             `SourcePart`, with its type if it has one
+``tool call``                                                            `ToolCallPart`
 =======================================================================  ===============================================
 
 Images and files have their data with them; ``image by url`` and ``pdf by id`` are kinds of their own. A wire that does
@@ -56,7 +57,7 @@ _TYPES = {
     **dict.fromkeys(("audio/wav", "audio/x-wav", "audio/wave", "audio/vnd.wave"), "wav"),
     **dict.fromkeys(("audio/mpeg", "audio/mp3"), "mp3"),
 }
-_TAKEN_BY = {
+TAKEN_BY = {
     "image": "openai, anthropic, gemini or a vision model of ollama",
     "pdf": "openai, anthropic or gemini",
     "wav": "openai or gemini",
@@ -66,35 +67,35 @@ _TAKEN_BY = {
     "file": "openai-responses or gemini",
 }
 
+_OF_ITS_MESSAGE = ("thought", "thoughtSignature")
+"""The fields of a file in an assistant's message of Gemini that mean nothing in another message."""
+
 
 def sendable(request: Request, wire: str, provider: str, carries: Carries) -> Request:
     """Return `request` with the parts that the wire carries, whose own parts are those of `provider`.
 
     Raise ``ValidationError("invalid_request")``, with the place of the part and what to do instead.
     """
-    left_out: Counter[str] = Counter()
     messages: list[Message] = []
+    left_out: Counter[str] = Counter()
     for index, message in enumerate(request.messages):
-        if not isinstance(message.content, tuple):
-            messages.append(message)
-            continue
-        parts: list[Part] = []
         carried = carries.get(message.role, carries["user"])
-        for place, part in enumerate(message.content):
-            sent = part if message.role == "assistant" else _simplified(part, carried)
-            kind = kind_of(sent, provider)
+        parts: list[Part] = []
+        for place, part in enumerate(message.content if isinstance(message.content, tuple) else ()):
+            plain = _plain(part) if message.role == "assistant" else _simplified(part, carried)
+            kind = kind_of(plain, provider)
             if kind in carried:
-                parts.append(sent)
+                parts.append(plain)
             elif message.role == "assistant":
                 left_out[kind] += 1
             else:
-                what = f"is a {type(part).__name__} ({kind}), which {wire} does not take in a {message.role} message"
-                fault = f"{what}; {_remedy(sent, kind, carried, carries['user'])}"
+                what = f"is a {type(plain).__name__} ({kind}), which {wire} does not take in a {message.role} message"
+                fault = f"{what}; {_remedy(plain, kind, carried, carries['user'])}"
                 raise ValidationError("invalid_request", errors=[(("messages", index, "content", place), fault)])
-        messages.append(replace(message, content=tuple(parts)))
+        messages.append(replace(message, content=tuple(parts)) if isinstance(message.content, tuple) else message)
     if left_out:
         kinds = ", ".join(f"{count} {kind}" for kind, count in left_out.items())
-        _log.debug("%s does not take, and the request leaves out of the assistant's messages: %s", wire, kinds)
+        _log.debug("left out of the assistant's messages, as %s does not take them: %s", wire, kinds)
     return replace(request, messages=tuple(messages))
 
 
@@ -118,8 +119,8 @@ def kind_of(part: Part, provider: str) -> str:
             return "reasoning details" if data and "reasoning_details" in data else own
         case ProviderPart(provider=owner):
             return "own part" if owner == provider else "another's part"
-        case SourcePart():
-            return "source"
+        case SourcePart(source=source):
+            return f"source {source['type']}" if isinstance(source.get("type"), str) else "source"
         case ToolCallPart():
             return "tool call"
 
@@ -156,17 +157,27 @@ def _is_utf_8(data: bytes) -> bool:
     return True
 
 
-def _simplified(part: Part, carried: Set[str]) -> Part:
-    """Return `part` in its plainest form: data of a data URI, an image as an image, a text file as text."""
+def _plain(part: Part) -> Part:
+    """Return `part`, an image of a data URI with its data."""
     match part:
         case ImagePart(image=Image(source="url", data=str(url))) if url.startswith("data:"):
             return replace(part, image=Image.from_data_uri(url))
+        case _:
+            return part
+
+
+def _simplified(part: Part, carried: Set[str]) -> Part:
+    """Return `part` in its plainest form: data of a data URI, an image as an image, a text file as text."""
+    match part:
+        case ImagePart():
+            return _plain(part)
         case FilePart(file={"url": str(url), **rest}) if url.startswith("data:"):
             image = Image.from_data_uri(url)
             file = {"mime_type": image.mime_type, **rest, "data": image.to_binary()}
             return _simplified(FilePart(file), carried)
-        case FilePart(file={"thoughtSignature": _, **file}):  # it belongs to what the assistant has sent
-            return _simplified(FilePart(file), carried)
+        case FilePart(file=file) if not file.keys().isdisjoint(_OF_ITS_MESSAGE):
+            rest = {name: value for name, value in file.items() if name not in _OF_ITS_MESSAGE}
+            return _simplified(FilePart(rest), carried)
         case FilePart(file=file):
             return _simplified_file(part, file, carried)
         case _:
@@ -195,7 +206,7 @@ def _remedy(part: Part, kind: str, carried: Set[str], carried_for_users: Set[str
         case _ if kind in carried_for_users or base in carried_for_users:
             return "put it into a user's message"
         case ImagePart() | FilePart():
-            return f"write what is in it as text, or use a provider that takes it: {_TAKEN_BY[base]}"
+            return f"write what is in it as text, or use a provider that takes it: {TAKEN_BY[base]}"
         case ProviderPart(provider=owner) if kind == "another's part":
             return f"remove it, or send it to {owner}"
         case _:

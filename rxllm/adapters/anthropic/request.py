@@ -39,10 +39,13 @@ Block = dict[str, Any]
 
 _FILES = {f"{kind}{by}" for kind in ("image", "pdf") for by in ("", " by url", " by id")}
 
+# A search result goes back in the part that it came with, a citation with the text that it is for.
+_SOURCES = {f"source {kind}" for kind in ("web_search_result", "web_fetch_result", *CITATIONS)}
+
 CARRIES: Carries = {
     "system": {"text"},
     "user": {"text", "text file", "text file by id", "own part"} | _FILES,
-    "assistant": {"text", "tool call", "source", "own thinking", "own part"},
+    "assistant": {"text", "tool call", "own thinking", "own part"} | _SOURCES,
     "tool": {"text", "text file", "text file by id", "own part"} | _FILES,
 }
 

@@ -52,9 +52,9 @@ def chat_body(
     Only OpenAI itself knows ``max_completion_tokens``, and it rejects ``reasoning_details``. `thoughts_field` is the
     field in which the server wants its thoughts back.
     """
-    carries = CARRIES if is_openai else OTHERS_CARRY
+    carries: Carries = CARRIES if is_openai else OTHERS_CARRY
     if thoughts_field:
-        carries = {**carries, "assistant": carries["assistant"] | {"thinking"}}
+        carries = {**carries, "assistant": {*carries["assistant"], "thinking"}}
     request = sendable(request, f"Chat Completions of {provider}", provider, carries)
     body = {
         "model": request.model,
