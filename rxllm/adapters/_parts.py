@@ -35,7 +35,6 @@ from rxllm.values import (
     FilePart,
     Image,
     ImagePart,
-    Message,
     Part,
     ProviderPart,
     Request,
@@ -76,23 +75,24 @@ def sendable(request: Request, wire: str, provider: str, carries: Carries) -> Re
 
     Raise ``ValidationError("invalid_request")``, with the place of the part and what to do instead.
     """
-    messages: list[Message] = []
     left_out: Counter[str] = Counter()
-    for index, message in enumerate(request.messages):
+    messages = list(request.messages)
+    for index, message in enumerate(messages):
+        if not isinstance(message.content, tuple):
+            continue
         carried = carries.get(message.role, carries["user"])
         parts: list[Part] = []
-        for place, part in enumerate(message.content if isinstance(message.content, tuple) else ()):
-            plain = _plain(part) if message.role == "assistant" else _simplified(part, carried)
-            kind = kind_of(plain, provider)
+        for place, original in enumerate(message.content):
+            part = _plain(original) if message.role == "assistant" else _simplified(original, carried)
+            kind = kind_of(part, provider)
             if kind in carried:
-                parts.append(plain)
+                parts.append(part)
             elif message.role == "assistant":
                 left_out[kind] += 1
             else:
-                what = f"is a {type(plain).__name__} ({kind}), which {wire} does not take in a {message.role} message"
-                fault = f"{what}; {_remedy(plain, kind, carried, carries['user'])}"
+                fault = _fault(part, kind, wire, message.role, carries)
                 raise ValidationError("invalid_request", errors=[(("messages", index, "content", place), fault)])
-        messages.append(replace(message, content=tuple(parts)) if isinstance(message.content, tuple) else message)
+        messages[index] = replace(message, content=tuple(parts))
     if left_out:
         kinds = ", ".join(f"{count} {kind}" for kind, count in left_out.items())
         _log.debug("left out of the assistant's messages, as %s does not take them: %s", wire, kinds)
@@ -194,6 +194,11 @@ def _simplified_file(part: FilePart, file: dict[str, Any], carried: Set[str]) ->
             return TextPart(f'\n<file name="{name_of(file)}">\n{file["data"].decode()}\n</file>\n')
         case _:
             return part
+
+
+def _fault(part: Part, kind: str, wire: str, role: Role, carries: Carries) -> str:
+    remedy = _remedy(part, kind, carries.get(role, carries["user"]), carries["user"])
+    return f"is a {type(part).__name__} ({kind}), which {wire} does not take in a {role} message; {remedy}"
 
 
 def _remedy(part: Part, kind: str, carried: Set[str], carried_for_users: Set[str]) -> str:

