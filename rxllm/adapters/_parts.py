@@ -198,7 +198,8 @@ def _simplified_file(part: FilePart, file: dict[str, Any], carried: Set[str]) ->
 
 def _fault(part: Part, kind: str, wire: str, role: Role, carries: Carries) -> str:
     remedy = _remedy(part, kind, carries.get(role, carries["user"]), carries["user"])
-    return f"is a {type(part).__name__} ({kind}), which {wire} does not take in a {role} message; {remedy}"
+    article = "an" if isinstance(part, ImagePart) else "a"
+    return f"is {article} {type(part).__name__} ({kind}), which {wire} does not take in a {role} message; {remedy}"
 
 
 def _remedy(part: Part, kind: str, carried: Set[str], carried_for_users: Set[str]) -> str:

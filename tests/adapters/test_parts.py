@@ -286,7 +286,7 @@ def names_the_part(error: ValidationError, role: str) -> None:
     assert error.reason == "invalid_request"
     ((path, fault),) = error.errors
     assert path == ("messages", 2 if role == "tool" else 0, "content", 1)
-    assert re.fullmatch(r"is a \w+ \(.+\), which .+ does not take in a \w+ message; .+", fault), fault
+    assert re.fullmatch(r"is an? \w+ \(.+\), which .+ does not take in a \w+ message; .+", fault), fault
     assert MARK not in str(error)
 
 

@@ -17,6 +17,7 @@ from rxllm import (
     TextPart,
     ThinkingPart,
     ValidationError,
+    assistant,
     chat,
     generate,
     user,
@@ -64,13 +65,10 @@ def test_a_pdf_that_ollama_does_not_take_is_refused_before_anything_is_sent(ask:
     )
 
 
-def test_a_picture_is_refused_by_a_local_model_which_reads_only_text(monkeypatch: pytest.MonkeyPatch):
-    async def no_weights(*_: object) -> None:
-        pass
-
-    monkeypatch.setattr(Local, "prepare", no_weights)
-    with pytest.raises(ValidationError, match=r"ImagePart \(image\), which the local model does not take.*gemini"):
-        generate(Local(), [user([TextPart("What is this?"), PHOTO])]).run()
+def test_a_picture_is_refused_by_a_local_model_before_its_weights_are_looked_for():
+    no_weights = Local("there-is-no-such-file.gguf")
+    with pytest.raises(ValidationError, match=r"is an ImagePart \(image\), which the local model does not .*gemini"):
+        generate(no_weights, [user("Hi"), assistant("Hello"), user([TextPart("What is this?"), PHOTO])]).run()
 
 
 def test_what_another_provider_has_answered_may_be_left_out_and_debug_logging_tells(caplog: pytest.LogCaptureFixture):

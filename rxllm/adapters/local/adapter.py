@@ -70,12 +70,15 @@ class Local(OpenAIChat):
     async def prepare(self, request: Request, call: Call) -> None:
         """Find the weights and start their server, in a thread. The first time takes a second, or a download."""
         if self._server is None:
+            # What it cannot read is refused before weights are fetched; what is left out, `build` logs.
+            answers_left_out = (replace(m, content="") if m.role == "assistant" else m for m in request.messages)
+            _readable(replace(request, messages=tuple(answers_left_out)))
             self._server = await in_thread(lambda: serve(weights.find(self.model), self.n_ctx))
             self.base_url = f"{self._server.url}/v1"
 
     def build(self, request: Request, call: Call) -> httpx.Request:
         """Return the HTTP request. Before the first call, it is for a model whose chat template has no tools."""
-        prompt = sendable(request, "the local model", self.provider, CARRIES)
+        prompt = _readable(request)
         prompt = prompt if self._knows_tools else in_plain_words(prompt)
         # The server has one model and ignores the name, but might refuse one that it does not know.
         return self.post("/chat/completions", chat_body(replace(prompt, model=None), is_openai=False), call, headers={})
@@ -92,6 +95,10 @@ class Local(OpenAIChat):
 
     def __repr__(self) -> str:
         return f"Local({str(self.model)!r})" if self.model else "Local()"
+
+
+def _readable(request: Request) -> Request:
+    return sendable(request, "the local model", Local.provider, CARRIES)
 
 
 def _client() -> httpx.AsyncClient:
