@@ -4,18 +4,18 @@ Each ``request.py`` has a table of what its wire carries: for each role the kind
 refused before anything is sent, except in an assistant's message: what another provider has made may be unknown to this
 one, so it is left out, and a line at DEBUG on the logger ``rxllm`` says so.
 
-=======================================================================  ===============================================
-kind                                                                     part
-=======================================================================  ===============================================
-``text``                                                                 `TextPart`
-``image``                                                                `ImagePart`; `FilePart` of a type ``image/*``
+========================================================================  ==============================================
+kind                                                                      part
+========================================================================  ==============================================
+``text``                                                                  `TextPart`
+``image``                                                                 `ImagePart`; `FilePart` of a type ``image/*``
 ``pdf``, ``text file``, ``wav``, ``mp3``, ``audio``, ``video``, ``file``  `FilePart`, by its type: the last is any other
-``thinking``                                                             `ThinkingPart` with nothing but its text
-``own thinking``, ``reasoning details``, ``another's thinking``          `ThinkingPart` with what its provider added
-``own part``, ``another's part``                                         `ProviderPart`
-``source url_citation``, ...                                             `SourcePart`, with its type if it has one
-``tool call``                                                            `ToolCallPart`
-=======================================================================  ===============================================
+``thinking``                                                              `ThinkingPart` with nothing but its text
+``own thinking``, ``reasoning details``, ``another's thinking``           `ThinkingPart` with what its provider added
+``own part``, ``another's part``                                          `ProviderPart`
+``source url_citation``, ...                                              `SourcePart`, with its type if it has one
+``tool call``                                                             `ToolCallPart`
+========================================================================  ==============================================
 
 Images and files have their data with them; ``image by url`` and ``pdf by id`` are kinds of their own. A wire that does
 not carry text files gets their text.
