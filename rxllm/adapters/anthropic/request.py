@@ -6,6 +6,7 @@
 3. The API refuses blank text, and white space at the end of a final assistant turn: both are left out.
 4. What another provider produced (its thinking, its server's tools) is left out; Anthropic's own goes back unchanged:
    thinking only with its signature, a call of a server tool only if it is complete.
+   Files: https://platform.claude.com/docs/en/build-with-claude/files (those by id need the beta of that page).
 5. Ids consist of letters, digits, ``_`` and ``-``: any other character becomes ``_``, in a tool call as in its result.
 """
 
@@ -15,9 +16,11 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
+from rxllm.adapters._parts import Carries, mime_type_of, sendable
 from rxllm.adapters._request import invalid_field, response_format
 from rxllm.adapters.anthropic.frames import CITATIONS
 from rxllm.values import (
+    FilePart,
     Image,
     ImagePart,
     Message,
@@ -34,9 +37,22 @@ from rxllm.values._json import json_text
 
 Block = dict[str, Any]
 
+_FILES = {f"{kind}{by}" for kind in ("image", "pdf") for by in ("", " by url", " by id")}
+
+# A search result goes back in the part that it came with, a citation with the text that it is for.
+_SOURCES = {f"source {kind}" for kind in ("web_search_result", "web_fetch_result", *CITATIONS)}
+
+CARRIES: Carries = {
+    "system": {"text"},
+    "user": {"text", "text file", "text file by id", "own part"} | _FILES,
+    "assistant": {"text", "tool call", "own thinking", "own part"} | _SOURCES,
+    "tool": {"text", "text file", "text file by id", "own part"} | _FILES,
+}
+
 
 def messages_body(request: Request, *, provider: str = "anthropic") -> dict[str, Any]:
     """Return the JSON body of `request`; opaque parts go back if they are of `provider`."""
+    request = sendable(request, f"the Messages API of {provider}", provider, CARRIES)
     model = request.model or ""
     limit = default_max_tokens(model) if request.max_tokens is None else request.max_tokens
     body: dict[str, Any] = {
@@ -191,19 +207,19 @@ def _cached(message: Message, blocks: list[Block]) -> list[Block]:
 def _blocks(message: Message, provider: str) -> list[Block]:
     match message.role:
         case "tool":
-            return [_tool_result(message)]
+            return [_tool_result(message, provider)]
         case "assistant":
             return _assistant(message, provider)
         case _:
             return _user(message, provider)
 
 
-def _tool_result(message: Message) -> Block:
+def _tool_result(message: Message, provider: str) -> Block:
     content: Any = message.content
     if isinstance(content, dict):
         content = json_text(content)
     elif not isinstance(content, str):
-        content = _user(message, "")
+        content = _user(message, provider)
     result: Block = {"type": "tool_result", "tool_use_id": _id(message.tool_call_id or ""), "content": content}
     return {**result, "is_error": True} if message.metadata.get("is_error") else result
 
@@ -220,11 +236,30 @@ def _user(message: Message, provider: str) -> list[Block]:
                 blocks.append({"type": "text", "text": part.text, **cache_control(part.metadata)})
             case ImagePart():
                 blocks.append({"type": "image", "source": _source(part.image), **cache_control(part.metadata)})
+            case FilePart(file=file):
+                blocks.append(_file(file))
             case ProviderPart(provider=origin, data=data) if origin == provider:
                 blocks.append(dict(data))
             case _:
                 pass
     return blocks
+
+
+def _file(file: Block) -> Block:
+    media_type = mime_type_of(file)
+    title = {"title": file["name"]} if file.get("name") else {}
+    match file:
+        case {"data": bytes(data)} if media_type == "application/pdf":
+            text = Image.from_binary(data, media_type).to_base64()
+            return {"type": "document", "source": {"type": "base64", "media_type": media_type, "data": text}, **title}
+        case {"data": bytes(data)}:  # any text is plain text here
+            source = {"type": "text", "media_type": "text/plain", "data": data.decode()}
+            return {"type": "document", "source": source, **title}
+        case {"url": str(url)}:
+            return {"type": "document", "source": {"type": "url", "url": url}, **title}
+        case _:
+            kind = "image" if media_type.startswith("image/") else "document"
+            return {"type": kind, "source": {"type": "file", "file_id": file["file_id"]}}
 
 
 def _assistant(message: Message, provider: str) -> list[Block]:
@@ -285,10 +320,9 @@ def _id(id: str) -> str:
 
 
 def _source(image: Image) -> Block:
-    if image.source == "url" and not str(image.data).startswith("data:"):
+    if image.source == "url":
         return {"type": "url", "url": image.data}
-    uri = str(image.data) if image.source == "url" else image.to_data_uri()
-    media_type, _, data = uri.removeprefix("data:").partition(";base64,")
+    media_type, _, data = image.to_data_uri().removeprefix("data:").partition(";base64,")
     return {"type": "base64", "media_type": media_type, "data": data}
 
 

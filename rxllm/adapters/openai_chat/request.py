@@ -1,21 +1,61 @@
-"""A request as the JSON body of Chat Completions."""
+"""A request as the JSON body of Chat Completions.
+
+Files: https://developers.openai.com/api/docs/guides/file-inputs (PDF only, no URL; the text of other files as text);
+sound: https://developers.openai.com/api/docs/guides/audio.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
 
+from rxllm.adapters._parts import Carries, kind_of, mime_type_of, name_of, sendable
 from rxllm.adapters._request import image_url, response_format
-from rxllm.values import ImagePart, Message, Request, TextPart, ThinkingPart, Tool, ToolCall
+from rxllm.values import (
+    FilePart,
+    Image,
+    ImagePart,
+    Message,
+    ProviderPart,
+    Request,
+    TextPart,
+    ThinkingPart,
+    Tool,
+    ToolCall,
+)
 from rxllm.values._json import json_text
 
+_CONTENT = {"text", "image", "image by url", "pdf", "pdf by id", "wav", "mp3", "own part"}
 
-def chat_body(request: Request, *, is_openai: bool = True, thoughts_field: str | None = None) -> dict[str, Any]:
-    """Return the body of `request`.
+CARRIES: Carries = {
+    "system": {"text", "own part"},
+    "user": _CONTENT,
+    "assistant": {"text", "tool call"},
+    "tool": {"text", "own part"},
+}
+"""What OpenAI takes. Its thoughts are not sent back: it rejects them."""
+
+OTHERS_CARRY: Carries = {
+    "system": _CONTENT,
+    "user": _CONTENT,
+    "assistant": {"text", "tool call", "reasoning details"},
+    "tool": _CONTENT,
+}
+"""What is sent to other servers. Many take more than OpenAI does, and they answer for themselves."""
+
+
+def chat_body(
+    request: Request, *, provider: str = "openai", is_openai: bool = True, thoughts_field: str | None = None
+) -> dict[str, Any]:
+    """Return the body of `request`; opaque parts are sent if they are of `provider`.
 
     Only OpenAI itself knows ``max_completion_tokens``, and it rejects ``reasoning_details``. `thoughts_field` is the
     field in which the server wants its thoughts back.
     """
+    carries: Carries = CARRIES if is_openai else OTHERS_CARRY
+    if thoughts_field:
+        carries = {**carries, "assistant": {*carries["assistant"], "thinking"}}
+    request = sendable(request, f"Chat Completions of {provider}", provider, carries)
     body = {
         "model": request.model,
         "messages": [
@@ -60,20 +100,30 @@ def _message(message: Message, *, with_details: bool, thoughts_field: str | None
 def _content(message: Message) -> Any:
     if isinstance(message.content, dict):
         return json_text(message.content)
-    if not any(isinstance(part, ImagePart) for part in message.parts):
+    if message.role == "assistant" or all(isinstance(part, TextPart) for part in message.parts):
         return message.text
-    parts = (_part(part) for part in message.parts)
-    return [part for part in parts if part is not None]
+    return [_part(part) for part in message.parts]
 
 
-def _part(part: Any) -> dict[str, Any] | None:
+def _part(part: Any) -> dict[str, Any]:
     match part:
-        case TextPart():
-            return {"type": "text", "text": part.text}
         case ImagePart():
             return {"type": "image_url", "image_url": {"url": image_url(part.image), "detail": part.detail}}
+        case FilePart(file={"file_id": id}):
+            return {"type": "file", "file": {"file_id": id}}
+        case FilePart(file=file):
+            return _file(kind_of(part, ""), file)
+        case ProviderPart(data=data):
+            return data
         case _:
-            return None
+            return {"type": "text", "text": part.text}
+
+
+def _file(kind: str, file: dict[str, Any]) -> dict[str, Any]:
+    content = Image.from_binary(file["data"], mime_type_of(file))
+    if kind in ("wav", "mp3"):
+        return {"type": "input_audio", "input_audio": {"data": content.to_base64(), "format": kind}}
+    return {"type": "file", "file": {"filename": name_of(file), "file_data": content.to_data_uri()}}
 
 
 def _tool_call(call: ToolCall) -> dict[str, Any]:

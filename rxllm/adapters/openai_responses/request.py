@@ -9,6 +9,8 @@ Messages become input items by these rules:
 3. ``ProviderPart``s of this provider go back as the items they are. Those of other providers are left out, and so are
    the calls of tools that other providers ran themselves.
 4. A call goes back in the form in which it came (function, custom, computer, ...), and so does its result.
+
+Files: https://developers.openai.com/api/docs/guides/file-inputs.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import re
 from collections.abc import Iterable
 from typing import Any, cast
 
+from rxllm.adapters._parts import Carries, mime_type_of, name_of, sendable
 from rxllm.adapters._request import image_url, response_format
 from rxllm.adapters.openai_responses.frames import Item, as_item
 from rxllm.values import (
@@ -37,6 +40,15 @@ from rxllm.values._json import json_text
 _REASONERS = re.compile(r"(.*/)?(o\d|gpt-5(?!.*chat)|gpt-[6-9]|codex|computer-use|grok-4)")
 """The names of models that think. Other models reject a request for their encrypted thoughts."""
 
+_FILES = {f"{kind}{by}" for kind in ("image", "pdf", "text file", "file") for by in ("", " by url", " by id")}
+
+CARRIES: Carries = {
+    "system": {"text", "own part"} | _FILES,
+    "user": {"text", "own part"} | _FILES,
+    "assistant": {"text", "tool call", "own thinking", "own part"},
+    "tool": {"text"} | _FILES,
+}
+
 _STATEFUL = ("previous_response_id", "conversation", "background")
 _CACHE = {"prompt_cache_breakpoint": {"mode": "explicit"}}
 
@@ -47,6 +59,7 @@ def responses_body(request: Request, *, provider: str = "openai") -> dict[str, A
     The API has no ``stop`` and no ``seed``. They are sent all the same, for servers that know them; OpenAI's refusal is
     better than silence.
     """
+    request = sendable(request, f"the Responses API of {provider}", provider, CARRIES)
     options = request.options
     is_stored = bool(options.get("store")) or any(options.get(name) for name in _STATEFUL)
     form = response_format(request)
@@ -112,14 +125,13 @@ def _input_items(messages: Iterable[Message], *, provider: str, is_stored: bool 
             case "tool":
                 items.append(_result(message, calls.get(message.tool_call_id or ""), provider))
             case _:
-                items += _question(message, provider)
+                items += _question(message)
     return items
 
 
-def _question(message: Message, provider: str) -> Iterable[Item]:
+def _question(message: Message) -> Iterable[Item]:
     opaque = [part for part in message.parts if isinstance(part, ProviderPart)]
-    if opaque:  # what only the provider understands, such as an ``mcp_approval_response``
-        yield from (part.data for part in opaque if part.provider == provider)
+    yield from (part.data for part in opaque)  # what only the provider knows, such as an ``mcp_approval_response``
     is_plain = isinstance(message.content, str) or not any(_is_special(part) for part in message.parts)
     content = _to_text(message) if is_plain else _contents(message)
     if content or not opaque:
@@ -149,14 +161,17 @@ def _content(part: Any) -> Item | None:
 
 
 def _file(file: Item) -> Item:
-    mime_type = str(file.get("mime_type") or "application/octet-stream")
-    data = file.get("data")
-    url = Image.from_binary(data, mime_type).to_data_uri() if isinstance(data, bytes) else str(file.get("url"))
-    if mime_type.startswith("image/"):
-        return {"type": "input_image", "image_url": url, "detail": "auto"}
-    if not isinstance(data, bytes):
-        return {"type": "input_file", "file_url": url}
-    return {"type": "input_file", "filename": str(file.get("name") or "file"), "file_data": url}
+    mime_type = mime_type_of(file)
+    match file:
+        case {"data": bytes(data)}:
+            uri = Image.from_binary(data, mime_type).to_data_uri()
+            return {"type": "input_file", "filename": name_of(file), "file_data": uri}
+        case {"url": str(url)}:
+            return {"type": "input_file", "file_url": url}
+        case _ if mime_type.startswith("image/"):
+            return {"type": "input_image", "file_id": file["file_id"], "detail": "auto"}
+        case _:
+            return {"type": "input_file", "file_id": file["file_id"]}
 
 
 def _answer(message: Message, provider: str, *, is_stored: bool) -> Iterable[Item]:
@@ -224,7 +239,8 @@ def _result(message: Message, call: ToolCall | None, provider: str) -> Item:
     match kind:
         case "function_call" | "custom_tool_call":
             caller = {"caller": item["caller"]} if "caller" in item else {}
-            output = _contents(message) if any(isinstance(p, ImagePart) for p in message.parts) else _to_text(message)
+            has_files = any(isinstance(part, ImagePart | FilePart) for part in message.parts)
+            output = _contents(message) if has_files else _to_text(message)
             return {"type": f"{kind}_output", "call_id": message.tool_call_id, "output": output, **caller}
         case "computer_call" if fields:
             return {"type": "computer_call_output", "call_id": message.tool_call_id, "output": fields}

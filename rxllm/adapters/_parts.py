@@ -1,0 +1,219 @@
+"""Which parts of a message a wire carries, and what happens to those that it does not carry.
+
+Each ``request.py`` has a table of what its wire carries: for each role the kinds of parts. A part of any other kind is
+refused before anything is sent, except in an assistant's message: what another provider has made may be unknown to this
+one, so it is left out, and a line at DEBUG on the logger ``rxllm`` says so.
+
+========================================================================  ==============================================
+kind                                                                      part
+========================================================================  ==============================================
+``text``                                                                  `TextPart`
+``image``                                                                 `ImagePart`; `FilePart` of a type ``image/*``
+``pdf``, ``text file``, ``wav``, ``mp3``, ``audio``, ``video``, ``file``  `FilePart`, by its type: the last is any other
+``thinking``                                                              `ThinkingPart` with nothing but its text
+``own thinking``, ``reasoning details``, ``another's thinking``           `ThinkingPart` with what its provider added
+``own part``, ``another's part``                                          `ProviderPart`
+``source url_citation``, ...                                              `SourcePart`, with its type if it has one
+``tool call``                                                             `ToolCallPart`
+========================================================================  ==============================================
+
+Images and files have their data with them; ``image by url`` and ``pdf by id`` are kinds of their own. A wire that does
+not carry text files gets their text.
+"""
+
+from __future__ import annotations
+
+import logging
+import mimetypes
+import re
+from collections import Counter
+from collections.abc import Mapping, Set
+from dataclasses import replace
+from typing import Any
+
+from rxllm.values import (
+    FilePart,
+    Image,
+    ImagePart,
+    Part,
+    ProviderPart,
+    Request,
+    Role,
+    SourcePart,
+    TextPart,
+    ThinkingPart,
+    ToolCallPart,
+    ValidationError,
+)
+
+Carries = Mapping[Role, Set[str]]
+
+_log = logging.getLogger("rxllm")
+
+_TEXT = re.compile(r"text/.*|application/(.*\+)?(json|xml|yaml)|application/(x-)?(javascript|sh|toml|yaml)")
+_TYPES = {
+    "application/pdf": "pdf",
+    **dict.fromkeys(("audio/wav", "audio/x-wav", "audio/wave", "audio/vnd.wave"), "wav"),
+    **dict.fromkeys(("audio/mpeg", "audio/mp3"), "mp3"),
+}
+TAKEN_BY = {
+    "image": "openai, anthropic, gemini or a vision model of ollama",
+    "pdf": "openai, anthropic or gemini",
+    "wav": "openai or gemini",
+    "mp3": "openai or gemini",
+    "audio": "gemini",
+    "video": "gemini",
+    "file": "openai-responses or gemini",
+}
+
+_OF_ITS_MESSAGE = ("thought", "thoughtSignature")
+"""The fields of a file in an assistant's message of Gemini that mean nothing in another message."""
+
+
+def sendable(request: Request, wire: str, provider: str, carries: Carries) -> Request:
+    """Return `request` with the parts that the wire carries, whose own parts are those of `provider`.
+
+    Raise ``ValidationError("invalid_request")``, with the place of the part and what to do instead.
+    """
+    left_out: Counter[str] = Counter()
+    messages = list(request.messages)
+    for index, message in enumerate(messages):
+        if not isinstance(message.content, tuple):
+            continue
+        carried = carries.get(message.role, carries["user"])
+        parts: list[Part] = []
+        for place, original in enumerate(message.content):
+            part = _plain(original) if message.role == "assistant" else _simplified(original, carried)
+            kind = kind_of(part, provider)
+            if kind in carried:
+                parts.append(part)
+            elif message.role == "assistant":
+                left_out[kind] += 1
+            else:
+                fault = _fault(part, kind, wire, message.role, carries)
+                raise ValidationError("invalid_request", errors=[(("messages", index, "content", place), fault)])
+        messages[index] = replace(message, content=tuple(parts))
+    if left_out:
+        kinds = ", ".join(f"{count} {kind}" for kind, count in left_out.items())
+        _log.debug("left out of the assistant's messages, as %s does not take them: %s", wire, kinds)
+    return replace(request, messages=tuple(messages))
+
+
+def kind_of(part: Part, provider: str) -> str:
+    """Return the kind of `part` for a wire of `provider`.
+
+    >>> kind_of(FilePart({"mime_type": "application/pdf", "url": "https://example.org/a.pdf"}), "anthropic")
+    'pdf by url'
+    """
+    match part:
+        case TextPart():
+            return "text"
+        case ImagePart(image=image):
+            return "image by url" if image.source == "url" else "image"
+        case FilePart(file=file):
+            return "signed file" if file.get("thoughtSignature") else _kind_of_file(file)
+        case ThinkingPart(signature=None, provider_data=None):
+            return "thinking"
+        case ThinkingPart(provider_data=data):
+            own = "own thinking" if data and data.get("provider") == provider else "another's thinking"
+            return "reasoning details" if data and "reasoning_details" in data else own
+        case ProviderPart(provider=owner):
+            return "own part" if owner == provider else "another's part"
+        case SourcePart(source=source):
+            return f"source {source['type']}" if isinstance(source.get("type"), str) else "source"
+        case ToolCallPart():
+            return "tool call"
+
+
+def mime_type_of(file: Mapping[str, Any]) -> str:
+    """Return the type of a file, without parameters."""
+    return str(file.get("mime_type") or "application/octet-stream").partition(";")[0].strip().lower()
+
+
+def name_of(file: Mapping[str, Any]) -> str:
+    """Return the name of a file, or one that fits its type: some servers go by the extension."""
+    return str(file.get("name") or f"file{mimetypes.guess_extension(mime_type_of(file)) or ''}")
+
+
+def _kind_of_file(file: Mapping[str, Any]) -> str:
+    mime_type = mime_type_of(file)
+    general = mime_type.partition("/")[0]
+    kind = _TYPES.get(mime_type) or (general if general in ("image", "audio", "video") else "file")
+    match file:
+        case {"data": bytes(data)}:
+            return "text file" if _TEXT.fullmatch(mime_type) and _is_utf_8(data) else kind
+        case {"url": str()} | {"file_id": str()}:
+            kind = "text file" if _TEXT.fullmatch(mime_type) else kind
+            return f"{kind} by {'url' if isinstance(file.get('url'), str) else 'id'}"
+        case _:
+            return "file without data"
+
+
+def _is_utf_8(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _plain(part: Part) -> Part:
+    """Return `part`, an image of a data URI with its data."""
+    match part:
+        case ImagePart(image=Image(source="url", data=str(url))) if url.startswith("data:"):
+            return replace(part, image=Image.from_data_uri(url))
+        case _:
+            return part
+
+
+def _simplified(part: Part, carried: Set[str]) -> Part:
+    """Return `part` in its plainest form: data of a data URI, an image as an image, a text file as text."""
+    match part:
+        case ImagePart():
+            return _plain(part)
+        case FilePart(file={"url": str(url), **rest}) if url.startswith("data:"):
+            image = Image.from_data_uri(url)
+            file = {"mime_type": image.mime_type, **rest, "data": image.to_binary()}
+            return _simplified(FilePart(file), carried)
+        case FilePart(file=file) if not file.keys().isdisjoint(_OF_ITS_MESSAGE):
+            rest = {name: value for name, value in file.items() if name not in _OF_ITS_MESSAGE}
+            return _simplified(FilePart(rest), carried)
+        case FilePart(file=file):
+            return _simplified_file(part, file, carried)
+        case _:
+            return part
+
+
+def _simplified_file(part: FilePart, file: dict[str, Any], carried: Set[str]) -> Part:
+    match _kind_of_file(file):
+        case "image":
+            return ImagePart(Image.from_binary(file["data"], mime_type_of(file)))
+        case "image by url":
+            return ImagePart(Image("url", file["url"], mime_type_of(file)))
+        case "text file" if "text file" not in carried:
+            return TextPart(f'\n<file name="{name_of(file)}">\n{file["data"].decode()}\n</file>\n')
+        case _:
+            return part
+
+
+def _fault(part: Part, kind: str, wire: str, role: Role, carries: Carries) -> str:
+    remedy = _remedy(part, kind, carries.get(role, carries["user"]), carries["user"])
+    article = "an" if isinstance(part, ImagePart) else "a"
+    return f"is {article} {type(part).__name__} ({kind}), which {wire} does not take in a {role} message; {remedy}"
+
+
+def _remedy(part: Part, kind: str, carried: Set[str], carried_for_users: Set[str]) -> str:
+    base = kind.partition(" by ")[0]
+    match part:
+        case _ if kind == "file without data":
+            return 'write {"mime_type": ..., "data": bytes} or {"mime_type": ..., "url": str}'
+        case _ if base != kind and (base in carried or base == "text file"):
+            return "pass its data, or the path of a file, instead"
+        case _ if kind in carried_for_users or base in carried_for_users:
+            return "put it into a user's message"
+        case ImagePart() | FilePart():
+            return f"write what is in it as text, or use a provider that takes it: {TAKEN_BY[base]}"
+        case ProviderPart(provider=owner) if kind == "another's part":
+            return f"remove it, or send it to {owner}"
+        case _:
+            return "remove it"
