@@ -1,6 +1,7 @@
 """The pages under docs/ tell the truth: their code runs, and prints what they say."""
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -49,12 +50,23 @@ def anchors(page: Path) -> set[str]:
 # Tables
 
 
+def names_of(table: str) -> list[str]:
+    """The names in the first cells of a table."""
+    cells = re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)
+    return [name for cell in cells for name in re.findall(r"`(\w+)`", cell)]
+
+
 def test_the_options_table_has_every_option_once() -> None:
     page = (DOCS / "first_steps.md").read_text()
     table = page[page.index("| option |") : page.index("## A conversation")]
-    cells = re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)
-    names = [name for cell in cells for name in re.findall(r"`(\w+)`", cell)]
-    assert sorted(names) == sorted(ChatOptions.__optional_keys__)
+    assert sorted(names_of(table)) == sorted(ChatOptions.__optional_keys__)
+
+
+def test_the_table_of_extras_has_every_extra_but_those_of_developers() -> None:
+    page = (DOCS / "first_steps.md").read_text()
+    table = page[page.index("| extra |") : page.index("## What you call")]
+    extras = tomllib.loads((DOCS.parent / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert {*names_of(table)} == extras.keys() - {"test", "bench"}
 
 
 def test_a_line_beside_that_of_another_library_can_be_written() -> None:
