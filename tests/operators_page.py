@@ -1,4 +1,4 @@
-"""The README's page of operators, by intention: ``python -m tests.operators_page`` writes it.
+"""The table in docs/operators.md, by intention: ``python -m tests.operators_page`` writes it.
 
 The groups are those of the docstring of `rxllm.operators`; what an operator does is the first sentence of its own.
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rxllm import operators as ops
 
-README = Path(__file__).parent.parent / "README.md"
+PAGE = Path(__file__).parent.parent / "docs" / "operators.md"
 BEGIN, END = "<!-- written by python -m tests.operators_page -->\n", "<!-- until here -->\n"
 
 
@@ -42,7 +42,7 @@ def sentence(name: str) -> str:
     return first.replace("``", "`").replace("|", "\\|")
 
 
-def page() -> str:
+def table() -> str:
     return "\n".join(["| you think of | operator | which does |", "|---|---|---|", *_rows(), ""])
 
 
@@ -52,12 +52,12 @@ def _rows() -> Iterator[str]:
             yield f"| {intention if name == names[0] else ''} | `{signature(name)}` | {sentence(name)} |"
 
 
-def written(readme: str) -> str:
-    """`readme` with the page in its place."""
-    before, _, rest = readme.partition(BEGIN)
+def written(page: str) -> str:
+    """`page` with the table in its place."""
+    before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n{page()}\n{END}{after}"
+    return f"{before}{BEGIN}\n{table()}\n{END}{after}"
 
 
 if __name__ == "__main__":
-    README.write_text(written(README.read_text()))
+    PAGE.write_text(written(PAGE.read_text()))

@@ -1,24 +1,98 @@
 """The pages under docs/ tell the truth: their code runs, and prints what they say."""
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
 
+from rxllm import ChatOptions, Fake, operators, testing
+from tests import operators_page
 from tests.programs import python
 
 DOCS = Path(__file__).parent.parent / "docs"
+PAGES = sorted(DOCS.glob("*.md"))
 
 
-@pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda page: page.stem)
+def blocks(text: str, language: str) -> list[str]:
+    """The blocks of one language, in order. A page's setup is a block in a comment, which readers do not see."""
+    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_the_code_of_a_page_runs_as_one_program(page: Path) -> None:
     text = page.read_text()
-    ran = python("-c", "\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL)))
+    ran = python("-c", "\n".join(blocks(text, "python")))
     assert ran.returncode == 0, ran.stderr
-    assert ran.stdout == "".join(re.findall(r"```text\n(.*?)```", text, re.DOTALL))
+    assert ran.stdout == "".join(blocks(text, "text"))
 
 
-@pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_readers_see_all_code_of_a_page_but_one_setup(page: Path) -> None:
+    comments = re.findall(r"<!--.*?-->", page.read_text(), re.DOTALL)
+    assert len(blocks("\n".join(comments), "python")) <= 1
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_what_a_page_points_to_exists(page: Path) -> None:
-    links = re.findall(r"\]\(([^)#:]+)\)", page.read_text())
-    assert [link for link in links if not (DOCS / link).exists()] == []
+    for link, anchor in re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", page.read_text()):
+        target = DOCS / link if link else page
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), f"{link}#{anchor}"
+
+
+def anchors(page: Path) -> set[str]:
+    """The names that GitHub gives the headings of a page."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+# Tables
+
+
+def names_in(first_cell: str) -> list[str]:
+    """The names in the first cells of a table of the first steps; `first_cell` is the heading of that column."""
+    page = (DOCS / "first_steps.md").read_text()
+    _, _, rest = page.partition(f"\n| {first_cell} |")
+    cells = re.findall(r"^\| (`.*?) \|", rest.partition("\n\n")[0], re.MULTILINE)
+    return [name for cell in cells for name in re.findall(r"`(\w+)`", cell)]
+
+
+def test_the_options_table_has_every_option_once() -> None:
+    assert sorted(names_in("option")) == sorted(ChatOptions.__optional_keys__)
+
+
+def test_the_table_of_extras_has_every_extra_but_those_of_developers() -> None:
+    project = tomllib.loads((DOCS.parent / "pyproject.toml").read_text())["project"]
+    assert {*names_in("extra")} == project["optional-dependencies"].keys() - {"test", "bench"}
+
+
+def test_a_line_beside_that_of_another_library_can_be_written() -> None:
+    """Every line of rxllm in the tables is evaluated, but for `except`; ``"openai:gpt-5"`` and others are a `Fake`."""
+    page = (DOCS / "from_other_libraries.md").read_text()
+    rows = re.findall(r"^\| .* \| `([^`]+)` \|$", page, re.MULTILINE)
+    assert len(rows) > 60
+    names: dict[str, object] = {}
+    with testing.sandbox(Fake('{"name": "Lima"}')):
+        exec("\n".join(blocks(page, "python")), names)
+        for line in rows:
+            if not line.startswith("except"):
+                eval(line, names)
+
+
+# The page of operators
+
+
+def test_the_page_of_operators_is_what_their_docstrings_say() -> None:
+    page = operators_page.PAGE.read_text()
+    assert operators_page.written(page) == page, "run python -m tests.operators_page"
+
+
+def test_what_has_no_name_for_its_caller_is_shown_without_one() -> None:
+    assert operators_page.signature("items") == "items(type, *path)"
+    assert operators_page.signature("snapshots") == "snapshots(every=)"
+
+
+def test_every_operator_is_on_the_page_once() -> None:
+    names = [name for names in operators_page.groups().values() for name in names]
+    assert sorted(names) == operators.__all__

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -53,6 +56,32 @@ for use in (lambda: ops.plugins.crash(), lambda: rxllm.generate("broken:m", "Hi"
         print(error.reason, "|", error)
 print(rxllm.generate(rxllm.Fake("All is well."), "Hello").run().output_text)
 """
+
+
+FILES = sorted((ROOT / "examples").rglob("*.py"))
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT)))
+def test_an_example_uses_only_what_is_public(file: Path) -> None:
+    tree = ast.parse(file.read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "rxllm":
+            assert [name.name for name in node.names if not is_public(str(node.module), name.name)] == []
+    # What a class of rxllm has under a private name is not used; what the file itself defines is its own.
+    used = {name for name in attributes(tree, ast.Load) if name.startswith("_") and not name.startswith("__")}
+    assert used - attributes(tree, ast.Store) == set()
+
+
+def is_public(module: str, name: str) -> bool:
+    is_module = importlib.util.find_spec(f"{module}.{name}") is not None and not name.startswith("_")
+    return is_module or name in getattr(importlib.import_module(module), "__all__", ())
+
+
+def attributes(tree: ast.AST, context: type[ast.expr_context]) -> set[str]:
+    """The names of attributes that are read, or of attributes and functions that are defined."""
+    names = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and isinstance(node.ctx, context)}
+    defined = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+    return names | defined if context is ast.Store else names
 
 
 @pytest.fixture(scope="module")

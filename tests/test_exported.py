@@ -8,7 +8,7 @@ import rxllm
 from rxllm import operators, values
 from tests.programs import python
 
-MODULES = ["adapters", "chunks", "images", "operators", "pipelines", "runtime", "values"]
+MODULES = ["adapters", "chunks", "images", "operators", "pipelines", "runtime", "values", "wire"]
 
 OPTIONAL = ["aiohttp", "httpx", "httpx2", "xllamacpp", "IPython", "ipykernel", "jsonschema", "openai", "pydantic"]
 OPTIONAL += ["pytest", "uvloop"]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rxllm.adapters._http import HTTPAdapter
-    from rxllm.adapters._http_base import aiohttp_client
+    from rxllm.adapters._http_base import aiohttp_client, missing_model
     from rxllm.adapters._http_errors import http_error, provider_error
     from rxllm.adapters._protocol import Adapter, as_adapter
     from rxllm.adapters.anthropic import Anthropic
@@ -49,6 +49,7 @@ __all__ = [
     "as_image_adapter",
     "connect",
     "http_error",
+    "missing_model",
     "provider_error",
     "providers",
 ]
@@ -67,6 +68,7 @@ _MODULES = {
     "as_adapter": "_protocol",
     "connect": "profiles",
     "http_error": "_http_errors",
+    "missing_model": "_http_base",
     "provider_error": "_http_errors",
     "providers": "profiles",
 }

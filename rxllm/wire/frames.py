@@ -11,8 +11,9 @@
 5. Half a surrogate pair (``"\ud83d"``) at the end of a string waits for the other half at the start of a string in a
    later frame.
 
-A subclass defines `_read`, what a decoded frame means, and `_error_of`, the error in a payload. It may extend `_fail`
-and `_end`, with which every stream ends, and override the method of a rule that is different on its wire.
+A subclass defines `FrameDecoder.read`, what a decoded frame means, and `FrameDecoder.error_of`, the error in a payload.
+It may extend `fail` and `end`, with which every stream ends, and override `read_unfit` and `read_plain` (rules 3 and 4)
+where its wire is different. It reports to ``self.blocks``.
 """
 
 from __future__ import annotations
@@ -47,7 +48,25 @@ class Framing(Protocol):
 
 
 class FrameDecoder(ABC):
-    """Turns the bytes of one response into events; `typed` decodes a frame, `raw` adds a ``RawChunk`` for each."""
+    """Turns the bytes of one response into events; `typed` decodes a frame, `raw` adds a ``RawChunk`` for each.
+
+    >>> from rxllm.wire import NDJSONDecoder
+    >>> class Lines(NDJSONDecoder):  # frames are pairs of a name and bytes; a line has no name of its own
+    ...     def feed(self, data): return [("line", line) for line in super().feed(data)]
+    ...     def close(self): return [("line", line) for line in super().close()]
+    >>> class Words(FrameDecoder):
+    ...     def read(self, kind, payload, frame):
+    ...         self.blocks.text(payload.get("word", ""))
+    ...         if payload.get("last"):
+    ...             self.end(over=True)
+    ...     def error_of(self, payload):
+    ...         return AdapterError("unknown", str(payload), provider=self.provider)
+    >>> decoder = Words(Lines(), Blocks(), msgspec.json.Decoder(), provider="words", raw=False)
+    >>> [type(event).__name__ for event in decoder.feed(b'{"word": "Hi"}\\n{"last": true}\\n')]
+    ['MessageStarted', 'TextDelta', 'TextCompleted', 'MessageCompleted']
+
+    `blocks` orders what is reported into events. `provider` is the name in the decoder's errors.
+    """
 
     def __init__(
         self, framing: Framing, blocks: Blocks, typed: msgspec.json.Decoder[Any], *, provider: str, raw: bool
@@ -55,7 +74,7 @@ class FrameDecoder(ABC):
         self.provider = provider
         self.raw = raw
         self._framing = framing
-        self._blocks = blocks
+        self.blocks = blocks
         self._decode: Callable[[bytes], Any] = typed.decode
         self._shape: Any = typed.type
         self._whole = False  # a response that was not streamed has arrived
@@ -66,33 +85,35 @@ class FrameDecoder(ABC):
             self._read_all(self._framing.feed(data))
         except Exception as error:
             self._break_off(error)
-        return self._blocks.take()
+        return self.blocks.take()
 
     def close(self) -> list[Event]:
         try:
             self._read_all(self._framing.close())
-            self._end(over=self._whole)
+            self.end(over=self._whole)
         except Exception as error:
             self._break_off(error)
-        return self._blocks.take()
+        return self.blocks.take()
 
     @abstractmethod
-    def _read(self, kind: str, payload: Any, frame: bytes, /) -> None:
-        """Report what a frame means: the name of its event, its decoded payload, and its bytes."""
+    def read(self, kind: str, payload: Any, frame: bytes, /) -> None:
+        """Report what a frame means to `blocks`: the name of its event, its decoded payload, and its bytes."""
 
     @abstractmethod
-    def _error_of(self, payload: Any) -> AdapterError:
+    def error_of(self, payload: Any) -> AdapterError:
         """Return the error in a frame's payload, which is JSON or text."""
 
-    def _fail(self, error: LLMError) -> None:
-        self._blocks.error(error)
+    def fail(self, error: LLMError) -> None:
+        """End the stream with `error`. Extend it to report first what the wire has kept back."""
+        self.blocks.error(error)
 
-    def _end(self, *, over: bool) -> None:
-        self._blocks.end(over=over)
+    def end(self, *, over: bool) -> None:
+        """End the stream; `over` says that the wire's end marker was seen. Extend it as `fail`."""
+        self.blocks.end(over=over)
 
     def _read_all(self, frames: list[Frame]) -> None:
         for kind, frame in frames:
-            if self._blocks.ended:
+            if self.blocks.ended:
                 return
             try:
                 payload = self._decode(frame)
@@ -100,16 +121,16 @@ class FrameDecoder(ABC):
                 self._read_odd(kind, frame)
                 continue
             try:
-                self._read(kind, payload, frame)
+                self.read(kind, payload, frame)
             except UnicodeDecodeError:  # in a field that the typed decode skips
-                self._read_plain(kind, frame.decode(errors="replace"))
+                self.read_plain(kind, frame.decode(errors="replace"))
 
     def _break_off(self, error: Exception) -> None:
         failure = error if isinstance(error, LLMError) else unreadable(error, self.provider)
         try:
-            self._fail(failure)
+            self.fail(failure)
         except Exception:  # the wire's own addition fails too
-            self._blocks.error(failure)
+            self.blocks.error(failure)
 
     def _read_odd(self, kind: str, frame: bytes) -> None:
         text = self._joined(frame.strip())
@@ -119,15 +140,15 @@ class FrameDecoder(ABC):
         try:
             data = read_json(text)
         except UNREADABLE:
-            self._read_plain(kind, text.decode(errors="replace"))
+            self.read_plain(kind, text.decode(errors="replace"))
         else:
-            self._read_unfit(kind, data, text)
+            self.read_unfit(kind, data, text)
 
     def _read_done(self) -> None:
-        if self._blocks.started:
-            self._end(over=True)
+        if self.blocks.started:
+            self.end(over=True)
         else:
-            self._fail(StreamError("truncated", "the stream ended before its first frame", provider=self.provider))
+            self.fail(StreamError("truncated", "the stream ended before its first frame", provider=self.provider))
 
     def _joined(self, frame: bytes) -> bytes:
         """Return `frame` with the half that waits in place; a half at the end of a string is taken out, and waits."""
@@ -147,21 +168,23 @@ class FrameDecoder(ABC):
 
         return _HALVES.sub(join, frame)
 
-    def _read_unfit(self, kind: str, data: Any, frame: bytes) -> None:
+    def read_unfit(self, kind: str, data: Any, frame: bytes) -> None:
+        """Report a frame whose JSON does not fit the type."""
         try:
             payload = msgspec.convert(data, self._shape, strict=False)
         except msgspec.ValidationError:
-            self._blocks.raw(raw_kind(kind), data)
+            self.blocks.raw(raw_kind(kind), data)
             if kind == "error":
-                self._fail(self._error_of(data))
+                self.fail(self.error_of(data))
         else:
-            self._read(kind, payload, frame)
+            self.read(kind, payload, frame)
 
-    def _read_plain(self, kind: str, text: str) -> None:
+    def read_plain(self, kind: str, text: str) -> None:
+        """Report a frame that is not JSON."""
         if kind == "error":
-            self._fail(self._error_of(text))
+            self.fail(self.error_of(text))
         elif text:
-            self._fail(malformed(text, self.provider))
+            self.fail(malformed(text, self.provider))
 
 
 def unreadable(error: Exception, provider: str) -> StreamError:

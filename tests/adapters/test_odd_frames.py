@@ -86,15 +86,15 @@ class Fragile(FrameDecoder):
     def __init__(self) -> None:
         super().__init__(SSEDecoder(), Blocks(), msgspec.json.Decoder(), provider="fragile", raw=False)
 
-    def _read(self, kind: str, said: Any, frame: bytes, /) -> None:
-        self._blocks.start()
-        self._blocks.text(said.get("text"))
+    def read(self, kind: str, said: Any, frame: bytes, /) -> None:
+        self.blocks.start()
+        self.blocks.text(said.get("text"))
         if "call" in said:
-            self._blocks.call(0, "c", "f", said["call"])
+            self.blocks.call(0, "c", "f", said["call"])
         if "fail" in said:
             raise RuntimeError(said["fail"])
 
-    def _error_of(self, payload: Any) -> AdapterError:
+    def error_of(self, payload: Any) -> AdapterError:
         return AdapterError("unknown")
 
 

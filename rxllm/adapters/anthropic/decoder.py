@@ -64,19 +64,19 @@ class MessagesDecoder(FrameDecoder):
 
     def __init__(self, *, provider: str = "anthropic", messages: Iterable[Message] = (), raw: bool = False) -> None:
         super().__init__(SSEDecoder(), Blocks(CallTracker.after(messages)), _FRAME, provider=provider, raw=raw)
-        self._content = Content(self._blocks, provider)
+        self._content = Content(self.blocks, provider)
         self._usage: dict[str, Any] = {}
 
-    def _read_unfit(self, kind: str, data: Any, frame: bytes) -> None:
-        super()._read_unfit(kind, data, frame)
+    def read_unfit(self, kind: str, data: Any, frame: bytes) -> None:
+        super().read_unfit(kind, data, frame)
         if isinstance(data, dict) and cast(dict[str, Any], data).get("type") == "error":
-            self._fail(self._error_of(data))
+            self.fail(self.error_of(data))
 
-    def _read_plain(self, kind: str, text: str) -> None:
+    def read_plain(self, kind: str, text: str) -> None:
         if kind != "ping":
-            super()._read_plain(kind, text)
+            super().read_plain(kind, text)
 
-    def _read(self, kind: str, frame: Frame, data: bytes, /) -> None:
+    def read(self, kind: str, frame: Frame, data: bytes, /) -> None:
         name = frame.type if frame.type and kind != "error" else kind
         if name == "content_block_delta" and frame.delta is not None and not self.raw:
             if not self._content.add(frame.index, frame.delta):
@@ -87,10 +87,10 @@ class MessagesDecoder(FrameDecoder):
     def _read_other(self, name: str, frame: Frame, data: bytes) -> None:
         message = frame if frame.type == "message" else frame.message
         if message is not None:
-            self._blocks.start(id=message.id, model=message.model)
-            self._blocks.note(metadata_of({"provider": message.provider}))
+            self.blocks.start(id=message.id, model=message.model)
+            self.blocks.note(metadata_of({"provider": message.provider}))
         if self.raw:
-            self._blocks.raw(raw_kind(name), read_json(data))
+            self.blocks.raw(raw_kind(name), read_json(data))
         match name:
             case "content_block_delta" if frame.delta is not None and self._content.add(frame.index, frame.delta):
                 pass
@@ -104,20 +104,20 @@ class MessagesDecoder(FrameDecoder):
             case "message_delta":
                 self._finish(frame.usage, frame.delta)
                 if frame.context_management:
-                    self._blocks.note({"context_management": frame.context_management})
+                    self.blocks.note({"context_management": frame.context_management})
             case "message_stop":
-                self._end(over=True)
+                self.end(over=True)
             case _:
                 self._read_unknown(name, frame, data)
 
     def _read_unknown(self, name: str, frame: Frame, data: bytes) -> None:
         payload = read_json(data)
         if name == "error" or frame.error:
-            self._fail(self._error_of(payload))
+            self.fail(self.error_of(payload))
         elif frame.delta is not None and self._content.add_unknown(frame.index, payload["delta"]):
             pass
         elif not self.raw:
-            self._blocks.raw(raw_kind(name), payload)
+            self.blocks.raw(raw_kind(name), payload)
 
     def _read_message(self, message: MessageFrame) -> None:
         for index, block in enumerate(message.content or ()):
@@ -129,26 +129,26 @@ class MessagesDecoder(FrameDecoder):
         counters = {name: count for name, count in (usage or {}).items() if count is not None}
         if counters:
             self._usage |= counters
-            self._blocks.usage(to_usage(self._usage))
-            self._blocks.note(metadata_of(self._usage))
+            self.blocks.usage(to_usage(self._usage))
+            self.blocks.note(metadata_of(self._usage))
         if end is None:
             return
         if end.stop_reason:
-            self._blocks.finish(FINISH_REASONS.get(end.stop_reason, "other"), end.stop_reason)
+            self.blocks.finish(FINISH_REASONS.get(end.stop_reason, "other"), end.stop_reason)
         details = {"stop_sequence": end.stop_sequence, "stop_details": end.stop_details, "container": end.container}
-        self._blocks.note({name: value for name, value in details.items() if value})
+        self.blocks.note({name: value for name, value in details.items() if value})
         if end.container:
-            self._blocks.start(**{f"{self.provider}_container": end.container.get("id")})
+            self.blocks.start(**{f"{self.provider}_container": end.container.get("id")})
 
-    def _fail(self, error: LLMError) -> None:
+    def fail(self, error: LLMError) -> None:
         self._content.flush()
-        super()._fail(error)
+        super().fail(error)
 
-    def _end(self, *, over: bool) -> None:
+    def end(self, *, over: bool) -> None:
         self._content.flush()
-        super()._end(over=over)
+        super().end(over=over)
 
-    def _error_of(self, payload: Any) -> AdapterError:
+    def error_of(self, payload: Any) -> AdapterError:
         return anthropic_error(self.provider, payload)
 
 

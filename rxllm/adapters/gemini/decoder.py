@@ -59,22 +59,22 @@ class GeminiDecoder(FrameDecoder):
         self._frames = GeminiFrames()
         super().__init__(self._frames, Blocks(CallTracker.after(messages)), _FIRST, provider=PROVIDER, raw=raw)
         self._usage: dict[str, Any] | None = None
-        self._parts = PartReader(self._blocks, raw=raw)
+        self._parts = PartReader(self.blocks, raw=raw)
         self._sources: set[str] = set()
         self._grounding: dict[str, Any] = {}
 
     def _read_all(self, frames: list[Frame]) -> None:
         super()._read_all(frames)
         if self._frames.ended:
-            self._end(over=True)
+            self.end(over=True)
 
-    def _read(self, kind: str, chunk: Chunk, frame: bytes, /) -> None:
+    def read(self, kind: str, chunk: Chunk, frame: bytes, /) -> None:
         if type(chunk) is FirstChunk:
-            self._blocks.start(id=chunk.response_id, model=chunk.model_version)
+            self.blocks.start(id=chunk.response_id, model=chunk.model_version)
             if chunk.response_id and chunk.model_version:
                 self._decode = _CHUNK.decode
         if self.raw:
-            self._blocks.raw(raw_kind(kind), read_json(frame))
+            self.blocks.raw(raw_kind(kind), read_json(frame))
         for candidate in chunk.candidates or ():
             if not candidate.index:
                 self._read_candidate(candidate, frame)
@@ -83,11 +83,11 @@ class GeminiDecoder(FrameDecoder):
         if chunk.prompt_feedback:
             self._read_feedback(chunk.prompt_feedback)
         if chunk.error or kind == "error":
-            self._fail(self._error_of(read_json(frame)))
+            self.fail(self.error_of(read_json(frame)))
         elif chunk.candidates is None and not self.raw:
             data = read_json(frame)
             if data.keys() - _KNOWN:
-                self._blocks.raw(raw_kind(kind), data)
+                self.blocks.raw(raw_kind(kind), data)
 
     def _read_candidate(self, candidate: Candidate, frame: bytes) -> None:
         if candidate.content is not None:
@@ -99,52 +99,52 @@ class GeminiDecoder(FrameDecoder):
             self._parts.settle()
             self._read_finish(str(candidate.finish_reason), candidate.finish_message)
         if candidate.finish_message:
-            self._blocks.note({"finish_message": candidate.finish_message})
+            self.blocks.note({"finish_message": candidate.finish_message})
         if candidate.logprobs_result:
-            self._blocks.append("logprobs", to_logprobs(candidate.logprobs_result))
+            self.blocks.append("logprobs", to_logprobs(candidate.logprobs_result))
         if candidate.safety_ratings:
-            self._blocks.note(metadata_of({"safetyRatings": candidate.safety_ratings}))
+            self.blocks.note(metadata_of({"safetyRatings": candidate.safety_ratings}))
         if candidate.avg_logprobs is not None:
-            self._blocks.note({"avg_logprobs": candidate.avg_logprobs})
+            self.blocks.note({"avg_logprobs": candidate.avg_logprobs})
 
     def _read_finish(self, raw: str, message: str | None) -> None:
         reason = FINISH_REASONS.get(raw.upper(), "other")
-        self._blocks.finish(reason, raw, finish_error(raw, message) if reason == "error" else None)
+        self.blocks.finish(reason, raw, finish_error(raw, message) if reason == "error" else None)
 
     def _read_usage(self, counters: dict[str, Any]) -> None:
-        self._blocks.note(metadata_of(counters))
+        self.blocks.note(metadata_of(counters))
         # Some chunks have only {"trafficType": ...}, which does not reset the counters.
         if counters != self._usage and (self._usage is None or not COUNTERS.isdisjoint(counters)):
             self._usage = counters
-            self._blocks.usage(to_usage(counters))
+            self.blocks.usage(to_usage(counters))
 
     def _read_feedback(self, feedback: dict[str, Any]) -> None:
         blocked = feedback.get("blockReason")
         if blocked not in (None, 0, "BLOCKED_REASON_UNSPECIFIED"):
-            self._blocks.finish("content_filter", str(blocked))
-        self._blocks.note({"prompt_feedback": feedback})
+            self.blocks.finish("content_filter", str(blocked))
+        self.blocks.note({"prompt_feedback": feedback})
 
     def _read_sources(self, candidate: Candidate) -> None:
         for source in sources_of(candidate):
             key = repr(sorted(source.items()))
             if key not in self._sources:
                 self._sources.add(key)
-                self._blocks.source(source)
+                self.blocks.source(source)
         self._grounding |= candidate.grounding_metadata or {}
 
-    def _fail(self, error: LLMError) -> None:
+    def fail(self, error: LLMError) -> None:
         self._parts.cut()
-        super()._fail(error)
+        super().fail(error)
 
-    def _end(self, *, over: bool) -> None:
-        if self._blocks.ended:
+    def end(self, *, over: bool) -> None:
+        if self.blocks.ended:
             return
         self._parts.cut()
         if self._grounding:
-            self._blocks.note({"grounding_metadata": self._grounding})
-        super()._end(over=over)
+            self.blocks.note({"grounding_metadata": self._grounding})
+        super().end(over=over)
 
-    def _error_of(self, payload: Any) -> AdapterError:
+    def error_of(self, payload: Any) -> AdapterError:
         return stream_error(payload)
 
 

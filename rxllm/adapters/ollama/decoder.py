@@ -39,54 +39,54 @@ class OllamaDecoder(FrameDecoder):
         super().__init__(Lines(), Blocks(CallTracker.after(messages)), _FIRST, provider=PROVIDER, raw=raw)
         self._calls = 0
 
-    def _read(self, kind: str, line: Line, frame: bytes, /) -> None:
+    def read(self, kind: str, line: Line, frame: bytes, /) -> None:
         if type(line) is FirstLine:
-            self._blocks.start(model=line.model)
+            self.blocks.start(model=line.model)
             if line.model:
                 self._decode = _LINE.decode
         if self.raw:
-            self._blocks.raw(kind, read_json(frame))
+            self.blocks.raw(kind, read_json(frame))
         delta = line.message
         if delta is not None:
             self._read_message(delta)
         if line.thinking:
             self._think(line.thinking)
         if line.response:
-            self._blocks.text(line.response)
+            self.blocks.text(line.response)
         logprobs = line.logprobs
         if logprobs and isinstance(logprobs, list):
             thinks = line.thinking or (delta is not None and delta.thinking and not delta.content)
-            self._blocks.append("reasoning_logprobs" if thinks else "logprobs", cast(list[Any], logprobs))
+            self.blocks.append("reasoning_logprobs" if thinks else "logprobs", cast(list[Any], logprobs))
         if line.error:
-            self._fail(self._error_of(read_json(frame)))
+            self.fail(self.error_of(read_json(frame)))
         elif line.done:
             self._read_end(frame)
         elif delta is None and line.response is None and not line.thinking and not self.raw:
-            self._blocks.raw(kind, read_json(frame))
+            self.blocks.raw(kind, read_json(frame))
 
-    def _error_of(self, payload: Any) -> AdapterError:
+    def error_of(self, payload: Any) -> AdapterError:
         return stream_error(payload)
 
     def _read_message(self, delta: MessageDelta) -> None:
         if delta.thinking:
             self._think(delta.thinking)
         if delta.content:
-            self._blocks.text(delta.content)
+            self.blocks.text(delta.content)
         for entry in delta.tool_calls or ():
             if entry.function is not None:
-                self._blocks.call(self._calls, entry.id, entry.function.name, entry.function.arguments)
-                self._blocks.complete_call(self._calls)
+                self.blocks.call(self._calls, entry.id, entry.function.name, entry.function.arguments)
+                self.blocks.complete_call(self._calls)
                 self._calls += 1
 
     def _think(self, text: str) -> None:
-        self._blocks.thinking(text)
-        self._blocks.sign(provider_data=OWN)
+        self.blocks.thinking(text)
+        self.blocks.sign(provider_data=OWN)
 
     def _read_end(self, frame: bytes) -> None:
         last = read_json(frame)
         reason = str(last.get("done_reason") or "") or None
         usage = to_usage(last)
-        self._blocks.usage(usage)
-        self._blocks.note({"timings": usage.extra} if usage.extra else {})
-        self._blocks.finish(FINISH_REASONS.get(reason, "other") if reason else "stop", reason)
-        self._blocks.end(over=True)
+        self.blocks.usage(usage)
+        self.blocks.note({"timings": usage.extra} if usage.extra else {})
+        self.blocks.finish(FINISH_REASONS.get(reason, "other") if reason else "stop", reason)
+        self.blocks.end(over=True)

@@ -85,14 +85,14 @@ class ChatDecoder(FrameDecoder):
         self._filters: dict[str, Any] = {}
         self._audio: dict[str, list[Any]] = {}
 
-    def _read(self, kind: str, chunk: Chunk, frame: bytes, /) -> None:
+    def read(self, kind: str, chunk: Chunk, frame: bytes, /) -> None:
         if type(chunk) is FirstChunk:
-            self._blocks.start(id=chunk.id, model=chunk.model)
-            self._blocks.note(metadata_of(msgspec.structs.asdict(chunk)))
+            self.blocks.start(id=chunk.id, model=chunk.model)
+            self.blocks.note(metadata_of(msgspec.structs.asdict(chunk)))
             if chunk.id and chunk.model:
                 self._decode = _CHUNK.decode
         if self.raw:
-            self._blocks.raw(raw_kind(kind), read_json(frame))
+            self.blocks.raw(raw_kind(kind), read_json(frame))
         if chunk.search_results or chunk.citations:
             self._read_sources(chunk)
         for choice in chunk.choices or ():
@@ -104,7 +104,7 @@ class ChatDecoder(FrameDecoder):
                 self._read_whole(choice)
             if choice.logprobs:
                 for name, items in to_logprobs(choice.logprobs):
-                    self._blocks.append(name, items)
+                    self.blocks.append(name, items)
             if choice.content_filter_results:
                 self._read_filters(choice.content_filter_results)
             if choice.finish_reason:
@@ -112,46 +112,46 @@ class ChatDecoder(FrameDecoder):
         if chunk.usage or chunk.x_groq:
             self._read_usage(chunk.usage or (chunk.x_groq or {}).get("usage"))
         if not chunk.choices:
-            self._blocks.note(metadata_of(read_json(frame)))
+            self.blocks.note(metadata_of(read_json(frame)))
         if chunk.error or kind == "error":
-            self._fail(self._error_of(read_json(frame)))
+            self.fail(self.error_of(read_json(frame)))
         elif chunk.choices is None and not chunk.usage:
             self._read_unknown(kind, frame)
 
     def _read_finish(self, raw: str, frame: bytes) -> None:
         reason = FINISH_REASONS.get(raw.lower(), "other")
         chunk = read_json(frame)
-        self._blocks.finish(reason, raw, _failure(self.provider, raw, chunk) if reason == "error" else None)
+        self.blocks.finish(reason, raw, _failure(self.provider, raw, chunk) if reason == "error" else None)
         for part in (chunk, *(choice for choice in chunk["choices"] if not choice.get("index"))):
-            self._blocks.note(metadata_of(part))
+            self.blocks.note(metadata_of(part))
 
     def _read_filters(self, verdicts: Any) -> None:
         if isinstance(verdicts, dict):
             self._filters = most_severe(self._filters, cast(dict[str, Any], verdicts))
-            self._blocks.note({"content_filter_results": self._filters})
+            self.blocks.note({"content_filter_results": self._filters})
 
     def _read_whole(self, choice: Choice) -> None:
         if choice.message is not None:
             self._read_delta(choice.message)
             self._whole = self._sse.is_json
         elif choice.text:
-            self._blocks.text(choice.text)
+            self.blocks.text(choice.text)
 
     def _read_usage(self, usage: Any) -> None:
         if isinstance(usage, dict) and usage and usage != self._usage:
             self._usage = cast(dict[str, Any], usage)
-            self._blocks.usage(to_usage(self._usage, USAGE))
-            self._blocks.note(metadata_of_usage(self._usage))
+            self.blocks.usage(to_usage(self._usage, USAGE))
+            self.blocks.note(metadata_of_usage(self._usage))
 
     def _read_unknown(self, kind: str, frame: bytes) -> None:
         data = read_json(frame)
         if data.get("object") == "error":
-            self._fail(self._error_of(data))
+            self.fail(self.error_of(data))
         elif not self.raw and not data.keys() & {"choices", "object", "usage", "x_groq", "search_results", "citations"}:
-            self._blocks.raw(raw_kind(kind), data)
+            self.blocks.raw(raw_kind(kind), data)
 
     def _read_delta(self, delta: Delta) -> None:
-        blocks = self._blocks
+        blocks = self.blocks
         thinking = delta.reasoning_content or delta.reasoning
         if thinking:
             blocks.thinking(thinking)
@@ -178,34 +178,34 @@ class ChatDecoder(FrameDecoder):
         for detail in details:
             signature = text_of(detail.get("signature"))
             if not is_repeated:
-                self._blocks.thinking(text_of(detail.get("text")) or text_of(detail.get("summary")))
+                self.blocks.thinking(text_of(detail.get("text")) or text_of(detail.get("summary")))
             if signature or detail.get("data"):
                 opaque = {k: v for k, v in detail.items() if k not in ("text", "summary")}
-                self._blocks.sign(signature, {"reasoning_details": [opaque]})
-                self._blocks.close_block()
+                self.blocks.sign(signature, {"reasoning_details": [opaque]})
+                self.blocks.close_block()
 
     def _read_parts(self, parts: list[dict[str, Any]]) -> None:
         for part in parts:
             match part:
                 case {"type": "text", "text": str(text)}:
-                    self._blocks.text(text)
+                    self.blocks.text(text)
                 case {"type": "thinking", "thinking": str(text)}:
-                    self._blocks.thinking(text)
+                    self.blocks.thinking(text)
                 case {"type": "thinking", "thinking": list()}:
-                    self._blocks.thinking(texts_of(part["thinking"]))
+                    self.blocks.thinking(texts_of(part["thinking"]))
                 case {"type": "image_url"}:
-                    self._blocks.file(file_of(part))
+                    self.blocks.file(file_of(part))
                 case {"type": "reference"}:
-                    self._blocks.source(part)
+                    self.blocks.source(part)
                 case _:
-                    self._blocks.raw("content", part)
+                    self.blocks.raw("content", part)
 
     def _read_attachments(self, delta: Delta) -> None:
         for annotation in delta.annotations or ():
             cited = annotation.get("url_citation")
             self._add_source({**annotation, **cited} if isinstance(cited, dict) else annotation)
         for image in delta.images or ():
-            self._blocks.file(file_of(image))
+            self.blocks.file(file_of(image))
         for name, value in (delta.audio or {}).items():
             self._audio.setdefault(name, []).append(value)
 
@@ -222,15 +222,15 @@ class ChatDecoder(FrameDecoder):
         key = repr([fields.get("url") or fields, fields.get("start_index"), fields.get("end_index")])
         if key not in self._sources:
             self._sources.add(key)
-            self._blocks.source(fields)
+            self.blocks.source(fields)
 
-    def _end(self, *, over: bool) -> None:
+    def end(self, *, over: bool) -> None:
         if self._audio:
-            self._blocks.file(audio_of(self._audio))
+            self.blocks.file(audio_of(self._audio))
             self._audio = {}
-        super()._end(over=over)
+        super().end(over=over)
 
-    def _error_of(self, payload: Any) -> AdapterError:
+    def error_of(self, payload: Any) -> AdapterError:
         return provider_error(self.provider, payload)
 
 

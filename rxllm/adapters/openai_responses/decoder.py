@@ -94,14 +94,14 @@ class ResponsesDecoder(FrameDecoder):
         raw: bool = False,
     ) -> None:
         super().__init__(SSEDecoder(), Blocks(CallTracker.after(messages)), _FRAME, provider=provider, raw=raw)
-        self._output = Output(self._blocks, provider, offered)
+        self._output = Output(self.blocks, provider, offered)
 
-    def _read(self, kind: str, frame: Frame, data: bytes, /) -> None:
-        if not self._blocks.started or frame.type in _NAMED:
+    def read(self, kind: str, frame: Frame, data: bytes, /) -> None:
+        if not self.blocks.started or frame.type in _NAMED:
             head = to_item(frame.response) if frame.type else as_item(read_json(data))
-            self._blocks.start(id=head.get("id"), model=head.get("model"))
+            self.blocks.start(id=head.get("id"), model=head.get("model"))
         if self.raw:
-            self._blocks.raw(_raw_kind(frame), read_json(data))
+            self.blocks.raw(_raw_kind(frame), read_json(data))
         handler = _HANDLERS.get(frame.type)
         if handler is not None:
             handler(self._output, frame, data)
@@ -110,14 +110,14 @@ class ResponsesDecoder(FrameDecoder):
         elif frame.type not in _NAMED and frame.type not in _SILENT:
             self._read_other(kind, frame, read_json(data))
 
-    def _read_unfit(self, kind: str, data: Any, frame: bytes) -> None:
+    def read_unfit(self, kind: str, data: Any, frame: bytes) -> None:
         try:
             mended = _mend(data)
             parsed = self._decode(mended)
         except msgspec.ValidationError:
-            self._blocks.raw("chunk", data)
+            self.blocks.raw("chunk", data)
         else:
-            self._read(kind, parsed, mended)
+            self.read(kind, parsed, mended)
 
     def _read_other(self, kind: str, frame: Frame, fields: Item) -> None:
         if "error" in (kind, frame.type) or fields.get("error"):
@@ -125,30 +125,30 @@ class ResponsesDecoder(FrameDecoder):
         elif fields.get("object") == "response":  # an answer that was not streamed
             self._complete(fields)
         elif not self._output.progress(frame, fields) and not self.raw:
-            self._blocks.raw(_raw_kind(frame), fields)
+            self.blocks.raw(_raw_kind(frame), fields)
 
     def _complete(self, response: Item) -> None:
-        self._blocks.start(id=response.get("id"), model=response.get("model"))
+        self.blocks.start(id=response.get("id"), model=response.get("model"))
         self._output.finish(as_items(response.get("output")))
-        self._blocks.note(metadata_of(response.get("metadata")) | metadata_of(response))
+        self.blocks.note(metadata_of(response.get("metadata")) | metadata_of(response))
         counters = as_item(response.get("usage"))
         if counters:
             usage = to_usage(counters, USAGE)
-            self._blocks.usage(replace(usage, tool_usage=as_item(response.get("tool_usage"))))
+            self.blocks.usage(replace(usage, tool_usage=as_item(response.get("tool_usage"))))
         status = str(response.get("status") or "completed")
         if status in ("failed", "cancelled") or response.get("error"):
             self._failed({"error": response.get("error") or {"message": f"the response was {status}", "code": status}})
             return
         reason = str(as_item(response.get("incomplete_details")).get("reason") or status)
-        self._blocks.finish(FINISH_REASONS.get(reason, "other"), reason)
-        self._blocks.end(over=True)
+        self.blocks.finish(FINISH_REASONS.get(reason, "other"), reason)
+        self.blocks.end(over=True)
 
     def _failed(self, payload: Item) -> None:
-        error = self._error_of(payload)
+        error = self.error_of(payload)
         cancelled = StreamError("cancelled", error.message, provider=self.provider)
-        self._fail(cancelled if error.code == "cancelled" else error)
+        self.fail(cancelled if error.code == "cancelled" else error)
 
-    def _error_of(self, payload: Any) -> AdapterError:
+    def error_of(self, payload: Any) -> AdapterError:
         return provider_error(self.provider, payload)
 
 

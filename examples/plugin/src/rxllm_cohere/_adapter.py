@@ -9,7 +9,6 @@ import msgspec
 from rxllm import (
     AdapterError,
     Call,
-    EngineError,
     HTTPAdapter,
     ImagePart,
     Message,
@@ -18,7 +17,7 @@ from rxllm import (
     ThinkingPart,
     Tool,
 )
-from rxllm.adapters import http_error
+from rxllm.adapters import http_error, missing_model
 
 from rxllm_cohere._decoder import PLAN, PROVIDER, THOUGHT, CohereDecoder
 
@@ -36,7 +35,7 @@ class Cohere(HTTPAdapter):
     def build(self, request: Request, call: Call) -> httpx.Request:
         """Return the request as it will be sent. Raises ``EngineError``: ``missing_model``, ``missing_key``."""
         if not request.model:
-            raise EngineError("missing_model", 'Cohere needs a model; write "cohere:<model>"', provider=PROVIDER)
+            raise missing_model(PROVIDER)
         key = self.key(call)
         headers = {"authorization": f"Bearer {key}"} if key else {}
         return self.post("/v2/chat", _body(request), call, headers=headers)

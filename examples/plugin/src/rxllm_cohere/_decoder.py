@@ -17,10 +17,7 @@ import msgspec
 from rxllm import AdapterError, Message, Usage
 from rxllm.adapters import provider_error
 from rxllm.values import FinishReason
-from rxllm.wire.event_order import Blocks
-from rxllm.wire.frames import FrameDecoder
-from rxllm.wire.sse import SSEDecoder
-from rxllm.wire.tool_calls import CallTracker
+from rxllm.wire import Blocks, CallTracker, FrameDecoder, SSEDecoder
 
 PROVIDER = "cohere"
 
@@ -86,53 +83,53 @@ class CohereDecoder(FrameDecoder):
         blocks = Blocks(CallTracker.after(messages))
         super().__init__(SSEDecoder(), blocks, _FRAME, provider=PROVIDER, raw=raw)
 
-    def _read(self, kind: str, frame: Frame, data: bytes) -> None:
-        self._blocks.start(id=frame.id)
+    def read(self, kind: str, frame: Frame, data: bytes) -> None:
+        self.blocks.start(id=frame.id)
         if self.raw:
-            self._blocks.raw(frame.type or kind, msgspec.json.decode(data))
+            self.blocks.raw(frame.type or kind, msgspec.json.decode(data))
         delta = frame.delta or Delta()
         match frame.type:
             case "message-start" | "citation-end":
                 pass
             case "content-start" | "content-delta" | "tool-plan-delta" | "tool-call-start" | "tool-call-delta":
                 if frame.type == "content-start":
-                    self._blocks.close_block()  # ends a plan, which has no end of its own
+                    self.blocks.close_block()  # ends a plan, which has no end of its own
                 self._read_message(delta.message or MessageDelta(), frame.index)
             case "citation-start" if delta.message and isinstance(delta.message.citations, dict):
-                self._blocks.source(delta.message.citations)
+                self.blocks.source(delta.message.citations)
             case "content-end":
-                self._blocks.close_block()
+                self.blocks.close_block()
             case "tool-call-end" if frame.index is not None:
-                self._blocks.complete_call(frame.index)
+                self.blocks.complete_call(frame.index)
             case "message-end":
                 self._read_end(delta)
             case _ if not self.raw:
-                self._blocks.raw(frame.type or kind, msgspec.json.decode(data))
+                self.blocks.raw(frame.type or kind, msgspec.json.decode(data))
 
     def _read_message(self, message: MessageDelta, index: int | None) -> None:
         if isinstance(message.content, Content):
-            self._blocks.text(message.content.text or "")
+            self.blocks.text(message.content.text or "")
             self._read_thinking(message.content.thinking, THOUGHT)
         self._read_thinking(message.tool_plan, PLAN)
         if isinstance(message.tool_calls, ToolCall):
             function = message.tool_calls.function or Function()
-            self._blocks.call(index, message.tool_calls.id, function.name, function.arguments)
+            self.blocks.call(index, message.tool_calls.id, function.name, function.arguments)
 
     def _read_thinking(self, text: str | None, kind: Mapping[str, Any]) -> None:
         if text:
-            self._blocks.thinking(text)
-            self._blocks.sign(provider_data=kind)
+            self.blocks.thinking(text)
+            self.blocks.sign(provider_data=kind)
 
     def _read_end(self, delta: Delta) -> None:
         if delta.usage:
-            self._blocks.usage(_usage(delta.usage))
+            self.blocks.usage(_usage(delta.usage))
         reason = delta.finish_reason or "COMPLETE"
         if FINISH_REASONS.get(reason) == "error" or delta.error:
-            self._fail(self._error_of({"message": delta.error or reason, "type": delta.error_type or reason}))
+            self.fail(self.error_of({"message": delta.error or reason, "type": delta.error_type or reason}))
         else:
-            self._blocks.finish(FINISH_REASONS.get(reason, "other"), reason)
+            self.blocks.finish(FINISH_REASONS.get(reason, "other"), reason)
 
-    def _error_of(self, payload: Any) -> AdapterError:
+    def error_of(self, payload: Any) -> AdapterError:
         return provider_error(PROVIDER, payload)
 
 
