@@ -82,7 +82,7 @@ def read_message(entry: Mapping[str, Any]) -> Message:
         if name not in known:
             remedy = f"those are {', '.join(known)}; Message(..., metadata={{...}}) keeps others"
             raise wrong(f"has {shown(name)}, which is not a field of the role {role}; {remedy}")
-    names = {name: _text(fields[name], name) for name in ("name", "tool_call_id") if name in fields}
+    names: dict[str, Any] = {name: _text(fields[name], name) for name in ("name", "tool_call_id") if name in fields}
     if role == "tool" and "tool_call_id" not in names:
         raise wrong("is missing: it is the id of the tool call that the message answers", "tool_call_id")
     calls = _read_each("tool_calls", _read_call, fields.get("tool_calls", []))
@@ -103,28 +103,40 @@ def _read_content(role: str, fields: Mapping[str, Any]) -> str | tuple[Part, ...
 
 
 def _read_part(item: Any) -> Part:
-    kind = item.get("type") if isinstance(item, Mapping) else None
-    if kind is not None and kind not in _PARTS:
+    if not isinstance(item, Mapping) or "type" not in item:
+        raise _no_part(item)
+    part = cast(Mapping[str, Any], item)
+    kind = part["type"]
+    if kind not in _PARTS:
         raise wrong(must_be(f"one of {', '.join(_PARTS)}", kind), "type")
-    for name in item if kind is not None else ():
+    for name in part:
         if name not in ("type", kind):
             remedy = "; write TextPart(text, {'cache': True})" if "cache" in str(name) else ""
             raise wrong(f"has {shown(name)}, which is not read in a part of the type {kind}{remedy}")
-    match item:
-        case {"type": "text", "text": str(text)} | {"type": "refusal", "refusal": str(text)}:
-            return TextPart(text)
-        case {"type": "image_url", "image_url": str(url)}:
-            return _read_image(url, "auto")
-        case {"type": "image_url", "image_url": {"url": str(url), **rest}} if rest.get("detail", "auto") in _DETAILS:
-            return _read_image(url, rest.get("detail", "auto"))
-        case {"type": "file", "file": {"file_data": str(data), **rest}}:
-            return _read_file(data, rest.get("filename"))
-        case {"type": "file", "file": {"file_id": str()}}:
-            return ProviderPart("openai", dict(cast(Mapping[str, Any], item)))
-        case {"type": "input_audio", "input_audio": {"data": str(data), "format": "wav" | "mp3" as form}}:
+    return _read_kind(kind, part.get(kind), part)
+
+
+def _read_kind(kind: str, value: Any, part: Mapping[str, Any]) -> Part:
+    if isinstance(value, str) and kind in ("text", "refusal"):
+        return TextPart(value)
+    if isinstance(value, str) and kind == "image_url":  # as some servers have it
+        return _read_image(value, "auto")
+    fields = cast(dict[str, Any], value) if isinstance(value, dict) else {}
+    match kind, fields:
+        case "image_url", {"url": str(url)} if fields.get("detail", "auto") in _DETAILS:
+            return _read_image(url, fields.get("detail", "auto"))
+        case "file", {"file_data": str(data)}:
+            return _read_file(data, fields.get("filename"))
+        case "file", {"file_id": str()}:
+            return ProviderPart("openai", dict(part))
+        case "input_audio", {"data": str(data), "format": "wav" | "mp3" as form}:
             return FilePart({"mime_type": _AUDIO[form], "data": _bytes_of(data)})
         case _:
-            raise wrong(must_be('a part such as {"type": "text", "text": "Hi"}', item))
+            raise _no_part(part)
+
+
+def _no_part(item: object) -> ValidationError:
+    return wrong(must_be('a part such as {"type": "text", "text": "Hi"}', item))
 
 
 def _read_image(url: str, detail: Any) -> ImagePart:

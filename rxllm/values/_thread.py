@@ -124,7 +124,7 @@ def as_messages(value: object) -> tuple[Message, ...]:
     """Return `value` as messages: a text is a user's, see `Thread`. Raises ``ValidationError("invalid_thread")``."""
     if isinstance(value, str):
         return (user(value),)
-    if isinstance(value, Iterable) and not _is_single(value):
+    if not _is_single(value) and isinstance(value, Iterable):
         return tuple(at(("messages", i), _as_message, item) for i, item in enumerate(cast(Iterable[Any], value)))
     return (_as_message(value),)
 

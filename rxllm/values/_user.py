@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from rxllm.values._images import Image
 from rxllm.values._message import FilePart, ImagePart, Message, Part, TextPart
@@ -105,8 +105,8 @@ def _part(item: Any) -> Part:
 def _url_part(url: str) -> Part:
     if url[:5].lower() == "data:":
         return data_uri_part(url)
-    address = urlsplit(url)
-    name = unquote(address.path.rpartition("/")[2])
+    path = re.split("[?#]", url)[0].partition("://")[2].partition("/")[2]
+    name = unquote(path.rpartition("/")[2])
     mime_type = mime_type_of(b"", name)
     if mime_type is None:
         # The query is left out: it is often a signature.

@@ -111,7 +111,7 @@ def test_a_conversation_that_the_openai_sdk_has_had_goes_on_here() -> None:
     function = {"name": "weather", "arguments": '{"city": "Lima"}'}
     fields = {"role": "assistant", "tool_calls": [{"id": "c0", "type": "function", "function": function}]}
     message = chat.ChatCompletionMessage.model_validate(fields)
-    assert Thread() + [*HISTORY[:2], message, *HISTORY[3:]] == THREAD
+    assert Thread.from_openai([*HISTORY[:2], message, *HISTORY[3:]]) == THREAD
 
 
 # Appending
@@ -173,7 +173,10 @@ def test_a_response_alone_has_no_question() -> None:
         ([{"content": "Hi"}], "messages.0.role must be one of .*, not None"),
         ([user("Hi"), {"role": "user"}], "messages.1.content must be text or a list of parts, not None"),
         ([{"role": "user", "content": 5}], "messages.0.content must be text or a list of parts, not 5"),
-        ([{"role": "user", "content": "Hi", "id": 7}], r"messages.0.id is not a field of .*; Message\(..., metadata="),
+        (
+            [{"role": "user", "content": "Hi", "id": 7}],
+            r"messages.0 has 'id', which .*; Message\(..., metadata=",
+        ),
         ([{"role": "tool", "content": "4"}], "messages.0.tool_call_id is missing"),
         (
             [{"role": "assistant", "function_call": {"name": "f", "arguments": "{}"}}],
@@ -191,7 +194,7 @@ def test_a_response_alone_has_no_question() -> None:
         ([{"role": "user", "content": ["Hi"]}], "messages.0.content.0 must be a part such as"),
         (
             [{"role": "user", "content": [{"type": "text", "text": "Hi", "cache_control": {"type": "ephemeral"}}]}],
-            r"messages.0.content.0.cache_control is not read .*; write TextPart\(text, {'cache': True}\)",
+            r"messages.0.content.0 has 'cache_control', which is not read .*; write TextPart\(text, {'cache': True}\)",
         ),
         (
             [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,?"}}]}],

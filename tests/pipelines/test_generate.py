@@ -298,7 +298,11 @@ def test_an_iterator_of_requests_serves_every_subscription() -> None:
     [
         (["a", 5, "b"], 1, "requests.1 must be a text, a message, a list of messages, a Thread or .*, not 5"),
         (iter(["a", "b", None]), 2, "requests.2 must be .*, not None"),
-        (["a", [{"role": "user", "text": "hi"}]], 1, "requests.1.messages.0.text is not a field of the role user"),
+        (
+            ["a", [{"role": "user", "text": "hi"}]],
+            1,
+            "requests.1.messages.0 has 'text', which is not a field",
+        ),
         ([{"role": "human", "content": "hi"}], 0, "requests.0.role must be one of .*, not 'human'"),
     ],
 )
