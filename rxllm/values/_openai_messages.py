@@ -104,7 +104,7 @@ def _read_content(role: str, fields: Mapping[str, Any]) -> str | tuple[Part, ...
 
 def _read_part(item: Any) -> Part:
     if not isinstance(item, Mapping) or "type" not in item:
-        raise _no_part(item)
+        raise _no_part(cast(object, item))
     part = cast(Mapping[str, Any], item)
     kind = part["type"]
     if kind not in _PARTS:
@@ -162,8 +162,8 @@ def _bytes_of(text: str) -> bytes:
 
 def _read_source(item: Any) -> SourcePart:
     match item:
-        case {"type": "url_citation", "url_citation": Mapping() as source}:
-            return SourcePart({"type": "url_citation", **cast(Mapping[str, Any], source)})
+        case {"type": "url_citation", "url_citation": Mapping()}:
+            return SourcePart({"type": "url_citation", **cast(Mapping[str, Any], item["url_citation"])})
         case Mapping():
             return SourcePart(dict(cast(Mapping[str, Any], item)))
         case _:
@@ -175,8 +175,8 @@ def _read_call(item: Any) -> ToolCall:
         case {"id": str(id), "function": {"name": str(name), "arguments": str(text)}}:
             arguments = read_arguments(text)
             return ToolCall(id, name, arguments or {}, text, {"error": "invalid_json"} if arguments is None else {})
-        case {"id": str(id), "function": {"name": str(name), "arguments": Mapping() as arguments}}:
-            return ToolCall(id, name, dict(cast(Mapping[str, Any], arguments)))
+        case {"id": str(id), "function": {"name": str(name), "arguments": Mapping()}}:
+            return ToolCall(id, name, dict(cast(Mapping[str, Any], item["function"]["arguments"])))
         case _:
             form = '{"id": "...", "type": "function", "function": {"name": "...", "arguments": "{...}"}}'
             raise wrong(must_be(form, item))
