@@ -171,6 +171,9 @@ def _read_source(item: Any) -> SourcePart:
 
 
 def _read_call(item: Any) -> ToolCall:
+    for name in cast(Mapping[str, Any], item) if isinstance(item, Mapping) else ():
+        if name not in ("id", "type", "function", "index"):  # deltas have an index, and some keep it
+            raise wrong(f"has {shown(name)}, which is not read in a tool call")
     match item:
         case {"id": str(id), "function": {"name": str(name), "arguments": str(text)}}:
             arguments = read_arguments(text)

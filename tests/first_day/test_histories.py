@@ -185,6 +185,10 @@ def test_a_response_alone_has_no_question() -> None:
         ([{"role": "function", "name": "f", "content": "4"}], "write tool_calls"),
         (
             [{"role": "assistant", "tool_calls": [{"id": "a", "type": "custom", "custom": {"name": "f"}}]}],
+            "messages.0.tool_calls.0 has 'custom', which is not read in a tool call",
+        ),
+        (
+            [{"role": "assistant", "tool_calls": [{"type": "function", "function": {"name": "f", "arguments": ""}}]}],
             "messages.0.tool_calls.0 must be .*function",
         ),
         (

@@ -26,7 +26,7 @@ rxllm.generate(fake, 3)  # pyright: ignore[reportArgumentType]
 rxllm.generate(fake, ["Hi"])  # pyright: ignore[reportArgumentType]
 rxllm.generate(fake, rxllm.generate(fake, "Hi").run())  # pyright: ignore[reportArgumentType]
 rxllm.user("Hi", 3)  # pyright: ignore[reportArgumentType]
-print(rxllm.Thread() + 3)  # pyright: ignore[reportOperatorIssue]
+print(rxllm.Thread() + 3)  # pyright: ignore
 
 # A scripted model takes pieces of script
 
