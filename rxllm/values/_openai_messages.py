@@ -171,18 +171,19 @@ def _read_source(item: Any) -> SourcePart:
 
 
 def _read_call(item: Any) -> ToolCall:
-    for name in cast(Mapping[str, Any], item) if isinstance(item, Mapping) else ():
+    call = cast(dict[str, Any], item) if isinstance(item, dict) else {}
+    for name in call:
         if name not in ("id", "type", "function", "index"):  # deltas have an index, and some keep it
             raise wrong(f"has {shown(name)}, which is not read in a tool call")
-    match item:
+    match call:
         case {"id": str(id), "function": {"name": str(name), "arguments": str(text)}}:
             arguments = read_arguments(text)
             return ToolCall(id, name, arguments or {}, text, {"error": "invalid_json"} if arguments is None else {})
         case {"id": str(id), "function": {"name": str(name), "arguments": Mapping()}}:
-            return ToolCall(id, name, dict(cast(Mapping[str, Any], item["function"]["arguments"])))
+            return ToolCall(id, name, dict(cast(Mapping[str, Any], call["function"]["arguments"])))
         case _:
             form = '{"id": "...", "type": "function", "function": {"name": "...", "arguments": "{...}"}}'
-            raise wrong(must_be(form, item))
+            raise wrong(must_be(form, cast(object, item)))
 
 
 def _read_each(name: str, read: Callable[[Any], T], items: Any) -> tuple[T, ...]:
