@@ -171,17 +171,18 @@ def _options(session: Session, opts: Mapping[str, Any]) -> Any:
 
 
 def _as_session(input: Any) -> Session:
-    if isinstance(input, Session):
-        return input
+    if isinstance(input, Session | Turn):
+        return input if isinstance(input, Session) else input.session
     try:
         return Session(thread=as_thread(input))
-    except ValidationError:
-        raise _invalid_input("session_input", "a Session, a Thread, messages or a string", input) from None
+    except ValidationError as error:
+        raise ValidationError("invalid_session_input", errors=error.under("input").errors) from None
 
 
 def _check_session(session: Any) -> Session:
     if not isinstance(session, Session):
-        raise _invalid_input("session", "a Session (session.start makes the first one)", session)
+        remedy = "turn.session" if isinstance(session, Turn) else "session.start makes the first one"
+        raise _invalid_input("session", f"a Session ({remedy})", session)
     return session
 
 

@@ -132,7 +132,8 @@ def test_response_formats_without_a_schema(response_format: Any) -> None:
 )
 def test_a_message_s_fault_is_named_wherever_it_is(message: Any, path: tuple[Any, ...], what: str) -> None:
     assert faults(validate.message, message) == ((path, what),)
-    assert faults(validate.thread, Thread((user("Hi"), message))) == ((("messages", 1, *path), what),)
+    if isinstance(message, Message):  # a thread refuses anything else when it is made
+        assert faults(validate.thread, Thread((user("Hi"), message))) == ((("messages", 1, *path), what),)
     assert faults(validate.request, Request((user("Hi"), message))) == ((("messages", 1, *path), what),)
 
 

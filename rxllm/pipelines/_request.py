@@ -8,19 +8,25 @@ from typing import Any, cast
 
 from rxllm.engine import Engine, merge_tools
 from rxllm.values import (
+    ChatResult,
     EngineError,
     Message,
+    MessageLike,
     Request,
+    Response,
+    Session,
+    StepResult,
     Thread,
     ToolCall,
+    Turn,
     ValidationError,
+    Value,
     as_response_format,
-    user,
 )
 from rxllm.values.argument_checks import invalid_option, must_be, shown
 
-Input = str | Message | Sequence[Message] | Thread
-"""A question, a message, messages or a thread."""
+Input = str | Message | Mapping[str, object] | Sequence[MessageLike] | Thread | ChatResult | StepResult | Session | Turn
+"""A question, a message, messages (also in OpenAI's form), a thread, or a result that has one."""
 
 _PLAIN = ("tool_choice", "temperature", "max_tokens", "seed", "reasoning_effort", "response_format")
 
@@ -30,32 +36,21 @@ def as_thread(value: Any) -> Thread:
     match value:
         case Thread():
             return value
-        case str():
-            return Thread((user(value),))
-        case Message():
-            return Thread((value,))
-        case list() | tuple() if all(isinstance(item, Message) for item in cast(Iterable[Any], value)):
-            return Thread(tuple(cast(Iterable[Message], value)))
+        case ChatResult() | StepResult() | Session():
+            return value.thread
+        case Turn():
+            return value.session.thread
+        case str() | Message() | Mapping() | list() | tuple():
+            return Thread() + cast(Any, value)
         case _:
-            fault = _thread_fault(value)
-            raise ValidationError("invalid_thread", f"a conversation {fault}", errors=[((), fault)])
+            fault = f"must be a text, a message, a list of messages, a Thread or a chat's result, not {shown(value)}"
+            remedy = f"; {_ANSWER_ONLY}" if isinstance(value, Response) else ""
+            raise ValidationError("invalid_thread", f"a conversation {fault}{remedy}", errors=[((), fault + remedy)])
 
 
-def _thread_fault(value: Any) -> str:
-    expected = "must be a text, a message, a list of messages or a Thread"
-    if not isinstance(value, list | tuple):
-        return f"{expected}, not {shown(value)}{_remedy(value)}"
-    items = enumerate(cast(Iterable[Any], value))
-    index, item = next((index, item) for index, item in items if not isinstance(item, Message))
-    return f"{expected}; its item {index} is {shown(item)}{_remedy(item)}"
-
-
-def _remedy(value: Any) -> str:
-    match value:
-        case {"role": "user" | "system" | "assistant" as role, "content": str(text), **more} if not more:
-            return f": write rxllm.{role}({text!r})"
-        case _:
-            return ""
+_ANSWER_ONLY = (
+    "a Response is the answer without its question: write thread + response, or pass the result of rxllm.chat"
+)
 
 
 def as_request(value: Any) -> Request:
@@ -65,7 +60,7 @@ def as_request(value: Any) -> Request:
 
 def as_requests(values: Any) -> list[Request]:
     """Return `values` as requests. Raises a ``ValidationError`` that names the one that is not."""
-    if isinstance(values, str | Message | Thread | Request):
+    if isinstance(values, str | Mapping | Value):
         raise invalid_option("requests", "must be several, as in a list; for a single request use generate")
     if not isinstance(values, Iterable):
         raise invalid_option("requests", must_be("several, as in a list", values))

@@ -28,7 +28,7 @@ NONE: Mapping[str, Any] = MappingProxyType({})
 
 def stream_resume(
     engine: Engine | str | Any,
-    thread: Input | ChatResult,
+    thread: Input,
     *,
     approvals: Mapping[str, bool | str] = NONE,
     results: Mapping[str, str | Mapping[str, Any]] = NONE,
@@ -40,13 +40,13 @@ def stream_resume(
     the model.
     """
     setup = Setup.of(engine, ChatOptions, opts)
-    return setup.presented(_events(setup, _thread_of(thread), _answers(approvals, results)))
+    return setup.presented(_events(setup, as_thread(thread), _answers(approvals, results)))
 
 
 @overload
 def resume(
     engine: Engine | str | Any,
-    thread: Input | ChatResult,
+    thread: Input,
     *,
     approvals: Mapping[str, bool | str] = NONE,
     results: Mapping[str, str | Mapping[str, Any]] = NONE,
@@ -56,7 +56,7 @@ def resume(
 @overload
 def resume(
     engine: Engine | str | Any,
-    thread: Input | ChatResult,
+    thread: Input,
     *,
     approvals: Mapping[str, bool | str] = NONE,
     results: Mapping[str, str | Mapping[str, Any]] = NONE,
@@ -64,7 +64,7 @@ def resume(
 ) -> Stream[ChatResult]: ...
 def resume(
     engine: Engine | str | Any,
-    thread: Input | ChatResult,
+    thread: Input,
     *,
     approvals: Mapping[str, bool | str] = NONE,
     results: Mapping[str, str | Mapping[str, Any]] = NONE,
@@ -92,7 +92,7 @@ def resume(
     ``ValidationError("invalid_option")`` for an id that is not an unanswered call's, both before any tool runs.
     """
     setup = Setup.of(engine, ChatOptions, opts)
-    return _events(setup, _thread_of(thread), _answers(approvals, results)).pipe(
+    return _events(setup, as_thread(thread), _answers(approvals, results)).pipe(
         ops.to_chat_result(parse=setup.response_format(Request()))
     )
 
@@ -113,10 +113,6 @@ def _events(setup: Setup, thread: Thread, answers: Answers) -> Stream[Event]:
         return setup.observed(events, ChatSpan)
 
     return Deferred(make)
-
-
-def _thread_of(value: Any) -> Thread:
-    return value.thread if isinstance(value, ChatResult) else as_thread(value)
 
 
 def _answers(approvals: Any, results: Any) -> Answers:

@@ -17,7 +17,6 @@ from rxllm.values._message import (
     assistant,
     system,
     tool_result,
-    user,
 )
 from rxllm.values._model import ModelInfo
 from rxllm.values._request import Call, Request, json_schema
@@ -42,9 +41,10 @@ from rxllm.values._telemetry import (
     ToolFinished,
     ToolStarted,
 )
-from rxllm.values._thread import Thread, listed, unanswered, with_results
+from rxllm.values._thread import MessageLike, Thread, listed, unanswered, with_results
 from rxllm.values._tool import FunctionTool, Halt, Tool, ToolCall, ToolContext, ask_user, denied, halt, tool
 from rxllm.values._usage import Usage
+from rxllm.values._user import Attachment, user
 from rxllm.values.errors import (
     AdapterError,
     EngineError,
@@ -58,6 +58,7 @@ from rxllm.values.errors import (
 
 __all__ = [
     "AdapterError",
+    "Attachment",
     "Call",
     "CallFinished",
     "CallStarted",
@@ -82,6 +83,7 @@ __all__ = [
     "LLMError",
     "Labelled",
     "Message",
+    "MessageLike",
     "ModelInfo",
     "Outcome",
     "Part",

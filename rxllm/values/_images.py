@@ -197,7 +197,7 @@ class ImageResponse(Value):
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
         bundles = [image._repr_mimebundle_() for image in self.images]  # pyright: ignore[reportPrivateUsage]
-        html = "".join(_as_html(bundle) for bundle in bundles)
+        html = "".join(as_html(bundle) for bundle in bundles)
         return {"text/plain": repr(self), **({"text/html": html} if html else {})}
 
 
@@ -213,7 +213,8 @@ def image_request(prompt: str, **fields: Any) -> ImageRequest:
     return ImageRequest(prompt=prompt, **fields)
 
 
-def _as_html(bundle: dict[str, str]) -> str:
+def as_html(bundle: dict[str, str]) -> str:
+    """Return the HTML of an image's bundle for Jupyter; empty if the image cannot be shown."""
     if "text/html" in bundle:
         return bundle["text/html"]
     return "".join(f'<img src="data:{mime};base64,{data}">' for mime, data in bundle.items() if mime != "text/plain")

@@ -59,6 +59,15 @@ def read_json(text: str | bytes | msgspec.Raw) -> Any:
         return _well_formed(json.loads(source, parse_constant=_CONSTANTS.__getitem__))
 
 
+def read_arguments(text: str) -> dict[str, Any] | None:
+    """Return the arguments of a tool call: an empty dict for blank text, None if `text` is not a JSON object."""
+    try:
+        arguments: Any = read_json(text) if text.strip() else {}
+    except UNREADABLE:
+        return None
+    return cast(dict[str, Any], arguments) if isinstance(arguments, dict) else None
+
+
 def is_json(text: str | bytes) -> bool:
     """Whether `text` is JSON."""
     try:

@@ -1,12 +1,13 @@
-"""Messages and the parts of their content."""
+"""Messages, the parts of their content, and how parts are shown."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import field
 from typing import Any, Literal
 
 from rxllm.values._encode import Value, value
-from rxllm.values._images import Image
+from rxllm.values._images import Image, as_html
 from rxllm.values._tool import ToolCall
 
 
@@ -23,7 +24,7 @@ class ImagePart(Value):
     """An image for the model to see; `detail` is how closely it looks, if the provider has that option."""
 
     image: Image
-    detail: Literal["auto", "low", "high"] = "auto"
+    detail: Literal["auto", "low", "high", "original"] = "auto"
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
@@ -45,7 +46,10 @@ class SourcePart(Value):
 
 @value
 class FilePart(Value):
-    """An image or audio in the output: its ``"mime_type"``, and its ``"data"`` (bytes) or ``"url"``."""
+    """A file for the model to read, or an image or audio in its output.
+
+    `file` has its ``"mime_type"``, its ``"data"`` (bytes) or ``"url"``, and its ``"name"`` if it has one; see `user`.
+    """
 
     file: dict[str, Any]
 
@@ -101,13 +105,14 @@ class Message(Value):
 
     def __repr__(self) -> str:
         calls = f", calls={[call.name for call in self.tool_calls]}" if self.tool_calls else ""
-        return f"Message({self.role!r}, {self.content if isinstance(self.content, dict) else self.text!r}{calls})"
+        content = self.content if isinstance(self.content, dict) else self.text
+        return f"Message({self.role!r}, {content!r}{attached(self.parts)}{calls})"
 
     def _repr_markdown_(self) -> str:
         calls = "".join(f"\n\n`{call!r}`" for call in self.tool_calls)
         text = str(self.content) if isinstance(self.content, dict) else self.text
         text = as_code(text) if self.role == "tool" and text else text
-        return f"**{self.role}**{': ' if text else ''}{text}{calls}"
+        return f"**{self.role}**{': ' if text else ''}{text}{shown_attached(self.parts)}{calls}"
 
 
 def system(text: str) -> Message:
@@ -117,15 +122,6 @@ def system(text: str) -> Message:
     Message('system', 'Be brief.')
     """
     return Message("system", text)
-
-
-def user(content: str | list[Part] | tuple[Part, ...]) -> Message:
-    """Return a user's message of text or parts.
-
-    >>> user("Hi")
-    Message('user', 'Hi')
-    """
-    return Message("user", content if isinstance(content, str) else tuple(content))
 
 
 def assistant(text: str) -> Message:
@@ -144,6 +140,43 @@ def tool_result(tool_call_id: str, content: str | dict[str, Any]) -> Message:
     'call_0'
     """
     return Message("tool", content, tool_call_id=tool_call_id)
+
+
+def attached(parts: Iterable[Part]) -> str:
+    """Return what a repr says of the images and files among `parts`.
+
+    >>> attached([TextPart("Hi"), FilePart({"mime_type": "application/pdf", "data": b"%PDF-"})])
+    ', 1 file'
+    """
+    kinds = ["image" if _image_of(part) else "file" for part in parts if isinstance(part, ImagePart | FilePart)]
+    counts = ((kind, kinds.count(kind)) for kind in ("image", "file"))
+    return "".join(f", {count} {kind}{'s' if count > 1 else ''}" for kind, count in counts if count)
+
+
+def shown_attached(parts: Iterable[Part]) -> str:
+    """Return Markdown that shows the images among `parts` and names the files."""
+    blocks: list[str] = []
+    for part in parts:
+        image = _image_of(part)
+        if image is not None:
+            bundle = image._repr_mimebundle_()  # pyright: ignore[reportPrivateUsage]
+            blocks.append(as_html(bundle) or as_code(repr(image)))
+        elif isinstance(part, FilePart):
+            names = (part.file.get("name"), part.file.get("mime_type"))
+            blocks.append(as_code(", ".join(str(name) for name in names if name) or "file"))
+    return "".join(f"\n\n{block}" for block in blocks)
+
+
+def _image_of(part: Part) -> Image | None:
+    match part:
+        case ImagePart(image=image):
+            return image
+        case FilePart(file={"mime_type": str(mime_type), "data": bytes(data)}) if mime_type.startswith("image/"):
+            return Image.from_binary(data, mime_type)
+        case FilePart(file={"mime_type": str(mime_type), "url": str(url)}) if mime_type.startswith("image/"):
+            return Image.from_url(url)
+        case _:
+            return None
 
 
 def as_code(text: str) -> str:

@@ -6,7 +6,7 @@ from dataclasses import field
 from typing import Any, Generic, Literal, TypeVar
 
 from rxllm.values._encode import Value, value
-from rxllm.values._message import Message
+from rxllm.values._message import Message, Part, attached, shown_attached
 from rxllm.values._tool import ToolCall
 from rxllm.values._usage import Usage
 from rxllm.values.errors import LLMError
@@ -47,15 +47,21 @@ class Response(Value, Generic[T]):
             raise self.error
         return self
 
+    @property
+    def _parts(self) -> tuple[Part, ...]:
+        return self.message.parts if self.message else ()
+
     def __repr__(self) -> str:
         calls = f", calls={list(self.tool_calls)}" if self.tool_calls else ""
         error = f", {self.error!r}" if self.error else ""
-        return f"Response({shorten(self.output_text)!r}{calls}, {self.finish_reason}, {self.usage.total} tokens{error})"
+        shown = f"{shorten(self.output_text)!r}{attached(self._parts)}{calls}"
+        return f"Response({shown}, {self.finish_reason}, {self.usage.total} tokens{error})"
 
     def _repr_markdown_(self) -> str:
         calls = "".join(f"\n\n`{call!r}`" for call in self.tool_calls)
         error = f"\n\n**{type(self.error).__name__}**: {self.error}" if self.error else ""
-        return f"{self.output_text}{calls}{error}\n\n*{self.finish_reason}, {self.usage.total} tokens*"
+        shown = f"{self.output_text}{shown_attached(self._parts)}{calls}{error}"
+        return f"{shown}\n\n*{self.finish_reason}, {self.usage.total} tokens*"
 
 
 def shorten(text: str, width: int = 60) -> str:

@@ -20,10 +20,11 @@ from typing import Any, Literal
 
 from rxllm.values._encode import Value, not_serializable, value
 from rxllm.values._json import json_text
-from rxllm.values._message import Message, tool_result, user
+from rxllm.values._message import Message, tool_result
 from rxllm.values._results import ChatResult, StepResult
 from rxllm.values._thread import Thread, listed, unanswered, with_results
 from rxllm.values._tool import ToolCall
+from rxllm.values._user import user
 from rxllm.values.errors import SessionError, ValidationError
 
 SessionStatus = Literal["idle", "awaiting_user", "awaiting_tools", "completed", "error"]

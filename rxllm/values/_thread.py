@@ -3,31 +3,84 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from itertools import islice
-from typing import Any, overload
+from typing import Any, Protocol, Self, cast, overload
 
 from rxllm.values._encode import Value, value
-from rxllm.values._message import Message, assistant, system, user
+from rxllm.values._message import Message, assistant, system
+from rxllm.values._openai_messages import at, read_message, write_message, wrong
+from rxllm.values._response import Response
 from rxllm.values._tool import ToolCall
+from rxllm.values._user import Attachment, user
+from rxllm.values.argument_checks import must_be
+
+
+class Dumpable(Protocol):
+    """A message as an SDK returns it: a pydantic model, such as ``completion.choices[0].message``."""
+
+    def model_dump(self, *, exclude_none: bool = ...) -> dict[str, Any]: ...
+
+
+MessageLike = Message | Response[Any] | Mapping[str, object] | Dumpable
+"""A message, the response that has it, or a message in OpenAI's form."""
 
 
 @value
 class Thread(Value):
-    """A conversation. It is immutable: every method returns a new one. ``thread + message`` (or messages) appends.
+    """A conversation. It is immutable: every method returns a new one.
 
-    >>> thread = Thread() + system("Be brief.") + user("Hi")
+    >>> thread = Thread() + system("Be brief.") + "Hi"
     >>> len(thread), thread.last
     (2, Message('user', 'Hi'))
+
+    ``thread + x`` appends a text as a user's message, a message, a response's message, a message in OpenAI's form
+    (``{"role": "user", "content": "Hi"}``), or several of these in a list or another thread. It raises
+    ``ValidationError("invalid_thread")`` for anything else, as ``Thread(...)`` does for items that are not messages.
     """
 
     messages: tuple[Message, ...] = ()
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
 
-    def __add__(self, other: Message | Iterable[Message]) -> Thread:
-        added = (other,) if isinstance(other, Message) else tuple(other)
-        return replace(self, messages=self.messages + added)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(cast(Any, self.messages), tuple) or not all(map(_is_message, self.messages)):
+            remedy = "write Thread() + ... for texts and messages, Thread.from_openai([...]) for dicts"
+            raise wrong(f"{must_be('a tuple of messages', self.messages)}; {remedy}", "messages")
+
+    @classmethod
+    def from_openai(cls, messages: Iterable[MessageLike]) -> Self:
+        """Return the thread of messages in OpenAI's form: dicts, or what the SDK returns, also mixed with messages.
+
+        >>> Thread.from_openai([{"role": "developer", "content": "Be brief."}, {"role": "user", "content": "Hi"}])
+        Thread(2 messages, last=Message('user', 'Hi'))
+
+        Images, files, audio, tool calls and their results, thinking and annotations are read; ``developer`` becomes
+        ``system``, and a refusal text. Every function that takes a thread takes such a list as well.
+
+        Raises ``ValidationError("invalid_thread")``, with the path, for what it would have to leave out: a field or a
+        type of part that it does not know, and ``function_call``, the form that tool calls had before ``tool_calls``.
+        """
+        return cls(as_messages(messages))
+
+    def to_openai(self) -> list[dict[str, Any]]:
+        """Return the messages in OpenAI's form.
+
+        >>> (Thread() + "Hi").to_openai()
+        [{'role': 'user', 'content': 'Hi'}]
+
+        The form cannot carry, and this leaves out: the metadata of the thread, of messages, parts and tool calls; tool
+        calls that the provider has run itself; and of an assistant's message all parts but its text. The mapping of a
+        tool result becomes its JSON text, an image its URL or a ``data:`` URL. All else comes back from `from_openai`.
+
+        Raises ``ValidationError("not_serializable")`` for a part of another message that the form does not have, such
+        as a file by URL or the image in a tool result, and as ``Image.to_data_uri`` does.
+        """
+        return [at(("messages", i), write_message, message) for i, message in enumerate(self)]
+
+    def __add__(self, other: str | MessageLike | Iterable[MessageLike]) -> Thread:
+        return replace(self, messages=self.messages + as_messages(other))
 
     def __iter__(self) -> Iterator[Message]:
         return iter(self.messages)
@@ -52,8 +105,9 @@ class Thread(Value):
     def add_system(self, text: str) -> Thread:
         return self + system(text)
 
-    def add_user(self, text: str) -> Thread:
-        return self + user(text)
+    def add_user(self, content: Attachment | Sequence[Attachment], *attachments: Attachment) -> Thread:
+        """Append a user's message of text, images and files, see `user`."""
+        return self + user(content, *attachments)
 
     def add_assistant(self, text: str) -> Thread:
         return self + assistant(text)
@@ -64,6 +118,42 @@ class Thread(Value):
 
     def _repr_markdown_(self) -> str:
         return "\n\n".join(message._repr_markdown_() for message in self)  # pyright: ignore[reportPrivateUsage]
+
+
+def as_messages(value: object) -> tuple[Message, ...]:
+    """Return `value` as messages: a text is a user's, see `Thread`. Raises ``ValidationError("invalid_thread")``."""
+    if isinstance(value, str):
+        return (user(value),)
+    if not _is_single(value) and isinstance(value, Iterable):
+        return tuple(at(("messages", i), _as_message, item) for i, item in enumerate(cast(Iterable[Any], value)))
+    return (_as_message(value),)
+
+
+def _is_message(value: object) -> bool:
+    return isinstance(value, Message)
+
+
+def _is_single(value: object) -> bool:
+    # An SDK's message can be iterated over too, by its fields.
+    return isinstance(value, Message | Response | Mapping | bytes) or _is_dumpable(value)
+
+
+def _is_dumpable(value: object) -> bool:
+    return not isinstance(value, type) and callable(getattr(value, "model_dump", None))
+
+
+def _as_message(value: Any) -> Message:
+    match value:
+        case Message():
+            return value
+        case Response(message=Message() as message):
+            return message
+        case Mapping():
+            return read_message(cast(Mapping[str, Any], value))
+        case _ if _is_dumpable(value):
+            return read_message(value.model_dump(exclude_none=True))
+        case _:
+            raise wrong(must_be('a message, such as user("Hi") or {"role": "user", "content": "Hi"}', value))
 
 
 def unanswered(thread: Thread) -> tuple[ToolCall, ...]:

@@ -25,11 +25,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping
-from typing import Any, cast
+from typing import Any
 
 from rxllm.events import NOTHING, Event, ToolCallCompleted, ToolCallDelta, ToolCallStarted
 from rxllm.values import Message, StreamError
-from rxllm.values._json import UNREADABLE, json_text, read_json
+from rxllm.values._json import json_text, read_arguments
 from rxllm.wire.json_array import JSONArrayDecoder
 
 
@@ -187,12 +187,3 @@ class CallTracker:
 
 def _may_be_named(call: _Call, name: str) -> bool:
     return not name or not call.name or (name == call.name and not call.is_whole())
-
-
-def read_arguments(text: str) -> dict[str, Any] | None:
-    """Return the arguments of a tool call: an empty dict for blank text, None if `text` is not a JSON object."""
-    try:
-        arguments: Any = read_json(text) if text.strip() else {}
-    except UNREADABLE:
-        return None
-    return cast(dict[str, Any], arguments) if isinstance(arguments, dict) else None

@@ -319,7 +319,7 @@ def test_what_is_no_session_raises_at_the_call(value: Any) -> None:
         with pytest.raises(ValidationError) as caught:
             make()
         assert caught.value.reason == "invalid_session_input"
-        assert [what for _, what in caught.value.errors] == ["invalid_type"]
+        assert len(caught.value.errors) == 1
 
 
 def test_so_do_options_that_make_no_sense() -> None:

@@ -6,10 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Generic, TypedDict, TypeVar, assert_type
 
 import msgspec
 import reactivex
+from openai.types.chat import ChatCompletionMessage, ChatCompletionMessageParam
 from reactivex import Observable
 
 import rxllm
@@ -52,6 +54,34 @@ rxllm.generate(fake, [rxllm.user("Hi")])
 rxllm.generate(fake, (rxllm.system("Be brief."), rxllm.user("Hi")))
 rxllm.generate(fake, Thread())
 rxllm.generate("local", rxllm.user("Hi"))
+
+# Histories as people have them, and results, are conversations
+
+history: list[dict[str, str]] = [{"role": "user", "content": "Hi"}]
+typed_history: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Hi"}]
+
+
+def after_the_sdk(message: ChatCompletionMessage) -> None:
+    rxllm.chat(fake, [{"role": "user", "content": "Hi"}, message])
+    rxllm.chat(fake, [*typed_history, message, rxllm.user("Hi")])
+
+
+rxllm.generate(fake, history)
+rxllm.generate(fake, typed_history)
+rxllm.generate(fake, {"role": "user", "content": "Hi"})
+rxllm.generate(fake, [*history, rxllm.generate(fake, "Hi").run(), rxllm.user("Hi")])
+rxllm.chat(fake, rxllm.chat(fake, "Hi").run())
+rxllm.chat(fake, rxllm.session.start(fake, history).run())
+assert_type(rxllm.Thread() + "Hi" + rxllm.generate(fake, "Hi").run() + history + rxllm.user("Hi"), rxllm.Thread)
+assert_type(rxllm.Thread.from_openai(typed_history), rxllm.Thread)
+
+# Pictures and files
+
+rxllm.user("What is this?", "photo.png", Path("report.pdf"), b"%PDF-", rxllm.Image.from_url("https://example.com"))
+rxllm.user(["What is this?", Path("photo.png"), rxllm.TextPart("And this?")])
+rxllm.user([rxllm.TextPart("Hi")])
+parts: list[rxllm.TextPart] = [rxllm.TextPart("Hi")]
+rxllm.user(parts)
 
 # A scripted model's turn may be a list of any of its pieces' types
 

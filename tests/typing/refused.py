@@ -23,7 +23,10 @@ rxllm.chat(fake, "Hi", halt_when=lambda step: step.nothing)  # pyright: ignore
 rxllm.generate(fake, "Hi", response_format=3)  # pyright: ignore
 rxllm.generate(fake, "Hi", response_format=int, top_k=1)  # pyright: ignore[reportCallIssue]
 rxllm.generate(fake, 3)  # pyright: ignore[reportArgumentType]
-rxllm.generate(fake, {"role": "user"})  # pyright: ignore[reportArgumentType]
+rxllm.generate(fake, ["Hi"])  # pyright: ignore[reportArgumentType]
+rxllm.generate(fake, rxllm.generate(fake, "Hi").run())  # pyright: ignore[reportArgumentType]
+rxllm.user("Hi", 3)  # pyright: ignore[reportArgumentType]
+print(rxllm.Thread() + 3)  # pyright: ignore
 
 # A scripted model takes pieces of script
 
