@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rxllm.adapters.local import weights
 from rxllm.adapters.local.decoder import CallDecoder
-from rxllm.adapters.local.in_process_server import Server, serve
+from rxllm.adapters.local.in_process_server import Server, bindings, serve
 from rxllm.adapters.local.tools import in_plain_words, must_call
 from rxllm.adapters.openai_chat import OpenAIChat
 from rxllm.adapters.openai_chat.request import chat_body
@@ -60,7 +60,7 @@ class Local(OpenAIChat):
     async def prepare(self, request: Request, call: Call) -> None:
         """Find the weights and start their server, in a thread. The first time takes a second, or a download."""
         if self._server is None:
-            self._server = await in_thread(lambda: serve(weights.find(self.model), self.n_ctx))
+            self._server = await in_thread(self._serve)
             self.base_url = f"{self._server.url}/v1"
 
     def build(self, request: Request, call: Call) -> httpx.Request:
@@ -74,6 +74,10 @@ class Local(OpenAIChat):
     ) -> Decoder:
         inner = super().decoder(request, raw=raw)
         return CallDecoder(inner, request) if not self._knows_tools and must_call(request) else inner
+
+    def _serve(self) -> Server:
+        bindings()  # first: without them the default weights would be fetched in vain
+        return serve(weights.find(self.model), self.n_ctx)
 
     @property
     def _knows_tools(self) -> bool:
