@@ -21,14 +21,14 @@ KEY = "sk-a-private-key"
 
 @pytest.fixture
 def lines(caplog: pytest.LogCaptureFixture) -> Any:
-    """What the logger ``rxllm`` has said, with ids and seconds left out."""
+    """What the logger ``rxllm`` has written, with ids and seconds left out."""
     caplog.set_level(logging.DEBUG, "rxllm")
 
     def lines() -> list[str]:
         for text in (record.getMessage() for record in caplog.records):
             assert not re.search(f"{PRIVATE}|{KEY}|an answer|user|password|version", text)
-        said = [record.getMessage() for record in caplog.records if record.name == "rxllm"]
-        return [re.sub(r"after \d+\.\d\d s", "after T", re.sub(r":\d+/", ":PORT/", line)) for line in said]
+        messages = [record.getMessage() for record in caplog.records if record.name == "rxllm"]
+        return [re.sub(r"after \d+\.\d\d s", "after T", re.sub(r":\d+/", ":PORT/", line)) for line in messages]
 
     return lines
 
@@ -107,11 +107,11 @@ def test_a_stream_that_is_left_is_cancelled(lines: Any) -> None:
 def test_each_attempt_and_the_wait_between_them(lines: Any) -> None:
     replies = [Reply.of_json({"error": {"message": "busy"}}, 503), Reply(chat("an answer"))]
     asking(replies, retry=RetryPolicy(base_delay=0.01))
-    said = lines()
-    assert said[0] == said[4] == SENT
-    assert said[2] == "request r1: failed (AdapterError provider_unavailable) after T"
-    assert "attempt 1" in said[3]
-    assert said[-1] == "request r1: completed after T"
+    shown = lines()
+    assert shown[0] == shown[4] == SENT
+    assert shown[2] == "request r1: failed (AdapterError provider_unavailable) after T"
+    assert "attempt 1" in shown[3]
+    assert shown[-1] == "request r1: completed after T"
 
 
 def test_images_too(lines: Any) -> None:
