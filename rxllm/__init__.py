@@ -26,10 +26,14 @@ Work with the answer
 
 For later: `session` keeps conversations between turns, `serializer` turns every value into JSON and back, `show`
 displays a stream in Jupyter, `testing` is a kit for authors of adapters and operators, `plugins` loads theirs.
+
+Where to look next: ``help(rxllm.generate)`` explains one name, ``help(rxllm.operators)`` all operators,
+``help(rxllm.keys)`` where API keys are looked up; ``dir(rxllm)`` lists all names.
 """
 
 from __future__ import annotations
 
+import sys as _sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -265,20 +269,28 @@ __all__ = [
     "validate",
 ]
 __all__ += events.__all__
+_PUBLIC = sorted(__all__)
 if not TYPE_CHECKING:
-    __all__.sort()
+    del __all__  # `__getattr__` returns it
 
 _LAZY_MODULES = ("chunks", "serializer", "session", "testing")
 
 
 def __getattr__(name: str) -> Any:
     # Modules that need an optional package, or that few programs need, are imported on first use.
-    if name not in __all__:
+    if name == "__all__" and not _is_help():
+        return _PUBLIC
+    if name not in _PUBLIC:
         raise AttributeError(f"module 'rxllm' has no attribute {name!r}")
     if name in _LAZY_MODULES:
         return import_module(f"rxllm.{name}")
     return getattr(import_module("rxllm.display" if name == "show" else "rxllm.adapters"), name)
 
 
+def _is_help() -> bool:
+    # pydoc prints the page of every class in ``__all__``, 14,000 lines; without ``__all__``, the docstring above.
+    return _sys._getframe(2).f_code.co_name == "docmodule"  # pyright: ignore[reportPrivateUsage]
+
+
 def __dir__() -> list[str]:
-    return __all__
+    return _PUBLIC

@@ -9,13 +9,14 @@
     shout = "rxllm_acme:shout"         # used as ops.plugins.shout()
 
 A plugin is imported when it is first used. A package that fails does not affect the others, and the error names it.
-rxllm's own names win over a plugin's; if two packages use the same name, the alphabetically first package wins. Both
-cases are logged once.
+rxllm's own names win over a plugin's, which is logged once. A name that two packages use is an error when it is used,
+and names both: what a name means must not depend on what else is installed.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 from importlib.metadata import Distribution, EntryPoint, distributions, entry_points
@@ -40,10 +41,10 @@ def names(group: Group) -> list[str]:
 def load(group: Group, name: str) -> Any:
     """Return the function that `name` stands for.
 
-    Raises ``KeyError`` if there is no such plugin, ``EngineError("missing_dependency")`` if it does not load or is not
-    a function.
+    Raises ``KeyError`` if there is no such plugin, ``EngineError``: ``missing_dependency`` if it does not load or is
+    not a function, ``invalid_engine`` if several packages use the name.
     """
-    point = _points_by_name(group)[name]
+    point = _point(group, name)
     try:
         loaded = point.load()
         if not callable(loaded):
@@ -60,7 +61,7 @@ def connect(provider: str, model: str) -> Any:
     an ``EngineError("invalid_engine")``.
     """
     make = load("rxllm.adapters", provider)
-    point = _points_by_name("rxllm.adapters")[provider]
+    point = _point("rxllm.adapters", provider)
     fault = call_fault(make, model)
     if fault is not None:  # usually a class is registered; another version of the package may be no better
         remedy = (
@@ -86,25 +87,42 @@ def _make_once(make: Callable[[str], Any], model: str) -> Any:
 
 def about(group: Group, name: str) -> str:
     """Return a description of the plugin `name` and its package. Raises ``KeyError`` if there is none."""
-    return _described(_points_by_name(group)[name])
+    return _described(_points_by_name(group)[name][0])
+
+
+def listed(group: Group) -> list[str]:
+    """Return each name in `group` with the packages that use it, such as ``"shout (loud 1.0)"``."""
+    return [f"{name} ({_joined(map(_package, points))})" for name, points in sorted(_points_by_name(group).items())]
 
 
 def tell_taken(group: Group, taken: Iterable[str]) -> None:
     """Log the plugins that are not used because their names are `taken`."""
     points = _points_by_name(group)
     for name in sorted({*points} & {*taken}):
-        _warn_once(
-            f"{_described(points[name])} is not used: rxllm itself uses that name. Import it from its module instead"
-        )
+        for point in points[name]:
+            _warn_once(
+                f"{_described(point)} is not used: rxllm itself uses that name. Import it from its module instead"
+            )
 
 
-def _points_by_name(group: Group) -> dict[str, EntryPoint]:
-    points: dict[str, EntryPoint] = {}
+def _point(group: Group, name: str) -> EntryPoint:
+    points = _points_by_name(group)[name]
+    if len(points) > 1:
+        users = _joined(f"{_package(point)} ({point.value})" for point in points)
+        remedy = "Uninstall one of them, or import the one that you mean from its module"
+        raise EngineError("invalid_engine", f"the name {name!r} in {group} is used by {users}. {remedy}")
+    return points[0]
+
+
+def _points_by_name(group: Group) -> dict[str, list[EntryPoint]]:
+    points: dict[str, list[EntryPoint]] = defaultdict(list)
     for point in sorted(_points(group), key=lambda point: _package(point).lower()):
-        first = points.setdefault(point.name, point)
-        if first is not point:
-            _warn_once(f"{_described(point)} is not used: {_package(first)} has one of the same name")
-    return points
+        points[point.name].append(point)
+    return dict(points)
+
+
+def _joined(parts: Iterable[str]) -> str:
+    return " and ".join(parts)
 
 
 def _points(group: Group) -> Iterable[EntryPoint]:

@@ -1,4 +1,4 @@
-"""The page of the house, ``docs/house.md``: every file with its first line. ``python -m tests.house_page`` writes it."""
+"""The page of the house, ``docs/house.md``: every file with one line. ``python -m tests.house_page`` writes it."""
 
 from __future__ import annotations
 

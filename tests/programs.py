@@ -14,3 +14,8 @@ def python(*arguments: str, timeout: float = SECONDS, **options: Any) -> subproc
     """Run ``python arguments`` to its end. It is killed when it takes longer than `timeout`, or the test is over."""
     command = [sys.executable, *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False, **options)
+
+
+def python_without(modules: list[str], code: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run `code` as where `modules` are not installed."""
+    return python("-c", f"import sys; sys.modules.update(dict.fromkeys({modules!r}))\n{code}", **options)

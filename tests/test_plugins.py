@@ -88,7 +88,14 @@ def test_dir_lists_them(install: Install) -> None:
     install("quiet", "1.0", operator("hush", "quiet:hush") + adapter("acme", "quiet:hush"))
     assert {"hush", "shout"} <= {*dir(operators.plugins)}
     assert "acme" not in dir(operators.plugins)
-    assert "hush" in repr(operators.plugins)
+    assert "hush (quiet 1.0), " in repr(operators.plugins)
+    assert "shout (loud 1.0)" in repr(operators.plugins)
+
+
+def test_the_repr_of_one_says_what_it_is_and_whose(install: Install) -> None:
+    install("loud", "1.0", operator("shout", "loud:shout"), module=SHOUT)
+    what = "<ops.plugins.shout, a function that makes an operator: the plugin 'shout' (loud:shout) in rxllm.operators"
+    assert repr(operators.plugins.shout) == f"{what} of loud 1.0>"
 
 
 def test_an_unknown_one_names_those_there_are(install: Install) -> None:
@@ -270,18 +277,26 @@ def test_a_plugin_s_own_typed_error_passes(install: Install) -> None:
 # Names given twice
 
 
-def test_of_two_packages_with_one_name_the_first_in_the_alphabet_has_it(
-    install: Install, caplog: pytest.LogCaptureFixture
-) -> None:
-    for name in ("zeta", "Alpha", "beta"):
-        install(name, "1.0", operator("mine", f"{name}:mine"), module=f"def mine(): return '{name}'")
-    with caplog.at_level(logging.WARNING, "rxllm"):
-        assert [operators.plugins.mine() for _ in range(3)] == ["Alpha"] * 3
-        assert dir(operators.plugins).count("mine") == 1
-    assert [record.getMessage() for record in caplog.records] == [
-        "the plugin 'mine' (beta:mine) in rxllm.operators of beta 1.0 is not used: Alpha 1.0 has one of the same name",
-        "the plugin 'mine' (zeta:mine) in rxllm.operators of zeta 1.0 is not used: Alpha 1.0 has one of the same name",
-    ]
+def test_a_name_that_two_packages_use_is_an_error_that_names_both_and_what_to_do(install: Install) -> None:
+    for name in ("zeta", "Alpha"):
+        module = "raise AssertionError('imported')"
+        install(name, "1.0", operator("mine", f"{name}:mine") + adapter("ours", f"{name}:connect"), module=module)
+    what = r"is used by Alpha 1\.0 \(Alpha:{0}\) and zeta 1\.0 \(zeta:{0}\)\. Uninstall one of them, or import the one"
+    for use in (lambda: operators.plugins.mine, lambda: plugins.load("rxllm.operators", "mine")):
+        with pytest.raises(EngineError, match=r"the name 'mine' in rxllm\.operators " + what.format("mine")) as caught:
+            use()
+        assert caught.value.reason == "invalid_engine"
+    with pytest.raises(EngineError, match=r"the name 'ours' in rxllm\.adapters " + what.format("connect")):
+        Engine.from_model("ours:m")
+
+
+def test_such_a_name_is_listed_and_the_other_plugins_work(install: Install) -> None:
+    install("loud", "1.0", operator("shout", "loud:shout"), module=SHOUT)
+    for name in ("zeta", "Alpha"):
+        install(name, "1.0", operator("mine", f"{name}:mine") + adapter("ours", f"{name}:connect"))
+    assert dir(operators.plugins).count("mine") == rxllm.providers().count("ours") == 1
+    assert "mine (Alpha 1.0 and zeta 1.0)" in repr(operators.plugins)
+    assert callable(operators.plugins.shout("?"))
 
 
 def test_a_name_of_rxllm_s_own_stays_its_own_and_that_is_logged(

@@ -44,7 +44,7 @@ class _Exchange:
     """One call, as the HTTP source needs it: how to send it, and how to read its answer."""
 
     def __init__(self, adapter: HTTPAdapter, request: Request, call: Call) -> None:
-        self.provider = adapter.provider
+        self.provider, self.model, self.request_id = adapter.provider, request.model, call.request_id
         self.content_only = call.timeout is None and adapter.timeout is not None
         self._adapter = adapter
         self._request = request

@@ -15,6 +15,7 @@ from rxllm.runtime import Pump, Stream, keys, pumped
 from rxllm.runtime._http_pools import in_use
 from rxllm.runtime._http_stream import address, begins_page, discreetly, may_be_page, page_error
 from rxllm.runtime._redact_secrets import without
+from rxllm.runtime._request_log import request_log
 from rxllm.values import (
     AdapterError,
     Call,
@@ -88,16 +89,22 @@ class HTTPImageAdapter(HTTPBase):
     async def _exchange(self, request: ImageRequest, call: Call, fetcher: Fetcher) -> ImageResponse:
         request = await self._with_bytes(request, fetcher)
         built = self.build(request, call)
-        answer = await fetcher.ask(built)
+        with request_log(call.request_id, built.method, address(built), self.provider, request.model) as note:
+            answer = await fetcher.ask(built)
+            note.answered(answer.status)
+            response = self._response(request, call, built, answer)
+            note.see([response])
+        images = [await self._converted(image, request.response_format, fetcher) for image in response.images]
+        return replace(response, images=tuple(images))
+
+    def _response(self, request: ImageRequest, call: Call, built: httpx.Request, answer: Answer) -> ImageResponse:
         if answer.status >= 300:
             secrets = self._secrets(request, call, built)
             error = self._refusal(answer.status, answer.headers, without(answer.body, secrets), built)
             raise keys.redacted(error, secrets)
         if may_be_page(answer.headers) and begins_page(answer.body):
             raise page_error(answer.headers, self.provider, address(built))
-        response = self._read(request, answer)
-        images = [await self._converted(image, request.response_format, fetcher) for image in response.images]
-        return replace(response, images=tuple(images))
+        return self._read(request, answer)
 
     async def _with_bytes(self, request: ImageRequest, fetcher: Fetcher) -> ImageRequest:
         async def loaded(image: Image) -> Image:

@@ -14,8 +14,8 @@ class Plugins:
     """The operators that installed packages add, each under its own name: ``ops.plugins.shout()``.
 
     An operator is imported when its name is looked up, see ``rxllm.plugins``; ``dir(ops.plugins)`` lists them. One that
-    does not load raises ``EngineError("missing_dependency")``, a call with the wrong arguments ``TypeError``; both name
-    the package.
+    does not load raises ``EngineError("missing_dependency")``, a name that several packages use
+    ``EngineError("invalid_engine")``, a call with the wrong arguments ``TypeError``; all name the package.
     """
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
@@ -31,7 +31,9 @@ class Plugins:
         return installed.names("rxllm.operators")
 
     def __repr__(self) -> str:
-        return f"<the operators of installed packages: {', '.join(dir(self)) or 'none'}>"
+        return (
+            f"<ops.plugins: {', '.join(installed.listed('rxllm.operators')) or 'no installed package adds operators'}>"
+        )
 
 
 plugins = Plugins()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any, TypeVar, Unpack, overload
 
 from reactivex import abc
@@ -112,7 +113,13 @@ def generate_many(
     ['A', 'B']
 
     All `requests` are read and checked at the call. A request that fails is a Response with its `error`; the others go
-    on. ``on_progress(progress)`` is called with a `Progress` whenever a request has ended.
+    on. With ``ordered=False``, ``response.metadata["request_index"]`` is the place of its request, failed or not:
+
+    >>> many = generate_many(shout, ["a", "b"], ordered=False)
+    >>> sorted((response.metadata["request_index"], response.output_text) for response in many)
+    [(0, 'A'), (1, 'B')]
+
+    ``on_progress(progress)`` is called with a `Progress` whenever a request has ended.
     """
     check_count("concurrency", concurrency)
     if on_progress is not None:
@@ -151,7 +158,7 @@ class _Emitter:
             if self._ordered:
                 self._emit_in_order(index, response)
             else:
-                self._observer.on_next(response)
+                self._observer.on_next(replace(response, metadata={**response.metadata, "request_index": index}))
         except Exception as error:
             self._observer.on_error(error)
 

@@ -38,6 +38,7 @@ from rxllm.runtime._http_transports import AddressError, may_be_cancelled, trans
 from rxllm.runtime._idle_timeout import IdleTimeout, is_content
 from rxllm.runtime._pump import Pump, pumped
 from rxllm.runtime._redact_secrets import hide_in_log, public_url
+from rxllm.runtime._request_log import RequestLog, request_log
 from rxllm.runtime._stream import Stream
 from rxllm.values import AdapterError, LLMError, StreamError
 
@@ -84,6 +85,8 @@ class Exchange(Protocol):
     """
 
     provider: str
+    model: str | None
+    request_id: str
     content_only: bool
 
     async def open(self) -> tuple[httpx.AsyncClient, httpx.Request]: ...
@@ -116,13 +119,21 @@ async def discreetly(discreet: Callable[[LLMError], LLMError], work: Awaitable[T
 
 async def _run(exchange: Exchange, pump: Pump[Event]) -> None:
     client, request = await exchange.open()
+    with request_log(exchange.request_id, request.method, address(request), exchange.provider, exchange.model) as note:
+        await _exchange(exchange, client, request, pump, note)
+
+
+async def _exchange(
+    exchange: Exchange, client: httpx.AsyncClient, request: httpx.Request, pump: Pump[Event], note: RequestLog
+) -> None:
     url = address(request)
-    decoder = exchange.decoder()
+    decoder = note.watched(exchange.decoder())
     began = time.monotonic()
     streaming = False
     failure: AdapterError | None = None
     try:
         async with opened(client, request, pump) as response:
+            note.answered(response.status_code)
             if response.status_code >= 300:
                 raise exchange.error(response.status_code, response.headers, await read_error(response, pump))
             streaming = True
@@ -136,7 +147,9 @@ async def _run(exchange: Exchange, pump: Pump[Event]) -> None:
         if not streaming:
             raise failure from error
         failure = exchange.discreet(failure)
-    pump.emit(decoder.close() if failure is None else _explained(decoder.close(), failure))
+    events = decoder.close() if failure is None else _explained(decoder.close(), failure)
+    note.see([] if pump.disposed else events)
+    pump.emit(events)
 
 
 def address(request: httpx.Request) -> str:

@@ -49,6 +49,9 @@ class OperatorMaker:
             message = f"{self.called}: {fault}; {self._about()} has to be a function that makes an operator"
             raise TypeError(message) from error
 
+    def __repr__(self) -> str:
+        return f"<ops.{self.called}, a function that makes an operator: {self._about()}>"
+
 
 _TAKE_STREAMS = {
     "hedge": "hedge(events, after=...)",

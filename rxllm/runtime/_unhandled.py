@@ -13,6 +13,9 @@ An ``Exception`` is a failure of the stream. Everything else that can be raised 
 may retry it or tell it to a model. ``run``, ``await`` and the iterators wait; what they wait for is raised there. An
 operator that raises where there is no ``on_error`` left to call, in ``on_completed``, would otherwise leave them
 waiting for ever.
+
+The log shows the user's frames of such an error, and all of them if the logger ``rxllm`` is at DEBUG. The failure of a
+call is one line. ``error.__traceback__`` stays whole.
 """
 
 from __future__ import annotations
@@ -20,14 +23,23 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import logging
+import os
 from collections.abc import Callable, Iterable
+from types import TracebackType
 from typing import Any, TypeVar, cast
 
+import reactivex
 from reactivex import abc
 
 from rxllm.runtime._portal import call_loop
+from rxllm.values import AdapterError, StreamError
 
 T = TypeVar("T")
+
+log = logging.getLogger("rxllm")
+
+_INTERNAL = tuple(os.path.join(os.path.dirname(file), "") for file in (os.path.dirname(__file__), reactivex.__file__))
+"""The folders of rxllm and reactivex."""
 
 ErrorListener = Callable[[BaseException], bool]
 """Takes an error, and returns whether somebody still waits for it."""
@@ -79,6 +91,32 @@ def _is_taken(error: BaseException) -> bool:
 def _log(error: BaseException) -> None:
     loop = call_loop()
     if loop.get_exception_handler() is None:  # asyncio's own would log it too
-        logging.getLogger("rxllm").error("nobody handled this error: %r", error, exc_info=error)
+        remedy = "give subscribe() an on_error that handles it, or use run(), await or for"
+        log.error("nobody handled this error: %r; %s", error, remedy, exc_info=_shown(error))
     else:
         loop.call_exception_handler({"message": "rxllm: nobody handled this error", "exception": error})
+
+
+def _shown(error: BaseException) -> tuple[type[BaseException], BaseException, TracebackType | None] | None:
+    """Return what the log shows of `error` below its message."""
+    users = _user_frames(error.__traceback__)
+    is_failed_call = isinstance(error, AdapterError | StreamError) and error.reason != "unknown"
+    if log.isEnabledFor(logging.DEBUG) or (users is None and not is_failed_call):
+        return type(error), error, error.__traceback__
+    return (type(error), error, users) if users is not None else None
+
+
+def _user_frames(trace: TracebackType | None) -> TracebackType | None:
+    """Return the user's frames of `trace`, and all frames below the last of them; None if there are none."""
+    frames: list[TracebackType] = []
+    while trace is not None:
+        frames.append(trace)
+        trace = trace.tb_next
+    kept: TracebackType | None = None
+    is_below = True
+    for frame in reversed(frames):
+        is_users = not frame.tb_frame.f_code.co_filename.startswith(_INTERNAL)
+        if is_users or is_below:
+            kept = TracebackType(kept, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
+        is_below = is_below and not is_users
+    return None if is_below else kept

@@ -67,7 +67,8 @@ A server that follows a script; with pytest, the fixture `loopback` stops it and
 
 The fixture comes with rxllm: pytest loads its plugin, which imports nothing before it is used, and lets pytest rewrite
 the assertions of this kit. ``pytest -p no:rxllm`` leaves it out. `strategies` need hypothesis, the suites of tests and
-the fixture need pytest; rxllm installs neither.
+the fixture need pytest; rxllm installs neither. Without them the rest works, and what needs them says so when it is
+used.
 """
 
 from __future__ import annotations
@@ -146,9 +147,12 @@ _MODULES = ("loopback", "marbles", "strategies")
 
 
 def __getattr__(name: str) -> Any:
-    # Each part is imported when it is used, since only some need pytest, hypothesis or httpx.
+    # Each part is imported when it is used, since only some need hypothesis or httpx.
     if name in _MODULES:
-        return import_module(f"rxllm.testing.{name}")
+        try:
+            return import_module(f"rxllm.testing.{name}")
+        except ModuleNotFoundError as error:  # an AttributeError is what hasattr and help expect
+            raise AttributeError(str(error), name=name) from error
     if name not in _LAZY:
         raise AttributeError(f"module 'rxllm.testing' has no attribute {name!r}")
     return getattr(import_module(f"rxllm.testing.{_LAZY[name]}"), name)

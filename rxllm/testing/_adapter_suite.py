@@ -12,7 +12,6 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import fields
 from typing import Any, ClassVar
 
-import pytest
 from reactivex.disposable import SingleAssignmentDisposable
 
 from rxllm.engine import Engine
@@ -22,6 +21,7 @@ from rxllm.testing._adapter_rules import ADAPTER_RULES
 from rxllm.testing._adapter_run import ScriptedRun
 from rxllm.testing._event_checks import expect_json, fold
 from rxllm.testing._observe import SECONDS, becomes
+from rxllm.testing._pytest import pytest
 from rxllm.testing._rule_table import check_names, clip, expect_same, report
 from rxllm.testing._script import CALLS, REQUEST_ID, TEXTS, THOUGHTS, TOOL, USAGE, Script, Served, missing
 from rxllm.testing._sent_rules import SENT_RULES

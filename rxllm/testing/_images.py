@@ -8,10 +8,9 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import Any, ClassVar
 
-import pytest
-
 from rxllm.pipelines import edit_image, generate_image, image_variations
 from rxllm.runtime import Stream
+from rxllm.testing._pytest import pytest
 from rxllm.testing._script import REQUEST_ID, Served, missing
 from rxllm.values import Image, ImageAdapterError, ImageRequest, ImageResponse
 

@@ -242,6 +242,25 @@ def test_eight_are_asked_at_once_by_default() -> None:
     assert len(fake.requests) == 8
 
 
+def test_as_they_finish_each_says_which_request_it_answers_also_a_failed_one() -> None:
+    delays = {"a": 3.0, "no": 1.0, "c": 2.0}
+
+    def turn(request: Request) -> Any:
+        text = request.messages[-1].text
+        return [("delay", delays[text]), AdapterError("invalid_request") if text == "no" else text]
+
+    requests = list(delays)
+    notes = record(TestScheduler(), lambda: rxllm.generate_many(Fake(turn), requests, ordered=False))
+    responses = [what for _, kind, what in notes if kind == "next"]
+    assert [requests[response.metadata["request_index"]] for response in responses] == ["no", "c", "a"]
+    assert [response.error is not None for response in responses] == [True, False, False]
+
+
+def test_in_order_a_response_is_the_one_of_its_request_alone() -> None:
+    (response,) = rxllm.generate_many(Fake("Hi"), ["a"])
+    assert response == rxllm.generate(Fake("Hi"), "a").run()
+
+
 @pytest.mark.parametrize("ordered", [True, False])
 def test_a_failure_is_a_response_and_the_others_go_on(ordered: bool) -> None:
     responses = list(rxllm.generate_many(Fake(shout), ["a", "no", "bug", "b"], ordered=ordered, retry=False))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rxllm.adapters._parts import Carries, sendable
 from rxllm.adapters.local import weights
 from rxllm.adapters.local.decoder import CallDecoder
-from rxllm.adapters.local.in_process_server import Server, serve
+from rxllm.adapters.local.in_process_server import Server, bindings, serve
 from rxllm.adapters.local.tools import in_plain_words, must_call
 from rxllm.adapters.openai_chat import OpenAIChat
 from rxllm.adapters.openai_chat.request import chat_body
@@ -70,10 +70,8 @@ class Local(OpenAIChat):
     async def prepare(self, request: Request, call: Call) -> None:
         """Find the weights and start their server, in a thread. The first time takes a second, or a download."""
         if self._server is None:
-            # What it cannot read is refused before weights are fetched; what is left out, `build` logs.
-            answers_left_out = (replace(m, content="") if m.role == "assistant" else m for m in request.messages)
-            _readable(replace(request, messages=tuple(answers_left_out)))
-            self._server = await in_thread(lambda: serve(weights.find(self.model), self.n_ctx))
+            _readable(request)  # refused before weights are fetched
+            self._server = await in_thread(self._serve)
             self.base_url = f"{self._server.url}/v1"
 
     def build(self, request: Request, call: Call) -> httpx.Request:
@@ -88,6 +86,10 @@ class Local(OpenAIChat):
     ) -> Decoder:
         inner = super().decoder(request, raw=raw)
         return CallDecoder(inner, request) if not self._knows_tools and must_call(request) else inner
+
+    def _serve(self) -> Server:
+        bindings()  # first: without them the default weights would be fetched in vain
+        return serve(weights.find(self.model), self.n_ctx)
 
     @property
     def _knows_tools(self) -> bool:

@@ -57,7 +57,7 @@ def serve(path: Path, n_ctx: int) -> Server:
 
 
 def _start(path: Path, n_ctx: int) -> Server:
-    llama = _llama()
+    llama = bindings()
     slow = threading.Timer(SLOW_SECONDS, report, (f"loading {path.name} ...",))
     slow.daemon = True
     slow.start()
@@ -74,7 +74,8 @@ def _start(path: Path, n_ctx: int) -> Server:
     return server
 
 
-def _llama() -> Any:
+def bindings() -> Any:
+    """Return the module xllamacpp. Raise ``EngineError("missing_dependency")`` without it."""
     try:
         return importlib.import_module("xllamacpp")
     except ImportError as error:

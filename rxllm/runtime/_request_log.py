@@ -1,0 +1,117 @@
+"""Log HTTP requests at DEBUG, on the logger ``rxllm``: four lines for each, without content, keys and headers.
+
+::
+
+    request 4f2: POST https://api.openai.com/v1/responses (openai, model gpt-5)
+    request 4f2: status 200 after 0.41 s
+    request 4f2: first event after 0.44 s
+    request 4f2: completed after 2.10 s
+
+The last line is ``completed``, ``cancelled`` or ``failed (AdapterError rate_limited)``. Retries and the steps of a chat
+have one request id, and follow one another.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from rxllm.events import ErrorEvent, MessageCompleted
+from rxllm.values import ImageResponse, LLMError
+
+if TYPE_CHECKING:
+    from rxllm.runtime._http_stream import Decoder
+
+log = logging.getLogger("rxllm")
+
+
+def request_log(request_id: str, method: str, url: str, provider: str, model: str | None) -> RequestLog:
+    """Return the log of a request that is about to be sent; one that does nothing unless DEBUG is on."""
+    if not log.isEnabledFor(logging.DEBUG):
+        return RequestLog()
+    log.debug("request %s: %s %s (%s, model %s)", request_id, method, url, provider, model)
+    return _DebugLog(request_id)
+
+
+class RequestLog:
+    """Does nothing."""
+
+    def answered(self, status: int) -> None:
+        """Log the status of the response."""
+
+    def watched(self, decoder: Decoder) -> Decoder:
+        """Return `decoder`; the first of its events is logged, and all are seen."""
+        return decoder
+
+    def see(self, items: list[Any]) -> None:
+        """Keep the last of `items`, which says how the request ends."""
+
+    def __enter__(self) -> RequestLog:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Log the end."""
+
+
+class _DebugLog(RequestLog):
+    """Logs the lines after the first."""
+
+    def __init__(self, request_id: str) -> None:
+        self._request_id = request_id
+        self._began = time.monotonic()
+        self._last: Any = None
+
+    def answered(self, status: int) -> None:
+        self._after(f"status {status}")
+
+    def watched(self, decoder: Decoder) -> Decoder:
+        return _Watched(decoder, self)
+
+    def see(self, items: list[Any]) -> None:
+        self._last = items[-1] if items else self._last
+
+    def see_events(self, events: list[Any]) -> None:
+        if events and self._last is None:
+            self._after("first event")
+        self.see(events)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        error = self._last.error if type(self._last) is ErrorEvent else error
+        if isinstance(self._last, MessageCompleted | ImageResponse):
+            self._after("completed")
+        elif isinstance(error, Exception):
+            self._after(f"failed ({_named(error)})")
+        else:
+            self._after("cancelled")
+
+    def _after(self, what: str) -> None:
+        log.debug("request %s: %s after %.2f s", self._request_id, what, time.monotonic() - self._began)
+
+
+class _Watched:
+    """A decoder whose events are logged."""
+
+    def __init__(self, decoder: Decoder, request: _DebugLog) -> None:
+        self._decoder = decoder
+        self._see = request.see_events
+
+    def feed(self, data: bytes) -> list[Any]:
+        events = self._decoder.feed(data)
+        self._see(events)
+        return events
+
+    def close(self) -> list[Any]:
+        return self._decoder.close()  # what it returns may be changed before it is emitted
+
+
+def _named(error: Exception) -> str:
+    """Return the class, the reason and the request's id at the provider. The message of `error` may have content."""
+    reason = f" {error.reason}" if isinstance(error, LLMError) else ""
+    request_id = getattr(error, "request_id", None)
+    return f"{type(error).__name__}{reason}" + (f", provider's request id {request_id}" if request_id else "")
