@@ -64,6 +64,11 @@ def generate(engine: Engine | str | Any, request: Input | Request, **opts: Any) 
     >>> generate(Fake('{"name": "Lima"}'), "The capital of Peru?", response_format=City).run().parsed
     City(name='Lima')
 
+    It may be any type that JSON can express. A list, a number or a union is asked for as the `value` of an object:
+
+    >>> generate(Fake('{"value": [2, 3]}'), "Two primes?", response_format=list[int]).run().parsed
+    [2, 3]
+
     An answer that does not fit goes to ``on_error`` as ``ValidationError("invalid_output")``; see
     ``operators.to_response``.
     """

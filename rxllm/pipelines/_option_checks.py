@@ -14,7 +14,7 @@ from rxllm.values import (
     Tool,
     ValidationError,
     as_response_format,
-    is_format_class,
+    is_type,
 )
 from rxllm.values.argument_checks import did_you_mean, is_count, is_positive, is_seconds, must_be, shown
 from rxllm.values.secret_names import is_secret_name
@@ -119,9 +119,9 @@ _RULES: dict[str, _Rule] = {
     "stop": ("a sequence of strings", _is_strings),
     "seed": ("a whole number", _is_int),
     "response_format": (
-        "a dataclass, a TypedDict, a msgspec Struct, a pydantic model, the result of json_schema(...), "
+        "a type (a dataclass, a pydantic model, list[City], bool, ...), the result of json_schema(...), "
         "{'type': 'json_object'} or 'text'",
-        lambda value: value is not None and (is_response_format(value) or is_format_class(value)),
+        lambda value: value is not None and (is_response_format(value) or is_type(value)),
     ),
     **dict.fromkeys(("options", "metadata", "context"), _MAPPING),
     "retry": (
