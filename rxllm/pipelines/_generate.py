@@ -11,6 +11,7 @@ from rxllm import operators as ops
 from rxllm.engine import Engine
 from rxllm.events import Event
 from rxllm.pipelines._call import Setup
+from rxllm.pipelines._option_help import with_options
 from rxllm.pipelines._options import GenerateOptions, PlainOptions
 from rxllm.pipelines._request import Input, as_request, as_requests
 from rxllm.runtime import Bounded, Stream
@@ -22,6 +23,7 @@ T = TypeVar("T")
 OnProgress = Callable[[Progress], object]
 
 
+@with_options(GenerateOptions)
 def stream_generate(
     engine: Engine | str | Any, request: Input | Request, **opts: Unpack[GenerateOptions]
 ) -> Stream[Event]:
@@ -48,6 +50,7 @@ def generate(
 def generate(
     engine: Engine | str | Any, request: Input | Request, **opts: Unpack[GenerateOptions]
 ) -> Stream[Response[Any]]: ...
+@with_options(GenerateOptions)
 def generate(engine: Engine | str | Any, request: Input | Request, **opts: Any) -> Stream[Response[Any]]:
     """Return the model's response to one request: the fold of `stream_generate`.
 
@@ -100,6 +103,7 @@ def generate_many(
     on_progress: OnProgress | None = None,
     **opts: Unpack[GenerateOptions],
 ) -> Stream[Response[Any]]: ...
+@with_options(GenerateOptions)
 def generate_many(
     engine: Engine | str | Any,
     requests: Iterable[Input | Request],

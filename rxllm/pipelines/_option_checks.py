@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 from rxllm.engine import Engine
-from rxllm.pipelines._options import ChatOptions, StepOptions
+from rxllm.pipelines._options import ChatOptions, StepOptions, set_options
 from rxllm.runtime import RetryPolicy, Timeouts, policy
-from rxllm.validate import is_response_format, is_temperature
+from rxllm.validate import is_response_format, is_temperature, is_top_p
 from rxllm.values import (
     EngineError,
     Tool,
@@ -29,8 +29,8 @@ def checked_options(allowed: type[Any], engine: Engine, own_options: Mapping[str
     _refuse_unknown(allowed, own_options)
     known, chat = _names(allowed), _names(ChatOptions)
     options = {name: value for name, value in engine.params.items() if name in known or name not in chat}
-    options |= own_options
     _refuse_unknown(allowed, options)
+    options = set_options(options) | set_options(own_options)
     faults = [((name,), fault) for name, value in options.items() if (fault := _fault(name, value)) is not None]
     if faults:
         raise ValidationError("invalid_option", errors=faults)
@@ -92,7 +92,7 @@ def _is_int(value: Any) -> bool:
 
 
 def _is_strings(value: Any) -> bool:
-    return isinstance(value, Sequence) and not isinstance(value, str | bytes) and all(isinstance(s, str) for s in value)  # pyright: ignore
+    return isinstance(value, Sequence) and not isinstance(value, bytes) and all(isinstance(s, str) for s in value)  # pyright: ignore
 
 
 def _is_tools(value: Any) -> bool:
@@ -115,13 +115,14 @@ _RULES: dict[str, _Rule] = {
     "tools": ("a sequence of tools, made with rxllm.tool", _is_tools),
     "tool_choice": ("a string or a mapping", lambda value: isinstance(value, str | Mapping)),
     "temperature": ("a number from 0 to 2", lambda value: is_seconds(value) and is_temperature(value)),
+    "top_p": ("a number above 0, up to 1", lambda value: is_seconds(value) and is_top_p(value)),
     "max_tokens": _COUNT,
-    "stop": ("a sequence of strings", _is_strings),
+    "stop": ("a string or a sequence of strings", _is_strings),
     "seed": ("a whole number", _is_int),
     "response_format": (
         "a type (a dataclass, a pydantic model, list[City], bool, ...), the result of json_schema(...), "
         "{'type': 'json_object'} or 'text'",
-        lambda value: value is not None and (is_response_format(value) or is_type(value)),
+        lambda value: is_response_format(value) or is_type(value),
     ),
     **dict.fromkeys(("options", "metadata", "context"), _MAPPING),
     "retry": (

@@ -109,7 +109,9 @@ def test_every_call_returns_the_value(wanted: Any, text: str, value: Any) -> Non
     assert rxllm.chat(engine, "Hi", response_format=wanted).run().parsed == value
     assert [r.parsed for r in rxllm.generate_many(engine, ["a", "b"], response_format=wanted)] == [value, value]
     assert rxllm.generate(engine.with_params(response_format=wanted), "Hi").run().parsed == value
-    assert rxllm.session.start(engine, "Hi", response_format=wanted).run().result.final_response.parsed == value
+    turn = rxllm.session.start(engine, "Hi", response_format=wanted).run()
+    assert isinstance(turn.result, rxllm.ChatResult)
+    assert turn.result.parsed == value
 
 
 @every_type

@@ -26,6 +26,7 @@ def chat_body(request: Request, *, is_openai: bool = True, thoughts_field: str |
         "tools": [_tool(tool) for tool in request.tools],
         "tool_choice": _tool_choice(request.tool_choice),
         "temperature": request.temperature,
+        "top_p": request.top_p,
         "max_completion_tokens" if is_openai else "max_tokens": request.max_tokens,
         "stop": list(request.stop),
         "seed": request.seed,

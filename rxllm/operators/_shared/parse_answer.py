@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from types import UnionType
 from typing import Any
@@ -49,9 +49,9 @@ def text_parser(name: str, target: Any, *, is_element: bool = False) -> Read:
 
     Raises ``ValidationError("invalid_option")`` for the option `name` if `target` is none of these.
     """
-    if not isinstance(target, str | Mapping | None) and not is_type(target) and callable(target):
+    if not is_type(target) and callable(target):
         return target
-    hint: Any = Any if target is None else target
+    hint = Any if target is None else target
     try:
         parser = decoder(hint) if is_element and is_type(hint) else reader(hint)
     except Exception as error:  # msgspec's own, and the NameError of a hint that cannot be read
