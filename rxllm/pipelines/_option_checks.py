@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 from rxllm.engine import Engine
+from rxllm.pipelines._option_advice import advice
 from rxllm.pipelines._options import ChatOptions, StepOptions, set_options
 from rxllm.runtime import RetryPolicy, Timeouts, policy
 from rxllm.validate import is_response_format, is_temperature, is_top_p
@@ -16,7 +17,7 @@ from rxllm.values import (
     as_response_format,
     is_type,
 )
-from rxllm.values.argument_checks import did_you_mean, is_count, is_positive, is_seconds, must_be, shown
+from rxllm.values.argument_checks import is_count, is_positive, is_seconds, must_be
 from rxllm.values.secret_names import is_secret_name
 
 
@@ -52,32 +53,9 @@ def _refuse_unknown(allowed: type[Any], options: Mapping[str, Any]) -> None:
     if name in _names(ChatOptions):
         owners = "step and chat" if name in _names(StepOptions) else "chat"
         message = f"{name!r} is not an option of this call, but of {owners}"
-    elif name in _HINTS:
-        message = f"there is no option {name!r}: {_HINTS[name]}"
     else:
-        value = "its value" if is_secret_name(name) else shown(options[name])
-        near = f" (did you mean {_MEANT[name]!r}?)" if name in _MEANT else did_you_mean(name, _names(allowed))
-        remedy = f"to pass it to the provider unchanged, write options={{{name!r}: {value}}}"
-        message = f"there is no option {name!r}{near}; {remedy}"
+        message = advice(name, options[name], _names(allowed))
     raise EngineError("unknown_option", message)
-
-
-_MEANT = {
-    **dict.fromkeys(("max_steps", "max_iterations", "max_iter", "max_rounds", "recursion_limit"), "max_turns"),
-    **dict.fromkeys(("max_completion_tokens", "max_output_tokens", "max_new_tokens"), "max_tokens"),
-    **dict.fromkeys(("stop_sequences", "stop_words"), "stop"),
-    "functions": "tools",
-    "num_retries": "retry",
-    "output_type": "response_format",
-}
-"""What other libraries call these options."""
-
-_SYSTEM = "write the system prompt as a message: [rxllm.system(...), rxllm.user(...)]"
-_HINTS = {
-    **dict.fromkeys(("system", "system_prompt", "instructions"), _SYSTEM),
-    **dict.fromkeys(("messages", "prompt"), "pass the conversation as the second argument, after the engine"),
-    "stream": "stream_generate(...), stream_step(...) and stream(...) emit the events as they come",
-}
 
 
 def _fault(name: str, value: Any) -> str | None:
@@ -126,10 +104,13 @@ _RULES: dict[str, _Rule] = {
     ),
     **dict.fromkeys(("options", "metadata", "context"), _MAPPING),
     "retry": (
-        "a RetryPolicy, a mapping of its fields, True, False or None",
+        "a RetryPolicy, a mapping of its fields such as {'max_attempts': 3}, True or False",
         lambda value: isinstance(value, _RETRIES) or value == "default",
     ),
-    "timeout": (_SECONDS + ", or a Timeouts", lambda value: isinstance(value, Timeouts) or is_positive(value)),
+    "timeout": (
+        _SECONDS + ", or Timeouts(first=30, idle=10, total=120)",
+        lambda value: isinstance(value, Timeouts) or is_positive(value),
+    ),
     **dict.fromkeys(("emit_text_deltas", "emit_tool_deltas", "emit_thinking", "include_raw_chunks"), _FLAG),
     **dict.fromkeys(("on_event", "tool_executor", "tool_result_encoder", "approve", "halt_when"), _FUNCTION),
     "mode": ("'auto' or 'manual'", lambda value: value in ("auto", "manual")),

@@ -336,7 +336,7 @@ def _is_union_of_objects(hint: Any, parts: list[Any]) -> bool:
 def _parts(hint: Any, seen: set[Any]) -> Iterator[Any]:
     """Yield `hint`, the types and the annotations in it, and those of the fields of its classes."""
     yield hint
-    cls = cast(Any, get_origin(hint) or hint)
+    cls: Any = get_origin(hint) or hint
     children = list(get_args(hint))
     if isinstance(cls, type) and (dataclasses.is_dataclass(cls) or is_typeddict(cls)) and cls not in seen:
         seen.add(cls)
