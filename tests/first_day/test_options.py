@@ -18,6 +18,8 @@ from rxllm import (
     Engine,
     Fake,
     GenerateOptions,
+    Image,
+    ImageOptions,
     Request,
     StepOptions,
     Timeouts,
@@ -27,6 +29,7 @@ from rxllm import (
     user,
 )
 from rxllm import operators as ops
+from rxllm.images import FakeImages
 from rxllm.pipelines._option_help import meanings
 from rxllm.pipelines._options import UNLIMITED
 
@@ -48,7 +51,11 @@ FUNCTIONS: dict[Callable[..., Any], type[Any]] = {
     session.stream_reply: ChatOptions,
     session.stream_resume: ChatOptions,
     session.stream_step: StepOptions,
+    rxllm.generate_image: ImageOptions,
+    rxllm.edit_image: ImageOptions,
+    rxllm.image_variations: ImageOptions,
 }
+CHATS = {function: options for function, options in FUNCTIONS.items() if options is not ImageOptions}
 OPTIONS = list(ChatOptions.__annotations__)
 
 every_function = pytest.mark.parametrize(
@@ -70,7 +77,7 @@ def test_shift_tab_shows_every_option_as_a_keyword(function: Callable[..., Any],
     assert parameters.keys() >= options.__annotations__.keys()
     assert all(parameters[name].kind is inspect.Parameter.KEYWORD_ONLY for name in options.__annotations__)
     assert not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
-    assert str(parameters["temperature"]) == "temperature: 'float | None' = None"
+    assert str(parameters["request_id"]) == "request_id: 'str | None' = None"
 
 
 @every_function
@@ -81,9 +88,12 @@ def test_help_says_what_every_option_means(function: Callable[..., Any], options
             assert " ".join(meaning.replace("|", " ").split()) in shown
 
 
-@pytest.mark.parametrize("name", OPTIONS)
-def test_every_option_has_a_meaning_and_a_default(name: str) -> None:
-    meaning, _, default = meanings(ChatOptions)[name].partition(" Default: ")
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [(options, name) for options in (ChatOptions, ImageOptions) for name in options.__annotations__],
+)
+def test_every_option_has_a_meaning_and_a_default(options: type[Any], name: str) -> None:
+    meaning, _, default = meanings(options)[name].partition(" Default: ")
     assert len(meaning) > 15
     assert meaning[-1] == "."
     assert default[-1:] == "."
@@ -142,7 +152,7 @@ def test_tab_completes_an_option_in_ipython(typed: str, wanted: str, use_jedi: b
 # None is an option that is not written
 
 
-@every_function
+@pytest.mark.parametrize(("function", "options"), CHATS.items(), ids=lambda value: getattr(value, "__qualname__", ""))
 @pytest.mark.parametrize("name", [name for name in OPTIONS if name not in UNLIMITED])
 def test_an_option_of_none_is_not_set(function: Callable[..., Any], options: type[Any], name: str) -> None:
     if name not in options.__annotations__:
@@ -160,6 +170,13 @@ def test_an_option_of_none_is_not_set(function: Callable[..., Any], options: typ
     text = ("Hi",) if function in (session.reply, session.stream_reply) else ()
     function(fake, argument, *text, **{name: None}).run()
     assert fake.requests == [Request((user("Hi"),))]
+
+
+def test_nor_is_one_of_an_image() -> None:
+    fake = FakeImages(Image.from_binary(b"GIF89a", "image/gif"))
+    options: dict[str, Any] = dict.fromkeys(ImageOptions.__annotations__)
+    rxllm.generate_image(fake, "a kestrel", **options).run()
+    assert fake.requests == [rxllm.image_request("a kestrel")]
 
 
 @pytest.mark.parametrize(
