@@ -25,7 +25,6 @@ class Request(Value):
     tools: tuple[Tool, ...] = ()
     tool_choice: str | dict[str, Any] | None = None
     temperature: float | None = None
-    top_p: float | None = None
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     seed: int | None = None
@@ -34,6 +33,7 @@ class Request(Value):
     structured_finalize: bool = False
     options: dict[str, Any] = field(default_factory=dict[str, Any])
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
+    top_p: float | None = None  # last, so that requests written by position stay what they are
 
     def __post_init__(self) -> None:
         if isinstance(self.stop, str):
