@@ -149,7 +149,7 @@ def _format_of(hint: Any) -> dict[str, Any]:
         fault = f"{hint!r} says nothing about the answer; write {{'type': 'json_object'}} for any JSON object"
         raise invalid_option("response_format", fault)
     strict = _strict(_wrapped(schema) if _is_wrapped(hint) else schema)
-    name = "answer" if _is_wrapped(hint) else re.sub(r"[^A-Za-z0-9_-]", "_", hint.__name__)[:64]
+    name = "answer" if _is_wrapped(hint) else re.sub(r"[^A-Za-z0-9_-]", "_", getattr(hint, "__name__", "answer"))[:64]
     return json_schema(name, strict, strict=_is_closed(strict))
 
 
@@ -338,12 +338,16 @@ def _parts(hint: Any, seen: set[Any]) -> Iterator[Any]:
     yield hint
     cls: Any = get_origin(hint) or hint
     children = list(get_args(hint))
-    if isinstance(cls, type) and (dataclasses.is_dataclass(cls) or is_typeddict(cls)) and cls not in seen:
+    if _has_fields(cls) and cls not in seen:
         seen.add(cls)
         with suppress(Exception):  # a name that cannot be resolved is reported with the schema
             children += get_type_hints(cls, include_extras=True).values()
     for child in children:
         yield from _parts(child, seen)
+
+
+def _has_fields(cls: Any) -> bool:
+    return isinstance(cls, type) and (dataclasses.is_dataclass(cls) or is_typeddict(cast(Any, cls)))
 
 
 def _is_pydantic(part: Any) -> bool:
