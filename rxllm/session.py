@@ -29,6 +29,8 @@ from rxllm import pipelines, validate
 from rxllm.engine import Engine, as_engine
 from rxllm.events import NOTHING, Custom, Event
 from rxllm.pipelines import ChatOptions, Input, StepOptions, as_thread
+from rxllm.pipelines._option_help import with_options
+from rxllm.pipelines._options import set_options
 from rxllm.runtime import Stream, clock
 from rxllm.values import LLMError, Message, Session, Turn, ValidationError, reader
 from rxllm.values.argument_checks import must_be
@@ -45,6 +47,7 @@ __all__ = [
 ]
 
 
+@with_options(ChatOptions)
 def start(engine: Engine | str | Any, input: Session | Input, **opts: Unpack[ChatOptions]) -> Stream[Turn]:
     """Emit the first turn of a conversation: a chat that begins with `input`.
 
@@ -57,6 +60,7 @@ def start(engine: Engine | str | Any, input: Session | Input, **opts: Unpack[Cha
     return stream_start(engine, input, **opts).pipe(_to_turn(engine, _as_session(input), opts))
 
 
+@with_options(ChatOptions)
 def reply(
     engine: Engine | str | Any, session: Session, text: str | Message, **opts: Unpack[ChatOptions]
 ) -> Stream[Turn]:
@@ -64,6 +68,7 @@ def reply(
     return stream_reply(engine, session, text, **opts).pipe(_to_turn(engine, session, opts))
 
 
+@with_options(ChatOptions)
 def resume(
     engine: Engine | str | Any,
     session: Session,
@@ -80,11 +85,13 @@ def resume(
     return events.pipe(_to_turn(engine, session, opts))
 
 
+@with_options(StepOptions)
 def step(engine: Engine | str | Any, session: Session, **opts: Unpack[StepOptions]) -> Stream[Turn]:
     """Run one step; the turn's `result` is a `StepResult`. The session is ``idle`` until the chat is done."""
     return stream_step(engine, session, **opts).pipe(_to_turn(engine, session, opts))
 
 
+@with_options(ChatOptions)
 def stream_start(engine: Engine | str | Any, input: Session | Input, **opts: Unpack[ChatOptions]) -> Stream[Event]:
     """Emit the events of `start`."""
     session = _as_session(input)
@@ -92,6 +99,7 @@ def stream_start(engine: Engine | str | Any, input: Session | Input, **opts: Unp
     return _turn_events(session, session, "start", events)
 
 
+@with_options(ChatOptions)
 def stream_reply(
     engine: Engine | str | Any, session: Session, text: str | Message, **opts: Unpack[ChatOptions]
 ) -> Stream[Event]:
@@ -101,6 +109,7 @@ def stream_reply(
     return _turn_events(session, replied, "reply", events)
 
 
+@with_options(ChatOptions)
 def stream_resume(
     engine: Engine | str | Any,
     session: Session,
@@ -115,6 +124,7 @@ def stream_resume(
     return _turn_events(session, session, "resume", events, (*approvals, *results))
 
 
+@with_options(StepOptions)
 def stream_step(engine: Engine | str | Any, session: Session, **opts: Unpack[StepOptions]) -> Stream[Event]:
     """Emit the events of `step`."""
     events = pipelines.stream_step(engine, _check_session(session).thread, **_options(session, opts))
@@ -122,7 +132,7 @@ def stream_step(engine: Engine | str | Any, session: Session, **opts: Unpack[Ste
 
 
 def _to_turn(engine: Any, session: Session, opts: Mapping[str, Any]) -> Callable[[Observable[Event]], Stream[Turn]]:
-    response_format = opts.get("response_format", as_engine(engine).params.get("response_format"))
+    response_format = {**as_engine(engine).params, **set_options(opts)}.get("response_format")
     return ops.to_session(session, parse=reader(response_format))
 
 
@@ -161,7 +171,7 @@ def _turn_events(
 
 def _options(session: Session, opts: Mapping[str, Any]) -> Any:
     """Return `opts` over the context and the id of the session."""
-    options = dict(opts)
+    options = set_options(opts)
     context = options.get("context", NOTHING)
     if session.context and isinstance(context, Mapping):
         options["context"] = {**session.context, **cast(Mapping[str, Any], context)}

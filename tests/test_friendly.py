@@ -82,7 +82,7 @@ def test_an_option_that_is_nearly_one() -> None:
         ("system", "rxllm.system("),
         ("messages", "the second argument"),
         ("stream", "stream_generate"),
-        ("top_p", "options={'top_p': 1}"),
+        ("top_k", "options={'top_k': 1}"),
     ],
 )
 def test_an_option_by_the_name_that_others_give_it(name: str, meant: str) -> None:

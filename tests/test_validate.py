@@ -89,7 +89,7 @@ def test_an_empty_thread_passes_and_an_empty_request_does_not() -> None:
         ({"max_tokens": math.nan}, "max_tokens", "wrong_type"),
         ({"max_tokens": "many"}, "max_tokens", "wrong_type"),
         ({"seed": "lucky"}, "seed", "wrong_type"),
-        ({"stop": "END"}, "stop", "wrong_type"),
+        ({"stop": 3}, "stop", "wrong_type"),
         ({"tools": (Tool("f"), Tool("g"), Tool("f"))}, "tools", "duplicate_name"),
         ({"tools": None}, "tools", "wrong_type"),
         ({"response_format": "json"}, "response_format", "invalid_shape"),

@@ -40,7 +40,8 @@ def items(type: Any = None, /, *path: str) -> Callable[[Observable[Event]], Stre
     >>> list(stream_generate(Fake(['{"primes": [2, ', "3]}"]), "Two primes?").pipe(items(int, "primes")))
     [2, 3]
 
-    `type` is as in `parsed`; without it, elements are plain JSON. `path` is the keys that lead to the array. A Markdown
+    `type` is as in `parsed`; without it, elements are plain JSON. `path` is the keys that lead to the array; in the
+    answer to ``response_format=list[City]`` it is ``"value"``. A Markdown
     fence round the JSON is skipped. An ``ErrorEvent`` becomes ``on_error``. An element that does not fit ends the
     stream with ``ValidationError("invalid_output")``, whose metadata keeps its text and `index`; so does, at the end,
     text that is not JSON, ends too early or has no such array, with the whole text. In a chat each message begins anew,
@@ -51,7 +52,7 @@ def items(type: Any = None, /, *path: str) -> Callable[[Observable[Event]], Stre
     if isinstance(type, str):
         fault = f"{must_be('a type', type)}; for plain JSON at that key write items(None, {type!r})"
         raise invalid_option("type", fault)
-    read = text_parser("type", type)
+    read = text_parser("type", type, is_element=True)
     check("path", path, all(isinstance(key, str) for key in path), "strings, the keys to the array")  # pyright: ignore[reportUnnecessaryIsInstance]
     return lift(lambda: AnswerText("items", lambda: _Items(read, path)))
 

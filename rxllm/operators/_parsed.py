@@ -34,10 +34,12 @@ def parsed(type: Any, /) -> Callable[[Observable[Event]], Stream[Any]]:
     >>> stream_generate(Fake("[2, 3, 5]"), "Three primes?").pipe(parsed(list[int])).run()
     [2, 3, 5]
 
-    `type` is a ``response_format`` (a dataclass, a pydantic model, ``json_schema(...)``), any other type that msgspec
-    knows, or a function of the text. In a chat only the final answer is parsed. Text that does not fit, and a response
-    that asks for tools instead of answering, end the stream with ``ValidationError("invalid_output")``, whose metadata
-    keeps the text, the finish reason and the usage; a stream that failed ends with its own error.
+    `type` is a ``response_format`` (a dataclass, a pydantic model, ``list[int]``, ``json_schema(...)``), any other type
+    that msgspec knows, or a function of the text. After a request with the same ``response_format`` it emits the same
+    value as ``Response.parsed``: of an answer ``{"value": [2, 3]}`` to ``list[int]`` that is ``[2, 3]``. In a chat only
+    the final answer is parsed. Text that does not fit, and a response that asks for tools instead of answering, end the
+    stream with ``ValidationError("invalid_output")``, whose metadata keeps the text, the finish reason and the usage; a
+    stream that failed ends with its own error.
 
     Raises ``ValidationError("invalid_option")`` for any other `type`.
     """

@@ -18,7 +18,7 @@ from rxllm.events import Event
 from rxllm.pipelines._deferred import Deferred
 from rxllm.pipelines._observers import Ids, Observers, Span, notify_retry, watched
 from rxllm.pipelines._option_checks import checked_options
-from rxllm.pipelines._options import ChatOptions, request_id
+from rxllm.pipelines._options import ChatOptions, request_id, set_options
 from rxllm.pipelines._other_engine import other_engine, other_options, other_request
 from rxllm.pipelines._prepare import prepared
 from rxllm.pipelines._request import complete_request, option_for, unanswered_calls
@@ -55,6 +55,7 @@ class Setup(msgspec.Struct, frozen=True):
     def of(cls, engine: Any, allowed: type[Any], own_options: Mapping[str, Any]) -> Setup:
         engine = as_engine(engine)
         options = checked_options(allowed, engine, own_options)
+        own_options = set_options(own_options)
         return cls(engine, options, own_options, Observers(engine.observers), Timeouts.of(options.get("timeout")))
 
     def without(self, engine: Engine, *names: str) -> Setup:

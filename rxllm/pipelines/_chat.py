@@ -10,6 +10,7 @@ from rxllm.events import Event
 from rxllm.pipelines._call import Setup
 from rxllm.pipelines._deferred import Deferred
 from rxllm.pipelines._finalize import passes
+from rxllm.pipelines._option_help import with_options
 from rxllm.pipelines._options import ChatOptions, PlainChatOptions, chat_options
 from rxllm.pipelines._request import Input, as_thread
 from rxllm.pipelines._spans import ChatSpan
@@ -19,6 +20,7 @@ from rxllm.values import ChatResult, Request, Thread
 T = TypeVar("T")
 
 
+@with_options(ChatOptions)
 def stream(engine: Engine | str | Any, thread: Input, **opts: Unpack[ChatOptions]) -> Stream[Event]:
     """Return the events of step after step until a halt, and one ``ChatCompleted``, last.
 
@@ -36,6 +38,7 @@ def chat(
 ) -> Stream[ChatResult[T]]: ...
 @overload
 def chat(engine: Engine | str | Any, thread: Input, **opts: Unpack[ChatOptions]) -> Stream[ChatResult]: ...
+@with_options(ChatOptions)
 def chat(engine: Engine | str | Any, thread: Input, **opts: Any) -> Stream[ChatResult[Any]]:
     """Return the result of a chat, step after step until a halt: the fold of `stream`.
 

@@ -12,6 +12,7 @@ from rxllm import operators as ops
 from rxllm.engine import Engine
 from rxllm.events import Event
 from rxllm.pipelines._call import Setup
+from rxllm.pipelines._option_help import with_options
 from rxllm.pipelines._options import GenerateOptions, PlainOptions
 from rxllm.pipelines._request import Input, as_request, as_requests
 from rxllm.runtime import Bounded, Stream
@@ -23,6 +24,7 @@ T = TypeVar("T")
 OnProgress = Callable[[Progress], object]
 
 
+@with_options(GenerateOptions)
 def stream_generate(
     engine: Engine | str | Any, request: Input | Request, **opts: Unpack[GenerateOptions]
 ) -> Stream[Event]:
@@ -49,6 +51,7 @@ def generate(
 def generate(
     engine: Engine | str | Any, request: Input | Request, **opts: Unpack[GenerateOptions]
 ) -> Stream[Response[Any]]: ...
+@with_options(GenerateOptions)
 def generate(engine: Engine | str | Any, request: Input | Request, **opts: Any) -> Stream[Response[Any]]:
     """Return the model's response to one request: the fold of `stream_generate`.
 
@@ -64,6 +67,11 @@ def generate(engine: Engine | str | Any, request: Input | Request, **opts: Any) 
     ...     name: str
     >>> generate(Fake('{"name": "Lima"}'), "The capital of Peru?", response_format=City).run().parsed
     City(name='Lima')
+
+    It may be any type that JSON can express. A list, a number or a union is asked for as the `value` of an object:
+
+    >>> generate(Fake('{"value": [2, 3]}'), "Two primes?", response_format=list[int]).run().parsed
+    [2, 3]
 
     An answer that does not fit goes to ``on_error`` as ``ValidationError("invalid_output")``; see
     ``operators.to_response``.
@@ -96,6 +104,7 @@ def generate_many(
     on_progress: OnProgress | None = None,
     **opts: Unpack[GenerateOptions],
 ) -> Stream[Response[Any]]: ...
+@with_options(GenerateOptions)
 def generate_many(
     engine: Engine | str | Any,
     requests: Iterable[Input | Request],

@@ -16,7 +16,8 @@ from rxllm.images import ImageAdapter, as_image_adapter, is_image_adapter
 from rxllm.pipelines._deferred import Deferred
 from rxllm.pipelines._observers import Observers, notify_retry, watched
 from rxllm.pipelines._option_checks import checked_options
-from rxllm.pipelines._options import request_id
+from rxllm.pipelines._option_help import describe, with_options
+from rxllm.pipelines._options import request_id, set_options
 from rxllm.pipelines._spans import ImagesSpan
 from rxllm.runtime import Retry, Stream, models, policy, provider_name, retrying
 from rxllm.values import Call, Image, ImageRequest, ImageResponse, ValidationError
@@ -27,26 +28,42 @@ BUILT_IN = {"openai": "OpenAIImages", "google": "GeminiImages", "gemini": "Gemin
 
 
 class ImageOptions(TypedDict, total=False):
-    """The fields of `ImageRequest` that a call may set, and how the call is made."""
+    """The options of the calls for images: the fields of `ImageRequest` that a call may set, and how it is made."""
 
-    model: str
-    n: int
-    size: tuple[int, int] | str
-    quality: str
-    style: Literal["natural", "vivid"]
-    background: Literal["transparent", "opaque", "auto"]
-    response_format: Literal["binary", "base64", "url"]
-    options: Mapping[str, Any]
-    metadata: Mapping[str, Any]
-    api_key: str
+    model: str | None
+    """The model, by its provider's name for it. Default: the request's or the engine's."""
+    n: int | None
+    """How many images to make. Default: ``1``."""
+    size: tuple[int, int] | str | None
+    """The width and height in pixels, or a word of the provider such as "1024x1024". Default: the provider's."""
+    quality: str | None
+    """A word of the provider, such as "high". Default: the provider's."""
+    style: Literal["natural", "vivid"] | None
+    """How dramatic the image is. Default: the provider's."""
+    background: Literal["transparent", "opaque", "auto"] | None
+    """What lies behind the subject. Default: the provider's."""
+    response_format: Literal["binary", "base64", "url"] | None
+    """The form in which an image comes. Default: ``"binary"``."""
+    options: Mapping[str, Any] | None
+    """Fields that are merged into the provider's request unchanged. Default: none."""
+    metadata: Mapping[str, Any] | None
+    """Notes on the request for adapters and observers; they are not sent. Default: none."""
+    api_key: str | None
+    """The key for the provider. Default: the adapter's, or the one in ``rxllm.keys`` or the environment."""
     retry: Retry
-    request_id: str
+    """How failures are tried again: a `RetryPolicy`, a mapping of its fields, True for the default policy, False for
+    never. Default: the engine's, which is three attempts."""
+    request_id: str | None
+    """The id of the call for telemetry and the response. Default: a new one."""
 
+
+describe(ImageOptions)
 
 _FIELDS = ("model", "n", "size", "quality", "style", "background", "response_format")
 """The options that replace the request's field; `options` and `metadata` are merged into it."""
 
 
+@with_options(ImageOptions)
 def generate_image(
     engine: Engine | str | Any, prompt_or_request: str | ImageRequest, **opts: Unpack[ImageOptions]
 ) -> Stream[ImageResponse]:
@@ -66,6 +83,7 @@ def generate_image(
     return _responses(engine, lambda: _as_request(prompt_or_request), opts)
 
 
+@with_options(ImageOptions)
 def edit_image(
     engine: Engine | str | Any,
     images: Image | Sequence[Image],
@@ -89,6 +107,7 @@ def edit_image(
     return _responses(engine, as_request, opts)
 
 
+@with_options(ImageOptions)
 def image_variations(engine: Engine | str | Any, image: Image, **opts: Unpack[ImageOptions]) -> Stream[ImageResponse]:
     """Return variations of one image; there is no prompt."""
     return _responses(engine, lambda: ImageRequest("variation", input_images=_checked((image,))), opts)
@@ -100,7 +119,7 @@ def _responses(engine: Any, as_request: Callable[[], ImageRequest], opts: Mappin
     if not is_image_adapter(adapter):
         return Deferred(lambda: cast(Any, as_image_adapter(adapter)))
     request = as_request()
-    _check_options(opts)
+    opts = _checked_options(opts)
     observers = Observers(engine.observers)
     return Deferred(lambda: _response(engine, adapter, observers, request, opts))
 
@@ -162,10 +181,11 @@ def _refuse_text_model(provider: str, name: str | None) -> None:
         raise ValidationError("unsupported_capability", message, errors=[(("images",), "images_disabled")])
 
 
-def _check_options(opts: Mapping[str, Any]) -> None:
+def _checked_options(opts: Mapping[str, Any]) -> dict[str, Any]:
     # The chat options have another `response_format`.
     checked_options(ImageOptions, Engine(), {name: value for name, value in opts.items() if name != "response_format"})
-    fields = {name: opts[name] for name in _FIELDS if name in opts}
+    options = set_options(opts)
+    fields = {name: options[name] for name in _FIELDS if name in options}
     try:
         validate.image_request(ImageRequest(**fields))
     except ValidationError as error:
@@ -175,6 +195,7 @@ def _check_options(opts: Mapping[str, Any]) -> None:
         ]
         if faults:
             raise ValidationError("invalid_option", errors=faults) from None
+    return options
 
 
 def _as_request(prompt: Any) -> ImageRequest:

@@ -6,17 +6,18 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 from rxllm.engine import Engine
-from rxllm.pipelines._options import ChatOptions, StepOptions
+from rxllm.pipelines._option_advice import advice
+from rxllm.pipelines._options import ChatOptions, StepOptions, set_options
 from rxllm.runtime import RetryPolicy, Timeouts, policy
-from rxllm.validate import is_response_format, is_temperature
+from rxllm.validate import is_response_format, is_temperature, is_top_p
 from rxllm.values import (
     EngineError,
     Tool,
     ValidationError,
     as_response_format,
-    is_format_class,
+    is_type,
 )
-from rxllm.values.argument_checks import did_you_mean, is_count, is_positive, is_seconds, must_be, shown
+from rxllm.values.argument_checks import is_count, is_positive, is_seconds, must_be
 from rxllm.values.secret_names import is_secret_name
 
 
@@ -29,8 +30,8 @@ def checked_options(allowed: type[Any], engine: Engine, own_options: Mapping[str
     _refuse_unknown(allowed, own_options)
     known, chat = _names(allowed), _names(ChatOptions)
     options = {name: value for name, value in engine.params.items() if name in known or name not in chat}
-    options |= own_options
     _refuse_unknown(allowed, options)
+    options = set_options(options) | set_options(own_options)
     faults = [((name,), fault) for name, value in options.items() if (fault := _fault(name, value)) is not None]
     if faults:
         raise ValidationError("invalid_option", errors=faults)
@@ -52,32 +53,9 @@ def _refuse_unknown(allowed: type[Any], options: Mapping[str, Any]) -> None:
     if name in _names(ChatOptions):
         owners = "step and chat" if name in _names(StepOptions) else "chat"
         message = f"{name!r} is not an option of this call, but of {owners}"
-    elif name in _HINTS:
-        message = f"there is no option {name!r}: {_HINTS[name]}"
     else:
-        value = "its value" if is_secret_name(name) else shown(options[name])
-        near = f" (did you mean {_MEANT[name]!r}?)" if name in _MEANT else did_you_mean(name, _names(allowed))
-        remedy = f"to pass it to the provider unchanged, write options={{{name!r}: {value}}}"
-        message = f"there is no option {name!r}{near}; {remedy}"
+        message = advice(name, options[name], _names(allowed))
     raise EngineError("unknown_option", message)
-
-
-_MEANT = {
-    **dict.fromkeys(("max_steps", "max_iterations", "max_iter", "max_rounds", "recursion_limit"), "max_turns"),
-    **dict.fromkeys(("max_completion_tokens", "max_output_tokens", "max_new_tokens"), "max_tokens"),
-    **dict.fromkeys(("stop_sequences", "stop_words"), "stop"),
-    "functions": "tools",
-    "num_retries": "retry",
-    "output_type": "response_format",
-}
-"""What other libraries call these options."""
-
-_SYSTEM = "write the system prompt as a message: [rxllm.system(...), rxllm.user(...)]"
-_HINTS = {
-    **dict.fromkeys(("system", "system_prompt", "instructions"), _SYSTEM),
-    **dict.fromkeys(("messages", "prompt"), "pass the conversation as the second argument, after the engine"),
-    "stream": "stream_generate(...), stream_step(...) and stream(...) emit the events as they come",
-}
 
 
 def _fault(name: str, value: Any) -> str | None:
@@ -92,7 +70,7 @@ def _is_int(value: Any) -> bool:
 
 
 def _is_strings(value: Any) -> bool:
-    return isinstance(value, Sequence) and not isinstance(value, str | bytes) and all(isinstance(s, str) for s in value)  # pyright: ignore
+    return isinstance(value, Sequence) and not isinstance(value, bytes) and all(isinstance(s, str) for s in value)  # pyright: ignore
 
 
 def _is_tools(value: Any) -> bool:
@@ -115,20 +93,24 @@ _RULES: dict[str, _Rule] = {
     "tools": ("a sequence of tools, made with rxllm.tool", _is_tools),
     "tool_choice": ("a string or a mapping", lambda value: isinstance(value, str | Mapping)),
     "temperature": ("a number from 0 to 2", lambda value: is_seconds(value) and is_temperature(value)),
+    "top_p": ("a number above 0, up to 1", lambda value: is_seconds(value) and is_top_p(value)),
     "max_tokens": _COUNT,
-    "stop": ("a sequence of strings", _is_strings),
+    "stop": ("a string or a sequence of strings", _is_strings),
     "seed": ("a whole number", _is_int),
     "response_format": (
-        "a dataclass, a TypedDict, a msgspec Struct, a pydantic model, the result of json_schema(...), "
+        "a type (a dataclass, a pydantic model, list[City], bool, ...), the result of json_schema(...), "
         "{'type': 'json_object'} or 'text'",
-        lambda value: value is not None and (is_response_format(value) or is_format_class(value)),
+        lambda value: is_response_format(value) or is_type(value),
     ),
     **dict.fromkeys(("options", "metadata", "context"), _MAPPING),
     "retry": (
-        "a RetryPolicy, a mapping of its fields, True, False or None",
+        "a RetryPolicy, a mapping of its fields such as {'max_attempts': 3}, True or False",
         lambda value: isinstance(value, _RETRIES) or value == "default",
     ),
-    "timeout": (_SECONDS + ", or a Timeouts", lambda value: isinstance(value, Timeouts) or is_positive(value)),
+    "timeout": (
+        _SECONDS + ", or Timeouts(first=30, idle=10, total=120)",
+        lambda value: isinstance(value, Timeouts) or is_positive(value),
+    ),
     **dict.fromkeys(("emit_text_deltas", "emit_tool_deltas", "emit_thinking", "include_raw_chunks"), _FLAG),
     **dict.fromkeys(("on_event", "tool_executor", "tool_result_encoder", "approve", "halt_when"), _FUNCTION),
     "mode": ("'auto' or 'manual'", lambda value: value in ("auto", "manual")),

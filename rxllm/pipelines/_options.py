@@ -1,6 +1,10 @@
 """The options of the facade: a closed set, checked when a call is made.
 
-For each option the first of these counts: the call's, the request's field, the engine's, the default.
+For each option the first of these counts: the call's, the request's field, the engine's, the default. None means that
+the option is not set, so that wrappers can pass theirs on; only for those in `UNLIMITED` it is a value, no limit.
+
+What an option means is written once, under its field: editors show it there, and `_option_help` puts it into
+``help(...)`` and the signatures of the functions. A default in double backticks is the signature's.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypedDict
 
 from rxllm.events import Event
+from rxllm.pipelines._option_help import describe
 from rxllm.runtime import Retry, Timeouts, current_scope, new_id
 from rxllm.tools import Approve, Encoder, Executor, OnToolError
 from rxllm.values import (
@@ -21,79 +26,127 @@ from rxllm.values.argument_checks import invalid_option, must_be
 
 MAX_TURNS = 8
 
+UNLIMITED = frozenset({"tool_timeout", "max_concurrency"})
+"""The options whose None means no limit."""
+
 
 class PlainOptions(TypedDict, total=False):
     """`GenerateOptions` without the one that decides the type of an answer."""
 
-    model: str
-    tools: Sequence[Tool]
-    tool_choice: str | Mapping[str, Any]
-    temperature: float
-    max_tokens: int
-    stop: Sequence[str]
-    seed: int
-    reasoning_effort: str
-    structured_finalize: bool
-    options: Mapping[str, Any]
-    metadata: Mapping[str, Any]
-    context: Mapping[str, Any]
-    api_key: str
-    session_id: str
-    request_id: str
+    model: str | None
+    """The model, by its provider's name for it. Default: the engine's."""
+    tools: Sequence[Tool] | None
+    """What the model may call, beside the engine's tools; one of the same name replaces the engine's. Default: none."""
+    tool_choice: str | Mapping[str, Any] | None
+    """"auto", "none", "required" or the name of the tool to call. Default: the provider's, mostly "auto"."""
+    temperature: float | None
+    """How random the choice of tokens is, from 0 to 2. Default: the provider's."""
+    top_p: float | None
+    """Choose among the likeliest tokens that have this share of the probability, above 0, up to 1. Default: the
+    provider's."""
+    max_tokens: int | None
+    """The longest answer, in tokens. Default: the provider's."""
+    stop: str | Sequence[str] | None
+    """The text, or texts, before which the answer ends. Default: none."""
+    seed: int | None
+    """A whole number that makes answers repeatable, as far as the provider can. Default: none."""
+    reasoning_effort: str | None
+    """How much a model thinks before it answers: a word of the provider, such as "low" or "high". Default: the
+    provider's."""
+    structured_finalize: bool | None
+    """Ask for the `response_format` in a last request of its own, without tools. Default: only for a model that
+    ``rxllm.models`` says takes no tools with a schema."""
+    options: Mapping[str, Any] | None
+    """Fields that are merged into the provider's request body unchanged. Default: none."""
+    metadata: Mapping[str, Any] | None
+    """Notes on the request for adapters and operators; they are not sent. Default: none."""
+    context: Mapping[str, Any] | None
+    """What tools receive as ``ToolContext.context``, over the engine's. Default: the engine's."""
+    api_key: str | None
+    """The provider's key. Default: the adapter's, or the one in ``rxllm.keys`` or the environment."""
+    session_id: str | None
+    """The id of the conversation for tools and telemetry. Default: none."""
+    request_id: str | None
+    """The id of the call for telemetry and results. Default: a new one."""
     retry: Retry
-    timeout: float | Timeouts
-    emit_text_deltas: bool
-    emit_tool_deltas: bool
-    emit_thinking: bool
-    include_raw_chunks: bool
-    on_event: Callable[[Event], object]
+    """How failures before the first content are tried again: a `RetryPolicy`, a mapping of its fields, True for the
+    default policy, False for never. Default: the engine's, which is three attempts."""
+    timeout: float | Timeouts | None
+    """The longest silence of the model, in seconds, or a `Timeouts`, for each response. With both `first` and `idle` it
+    is the longest wait for bytes too. Default: no limit but the connection's own, 600 seconds without a byte."""
+    emit_text_deltas: bool | None
+    """Whether a stream of events has `TextDelta`. Default: ``True``."""
+    emit_tool_deltas: bool | None
+    """Whether a stream of events has `ToolCallDelta`. Default: ``True``."""
+    emit_thinking: bool | None
+    """Whether a stream of events has `ThinkingDelta`. Default: ``True``."""
+    include_raw_chunks: bool | None
+    """Whether a stream of events has the provider's own frames too, as `RawChunk`. Default: ``False``."""
+    on_event: Callable[[Event], object] | None
+    """A function that is called with every event of the model. Default: none."""
 
 
 class GenerateOptions(PlainOptions, total=False):
-    """The options of `generate`: the fields of a request, how the call is made, and which events are emitted.
+    """The options of `generate`: the fields of a request, how the call is made, and which events are emitted."""
 
-    `timeout` is the longest silence of the model in seconds, or a `Timeouts`, for each response; see
-    ``operators.timeouts``. An adapter over HTTP also takes it as the longest wait for bytes if it sets both `first` and
-    `idle`; otherwise its own default holds, 600 s. `response_format` is what the model is asked for, and the functions
-    that return a result read the answer as that.
-    """
-
-    response_format: ResponseFormat
+    response_format: ResponseFormat | None
+    """What the answer is: a type (a dataclass, a pydantic model, ``list[City]``, ``bool``, ...), ``json_schema(...)``,
+    ``{"type": "json_object"}`` or "text". Functions that return a result have the validated value in `parsed`. Default:
+    text."""
 
 
 class PlainStepOptions(PlainOptions, total=False):
     """`StepOptions` without the one that decides the type of an answer."""
 
-    mode: Literal["auto", "manual"]
-    on_tool_error: OnToolError
+    mode: Literal["auto", "manual"] | None
+    """"manual" halts before any tool is run. Default: ``"auto"``."""
+    on_tool_error: OnToolError | None
+    """What follows the failure of a tool: "continue" tells the model, "halt" ends the chat, and a function of the call
+    and the error returns a replacement or ``halt(...)``. Default: ``"continue"``."""
     tool_timeout: float | None
+    """The longest run of one tool, in seconds; None is no limit. Default: ``30.0``."""
     max_concurrency: int | None
-    tool_executor: Executor
-    tool_result_encoder: Encoder
-    approve: Approve
+    """How many tools run at a time; None is no limit. Default: ``None``."""
+    tool_executor: Executor | None
+    """A function that runs a tool in place of rxllm. Default: the engine's."""
+    tool_result_encoder: Encoder | None
+    """A function that writes a tool's result as the text for the model. Default: the engine's, which is JSON."""
+    approve: Approve | None
+    """A function that decides about calls of tools with ``approval=True``: True, False or the reason for a refusal,
+    also awaitable. Default: such a call halts the chat."""
 
 
 class StepOptions(PlainStepOptions, GenerateOptions, total=False):
-    """The options of `step`: those of `generate`, and how tools are run; see ``operators.run_tools``.
-
-    `approve` decides about calls of tools with ``approval=True``.
-    """
+    """The options of `step`: those of `generate`, and how tools are run; see ``operators.run_tools``."""
 
 
 class PlainChatOptions(PlainStepOptions, total=False):
     """`ChatOptions` without the one that decides the type of an answer."""
 
-    max_turns: int
-    halt_when: Callable[[StepResult], bool]
-    structured_finalize_nudge: str
+    max_turns: int | None
+    """After how many steps the chat ends. Default: ``8``, or ``RXLLM_MAX_TURNS`` from the environment."""
+    halt_when: Callable[[StepResult], bool] | None
+    """A function of each step's result that ends the chat when it is true. Default: none."""
+    structured_finalize_nudge: str | None
+    """The user's message in the request of `structured_finalize`; "" sends none. Default: ``"Now provide your final
+    structured response."``."""
 
 
 class ChatOptions(PlainChatOptions, StepOptions, total=False):
-    """The options of `chat`: those of `step`, and when the chat ends.
+    """The options of `chat`: those of `step`, and when the chat ends."""
 
-    It ends after `max_turns` steps (8, or ``RXLLM_MAX_TURNS``), or when ``halt_when(step)`` is true.
-    `structured_finalize_nudge` is the user's message that asks for the structured answer of ``structured_finalize``.
+
+for _options in (GenerateOptions, StepOptions, ChatOptions):
+    describe(_options)
+
+
+def set_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that are set.
+
+    >>> set_options({"temperature": None, "tool_timeout": None, "seed": 0})
+    {'tool_timeout': None, 'seed': 0}
     """
+    return {name: value for name, value in options.items() if value is not None or name in UNLIMITED}
 
 
 def request_id(options: Mapping[str, Any]) -> str:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from rxllm.engine import Engine, merge_tools
+from rxllm.pipelines._options import set_options
 from rxllm.values import (
     ChatResult,
     EngineError,
@@ -28,7 +29,7 @@ from rxllm.values.argument_checks import invalid_option, must_be, shown
 Input = str | Message | Mapping[str, object] | Sequence[MessageLike] | Thread | ChatResult | StepResult | Session | Turn
 """A question, a message, messages (also in OpenAI's form), a thread, or a result that has one."""
 
-_PLAIN = ("tool_choice", "temperature", "max_tokens", "seed", "reasoning_effort", "response_format")
+_PLAIN = ("tool_choice", "temperature", "top_p", "max_tokens", "seed", "reasoning_effort", "response_format")
 
 
 def as_thread(value: Any) -> Thread:
@@ -89,14 +90,18 @@ def complete_request(
 ) -> Request:
     """Return `request` with every option in its place: those of the call, and of the engine. See `option_for`."""
 
+    params = set_options(engine.params)
+
     def option(name: str) -> Any:
         value = getattr(request, name)
         return option_for(name, None if value is False else value, options, own_options)
 
     def merged(name: str) -> dict[str, Any]:
-        return {**engine.params.get(name, {}), **getattr(request, name), **own_options.get(name, {})}
+        return {**params.get(name, {}), **getattr(request, name), **own_options.get(name, {})}
 
-    tools = (*engine.params.get("tools", ()), *request.tools, *own_options.get("tools", ()))
+    # A text is one stop word, not a sequence of letters.
+    stop = option("stop") or ()
+    tools = (*params.get("tools", ()), *request.tools, *own_options.get("tools", ()))
     model = option("model")
     plain = {name: option(name) for name in _PLAIN}
     plain["response_format"] = as_response_format(plain["response_format"])
@@ -104,7 +109,7 @@ def complete_request(
         messages=request.messages,
         model=engine.model if model is None else model,
         tools=merge_tools(engine.tools, tools),
-        stop=tuple(option("stop") or ()),
+        stop=(stop,) if isinstance(stop, str) else tuple(stop),
         structured_finalize=bool(option("structured_finalize")),
         options=merged("options"),
         metadata=merged("metadata"),

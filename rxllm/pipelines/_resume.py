@@ -13,6 +13,7 @@ from rxllm.pipelines._answer_halted_calls import Answers, HaltedStep, completing
 from rxllm.pipelines._call import Setup
 from rxllm.pipelines._deferred import Deferred
 from rxllm.pipelines._finalize import passes
+from rxllm.pipelines._option_help import with_options
 from rxllm.pipelines._options import ChatOptions, PlainChatOptions, chat_options
 from rxllm.pipelines._request import Input, as_thread
 from rxllm.pipelines._spans import ChatSpan, StepSpan
@@ -26,6 +27,7 @@ T = TypeVar("T")
 NONE: Mapping[str, Any] = MappingProxyType({})
 
 
+@with_options(ChatOptions)
 def stream_resume(
     engine: Engine | str | Any,
     thread: Input,
@@ -62,6 +64,7 @@ def resume(
     results: Mapping[str, str | Mapping[str, Any]] = NONE,
     **opts: Unpack[ChatOptions],
 ) -> Stream[ChatResult]: ...
+@with_options(ChatOptions)
 def resume(
     engine: Engine | str | Any,
     thread: Input,

@@ -9,6 +9,7 @@ from rxllm.engine import Engine
 from rxllm.events import Event
 from rxllm.pipelines._call import Setup
 from rxllm.pipelines._deferred import Deferred
+from rxllm.pipelines._option_help import with_options
 from rxllm.pipelines._options import PlainStepOptions, StepOptions
 from rxllm.pipelines._request import Input, as_thread
 from rxllm.pipelines._spans import StepSpan
@@ -18,6 +19,7 @@ from rxllm.values import Request, StepResult, Thread
 T = TypeVar("T")
 
 
+@with_options(StepOptions)
 def stream_step(engine: Engine | str | Any, thread: Input, **opts: Unpack[StepOptions]) -> Stream[Event]:
     """Return the events of one response, those of the tools it calls, and one ``StepCompleted``, last.
 
@@ -35,6 +37,7 @@ def step(
 ) -> Stream[StepResult[T]]: ...
 @overload
 def step(engine: Engine | str | Any, thread: Input, **opts: Unpack[StepOptions]) -> Stream[StepResult]: ...
+@with_options(StepOptions)
 def step(engine: Engine | str | Any, thread: Input, **opts: Any) -> Stream[StepResult[Any]]:
     """Return the result of one response and the tools that it calls: the fold of `stream_step`.
 

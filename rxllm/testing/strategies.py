@@ -134,6 +134,7 @@ requests = st.builds(
     tools=st.lists(tools, max_size=2).map(tuple),
     tool_choice=st.none() | texts | maps,
     temperature=st.none() | st.floats(0, 2),
+    top_p=st.none() | st.floats(0, 1, exclude_min=True),
     max_tokens=st.none() | st.integers(1, 9999),
     stop=st.lists(texts, max_size=2).map(tuple),
     response_format=st.none() | texts | maps,

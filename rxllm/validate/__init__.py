@@ -6,7 +6,8 @@ provider can know is not checked.
 
 ==========================  ===========================================================================================
 `request`                   messages ``empty``; tools ``duplicate_name``; temperature ``out_of_range`` (0 to 2);
-                            max_tokens ``must_be_positive``; response_format ``invalid_shape``;
+                            top_p ``out_of_range`` (above 0 to 1); max_tokens ``must_be_positive``;
+                            response_format ``invalid_shape``;
                             structured_finalize ``requires_json_schema``; and the faults of its messages and tools
 `thread`                    the faults of its messages
 `message`                   role ``unknown``; content ``invalid_type``, ``invalid_part_type``; tool_call_id ``required``
@@ -35,6 +36,7 @@ from rxllm.validate._chat import (
     capability_faults,
     is_response_format,
     is_temperature,
+    is_top_p,
     message_faults,
     request_faults,
     session_faults,
@@ -52,6 +54,7 @@ __all__ = [
     "image_request",
     "is_response_format",
     "is_temperature",
+    "is_top_p",
     "message",
     "request",
     "session",

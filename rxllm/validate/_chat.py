@@ -40,6 +40,7 @@ def request_faults(value: Any) -> Iterator[Fault]:
         if len({*names}) < len(names):
             yield ("tools",), "duplicate_name"
     yield from number_faults("temperature", value.temperature, is_temperature, "out_of_range")
+    yield from number_faults("top_p", value.top_p, is_top_p, "out_of_range")
     yield from whole_faults("max_tokens", value.max_tokens, lambda number: number > 0, "must_be_positive")
     yield from whole_faults("seed", value.seed, lambda number: True, "wrong_type")
     yield from each_of("stop", value.stop, _text_faults)
@@ -147,8 +148,13 @@ def is_temperature(number: float) -> bool:
     return 0 <= number <= 2
 
 
+def is_top_p(number: float) -> bool:
+    """Whether a request may choose among the tokens of this share of the probability."""
+    return 0 < number <= 1
+
+
 def is_response_format(value: Any) -> bool:
-    """Whether a request may have this format; ``values.as_response_format`` turns a class into one."""
+    """Whether a request may have this format; ``values.as_response_format`` turns a type into one."""
     match value:
         case None | "text" | {"type": "text" | "json_object"}:
             return True

@@ -13,7 +13,8 @@ from rxllm.values.errors import Path
 Fault = tuple[Path, str]
 
 _EXPECTED = {
-    "out_of_range": "a number from 0 to 2",
+    "temperature out_of_range": "a number from 0 to 2",
+    "top_p out_of_range": "a number above 0, up to 1",
     "must_be_positive": "a whole number of at least 1",
     "response_format invalid_shape": "'text', {'type': 'json_object'} or json_schema(...)",
     "size invalid_shape": "a pair of a width and a height, or a word of the provider",

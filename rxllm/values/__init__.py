@@ -22,7 +22,7 @@ from rxllm.values._model import ModelInfo
 from rxllm.values._request import Call, Request, json_schema
 from rxllm.values._response import FinishReason, Response
 from rxllm.values._results import ChatResult, StepResult
-from rxllm.values._schema import ResponseFormat, as_response_format, described, is_format_class, reader, schema_faults
+from rxllm.values._schema import ResponseFormat, as_response_format, described, is_type, reader, schema_faults
 from rxllm.values._session import Session, SessionStatus, Turn
 from rxllm.values._stream_items import Labelled, Progress, Trace
 from rxllm.values._telemetry import (
@@ -125,7 +125,7 @@ __all__ = [
     "described",
     "halt",
     "image_request",
-    "is_format_class",
+    "is_type",
     "json_schema",
     "listed",
     "reader",

@@ -15,9 +15,9 @@ from rxllm.values._tool import Tool
 class Request(Value):
     """One request to a model, the same for every provider.
 
-    `tool_choice` is ``"auto"``, ``"none"``, ``"required"`` or a tool's name; `temperature` is 0 to 2; `max_tokens`
-    limits the answer; `response_format` is ``"text"``, ``{"type": "json_object"}`` or the result of `json_schema`;
-    `options` is merged into the provider's request body unchanged.
+    `tool_choice` is ``"auto"``, ``"none"``, ``"required"`` or a tool's name; `temperature` is 0 to 2, `top_p` above 0
+    to 1; `max_tokens` limits the answer; a text as `stop` is one stop word; `response_format` is ``"text"``, ``{"type":
+    "json_object"}`` or the result of `json_schema`; `options` is merged into the provider's request body unchanged.
     """
 
     messages: tuple[Message, ...] = ()
@@ -33,6 +33,12 @@ class Request(Value):
     structured_finalize: bool = False
     options: dict[str, Any] = field(default_factory=dict[str, Any])
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
+    top_p: float | None = None  # last, so that requests written by position stay what they are
+
+    def __post_init__(self) -> None:
+        if isinstance(self.stop, str):
+            object.__setattr__(self, "stop", (self.stop,))
+        super().__post_init__()
 
 
 def json_schema(name: str, schema: dict[str, Any], *, strict: bool = True) -> dict[str, Any]:

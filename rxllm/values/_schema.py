@@ -1,16 +1,21 @@
-"""Structured answers: from a class to the JSON schema for the model, and from the model's text to a value.
+"""Structured answers: from a type to the JSON schema for the model, and from the model's text to a value.
 
 ===========================================  =========================  ============================================
 `response_format`                            its JSON schema            how the answer is read and validated
 ===========================================  =========================  ============================================
 a dataclass, ``TypedDict``, msgspec Struct   msgspec's, made strict     by msgspec
-a pydantic model or dataclass                pydantic's, made strict    by pydantic, which only the user imports
+a type with parts of pydantic's, or a        pydantic's, made strict    by pydantic, which is imported only then
+union that msgspec cannot tell apart
+any other type: ``list[City]``, ``bool``,    that of an object with     the `value` of that object; an answer that
+``Literal["a", "b"]``, an enum, a union      the one field `value`      is the bare value is read too
 ``json_schema(...)``                         unchanged                  as JSON; by jsonschema: if that is not
                                                                         installed, the log says so once
 ``{"type": "json_object"}``                  none                       as JSON, which must be an object
 ``"text"``                                   none                       not read
 ===========================================  =========================  ============================================
 
+Providers that enforce a schema want an object at its top, hence `value`; see
+https://platform.openai.com/docs/guides/structured-outputs#root-objects-must-not-be-anyof-and-must-be-an-object.
 Strict means what providers require that enforce a schema: objects are closed, every property is required, there is
 no ``default``, ``title``, ``oneOf`` or ``discriminator``, and nothing beside a ``$ref``.
 """
@@ -21,9 +26,11 @@ import dataclasses
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from functools import cache, lru_cache, partial
 from importlib import import_module
-from typing import Any, cast, get_origin, is_typeddict
+from types import UnionType
+from typing import Any, Union, cast, get_args, get_origin, get_type_hints, is_typeddict
 
 import msgspec
 
@@ -32,7 +39,7 @@ from rxllm.values._request import json_schema
 from rxllm.values.argument_checks import invalid_option
 from rxllm.values.errors import Path, ValidationError
 
-ResponseFormat = str | Mapping[str, Any] | type[Any]
+ResponseFormat = str | Mapping[str, Any] | type[Any] | UnionType
 """A call's ``response_format``, see above."""
 
 log = logging.getLogger("rxllm")
@@ -43,17 +50,17 @@ _LEFT_OUT = ("default", "title", "discriminator")
 _SHOWN = 200
 
 
-def is_format_class(value: Any) -> bool:
-    """Whether `value` is a class with fields for the answer, or an alias of a generic one."""
-    cls = get_origin(value) or value
-    if not isinstance(cls, type):
-        return False
-    known = dataclasses.is_dataclass(cls) or issubclass(cls, msgspec.Struct) or is_typeddict(cast(Any, cls))
-    return known or _is_pydantic(cast(type[Any], cls))
+def is_type(value: Any) -> bool:
+    """Whether `value` is a class, an alias such as ``list[int]``, a union, or another type that `typing` makes.
+
+    >>> [is_type(value) for value in (int, list[int], int | None, len, "int")]
+    [True, True, True, False, False]
+    """
+    return isinstance(value, type) or get_origin(value) is not None or type(value).__module__ == "typing"
 
 
 def as_response_format(value: Any) -> Any:
-    """Return `value` as a `Request` takes it: a class as its ``json_schema(...)``, anything else unchanged.
+    """Return `value` as a `Request` takes it: a type as its ``json_schema(...)``, anything else unchanged.
 
     >>> @dataclasses.dataclass
     ... class City:
@@ -61,9 +68,9 @@ def as_response_format(value: Any) -> Any:
     >>> as_response_format(City)["schema"]["properties"]
     {'name': {'type': 'string'}}
 
-    Raises ``ValidationError("invalid_option")`` for a class that has no JSON schema.
+    Raises ``ValidationError("invalid_option")`` for a type that has no JSON schema.
     """
-    return _format_of(value) if is_format_class(value) else value
+    return _format_of(value) if is_type(value) else value
 
 
 def reader(response_format: Any) -> Callable[[str], Any] | None:
@@ -79,7 +86,18 @@ def reader(response_format: Any) -> Callable[[str], Any] | None:
         case None | str() | Mapping():
             return None
         case _:
-            return partial(_read_class, response_format) if is_format_class(response_format) else response_format
+            if not is_type(response_format):
+                return response_format
+            decode = decoder(response_format)
+            return partial(_read_answer, decode) if _is_wrapped(response_format) else decode
+
+
+def decoder(hint: Any) -> Callable[[str], Any]:
+    """Return the function that reads JSON text as the type `hint`, without the object that an answer has around it.
+
+    It raises ``ValidationError("invalid_output")``. Raises an error of msgspec's for a type that JSON cannot be.
+    """
+    return partial(_decode_type, _decode_of(hint), hint)
 
 
 def schema_faults(schema: Mapping[str, Any], data: Any) -> list[tuple[Path, str]]:
@@ -125,20 +143,44 @@ def unfenced(text: str) -> str:
 
 
 @lru_cache(maxsize=256)
-def _format_of(cls: type[Any]) -> dict[str, Any]:
+def _format_of(hint: Any) -> dict[str, Any]:
+    schema = _own_schema(hint)
+    if not schema:
+        fault = f"{hint!r} says nothing about the answer; write {{'type': 'json_object'}} for any JSON object"
+        raise invalid_option("response_format", fault)
+    strict = _strict(_wrapped(schema) if _is_wrapped(hint) else schema)
+    name = "answer" if _is_wrapped(hint) else re.sub(r"[^A-Za-z0-9_-]", "_", getattr(hint, "__name__", "answer"))[:64]
+    return json_schema(name, strict, strict=_is_closed(strict))
+
+
+@lru_cache(maxsize=256)
+def _own_schema(hint: Any) -> dict[str, Any]:
     try:
-        schema = _strict(_rooted(_schema_of(cls)))
+        return _rooted(_schema_of(hint))
     except Exception as error:  # msgspec's and pydantic's own, and the NameError of a hint that cannot be resolved
-        raise invalid_option("response_format", f"{cls!r} has no JSON schema: {error}") from error
-    name = re.sub(r"[^A-Za-z0-9_-]", "_", cls.__name__)[:64]
-    return json_schema(name, schema, strict=_is_closed(schema))
+        raise invalid_option("response_format", f"{hint!r} has no JSON schema: {error}") from error
 
 
-def _schema_of(cls: type[Any]) -> dict[str, Any]:
-    if _is_pydantic(cls):
-        return _adapter(cls).json_schema()
-    (root,), components = msgspec.json.schema_components([cls], ref_template="#/$defs/{name}")
-    return {**root, "$defs": components}
+def _is_wrapped(hint: Any) -> bool:
+    """Whether an answer of this type is the `value` of an object."""
+    try:
+        schema = _own_schema(hint)
+    except ValidationError:  # a type that can be read, but not asked for
+        return False
+    return bool(schema) and schema.get("type") != "object"
+
+
+def _wrapped(schema: dict[str, Any]) -> dict[str, Any]:
+    value = {name: child for name, child in schema.items() if name != "$defs"}
+    shared = {"$defs": schema["$defs"]} if "$defs" in schema else {}
+    return {"type": "object", "properties": {"value": value}, **shared}
+
+
+def _schema_of(hint: Any) -> dict[str, Any]:
+    if _is_for_pydantic(hint):
+        return _adapter(hint).json_schema()
+    (root,), components = msgspec.json.schema_components([hint], ref_template="#/$defs/{name}")
+    return {**root, "$defs": components} if components else root
 
 
 def _rooted(schema: dict[str, Any]) -> dict[str, Any]:
@@ -172,8 +214,9 @@ def _strict(schema: Any) -> Any:
 
 
 def _is_closed(schema: Any) -> bool:
-    """Whether nothing in `schema` is open: no mapping with arbitrary keys, no value of any type."""
-    is_open = schema == {} or schema.get("additionalProperties", False) is not False
+    """Whether nothing in `schema` is open: no mapping with arbitrary keys, no value or list of any type."""
+    is_list_of_any = schema.get("type") == "array" and not schema.get("items")
+    is_open = schema == {} or is_list_of_any or schema.get("additionalProperties", False) is not False
     return not is_open and all(_is_closed(child) for child in _children(schema))
 
 
@@ -207,12 +250,31 @@ def _read_json(schema: Mapping[str, Any], text: str) -> Any:
     return data
 
 
-def _read_class(cls: type[Any], text: str) -> Any:
-    inner = unfenced(text)
+class _Wrapped(msgspec.Struct, forbid_unknown_fields=True):
+    value: msgspec.Raw
+
+
+def _read_answer(decode: Callable[[str], Any], text: str) -> Any:
+    """Return the `value` of the object in `text`; `text` may also be the bare value."""
     try:
-        return _adapter(cls).validate_json(inner) if _is_pydantic(cls) else msgspec.json.decode(inner, type=cls)
+        wrapped = msgspec.json.decode(unfenced(text), type=_Wrapped)
+    except Exception:  # half a surrogate is not a DecodeError
+        return decode(text)
+    try:
+        return decode(bytes(wrapped.value).decode())
+    except ValidationError as error:
+        try:
+            return decode(text)  # the one field of a class may have that name
+        except ValidationError:
+            raise error from error.__cause__
+
+
+def _decode_type(decode: Callable[[str], Any], hint: Any, text: str) -> Any:
+    try:
+        return decode(unfenced(text))
     except Exception as error:  # a validator of the class may raise anything
-        raise _invalid_output(f"a {cls.__name__}", _faults_of(error)) from error
+        expected = f"a {hint.__name__}" if isinstance(hint, type) else repr(hint)
+        raise _invalid_output(expected, _faults_of(error)) from error
 
 
 def _faults_of(error: Any) -> list[tuple[Path, str]]:
@@ -228,10 +290,72 @@ def _invalid_output(expected: str, faults: list[tuple[Path, str]]) -> Validation
     return ValidationError("invalid_output", f"the answer is not {expected}: {described(faults)}", errors=faults)
 
 
-def _is_pydantic(cls: type[Any]) -> bool:
-    return hasattr(get_origin(cls) or cls, "__pydantic_validator__")
+@lru_cache(maxsize=256)
+def _decode_of(hint: Any) -> Callable[[str], Any]:
+    return _adapter(hint).validate_json if _is_for_pydantic(hint) else _msgspec_decoder(hint).decode
+
+
+def _msgspec_decoder(hint: Any) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(hint, dec_hook=_decode_other)
+
+
+def _decode_other(cls: Any, value: Any) -> Any:
+    """Return `value` as a pydantic model. Other classes unknown to msgspec get `value` itself, and do not fit."""
+    validate = getattr(cls, "model_validate_json", None)
+    return value if validate is None else validate(msgspec.json.encode(value))
 
 
 @lru_cache(maxsize=256)
-def _adapter(cls: type[Any]) -> Any:
-    return import_module("pydantic").TypeAdapter(cls)
+def _is_for_pydantic(hint: Any) -> bool:
+    """Whether pydantic reads `hint`: there is a part of pydantic's in it, or a union that msgspec cannot tell apart.
+
+    Types with a msgspec Struct in them are msgspec's.
+    """
+    parts = list(_parts(hint, set()))
+    if any(isinstance(part, type) and issubclass(part, msgspec.Struct) for part in parts):
+        return False
+    if not any(map(_is_pydantic, parts)) and not _is_union_of_objects(hint, parts):
+        return False
+    try:
+        _adapter(hint)
+    except Exception:  # it is not installed, or does not know a part
+        return False
+    return True
+
+
+def _is_union_of_objects(hint: Any, parts: list[Any]) -> bool:
+    if not any(get_origin(part) in (Union, UnionType) for part in parts):
+        return False
+    try:
+        _msgspec_decoder(hint)
+    except Exception:  # msgspec's own, and the NameError of a hint that cannot be resolved
+        return True
+    return False
+
+
+def _parts(hint: Any, seen: set[Any]) -> Iterator[Any]:
+    """Yield `hint`, the types and the annotations in it, and those of the fields of its classes."""
+    yield hint
+    cls: Any = get_origin(hint) or hint
+    children = list(get_args(hint))
+    if _has_fields(cls) and cls not in seen:
+        seen.add(cls)
+        with suppress(Exception):  # a name that cannot be resolved is reported with the schema
+            children += get_type_hints(cls, include_extras=True).values()
+    for child in children:
+        yield from _parts(child, seen)
+
+
+def _has_fields(cls: Any) -> bool:
+    return isinstance(cls, type) and (dataclasses.is_dataclass(cls) or is_typeddict(cast(Any, cls)))
+
+
+def _is_pydantic(part: Any) -> bool:
+    owner = part if isinstance(part, type) else type(part)
+    is_own = owner.__module__.partition(".")[0] in ("pydantic", "annotated_types")
+    return is_own or hasattr(get_origin(part) or part, "__pydantic_validator__")
+
+
+@lru_cache(maxsize=256)
+def _adapter(hint: Any) -> Any:
+    return import_module("pydantic").TypeAdapter(hint)

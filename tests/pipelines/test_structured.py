@@ -161,7 +161,7 @@ def test_an_engines_format_serves_every_call() -> None:
     assert rxllm.generate(engine, "Hi", response_format="text").run().parsed is None
 
 
-@pytest.mark.parametrize("wrong", [int, list, list[City], enum.Enum, 3, object(), lambda text: text])
+@pytest.mark.parametrize("wrong", [complex, enum.Enum, 3, object(), lambda text: text])
 def test_what_is_no_format_raises_at_the_call(wrong: Any) -> None:
     with pytest.raises(ValidationError, match="response_format"):
         rxllm.generate(Fake("Hi"), "Hi", response_format=wrong)

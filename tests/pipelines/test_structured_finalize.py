@@ -180,7 +180,7 @@ def test_the_option_is_a_field_of_the_request() -> None:
     assert fake.requests[0].structured_finalize
 
 
-@pytest.mark.parametrize("option", [{"structured_finalize": 1}, {"structured_finalize_nudge": None}])
+@pytest.mark.parametrize("option", [{"structured_finalize": 1}, {"structured_finalize_nudge": 1}])
 def test_wrong_types_raise_at_the_call(option: Any) -> None:
     with pytest.raises(ValidationError):
         rxllm.chat(Fake("x"), "Hi", **option)

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypedDict, TypeVar, assert_type
+from typing import Any, Generic, Literal, TypedDict, TypeVar, assert_type
 
 import msgspec
 import reactivex
@@ -123,6 +123,13 @@ assert_type(rxllm.generate(fake, "Hello", response_format=City, temperature=0.0)
 assert_type(rxllm.generate(fake, "Hello", response_format=Place), Stream[Response[Place]])
 assert_type(rxllm.generate(fake, "Hello", response_format=Box[int]), Stream[Response[Box[int]]])
 assert_type(rxllm.generate(fake, "Hello", response_format=rxllm.json_schema("x", {})), Stream[Response[Any]])
+assert_type(rxllm.generate(fake, "Hello", temperature=None, tools=None, stop="END", top_p=0.9), Stream[Response[Any]])
+assert_type(rxllm.chat(fake, "Hello", max_turns=None, approve=None, timeout=None, mode=None), Stream[ChatResult])
+assert_type(rxllm.generate(fake, "Hello", response_format=list[City]), Stream[Response[list[City]]])
+assert_type(rxllm.generate(fake, "Hello", response_format=bool).run().parsed, bool | None)
+union: Stream[Response[City | Place]] = rxllm.generate(fake, "Hello", response_format=City | Place)
+choice: Stream[Response[Literal["a", "b"]]] = rxllm.generate(fake, "Hello", response_format=Literal["a", "b"])
+optional: Stream[ChatResult[City | None]] = rxllm.chat(fake, "Hello", response_format=City | None)
 assert_type(rxllm.generate_many(fake, ["a"], response_format=City, concurrency=2), Stream[Response[City]])
 assert_type(events.pipe(ops.to_response(City)), Stream[Response[City]])
 assert_type(events.pipe(ops.to_response(rxllm.json_schema("x", {}))), Stream[Response[Any]])

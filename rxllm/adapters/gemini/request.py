@@ -67,6 +67,7 @@ def gemini_body(request: Request) -> dict[str, Any]:
         "toolConfig": _tool_config(request.tool_choice),
         "generationConfig": _without_none(
             temperature=request.temperature,
+            topP=request.top_p,
             maxOutputTokens=request.max_tokens,
             stopSequences=list(request.stop) or None,
             seed=request.seed,

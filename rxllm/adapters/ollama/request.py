@@ -37,6 +37,7 @@ def ollama_body(request: Request) -> dict[str, Any]:
         "format": _format(request),
         "options": _without_none(
             temperature=request.temperature,
+            top_p=request.top_p,
             num_predict=request.max_tokens,
             stop=list(request.stop) or None,
             seed=request.seed,

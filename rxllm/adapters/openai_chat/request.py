@@ -66,6 +66,7 @@ def chat_body(
         "tools": [_tool(tool) for tool in request.tools],
         "tool_choice": _tool_choice(request.tool_choice),
         "temperature": request.temperature,
+        "top_p": request.top_p,
         "max_completion_tokens" if is_openai else "max_tokens": request.max_tokens,
         "stop": list(request.stop),
         "seed": request.seed,

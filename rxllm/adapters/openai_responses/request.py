@@ -72,6 +72,7 @@ def responses_body(request: Request, *, provider: str = "openai") -> dict[str, A
         "tools": [_tool(tool, provider) for tool in request.tools] or None,
         "tool_choice": _tool_choice(request, provider),
         "temperature": request.temperature,
+        "top_p": request.top_p,
         "max_output_tokens": request.max_tokens,
         "stop": list(request.stop) or None,
         "seed": request.seed,

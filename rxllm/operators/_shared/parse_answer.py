@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from types import UnionType
-from typing import Any, TypeGuard, cast, get_origin
+from typing import Any
 
 import msgspec
 
@@ -17,10 +17,10 @@ from rxllm.values import (
     ResponseFormat,
     StepResult,
     ValidationError,
-    is_format_class,
+    is_type,
     reader,
 )
-from rxllm.values._schema import unfenced
+from rxllm.values._schema import decoder, unfenced
 from rxllm.values.argument_checks import invalid_option, must_be
 
 Read = Callable[[str], Any]
@@ -40,47 +40,25 @@ def invalid_output(why: str, text: str, **metadata: Any) -> ValidationError:
     return ValidationError("invalid_output", why, metadata={"text": text, **metadata})
 
 
-def text_parser(name: str, target: Any) -> Read:
+def text_parser(name: str, target: Any, *, is_element: bool = False) -> Read:
     """Return the function that parses JSON text as `target`.
 
-    A target is a ``response_format``, any other type that msgspec knows, also with pydantic models in it, None for
-    plain JSON, or a function of the text. The parser raises ``ValidationError("invalid_output")``, or what that
-    function raises.
+    A target is a ``response_format``, which includes types, None for plain JSON, or a function of the text. The parser
+    raises ``ValidationError("invalid_output")``, or what that function raises. The text is a whole answer, or
+    `is_element`, one of its elements.
 
     Raises ``ValidationError("invalid_option")`` for the option `name` if `target` is none of these.
     """
-    if _is_function(target):
+    if not is_type(target) and callable(target):
         return target
-    if isinstance(target, str | Mapping) or is_format_class(target):
-        parser = reader(cast(Any, target))
-        if parser is None:
-            raise invalid_option(name, must_be("a format of JSON", cast(object, target)))
-        return parser
+    hint = Any if target is None else target
     try:
-        decoder = msgspec.json.Decoder[Any](Any if target is None else target, dec_hook=_decode_other)
+        parser = decoder(hint) if is_element and is_type(hint) else reader(hint)
     except Exception as error:  # msgspec's own, and the NameError of a hint that cannot be read
         raise invalid_option(name, f"{must_be('a type that JSON can be parsed as', target)}: {error}") from error
-
-    def parse(text: str) -> Any:
-        try:
-            return decoder.decode(unfenced(text))
-        except Exception as error:
-            why = str(error)
-            raise ValidationError("invalid_output", f"the answer does not fit: {why}", errors=[((), why)]) from error
-
-    return parse
-
-
-def _is_function(target: Any) -> TypeGuard[Read]:
-    """Whether to call `target` with the text. Types are callable too: classes, aliases, what `typing` makes."""
-    is_type = isinstance(target, type) or get_origin(target) is not None or type(target).__module__ == "typing"
-    return callable(target) and not is_type
-
-
-def _decode_other(target: Any, value: Any) -> Any:
-    """Return `value` as a type unknown to msgspec: a pydantic model. Other types get `value` itself, and do not fit."""
-    validate = getattr(target, "model_validate_json", None)
-    return value if validate is None else validate(msgspec.json.encode(value))
+    if not callable(parser):
+        raise invalid_option(name, must_be("a type that JSON can be parsed as, a function or a format of JSON", target))
+    return parser
 
 
 def answer_parser(parse: Parse) -> Read | None:

@@ -1,0 +1,166 @@
+"""What to write instead of an option that there is not: the names of other libraries, and where rxllm has the thing.
+
+The names are those of the openai SDK, litellm, langchain, instructor, pydantic-ai and the providers' own APIs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from rxllm.values.argument_checks import did_you_mean, shown
+from rxllm.values.secret_names import is_secret_name
+
+
+def advice(name: str, value: Any, known: Iterable[str]) -> str:
+    """Return the message for an option `name` that is not `known`: what is wrong, and what to write."""
+    known = set(known)
+    if _MEANT.get(name) in known:
+        return f"there is no option {name!r} (did you mean {_MEANT[name]!r}?)"
+    if name in _ELSEWHERE:
+        return f"there is no option {name!r}: {_ELSEWHERE[name]}"
+    near = "" if name in _PROVIDERS_OWN else did_you_mean(name, known)
+    written = "its value" if is_secret_name(name) else shown(value)
+    remedy = f"to pass it to the provider unchanged, write options={{{name!r}: {written}}}"
+    return f"there is no option {name!r}{near}; {remedy}"
+
+
+_PROVIDERS_OWN = frozenset({"top_k", "top_a"})
+"""Options of providers whose names are close to rxllm's, and mean something else."""
+
+_MEANT = {
+    other: name
+    for name, others in {
+        "api_key": ("openai_api_key", "anthropic_api_key", "google_api_key"),
+        "headers": ("extra_headers",),
+        "max_tokens": (
+            "max_completion_tokens",
+            "max_output_tokens",
+            "max_new_tokens",
+            "max_tokens_to_sample",
+            "maxOutputTokens",
+            "num_predict",
+        ),
+        "max_turns": ("max_steps", "max_iterations", "max_iter", "max_rounds", "recursion_limit"),
+        "model": ("model_name", "model_id", "deployment_id"),
+        "options": ("extra_body", "model_kwargs"),
+        "reasoning_effort": ("effort",),
+        "response_format": (
+            "response_model",
+            "response_schema",
+            "output_type",
+            "output_schema",
+            "output_format",
+            "result_type",
+            "text_format",
+            "format",
+        ),
+        "seed": ("random_seed", "random_state"),
+        "session_id": ("thread_id", "conversation_id"),
+        "stop": ("stop_sequences", "stopSequences", "stop_words"),
+        "timeout": ("request_timeout", "timeout_seconds", "read_timeout"),
+        "tool_choice": ("function_call",),
+        "tools": ("functions", "toolsets"),
+        "top_p": ("topP",),
+    }.items()
+    for other in others
+}
+"""What other libraries call these options, for the same value."""
+
+_ELSEWHERE = {
+    other: remedy
+    for others, remedy in (
+        (
+            ("system", "system_prompt", "system_message", "system_instruction", "instructions"),
+            "write the system prompt as a message: [rxllm.system(...), rxllm.user(...)]",
+        ),
+        (
+            ("messages", "prompt", "input", "contents", "history", "message_history", "chat_history"),
+            "pass the conversation as the second argument, after the engine",
+        ),
+        (
+            ("stream", "streaming"),
+            "stream_generate(...), stream_step(...) and stream(...) emit the events as they come",
+        ),
+        (
+            ("base_url", "api_base", "endpoint", "azure_endpoint", "openai_api_base"),
+            "the address belongs to the adapter: rxllm.OpenAIChat(base_url=...) is one to ask",
+        ),
+        (
+            ("client", "http_client", "async_client", "http_async_client"),
+            "the HTTP client belongs to the adapter: rxllm.OpenAIChat(client=...)",
+        ),
+        (
+            ("default_headers", "extra_headers", "headers"),
+            "headers belong to the adapter: rxllm.OpenAIChat(headers={...})",
+        ),
+        (
+            ("organization", "project"),
+            "send it as a header: rxllm.OpenAIChat(headers={'OpenAI-Organization': ...}), or 'OpenAI-Project'",
+        ),
+        (
+            ("max_retries", "num_retries", "retries", "max_attempts"),
+            "write retry={'max_attempts': 3}, which counts the first attempt too, or retry=False",
+        ),
+        (
+            ("output_retries", "result_retries", "validation_retries"),
+            "generate(...).retry(2) asks once more for an answer that does not fit its response_format",
+        ),
+        (
+            ("callbacks", "callback", "callback_manager", "event_stream_handler", "success_callback", "hooks"),
+            "write on_event=function for the events of a call, "
+            "or rxllm.Engine(..., observers=[function]) for the telemetry of all calls",
+        ),
+        (
+            ("n", "candidate_count", "best_of", "num_generations"),
+            "for several answers write rxllm.generate_many(engine, [request] * 3)",
+        ),
+        (
+            ("concurrency", "max_workers"),
+            "rxllm.generate_many(engine, requests, concurrency=8) asks for many answers at a time",
+        ),
+        (
+            ("logprobs", "response_logprobs"),
+            "write options={'logprobs': True}; they come in response.metadata['logprobs']",
+        ),
+        (
+            ("thinking", "think", "reasoning", "thinking_config", "thinking_budget"),
+            "write reasoning_effort='low' or another word of the provider, "
+            "or what only the provider knows in options={...}",
+        ),
+        (
+            ("json_mode", "response_mime_type"),
+            "write response_format={'type': 'json_object'}, or a type",
+        ),
+        (
+            ("deps", "dependencies"),
+            "write context={'name': ...}, which tools receive as ToolContext.context",
+        ),
+        (
+            ("config", "generation_config", "model_settings", "settings"),
+            "write each setting as an option, temperature=0.0, or for all calls rxllm.Engine(..., params={...})",
+        ),
+        (
+            ("fallback", "fallbacks"),
+            "write rxllm.Engine(..., operators=[rxllm.operators.fallback(other)])",
+        ),
+        (
+            ("usage_limits", "max_budget"),
+            "write rxllm.Engine(..., operators=[rxllm.operators.budget(tokens=1000)])",
+        ),
+        (
+            ("provider", "custom_llm_provider", "model_provider"),
+            "write the engine as 'provider:model'",
+        ),
+        (
+            ("verbose", "debug"),
+            "write on_event=print, or logging.basicConfig(level=logging.DEBUG) for what the library logs",
+        ),
+        (
+            ("mock_response",),
+            "pass rxllm.Fake('...') as the engine",
+        ),
+    )
+    for other in others
+}
+"""What to write for names that no option has."""
