@@ -32,7 +32,10 @@ def _rows() -> Iterator[str]:
 
 
 def _new(options: type[Any], seen: set[str]) -> Iterator[tuple[str, str]]:
-    for name, text in sorted(meanings(options).items(), key=lambda entry: list(options.__annotations__).index(entry[0])):
+    order = list(options.__annotations__)
+    for name, text in sorted(meanings(options).items(), key=lambda entry: order.index(entry[0])):
+        meanings(options).items(), key=lambda entry: list(options.__annotations__).index(entry[0])
+    ):
         if name not in seen:
             seen.add(name)
             yield name, text

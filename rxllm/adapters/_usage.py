@@ -1,4 +1,4 @@
-"""Providers' counters as `Usage`."""
+"""How counters are read as `Usage`, nested ones and xAI's too; the ``usage.py`` of each wire has its names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read the metadata of chunks: tool calls, finish reasons and usage, the same way for the fold and for the events.
+"""Read the metadata of chunks: tool calls, finish reasons and usage, with the tables of their names.
 
 Nothing here raises: metadata may come from anybody.
 """

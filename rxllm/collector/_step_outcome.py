@@ -1,4 +1,4 @@
-"""From a response and the outcomes of its tools to a step: what the thread gains, what it waits for, why it halts."""
+"""From a response and its tools to a step: what the thread gains, what it waits for, and which tool halts it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Show a stream while it runs."""
+"""`show`: draw the transcript of a stream while it runs, in a notebook cell or on a terminal."""
 
 from __future__ import annotations
 

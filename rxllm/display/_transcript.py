@@ -1,4 +1,4 @@
-"""The events of a stream as text to read."""
+"""What is shown of each event: as text for a terminal, and as Markdown for a notebook."""
 
 from __future__ import annotations
 

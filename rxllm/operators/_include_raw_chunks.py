@@ -1,4 +1,4 @@
-"""Drop raw frames."""
+"""Let raw frames pass, or drop them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run step after step until the chat halts."""
+"""Run step after step until the chat halts, and say why it has."""
 
 from __future__ import annotations
 

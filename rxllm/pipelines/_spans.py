@@ -13,15 +13,12 @@ from rxllm.events import (
     ErrorEvent,
     Event,
     MessageCompleted,
-    MessageStarted,
-    RawChunk,
     StepCompleted,
     ToolExecutionCompleted,
     ToolExecutionStarted,
-    UsageUpdated,
 )
 from rxllm.pipelines._observers import Clock, Ids, Observers
-from rxllm.runtime import tool_id
+from rxllm.runtime import is_content, tool_id
 from rxllm.values import (
     CallFinished,
     CallStarted,
@@ -70,7 +67,7 @@ class CallSpan(_Span):
             self._state = self._state.apply_event(event)
         if type(event) is MessageCompleted or type(event) is ErrorEvent:
             self._has_ended = True
-        elif not self._has_begun and not isinstance(event, MessageStarted | UsageUpdated | RawChunk):
+        elif not self._has_begun and is_content(event):
             self._has_begun = True
             self._tell(FirstToken(*self._about, self._seconds, **self._ids.keywords))
 

@@ -17,10 +17,11 @@ files                                          hold
 =============================================  ======================================================================
 """
 
-from rxllm.runtime._attempts import Plan, attempting, is_prelude
+from rxllm.runtime._attempts import Plan, attempting
 from rxllm.runtime._back_pressure import Gate, current_gate
 from rxllm.runtime._bounded import Bounded
 from rxllm.runtime._clock import LoopScheduler, clock, stopwatch
+from rxllm.runtime._content import is_content, is_prelude
 from rxllm.runtime._engine_call import EngineCall, applying_operators, current_engine_call, provider_name
 from rxllm.runtime._http_clients import Clients
 from rxllm.runtime._http_stream import Decoder, Exchange, http_stream
@@ -85,6 +86,7 @@ __all__ = [
     "from_async_iter",
     "http_stream",
     "in_thread",
+    "is_content",
     "is_prelude",
     "new_id",
     "policy",

@@ -17,8 +17,9 @@ from typing import Any, Protocol
 from reactivex import Observable, abc
 from reactivex.disposable import CompositeDisposable, SerialDisposable, SingleAssignmentDisposable
 
-from rxllm.events import ErrorEvent, Event, MessageStarted, RawChunk, UsageUpdated
+from rxllm.events import ErrorEvent, Event
 from rxllm.runtime._clock import clock
+from rxllm.runtime._content import is_prelude
 from rxllm.runtime._scope import current_scope, within
 from rxllm.runtime._stream import Stream
 from rxllm.runtime._unhandled import conclude, fail
@@ -172,11 +173,6 @@ class _Attempt:
         before, self._delivering = self._delivering, True
         self._observer.on_next(event)
         self._delivering = before
-
-
-def is_prelude(event: Event) -> bool:
-    """Return whether `event` may come before the first content."""
-    return isinstance(event, MessageStarted | UsageUpdated) or (isinstance(event, RawChunk) and event.kind == "usage")
 
 
 def attempting(make: Callable[[], Plan]) -> Stream[Event]:

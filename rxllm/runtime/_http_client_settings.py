@@ -1,4 +1,4 @@
-"""How rxllm makes an HTTP client: its connection limits, timeouts, certificates, proxies and cookies."""
+"""How rxllm makes an HTTP client: its timeouts, certificates, proxies and cookies, without a limit of connections."""
 
 from __future__ import annotations
 

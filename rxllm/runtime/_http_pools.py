@@ -1,4 +1,4 @@
-"""The connection pools of one event loop, from its first call to its end.
+"""The connection pools of one event loop: how many calls share one, and when each is closed.
 
 A client of httpx is a pool of connections, and for each call that begins or ends httpcore 1.0.9 looks at every
 connection of the pool, at idle ones once for each other: a hundred calls over a hundred idle connections wait for

@@ -18,20 +18,10 @@ import time
 from types import TracebackType
 from typing import Any
 
-from rxllm.events import ErrorEvent, Event, MessageCompleted, MessageStarted, RawChunk, UsageUpdated
 from rxllm.runtime._pump import Pump
-from rxllm.values import ProviderPart
 
 LAST_CHANCE_SECONDS = 0.01
 """A loop that was blocked has not read yet what came meanwhile: it may, before silence is an error."""
-
-_NO_CONTENT = frozenset({MessageStarted, UsageUpdated, RawChunk, MessageCompleted, ErrorEvent})
-"""The ends, and what a provider sends while its model is silent, unless it is a part of the message."""
-
-
-def is_content(event: Event) -> bool:
-    """Whether `event` is output of the model."""
-    return type(event) not in _NO_CONTENT or (isinstance(event, RawChunk) and isinstance(event.data, ProviderPart))
 
 
 class IdleTimeoutError(TimeoutError):

@@ -1,4 +1,4 @@
-"""Anthropic's errors: https://platform.claude.com/docs/en/api/errors.
+"""Where Anthropic's errors have their code: https://platform.claude.com/docs/en/api/errors.
 
 Every error, in an HTTP response as in a stream, is ``{"type": "error", "error": {"type": ..., "message": ...},
 "request_id": ...}``, and the inner type is the code.

@@ -1,4 +1,4 @@
-"""Google's errors: https://ai.google.dev/gemini-api/docs/troubleshooting. The name of the status is the code."""
+"""Where Google's errors have their code, the status: https://ai.google.dev/gemini-api/docs/troubleshooting."""
 
 from __future__ import annotations
 

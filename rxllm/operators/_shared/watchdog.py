@@ -16,7 +16,7 @@ from reactivex.disposable import CompositeDisposable, SerialDisposable, SingleAs
 
 from rxllm.events import ErrorEvent, Event, MessageCompleted
 from rxllm.runtime import clock, conclude, current_gate, fail, stopwatch
-from rxllm.runtime._idle_timeout import is_content
+from rxllm.runtime._content import is_content
 
 BUSY_SECONDS = 0.01
 
