@@ -32,13 +32,11 @@ def _rows() -> Iterator[str]:
 
 
 def _new(options: type[Any], seen: set[str]) -> Iterator[tuple[str, str]]:
-    order = list(options.__annotations__)
-    for name, text in sorted(meanings(options).items(), key=lambda entry: order.index(entry[0])):
-        meanings(options).items(), key=lambda entry: list(options.__annotations__).index(entry[0])
-    ):
+    texts = meanings(options)
+    for name in options.__annotations__:
         if name not in seen:
             seen.add(name)
-            yield name, text
+            yield name, texts[name]
 
 
 def written(page: str) -> str:
