@@ -41,7 +41,7 @@ from rxllm.runtime._scope import (
     tool_id,
     within,
 )
-from rxllm.runtime._stream import Stream
+from rxllm.runtime._stream import Stream, returned_by
 from rxllm.runtime._thread_pool import daemon_threads, in_thread
 from rxllm.runtime._timeouts import CONNECT_SECONDS, NO_TIMEOUTS, READ_SECONDS, WRITE_SECONDS, Timeouts
 from rxllm.runtime._unhandled import conclude, fail, report_unheard
@@ -93,6 +93,7 @@ __all__ = [
     "pumped",
     "report_unheard",
     "retrying",
+    "returned_by",
     "run",
     "running_loop",
     "scoped",

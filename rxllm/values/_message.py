@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from rxllm.values._encode import Value, value
 from rxllm.values._images import Image
@@ -85,6 +86,8 @@ class Message(Value):
     tool_calls: tuple[ToolCall, ...] = ()
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
 
+    other_names: ClassVar[Mapping[str, str]] = {"output_text": "text"}
+
     @property
     def text(self) -> str:
         """The text of the content, with parts joined; empty for a mapping."""
@@ -119,7 +122,7 @@ def system(text: str) -> Message:
     return Message("system", text)
 
 
-def user(content: str | list[Part] | tuple[Part, ...]) -> Message:
+def user(content: str | Sequence[Part]) -> Message:
     """Return a user's message of text or parts.
 
     >>> user("Hi")
