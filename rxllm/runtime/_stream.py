@@ -14,6 +14,7 @@ from rxllm.runtime._iterate import AsyncItems, Items
 from rxllm.runtime._portal import subscribing
 from rxllm.runtime._run import last, run
 from rxllm.runtime._stream_arguments import check_operators
+from rxllm.runtime._stream_methods import StreamMethods
 from rxllm.runtime._stream_origin import Origin
 
 T = TypeVar("T", covariant=True)
@@ -31,7 +32,7 @@ _Any = Callable[[Any], Any]
 _UNKNOWN = Origin()
 
 
-class Stream(Observable[T]):
+class Stream(StreamMethods[T]):
     """A cold Observable, as rxllm returns them: nothing happens until it is subscribed to, run, awaited or iterated.
 
     >>> from reactivex import of
@@ -166,11 +167,10 @@ class Stream(Observable[T]):
         result: Any = self
         for operator in operators:
             result = operator(result)
-        if type(result) is Observable:
-            result = Stream.of(cast(Observable[Any], result))
+        result = Stream.of(cast(Observable[Any], result)) if type(result) is Observable else result
         if self._origin is not _UNKNOWN and isinstance(result, Stream) and result._origin is _UNKNOWN:
             result._origin = self._origin.piped()
-        return result
+        return cast(Any, result)
 
     def subscribe(
         self,
@@ -194,6 +194,11 @@ class Stream(Observable[T]):
             # With the object too, Python would append a guess of its own.
             raise AttributeError(self._origin.missing_attribute(name, methods), name=name)
 
+    def __add__(self, other: Observable[_A]) -> Stream[T | _A]:
+        return self.concat(other)
+
+    __iadd__ = __add__
+
     def run(self, scheduler: abc.SchedulerBase | None = None) -> T:
         """Subscribe, wait, and return the last item; see `rxllm.run`."""
         return run(self, scheduler)
@@ -212,5 +217,5 @@ def returned_by(
     function: str, stream: Stream[_A], model: str | None = None, items: type[Any] | str = "events"
 ) -> Stream[_A]:
     """Return `stream`, which now knows for its repr that `function` returned it, and what it emits; see `Origin`."""
-    stream._origin = Origin(function, model or "", items)
+    stream._origin = Origin(function, model or "", items)  # pyright: ignore[reportPrivateUsage]
     return stream
