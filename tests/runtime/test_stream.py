@@ -18,7 +18,6 @@ import rxllm
 from rxllm import Fake, Stream, ToolCall, ValidationError, tool
 from rxllm.runtime import _stream_methods
 
-
 ARGUMENTS = {"count": 2, "index": 0, "key": 0, "duetime": 1.0, "timespan": 1.0, "scheduler": ImmediateScheduler()}
 
 

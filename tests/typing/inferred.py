@@ -234,6 +234,38 @@ assert_type(reactivex.of("a").switch_map(lambda asked: rxllm.generate(fake, aske
 assert_type(reactivex.of(TextDelta("a")).pipe(ops.text()), Stream[str])
 assert_type(rxllm.run(reactivex.of(1, 2)), int)
 
+# show
+
+assert_type(rxllm.show(events), ChatResult | StepResult | Response[Any])
+assert_type(rxllm.show(rxllm.stream(fake, "Hi")).output_text, str)
+assert_type(rxllm.show(rxllm.generate(fake, "Hi", response_format=City)), Response[City])
+assert_type(rxllm.show(events.pipe(ops.text())), str)
+
+# Engines take lists
+
+middle = [ops.rate_limited(per_second=2), ops.checkpoint("model")]
+engine = rxllm.Engine(
+    fake,
+    tools=[Tool("look")],
+    operators=[ops.redact("[0-9]+"), ops.smooth(), ops.tap(print), lambda events: events],
+    prepare=[lambda request: request, rxllm.alongside(print)],
+    observers=[print],
+)
+assert_type(tuple(engine.tools), tuple[Tool, ...])
+rxllm.Engine(fake, operators=middle)
+
+# Messages of parts
+
+parts = [rxllm.TextPart("What is this?")]
+rxllm.user(parts)
+rxllm.user([rxllm.TextPart("What is this?"), rxllm.ImagePart(rxllm.Image.from_file("photo.png"))])
+
+# Usage
+
+responses = list(rxllm.generate_many(fake, ["a", "b"]))
+assert_type(sum((response.usage for response in responses), Usage()), Usage)
+assert_type(responses[0].thinking, str)
+
 # reactivex's methods on a Stream
 
 texts = events.pipe(ops.text())

@@ -36,6 +36,14 @@ events.pipe(ops.to_text(), ops.text())  # pyright: ignore
 events.pipe(ops.tap(lambda event: event.nothing, TextDelta))  # pyright: ignore
 events.pipe(ops.only(TextDelta)).map(lambda event: event.nothing)  # pyright: ignore
 
+# What is not there
+
+events.output_text  # pyright: ignore
+rxllm.generate(fake, "Hi").output_text  # pyright: ignore
+rxllm.generate(fake, "Hi").run().text  # pyright: ignore
+rxllm.Engine(fake, operators=[ops.text()])  # pyright: ignore[reportArgumentType]
+rxllm.Engine(fake, tools=["add"])  # pyright: ignore[reportArgumentType]
+
 # A decorated function keeps its parameters
 
 
