@@ -144,14 +144,15 @@ _LAZY = {
 
 _MODULES = ("loopback", "marbles", "strategies")
 
+if not TYPE_CHECKING:  # to a type checker every name would be there
 
-def __getattr__(name: str) -> Any:
-    # Each part is imported when it is used, since only some need pytest, hypothesis or httpx.
-    if name in _MODULES:
-        return import_module(f"rxllm.testing.{name}")
-    if name not in _LAZY:
-        raise AttributeError(f"module 'rxllm.testing' has no attribute {name!r}")
-    return getattr(import_module(f"rxllm.testing.{_LAZY[name]}"), name)
+    def __getattr__(name: str) -> Any:
+        # Each part is imported when it is used, since only some need pytest, hypothesis or httpx.
+        if name in _MODULES:
+            return import_module(f"rxllm.testing.{name}")
+        if name not in _LAZY:
+            raise AttributeError(f"module 'rxllm.testing' has no attribute {name!r}")
+        return getattr(import_module(f"rxllm.testing.{_LAZY[name]}"), name)
 
 
 def __dir__() -> list[str]:
