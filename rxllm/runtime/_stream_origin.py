@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from rxllm.values import ChatResult, Response
+from rxllm.values import ChatResult, Response, StepResult
 from rxllm.values.argument_checks import did_you_mean
 
 
@@ -48,13 +48,15 @@ class Origin(NamedTuple):
         """Return the call whose result has the attribute, and its name there; an empty call if none has."""
         call = f"{self.function}(...)"
         if self.items == "events":
-            calls = {Response: f"{call}.pipe(ops.to_response())", ChatResult: f"{call}.pipe(ops.to_chat_result())"}
+            folds = {Response: "to_response", ChatResult: "to_chat_result", StepResult: "to_step_result"}
+            calls: dict[Any, str] = {cls: f"{call}.pipe(ops.{fold}())" for cls, fold in folds.items()}
         else:
-            calls: dict[Any, str] = {} if isinstance(self.items, str) else {self.items: call}
+            calls = {} if isinstance(self.items, str) else {self.items: call}
         for cls, call in calls.items():
-            attribute = cls.other_names.get(name, name)
-            if attribute in cls.__dataclass_fields__ or hasattr(cls, attribute):
-                return call, attribute
+            path = cls.other_names.get(name, name).partition(",")[0]
+            first = path.partition(".")[0]
+            if first in cls.__dataclass_fields__ or hasattr(cls, first):
+                return call, path
         return "", name
 
 

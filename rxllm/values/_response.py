@@ -46,6 +46,7 @@ class Response(Value, Generic[T]):
         **dict.fromkeys(("text", "output", "choices"), "output_text"),
         "content": "output_text, or message.parts with images and thinking",
         **dict.fromkeys(("reasoning", "reasoning_content"), "thinking"),
+        "delta": "output_text, or rxllm.stream_generate(...) for the pieces as they come",
         "output_parsed": "parsed",
         "stop_reason": "finish_reason",
         "usage_metadata": "usage",

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import field, replace
 from itertools import islice
-from typing import Any, overload
+from typing import Any, ClassVar, overload
 
 from rxllm.values._encode import Value, value
 from rxllm.values._message import Message, assistant, system, user
@@ -43,6 +43,10 @@ class Thread(Value):
         if isinstance(index, slice):
             return replace(self, messages=self.messages[index])
         return self.messages[index]
+
+    other_names: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("append", "extend", "add"), "thread = thread + message, which makes a new thread"
+    )
 
     @property
     def last(self) -> Message | None:

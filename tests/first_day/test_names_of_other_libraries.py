@@ -53,6 +53,9 @@ def test_a_step_has_its_text_as_a_chat_has() -> None:
         (step, "text", "; write output_text"),
         (step, "usage", "; write response.usage"),
         (result.thread.messages[-1], "output_text", "; write text"),
+        (result.thread, "append", "; write thread = thread + message, which makes a new thread"),
+        (response, "delta", "; write output_text, or rxllm.stream_generate(...) for the pieces as they come"),
+        (ToolCall("c0", "add"), "function", "; write name and arguments"),
         (response.usage, "prompt_tokens", "; write input_tokens"),
         (response.usage, "completion_tokens", "; write output_tokens"),
         (response.usage, "total_token", " (did you mean 'total_tokens'?)"),
@@ -65,7 +68,7 @@ def test_a_name_that_is_not_there_is_answered(value: Any, name: str, remedy: str
     assert str(caught.value) == f"{type(value).__name__!r} object has no attribute {name!r}{remedy}"
 
 
-@pytest.mark.parametrize("value", [response, result, step, response.usage, result.thread])
+@pytest.mark.parametrize("value", [response, result, step, response.usage, ToolCall("c0", "add")])
 def test_the_remedies_exist_and_nothing_else_is_answered(value: Any) -> None:
     for remedy in type(value).other_names.values():
         name = remedy.replace(",", " ").split()[0]
