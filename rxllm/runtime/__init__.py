@@ -4,6 +4,7 @@
 files                                          hold
 =============================================  ======================================================================
 ``_stream``, ``_run``, ``_iterate``            the `Stream`, and the ways to read it: ``run``, ``await``, ``for``
+``_stream_methods``, ``_stream_origin``        the types of reactivex's methods on it, and what it says before it runs
 ``_pump``                                      the task that drives a subscription, and what a dispose does to it
 ``_portal``, ``_thread_pool``, ``_clock``      the loop, the threads and the time of a call
 ``_back_pressure``, ``_unhandled``             readers that are behind, and errors that nobody handles

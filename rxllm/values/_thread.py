@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from itertools import islice
-from typing import Any, ClassVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, overload
 
 from rxllm.values._encode import Value, value
 from rxllm.values._message import Message, assistant, system, user
@@ -47,6 +47,10 @@ class Thread(Value):
     other_names: ClassVar[Mapping[str, str]] = dict.fromkeys(
         ("append", "extend", "add"), "thread = thread + message, which makes a new thread"
     )
+
+    if TYPE_CHECKING:  # a list becomes a tuple
+
+        def __init__(self, messages: Sequence[Message] = (), metadata: dict[str, Any] = ...) -> None: ...
 
     @property
     def last(self) -> Message | None:

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 from typing import Any, Generic, TypedDict, TypeVar, assert_type
 
@@ -130,6 +130,14 @@ for each in events:
     assert_type(each, Event)
 with rxllm.to_iter(events.pipe(ops.text())) as strings:
     assert_type(next(strings), str)
+
+
+async def ticks() -> AsyncIterator[int]:
+    yield 1
+
+
+assert_type(rxllm.from_async_iter(ticks), Stream[int])
+assert_type(Thread([rxllm.system("Be brief."), rxllm.user("Hi")]).messages, tuple[rxllm.Message, ...])
 
 # What the operators give
 
@@ -301,6 +309,11 @@ assert_type(texts.catch(texts).retry(2).repeat(2).share(), Stream[str])
 assert_type(texts.do_action(print).do(print).finally_action(lambda: None), Stream[str])
 assert_type(texts.delay(0.1).timeout(3).debounce(0.1).sample(0.1).throttle_first(0.1), Stream[str])
 assert_type(texts[:3], Stream[str])
+assert_type(texts.to_set(), Stream[set[str]])
+assert_type(texts.all(str.isupper).merge(texts.some(), texts.is_empty()), Stream[bool])
+assert_type(numbers.min().merge(numbers.max()), Stream[int])
+assert_type(texts.default_if_empty("nothing"), Stream[str])
+assert_type(texts.default_if_empty(), Stream[str | None])
 assert_type(texts.pipe(rx.take(3), rx.map(len)), Stream[int])
 
 assert_type(events.filter(lambda event: isinstance(event, TextDelta)), Stream[Event])
