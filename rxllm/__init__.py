@@ -275,16 +275,17 @@ if not TYPE_CHECKING:
 
 _LAZY_MODULES = ("chunks", "serializer", "session", "testing")
 
+if not TYPE_CHECKING:  # to a type checker every name would be there
 
-def __getattr__(name: str) -> Any:
-    # Modules that need an optional package, or that few programs need, are imported on first use.
-    if name == "__all__" and not _is_help():
-        return _PUBLIC
-    if name not in _PUBLIC:
-        raise AttributeError(f"module 'rxllm' has no attribute {name!r}")
-    if name in _LAZY_MODULES:
-        return import_module(f"rxllm.{name}")
-    return getattr(import_module("rxllm.display" if name == "show" else "rxllm.adapters"), name)
+    def __getattr__(name: str) -> Any:
+        # Modules that need an optional package, or that few programs need, are imported on first use.
+        if name == "__all__" and not _is_help():
+            return _PUBLIC
+        if name not in _PUBLIC:
+            raise AttributeError(f"module 'rxllm' has no attribute {name!r}")
+        if name in _LAZY_MODULES:
+            return import_module(f"rxllm.{name}")
+        return getattr(import_module("rxllm.display" if name == "show" else "rxllm.adapters"), name)
 
 
 def _is_help() -> bool:

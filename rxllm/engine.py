@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from copy import deepcopy
 from dataclasses import dataclass, field, fields, replace
@@ -78,19 +78,20 @@ class Engine:
     >>> engine.model, engine.params
     ('small', {'temperature': 0.0})
 
-    A copy has its own HTTP clients; a pickle has neither clients nor keys. Raises ``EngineError("invalid_engine")`` for
-    tools, operators, functions to prepare and observers that are not what they should be.
+    Lists become tuples. A copy has its own HTTP clients; a pickle has neither clients nor keys. Raises
+    ``EngineError("invalid_engine")`` for tools, operators, functions to prepare and observers that are not what they
+    should be.
     """
 
     adapter: Any = None
     model: str | None = None
-    tools: tuple[Tool, ...] = ()
+    tools: Sequence[Tool] = ()
     params: Mapping[str, Any] = field(default_factory=dict[str, Any])
     context: Mapping[str, Any] = field(default_factory=dict[str, Any])
     image_adapter: Any = None
-    operators: tuple[Operator, ...] = ()
-    prepare: tuple[Prepare, ...] = ()
-    observers: tuple[Callable[[Any], object], ...] = ()
+    operators: Sequence[Operator] = ()
+    prepare: Sequence[Prepare] = ()
+    observers: Sequence[Callable[[Any], object]] = ()
     retry: Retry = "default"
     tool_executor: Callable[..., Any] | None = None
     tool_result_encoder: Callable[[Any], str] | None = None

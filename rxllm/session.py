@@ -31,7 +31,7 @@ from rxllm.events import NOTHING, Custom, Event
 from rxllm.pipelines import ChatOptions, Input, StepOptions, as_thread
 from rxllm.pipelines._option_help import with_options
 from rxllm.pipelines._options import set_options
-from rxllm.runtime import Stream, clock
+from rxllm.runtime import Stream, clock, returned_by
 from rxllm.values import LLMError, Message, Session, Turn, ValidationError, reader
 from rxllm.values.argument_checks import must_be
 
@@ -57,7 +57,8 @@ def start(engine: Engine | str | Any, input: Session | Input, **opts: Unpack[Cha
 
     Raises ``ValidationError("invalid_session_input")`` unless `input` is a session or what ``rxllm.chat`` takes.
     """
-    return stream_start(engine, input, **opts).pipe(_to_turn(engine, _as_session(input), opts))
+    turns = stream_start(engine, input, **opts).pipe(_to_turn(engine, _as_session(input), opts))
+    return returned_by("session.start", turns, items=Turn)
 
 
 @with_options(ChatOptions)
@@ -65,7 +66,8 @@ def reply(
     engine: Engine | str | Any, session: Session, text: str | Message, **opts: Unpack[ChatOptions]
 ) -> Stream[Turn]:
     """Append the user's `text`, which may answer a pending question, and go on with the chat."""
-    return stream_reply(engine, session, text, **opts).pipe(_to_turn(engine, session, opts))
+    turns = stream_reply(engine, session, text, **opts).pipe(_to_turn(engine, session, opts))
+    return returned_by("session.reply", turns, items=Turn)
 
 
 @with_options(ChatOptions)
@@ -82,13 +84,14 @@ def resume(
     ``SessionError("unknown_tool_call_id")`` or ``SessionError("no_pending_tool_call")`` goes to ``on_error``.
     """
     events = stream_resume(engine, session, approvals=approvals, results=results, **opts)
-    return events.pipe(_to_turn(engine, session, opts))
+    return returned_by("session.resume", events.pipe(_to_turn(engine, session, opts)), items=Turn)
 
 
 @with_options(StepOptions)
 def step(engine: Engine | str | Any, session: Session, **opts: Unpack[StepOptions]) -> Stream[Turn]:
     """Run one step; the turn's `result` is a `StepResult`. The session is ``idle`` until the chat is done."""
-    return stream_step(engine, session, **opts).pipe(_to_turn(engine, session, opts))
+    turns = stream_step(engine, session, **opts).pipe(_to_turn(engine, session, opts))
+    return returned_by("session.step", turns, items=Turn)
 
 
 @with_options(ChatOptions)
@@ -166,7 +169,7 @@ def _turn_events(
         subscription.disposable = clock(scheduler).schedule(begin)
         return subscription
 
-    return Stream(subscribe)
+    return returned_by(f"session.stream_{operation}", Stream(subscribe))
 
 
 def _options(session: Session, opts: Mapping[str, Any]) -> Any:

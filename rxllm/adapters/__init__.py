@@ -76,15 +76,16 @@ _MODULES = {
 _IMAGES = {"FakeImages", "GeminiImages", "HTTPImageAdapter", "ImageAdapter", "OpenAIImages", "as_image_adapter"}
 """Names that live in ``rxllm.images``, a layer above this one: looked up there on use, never imported from here."""
 
+if not TYPE_CHECKING:  # to a type checker every name would be there
 
-def __getattr__(name: str) -> Any:
-    # A program needs one or two of them; the modules of the others are not imported.
-    if name in _IMAGES:
-        return getattr(import_module("rxllm.images"), name)
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
-    return value
+    def __getattr__(name: str) -> Any:
+        # A program needs one or two of them; the modules of the others are not imported.
+        if name in _IMAGES:
+            return getattr(import_module("rxllm.images"), name)
+        if name not in _MODULES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = globals()[name] = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+        return value
 
 
 def __dir__() -> list[str]:

@@ -5,28 +5,35 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar, overload
 
-from reactivex import Observable
+from reactivex import Observable, empty
 
 from rxllm.collector import StreamCollector
 from rxllm.display._transcript import Transcript
 from rxllm.events import EVENT_CLASSES, Event
 from rxllm.runtime import to_iter
-from rxllm.values import Thread
+from rxllm.values import ChatResult, Response, StepResult, Thread
 from rxllm.values.argument_checks import check_instance
+
+T = TypeVar("T")
+_NOTHING: Any = object()
 
 REFRESH_SECONDS = 0.05
 """A cell is redrawn at most this often: more would flicker and keep the browser busy."""
 
 
+@overload
+def show(stream: Observable[Event]) -> ChatResult | StepResult | Response[Any]: ...
+@overload
+def show(stream: Observable[T]) -> T: ...
 def show(stream: Observable[Any]) -> Any:
     """Show the text of `stream` as it comes, with its thinking and its tools, and return its result.
 
     The result is a `ChatResult`, a `StepResult` or a `Response`, whichever the events fold to. A stream of other items
     is shown item by item, and its last item returned. In a notebook the cell is redrawn in place, and the stop button
     cancels the call; elsewhere the text goes to standard output. An error of the stream is raised after everything
-    before it has been shown.
+    before it has been shown, and ``SequenceContainsNoElementsError``, as by ``run``, if there was no item.
 
     >>> from rxllm import Fake, stream_generate
     >>> response = show(stream_generate(Fake(["Hel", "lo"]), "Hi"))
@@ -36,7 +43,7 @@ def show(stream: Observable[Any]) -> Any:
     screen = _Cell() if _in_notebook() else _Terminal()
     transcript = Transcript()
     state = StreamCollector(Thread())
-    item: Any = None
+    item = _NOTHING
     try:
         with to_iter(stream) as items:
             for item in items:
@@ -48,10 +55,12 @@ def show(stream: Observable[Any]) -> Any:
                     screen.item(item)
     finally:
         screen.finish(transcript.markdown)
+    if item is _NOTHING:
+        return empty().run()  # reactivex's own error
     return _result(state) if isinstance(item, EVENT_CLASSES) else item
 
 
-def _result(state: StreamCollector) -> Any:
+def _result(state: StreamCollector) -> ChatResult | StepResult | Response[Any]:
     if state.chat_result is not None:
         return state.chat_result
     return state.steps[-1] if state.steps else state.to_response()

@@ -37,13 +37,14 @@ _FILES = {
     "is_image_adapter": "_adapter",
 }
 
+if not TYPE_CHECKING:  # to a type checker every name would be there
 
-def __getattr__(name: str) -> Any:
-    # A program needs one or two of these names, and does not load the files of the others.
-    if name not in _FILES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(f"{__name__}.{_FILES[name]}"), name)
-    return value
+    def __getattr__(name: str) -> Any:
+        # A program needs one or two of these names, and does not load the files of the others.
+        if name not in _FILES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = globals()[name] = getattr(import_module(f"{__name__}.{_FILES[name]}"), name)
+        return value
 
 
 def __dir__() -> list[str]:

@@ -119,13 +119,14 @@ __all__ = [
     "words",
 ]
 
+if not TYPE_CHECKING:  # to a type checker every name would be there
 
-def __getattr__(name: str) -> Any:
-    # Each operator is in a file of its own name, which is imported when the operator is first used.
-    if name not in (*__all__, "plugins"):
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    operator = globals()[name] = getattr(import_module(f"{__name__}._{name}"), name)
-    return operator
+    def __getattr__(name: str) -> Any:
+        # Each operator is in a file of its own name, which is imported when the operator is first used.
+        if name not in (*__all__, "plugins"):
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        operator = globals()[name] = getattr(import_module(f"{__name__}._{name}"), name)
+        return operator
 
 
 def __dir__() -> list[str]:

@@ -16,6 +16,14 @@ class Plugins:
     An operator is imported when its name is looked up, see ``rxllm.plugins``; ``dir(ops.plugins)`` lists them. One that
     does not load raises ``EngineError("missing_dependency")``, a name that several packages use
     ``EngineError("invalid_engine")``, a call with the wrong arguments ``TypeError``; all name the package.
+
+    A type checker does not know which packages are installed: here every operator is a ``Callable[..., Any]``, and so
+    is what it emits. The package's own function is the same operator with its types::
+
+        events.pipe(ops.plugins.citations())        # Any
+
+        from rxllm_cohere import citations
+        events.pipe(citations())                    # Stream[Mapping[str, Any]]
     """
 
     def __getattr__(self, name: str) -> Callable[..., Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from reactivex import Observable
@@ -34,11 +34,13 @@ from rxllm.runtime import (
     models,
     policy,
     provider_name,
+    returned_by,
     scoped,
     within,
 )
 from rxllm.values import Call, ModelInfo, Request, Thread, Usage, reader, unanswered
 
+T = TypeVar("T")
 BeginSpan = Callable[[Observers, Callable[[], float], Ids], Span]
 
 
@@ -104,6 +106,13 @@ class Setup(msgspec.Struct, frozen=True):
     def response_format(self, request: Request) -> Any:
         """Return the reader of the answer to `request`; a wrong format is reported when the request is validated."""
         return reader(option_for("response_format", request.response_format, self.options, self.own_options))
+
+    def returned_by(
+        self, function: str, stream: Stream[T], items: type[Any] | str = "events", request: Request | None = None
+    ) -> Stream[T]:
+        """Return `stream`, which `function` returns, and whose repr tells so with the model that it asks."""
+        model = option_for("model", request and request.model, self.options, self.own_options) or self.engine.model
+        return returned_by(function, stream, model or provider_name(self.engine.adapter), items)
 
     def presented(self, events: Stream[Event]) -> Stream[Event]:
         """Return those of `events` that the options let through."""

@@ -29,7 +29,7 @@ def stream(engine: Engine | str | Any, thread: Input, **opts: Unpack[ChatOptions
     ChatResult('Hello', completed, 1 steps, 0 tokens)
     """
     setup = Setup.of(engine, ChatOptions, opts)
-    return setup.presented(_chat_events(setup, as_thread(thread)))
+    return setup.returned_by("stream", setup.presented(_chat_events(setup, as_thread(thread))))
 
 
 @overload
@@ -54,7 +54,8 @@ def chat(engine: Engine | str | Any, thread: Input, **opts: Any) -> Stream[ChatR
     ``operators.to_chat_result``.
     """
     setup = Setup.of(engine, ChatOptions, opts)
-    return _chat_events(setup, as_thread(thread)).pipe(ops.to_chat_result(parse=setup.response_format(Request())))
+    to_result = ops.to_chat_result(parse=setup.response_format(Request()))
+    return setup.returned_by("chat", _chat_events(setup, as_thread(thread)).pipe(to_result), ChatResult)
 
 
 def _chat_events(setup: Setup, thread: Thread) -> Stream[Event]:

@@ -40,7 +40,9 @@ def stream_generate(
     """
     setup = Setup.of(engine, GenerateOptions, opts)
     thread = request if isinstance(request, Thread) else None
-    return setup.presented(setup.model_events(as_request(request), thread))
+    request = as_request(request)
+    events = setup.presented(setup.model_events(request, thread))
+    return setup.returned_by("stream_generate", events, request=request)
 
 
 @overload
@@ -76,7 +78,9 @@ def generate(engine: Engine | str | Any, request: Input | Request, **opts: Any) 
     An answer that does not fit goes to ``on_error`` as ``ValidationError("invalid_output")``; see
     ``operators.to_response``.
     """
-    return _response(Setup.of(engine, GenerateOptions, opts), as_request(request))
+    setup = Setup.of(engine, GenerateOptions, opts)
+    request = as_request(request)
+    return setup.returned_by("generate", _response(setup, request), Response, request)
 
 
 def _response(setup: Setup, request: Request) -> Stream[Response[Any]]:
@@ -144,7 +148,7 @@ def generate_many(
         running.start(scheduler)
         return running
 
-    return Stream(subscribe)
+    return setup.returned_by("generate_many", Stream(subscribe), "Responses")
 
 
 class _Emitter:

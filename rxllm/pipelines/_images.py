@@ -19,7 +19,7 @@ from rxllm.pipelines._option_checks import checked_options
 from rxllm.pipelines._option_help import describe, with_options
 from rxllm.pipelines._options import request_id, set_options
 from rxllm.pipelines._spans import ImagesSpan
-from rxllm.runtime import Retry, Stream, models, policy, provider_name, retrying
+from rxllm.runtime import Retry, Stream, models, policy, provider_name, retrying, returned_by
 from rxllm.values import Call, Image, ImageRequest, ImageResponse, ValidationError
 from rxllm.values.argument_checks import shown
 
@@ -80,7 +80,7 @@ def generate_image(
     only, and so is its model if it has an ``adapter``. The request is sent unchecked: ``validate.image_request`` checks
     one.
     """
-    return _responses(engine, lambda: _as_request(prompt_or_request), opts)
+    return _responses("generate_image", engine, lambda: _as_request(prompt_or_request), opts)
 
 
 @with_options(ImageOptions)
@@ -104,16 +104,20 @@ def edit_image(
         _checked(() if mask is None else (mask,))
         return ImageRequest("edit", prompt=prompt, input_images=_checked(images), mask=mask)
 
-    return _responses(engine, as_request, opts)
+    return _responses("edit_image", engine, as_request, opts)
 
 
 @with_options(ImageOptions)
 def image_variations(engine: Engine | str | Any, image: Image, **opts: Unpack[ImageOptions]) -> Stream[ImageResponse]:
     """Return variations of one image; there is no prompt."""
-    return _responses(engine, lambda: ImageRequest("variation", input_images=_checked((image,))), opts)
+    return _responses(
+        "image_variations", engine, lambda: ImageRequest("variation", input_images=_checked((image,))), opts
+    )
 
 
-def _responses(engine: Any, as_request: Callable[[], ImageRequest], opts: Mapping[str, Any]) -> Stream[ImageResponse]:
+def _responses(
+    function: str, engine: Any, as_request: Callable[[], ImageRequest], opts: Mapping[str, Any]
+) -> Stream[ImageResponse]:
     engine = _as_image_engine(engine)
     adapter = engine.image_adapter
     if not is_image_adapter(adapter):
@@ -121,7 +125,8 @@ def _responses(engine: Any, as_request: Callable[[], ImageRequest], opts: Mappin
     request = as_request()
     opts = _checked_options(opts)
     observers = Observers(engine.observers)
-    return Deferred(lambda: _response(engine, adapter, observers, request, opts))
+    responses = Deferred(lambda: _response(engine, adapter, observers, request, opts))
+    return returned_by(function, responses, request.model or opts.get("model") or provider_name(adapter), ImageResponse)
 
 
 def _response(

@@ -42,7 +42,8 @@ def stream_resume(
     the model.
     """
     setup = Setup.of(engine, ChatOptions, opts)
-    return setup.presented(_events(setup, as_thread(thread), _answers(approvals, results)))
+    events = _events(setup, as_thread(thread), _answers(approvals, results))
+    return setup.returned_by("stream_resume", setup.presented(events))
 
 
 @overload
@@ -95,9 +96,9 @@ def resume(
     ``ValidationError("invalid_option")`` for an id that is not an unanswered call's, both before any tool runs.
     """
     setup = Setup.of(engine, ChatOptions, opts)
-    return _events(setup, as_thread(thread), _answers(approvals, results)).pipe(
-        ops.to_chat_result(parse=setup.response_format(Request()))
-    )
+    events = _events(setup, as_thread(thread), _answers(approvals, results))
+    to_result = ops.to_chat_result(parse=setup.response_format(Request()))
+    return setup.returned_by("resume", events.pipe(to_result), ChatResult)
 
 
 def _events(setup: Setup, thread: Thread, answers: Answers) -> Stream[Event]:

@@ -28,7 +28,7 @@ def stream_step(engine: Engine | str | Any, thread: Input, **opts: Unpack[StepOp
     Response('Hello', stop, 0 tokens)
     """
     setup = Setup.of(engine, StepOptions, opts)
-    return setup.presented(step_events(setup, as_thread(thread)))
+    return setup.returned_by("stream_step", setup.presented(step_events(setup, as_thread(thread))))
 
 
 @overload
@@ -48,7 +48,8 @@ def step(engine: Engine | str | Any, thread: Input, **opts: Any) -> Stream[StepR
     With a `response_format` the `parsed` of the response is the validated value; see ``operators.to_step_result``.
     """
     setup = Setup.of(engine, StepOptions, opts)
-    return step_events(setup, as_thread(thread)).pipe(ops.to_step_result(parse=setup.response_format(Request())))
+    to_result = ops.to_step_result(parse=setup.response_format(Request()))
+    return setup.returned_by("step", step_events(setup, as_thread(thread)).pipe(to_result), StepResult)
 
 
 def step_events(setup: Setup, thread: Thread) -> Stream[Event]:

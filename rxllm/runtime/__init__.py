@@ -4,6 +4,7 @@
 files                                          hold
 =============================================  ======================================================================
 ``_stream``, ``_run``, ``_iterate``            the `Stream`, and the ways to read it: ``run``, ``await``, ``for``
+``_stream_methods``, ``_stream_origin``        the types of reactivex's methods on it, and what it says before it runs
 ``_pump``                                      the task that drives a subscription, and what a dispose does to it
 ``_portal``, ``_thread_pool``, ``_clock``      the loop, the threads and the time of a call
 ``_back_pressure``, ``_unhandled``             readers that are behind, and errors that nobody handles
@@ -42,7 +43,7 @@ from rxllm.runtime._scope import (
     tool_id,
     within,
 )
-from rxllm.runtime._stream import Stream
+from rxllm.runtime._stream import Stream, returned_by
 from rxllm.runtime._thread_pool import daemon_threads, in_thread
 from rxllm.runtime._timeouts import CONNECT_SECONDS, NO_TIMEOUTS, READ_SECONDS, WRITE_SECONDS, Timeouts
 from rxllm.runtime._unhandled import conclude, fail, report_unheard
@@ -95,6 +96,7 @@ __all__ = [
     "pumped",
     "report_unheard",
     "retrying",
+    "returned_by",
     "run",
     "running_loop",
     "scoped",

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import AsyncIterable, Awaitable, Callable, Generator, Sequence
 from contextlib import aclosing
 from typing import Any, Generic, TypeVar
 
@@ -50,7 +50,7 @@ def pumped(body: Body[T]) -> Stream[T]:
     return Stream(subscribe)
 
 
-def from_async_iter(factory: Callable[[], Any]) -> Stream[Any]:
+def from_async_iter(factory: Callable[[], AsyncIterable[T]]) -> Stream[T]:
     """Return a cold Stream of the items of ``factory()``; each subscription calls it anew, and closes what it returns.
 
     >>> async def count():
@@ -60,8 +60,8 @@ def from_async_iter(factory: Callable[[], Any]) -> Stream[Any]:
     [1, 2]
     """
 
-    async def body(pump: Pump[Any]) -> None:
-        items = factory()
+    async def body(pump: Pump[T]) -> None:
+        items: Any = factory()
         async with aclosing(items) if hasattr(items, "aclose") else contextlib.nullcontext():
             async for item in items:
                 if not pump.emit((item,)):

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from typing import Any, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
 from reactivex import Observable, abc
 
@@ -14,6 +14,8 @@ from rxllm.runtime._iterate import AsyncItems, Items
 from rxllm.runtime._portal import subscribing
 from rxllm.runtime._run import last, run
 from rxllm.runtime._stream_arguments import check_operators
+from rxllm.runtime._stream_methods import StreamMethods
+from rxllm.runtime._stream_origin import Origin
 
 T = TypeVar("T", covariant=True)
 _A = TypeVar("_A")
@@ -27,9 +29,10 @@ _H = TypeVar("_H")
 _I = TypeVar("_I")
 
 _Any = Callable[[Any], Any]
+_UNKNOWN = Origin()
 
 
-class Stream(Observable[T]):
+class Stream(StreamMethods[T]):
     """A cold Observable, as rxllm returns them: nothing happens until it is subscribed to, run, awaited or iterated.
 
     >>> from reactivex import of
@@ -37,6 +40,8 @@ class Stream(Observable[T]):
     >>> stream.run(), list(stream.map(str))
     (3, ['1', '2', '3'])
     """
+
+    _origin = _UNKNOWN
 
     @classmethod
     def of(cls, source: Observable[_A]) -> Stream[_A]:
@@ -162,7 +167,10 @@ class Stream(Observable[T]):
         result: Any = self
         for operator in operators:
             result = operator(result)
-        return Stream.of(cast(Observable[Any], result)) if type(result) is Observable else result
+        result = Stream.of(cast(Observable[Any], result)) if type(result) is Observable else result
+        if self._origin is not _UNKNOWN and isinstance(result, Stream) and result._origin is _UNKNOWN:
+            result._origin = self._origin.piped()
+        return cast(Any, result)
 
     def subscribe(
         self,
@@ -177,7 +185,19 @@ class Stream(Observable[T]):
             return super().subscribe(on_next, on_error, on_completed, scheduler=scheduler)
 
     def __repr__(self) -> str:
-        return "Stream()"
+        return self._origin.describe()
+
+    if not TYPE_CHECKING:  # a type checker reports unknown attributes itself
+
+        def __getattr__(self, name: str) -> Any:
+            methods = (method for method in dir(type(self)) if not method.startswith("_"))
+            # With the object too, Python would append a guess of its own.
+            raise AttributeError(self._origin.missing_attribute(name, methods), name=name)
+
+    def __add__(self, other: Observable[_A]) -> Stream[T | _A]:
+        return self.concat(other)
+
+    __iadd__ = __add__
 
     def run(self, scheduler: abc.SchedulerBase | None = None) -> T:
         """Subscribe, wait, and return the last item; see `rxllm.run`."""
@@ -191,3 +211,11 @@ class Stream(Observable[T]):
 
     def __aiter__(self) -> AsyncItems[T]:
         return AsyncItems(self)
+
+
+def returned_by(
+    function: str, stream: Stream[_A], model: str | None = None, items: type[Any] | str = "events"
+) -> Stream[_A]:
+    """Return `stream`, which now knows for its repr that `function` returned it, and what it emits; see `Origin`."""
+    stream._origin = Origin(function, model or "", items)  # pyright: ignore[reportPrivateUsage]
+    return stream

@@ -145,17 +145,18 @@ _LAZY = {
 
 _MODULES = ("loopback", "marbles", "strategies")
 
+if not TYPE_CHECKING:  # to a type checker every name would be there
 
-def __getattr__(name: str) -> Any:
-    # Each part is imported when it is used, since only some need hypothesis or httpx.
-    if name in _MODULES:
-        try:
-            return import_module(f"rxllm.testing.{name}")
-        except ModuleNotFoundError as error:  # an AttributeError is what hasattr and help expect
-            raise AttributeError(str(error), name=name) from error
-    if name not in _LAZY:
-        raise AttributeError(f"module 'rxllm.testing' has no attribute {name!r}")
-    return getattr(import_module(f"rxllm.testing.{_LAZY[name]}"), name)
+    def __getattr__(name: str) -> Any:
+        # Each part is imported when it is used, since only some need hypothesis or httpx.
+        if name in _MODULES:
+            try:
+                return import_module(f"rxllm.testing.{name}")
+            except ModuleNotFoundError as error:  # an AttributeError is what hasattr and help expect
+                raise AttributeError(str(error), name=name) from error
+        if name not in _LAZY:
+            raise AttributeError(f"module 'rxllm.testing' has no attribute {name!r}")
+        return getattr(import_module(f"rxllm.testing.{_LAZY[name]}"), name)
 
 
 def __dir__() -> list[str]:

@@ -24,11 +24,12 @@ from dataclasses import MISSING, Field, FrozenInstanceError, dataclass, field, f
 from functools import partial
 from operator import attrgetter
 from types import MappingProxyType
-from typing import Any, ClassVar, Self, TypeVar, cast, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast, dataclass_transform
 
 from dataclasses_json import DataClassJsonMixin, config  # pyright: ignore[reportUnknownVariableType]
 
 from rxllm.values._decode import VALUE_CLASSES, decode_value
+from rxllm.values.argument_checks import did_you_mean
 from rxllm.values.errors import LLMError, ValidationError
 
 T = TypeVar("T", bound="Value")
@@ -40,6 +41,8 @@ class Value(DataClassJsonMixin):
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
     sequence_fields: ClassVar[frozenset[str]] = frozenset()
     compared: ClassVar[Any]
+    other_names: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    """What other libraries call an attribute, and what to write for it here; an ``AttributeError`` says so."""
 
     def __post_init__(self) -> None:
         for name in self.sequence_fields:
@@ -57,6 +60,17 @@ class Value(DataClassJsonMixin):
 
     def __delattr__(self, name: str) -> None:
         raise FrozenInstanceError(f"cannot delete field {name!r}")
+
+    if not TYPE_CHECKING:  # a type checker reports unknown attributes itself
+
+        def __getattr__(self, name: str) -> Any:
+            cls, remedy = type(self), ""
+            if name in cls.other_names:
+                remedy = f"; write {cls.other_names[name]}"
+            elif not name.startswith("_"):
+                remedy = did_you_mean(name, (known for known in dir(self) if not known.startswith("_")))
+            # With the object too, Python would append a guess of its own.
+            raise AttributeError(f"{cls.__name__!r} object has no attribute {name!r}{remedy}", name=name)
 
     @classmethod
     def from_dict(cls, kvs: Any, *, infer_missing: bool = False) -> Self:

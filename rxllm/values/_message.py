@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from rxllm.values._encode import Value, value
 from rxllm.values._images import Image, as_html
@@ -88,6 +88,8 @@ class Message(Value):
     tool_call_id: str | None = None
     tool_calls: tuple[ToolCall, ...] = ()
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    other_names: ClassVar[Mapping[str, str]] = {"output_text": "text"}
 
     @property
     def text(self) -> str:

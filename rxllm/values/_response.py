@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import field
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 from rxllm.values._encode import Value, value
-from rxllm.values._message import Message, Part, attached, shown_attached
+from rxllm.values._message import Message, Part, ThinkingPart, attached, shown_attached
 from rxllm.values._tool import ToolCall
 from rxllm.values._usage import Usage
 from rxllm.values.errors import LLMError
@@ -40,6 +41,24 @@ class Response(Value, Generic[T]):
     id: str | None = None
     model: str | None = None
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    other_names: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(("text", "output", "choices"), "output_text"),
+        "content": "output_text, or message.parts with images and thinking",
+        **dict.fromkeys(("reasoning", "reasoning_content"), "thinking"),
+        "delta": "output_text, or rxllm.stream_generate(...) for the pieces as they come",
+        "output_parsed": "parsed",
+        "stop_reason": "finish_reason",
+        "usage_metadata": "usage",
+        "cost": "usage.total_cost",
+        "thread": "rxllm.chat(...), whose ChatResult has the thread",
+    }
+
+    @property
+    def thinking(self) -> str:
+        """The model's thinking, as far as the provider shows it."""
+        parts = self.message.parts if self.message else ()
+        return "".join(part.text for part in parts if isinstance(part, ThinkingPart))
 
     def raise_for_error(self) -> Response[T]:
         """Raise `error` if there is one; otherwise return this response."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import field
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from rxllm.values._encode import Value, value
 from rxllm.values._message import Message
@@ -35,6 +36,20 @@ class StepResult(Value, Generic[T]):
     tool_results: tuple[Message, ...] = ()
     done: bool = False
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    other_names: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(("text", "content", "output"), "output_text"),
+        **{
+            name: f"response.{name}"
+            for name in ("message", "finish_reason", "usage", "error", "thinking", "tool_calls", "raise_for_error")
+        },
+        "messages": "thread.messages",
+    }
+
+    @property
+    def output_text(self) -> str:
+        """The text of the response."""
+        return self.response.output_text
 
     @property
     def parsed(self) -> T | None:
@@ -68,6 +83,16 @@ class ChatResult(Value, Generic[T]):
     usage: Usage = field(default_factory=Usage)
     error: LLMError | None = None
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    other_names: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(("text", "content", "output"), "output_text"),
+        **{name: f"final_response.{name}" for name in ("message", "finish_reason", "thinking", "id", "model")},
+        "response": "final_response",
+        "tool_calls": "pending_tool_calls for those that wait, or the tool_calls of each step's response",
+        "messages": "thread.messages",
+        "turns": "steps",
+        "cost": "usage.total_cost",
+    }
 
     @property
     def output_text(self) -> str:

@@ -180,7 +180,7 @@ class Turn(Value):
     @property
     def output_text(self) -> str:
         """The text of the last response."""
-        return self.result.output_text if isinstance(self.result, ChatResult) else self.result.response.output_text
+        return self.result.output_text
 
     def __repr__(self) -> str:
         return f"Turn({self.session.status}, {self.result!r})"

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from itertools import islice
-from typing import Any, Protocol, Self, cast, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, cast, overload
 
 from rxllm.values._encode import Value, value
 from rxllm.values._message import Message, assistant, system
@@ -96,6 +96,14 @@ class Thread(Value):
         if isinstance(index, slice):
             return replace(self, messages=self.messages[index])
         return self.messages[index]
+
+    other_names: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("append", "extend", "add"), "thread = thread + message, which makes a new thread"
+    )
+
+    if TYPE_CHECKING:  # a list becomes a tuple
+
+        def __init__(self, messages: Sequence[Message] = (), metadata: dict[str, Any] = ...) -> None: ...
 
     @property
     def last(self) -> Message | None:

@@ -11,7 +11,7 @@ from functools import partial
 from importlib import import_module
 from itertools import takewhile
 from operator import attrgetter
-from typing import Any, Generic, ParamSpec, Self, TypeVar, cast, get_args, get_type_hints, overload
+from typing import Any, ClassVar, Generic, ParamSpec, Self, TypeVar, cast, get_args, get_type_hints, overload
 
 import msgspec
 
@@ -36,6 +36,11 @@ class ToolCall(Value):
     arguments: dict[str, Any] = field(default_factory=dict[str, Any])
     raw_arguments: str | None = None
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    other_names: ClassVar[Mapping[str, str]] = {
+        "function": "name and arguments",
+        **dict.fromkeys(("args", "input"), "arguments"),
+    }
 
     def __repr__(self) -> str:
         if self.metadata.get("error"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field, fields
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 from rxllm.values._encode import Value, value
 
@@ -14,7 +14,8 @@ class Usage(Value):
     """What a response cost. Counts are tokens, costs are in the provider's currency; None means: not reported.
 
     `input_tokens` includes cached and cache-written tokens, `output_tokens` includes reasoning tokens; these also have
-    their own fields. `extra` keeps the provider's other counters under their own names. ``a + b`` sums two responses.
+    their own fields. `extra` keeps the provider's other counters under their own names. ``a + b`` sums two responses,
+    ``sum(usages, Usage())`` many.
     """
 
     input_tokens: int | None = None
@@ -29,6 +30,17 @@ class Usage(Value):
     tool_usage: dict[str, Any] = field(default_factory=dict[str, Any])
     extra: dict[str, Any] = field(default_factory=dict[str, Any])
 
+    other_names: ClassVar[Mapping[str, str]] = {
+        "prompt_tokens": "input_tokens",
+        "completion_tokens": "output_tokens",
+        "cached_tokens": "cached_input_tokens",
+        "cache_read_input_tokens": "cached_input_tokens",
+        "cache_creation_input_tokens": "cache_write_input_tokens",
+        "thinking_tokens": "reasoning_tokens",
+        "tokens": "total",
+        "cost": "total_cost",
+    }
+
     def __add__(self, other: Usage) -> Usage:
         if not isinstance(other, Usage):  # pyright: ignore[reportUnnecessaryIsInstance]
             return NotImplemented
@@ -36,6 +48,9 @@ class Usage(Value):
         if summed["total_tokens"] is not None:  # one of the two may lack it
             summed["total_tokens"] = self.total + other.total
         return Usage(**summed)
+
+    def __radd__(self, other: int) -> Usage:
+        return self if other == 0 else NotImplemented  # ``sum`` begins with 0
 
     @property
     def total(self) -> int:

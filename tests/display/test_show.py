@@ -4,7 +4,8 @@ import sys
 import types
 
 import pytest
-from reactivex import of
+from reactivex import empty, of
+from reactivex.internal.exceptions import SequenceContainsNoElementsError
 
 import rxllm
 from rxllm import AdapterError, ChatResult, Fake, Response, StepResult, ToolCall
@@ -28,6 +29,11 @@ def test_a_step_gives_its_step_result_and_a_chat_its_chat_result(capsys):
 def test_other_items_are_shown_one_by_one_and_the_last_comes_back(capsys):
     assert rxllm.show(of(1, 2)) == 2
     assert capsys.readouterr().out == "1\n2\n"
+
+
+def test_a_stream_without_items_has_no_result_as_for_run():
+    with pytest.raises(SequenceContainsNoElementsError):
+        rxllm.show(empty())
 
 
 def test_an_error_is_raised_after_what_had_come_was_shown(capsys):

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
+import inspect
 import sys
+from pathlib import Path
 
 import pytest
 import reactivex
+from reactivex import Observable
 from reactivex import operators as rx
+from reactivex.scheduler import ImmediateScheduler
 
 import rxllm
 from rxllm import Fake, Stream, ToolCall, ValidationError, tool
+from rxllm.runtime import _stream_methods
+
+ARGUMENTS = {"count": 2, "index": 0, "key": 0, "duetime": 1.0, "timespan": 1.0, "scheduler": ImmediateScheduler()}
+
+
+def methods_typed_as_streams() -> list[str]:
+    tree = ast.parse(Path(_stream_methods.__file__).read_text())
+    return sorted({node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)})
 
 
 def test_a_subscription_is_whole_before_its_first_event_comes():
@@ -42,6 +55,23 @@ def test_pipes_and_methods_return_streams() -> None:
     ):
         assert isinstance(result, Stream)
     assert stream.pipe(rx.map(str), rx.last()).run() == "3"
+
+
+@pytest.mark.parametrize("name", methods_typed_as_streams())
+def test_a_method_that_is_typed_as_a_stream_returns_one(name: str) -> None:
+    stream = Stream.of(reactivex.of(1, 2, 3))
+    parameters = inspect.signature(getattr(Observable, name)).parameters.values()
+    required = [p.name for p in parameters if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD][1:]
+    result = getattr(stream, name)(*(ARGUMENTS.get(parameter, stream) for parameter in required))
+    assert isinstance(result, Stream)
+
+
+def test_streams_are_added_and_sliced() -> None:
+    stream = both = Stream.of(reactivex.of(1, 2, 3))
+    both += stream
+    for result, items in ((stream + stream, [1, 2, 3] * 2), (both, [1, 2, 3] * 2), (stream[1:], [2, 3])):
+        assert isinstance(result, Stream)
+        assert list(result) == items
 
 
 def test_what_is_not_an_observable_at_the_end_of_a_pipe_is_returned_as_it_is() -> None:

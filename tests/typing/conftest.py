@@ -1,3 +1,3 @@
-"""These are for the type checker; running them would call models, and one of them is wrong on purpose."""
+"""These are for the type checker: some would call models, one is wrong on purpose, and a test runs the programs."""
 
-collect_ignore = ["inferred.py", "refused.py"]
+collect_ignore = ["inferred.py", "refused.py", "programs"]

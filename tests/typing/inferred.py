@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Literal, TypedDict, TypeVar, assert_type
@@ -13,6 +13,7 @@ import msgspec
 import reactivex
 from openai.types.chat import ChatCompletionMessage, ChatCompletionMessageParam
 from reactivex import Observable
+from reactivex import operators as rx
 
 import rxllm
 from rxllm import (
@@ -167,6 +168,14 @@ for each in events:
 with rxllm.to_iter(events.pipe(ops.text())) as strings:
     assert_type(next(strings), str)
 
+
+async def ticks() -> AsyncIterator[int]:
+    yield 1
+
+
+assert_type(rxllm.from_async_iter(ticks), Stream[int])
+assert_type(Thread([rxllm.system("Be brief."), rxllm.user("Hi")]).messages, tuple[rxllm.Message, ...])
+
 # What the operators give
 
 assert_type(events.pipe(ops.text()), Stream[str])
@@ -264,13 +273,87 @@ assert_type(
     ),
     Stream[Response[Any]],
 )
-assert_type(events.pipe(ops.only(TextDelta)).map(lambda event: len(event.delta)), Observable[int])
-assert_type(
-    events.pipe(ops.only(TextDelta)).map(lambda event: event.delta).scan(lambda a, b: a + b, ""), Observable[str]
-)
+assert_type(events.pipe(ops.only(TextDelta)).map(lambda event: len(event.delta)), Stream[int])
+assert_type(events.pipe(ops.only(TextDelta)).map(lambda event: event.delta).scan(lambda a, b: a + b, ""), Stream[str])
 assert_type(reactivex.of("a").switch_map(lambda asked: rxllm.generate(fake, asked)), Observable[Response[Any]])
 assert_type(reactivex.of(TextDelta("a")).pipe(ops.text()), Stream[str])
 assert_type(rxllm.run(reactivex.of(1, 2)), int)
+
+# show
+
+assert_type(rxllm.show(events), ChatResult | StepResult | Response[Any])
+assert_type(rxllm.show(rxllm.stream(fake, "Hi")).output_text, str)
+assert_type(rxllm.show(rxllm.generate(fake, "Hi", response_format=City)), Response[City])
+assert_type(rxllm.show(events.pipe(ops.text())), str)
+
+# Engines take lists
+
+middle = [ops.rate_limited(per_second=2), ops.checkpoint("model")]
+engine = rxllm.Engine(
+    fake,
+    tools=[Tool("look")],
+    operators=[ops.redact("[0-9]+"), ops.smooth(), ops.tap(print), lambda events: events],
+    prepare=[lambda request: request, rxllm.alongside(print)],
+    observers=[print],
+)
+assert_type(tuple(engine.tools), tuple[Tool, ...])
+rxllm.Engine(fake, operators=middle)
+
+# Messages of parts
+
+parts = [rxllm.TextPart("What is this?")]
+rxllm.user(parts)
+rxllm.user([rxllm.TextPart("What is this?"), rxllm.ImagePart(rxllm.Image.from_file("photo.png"))])
+
+# Usage
+
+responses = list(rxllm.generate_many(fake, ["a", "b"]))
+assert_type(sum((response.usage for response in responses), Usage()), Usage)
+assert_type(responses[0].thinking, str)
+
+# reactivex's methods on a Stream
+
+texts = events.pipe(ops.text())
+numbers = texts.map(len)
+assert_type(numbers, Stream[int])
+assert_type(texts.take(3), Stream[str])
+assert_type(texts.take(3).run(), str)
+assert_type(texts.filter(lambda text: text.isupper()).skip(1).first(), Stream[str])
+assert_type(texts.take_while(str.isupper, inclusive=True).take_last(2).last(str.isupper), Stream[str])
+assert_type(texts.distinct().distinct_until_changed(lambda text: text.lower()), Stream[str])
+assert_type(texts.take_until(numbers).skip_until(numbers).element_at(2), Stream[str])
+assert_type(texts.to_list(), Stream[list[str]])
+assert_type(texts.to_list().run(), list[str])
+assert_type(texts.buffer_with_count(3), Stream[list[str]])
+assert_type(texts.buffer_with_time(0.1), Stream[list[str]])
+assert_type(texts.buffer_with_time_or_count(0.1, 3), Stream[list[str]])
+assert_type(texts.buffer(numbers), Stream[list[str]])
+assert_type(texts.scan(lambda total, text: total + len(text), 0), Stream[int])
+assert_type(texts.scan(lambda before, text: before + text), Stream[str])
+assert_type(texts.reduce(lambda total, text: total + len(text), 0), Stream[int])
+assert_type(texts.count(), Stream[int])
+assert_type(texts.pairwise(), Stream[tuple[str, str]])
+assert_type(texts.flat_map(lambda text: rxllm.generate(fake, text)), Stream[Response[Any]])
+assert_type(texts.concat_map(lambda text: rxllm.generate(fake, text)), Stream[Response[Any]])
+assert_type(texts.switch_map(lambda text: rxllm.generate(fake, text, response_format=City)), Stream[Response[City]])
+assert_type(texts.merge(numbers), Stream[str | int])
+assert_type(texts + texts, Stream[str])
+assert_type(texts.concat(texts).start_with("a"), Stream[str])
+assert_type(texts.zip(numbers), Stream[tuple[str, int]])
+assert_type(texts.combine_latest(numbers), Stream[tuple[str, int]])
+assert_type(texts.with_latest_from(numbers), Stream[tuple[str, int]])
+assert_type(texts.catch(texts).retry(2).repeat(2).share(), Stream[str])
+assert_type(texts.do_action(print).do(print).finally_action(lambda: None), Stream[str])
+assert_type(texts.delay(0.1).timeout(3).debounce(0.1).sample(0.1).throttle_first(0.1), Stream[str])
+assert_type(texts[:3], Stream[str])
+assert_type(texts.to_set(), Stream[set[str]])
+assert_type(texts.all(str.isupper).merge(texts.some(), texts.is_empty()), Stream[bool])
+assert_type(numbers.min().merge(numbers.max()), Stream[int])
+assert_type(texts.default_if_empty("nothing"), Stream[str])
+assert_type(texts.default_if_empty(), Stream[str | None])
+assert_type(texts.pipe(rx.take(3), rx.map(len)), Stream[int])
+
+assert_type(events.filter(lambda event: isinstance(event, TextDelta)), Stream[Event])
 
 # lift
 

@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 import rxllm
+import rxllm.adapters
+import rxllm.images
 from rxllm import Fake, TextDelta, tool
 from rxllm import operators as ops
 
@@ -38,6 +40,19 @@ Fake(["a", 5])  # pyright: ignore[reportArgumentType]
 events.pipe(ops.to_text(), ops.text())  # pyright: ignore
 events.pipe(ops.tap(lambda event: event.nothing, TextDelta))  # pyright: ignore
 events.pipe(ops.only(TextDelta)).map(lambda event: event.nothing)  # pyright: ignore
+
+# What is not there
+
+rxllm.stream_generat(fake, "Hi")  # pyright: ignore
+ops.txt()  # pyright: ignore
+rxllm.testing.Loopbak  # pyright: ignore
+rxllm.adapters.OpenAi  # pyright: ignore
+rxllm.images.Nothing  # pyright: ignore
+events.output_text  # pyright: ignore
+rxllm.generate(fake, "Hi").output_text  # pyright: ignore
+rxllm.generate(fake, "Hi").run().text  # pyright: ignore
+rxllm.Engine(fake, operators=[ops.text()])  # pyright: ignore[reportArgumentType]
+rxllm.Engine(fake, tools=["add"])  # pyright: ignore[reportArgumentType]
 
 # A decorated function keeps its parameters
 

@@ -7,6 +7,6 @@ from tests.programs import python
 
 def test_pyright_infers_what_the_design_says() -> None:
     here = Path(__file__).parent
-    files = [str(here / "inferred.py"), str(here / "refused.py")]
+    files = [str(here / name) for name in ("inferred.py", "refused.py", "programs")]
     ran = python("-m", "pyright", *files, cwd=here.parents[1])
     assert ran.returncode == 0, ran.stdout

@@ -1,0 +1,65 @@
+"""Where a Stream comes from: what it says of itself as long as nobody has run it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from rxllm.values import ChatResult, Response, StepResult
+from rxllm.values.argument_checks import did_you_mean
+
+
+class Origin(NamedTuple):
+    """The function that returned a Stream, the model it asks, and what the Stream emits: many, or one of a class."""
+
+    function: str = ""
+    model: str = ""
+    items: type[Any] | str = "items"
+
+    def piped(self) -> Origin:
+        """Return the origin of what an operator makes of the Stream."""
+        return self if self.items == "items" else self._replace(items="items")
+
+    def describe(self) -> str:
+        """Return the repr of the Stream."""
+        items = self.items if isinstance(self.items, str) else f"one {self.items.__name__}"
+        source = f" from {self.function}" if self.function else ""
+        model = f" with {self.model}" if self.model else ""
+        return f"<Stream of {items}{source}{model}; nothing is sent until .run(), await, for or .subscribe()>"
+
+    def missing_attribute(self, name: str, methods: Iterable[str]) -> str:
+        """Return the message about the attribute `name`, which is none of the Stream's `methods`."""
+        fault = f"'Stream' object has no attribute {name!r}"
+        if name.startswith("_"):
+            return fault
+        if isinstance(self.items, str) and name in _operators():
+            return f"{fault}; {name} is an operator: write .pipe(ops.{name}(...))"
+        call, attribute = self._result_with(name)
+        guess = "" if call else did_you_mean(name, methods)
+        if guess:
+            return f"{fault}{guess}"
+        if call:
+            remedy = f"write {call}.run().{attribute}, or (await {call}).{attribute} in async code"
+            return f"{fault}: it is a call that is still to run, not its result; {remedy}"
+        return f"{fault}: it is still to run; iterate over its items, or write .run() or await for the last one"
+
+    def _result_with(self, name: str) -> tuple[str, str]:
+        """Return the call whose result has the attribute, and its name there; an empty call if none has."""
+        call = f"{self.function}(...)"
+        if self.items == "events":
+            folds = {Response: "to_response", ChatResult: "to_chat_result", StepResult: "to_step_result"}
+            calls: dict[Any, str] = {cls: f"{call}.pipe(ops.{fold}())" for cls, fold in folds.items()}
+        else:
+            calls = {} if isinstance(self.items, str) else {self.items: call}
+        for cls, call in calls.items():
+            path = cls.other_names.get(name, name).partition(",")[0]
+            first = path.partition(".")[0]
+            if first in cls.__dataclass_fields__ or hasattr(cls, first):
+                return call, path
+        return "", name
+
+
+def _operators() -> Iterable[str]:
+    operators = sys.modules.get("rxllm.operators")  # a higher layer, which only lends its names
+    return getattr(operators, "__all__", ())

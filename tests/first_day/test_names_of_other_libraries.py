@@ -1,0 +1,78 @@
+"""Names that people bring along from other libraries: they work, or the error says what to write."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from operator import attrgetter
+from typing import Any
+
+import pytest
+
+import rxllm
+from rxllm import Fake, ToolCall, Usage
+
+response = rxllm.generate(Fake([("thinking", "Two and two"), "4", Usage(3, 1)]), "What is 2 + 2?").run()
+result = rxllm.chat(Fake("4"), "What is 2 + 2?").run()
+step = rxllm.step(Fake("4"), "What is 2 + 2?").run()
+
+
+def test_the_thinking_of_a_response() -> None:
+    assert response.thinking == "Two and two"
+    assert response.output_text == "4"
+    assert rxllm.Response().thinking == ""
+
+
+def test_usages_have_a_sum() -> None:
+    responses = list(rxllm.generate_many(Fake(["a", Usage(1, 2)], ["b", Usage(3, 4)]), ["A", "B"], concurrency=1))
+    assert sum(each.usage for each in responses) == Usage(4, 6)
+    assert sum((each.usage for each in responses), Usage()).total == 10
+    with pytest.raises(TypeError):
+        1 + Usage()  # type: ignore[operator]
+
+
+def test_a_step_has_its_text_as_a_chat_has() -> None:
+    assert (step.output_text, result.output_text) == ("4", "4")
+
+
+@pytest.mark.parametrize(
+    ("value", "name", "remedy"),
+    [
+        (response, "text", "; write output_text"),
+        (response, "content", "; write output_text, or message.parts with images and thinking"),
+        (response, "choices", "; write output_text"),
+        (response, "reasoning_content", "; write thinking"),
+        (response, "stop_reason", "; write finish_reason"),
+        (response, "cost", "; write usage.total_cost"),
+        (response, "output_txt", " (did you mean 'output_text'?)"),
+        (response, "wholly_different", ""),
+        (result, "text", "; write output_text"),
+        (result, "response", "; write final_response"),
+        (result, "messages", "; write thread.messages"),
+        (result, "finish_reason", "; write final_response.finish_reason"),
+        (step, "text", "; write output_text"),
+        (step, "usage", "; write response.usage"),
+        (result.thread.messages[-1], "output_text", "; write text"),
+        (result.thread, "append", "; write thread = thread + message, which makes a new thread"),
+        (response, "delta", "; write output_text, or rxllm.stream_generate(...) for the pieces as they come"),
+        (ToolCall("c0", "add"), "function", "; write name and arguments"),
+        (response.usage, "prompt_tokens", "; write input_tokens"),
+        (response.usage, "completion_tokens", "; write output_tokens"),
+        (response.usage, "total_token", " (did you mean 'total_tokens'?)"),
+        (ToolCall("c0", "add"), "argument", " (did you mean 'arguments'?)"),
+    ],
+)
+def test_a_name_that_is_not_there_is_answered(value: Any, name: str, remedy: str) -> None:
+    with pytest.raises(AttributeError) as caught:
+        getattr(value, name)
+    assert str(caught.value) == f"{type(value).__name__!r} object has no attribute {name!r}{remedy}"
+
+
+@pytest.mark.parametrize("value", [response, result, step, response.usage, ToolCall("c0", "add")])
+def test_the_remedies_exist_and_nothing_else_is_answered(value: Any) -> None:
+    for remedy in type(value).other_names.values():
+        name = remedy.replace(",", " ").split()[0]
+        assert name.startswith("rxllm.") or attrgetter(name)(value) is not Ellipsis
+    assert not set(type(value).other_names) & set(dir(value))
+    assert not hasattr(value, "_repr_html_")
+    assert pickle.loads(pickle.dumps(value)) == copy.copy(value) == copy.deepcopy(value) == value
