@@ -16,12 +16,12 @@ from rxllm.operators._shared.event_operators import EVENTS, not_an_event
 from rxllm.operators._shared.operate import operate
 from rxllm.runtime import Bounded, Question, ScopedObserver, Stream, clock, conclude, current_scope, fail, within
 from rxllm.tools import Approve, Encoder, Executor, OnToolError, ToolSettings, execution, is_halting
-from rxllm.values import EngineError, Thread, Tool, ToolCall, ValidationError
+from rxllm.values import EngineError, Thread, Tool, ToolCall, ValidationError, as_tools
 from rxllm.values.argument_checks import check_instance, invalid_option
 
 
 def run_tools(
-    tools: Iterable[Tool] = (),
+    tools: Iterable[Tool | Callable[..., Any]] = (),
     *,
     thread: Thread | None = None,
     mode: Literal["auto", "manual"] = "auto",
@@ -66,13 +66,9 @@ def run_tools(
 
     Raises ``ValidationError("invalid_option")`` for wrong options.
     """
-    check_instance("tools", tools, Iterable, "an iterable of tools; make them with rxllm.tool")
-    tools = tuple(tools)
-    for tool in tools:
-        check_instance("tools", tool, Tool, "an iterable of tools; make them with rxllm.tool")
     check_instance("thread", thread, Thread | None, "a Thread")
     settings = ToolSettings(
-        tools=tools,
+        tools=as_tools(tools),
         mode=mode,
         context=context or {},
         on_tool_error=on_tool_error,
@@ -150,10 +146,15 @@ class _Step:
             executions,
             self._settings.concurrency(len(runnable)),
             self._receive,
-            lambda index, error: None,
+            lambda index, error: None if error is None else end(error),
             self._finish,
             self._observer.on_error,
         )
+
+        def end(error: Exception) -> None:  # of the caller's code: the other tools are not waited for
+            running.dispose()
+            self._observer.on_error(error)
+
         self._metadata.update({name: calls for name, calls in left.items() if calls})
         for call in left["approval_tool_calls"]:
             self._deliver(ToolApprovalRequested(call.id, call.name, call.arguments))

@@ -26,7 +26,7 @@ class PlainOptions(TypedDict, total=False):
     """`GenerateOptions` without the one that decides the type of an answer."""
 
     model: str
-    tools: Sequence[Tool]
+    tools: Sequence[Tool | Callable[..., Any]]
     tool_choice: str | Mapping[str, Any]
     temperature: float
     max_tokens: int

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rxllm.values._encode import Value, value
+from rxllm.values._function_tool import as_tool
 from rxllm.values._message import Message
 from rxllm.values._tool import Tool
 
@@ -14,6 +15,8 @@ from rxllm.values._tool import Tool
 @value
 class Request(Value):
     """One request to a model, the same for every provider.
+
+    Functions in `tools` become tools, as ``rxllm.tool`` makes them.
 
     `tool_choice` is ``"auto"``, ``"none"``, ``"required"`` or a tool's name; `temperature` is 0 to 2; `max_tokens`
     limits the answer; `response_format` is ``"text"``, ``{"type": "json_object"}`` or the result of `json_schema`;
@@ -33,6 +36,12 @@ class Request(Value):
     structured_finalize: bool = False
     options: dict[str, Any] = field(default_factory=dict[str, Any])
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.tools, tuple):  # pyright: ignore[reportUnnecessaryIsInstance]
+            # What is neither a tool nor a function is left to `rxllm.validate`.
+            object.__setattr__(self, "tools", tuple(as_tool(t) if callable(t) else t for t in self.tools))
 
 
 def json_schema(name: str, schema: dict[str, Any], *, strict: bool = True) -> dict[str, Any]:

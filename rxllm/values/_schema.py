@@ -27,7 +27,9 @@ from typing import Any, cast, get_origin, is_typeddict
 
 import msgspec
 
+from rxllm.values._faults import described, faults_of
 from rxllm.values._json import UNREADABLE
+from rxllm.values._pydantic import class_adapter, is_pydantic
 from rxllm.values._request import json_schema
 from rxllm.values.argument_checks import invalid_option
 from rxllm.values.errors import Path, ValidationError
@@ -49,7 +51,7 @@ def is_format_class(value: Any) -> bool:
     if not isinstance(cls, type):
         return False
     known = dataclasses.is_dataclass(cls) or issubclass(cls, msgspec.Struct) or is_typeddict(cast(Any, cls))
-    return known or _is_pydantic(cast(type[Any], cls))
+    return known or is_pydantic(cast(type[Any], cls))
 
 
 def as_response_format(value: Any) -> Any:
@@ -107,11 +109,6 @@ def _warn_unchecked() -> None:
     )
 
 
-def described(faults: list[tuple[Path, str]]) -> str:
-    """Return the `faults` on one line."""
-    return "; ".join(f"{'.'.join(map(str, path))}: {fault}" if path else fault for path, fault in faults)
-
-
 def unfenced(text: str) -> str:
     """Return `text` without the Markdown code fence that small models put around their JSON.
 
@@ -135,8 +132,8 @@ def _format_of(cls: type[Any]) -> dict[str, Any]:
 
 
 def _schema_of(cls: type[Any]) -> dict[str, Any]:
-    if _is_pydantic(cls):
-        return _adapter(cls).json_schema()
+    if is_pydantic(cls):
+        return class_adapter(cls).json_schema()
     (root,), components = msgspec.json.schema_components([cls], ref_template="#/$defs/{name}")
     return {**root, "$defs": components}
 
@@ -210,28 +207,10 @@ def _read_json(schema: Mapping[str, Any], text: str) -> Any:
 def _read_class(cls: type[Any], text: str) -> Any:
     inner = unfenced(text)
     try:
-        return _adapter(cls).validate_json(inner) if _is_pydantic(cls) else msgspec.json.decode(inner, type=cls)
+        return class_adapter(cls).validate_json(inner) if is_pydantic(cls) else msgspec.json.decode(inner, type=cls)
     except Exception as error:  # a validator of the class may raise anything
-        raise _invalid_output(f"a {cls.__name__}", _faults_of(error)) from error
-
-
-def _faults_of(error: Any) -> list[tuple[Path, str]]:
-    if hasattr(error, "errors"):  # pydantic's
-        entries = error.errors(include_url=False, include_context=False)
-        return [(tuple(entry["loc"]), entry["msg"]) for entry in entries]
-    fault, _, place = str(error).partition(" - at `$")
-    keys = re.findall(r"[^.\[\]`]+", place)
-    return [(tuple(int(key) if key.isdigit() else key for key in keys), fault)]
+        raise _invalid_output(f"a {cls.__name__}", faults_of(error)) from error
 
 
 def _invalid_output(expected: str, faults: list[tuple[Path, str]]) -> ValidationError:
     return ValidationError("invalid_output", f"the answer is not {expected}: {described(faults)}", errors=faults)
-
-
-def _is_pydantic(cls: type[Any]) -> bool:
-    return hasattr(get_origin(cls) or cls, "__pydantic_validator__")
-
-
-@lru_cache(maxsize=256)
-def _adapter(cls: type[Any]) -> Any:
-    return import_module("pydantic").TypeAdapter(cls)
