@@ -155,7 +155,7 @@ class _Execution(abc.DisposableBase):
     ) -> None:
         """Call `fn`, and `done` with its result, at once or later; `on_item` gets the items of a streaming result."""
         if self._loop is not None:
-            results: Stream[Any] = pumped(lambda pump: self._call(pump, fn, is_async))
+            results: Stream[Any] = pumped(lambda pump: self._call_function(pump, fn, is_async))
             self._listen(results, lambda result: self._unwrap(result, done, on_item))
             return
         try:
@@ -212,7 +212,7 @@ class _Execution(abc.DisposableBase):
             self._progress(last)
         return last
 
-    async def _call(self, pump: Pump[Any], fn: Callable[[], Any], is_async: bool) -> None:
+    async def _call_function(self, pump: Pump[Any], fn: Callable[[], Any], is_async: bool) -> None:
         name = f"the tool {self._tool.name!r}"
         try:
             if not is_async and daemon_threads().left >= THREADS_LEFT:

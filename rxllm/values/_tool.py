@@ -6,9 +6,9 @@ import inspect
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, get_args, get_type_hints
+from typing import Any, ClassVar, get_args, get_type_hints
 
-from rxllm.values._encode import Value, value
+from rxllm.values._encode import Value, encode_result, value
 from rxllm.values.errors import ToolError
 
 
@@ -93,6 +93,8 @@ class Tool(Value):
 @value
 class Halt(Value):
     """What a tool returns to end the chat: see `halt` and `ask_user`."""
+
+    encoders: ClassVar = {"result": encode_result}
 
     reason: str
     result: Any = None

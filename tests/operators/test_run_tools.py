@@ -349,7 +349,7 @@ def test_a_tool_without_a_handler_is_a_failure() -> None:
 def test_a_result_that_cannot_be_encoded_is_the_developer_s_error() -> None:
     odd = tool(name="odd", handler=lambda arguments: object())
     with pytest.raises(
-        ToolError, match="the result of the tool 'odd' cannot be encoded .*object is not data"
+        ToolError, match=r"the result of the tool 'odd' cannot be encoded .*object is not data"
     ) as caught:
         told(calling("odd", CALL), [odd, double])
     assert (caught.value.reason, caught.value.tool_call_id) == ("encoding_failed", "odd")
