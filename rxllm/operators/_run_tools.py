@@ -47,6 +47,9 @@ def run_tools(
     >>> events.run().result.tool_results
     (Message('tool', '42'),)
 
+    `tools` are tools or functions, which become tools as ``rxllm.tool`` makes them. What a tool returns is sent to the
+    model as text or as JSON: models, dataclasses, datetimes, enums and sets too.
+
     `thread` is the thread that the response answers; the step's thread adds the answer and the results, in the order of
     the tool calls. After ``stream_generate`` it defaults to the thread of that call, whose engine and ids the tools
     find in their `ToolContext`. Elsewhere, such as after a recording, a missing `thread` is a
@@ -57,10 +60,13 @@ def run_tools(
     ``"continue"`` (the model gets the error as the result), ``"halt"``, or a function of the `ToolCall` and the
     `ToolError` that returns one of these words, a replacement for the result, or ``halt(...)``; raising that error
     again halts too. Halts are emitted when all tools have finished, in the order of the calls. If one of the tools does
-    not exist, none runs, and an ``ErrorEvent`` with ``EngineError("unknown_tool")`` is emitted.
+    not exist, none runs, and an ``ErrorEvent`` with ``EngineError("unknown_tool")`` is emitted. What a tool raises is
+    logged with its traceback, unless it is a `ToolError`.
 
     Tools with ``approval=True`` run after ``approve(tool_call)`` returns True; it returns a bool, a reason to refuse,
-    or an awaitable or Observable of these. Without `approve` their calls are left to the caller. At most
+    or an awaitable or Observable of these. Without `approve` their calls are left to the caller. What `approve` raises,
+    a ``TypeError`` for any other answer, and ``ToolError("encoding_failed")`` for a result that has no JSON are bugs of
+    the caller's code: they end the stream through ``on_error``, and the model never sees them. At most
     `max_concurrency` tools run at once. `executor(tool, arguments, context)` runs a tool instead of its handler,
     `encoder(result)` returns the text for the model, `context` is the mapping in the tools' `ToolContext`.
 

@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Callable, Mapping
 from inspect import iscoroutinefunction
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import msgspec
 
@@ -99,7 +99,7 @@ class ToolSettings(msgspec.Struct, frozen=True):
     def encode(self, result: Any, call: ToolCall) -> str:
         """Return the text of `result` for the model. Raises ``ToolError("encoding_failed")``."""
         try:
-            text: object = (self.encoder or encode_result)(result)
+            text = cast(object, (self.encoder or encode_result)(result))
         except Exception as error:
             why = error.message if isinstance(error, ValidationError) else f"{type(error).__name__}: {error}"
             raise _not_encoded(call, f"{shown(result)}: {why}") from error

@@ -88,7 +88,7 @@ def value(cls: type[T]) -> type[T]:
     cls = dataclass(eq=False, repr=False)(cls)
     specs = fields(cast(Any, cls))
     cls.sequence_fields = frozenset(spec.name for spec in specs if "tuple[" in str(spec.type))
-    cls.compared = attrgetter(*(spec.name for spec in specs))
+    cls.compared = attrgetter(*(spec.name for spec in specs if spec.compare))
     for spec in (spec for spec in specs if not spec.metadata):  # an inherited field already has it
         default = _encode_sequence if spec.name in cls.sequence_fields else encode
         encode_field = cls.encoders.get(spec.name, default)

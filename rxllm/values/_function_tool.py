@@ -33,9 +33,9 @@ class FunctionTool(Tool, Generic[P, R]):
     In the body of a class it is a method: ``obj.method`` is the tool of that object.
     """
 
-    parameters: Mapping[str, Parameter] = field(default_factory=dict[str, Parameter], repr=False)
-    context: tuple[str, ...] = field(default=(), repr=False)
-    unbound: bool = field(default=False, repr=False)
+    parameters: Mapping[str, Parameter] = field(default_factory=dict[str, Parameter], repr=False, compare=False)
+    context: tuple[str, ...] = field(default=(), repr=False, compare=False)
+    unbound: bool = field(default=False, repr=False, compare=False)
 
     def __copy__(self) -> Self:
         return self
@@ -149,16 +149,19 @@ def as_tool(value: Any) -> Tool:
             value = _from_function(value)
         except TypeError as error:
             raise ValidationError("invalid_tool", str(error)) from error
-    if isinstance(value, FunctionTool) and value.unbound:
-        message = f"the tool {value.name!r} is a method without its object; pass obj.{value.name} of an object"
+    made = cast(Tool, value)
+    if isinstance(made, FunctionTool) and made.unbound:
+        message = f"the tool {made.name!r} is a method without its object; pass obj.{made.name} of an object"
         raise ValidationError("invalid_tool", message)
-    return value
+    return made
 
 
 def as_tools(values: Any) -> tuple[Tool, ...]:
     """Return several tools or functions as tools. Raises ``ValidationError("invalid_option")``."""
     if not isinstance(values, Iterable) or isinstance(values, str | Mapping):
-        raise invalid_option("tools", must_be("several tools or functions, as in tools=[function]", values))
+        raise invalid_option(
+            "tools", must_be("several tools or functions, as in tools=[function]", cast(object, values))
+        )
     tools: list[Tool] = []
     for index, entry in enumerate(cast(Iterable[Any], values)):
         try:

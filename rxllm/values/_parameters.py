@@ -114,7 +114,7 @@ def _spelled_out(hint: Any, describe: Callable[[str], Any]) -> Any:
     parts = tuple(_spelled_out(part, describe) for part in args) if origin is not Literal else args
     if origin in (Union, UnionType):
         return Union[parts]  # noqa: UP007
-    return origin[parts] if origin in _GENERICS and parts else hint
+    return cast(Any, origin)[parts] if origin in _GENERICS and parts else hint
 
 
 def _default_data(default: Default) -> Any:

@@ -6,7 +6,7 @@ import dataclasses
 import sys
 from functools import lru_cache
 from importlib import import_module
-from typing import Any, get_args, get_origin, get_type_hints, is_typeddict
+from typing import Any, cast, get_args, get_origin, get_type_hints, is_typeddict
 
 
 def is_pydantic(cls: Any) -> bool:
@@ -37,10 +37,11 @@ def _is_of_pydantic(part: Any) -> bool:
 
 def _field_hints(cls: Any) -> tuple[Any, ...]:
     """Return the hints of the fields of a dataclass, a ``TypedDict`` or a named tuple."""
-    if not isinstance(cls, type) or not (dataclasses.is_dataclass(cls) or is_typeddict(cls) or hasattr(cls, "_fields")):
+    has_fields = dataclasses.is_dataclass(cls) or is_typeddict(cls) or hasattr(cls, "_fields")
+    if not (isinstance(cls, type) and has_fields):
         return ()
     try:
-        return tuple(get_type_hints(cls, include_extras=True).values())
+        return tuple(get_type_hints(cast(Any, cls), include_extras=True).values())
     except NameError:  # whoever reads the class says so
         return ()
 

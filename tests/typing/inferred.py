@@ -269,6 +269,21 @@ as_function: FunctionTool[..., int] = add
 assert_type(tool(name="look", handler=print, manual=True), Tool)
 
 
+class Shop:
+    @tool
+    def sell(self, what: str) -> int:
+        """Sell a thing."""
+        return len(what)
+
+    def find(self, what: str) -> str:
+        return what
+
+
+assert_type(Shop().sell("milk"), int)
+rxllm.chat(fake, "Hi", tools=[Shop().sell, Shop().find, add])
+Engine(fake).with_tools(Shop().find, add)
+
+
 async def paid() -> None:
     assert_type(await pay(1.5, ToolContext(ToolCall("c1", "pay"))), str)
 
