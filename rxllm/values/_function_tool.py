@@ -149,11 +149,11 @@ def as_tool(value: Any) -> Tool:
             value = _from_function(value)
         except TypeError as error:
             raise ValidationError("invalid_tool", str(error)) from error
-    made = cast(Tool, value)
-    if isinstance(made, FunctionTool) and made.unbound:
-        message = f"the tool {made.name!r} is a method without its object; pass obj.{made.name} of an object"
+    result = cast(Tool, value)
+    if getattr(result, "unbound", False):
+        message = f"the tool {result.name!r} is a method without its object; pass obj.{result.name} of an object"
         raise ValidationError("invalid_tool", message)
-    return made
+    return result
 
 
 def as_tools(values: Any) -> tuple[Tool, ...]:

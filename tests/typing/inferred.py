@@ -281,7 +281,7 @@ class Shop:
 
 assert_type(Shop().sell("milk"), int)
 rxllm.chat(fake, "Hi", tools=[Shop().sell, Shop().find, add])
-Engine(fake).with_tools(Shop().find, add)
+rxllm.Engine(fake).with_tools(Shop().find, add)
 
 
 async def paid() -> None:
