@@ -6,14 +6,17 @@ import enum
 import functools
 import json
 import logging
+import pickle
 import subprocess
 import sys
+import textwrap
 import threading
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
+from types import MethodType
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 from uuid import UUID
 
@@ -356,6 +359,11 @@ class Shop:
     def count(cls, upto: int) -> str:
         return cls.__name__ * upto
 
+    @classmethod
+    @tool
+    def repeat(cls, upto: int) -> str:
+        return cls.__name__ * upto
+
     def __call__(self, what: str) -> str:
         """Call the shop."""
         return f"{self.name} has {what}"
@@ -370,7 +378,8 @@ def test_the_methods_of_an_object_are_tools() -> None:
     assert [as_tool(method).description for method in (shop.find, shop)] == ["Find a thing.", "Call the shop."]
     assert result_of(shop.greet, name="Ada") == "Hi Ada"
     assert result_of(shop.part, name="Ada") == "Bye Ada"
-    assert result_of(Shop.count, upto=2) == "ShopShop"
+    for method in (Shop.count, Shop.repeat, shop.repeat, MethodType(vars(Shop)["repeat"].__func__, Shop)):
+        assert result_of(method, upto=2) == "ShopShop"
     assert (shop.close.approval, shop.close.name) == (True, "close")
     assert shop.sell("milk", None) == "Kiwi sells milk"  # type: ignore[arg-type]
 
@@ -417,6 +426,13 @@ def test_a_function_may_stand_wherever_a_tool_may() -> None:
         assert engine.adapter.requests[0].tools == (made,)
     source = rxllm.stream_generate(Fake(ToolCall("c1", "double", {"x": 21})), "Hi", tools=[double])
     assert source.pipe(ops.run_tools([double]), ops.to_step_result()).run().tool_results[0].text == "42"
+
+
+def test_an_engine_with_a_function_can_be_pickled() -> None:
+    engine = pickle.loads(pickle.dumps(Engine(tools=(textwrap.dedent,))))  # type: ignore[arg-type]
+    assert engine.tools == (tool(textwrap.dedent),)
+    with pytest.raises(pickle.PicklingError, match="decorate a function of a module"):
+        pickle.dumps(tool(approval=True)(textwrap.dedent))
 
 
 def test_what_cannot_be_a_tool_says_what_to_write() -> None:
