@@ -18,7 +18,7 @@ import msgspec
 
 from rxllm.values._faults import faults_of
 from rxllm.values._json import json_bytes, json_data
-from rxllm.values._pydantic import brings_pydantic, is_field, type_adapter
+from rxllm.values._pydantic import brings_pydantic, is_field, is_pydantic, type_adapter
 from rxllm.values.errors import Path, ValidationError
 
 Default = Callable[[], Any]
@@ -128,7 +128,11 @@ def _default_data(default: Default) -> Any:
 def _path_schema(cls: type[Any]) -> dict[str, Any]:
     if issubclass(cls, PurePath):
         return {"type": "string", "format": "path"}
-    raise NotImplementedError
+    if is_pydantic(cls):
+        raise TypeError(
+            f"{cls.__name__} is pydantic's, and stands in a msgspec Struct; use a dataclass or a model there"
+        )
+    raise TypeError(f"{cls.__name__} is not a type of data; use one, or pass such an object in ToolContext.context")
 
 
 def _read_path(cls: type[Any], data: Any) -> Any:

@@ -461,6 +461,31 @@ def test_a_hint_that_cannot_be_resolved_is_named() -> None:
         tool(look)
 
 
+@dataclass
+class Connection:
+    handle: complex
+
+
+@pytest.mark.parametrize(
+    ("hint", "message"),
+    [
+        (complex, "complex is not a type of data; use one, or pass such an object in ToolContext.context"),
+        (Connection, "complex is not a type of data"),
+        (Item | Point, "Unable to generate pydantic-core schema for .*Point"),
+        (
+            msgspec.defstruct("Cart", [("item", Item)]),
+            "Item is pydantic's, and stands in a msgspec Struct; use a dataclass",
+        ),
+    ],
+)
+def test_a_type_that_no_json_can_be_read_as_is_named(hint: Any, message: str) -> None:
+    def look(it: Any) -> None: ...
+
+    look.__annotations__["it"] = hint
+    with pytest.raises(TypeError, match=f"the tool 'look' has a parameter whose type has no JSON schema: {message}"):
+        tool(look)
+
+
 async def later(x: int) -> int:
     return 2 * x
 
