@@ -141,8 +141,9 @@ def as_tool(value: Any) -> Tool:
 
     Raises ``ValidationError("invalid_tool")``.
     """
-    if isinstance(value, MethodType) and isinstance(value.__func__, FunctionTool):
-        value = value.__func__.__get__(value.__self__)  # from Python 3.13 on, a classmethod round a tool gives this
+    around: Any = getattr(value, "__func__", None)
+    if isinstance(around, FunctionTool):  # what a classmethod round a tool gives, from Python 3.13 on
+        value = cast(Any, around).__get__(value.__self__)
     if not isinstance(value, Tool):
         if isinstance(value, type) or not callable(value):
             fault = f"{must_be('a Tool or a function', value)}; make a tool with rxllm.tool"
