@@ -555,3 +555,14 @@ def test_an_approver_s_bug_is_raised_and_never_told() -> None:
         with pytest.raises(TypeError, match="approve must return True, False or the reason"):
             chat(Fake(*script), "Hi", tools=[pay, double], approve=lambda call: None).run()
     assert ran == []
+
+
+def test_in_a_later_step_a_result_without_json_is_the_chat_s_error_which_keeps_the_thread() -> None:
+    def broken() -> Any:
+        return object()
+
+    model = Fake(ToolCall("c0", "double", {"x": 1}), ToolCall("c1", "broken", {}), "Done.")
+    result = chat(model, "Hi", tools=[double, broken]).run()
+    assert (result.halted_reason, len(model.requests), len(result.steps)) == ("error", 2, 1)
+    with pytest.raises(ToolError, match="cannot be encoded"):
+        result.raise_for_error()
