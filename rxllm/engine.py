@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from copy import deepcopy
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from reactivex import Observable
 
 from rxllm.events import Event
 from rxllm.runtime import Retry
 from rxllm.runtime._stream_arguments import check_operators
-from rxllm.values import EngineError, Request, Tool, ValidationError
+from rxllm.values import EngineError, Request, Tool, ValidationError, as_tool
 from rxllm.values.argument_checks import check_function, must_be, shown
 from rxllm.values.secret_names import masked
 
@@ -85,17 +85,36 @@ class Engine:
 
     adapter: Any = None
     model: str | None = None
-    tools: Sequence[Tool] = ()
+    tools: tuple[Tool, ...] = ()
     params: Mapping[str, Any] = field(default_factory=dict[str, Any])
     context: Mapping[str, Any] = field(default_factory=dict[str, Any])
     image_adapter: Any = None
-    operators: Sequence[Operator] = ()
-    prepare: Sequence[Prepare] = ()
-    observers: Sequence[Callable[[Any], object]] = ()
+    operators: tuple[Operator, ...] = ()
+    prepare: tuple[Prepare, ...] = ()
+    observers: tuple[Callable[[Any], object], ...] = ()
     retry: Retry = "default"
     tool_executor: Callable[..., Any] | None = None
     tool_result_encoder: Callable[[Any], str] | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    if TYPE_CHECKING:  # lists are taken, and functions as tools; the fields have tuples
+
+        def __init__(
+            self,
+            adapter: Any = None,
+            model: str | None = None,
+            tools: Iterable[Tool | Callable[..., Any]] = (),
+            params: Mapping[str, Any] = ...,
+            context: Mapping[str, Any] = ...,
+            image_adapter: Any = None,
+            operators: Iterable[Operator] = (),
+            prepare: Iterable[Prepare] = (),
+            observers: Iterable[Callable[[Any], object]] = (),
+            retry: Retry = "default",
+            tool_executor: Callable[..., Any] | None = None,
+            tool_result_encoder: Callable[[Any], str] | None = None,
+            metadata: Mapping[str, Any] = ...,
+        ) -> None: ...
 
     def __post_init__(self) -> None:
         if "api_key" in self.params:
@@ -120,8 +139,8 @@ class Engine:
     def with_model(self, model: str) -> Engine:
         return replace(self, model=model)
 
-    def with_tools(self, *tools: Tool) -> Engine:
-        """Return an engine with these tools too; each replaces a tool of the same name."""
+    def with_tools(self, *tools: Tool | Callable[..., Any]) -> Engine:
+        """Return an engine with these tools or functions too; each replaces a tool of the same name."""
         return replace(self, tools=merge_tools(self.tools, _checked("tools", tools)))
 
     def with_params(self, **params: Any) -> Engine:
@@ -167,13 +186,19 @@ def _checked(name: str, value: Any) -> tuple[Any, ...]:
         except ValidationError as error:
             (_, index), fault = error.errors[0]
             raise _invalid(f"operators[{index}]: {fault}") from None
+    if name == "tools":
+        return tuple(_checked_tool(index, entry) for index, entry in enumerate(entries))
     for index, entry in enumerate(entries):
-        if name == "tools" and not isinstance(entry, Tool):
-            remedy = "wrap the function with rxllm.tool" if callable(entry) else "make it with rxllm.tool"
-            raise _invalid(f"tools[{index}] {must_be('a Tool', entry)}; {remedy}")
         if name in ("observers", "prepare") and not callable(entry) and not isinstance(entry, Alongside):
             raise _invalid(f"{name}[{index}] {must_be('a function', entry)}")
     return entries
+
+
+def _checked_tool(index: int, entry: Any) -> Tool:
+    try:
+        return as_tool(entry)
+    except ValidationError as error:
+        raise _invalid(f"tools[{index}]: {error.message}") from error
 
 
 def _invalid(fault: str) -> EngineError:
@@ -196,11 +221,13 @@ async def aclose(engine: Any) -> None:
             await close()
 
 
-def merge_tools(tools: Iterable[Tool], others: Iterable[Tool]) -> tuple[Tool, ...]:
-    """Return both, in order; each of `others` replaces a tool of the same name, in its place.
+def merge_tools(
+    tools: Iterable[Tool | Callable[..., Any]], others: Iterable[Tool | Callable[..., Any]]
+) -> tuple[Tool, ...]:
+    """Return both as tools, in order; each of `others` replaces a tool of the same name, in its place.
 
     >>> a, b, c = (Tool(name) for name in "abc")
     >>> [tool.name for tool in merge_tools([a, b], [b, c])]
     ['a', 'b', 'c']
     """
-    return tuple({tool.name: tool for tool in (*tools, *others)}.values())
+    return tuple({tool.name: tool for tool in map(as_tool, (*tools, *others))}.values())

@@ -152,7 +152,10 @@ class ToolExecutionStarted(msgspec.Struct, frozen=True, tag="tool_execution_star
 
 
 class ToolExecutionCompleted(msgspec.Struct, frozen=True, tag="tool_execution_completed", tag_field="type"):
-    """A tool has run; it returned `result` or failed with `error`."""
+    """A tool has run; it returned `result` or failed with `error`.
+
+    `result` is the object that the tool returned; in JSON it is data, and comes back as data: see ``rxllm.serializer``.
+    """
 
     id: str
     name: str

@@ -1,5 +1,9 @@
 """JSON for every value, error and event; reading it back gives an equal object.
 
+One thing comes back as plain data: an object that a tool returned. In the events of tools, and as ``halt_result``, a
+model or a dataclass is written as its JSON object, a datetime, a ``Decimal``, an enum or a path as text, and a set as a
+list. What is plain data already comes back equal there too.
+
 A value or an error is an object with its class, ``{"$": "Message", "role": "user", ..., "v": 1}``; an event is flat,
 ``{"type": "text_delta", "delta": "Hi", "v": 1}``. Only the root has a ``"v"``. Fields that hold their default are left
 out; unknown fields are skipped.
@@ -28,7 +32,7 @@ from typing import Any, Never, TypeVar, cast, get_args, get_origin, overload
 
 import msgspec
 
-from rxllm.events import EVENT_CLASSES, EVENT_TAGS, Event
+from rxllm.events import EVENT_CLASSES, EVENT_TAGS, Event, ToolExecutionCompleted, ToolHalt, ToolProgress
 from rxllm.values import LLMError, Value
 from rxllm.values._decode import (
     VALUE_CLASSES,
@@ -40,11 +44,14 @@ from rxllm.values._decode import (
     readers_of,
     wrong,
 )
-from rxllm.values._encode import at, encode, not_serializable
+from rxllm.values._encode import at, encode, encode_result, not_serializable
 from rxllm.values._json import is_encodable
 from rxllm.values.errors import ERROR_CLASSES
 
 VERSION = 1
+
+_RESULTS = {(ToolExecutionCompleted, "result"), (ToolHalt, "result"), (ToolProgress, "data")}
+"""The fields that hold what a tool returned, which may be anything that JSON can hold."""
 
 T = TypeVar("T")
 
@@ -111,7 +118,7 @@ def _write_event(event: Event) -> dict[str, Any]:
     for spec in _fields(type(event)):
         value = getattr(event, spec.name)
         if spec.required or value != _default(spec):
-            data[spec.name] = at(spec.name, encode, value)
+            data[spec.name] = at(spec.name, encode_result if (type(event), spec.name) in _RESULTS else encode, value)
     return data
 
 

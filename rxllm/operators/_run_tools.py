@@ -16,12 +16,12 @@ from rxllm.operators._shared.event_operators import EVENTS, not_an_event
 from rxllm.operators._shared.operate import operate
 from rxllm.runtime import Bounded, Question, ScopedObserver, Stream, clock, conclude, current_scope, fail, within
 from rxllm.tools import Approve, Encoder, Executor, OnToolError, ToolSettings, execution, is_halting
-from rxllm.values import EngineError, Thread, Tool, ToolCall, ValidationError
+from rxllm.values import EngineError, Thread, Tool, ToolCall, ValidationError, as_tools
 from rxllm.values.argument_checks import check_instance, invalid_option
 
 
 def run_tools(
-    tools: Iterable[Tool] = (),
+    tools: Iterable[Tool | Callable[..., Any]] = (),
     *,
     thread: Thread | None = None,
     mode: Literal["auto", "manual"] = "auto",
@@ -47,6 +47,9 @@ def run_tools(
     >>> events.run().result.tool_results
     (Message('tool', '42'),)
 
+    `tools` are tools or functions, which become tools as ``rxllm.tool`` makes them. What a tool returns is sent to the
+    model as text or as JSON: models, dataclasses, datetimes, enums and sets too.
+
     `thread` is the thread that the response answers; the step's thread adds the answer and the results, in the order of
     the tool calls. After ``stream_generate`` it defaults to the thread of that call, whose engine and ids the tools
     find in their `ToolContext`. Elsewhere, such as after a recording, a missing `thread` is a
@@ -57,22 +60,21 @@ def run_tools(
     ``"continue"`` (the model gets the error as the result), ``"halt"``, or a function of the `ToolCall` and the
     `ToolError` that returns one of these words, a replacement for the result, or ``halt(...)``; raising that error
     again halts too. Halts are emitted when all tools have finished, in the order of the calls. If one of the tools does
-    not exist, none runs, and an ``ErrorEvent`` with ``EngineError("unknown_tool")`` is emitted.
+    not exist, none runs, and an ``ErrorEvent`` with ``EngineError("unknown_tool")`` is emitted. What a tool raises is
+    logged with its traceback, unless it is a `ToolError`.
 
     Tools with ``approval=True`` run after ``approve(tool_call)`` returns True; it returns a bool, a reason to refuse,
-    or an awaitable or Observable of these. Without `approve` their calls are left to the caller. At most
+    or an awaitable or Observable of these. Without `approve` their calls are left to the caller. What `approve` raises,
+    a ``TypeError`` for any other answer, and ``ToolError("encoding_failed")`` for a result that has no JSON are bugs of
+    the caller's code: they end the stream through ``on_error``, and the model never sees them. At most
     `max_concurrency` tools run at once. `executor(tool, arguments, context)` runs a tool instead of its handler,
     `encoder(result)` returns the text for the model, `context` is the mapping in the tools' `ToolContext`.
 
     Raises ``ValidationError("invalid_option")`` for wrong options.
     """
-    check_instance("tools", tools, Iterable, "an iterable of tools; make them with rxllm.tool")
-    tools = tuple(tools)
-    for tool in tools:
-        check_instance("tools", tool, Tool, "an iterable of tools; make them with rxllm.tool")
     check_instance("thread", thread, Thread | None, "a Thread")
     settings = ToolSettings(
-        tools=tools,
+        tools=as_tools(tools),
         mode=mode,
         context=context or {},
         on_tool_error=on_tool_error,
@@ -150,10 +152,15 @@ class _Step:
             executions,
             self._settings.concurrency(len(runnable)),
             self._receive,
-            lambda index, error: None,
+            lambda index, error: None if error is None else end(error),
             self._finish,
             self._observer.on_error,
         )
+
+        def end(error: Exception) -> None:  # of the caller's code: the other tools are not waited for
+            running.dispose()
+            self._observer.on_error(error)
+
         self._metadata.update({name: calls for name, calls in left.items() if calls})
         for call in left["approval_tool_calls"]:
             self._deliver(ToolApprovalRequested(call.id, call.name, call.arguments))

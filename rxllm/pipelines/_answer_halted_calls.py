@@ -183,7 +183,12 @@ def _merged(sources: Iterable[Observable[Event]], limit: int) -> Stream[Event]:
             conclude(observer, [halts[index] for index in sorted(halts)])
 
         def run(_: abc.SchedulerBase, __: object = None) -> abc.DisposableBase:
-            running = Bounded(sources, limit, receive, lambda index, error: None, finish, observer.on_error)
+            def end(index: int, error: Exception | None) -> None:
+                if error is not None:  # of the caller's code: the other tools are not waited for
+                    running.dispose()
+                    observer.on_error(error)
+
+            running = Bounded(sources, limit, receive, end, finish, observer.on_error)
             running.start(scheduler)
             return running
 

@@ -38,7 +38,7 @@ from rxllm.runtime import (
     scoped,
     within,
 )
-from rxllm.values import Call, ModelInfo, Request, Thread, Usage, reader, unanswered
+from rxllm.values import Call, ModelInfo, Request, Thread, Usage, as_tools, reader, unanswered
 
 T = TypeVar("T")
 BeginSpan = Callable[[Observers, Callable[[], float], Ids], Span]
@@ -56,6 +56,8 @@ class Setup(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, engine: Any, allowed: type[Any], own_options: Mapping[str, Any]) -> Setup:
         engine = as_engine(engine)
+        if own_options.get("tools") is not None:
+            own_options = {**own_options, "tools": as_tools(own_options["tools"])}
         options = checked_options(allowed, engine, own_options)
         own_options = set_options(own_options)
         return cls(engine, options, own_options, Observers(engine.observers), Timeouts.of(options.get("timeout")))

@@ -74,7 +74,7 @@ def _is_strings(value: Any) -> bool:
 
 
 def _is_tools(value: Any) -> bool:
-    return isinstance(value, Sequence) and all(isinstance(tool, Tool) for tool in value)  # pyright: ignore
+    return isinstance(value, Sequence) and all(isinstance(tool, Tool) or callable(tool) for tool in value)  # pyright: ignore
 
 
 _RETRIES = (RetryPolicy, Mapping, bool, type(None))
@@ -90,7 +90,7 @@ _SECONDS = "a number of seconds above 0"
 _RULES: dict[str, _Rule] = {
     **dict.fromkeys(("model", "reasoning_effort", "session_id", "request_id"), _STRING),
     "api_key": ("a string", lambda value: isinstance(value, str)),
-    "tools": ("a sequence of tools, made with rxllm.tool", _is_tools),
+    "tools": ("a sequence of tools or functions", _is_tools),
     "tool_choice": ("a string or a mapping", lambda value: isinstance(value, str | Mapping)),
     "temperature": ("a number from 0 to 2", lambda value: is_seconds(value) and is_temperature(value)),
     "top_p": ("a number above 0, up to 1", lambda value: is_seconds(value) and is_top_p(value)),

@@ -6,14 +6,23 @@ import math
 import os
 from collections.abc import Callable, Mapping
 from inspect import iscoroutinefunction
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import msgspec
 
-from rxllm.values import FunctionTool, Tool, ToolCall, ToolContext, ToolError, described, schema_faults
+from rxllm.values import (
+    FunctionTool,
+    Tool,
+    ToolCall,
+    ToolContext,
+    ToolError,
+    ValidationError,
+    described,
+    schema_faults,
+)
 from rxllm.values._json import json_text, well_formed
 from rxllm.values._response import shorten
-from rxllm.values.argument_checks import check, invalid_option, is_count, is_positive
+from rxllm.values.argument_checks import check, invalid_option, is_count, is_positive, shown
 
 Executor = Callable[[Tool, Mapping[str, Any], ToolContext], Any]
 Encoder = Callable[[Any], str]
@@ -90,10 +99,13 @@ class ToolSettings(msgspec.Struct, frozen=True):
     def encode(self, result: Any, call: ToolCall) -> str:
         """Return the text of `result` for the model. Raises ``ToolError("encoding_failed")``."""
         try:
-            return (self.encoder or encode_result)(result)
+            text = cast(object, (self.encoder or encode_result)(result))
         except Exception as error:
-            message = f"the result cannot be encoded for the model: {type(error).__name__}: {error}"
-            raise ToolError("encoding_failed", message, tool_name=call.name, tool_call_id=call.id) from error
+            why = error.message if isinstance(error, ValidationError) else f"{type(error).__name__}: {error}"
+            raise _not_encoded(call, f"{shown(result)}: {why}") from error
+        if not isinstance(text, str):
+            raise _not_encoded(call, f"tool_result_encoder must return text, not {shown(text)}")
+        return text
 
     def encode_error(self, error: ToolError, call: ToolCall) -> str:
         """Return the text of a failure for the model: one line, without internals."""
@@ -105,6 +117,12 @@ class ToolSettings(msgspec.Struct, frozen=True):
             return self.encode({"error": text}, call)
         except ToolError:
             return encode_result({"error": text})
+
+
+def _not_encoded(call: ToolCall, why: str) -> ToolError:
+    remedy = "return text, numbers, lists, dicts, dataclasses or models, or pass tool_result_encoder=..."
+    message = f"the result of the tool {call.name!r} cannot be encoded for the model: {why}; {remedy}"
+    return ToolError("encoding_failed", message, tool_name=call.name, tool_call_id=call.id)
 
 
 def _checks_its_arguments(tool: Tool) -> bool:
@@ -123,7 +141,7 @@ def _check_arguments(tool: Tool, call: ToolCall) -> None:
 
 
 def encode_result(result: Any) -> str:
-    """Return text as it is, anything else as JSON.
+    """Return text as it is, anything else as JSON: models, dataclasses, datetimes, enums, sets and paths too.
 
     >>> encode_result("42"), encode_result({"x": [1, None]})
     ('42', '{"x":[1,null]}')

@@ -9,14 +9,19 @@ plain function                  in a daemon thread, with the context copied; on 
 plain function, virtual time    at once, in place; ``async def`` fails, because a test has no loop for it
 ==============================  ==============================================================================
 
-The result may be an awaitable, an Observable or an asynchronous generator; each item of the latter two is a
+The result may be an awaitable, an Observable or a generator, asynchronous or not; each item of the latter two is a
 ``ToolProgress``, and the last item is the result.
+
+What a tool raises is logged with its traceback, unless it is a `ToolError`, and goes to the model by ``on_tool_error``.
+What an approver raises, an answer that it cannot give, and a result that cannot be encoded are errors of the caller's
+code: they end the stream through ``on_error``.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterator, Callable
+import logging
+from collections.abc import AsyncIterator, Callable, Generator
 from typing import Any, cast
 
 from reactivex import Observable, abc
@@ -41,6 +46,9 @@ from rxllm.runtime import (
 from rxllm.tools._bind_arguments import ToolSettings
 from rxllm.tools._outcome import failed, own, returned
 from rxllm.values import Tool, ToolCall, ToolContext, ToolError, denied
+from rxllm.values.argument_checks import shown
+
+log = logging.getLogger("rxllm")
 
 THREADS_LEFT = 100
 """How many plain functions may run on after their timeout or dispose; with so many, no other one starts."""
@@ -49,7 +57,8 @@ THREADS_LEFT = 100
 def execution(tool: Tool, call: ToolCall, settings: ToolSettings, question: Question, scope: Scope) -> Stream[Event]:
     """Return the stream of ``ToolExecutionStarted``, progress, ``ToolExecutionCompleted`` and the outcome of `call`.
 
-    It never fails itself. `question` is what the step asks its model, `scope` is the step's.
+    It fails only by an error of the caller's code, see above. `question` is what the step asks its model, `scope` is
+    the step's.
     """
 
     def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
@@ -80,6 +89,7 @@ class _Execution(abc.DisposableBase):
         self._running = SerialDisposable()
         self._timer = SerialDisposable()
         self._all = CompositeDisposable(self._running, self._timer)
+        self._is_approved = False
         self._loop = None if isinstance(scheduler, VirtualTimeScheduler) else call_loop()
         self._ended = False
         self._context = ToolContext(
@@ -109,11 +119,15 @@ class _Execution(abc.DisposableBase):
     def _answered(self, answer: Any) -> None:
         if answer is True:
             self._execute()
-            return
-        self._finish(failed(denied(self._call, answer), self._call, self._settings))
+        elif answer is False or isinstance(answer, str):
+            self._finish(failed(denied(self._call, answer), self._call, self._settings))
+        else:
+            message = f"approve must return True, False or the reason for a denial as text, not {shown(answer)}"
+            self._abort(TypeError(f"{message} (for the tool {self._tool.name!r})"))
 
     def _execute(self) -> None:
         self._scope = self._scope.of_tool(self._call.id)
+        self._is_approved = True
         self._observer.on_next(ToolExecutionStarted(self._call.id, self._call.name, self._call.arguments))
         if self._ended:
             return
@@ -141,13 +155,13 @@ class _Execution(abc.DisposableBase):
     ) -> None:
         """Call `fn`, and `done` with its result, at once or later; `on_item` gets the items of a streaming result."""
         if self._loop is not None:
-            results: Stream[Any] = pumped(lambda pump: _call(pump, fn, is_async, self._tool))
+            results: Stream[Any] = pumped(lambda pump: self._call_function(pump, fn, is_async))
             self._listen(results, lambda result: self._unwrap(result, done, on_item))
             return
         try:
             result = self._in_place(fn, is_async)
         except Exception as error:
-            self._fail(error)
+            self._on_failure(error)
         else:
             self._unwrap(result, done, on_item)
 
@@ -177,7 +191,7 @@ class _Execution(abc.DisposableBase):
 
         with within(self._scope):
             subscription.disposable = source.subscribe(
-                on_next, self._fail, lambda: done(last), scheduler=self._scheduler
+                on_next, self._on_failure, lambda: done(last), scheduler=self._scheduler
             )
 
     def _in_place(self, fn: Callable[[], Any], is_async: bool) -> Any:
@@ -185,15 +199,56 @@ class _Execution(abc.DisposableBase):
             message = "an async tool needs an event loop; under virtual time use a plain function or an Observable"
             raise self._error("handler_raised", message)
         with within(self._scope):
-            return fn()
+            return self._drained(fn())
+
+    def _drained(self, result: Any) -> Any:
+        """Return `result`, or the last item of a plain generator, whose items are progress."""
+        if not inspect.isgenerator(result):
+            return result
+        last: Any = None
+        for last in cast(Generator[Any], result):
+            if self._context.cancelled.is_set():
+                break
+            self._progress(last)
+        return last
+
+    async def _call_function(self, pump: Pump[Any], fn: Callable[[], Any], is_async: bool) -> None:
+        name = f"the tool {self._tool.name!r}"
+        try:
+            if not is_async and daemon_threads().left >= THREADS_LEFT:
+                message = f"{name} was not run: {THREADS_LEFT} others still run in threads after a timeout or a dispose"
+                raise self._error("cancelled", f"{message}; make them check ToolContext.cancelled")
+            result = fn() if is_async else await in_thread(lambda: self._drained(_without_stop_iteration(fn)), name)
+            if inspect.isawaitable(result) and not isinstance(result, Observable):  # an Observable is awaitable too
+                result = await result
+        except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:
+            if not self._is_approved:
+                raise
+            raise self._error("handler_exit", f"{name} tried to end the process") from error
+        pump.emit((result,))
 
     def _return(self, result: Any) -> None:
-        self._finish(returned(result, self._call, self._settings))
+        try:
+            events = returned(result, self._call, self._settings)
+        except ToolError as error:
+            self._abort(error)
+        else:
+            self._finish(events)
 
     def _fail(self, error: BaseException) -> None:
-        if isinstance(error, Exception):
-            self._finish(failed(self._as_tool_error(error), self._call, self._settings))
+        if not isinstance(error, Exception):
+            self._abort(error)
         elif not self._ended:
+            if not isinstance(error, ToolError) or error.reason == "handler_exit":
+                log.warning("the tool %r raised an error", self._tool.name, exc_info=error)
+            self._finish(failed(self._as_tool_error(error), self._call, self._settings))
+
+    def _on_failure(self, error: BaseException) -> None:
+        """End with what the tool or, before it, the approver has raised."""
+        (self._fail if self._is_approved else self._abort)(error)
+
+    def _abort(self, error: BaseException) -> None:
+        if not self._ended:
             self._ended = True
             self._observer.on_error(cast(Exception, error))
 
@@ -226,20 +281,6 @@ class _Execution(abc.DisposableBase):
 
     def _error(self, reason: str, message: str) -> ToolError:
         return ToolError(reason, message, tool_name=self._tool.name, tool_call_id=self._call.id)
-
-
-async def _call(pump: Pump[Any], fn: Callable[[], Any], is_async: bool, tool: Tool) -> None:
-    name = f"the tool {tool.name!r}"
-    try:
-        if not is_async and daemon_threads().left >= THREADS_LEFT:
-            message = f"{name} was not run: {THREADS_LEFT} others still run in threads after a timeout or a dispose"
-            raise ToolError("cancelled", f"{message}; make them check ToolContext.cancelled", tool_name=tool.name)
-        result = fn() if is_async else await in_thread(lambda: _without_stop_iteration(fn), name)
-        if inspect.isawaitable(result) and not isinstance(result, Observable):  # an Observable is awaitable too
-            result = await result
-    except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:
-        raise ToolError("handler_exit", f"{name} tried to end the process", tool_name=tool.name) from error
-    pump.emit((result,))
 
 
 def _without_stop_iteration(fn: Callable[[], Any]) -> Any:

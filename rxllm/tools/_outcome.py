@@ -21,10 +21,15 @@ def own(call: ToolCall) -> ToolCall:
 
 
 def returned(result: Any, call: ToolCall, settings: ToolSettings) -> list[Event]:
-    """Return the events of a tool that returned `result`."""
+    """Return the events of a tool that returned `result`.
+
+    Raises ``ToolError("encoding_failed")`` for a result that cannot be encoded, an error of the tool's author.
+    """
     try:
         outcome = _outcome(result, call, settings)
     except ToolError as error:
+        if error.reason == "encoding_failed":
+            raise
         return failed(error, call, settings)
     return [ToolExecutionCompleted(call.id, call.name, _plain(result)), outcome]
 

@@ -1,6 +1,8 @@
 """Values: what goes into a call and comes out of it, and the errors."""
 
 from rxllm.values._encode import Value
+from rxllm.values._faults import described
+from rxllm.values._function_tool import FunctionTool, as_tool, as_tools, tool
 from rxllm.values._images import Image, ImageRequest, ImageResponse, ImageUsage, image_request
 from rxllm.values._message import (
     Content,
@@ -22,7 +24,7 @@ from rxllm.values._model import ModelInfo
 from rxllm.values._request import Call, Request, json_schema
 from rxllm.values._response import FinishReason, Response
 from rxllm.values._results import ChatResult, StepResult
-from rxllm.values._schema import ResponseFormat, as_response_format, described, is_type, reader, schema_faults
+from rxllm.values._schema import ResponseFormat, as_response_format, is_type, reader, schema_faults
 from rxllm.values._session import Session, SessionStatus, Turn
 from rxllm.values._stream_items import Labelled, Progress, Trace
 from rxllm.values._telemetry import (
@@ -42,7 +44,7 @@ from rxllm.values._telemetry import (
     ToolStarted,
 )
 from rxllm.values._thread import MessageLike, Thread, listed, unanswered, with_results
-from rxllm.values._tool import FunctionTool, Halt, Tool, ToolCall, ToolContext, ask_user, denied, halt, tool
+from rxllm.values._tool import Halt, Tool, ToolCall, ToolContext, ask_user, denied, halt
 from rxllm.values._usage import Usage
 from rxllm.values._user import Attachment, user
 from rxllm.values.errors import (
@@ -119,6 +121,8 @@ __all__ = [
     "ValidationError",
     "Value",
     "as_response_format",
+    "as_tool",
+    "as_tools",
     "ask_user",
     "assistant",
     "denied",

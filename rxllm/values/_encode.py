@@ -12,6 +12,7 @@ a mapping with a key that is not a    ``{"$": "map", "items": [[key, value], ...
 string, or with the key ``"$"``
 ====================================  =======================================
 
+What a tool returns may be anything that JSON can hold: `encode_result` writes a model or a dataclass as its JSON data.
 Fields that hold their default are left out. An unknown ``"$"`` is refused, because ignoring it would lose data.
 """
 
@@ -19,7 +20,7 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, Field, FrozenInstanceError, dataclass, field, fields
 from functools import partial
 from operator import attrgetter
@@ -29,6 +30,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast, dataclass_
 from dataclasses_json import DataClassJsonMixin, config  # pyright: ignore[reportUnknownVariableType]
 
 from rxllm.values._decode import VALUE_CLASSES, decode_value
+from rxllm.values._json import json_data
 from rxllm.values.argument_checks import did_you_mean
 from rxllm.values.errors import LLMError, ValidationError
 
@@ -40,6 +42,8 @@ class Value(DataClassJsonMixin):
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
     sequence_fields: ClassVar[frozenset[str]] = frozenset()
+    encoders: ClassVar[Mapping[str, Callable[[Any], Any]]] = {}
+    """What writes a field, if not `encode`."""
     compared: ClassVar[Any]
     other_names: ClassVar[Mapping[str, str]] = MappingProxyType({})
     """What other libraries call an attribute, and what to write for it here; an ``AttributeError`` says so."""
@@ -98,9 +102,10 @@ def value(cls: type[T]) -> type[T]:
     cls = dataclass(eq=False, repr=False)(cls)
     specs = fields(cast(Any, cls))
     cls.sequence_fields = frozenset(spec.name for spec in specs if "tuple[" in str(spec.type))
-    cls.compared = attrgetter(*(spec.name for spec in specs))
+    cls.compared = attrgetter(*(spec.name for spec in specs if spec.compare))
     for spec in (spec for spec in specs if not spec.metadata):  # an inherited field already has it
-        encode_field = _encode_sequence if spec.name in cls.sequence_fields else encode
+        default = _encode_sequence if spec.name in cls.sequence_fields else encode
+        encode_field = cls.encoders.get(spec.name, default)
         spec.metadata = MappingProxyType(
             config(  # pyright: ignore[reportUnknownArgumentType]
                 encoder=partial(at, spec.name, encode_field),
@@ -137,6 +142,43 @@ def encode(item: Any) -> Any:
         case _:
             name = type(item).__name__
             raise not_serializable(f"{name} has no JSON form; use dataclasses.replace to put None in its place")
+
+
+def encode_result(item: Any) -> Any:
+    """Return JSON data for what a tool returned: plain data as `encode` does, a model, a datetime, a set, ... as JSON.
+
+    What is written so comes back as that data: a dict, a string, a list. Raises as `encode` does.
+    """
+    return encode(_plain(item))
+
+
+def encode_metadata(metadata: Mapping[str, Any]) -> Any:
+    """Return JSON data for the metadata of a result, which may hold what a tool returned."""
+    if "halt_result" in metadata:
+        metadata = {**metadata, "halt_result": _plain(metadata["halt_result"])}
+    return encode(metadata)
+
+
+def _plain(item: Any) -> Any:
+    match item:
+        case None | bool() | int() | float() | str() | bytes() | Value() | LLMError():
+            return item
+        case list():
+            return [_plain(entry) for entry in cast(list[Any], item)]
+        case tuple():
+            return tuple(_plain(entry) for entry in cast(tuple[Any, ...], item))
+        case Mapping():
+            return {_plain_key(key): _plain(entry) for key, entry in cast(Mapping[Any, Any], item).items()}
+        case _:
+            try:
+                return json_data(item)
+            except ValidationError:  # `encode` refuses it, with its path
+                return item
+
+
+def _plain_key(key: Any) -> Any:
+    plain = _plain(key)
+    return key if isinstance(plain, dict | list) else plain
 
 
 def encode_items(items: Iterable[Any]) -> list[Any]:

@@ -9,10 +9,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping
+from pathlib import PurePath
 from typing import Any, cast
 
 import msgspec
 
+from rxllm.values._pydantic import is_pydantic
 from rxllm.values.errors import ValidationError
 
 UNREADABLE = (ValueError, RecursionError)
@@ -37,11 +39,31 @@ def json_bytes(value: Any) -> bytes:
     """
     try:
         try:
-            return msgspec.json.encode(value)
+            return msgspec.json.encode(value, enc_hook=_data_of)
         except UnicodeEncodeError:
-            return msgspec.json.encode(_well_formed(msgspec.to_builtins(value)))
+            return msgspec.json.encode(_well_formed(msgspec.to_builtins(value, enc_hook=_data_of)))
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise ValidationError("invalid_request", f"the value has no JSON form: {error}") from error
+
+
+def json_data(value: Any) -> Any:
+    """Return `value` as JSON data: a model or a dataclass becomes a dict, a datetime, a Decimal or an enum its text.
+
+    Raises ``ValidationError("invalid_request")`` for a value that has no JSON form.
+    """
+    try:
+        return msgspec.to_builtins(value, str_keys=True, enc_hook=_data_of)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise ValidationError("invalid_request", f"the value has no JSON form: {error}") from error
+
+
+def _data_of(item: Any) -> Any:
+    """Return what JSON holds of an object that msgspec does not know: of a pydantic model or a path."""
+    if is_pydantic(type(item)):
+        return item.model_dump(mode="json")
+    if isinstance(item, PurePath):
+        return str(item)
+    raise TypeError(f"{type(item).__name__} is not data")
 
 
 def read_json(text: str | bytes | msgspec.Raw) -> Any:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rxllm.values._encode import Value, value
+from rxllm.values._function_tool import as_tool
 from rxllm.values._message import Message
 from rxllm.values._tool import Tool
 
@@ -15,9 +16,10 @@ from rxllm.values._tool import Tool
 class Request(Value):
     """One request to a model, the same for every provider.
 
-    `tool_choice` is ``"auto"``, ``"none"``, ``"required"`` or a tool's name; `temperature` is 0 to 2, `top_p` above 0
-    to 1; `max_tokens` limits the answer; a text as `stop` is one stop word; `response_format` is ``"text"``, ``{"type":
-    "json_object"}`` or the result of `json_schema`; `options` is merged into the provider's request body unchanged.
+    Functions in `tools` become tools, as ``rxllm.tool`` makes them. `tool_choice` is ``"auto"``, ``"none"``,
+    ``"required"`` or a tool's name; `temperature` is 0 to 2, `top_p` above 0 to 1; `max_tokens` limits the answer; a
+    text as `stop` is one stop word; `response_format` is ``"text"``, ``{"type": "json_object"}`` or the result of
+    `json_schema`; `options` is merged into the provider's request body unchanged.
     """
 
     messages: tuple[Message, ...] = ()
@@ -39,6 +41,9 @@ class Request(Value):
         if isinstance(self.stop, str):
             object.__setattr__(self, "stop", (self.stop,))
         super().__post_init__()
+        if isinstance(self.tools, tuple):  # pyright: ignore[reportUnnecessaryIsInstance]
+            # What is neither a tool nor a function is left to `rxllm.validate`.
+            object.__setattr__(self, "tools", tuple(as_tool(t) if callable(t) else t for t in self.tools))
 
 
 def json_schema(name: str, schema: dict[str, Any], *, strict: bool = True) -> dict[str, Any]:

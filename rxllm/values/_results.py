@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
-from rxllm.values._encode import Value, value
+from rxllm.values._encode import Value, encode_metadata, value
 from rxllm.values._message import Message
 from rxllm.values._response import Response, shorten
 from rxllm.values._thread import Thread
@@ -30,6 +30,8 @@ class StepResult(Value, Generic[T]):
     ``halted_reason``, ``halt_tool_call_id``, ``halt_result``, ``pending_tool_call_id``, ``pending_question``,
     ``ask_user_opts`` and ``on_tool_error_exception``.
     """
+
+    encoders: ClassVar = {"metadata": encode_metadata}
 
     thread: Thread
     response: Response[T]
@@ -72,6 +74,8 @@ class ChatResult(Value, Generic[T]):
     `halted_reason` is ``completed``, ``error``, ``max_turns``, ``halt_when``, ``ask_user``, ``tool_error``,
     ``manual_tool_calls``, ``approval``, ``cancelled`` or a tool's own. `usage` is the sum over the steps.
     """
+
+    encoders: ClassVar = {"metadata": encode_metadata}
 
     thread: Thread
     final_response: Response[T] | None = None

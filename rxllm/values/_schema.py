@@ -22,19 +22,19 @@ no ``default``, ``title``, ``oneOf`` or ``discriminator``, and nothing beside a 
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from functools import cache, lru_cache, partial
 from importlib import import_module
 from types import UnionType
-from typing import Any, Union, cast, get_args, get_origin, get_type_hints, is_typeddict
+from typing import Any, Union, cast, get_origin
 
 import msgspec
 
+from rxllm.values._faults import described, faults_of
 from rxllm.values._json import UNREADABLE
+from rxllm.values._pydantic import brings_pydantic, cached_adapter, parts_of
 from rxllm.values._request import json_schema
 from rxllm.values.argument_checks import invalid_option
 from rxllm.values.errors import Path, ValidationError
@@ -125,11 +125,6 @@ def _warn_unchecked() -> None:
     )
 
 
-def described(faults: list[tuple[Path, str]]) -> str:
-    """Return the `faults` on one line."""
-    return "; ".join(f"{'.'.join(map(str, path))}: {fault}" if path else fault for path, fault in faults)
-
-
 def unfenced(text: str) -> str:
     """Return `text` without the Markdown code fence that small models put around their JSON.
 
@@ -178,7 +173,7 @@ def _wrapped(schema: dict[str, Any]) -> dict[str, Any]:
 
 def _schema_of(hint: Any) -> dict[str, Any]:
     if _is_for_pydantic(hint):
-        return _adapter(hint).json_schema()
+        return cached_adapter(hint).json_schema()
     (root,), components = msgspec.json.schema_components([hint], ref_template="#/$defs/{name}")
     return {**root, "$defs": components} if components else root
 
@@ -274,16 +269,7 @@ def _decode_type(decode: Callable[[str], Any], hint: Any, text: str) -> Any:
         return decode(unfenced(text))
     except Exception as error:  # a validator of the class may raise anything
         expected = f"a {hint.__name__}" if isinstance(hint, type) else repr(hint)
-        raise _invalid_output(expected, _faults_of(error)) from error
-
-
-def _faults_of(error: Any) -> list[tuple[Path, str]]:
-    if hasattr(error, "errors"):  # pydantic's
-        entries = error.errors(include_url=False, include_context=False)
-        return [(tuple(entry["loc"]), entry["msg"]) for entry in entries]
-    fault, _, place = str(error).partition(" - at `$")
-    keys = re.findall(r"[^.\[\]`]+", place)
-    return [(tuple(int(key) if key.isdigit() else key for key in keys), fault)]
+        raise _invalid_output(expected, faults_of(error)) from error
 
 
 def _invalid_output(expected: str, faults: list[tuple[Path, str]]) -> ValidationError:
@@ -292,7 +278,7 @@ def _invalid_output(expected: str, faults: list[tuple[Path, str]]) -> Validation
 
 @lru_cache(maxsize=256)
 def _decode_of(hint: Any) -> Callable[[str], Any]:
-    return _adapter(hint).validate_json if _is_for_pydantic(hint) else _msgspec_decoder(hint).decode
+    return cached_adapter(hint).validate_json if _is_for_pydantic(hint) else _msgspec_decoder(hint).decode
 
 
 def _msgspec_decoder(hint: Any) -> msgspec.json.Decoder[Any]:
@@ -311,13 +297,13 @@ def _is_for_pydantic(hint: Any) -> bool:
 
     Types with a msgspec Struct in them are msgspec's.
     """
-    parts = list(_parts(hint, set()))
+    parts = list(parts_of(hint))
     if any(isinstance(part, type) and issubclass(part, msgspec.Struct) for part in parts):
         return False
-    if not any(map(_is_pydantic, parts)) and not _is_union_of_objects(hint, parts):
+    if not brings_pydantic(hint) and not _is_union_of_objects(hint, parts):
         return False
     try:
-        _adapter(hint)
+        cached_adapter(hint)
     except Exception:  # it is not installed, or does not know a part
         return False
     return True
@@ -331,31 +317,3 @@ def _is_union_of_objects(hint: Any, parts: list[Any]) -> bool:
     except Exception:  # msgspec's own, and the NameError of a hint that cannot be resolved
         return True
     return False
-
-
-def _parts(hint: Any, seen: set[Any]) -> Iterator[Any]:
-    """Yield `hint`, the types and the annotations in it, and those of the fields of its classes."""
-    yield hint
-    cls: Any = get_origin(hint) or hint
-    children = list(get_args(hint))
-    if _has_fields(cls) and cls not in seen:
-        seen.add(cls)
-        with suppress(Exception):  # a name that cannot be resolved is reported with the schema
-            children += get_type_hints(cls, include_extras=True).values()
-    for child in children:
-        yield from _parts(child, seen)
-
-
-def _has_fields(cls: Any) -> bool:
-    return isinstance(cls, type) and (dataclasses.is_dataclass(cls) or is_typeddict(cast(Any, cls)))
-
-
-def _is_pydantic(part: Any) -> bool:
-    owner = part if isinstance(part, type) else type(part)
-    is_own = owner.__module__.partition(".")[0] in ("pydantic", "annotated_types")
-    return is_own or hasattr(get_origin(part) or part, "__pydantic_validator__")
-
-
-@lru_cache(maxsize=256)
-def _adapter(hint: Any) -> Any:
-    return import_module("pydantic").TypeAdapter(hint)

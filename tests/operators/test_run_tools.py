@@ -346,14 +346,13 @@ def test_a_tool_without_a_handler_is_a_failure() -> None:
     assert completed.error.reason == "not_found"
 
 
-def test_a_result_that_cannot_be_told_is_a_failure() -> None:
+def test_a_result_that_cannot_be_encoded_is_the_developer_s_error() -> None:
     odd = tool(name="odd", handler=lambda arguments: object())
-    (_, completed, encoded) = told(calling("odd"), [odd])
-    assert isinstance(completed, ToolExecutionCompleted)
-    assert isinstance(completed.error, ToolError)
-    assert completed.error.reason == "encoding_failed"
-    assert isinstance(encoded, ToolResultEncoded)
-    assert "cannot be encoded" in json.loads(encoded.content)["error"]
+    with pytest.raises(
+        ToolError, match=r"the result of the tool 'odd' cannot be encoded .*object is not data"
+    ) as caught:
+        told(calling("odd", CALL), [odd, double])
+    assert (caught.value.reason, caught.value.tool_call_id) == ("encoding_failed", "odd")
 
 
 # Who encodes, who executes
@@ -371,11 +370,15 @@ def test_an_encoder_decides_what_the_model_is_told() -> None:
     assert contents(step) == {"c1": "<42>", "fail": "<{'error': 'ValueError: first line'}>"}
 
 
-def test_an_encoder_that_fails_leaves_the_error_to_json() -> None:
+def test_an_encoder_that_fails_is_the_developer_s_error_and_leaves_those_of_tools_to_json() -> None:
     def refuse(value: Any) -> str:
         raise TypeError("no")
 
-    assert "TypeError: no" in json.loads(contents(result(calling(CALL), [double], encoder=refuse))["c1"])["error"]
+    with pytest.raises(ToolError, match="TypeError: no"):
+        result(calling(CALL), [double], encoder=refuse)
+    with pytest.raises(ToolError, match="tool_result_encoder must return text, not 42"):
+        result(calling(CALL), [double], encoder=lambda value: value)
+    assert contents(result(calling("fail"), [fail], encoder=refuse)) == {"fail": '{"error":"ValueError: first line"}'}
 
 
 def test_an_executor_runs_the_tools_instead() -> None:

@@ -529,8 +529,6 @@ async def too_dear(call: ToolCall) -> str:
     [
         (lambda call: False, "it was not approved"),
         (lambda call: "too dear", "too dear"),
-        (lambda call: None, "it was not approved"),
-        (lambda call: reactivex.empty(), "it was not approved"),
         (lambda call: of("too dear"), "too dear"),
         (too_dear, "too dear"),
     ],
@@ -555,12 +553,30 @@ def test_an_approver_is_asked_about_those_tools_alone() -> None:
     assert asked == ["pay"]
 
 
-def test_an_approver_that_raises_is_a_failure_of_the_call() -> None:
+@pytest.mark.parametrize("is_async", [True, False])
+def test_an_approver_that_raises_ends_the_call_with_its_error_and_no_tool_runs(is_async: bool) -> None:
     def approve(call: ToolCall) -> bool:
         raise ValueError("nobody is there")
 
-    pay = tool(name="pay", handler=lambda arguments: 1, approval=True)
-    assert error_of(told(calling("pay"), [pay], approve=approve)).reason == "handler_raised"
+    async def later(call: ToolCall) -> bool:
+        return approve(call)
+
+    ran: list[Any] = []
+    pay = tool(name="pay", handler=ran.append, approval=True)
+    with pytest.raises(ValueError, match="nobody is there"):
+        told(calling("pay", "pay2"), [pay, replace(pay, name="pay2")], approve=later if is_async else approve)
+    assert ran == []
+
+
+@pytest.mark.parametrize(
+    "approve", [lambda call: None, lambda call: reactivex.empty(), lambda call: 1, lambda call: {"ok": True}]
+)
+def test_an_answer_that_is_neither_yes_nor_no_is_the_approver_s_bug(approve: Callable[[ToolCall], Any]) -> None:
+    ran: list[Any] = []
+    pay = tool(name="pay", handler=ran.append, approval=True)
+    with pytest.raises(TypeError, match=r"approve must return True, False or .*, not .* \(for the tool 'pay'\)"):
+        told(calling("pay"), [pay], approve=approve)
+    assert ran == []
 
 
 def test_the_time_of_the_approver_is_not_the_tools() -> None:

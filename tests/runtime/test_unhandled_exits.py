@@ -134,12 +134,12 @@ PLACES: dict[str, Callable[[BaseException], Stream[Any]]] = {
     "an adapter": with_adapter,
     "an observer": lambda error: generate(Engine(hello(), observers=[raising(error)]), "Hi"),
     "an encoder": lambda error: rxllm.stream(calls("look"), "Hi", tools=[seen], tool_result_encoder=raising(error)),
+    "an approver": with_approver,
     "on_tool_error": lambda error: with_answered_tool(error, on_tool_error=raising(error)),
 }
 TOOLS: dict[str, Callable[[BaseException], Stream[Any]]] = {
     "a tool": with_tool,
     "an async tool": with_async_tool,
-    "an approver": with_approver,
     "an executor": lambda error: rxllm.stream(calls("look"), "Hi", tools=[seen], tool_executor=raising(error)),
 }
 seen = tool(name="look", handler=lambda arguments: "seen")

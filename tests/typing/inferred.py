@@ -296,7 +296,7 @@ engine = rxllm.Engine(
     prepare=[lambda request: request, rxllm.alongside(print)],
     observers=[print],
 )
-assert_type(tuple(engine.tools), tuple[Tool, ...])
+assert_type(engine.tools, tuple[Tool, ...])
 rxllm.Engine(fake, operators=middle)
 
 # Messages of parts
@@ -387,6 +387,21 @@ assert_type(add.name, str)
 as_tool: Tool = add
 as_function: FunctionTool[..., int] = add
 assert_type(tool(name="look", handler=print, manual=True), Tool)
+
+
+class Shop:
+    @tool
+    def sell(self, what: str) -> int:
+        """Sell a thing."""
+        return len(what)
+
+    def find(self, what: str) -> str:
+        return what
+
+
+assert_type(Shop().sell("milk"), int)
+rxllm.chat(fake, "Hi", tools=[Shop().sell, Shop().find, add])
+rxllm.Engine(fake).with_tools(Shop().find, add)
 
 
 async def paid() -> None:

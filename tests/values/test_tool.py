@@ -140,9 +140,13 @@ def test_a_tool_without_parameters() -> None:
     assert now.bind({}, CONTEXT)() == "noon"
 
 
-def test_a_lambda_is_a_tool_and_a_parameter_s_class_may_share_its_name() -> None:
-    assert tool(lambda x: x).bind({"x": 1}, CONTEXT)() == 1
+def test_a_lambda_has_no_name_for_a_tool() -> None:
+    with pytest.raises(ValidationError, match=r"a lambda has no name .* write a function with def") as caught:
+        tool(lambda x: x)
+    assert (caught.value.reason, caught.value.errors) == ("invalid_tool", ((("name",), "required"),))
 
+
+def test_a_parameter_s_class_may_have_the_tool_s_name() -> None:
     def place(place: Place) -> str:
         return place.city
 
