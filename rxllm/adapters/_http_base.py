@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import urlsplit
 
 from rxllm.adapters._http_errors import http_error
 from rxllm.runtime import CONNECT_SECONDS, WRITE_SECONDS, Clients, keys, transport_error
@@ -39,6 +40,14 @@ class HTTPBase(ABC):
     provider: str
     default_base_url: str
     key_variable: str | None = None
+    base_url_variable: str | None = None
+    """The environment variable that the provider's own SDK reads its address from."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        # The variable belongs to the provider: it does not redirect a subclass with an address of its own.
+        if "default_base_url" in vars(cls) and "base_url_variable" not in vars(cls):
+            cls.base_url_variable = None
 
     def __init__(
         self,
@@ -49,7 +58,7 @@ class HTTPBase(ABC):
         headers: Mapping[str, str] | None = None,
         timeout: float | None = None,
     ) -> None:
-        self.base_url = _url(base_url or self.default_base_url)
+        self.base_url = _url(base_url) if base_url else self._environment_url() or _url(self.default_base_url)
         self.headers = dict(headers or {})
         self.timeout = timeout
         self._api_key = _key(api_key)
@@ -81,6 +90,23 @@ class HTTPBase(ABC):
 
     def _settings(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "_clients"}
+
+    @staticmethod
+    def url_of_variable(text: str) -> str:
+        """Return the base URL that the value of `base_url_variable` stands for; an SDK may add a version to it."""
+        return text
+
+    def _environment_url(self) -> str | None:
+        variable = self.base_url_variable
+        text = variable and keys.from_environment(variable)
+        if not variable or not text:
+            return None
+        try:
+            url = self.url_of_variable(text)
+            _ = urlsplit(url).port
+        except ValueError:
+            raise invalid_option(variable, f"must be a URL, not {public_url(text)!r}") from None
+        return _url(url, variable)
 
     @abstractmethod
     def error(self, status: int, headers: Mapping[str, str], body: bytes) -> LLMError:
@@ -166,9 +192,19 @@ def _key(api_key: Any) -> str | None:
     raise invalid_option("api_key", f"must be a string or None, not a value of the class {type(api_key).__name__}")
 
 
-def _url(base_url: str) -> str:
+def versioned(url: str, version: str) -> str:
+    """Return `url` with the version of an API, unless it ends in one.
+
+    >>> versioned("https://proxy.example/", "v1"), versioned("https://proxy.example/v1beta", "v1")
+    ('https://proxy.example/v1', 'https://proxy.example/v1beta')
+    """
+    url = url.rstrip("/")
+    return url if re.search(r"/v\d\w*$", url) else f"{url}/{version}"
+
+
+def _url(base_url: str, name: str = "base_url") -> str:
     if not re.match(r"https?://[^/\s]+", base_url):
-        raise invalid_option("base_url", f"must begin with http:// or https://, not {public_url(base_url)!r}")
+        raise invalid_option(name, f"must begin with http:// or https://, not {public_url(base_url)!r}")
     return base_url.rstrip("/")
 
 

@@ -31,6 +31,7 @@ __all__ = [
     "clear",
     "delete",
     "find",
+    "from_environment",
     "get",
     "load_dotenv",
     "missing",
@@ -126,6 +127,12 @@ def variable_for(provider: str) -> str:
     'OPENAI_API_KEY'
     """
     return _VARIABLES.get(provider, f"{provider.upper().replace('-', '_')}_API_KEY")
+
+
+def from_environment(variable: str) -> str | None:
+    """Return the value of a variable, from the environment or the dotenv file; None if it is empty or not set."""
+    values = (os.environ.get(variable), _dotenv.variables.get(variable))
+    return next((text for value in values if value and (text := value.strip())), None)
 
 
 def find(provider: str, call_key: str | None, adapter_key: str | None, variable: str | None = None) -> str | None:

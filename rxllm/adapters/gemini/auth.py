@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import quote
 
-from rxllm.adapters._http_base import HTTPBase
+from rxllm.adapters._http_base import HTTPBase, versioned
 from rxllm.runtime import keys
 from rxllm.values import Call
 
@@ -19,6 +19,12 @@ class GoogleKeys(HTTPBase):
     provider = "google"
     key_variable = " or ".join(_VARIABLES)
     default_base_url = GOOGLE
+    base_url_variable = "GOOGLE_GEMINI_BASE_URL"
+
+    @staticmethod
+    def url_of_variable(text: str) -> str:
+        """Return the base URL: the SDK's has no version, which it adds to each path."""
+        return versioned(text, "v1beta")
 
     def _find_key(self, call: Call) -> str | None:
         # The order is that of Google's own SDK.
