@@ -15,7 +15,7 @@ from rxllm.runtime import Retry
 from rxllm.runtime._stream_arguments import check_operators
 from rxllm.values import EngineError, Request, Tool, ValidationError
 from rxllm.values.argument_checks import check_function, must_be, shown
-from rxllm.values.secret_names import masked
+from rxllm.values.secret_names import MASK, masked
 
 Operator = Callable[[Observable[Event]], Observable[Event]]
 
@@ -112,7 +112,9 @@ class Engine:
             object.__setattr__(self, name, _checked(name, getattr(self, name)))
 
     def __repr__(self) -> str:
-        values = (f"{spec.name}={masked(getattr(self, spec.name))!r}" for spec in fields(self))
+        shown_params = {**self.params, **({"headers": MASK} if "headers" in self.params else {})}
+        settings = {**{spec.name: getattr(self, spec.name) for spec in fields(self)}, "params": shown_params}
+        values = (f"{name}={masked(value)!r}" for name, value in settings.items())
         return f"Engine({', '.join(values)})"
 
     def __copy__(self) -> Engine:
@@ -155,12 +157,14 @@ class Engine:
         if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise EngineError("unknown_provider", f"a model must be named as 'provider:model', not {shown(name)}")
         names = {spec.name for spec in fields(cls)} - {"adapter"}
-        settings = {key: value for key, value in options.items() if key in names}
+        own = {key: value for key, value in options.items() if key in names}
         others = {key: value for key, value in options.items() if key not in names}
         replacement = stand_in.get()
         if replacement is not None:
-            return replace(replacement, **{"model": _model_of(name) or replacement.model, **settings})
-        return cls(_adapter_of(name, others), **{"model": _model_of(name), **settings})
+            own.setdefault("model", _model_of(name) or replacement.model)
+            return replace(replacement, **own)
+        own.setdefault("model", _model_of(name))
+        return cls(_adapter_of(name, others), **own)
 
 
 stand_in: ContextVar[Engine | None] = ContextVar("rxllm_stand_in", default=None)

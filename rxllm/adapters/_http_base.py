@@ -6,6 +6,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
 
@@ -14,7 +15,7 @@ from rxllm.runtime import CONNECT_SECONDS, WRITE_SECONDS, Clients, keys, transpo
 from rxllm.runtime._http_client_settings import client_settings
 from rxllm.runtime._http_stream import address
 from rxllm.runtime._redact_secrets import keyless_url, public_url, secrets_in, secrets_of_url
-from rxllm.values import AdapterError, Call, EngineError, ImageRequest, LLMError, Request, ValidationError
+from rxllm.values import AdapterError, ApiKey, Call, EngineError, ImageRequest, LLMError, Request, ValidationError
 from rxllm.values._json import json_bytes, well_formed
 from rxllm.values.argument_checks import invalid_option
 from rxllm.values.secret_names import is_secret_name
@@ -32,14 +33,17 @@ class HTTPBase(ABC):
     """An adapter's connection to its server.
 
     `client` is an ``httpx.AsyncClient`` or ``httpx2.AsyncClient``, or a function that makes one, such as
-    ``adapters.aiohttp_client``; with ``http2=True`` a disposed call ends only here, not at the server. `headers` are
-    sent with every request. `timeout` is the longest silence of the model, in seconds; what a server sends only to keep
-    the connection open does not count.
+    ``adapters.aiohttp_client``; with ``http2=True`` a disposed call ends only here, not at the server. `api_key` may be
+    a function that returns the key, see ``rxllm.keys``. `headers` are sent with every request, and the call's `headers`
+    win over them. `timeout` is the longest silence of the model, in seconds; what a server sends only to keep the
+    connection open does not count.
     """
 
     provider: str
     default_base_url: str
     key_variable: str | None = None
+    needs_key = True
+    """Whether the provider's own server needs a key."""
     base_url_variable: str | None = None
     """The environment variable that the provider's own SDK reads its address from."""
 
@@ -52,7 +56,7 @@ class HTTPBase(ABC):
     def __init__(
         self,
         *,
-        api_key: str | None = None,
+        api_key: ApiKey | None = None,
         base_url: str | None = None,
         client: httpx.AsyncClient | Callable[[], httpx.AsyncClient] | Any = None,
         headers: Mapping[str, str] | None = None,
@@ -80,7 +84,8 @@ class HTTPBase(ABC):
         return self._copied(self._settings())
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        memo[id(self._client)] = self._client  # shared: it belongs to its owner
+        for shared in (self._client, self._api_key):  # a client, or a function, belongs to its owner
+            memo[id(shared)] = shared
         return self._copied(deepcopy(self._settings(), memo))
 
     def _copied(self, settings: dict[str, Any]) -> Self:
@@ -122,9 +127,17 @@ class HTTPBase(ABC):
         Raise ``EngineError("missing_key")`` if the provider's own server is called without a key.
         """
         key = self._find_key(call)
-        if key is None and self.base_url == self.default_base_url:
+        if callable(key):
+            message = f"the api_key of {self.provider} is a function, which only a call calls; write Call(api_key=...)"
+            raise EngineError("missing_key", message, provider=self.provider)
+        if key is None and self.needs_key and self.base_url == self.default_base_url:
             raise keys.missing(self.provider, self.key_variable)
         return key
+
+    async def with_key(self, call: Call) -> Call:
+        """Return `call` with its key as a string, for `build`: a function that stands for the key is called here."""
+        key = self._find_key(call)
+        return replace(call, api_key=await keys.resolved(self.provider, key)) if callable(key) else call
 
     def post(self, path: str, body: Mapping[str, Any], call: Call, *, headers: Mapping[str, str]) -> httpx.Request:
         """Build a POST of `body`, as JSON, to `path` under the base URL."""
@@ -140,7 +153,9 @@ class HTTPBase(ABC):
     def _post(self, path: str, call: Call, headers: Mapping[str, str], **content: Any) -> httpx.Request:
         silence = call.timeout or self.timeout
         timing: dict[str, Any] = {"timeout": (CONNECT_SECONDS, silence, WRITE_SECONDS, None)} if silence else {}
-        all_headers = {**headers, **self.headers}
+        all_headers = {
+            name.lower(): text for part in (headers, self.headers, call.headers) for name, text in part.items()
+        }
         _check_headers(all_headers)
         base, _, query = self.base_url.partition("?")
         url = f"{base.rstrip('/')}/{path.lstrip('/')}" + (f"{'&' if '?' in path else '?'}{query}" if query else "")
@@ -173,23 +188,28 @@ class HTTPBase(ABC):
 
     def _secrets(self, request: Request | ImageRequest, call: Call, built: httpx.Request | None) -> list[str]:
         """Return what no error of `call` may contain."""
-        key = self._find_key(call) or ""
-        sources = [self.headers, dict(built.headers) if built else {}, request.options]
+        key = self._find_key(call)
+        sources = [self.headers, call.headers, dict(built.headers) if built else {}, request.options]
         urls = [self.base_url, *([str(built.url)] if built else [])]
-        return [key, *secrets_in(sources), *(secret for url in urls for secret in secrets_of_url(url))]
+        return [
+            key if isinstance(key, str) else "",
+            *secrets_in(sources),
+            *(secret for url in urls for secret in secrets_of_url(url)),
+        ]
 
-    def _find_key(self, call: Call) -> str | None:
+    def _find_key(self, call: Call) -> ApiKey | None:
         return keys.find(self.provider, call.api_key, self._api_key, self.key_variable)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({public_url(self.base_url)!r})"
 
 
-def _key(api_key: Any) -> str | None:
-    if api_key is None or isinstance(api_key, str):
+def _key(api_key: Any) -> ApiKey | None:
+    if api_key is None or isinstance(api_key, str) or callable(api_key):
         return api_key
     # Only the class of a wrong value is shown, since the value may be a key in another form.
-    raise invalid_option("api_key", f"must be a string or None, not a value of the class {type(api_key).__name__}")
+    fault = f"must be a string, a function that returns one, or None, not a value of the class {type(api_key).__name__}"
+    raise invalid_option("api_key", fault)
 
 
 def versioned(url: str, version: str) -> str:

@@ -106,6 +106,7 @@ class Compatible(OpenAIChat):
         self.default_base_url = self.profile.base_url
         self.base_url_variable = None  # OPENAI_BASE_URL is OpenAI's
         self.key_variable = self.profile.key_variable
+        self.needs_key = self.key_variable is not None
         self.thoughts_field = self.profile.thoughts_field
         super().__init__(**connection)
 
@@ -117,9 +118,6 @@ class Compatible(OpenAIChat):
         if profile.call_id:
             changed["messages"] = tuple(_with_ids(message, profile.call_id) for message in request.messages)
         return super().build(replace(request, **changed), call)
-
-    def key(self, call: Call) -> str | None:
-        return super().key(call) if self.key_variable else self._find_key(call)
 
     def __repr__(self) -> str:
         return f"Compatible({self.provider!r}, {public_url(self.base_url)!r})"

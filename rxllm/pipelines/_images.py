@@ -19,7 +19,7 @@ from rxllm.pipelines._option_checks import checked_options
 from rxllm.pipelines._options import request_id
 from rxllm.pipelines._spans import ImagesSpan
 from rxllm.runtime import Retry, Stream, models, policy, provider_name, retrying
-from rxllm.values import Call, Image, ImageRequest, ImageResponse, ValidationError
+from rxllm.values import ApiKey, Call, Image, ImageRequest, ImageResponse, ValidationError
 from rxllm.values.argument_checks import shown
 
 BUILT_IN = {"openai": "OpenAIImages", "google": "GeminiImages", "gemini": "GeminiImages"}
@@ -38,7 +38,8 @@ class ImageOptions(TypedDict, total=False):
     response_format: Literal["binary", "base64", "url"]
     options: Mapping[str, Any]
     metadata: Mapping[str, Any]
-    api_key: str
+    api_key: ApiKey
+    headers: Mapping[str, str]
     retry: Retry
     request_id: str
 
@@ -113,6 +114,7 @@ def _response(
         request_id=request_id(opts),
         api_key=opts.get("api_key"),
         metadata=request.metadata,
+        headers=opts.get("headers", {}),
         observers=(observers.tell,) if observers else (),
     )
     provider = provider_name(adapter)

@@ -13,6 +13,7 @@ from rxllm.events import Event
 from rxllm.runtime import Retry, Timeouts, current_scope, new_id
 from rxllm.tools import Approve, Encoder, Executor, OnToolError
 from rxllm.values import (
+    ApiKey,
     ResponseFormat,
     StepResult,
     Tool,
@@ -37,7 +38,8 @@ class PlainOptions(TypedDict, total=False):
     options: Mapping[str, Any]
     metadata: Mapping[str, Any]
     context: Mapping[str, Any]
-    api_key: str
+    api_key: ApiKey
+    headers: Mapping[str, str]
     session_id: str
     request_id: str
     retry: Retry

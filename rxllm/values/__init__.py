@@ -20,7 +20,7 @@ from rxllm.values._message import (
     user,
 )
 from rxllm.values._model import ModelInfo
-from rxllm.values._request import Call, Request, json_schema
+from rxllm.values._request import ApiKey, Call, Request, json_schema
 from rxllm.values._response import FinishReason, Response
 from rxllm.values._results import ChatResult, StepResult
 from rxllm.values._schema import ResponseFormat, as_response_format, described, is_format_class, reader, schema_faults
@@ -58,6 +58,7 @@ from rxllm.values.errors import (
 
 __all__ = [
     "AdapterError",
+    "ApiKey",
     "Call",
     "CallFinished",
     "CallStarted",

@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 from rxllm.adapters._http_base import HTTPBase, versioned
 from rxllm.runtime import keys
-from rxllm.values import Call
+from rxllm.values import ApiKey, Call
 
 GOOGLE = "https://generativelanguage.googleapis.com/v1beta"
 
@@ -26,7 +26,7 @@ class GoogleKeys(HTTPBase):
         """Return the base URL: the SDK's has no version, which it adds to each path."""
         return versioned(text, "v1beta")
 
-    def _find_key(self, call: Call) -> str | None:
+    def _find_key(self, call: Call) -> ApiKey | None:
         # The order is that of Google's own SDK.
         candidates = (keys.find(self.provider, call.api_key, self._api_key, variable) for variable in _VARIABLES)
         return next((key for key in candidates if key), None)

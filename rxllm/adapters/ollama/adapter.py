@@ -53,6 +53,7 @@ class Ollama(HTTPAdapter):
 
     provider = "ollama"
     key_variable = "OLLAMA_API_KEY"
+    needs_key = False
     default_base_url = "http://localhost:11434"
     base_url_variable = "OLLAMA_HOST"
 
@@ -64,7 +65,7 @@ class Ollama(HTTPAdapter):
         """Return the HTTP request. Raise ``EngineError("missing_model")`` without a model."""
         if not request.model:
             raise missing_model(self.provider)
-        key = self._find_key(call)
+        key = self.key(call)
         headers = {"authorization": f"Bearer {key}"} if key else {}
         return self.post("/api/chat", ollama_body(request), call, headers=headers)
 

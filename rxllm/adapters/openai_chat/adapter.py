@@ -58,8 +58,8 @@ class OpenAIChat(HTTPAdapter):
 
 
 def bearer(adapter: HTTPAdapter, call: Call) -> dict[str, str]:
-    """Return the header with the key; none if the adapter's own headers have Azure's."""
-    if any(name.lower() == "api-key" for name in adapter.headers):
+    """Return the header with the key; none if the headers of the adapter or the call have Azure's."""
+    if any(name.lower() == "api-key" for name in (*adapter.headers, *call.headers)):
         return {}
     key = adapter.key(call)
     return {"authorization": f"Bearer {key}"} if key else {}
