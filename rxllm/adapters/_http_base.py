@@ -12,7 +12,6 @@ from urllib.parse import urlsplit
 
 from rxllm.adapters._http_errors import http_error
 from rxllm.runtime import CONNECT_SECONDS, WRITE_SECONDS, Clients, keys, transport_error
-from rxllm.runtime._http_client_settings import client_settings
 from rxllm.runtime._http_stream import address
 from rxllm.runtime._redact_secrets import keyless_url, public_url, secrets_in, secrets_of_url
 from rxllm.values import AdapterError, ApiKey, Call, EngineError, ImageRequest, LLMError, Request, ValidationError
@@ -240,21 +239,3 @@ def missing_model(provider: str) -> EngineError:
     """Return the error of a call that names no model."""
     message = f'{provider} needs a model: write model="...", or "{provider}:..." for the engine'
     return EngineError("missing_model", message, provider=provider)
-
-
-def aiohttp_client() -> httpx.AsyncClient:
-    """Return a client like those that adapters make for themselves, over aiohttp.
-
-    It needs about half the CPU time where events arrive one by one. Needs ``rxllm[aiohttp]``; without it, raise
-    ``EngineError("missing_dependency")``.
-
-    >>> from rxllm.adapters import OpenAIChat
-    >>> OpenAIChat(client=aiohttp_client)
-    OpenAIChat('https://api.openai.com/v1')
-    """
-    try:
-        from httpx_aiohttp import HttpxAiohttpClient
-    except ImportError as error:
-        message = "aiohttp_client needs httpx-aiohttp: pip install 'rxllm[aiohttp]'"
-        raise EngineError("missing_dependency", message) from error
-    return HttpxAiohttpClient(**client_settings(max_connections=0))  # to aiohttp 0 is no limit, and None is 100
