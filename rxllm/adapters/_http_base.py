@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 from urllib.parse import urlsplit
 
 from rxllm.adapters._http_errors import http_error
@@ -205,7 +205,7 @@ class HTTPBase(ABC):
 
 def _key(api_key: Any) -> ApiKey | None:
     if api_key is None or isinstance(api_key, str) or callable(api_key):
-        return api_key
+        return cast("ApiKey | None", api_key)
     # Only the class of a wrong value is shown, since the value may be a key in another form.
     fault = f"must be a string, a function that returns one, or None, not a value of the class {type(api_key).__name__}"
     raise invalid_option("api_key", fault)

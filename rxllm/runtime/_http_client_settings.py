@@ -11,7 +11,6 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
-from urllib.request import getproxies
 
 from rxllm.runtime._thread_pool import daemon_threads
 from rxllm.runtime._timeouts import CONNECT_SECONDS, READ_SECONDS, WRITE_SECONDS
@@ -29,7 +28,7 @@ def httpx_client() -> httpx.AsyncClient:
     """
     import httpx
 
-    return _made(lambda: httpx.AsyncClient(**client_settings(max_connections=None)))
+    return _new_client(lambda: httpx.AsyncClient(**client_settings(max_connections=None)))
 
 
 def imported(transport: str) -> Any:
@@ -46,7 +45,7 @@ def imported(transport: str) -> Any:
 def httpx2_client() -> httpx.AsyncClient:
     """Return the same client, of httpx2."""
     httpx2 = imported("httpx2")
-    return _made(lambda: httpx2.AsyncClient(**client_settings(max_connections=None, library="httpx2")))
+    return _new_client(lambda: httpx2.AsyncClient(**client_settings(max_connections=None, library="httpx2")))
 
 
 def aiohttp_client() -> httpx.AsyncClient:
@@ -59,15 +58,17 @@ def aiohttp_client() -> httpx.AsyncClient:
     >>> OpenAIChat(client=aiohttp_client)
     OpenAIChat('https://api.openai.com/v1')
     """
+    from urllib.request import getproxies
+
     httpx_aiohttp = imported("aiohttp")
     if any(url.startswith("socks") for url in getproxies().values()):  # it would speak HTTP to the proxy
         message = "aiohttp cannot use the SOCKS proxy that the environment names; use the transport 'httpx' instead"
         raise EngineError("invalid_engine", message)
     # To aiohttp 0 is no limit, and None is 100.
-    return _made(lambda: httpx_aiohttp.HttpxAiohttpClient(**client_settings(max_connections=0)))
+    return _new_client(lambda: httpx_aiohttp.HttpxAiohttpClient(**client_settings(max_connections=0)))
 
 
-def _made(make: Callable[[], httpx.AsyncClient]) -> httpx.AsyncClient:
+def _new_client(make: Callable[[], httpx.AsyncClient]) -> httpx.AsyncClient:
     try:
         return make()
     except Exception as error:
