@@ -107,7 +107,7 @@ class Engine:
             raise EngineError("invalid_engine", message)
         if isinstance(self.adapter, str):
             object.__setattr__(self, "model", self.model or _model_of(self.adapter))
-            object.__setattr__(self, "adapter", _adapter_of(self.adapter, {}))
+            object.__setattr__(self, "adapter", _adapter_of(self.adapter, self.model, {}))
         for name in ("tools", "operators", "prepare", "observers"):
             object.__setattr__(self, name, _checked(name, getattr(self, name)))
 
@@ -164,7 +164,7 @@ class Engine:
             own.setdefault("model", _model_of(name) or replacement.model)
             return replace(replacement, **own)
         own.setdefault("model", _model_of(name))
-        return cls(_adapter_of(name, others), **own)
+        return cls(_adapter_of(name, own["model"], others), **own)
 
 
 stand_in: ContextVar[Engine | None] = ContextVar("rxllm_stand_in", default=None)
@@ -175,16 +175,16 @@ def _model_of(name: str) -> str | None:
     return name.partition(":")[2] or None
 
 
-def _adapter_of(name: str, options: Mapping[str, Any]) -> Any:
-    """Return the adapter of ``"provider:model"``, or the one that replaces it."""
+def _adapter_of(name: str, model: str | None, options: Mapping[str, Any]) -> Any:
+    """Return the adapter of the provider that `name` begins with, or the one that replaces it."""
     replacement = stand_in.get()
     if replacement is not None:
         return replacement.adapter
     from rxllm.adapters import connect
 
-    provider, _, model = name.partition(":")
+    provider = name.partition(":")[0]
     try:
-        return connect(provider, model, **options)
+        return connect(provider, model or "", **options)
     except EngineError as error:
         if error.reason != "unknown_option":
             raise

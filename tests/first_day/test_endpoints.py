@@ -152,6 +152,8 @@ def test_the_name_may_stand_in_the_adapters_place() -> None:
         "llama-3.3-70b",
     )
     assert Engine("openai", model="gpt-5").model == "gpt-5"
+    assert repr(Engine("local", model="small.gguf").adapter) == "Local('small.gguf')"
+    assert repr(Engine.from_model("local", model="small.gguf", n_ctx=512).adapter) == "Local('small.gguf')"
     assert Engine("openai:gpt-5").adapter is connect("openai")
 
 
