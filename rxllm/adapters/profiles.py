@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from rxllm import plugins
 from rxllm.adapters.openai_chat import OpenAIChat
 from rxllm.runtime import keys
+from rxllm.runtime._http_transport_choice import chosen_transport
 from rxllm.runtime._redact_secrets import public_url
 from rxllm.values import Call, EngineError, Message, Request
 from rxllm.values.argument_checks import did_you_mean
@@ -151,7 +152,7 @@ def connect(provider: str, model: str = "", **options: Any) -> Any:
     if provider in _OWN or provider in PROFILES:
         _tell_taken()
         local_model = model if provider == "local" else ""
-        return _new(provider, local_model, options) if options else _shared(provider, local_model, _address(provider))
+        return _new(provider, local_model, options) if options else _shared(provider, local_model, _settings(provider))
     try:
         return plugins.connect(provider, model, options)
     except KeyError:
@@ -184,7 +185,7 @@ def _unknown(provider: str, model: str) -> str:
 
 
 @lru_cache  # bounded, because every path of a local model is a key
-def _shared(provider: str, model: str, address: str | None) -> Any:
+def _shared(provider: str, model: str, settings: tuple[Any, ...]) -> Any:
     return _new(provider, model, {})
 
 
@@ -201,10 +202,12 @@ def _class_of(provider: str) -> Any:
     return getattr(import_module("rxllm.adapters"), _OWN.get(provider, "OpenAIChat"))
 
 
-def _address(provider: str) -> str | None:
-    """Return the address of `provider` in the environment: another one means another adapter."""
+def _settings(provider: str) -> tuple[Any, ...]:
+    """Return the address of `provider` in the environment, and the transport: a change means another adapter."""
+    if provider == "local":
+        return ()
     variable = None if provider in PROFILES else _class_of(provider).base_url_variable
-    return keys.from_environment(variable) if variable else None
+    return keys.from_environment(variable) if variable else None, chosen_transport()
 
 
 @cache  # reading the entry points of all packages takes some milliseconds

@@ -41,9 +41,9 @@ def use_transport(name: Literal["httpx", "httpx2", "aiohttp"] | None) -> None:
 
         rxllm.use_transport("aiohttp")      # or, without a line of code: RXLLM_TRANSPORT=aiohttp
 
-    The default is ``RXLLM_TRANSPORT``, or else httpx, whatever is installed. It applies to the clients that rxllm makes
-    itself, on loops without a call so far, so the first lines of a program are the place for it. It does not apply to
-    adapters with a `client`, nor to ``"local"``.
+    The default is ``RXLLM_TRANSPORT``, or else httpx, whatever is installed. The choice applies to the clients that
+    rxllm makes itself: at once where the model is named, and to an adapter on loops where it has made no call so far.
+    It does not apply to adapters with a `client`, nor to ``"local"``.
 
     =============  ========================  ===========================================================================
     transport      needs                     what differs

@@ -59,6 +59,20 @@ def test_httpx_is_the_default_though_aiohttp_is_installed() -> None:
         assert transport_of(adapter) == "httpx"
 
 
+def test_in_a_notebook_the_next_call_of_a_named_model_goes_over_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though its calls share one loop."""
+
+    def library() -> str:
+        assert rxllm.generate("openai:gpt-5", "Hi").run().output_text == "Hello"
+        return type(next(iter(connect("openai")._clients._by_loop.values())).first).__module__
+
+    with Loopback(HELLO) as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+        assert library() == "httpx"
+        rxllm.use_transport("aiohttp")
+        assert library().startswith("httpx_aiohttp")
+
+
 def test_a_client_of_ones_own_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also a mock: a suite that has one does not reach the network."""
 
@@ -76,6 +90,8 @@ def test_a_name_that_is_none_is_answered_with_those_there_are(monkeypatch: pytes
     monkeypatch.setenv("RXLLM_TRANSPORT", "requests")
     with pytest.raises(ValidationError, match="RXLLM_TRANSPORT must be 'httpx', 'httpx2' or 'aiohttp'"):
         rxllm.generate(Engine(OpenAIChat(base_url="http://127.0.0.1:1"), model="m"), "Hi").run()
+    with pytest.raises(ValidationError, match="RXLLM_TRANSPORT"):
+        rxllm.generate("groq:m", "Hi")
 
 
 @pytest.mark.parametrize(("name", "package"), [("aiohttp", "httpx_aiohttp"), ("httpx2", "httpx2")])
