@@ -61,7 +61,18 @@ from rxllm.pipelines import (
     stream_resume,
     stream_step,
 )
-from rxllm.runtime import RetryPolicy, Stream, Timeouts, from_async_iter, keys, models, run, to_async_iter, to_iter
+from rxllm.runtime import (
+    RetryPolicy,
+    Stream,
+    Timeouts,
+    from_async_iter,
+    keys,
+    models,
+    run,
+    to_async_iter,
+    to_iter,
+    use_transport,
+)
 from rxllm.values import (
     AdapterError,
     Call,
@@ -265,6 +276,7 @@ __all__ = [
     "to_iter",
     "tool",
     "tool_result",
+    "use_transport",
     "user",
     "validate",
 ]

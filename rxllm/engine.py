@@ -15,7 +15,7 @@ from rxllm.runtime import Retry
 from rxllm.runtime._stream_arguments import check_operators
 from rxllm.values import EngineError, Request, Tool, ValidationError, as_tool
 from rxllm.values.argument_checks import check_function, must_be, shown
-from rxllm.values.secret_names import masked
+from rxllm.values.secret_names import MASK, masked
 
 Operator = Callable[[Observable[Event]], Observable[Event]]
 
@@ -58,6 +58,8 @@ def alongside(check: Callable[[Request], Any]) -> Alongside:
 @dataclass(frozen=True)
 class Engine:
     """The adapter and the settings that calls share. It is frozen, and never holds an API key.
+
+    The adapter may be named: ``Engine("openai:gpt-5", tools=[...])``. See `from_model` for its own settings.
 
     =========================================  =========================================================================
     `adapter`, `model`, `tools`                who answers, and the tools it may call
@@ -123,11 +125,16 @@ class Engine:
                 "pass it to the call or to the adapter, or write rxllm.keys.put(provider, key)"
             )
             raise EngineError("invalid_engine", message)
+        if isinstance(self.adapter, str):
+            object.__setattr__(self, "model", self.model or _model_of(self.adapter))
+            object.__setattr__(self, "adapter", _adapter_of(self.adapter, self.model, {}))
         for name in ("tools", "operators", "prepare", "observers"):
             object.__setattr__(self, name, _checked(name, getattr(self, name)))
 
     def __repr__(self) -> str:
-        values = (f"{spec.name}={masked(getattr(self, spec.name))!r}" for spec in fields(self))
+        shown_params = {**self.params, **({"headers": MASK} if "headers" in self.params else {})}
+        settings = {**{spec.name: getattr(self, spec.name) for spec in fields(self)}, "params": shown_params}
+        values = (f"{name}={masked(value)!r}" for name, value in settings.items())
         return f"Engine({', '.join(values)})"
 
     def __copy__(self) -> Engine:
@@ -156,24 +163,54 @@ class Engine:
         return replace(self, prepare=(*self.prepare, *functions))
 
     @classmethod
-    def from_model(cls, name: str) -> Engine:
+    def from_model(cls, name: str, **options: Any) -> Engine:
         """Return the engine for ``"provider:model"`` or ``"local"``; the provider is built in or a plugin's.
 
-        Raises ``EngineError("unknown_provider")``, which names the providers there are.
+        `options` with the name of one of the engine's fields are the engine's, and all others its adapter's: `api_key`,
+        `base_url`, `headers`, `timeout` and `client` where it speaks HTTP.
+
+        >>> Engine.from_model("openai:gpt-5", base_url="http://localhost:8080/v1", params={"seed": 1}).adapter
+        OpenAIChat('http://localhost:8080/v1')
+
+        Raises ``EngineError``: ``unknown_provider``, which names the providers there are; ``unknown_option``.
         """
         if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise EngineError("unknown_provider", f"a model must be named as 'provider:model', not {shown(name)}")
-        provider, _, model = name.partition(":")
+        names = {spec.name for spec in fields(cls)} - {"adapter"}
+        own = {key: value for key, value in options.items() if key in names}
+        others = {key: value for key, value in options.items() if key not in names}
         replacement = stand_in.get()
         if replacement is not None:
-            return replace(replacement, model=model or replacement.model)
-        from rxllm.adapters import connect
-
-        return cls(connect(provider, model), model=model or None)
+            own.setdefault("model", _model_of(name) or replacement.model)
+            return replace(replacement, **own)
+        own.setdefault("model", _model_of(name))
+        return cls(_adapter_of(name, own["model"], others), **own)
 
 
 stand_in: ContextVar[Engine | None] = ContextVar("rxllm_stand_in", default=None)
 """The engine that replaces every engine named by a string; see ``rxllm.testing.sandbox``."""
+
+
+def _model_of(name: str) -> str | None:
+    return name.partition(":")[2] or None
+
+
+def _adapter_of(name: str, model: str | None, options: Mapping[str, Any]) -> Any:
+    """Return the adapter of the provider that `name` begins with, or the one that replaces it."""
+    replacement = stand_in.get()
+    if replacement is not None:
+        return replacement.adapter
+    from rxllm.adapters import connect
+
+    provider = name.partition(":")[0]
+    try:
+        return connect(provider, model or "", **options)
+    except EngineError as error:
+        if error.reason != "unknown_option":
+            raise
+        names = ", ".join(spec.name for spec in fields(Engine) if spec.name != "adapter")
+        message = f"{error.message}; the engine takes {names}; options of calls go into params={{...}}"
+        raise EngineError("unknown_option", message, provider=provider) from None
 
 
 def _checked(name: str, value: Any) -> tuple[Any, ...]:

@@ -17,10 +17,11 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from importlib.metadata import Distribution, EntryPoint, distributions, entry_points
 from inspect import isasyncgenfunction
+from types import MappingProxyType
 from typing import Any, Literal
 
 from rxllm.values import EngineError, LLMError
@@ -54,11 +55,11 @@ def load(group: Group, name: str) -> Any:
     return loaded
 
 
-def connect(provider: str, model: str) -> Any:
-    """Return the adapter that the plugin `provider` makes for `model`; it is made once.
+def connect(provider: str, model: str, options: Mapping[str, Any] = MappingProxyType({})) -> Any:
+    """Return the adapter that the plugin `provider` makes for `model`: once, or anew with `options`.
 
     Raises as `load` does, and the plugin's own ``LLMError``. Any other failure, and a result that is not an adapter, is
-    an ``EngineError("invalid_engine")``.
+    an ``EngineError("invalid_engine")``, and so are options that the plugin does not take an ``unknown_option``.
     """
     make = load("rxllm.adapters", provider)
     point = _point("rxllm.adapters", provider)
@@ -68,8 +69,11 @@ def connect(provider: str, model: str) -> Any:
             "Its package must register a function def connect(model): ...; until then write Engine(adapter, model=...)"
         )
         raise _failed(point, "cannot be called with the model's name", fault, "invalid_engine", remedy) from fault
+    if options and (refusal := call_fault(make, model, **options)) is not None:
+        message = f"{_described(point)} does not take the options {', '.join(sorted(options))}: {refusal}"
+        raise EngineError("unknown_option", message, provider=provider)
     try:
-        adapter = _make_once(make, model)
+        adapter = make(model, **options) if options else _make_once(make, model)
         if isinstance(adapter, type) or not (isasyncgenfunction(adapter) or callable(getattr(adapter, "stream", None))):
             raise TypeError(f"{adapter!r} is not an adapter")
         return adapter

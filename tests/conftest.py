@@ -1,5 +1,6 @@
 import functools
 import gc
+import os
 import signal
 from collections.abc import Iterator
 
@@ -12,6 +13,10 @@ settings.load_profile("rxllm")
 
 # A shell ignores Ctrl-C for what it runs in the background, and so would the programs that the tests interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# What this machine has set up for itself is not what the tests, and the programs that they start, are about.
+for _name in ("OPENAI_BASE_URL", "ANTHROPIC_BASE_URL", "GOOGLE_GEMINI_BASE_URL", "OLLAMA_HOST", "RXLLM_TRANSPORT"):
+    os.environ.pop(_name, None)
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:

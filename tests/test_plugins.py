@@ -179,6 +179,22 @@ def test_a_maker_looks_like_what_the_package_wrote_and_its_errors_are_its_own(in
 # Adapters
 
 
+def test_a_plugin_may_take_options_of_from_model(install: Install) -> None:
+    module = """
+        from rxllm import Fake
+
+        def connect(model, *, base_url="http://acme.example"):
+            return Fake(f"from {model} at {base_url}")
+    """
+    install("rxllm-acme", "1.0", adapter("acme", "rxllm_acme:connect"), module=module)
+    engine = Engine.from_model("acme:large", base_url="http://localhost", params={"temperature": 0.0})
+    assert rxllm.generate(engine, "Hi").run().output_text == "from large at http://localhost"
+    with pytest.raises(EngineError, match="unexpected keyword argument 'region'") as caught:
+        Engine.from_model("acme:large", region="eu")
+    assert caught.value.reason == "unknown_option"
+    assert "the plugin 'acme' (rxllm_acme:connect)" in caught.value.message
+
+
 def test_an_installed_adapter_is_a_provider(install: Install) -> None:
     install("rxllm-acme", "1.0", adapter("acme", "rxllm_acme:connect"), module=CONNECT)
     assert "acme" in rxllm.providers()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rxllm.adapters._http import HTTPAdapter
-    from rxllm.adapters._http_base import aiohttp_client, missing_model
+    from rxllm.adapters._http_base import missing_model
     from rxllm.adapters._http_errors import http_error, provider_error
     from rxllm.adapters._protocol import Adapter, as_adapter
     from rxllm.adapters.anthropic import Anthropic
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         OpenAIImages,
         as_image_adapter,
     )
+    from rxllm.runtime import aiohttp_client
 
 __all__ = [
     "Adapter",
@@ -64,7 +65,6 @@ _MODULES = {
     "Ollama": "ollama",
     "OpenAIChat": "openai_chat",
     "OpenAIResponses": "openai_responses",
-    "aiohttp_client": "_http_base",
     "as_adapter": "_protocol",
     "connect": "profiles",
     "http_error": "_http_errors",
@@ -82,6 +82,10 @@ if not TYPE_CHECKING:  # to a type checker every name would be there
         # A program needs one or two of them; the modules of the others are not imported.
         if name in _IMAGES:
             return getattr(import_module("rxllm.images"), name)
+        if name == "aiohttp_client":
+            from rxllm.runtime import aiohttp_client
+
+            return aiohttp_client
         if name not in _MODULES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         value = globals()[name] = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

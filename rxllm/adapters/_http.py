@@ -52,6 +52,7 @@ class _Exchange:
         self._built: httpx.Request | None = None
 
     async def open(self) -> tuple[httpx.AsyncClient, httpx.Request]:
+        self._call = await self._adapter.with_key(self._call)
         await self._adapter.prepare(self._request, self._call)
         client = await self._adapter._clients.get()  # pyright: ignore[reportPrivateUsage]
         self._built = self._typed(lambda: self._adapter.build(self._request, self._call))

@@ -6,14 +6,15 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from typing import TYPE_CHECKING, Any, Self
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Self, cast
+from urllib.parse import urlsplit
 
 from rxllm.adapters._http_errors import http_error
 from rxllm.runtime import CONNECT_SECONDS, WRITE_SECONDS, Clients, keys, transport_error
-from rxllm.runtime._http_client_settings import client_settings
 from rxllm.runtime._http_stream import address
 from rxllm.runtime._redact_secrets import keyless_url, public_url, secrets_in, secrets_of_url
-from rxllm.values import AdapterError, Call, EngineError, ImageRequest, LLMError, Request, ValidationError
+from rxllm.values import AdapterError, ApiKey, Call, EngineError, ImageRequest, LLMError, Request, ValidationError
 from rxllm.values._json import json_bytes, well_formed
 from rxllm.values.argument_checks import invalid_option
 from rxllm.values.secret_names import is_secret_name
@@ -31,25 +32,36 @@ class HTTPBase(ABC):
     """An adapter's connection to its server.
 
     `client` is an ``httpx.AsyncClient`` or ``httpx2.AsyncClient``, or a function that makes one, such as
-    ``adapters.aiohttp_client``; with ``http2=True`` a disposed call ends only here, not at the server. `headers` are
-    sent with every request. `timeout` is the longest silence of the model, in seconds; what a server sends only to keep
-    the connection open does not count.
+    ``adapters.aiohttp_client``; with ``http2=True`` a disposed call ends only here, not at the server. `api_key` may be
+    a function that returns the key, see ``rxllm.keys``. `headers` are sent with every request, and the call's `headers`
+    win over them. `timeout` is the longest silence of the model, in seconds; what a server sends only to keep the
+    connection open does not count.
     """
 
     provider: str
     default_base_url: str
     key_variable: str | None = None
+    needs_key = True
+    """Whether the provider's own server needs a key."""
+    base_url_variable: str | None = None
+    """The environment variable that the provider's own SDK reads its address from."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        # The variable belongs to the provider: it does not redirect a subclass with an address of its own.
+        if "default_base_url" in vars(cls) and "base_url_variable" not in vars(cls):
+            cls.base_url_variable = None
 
     def __init__(
         self,
         *,
-        api_key: str | None = None,
+        api_key: ApiKey | None = None,
         base_url: str | None = None,
         client: httpx.AsyncClient | Callable[[], httpx.AsyncClient] | Any = None,
         headers: Mapping[str, str] | None = None,
         timeout: float | None = None,
     ) -> None:
-        self.base_url = _url(base_url or self.default_base_url)
+        self.base_url = _url(base_url) if base_url else self._environment_url() or _url(self.default_base_url)
         self.headers = dict(headers or {})
         self.timeout = timeout
         self._api_key = _key(api_key)
@@ -71,7 +83,8 @@ class HTTPBase(ABC):
         return self._copied(self._settings())
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        memo[id(self._client)] = self._client  # shared: it belongs to its owner
+        for shared in (self._client, self._api_key):  # a client, or a function, belongs to its owner
+            memo[id(shared)] = shared
         return self._copied(deepcopy(self._settings(), memo))
 
     def _copied(self, settings: dict[str, Any]) -> Self:
@@ -81,6 +94,23 @@ class HTTPBase(ABC):
 
     def _settings(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "_clients"}
+
+    @staticmethod
+    def url_of_variable(text: str) -> str:
+        """Return the base URL that the value of `base_url_variable` stands for; an SDK may add a version to it."""
+        return text
+
+    def _environment_url(self) -> str | None:
+        variable = self.base_url_variable
+        text = variable and keys.from_environment(variable)
+        if not variable or not text:
+            return None
+        try:
+            url = self.url_of_variable(text)
+            _ = urlsplit(url).port
+        except ValueError:
+            raise invalid_option(variable, f"must be a URL, not {public_url(text)!r}") from None
+        return _url(url, variable)
 
     @abstractmethod
     def error(self, status: int, headers: Mapping[str, str], body: bytes) -> LLMError:
@@ -96,9 +126,17 @@ class HTTPBase(ABC):
         Raise ``EngineError("missing_key")`` if the provider's own server is called without a key.
         """
         key = self._find_key(call)
-        if key is None and self.base_url == self.default_base_url:
+        if callable(key):
+            message = f"the api_key of {self.provider} is a function, which only a call calls; write Call(api_key=...)"
+            raise EngineError("missing_key", message, provider=self.provider)
+        if key is None and self.needs_key and self.base_url == self.default_base_url:
             raise keys.missing(self.provider, self.key_variable)
         return key
+
+    async def with_key(self, call: Call) -> Call:
+        """Return `call` with its key as a string, for `build`: a function that stands for the key is called here."""
+        key = self._find_key(call)
+        return replace(call, api_key=await keys.resolved(self.provider, key)) if callable(key) else call
 
     def post(self, path: str, body: Mapping[str, Any], call: Call, *, headers: Mapping[str, str]) -> httpx.Request:
         """Build a POST of `body`, as JSON, to `path` under the base URL."""
@@ -114,7 +152,9 @@ class HTTPBase(ABC):
     def _post(self, path: str, call: Call, headers: Mapping[str, str], **content: Any) -> httpx.Request:
         silence = call.timeout or self.timeout
         timing: dict[str, Any] = {"timeout": (CONNECT_SECONDS, silence, WRITE_SECONDS, None)} if silence else {}
-        all_headers = {**headers, **self.headers}
+        all_headers = {
+            name.lower(): text for part in (headers, self.headers, call.headers) for name, text in part.items()
+        }
         _check_headers(all_headers)
         base, _, query = self.base_url.partition("?")
         url = f"{base.rstrip('/')}/{path.lstrip('/')}" + (f"{'&' if '?' in path else '?'}{query}" if query else "")
@@ -147,28 +187,43 @@ class HTTPBase(ABC):
 
     def _secrets(self, request: Request | ImageRequest, call: Call, built: httpx.Request | None) -> list[str]:
         """Return what no error of `call` may contain."""
-        key = self._find_key(call) or ""
-        sources = [self.headers, dict(built.headers) if built else {}, request.options]
+        key = self._find_key(call)
+        sources = [self.headers, call.headers, dict(built.headers) if built else {}, request.options]
         urls = [self.base_url, *([str(built.url)] if built else [])]
-        return [key, *secrets_in(sources), *(secret for url in urls for secret in secrets_of_url(url))]
+        return [
+            key if isinstance(key, str) else "",
+            *secrets_in(sources),
+            *(secret for url in urls for secret in secrets_of_url(url)),
+        ]
 
-    def _find_key(self, call: Call) -> str | None:
+    def _find_key(self, call: Call) -> ApiKey | None:
         return keys.find(self.provider, call.api_key, self._api_key, self.key_variable)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({public_url(self.base_url)!r})"
 
 
-def _key(api_key: Any) -> str | None:
-    if api_key is None or isinstance(api_key, str):
-        return api_key
+def _key(api_key: Any) -> ApiKey | None:
+    if api_key is None or isinstance(api_key, str) or callable(api_key):
+        return cast("ApiKey | None", api_key)
     # Only the class of a wrong value is shown, since the value may be a key in another form.
-    raise invalid_option("api_key", f"must be a string or None, not a value of the class {type(api_key).__name__}")
+    fault = f"must be a string, a function that returns one, or None, not a value of the class {type(api_key).__name__}"
+    raise invalid_option("api_key", fault)
 
 
-def _url(base_url: str) -> str:
+def versioned(url: str, version: str) -> str:
+    """Return `url` with the version of an API, unless it ends in one.
+
+    >>> versioned("https://proxy.example/", "v1"), versioned("https://proxy.example/v1beta", "v1")
+    ('https://proxy.example/v1', 'https://proxy.example/v1beta')
+    """
+    url = url.rstrip("/")
+    return url if re.search(r"/v\d\w*$", url) else f"{url}/{version}"
+
+
+def _url(base_url: str, name: str = "base_url") -> str:
     if not re.match(r"https?://[^/\s]+", base_url):
-        raise invalid_option("base_url", f"must begin with http:// or https://, not {public_url(base_url)!r}")
+        raise invalid_option(name, f"must begin with http:// or https://, not {public_url(base_url)!r}")
     return base_url.rstrip("/")
 
 
@@ -184,21 +239,3 @@ def missing_model(provider: str) -> EngineError:
     """Return the error of a call that names no model."""
     message = f'{provider} needs a model: write model="...", or "{provider}:..." for the engine'
     return EngineError("missing_model", message, provider=provider)
-
-
-def aiohttp_client() -> httpx.AsyncClient:
-    """Return a client like those that adapters make for themselves, over aiohttp.
-
-    It needs about half the CPU time where events arrive one by one. Needs ``rxllm[aiohttp]``; without it, raise
-    ``EngineError("missing_dependency")``.
-
-    >>> from rxllm.adapters import OpenAIChat
-    >>> OpenAIChat(client=aiohttp_client)
-    OpenAIChat('https://api.openai.com/v1')
-    """
-    try:
-        from httpx_aiohttp import HttpxAiohttpClient
-    except ImportError as error:
-        message = "aiohttp_client needs httpx-aiohttp: pip install 'rxllm[aiohttp]'"
-        raise EngineError("missing_dependency", message) from error
-    return HttpxAiohttpClient(**client_settings(max_connections=0))  # to aiohttp 0 is no limit, and None is 100

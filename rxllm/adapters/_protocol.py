@@ -52,7 +52,7 @@ def as_adapter(adapter: Any) -> Adapter:
     Raise ``EngineError``: ``missing_adapter`` for None, ``missing_stream_adapter`` for anything that cannot stream.
     """
     if adapter is None:
-        raise EngineError("missing_adapter", "the engine has no adapter; pass one, as in Engine(OpenAIChat())")
+        raise EngineError("missing_adapter", "the engine has no adapter; pass one, as in Engine('openai:gpt-5')")
     if inspect.isasyncgenfunction(adapter):
         return _GeneratorAdapter(adapter)
     if isinstance(adapter, Adapter) and not isinstance(adapter, type):

@@ -12,10 +12,13 @@ from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from hashlib import sha256
 from importlib import import_module
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 from rxllm import plugins
 from rxllm.adapters.openai_chat import OpenAIChat
+from rxllm.runtime import keys
+from rxllm.runtime._http_transport_choice import chosen_transport
 from rxllm.runtime._redact_secrets import public_url
 from rxllm.values import Call, EngineError, Message, Request
 from rxllm.values.argument_checks import did_you_mean
@@ -102,7 +105,9 @@ class Compatible(OpenAIChat):
         self.profile = PROFILES[provider]
         self.provider = provider
         self.default_base_url = self.profile.base_url
+        self.base_url_variable = None  # OPENAI_BASE_URL is OpenAI's
         self.key_variable = self.profile.key_variable
+        self.needs_key = self.key_variable is not None
         self.thoughts_field = self.profile.thoughts_field
         super().__init__(**connection)
 
@@ -114,9 +119,6 @@ class Compatible(OpenAIChat):
         if profile.call_id:
             changed["messages"] = tuple(_with_ids(message, profile.call_id) for message in request.messages)
         return super().build(replace(request, **changed), call)
-
-    def key(self, call: Call) -> str | None:
-        return super().key(call) if self.key_variable else self._find_key(call)
 
     def __repr__(self) -> str:
         return f"Compatible({self.provider!r}, {public_url(self.base_url)!r})"
@@ -139,30 +141,73 @@ def providers() -> list[str]:
     return sorted({*_OWN, *PROFILES, *plugins.names("rxllm.adapters")})
 
 
-def connect(provider: str, model: str = "") -> Any:
+def connect(provider: str, model: str = "", **options: Any) -> Any:
     """Return the adapter of `provider`, one of `providers`, which finds its key in the usual places.
 
-    All callers of the same name share one adapter, and its connections. Raise ``EngineError``: ``unknown_provider``,
-    with the names that exist; ``missing_dependency`` or ``invalid_engine`` for a plugin that fails, with its package.
+    All callers of the same name share one adapter, and its connections; with `options`, such as `api_key` and
+    `base_url`, it is a new one. Raise ``EngineError``: ``unknown_provider``, with the names that exist;
+    ``unknown_option``, with those that the adapter takes; ``missing_dependency`` or ``invalid_engine`` for a plugin
+    that fails, with its package.
     """
     if provider in _OWN or provider in PROFILES:
         _tell_taken()
-        return _shared(provider, model if provider == "local" else "")
+        local_model = model if provider == "local" else ""
+        return _new(provider, local_model, options) if options else _shared(provider, local_model, _settings(provider))
     try:
-        return plugins.connect(provider, model)
+        return plugins.connect(provider, model, options)
     except KeyError:
-        names = providers()
-        what = f"there is no provider {provider!r}{did_you_mean(provider, names)}"
-        message = f"{what}; there are: {', '.join(names)}. Write provider:model"
-        raise EngineError("unknown_provider", message, provider=provider) from None
+        raise EngineError("unknown_provider", _unknown(provider, model), provider=provider) from None
+
+
+_FAMILIES = {
+    "openai": r"(chat)?gpt-|o\d|dall-e",
+    "anthropic": "claude-",
+    "gemini": "gemini-",
+    "mistral": "(mistral|codestral|magistral|ministral)-",
+    "deepseek": "deepseek-",
+    "xai": "grok-",
+    "ollama": r"(llama|qwen|gemma|phi)[-\d]",
+}
+"""How the names of models begin, by the provider to suggest for them."""
+
+
+def _unknown(provider: str, model: str) -> str:
+    """Return what to write instead of a name whose first part is not a provider."""
+    name, known = f"{provider}:{model}" if model else provider, providers()
+    first, _, rest = name.partition("/")
+    if first in known and rest:
+        return f"a model is named as 'provider:model', not {name!r}: write {f'{first}:{rest}'!r}"
+    for family, pattern in _FAMILIES.items():
+        if re.match(pattern, name):
+            return f"{name!r} names a model without its provider: write {f'{family}:{name}'!r}"
+    what = f"there is no provider {provider!r}{did_you_mean(provider, known)}"
+    return f"{what}; there are: {', '.join(known)}. Write provider:model"
 
 
 @lru_cache  # bounded, because every path of a local model is a key
-def _shared(provider: str, model: str) -> Any:
-    if provider in PROFILES:
-        return Compatible(provider)
-    adapter = getattr(import_module("rxllm.adapters"), _OWN[provider])
-    return adapter(model or None) if provider == "local" else adapter()
+def _shared(provider: str, model: str, settings: tuple[Any, ...]) -> Any:
+    return _new(provider, model, {})
+
+
+def _new(provider: str, model: str, options: Mapping[str, Any]) -> Any:
+    make, arguments = _class_of(provider), [model or None] if provider == "local" else []
+    names = [name for name in signature(make).parameters if name != "model"]
+    if unknown := sorted(options.keys() - {*names}):
+        message = f"the adapter of {provider} has no option {unknown[0]!r}{did_you_mean(unknown[0], names)}; it takes "
+        raise EngineError("unknown_option", message + ", ".join(names), provider=provider)
+    return Compatible(provider, **options) if provider in PROFILES else make(*arguments, **options)
+
+
+def _class_of(provider: str) -> Any:
+    return getattr(import_module("rxllm.adapters"), _OWN.get(provider, "OpenAIChat"))
+
+
+def _settings(provider: str) -> tuple[Any, ...]:
+    """Return the address of `provider` in the environment, and the transport: a change means another adapter."""
+    if provider == "local":
+        return ()
+    variable = None if provider in PROFILES else _class_of(provider).base_url_variable
+    return keys.from_environment(variable) if variable else None, chosen_transport()
 
 
 @cache  # reading the entry points of all packages takes some milliseconds

@@ -31,6 +31,14 @@ if TYPE_CHECKING:
     import httpx
 
 
+def _as_image_error(error: LLMError) -> LLMError:
+    if not isinstance(error, AdapterError) or isinstance(error, ImageAdapterError):
+        return error
+    image_error = ImageAdapterError.from_fields(error.fields())
+    image_error.__cause__ = error.__cause__
+    return image_error
+
+
 class HTTPImageAdapter(HTTPBase):
     """Adds ``generate`` to a class that has `operations`, `build` and `read`; `refuse` runs before any I/O.
 
@@ -66,25 +74,24 @@ class HTTPImageAdapter(HTTPBase):
     def generate(self, request: ImageRequest, call: Call) -> Stream[ImageResponse]:
         """Return a stream of the one response; each subscription sends the request anew."""
 
-        def redact(error: LLMError) -> LLMError:
-            return keys.redacted(error, self._secrets(request, call, None))
-
         async def body(pump: Pump[ImageResponse]) -> None:
-            pump.emit((await discreetly(redact, self._generate(request, call, pump)),))
+            keyed = call
+
+            def redact(error: LLMError) -> LLMError:
+                return _as_image_error(keys.redacted(error, self._secrets(request, keyed, None)))
+
+            async def generate() -> ImageResponse:
+                nonlocal keyed
+                self.refuse(request)
+                keyed = await self.with_key(call)
+                self.key(keyed)  # a missing key is an error before anything is fetched
+                client = await self._clients.get()
+                with in_use(client):
+                    return await self._exchange(request, keyed, Fetcher(client, pump, self.provider))
+
+            pump.emit((await discreetly(redact, generate()),))
 
         return pumped(body)
-
-    async def _generate(self, request: ImageRequest, call: Call, pump: Pump[ImageResponse]) -> ImageResponse:
-        try:
-            self.refuse(request)
-            self.key(call)  # a missing key is an error before anything is fetched
-            client = await self._clients.get()
-            with in_use(client):
-                return await self._exchange(request, call, Fetcher(client, pump, self.provider))
-        except ImageAdapterError:
-            raise
-        except AdapterError as error:
-            raise ImageAdapterError.from_fields(error.fields()) from error.__cause__
 
     async def _exchange(self, request: ImageRequest, call: Call, fetcher: Fetcher) -> ImageResponse:
         request = await self._with_bytes(request, fetcher)

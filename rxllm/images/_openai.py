@@ -57,6 +57,7 @@ class OpenAIImages(HTTPImageAdapter):
     provider = "openai"
     key_variable = "OPENAI_API_KEY"
     default_base_url = OpenAIChat.default_base_url
+    base_url_variable = OpenAIChat.base_url_variable
     operations = tuple(_PATHS)
 
     def refuse(self, request: ImageRequest) -> None:

@@ -20,7 +20,7 @@ from rxllm.pipelines._option_help import describe, with_options
 from rxllm.pipelines._options import request_id, set_options
 from rxllm.pipelines._spans import ImagesSpan
 from rxllm.runtime import Retry, Stream, models, policy, provider_name, retrying, returned_by
-from rxllm.values import Call, Image, ImageRequest, ImageResponse, ValidationError
+from rxllm.values import ApiKey, Call, Image, ImageRequest, ImageResponse, ValidationError
 from rxllm.values.argument_checks import shown
 
 BUILT_IN = {"openai": "OpenAIImages", "google": "GeminiImages", "gemini": "GeminiImages"}
@@ -48,8 +48,11 @@ class ImageOptions(TypedDict, total=False):
     """Fields that are merged into the provider's request unchanged. Default: none."""
     metadata: Mapping[str, Any] | None
     """Notes on the request for adapters and observers; they are not sent. Default: none."""
-    api_key: str | None
-    """The key for the provider. Default: the adapter's, or the one in ``rxllm.keys`` or the environment."""
+    api_key: ApiKey | None
+    """The key for the provider, or a function that returns it. Default: the adapter's, or the one in ``rxllm.keys`` or
+    the environment."""
+    headers: Mapping[str, str] | None
+    """Headers to send besides, over the adapter's. Default: none."""
     retry: Retry
     """How failures are tried again: a `RetryPolicy`, a mapping of its fields, True for the default policy, False for
     never. Default: the engine's, which is three attempts."""
@@ -137,6 +140,7 @@ def _response(
         request_id=request_id(opts),
         api_key=opts.get("api_key"),
         metadata=request.metadata,
+        headers=opts.get("headers", {}),
         observers=(observers.tell,) if observers else (),
     )
     provider = provider_name(adapter)

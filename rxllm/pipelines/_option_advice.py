@@ -91,8 +91,8 @@ _ELSEWHERE = {
             "the HTTP client belongs to the adapter: rxllm.OpenAIChat(client=...)",
         ),
         (
-            ("default_headers", "extra_headers", "headers"),
-            "headers belong to the adapter: rxllm.OpenAIChat(headers={...})",
+            ("default_headers",),
+            "headers of every call belong to the adapter: rxllm.OpenAIChat(headers={...})",
         ),
         (
             ("organization", "project"),

@@ -62,7 +62,11 @@ def _fault(name: str, value: Any) -> str | None:
     expected, fits = _RULES.get(name, ("", None))
     if fits is None or fits(value):
         return None
-    return f"must be {expected}, not {type(value).__name__}" if is_secret_name(name) else must_be(expected, value)
+    return (
+        f"must be {expected}, not {type(value).__name__}"
+        if is_secret_name(name) or name == "headers"
+        else must_be(expected, value)
+    )
 
 
 def _is_int(value: Any) -> bool:
@@ -71,6 +75,10 @@ def _is_int(value: Any) -> bool:
 
 def _is_strings(value: Any) -> bool:
     return isinstance(value, Sequence) and not isinstance(value, bytes) and all(isinstance(s, str) for s in value)  # pyright: ignore
+
+
+def _is_headers(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(isinstance(text, str) for pair in value.items() for text in pair)  # pyright: ignore
 
 
 def _is_tools(value: Any) -> bool:
@@ -89,7 +97,8 @@ _SECONDS = "a number of seconds above 0"
 
 _RULES: dict[str, _Rule] = {
     **dict.fromkeys(("model", "reasoning_effort", "session_id", "request_id"), _STRING),
-    "api_key": ("a string", lambda value: isinstance(value, str)),
+    "api_key": ("a string, or a function that returns one", lambda value: isinstance(value, str) or callable(value)),
+    "headers": ("a mapping whose names and values are strings", _is_headers),
     "tools": ("a sequence of tools or functions", _is_tools),
     "tool_choice": ("a string or a mapping", lambda value: isinstance(value, str | Mapping)),
     "temperature": ("a number from 0 to 2", lambda value: is_seconds(value) and is_temperature(value)),

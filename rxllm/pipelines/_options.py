@@ -18,6 +18,7 @@ from rxllm.pipelines._option_help import describe
 from rxllm.runtime import Retry, Timeouts, current_scope, new_id
 from rxllm.tools import Approve, Encoder, Executor, OnToolError
 from rxllm.values import (
+    ApiKey,
     ResponseFormat,
     StepResult,
     Tool,
@@ -63,8 +64,12 @@ class PlainOptions(TypedDict, total=False):
     """Notes on the request for adapters and operators; they are not sent. Default: none."""
     context: Mapping[str, Any] | None
     """What tools receive as ``ToolContext.context``, over the engine's. Default: the engine's."""
-    api_key: str | None
-    """The provider's key. Default: the adapter's, or the one in ``rxllm.keys`` or the environment."""
+    api_key: ApiKey | None
+    """The provider's key, or a function, sync or async, that returns it for each attempt. Default: the adapter's, or
+    the one in ``rxllm.keys`` or the environment."""
+    headers: Mapping[str, str] | None
+    """Headers to send with each request of the call, over the adapter's; another engine, as of ``fallback``, does not
+    get them. Default: none."""
     session_id: str | None
     """The id of the conversation for tools and telemetry. Default: none."""
     request_id: str | None

@@ -5,8 +5,8 @@ of the caller, since its caller reads the answer      the messages, the tools an
                                                       format
 of the request or the call, or else of the other      temperature, max_tokens, stop, seed, reasoning_effort,
 engine                                                metadata, retry, timeout
-always of the other engine                            its model, if it has one; the key; the pass-through
-                                                      ``options``
+always of the other engine                            its model, if it has one; the key; the headers; the
+                                                      pass-through ``options``
 ====================================================  ======================================================
 """
 
@@ -22,6 +22,7 @@ from rxllm.values import Request
 _LEFT_OUT = (
     "model",
     "api_key",
+    "headers",
     "options",
     "tools",
     "tool_choice",

@@ -24,8 +24,10 @@ from rxllm.runtime._bounded import Bounded
 from rxllm.runtime._clock import LoopScheduler, clock, stopwatch
 from rxllm.runtime._content import is_content, is_prelude
 from rxllm.runtime._engine_call import EngineCall, applying_operators, current_engine_call, provider_name
+from rxllm.runtime._http_client_settings import aiohttp_client
 from rxllm.runtime._http_clients import Clients
 from rxllm.runtime._http_stream import Decoder, Exchange, http_stream
+from rxllm.runtime._http_transport_choice import use_transport
 from rxllm.runtime._http_transports import transport_error
 from rxllm.runtime._iterate import AsyncItems, Items, to_async_iter, to_iter
 from rxllm.runtime._portal import call_context, call_loop, running_loop
@@ -73,6 +75,7 @@ __all__ = [
     "ScopedObserver",
     "Stream",
     "Timeouts",
+    "aiohttp_client",
     "applying_operators",
     "attempting",
     "call_context",
@@ -105,5 +108,6 @@ __all__ = [
     "to_iter",
     "tool_id",
     "transport_error",
+    "use_transport",
     "within",
 ]

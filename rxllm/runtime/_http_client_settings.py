@@ -7,6 +7,7 @@ import contextlib
 import functools
 import os
 import ssl
+from collections.abc import Callable
 from concurrent.futures import Future
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     import httpx
 
 
-def own_client() -> httpx.AsyncClient:
+def httpx_client() -> httpx.AsyncClient:
     """Return a client such as an adapter makes for itself.
 
     It has no limit on connections: a bounded pool loses places to calls that are cancelled in its queue (httpcore
@@ -27,25 +28,66 @@ def own_client() -> httpx.AsyncClient:
     """
     import httpx
 
-    settings = client_settings(max_connections=None)
+    return _new_client(lambda: httpx.AsyncClient(**client_settings(max_connections=None)))
+
+
+def imported(transport: str) -> Any:
+    """Return the package of `transport`. Raise ``EngineError("missing_dependency")`` if it is not installed."""
+    package = {"aiohttp": "httpx_aiohttp"}.get(transport, transport)
     try:
-        return httpx.AsyncClient(**settings)
-    except (ValueError, ImportError, httpx.InvalidURL) as error:
+        return import_module(package)
+    except ImportError as error:
+        name = package.replace("_", "-")
+        message = f"the transport {transport!r} needs {name}: pip install 'rxllm[{transport}]'"
+        raise EngineError("missing_dependency", message) from error
+
+
+def httpx2_client() -> httpx.AsyncClient:
+    """Return the same client, of httpx2."""
+    httpx2 = imported("httpx2")
+    return _new_client(lambda: httpx2.AsyncClient(**client_settings(max_connections=None, library="httpx2")))
+
+
+def aiohttp_client() -> httpx.AsyncClient:
+    """Return a client like those that adapters make for themselves, over aiohttp.
+
+    ``rxllm.use_transport`` says what differs. Needs ``rxllm[aiohttp]``; without it, raise
+    ``EngineError("missing_dependency")``.
+
+    >>> from rxllm.adapters import OpenAIChat
+    >>> OpenAIChat(client=aiohttp_client)
+    OpenAIChat('https://api.openai.com/v1')
+    """
+    from urllib.request import getproxies
+
+    httpx_aiohttp = imported("aiohttp")
+    if any(url.startswith("socks") for url in getproxies().values()):  # it would speak HTTP to the proxy
+        message = "aiohttp cannot use the SOCKS proxy that the environment names; use the transport 'httpx' instead"
+        raise EngineError("invalid_engine", message)
+    # To aiohttp 0 is no limit, and None is 100.
+    return _new_client(lambda: httpx_aiohttp.HttpxAiohttpClient(**client_settings(max_connections=0)))
+
+
+def _new_client(make: Callable[[], httpx.AsyncClient]) -> httpx.AsyncClient:
+    try:
+        return make()
+    except Exception as error:
+        is_import = isinstance(error, ImportError)
+        if not is_import and not isinstance(error, ValueError) and type(error).__name__ != "InvalidURL":
+            raise
         # The environment's proxy is the only setting that is not ours. Its URL is not shown: it may hold a password.
-        reason = "missing_dependency" if isinstance(error, ImportError) else "invalid_engine"
         message = f"a proxy that the environment names cannot be used ({type(error).__name__}): check {_PROXIES}"
-        raise EngineError(reason, message) from error
+        raise EngineError("missing_dependency" if is_import else "invalid_engine", message) from error
 
 
 _PROXIES = "HTTP_PROXY, HTTPS_PROXY and ALL_PROXY; a SOCKS proxy needs pip install 'httpx[socks]'"
 
 
-def client_settings(max_connections: int | None) -> dict[str, Any]:
-    """Return the arguments with which rxllm makes an ``httpx.AsyncClient``, whatever its transport."""
+def client_settings(max_connections: int | None, library: str = "httpx") -> dict[str, Any]:
+    """Return the arguments with which rxllm makes an ``AsyncClient`` of httpx or httpx2, whatever its transport."""
     from http.cookiejar import CookieJar, DefaultCookiePolicy
 
-    import httpx
-
+    httpx = import_module(library)
     return {
         "verify": _certificates(),
         "timeout": httpx.Timeout(connect=CONNECT_SECONDS, read=READ_SECONDS, write=WRITE_SECONDS, pool=None),
@@ -63,29 +105,28 @@ def _certificates() -> ssl.SSLContext:
     return httpx.create_ssl_context()
 
 
-_is_prepared = False
+_prepared: set[str] = set()
 
 
-async def prepare() -> None:
-    """Do what takes long the first time, in a thread; once this returns, clients are made without delay."""
-    if not _is_prepared:
-        await asyncio.shield(asyncio.wrap_future(_preparing()))  # shielded, because others wait for it too
+async def prepare(modules: tuple[str, ...]) -> None:
+    """Import `modules` in a thread, and do what else takes long the first time; then clients are made without delay."""
+    if not _prepared.issuperset(modules):
+        await asyncio.shield(asyncio.wrap_future(_preparing(modules)))  # shielded, because others wait for it too
 
 
 @functools.cache
-def _preparing() -> Future[None]:
-    return daemon_threads().submit(_prepare)
+def _preparing(modules: tuple[str, ...]) -> Future[None]:
+    return daemon_threads().submit(_prepare, modules)
 
 
-def _prepare() -> None:
-    # Imports that httpx leaves to the first client or the first connection, and the certificates. What fails here fails
-    # again where it is needed, and is raised there.
-    global _is_prepared
+def _prepare(modules: tuple[str, ...]) -> None:
+    # Imports that a client leaves to the first connection, and the certificates. What fails here fails again where it
+    # is needed, and is raised there.
     with contextlib.suppress(Exception):
-        for name in ("httpx", "httpcore", "anyio._backends._asyncio", "encodings.idna"):
+        for name in modules:
             import_module(name)
         _certificates()
-    _is_prepared = True
+    _prepared.update(modules)
     _preparing.cache_clear()  # the future refers to the loops of all who have waited for it
 
 

@@ -18,8 +18,9 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
-from rxllm.runtime._http_client_settings import own_client, prepare
-from rxllm.runtime._http_pools import CALLS, Pools
+from rxllm.runtime._http_client_settings import prepare
+from rxllm.runtime._http_pools import Pools
+from rxllm.runtime._http_transport_choice import Transport, chosen_transport
 from rxllm.runtime._portal import running_loop
 from rxllm.values import EngineError
 
@@ -36,8 +37,8 @@ class Clients:
 
     def __init__(self, client: Any = None) -> None:
         self._client: httpx.AsyncClient | None = None if callable(client) else client
-        self._is_own = client is None
-        self._factory = cast("Callable[[], httpx.AsyncClient]", client if callable(client) else own_client)
+        # None for rxllm's own clients: their transport is the one that is chosen when a loop has its first call.
+        self._transport = Transport(cast("Callable[[], httpx.AsyncClient]", client)) if callable(client) else None
         self._by_loop: dict[asyncio.AbstractEventLoop, Pools] = {}
         self._owner: weakref.ref[asyncio.AbstractEventLoop] | None = None
         self._builder: httpx.AsyncClient | None = None
@@ -50,10 +51,10 @@ class Clients:
             return self._client
         if loop not in self._by_loop:
             await self._close_dead()
-            if self._is_own:
-                await prepare()
+            await prepare((self._transport or chosen_transport()).modules)
         if loop not in self._by_loop:  # checked again: calls that begin together wait together
-            pools = self._by_loop[loop] = Pools(self._factory, CALLS if self._is_own else None, self._by_loop)
+            transport = self._transport or chosen_transport()
+            pools = self._by_loop[loop] = Pools(transport.make, transport.calls, self._by_loop)
             await pools.open(self)
         return self._by_loop[loop].pick()
 
@@ -65,7 +66,7 @@ class Clients:
         if loop is not None and loop in self._by_loop:
             return self._by_loop[loop].first
         if self._builder is None:
-            self._builder = self._factory()
+            self._builder = (self._transport or chosen_transport()).make()
         return self._builder
 
     async def aclose(self) -> None:

@@ -10,6 +10,9 @@ source            how a key gets there
 ``"dotenv"``      the same, in a file, once ``rxllm.keys.load_dotenv()`` was called
 ================  ====================================================================
 
+In the first three places it may be a function that returns the key, for tokens that expire: it is called for each
+attempt at a call, in a thread, or awaited if it is async.
+
 White space around a key is not part of it, and an empty string is not a key. Keys are kept here, in calls and in the
 headers of requests, and nowhere else.
 """
@@ -17,13 +20,16 @@ headers of requests, and nowhere else.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from importlib import import_module
+from inspect import isawaitable, iscoroutinefunction
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from rxllm.runtime._redact_secrets import redacted
-from rxllm.values import EngineError
+from rxllm.runtime._thread_pool import in_thread
+from rxllm.values import ApiKey, EngineError, LLMError
 from rxllm.values.argument_checks import invalid_option
 
 __all__ = [
@@ -31,11 +37,13 @@ __all__ = [
     "clear",
     "delete",
     "find",
+    "from_environment",
     "get",
     "load_dotenv",
     "missing",
     "put",
     "redacted",
+    "resolved",
     "source",
     "variable_for",
 ]
@@ -65,14 +73,17 @@ class _Dotenv:
         return f"{variable} in the dotenv file {self.path}"
 
 
-_store: dict[str, str] = {}
+_store: dict[str, ApiKey] = {}
 _dotenv = _Dotenv()
 
 
-def put(provider: str, key: str) -> None:
-    """Keep `key` for `provider` in this process. Raise ``ValidationError("invalid_option")`` if it is not a string."""
-    if not isinstance(key, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise invalid_option("key", "must be a string")
+def put(provider: str, key: ApiKey) -> None:
+    """Keep `key`, or a function that returns it, for `provider` in this process.
+
+    Raise ``ValidationError("invalid_option")`` if it is neither.
+    """
+    if not isinstance(key, str) and not callable(key):  # pyright: ignore[reportUnnecessaryComparison]
+        raise invalid_option("key", "must be a string, or a function that returns one")
     _store[provider] = key
 
 
@@ -109,8 +120,11 @@ def load_dotenv(path: str | Path | None = None) -> bool:
     return os.path.isfile(_dotenv.path)
 
 
-def get(provider: str) -> str | None:
-    """Return the key of `provider` from the store, the environment or the dotenv file; None if there is none."""
+def get(provider: str) -> ApiKey | None:
+    """Return the key of `provider` from the store, the environment or the dotenv file; None if there is none.
+
+    A function is returned as it was put.
+    """
     return find(provider, None, None)
 
 
@@ -128,9 +142,52 @@ def variable_for(provider: str) -> str:
     return _VARIABLES.get(provider, f"{provider.upper().replace('-', '_')}_API_KEY")
 
 
-def find(provider: str, call_key: str | None, adapter_key: str | None, variable: str | None = None) -> str | None:
+def from_environment(variable: str) -> str | None:
+    """Return the value of a variable, from the environment or the dotenv file; None if it is empty or not set."""
+    values = (os.environ.get(variable), _dotenv.variables.get(variable))
+    return next((text for value in values if value and (text := value.strip())), None)
+
+
+def find(
+    provider: str, call_key: ApiKey | None, adapter_key: ApiKey | None, variable: str | None = None
+) -> ApiKey | None:
     """Return the first key along the chain, or None if there is none; for adapters."""
     return next((key for _, key in _candidates(provider, call_key, adapter_key, variable)), None)
+
+
+async def resolved(provider: str, key: ApiKey) -> str:
+    """Return `key`, or what it returns if it is a function; for adapters.
+
+    Raise ``EngineError("missing_key")`` if the function fails or does not return a key. Its own `LLMError` is raised as
+    it is, and retried like the provider's.
+    """
+    if isinstance(key, str):
+        return key
+
+    def call() -> Any:
+        with _typed(provider):
+            return key()
+
+    value = call() if iscoroutinefunction(key) else await in_thread(call, f"the api_key function of {provider}")
+    with _typed(provider):
+        value = await value if isawaitable(value) else value
+    if not isinstance(value, str) or not value.strip():
+        kind = "an empty string" if isinstance(value, str) else f"a value of the class {type(value).__name__}"
+        message = f"the api_key function of {provider} returned {kind}; it must return the key as a string"
+        raise EngineError("missing_key", message, provider=provider)
+    return value.strip()
+
+
+@contextmanager
+def _typed(provider: str) -> Generator[None]:
+    # The message of the function's error may show a secret: it is left to the cause.
+    try:
+        yield
+    except LLMError:
+        raise
+    except Exception as error:
+        message = f"the api_key function of {provider} raised {type(error).__name__}; see the cause of this error"
+        raise EngineError("missing_key", message, provider=provider) from error
 
 
 def missing(provider: str, variable: str | None = None) -> EngineError:
@@ -148,16 +205,16 @@ def missing(provider: str, variable: str | None = None) -> EngineError:
 
 
 def _candidates(
-    provider: str, call_key: str | None, adapter_key: str | None, variable: str | None
-) -> Iterator[tuple[Source, str]]:
+    provider: str, call_key: ApiKey | None, adapter_key: ApiKey | None, variable: str | None
+) -> Iterator[tuple[Source, ApiKey]]:
     variable = variable or variable_for(provider)
-    candidates: tuple[tuple[Source, str | None], ...] = (
+    candidates: tuple[tuple[Source, ApiKey | None], ...] = (
         ("call", call_key),
         ("adapter", adapter_key),
         ("store", _store.get(provider)),
         ("environment", os.environ.get(variable)),
         ("dotenv", _dotenv.variables.get(variable)),
     )
-    for place, text in candidates:
-        if text and (key := text.strip()):
+    for place, value in candidates:
+        if key := value.strip() if isinstance(value, str) else value:
             yield place, key

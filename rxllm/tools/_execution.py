@@ -43,8 +43,8 @@ from rxllm.runtime import (
     running_loop,
     within,
 )
-from rxllm.tools._bind_arguments import ToolSettings
 from rxllm.tools._outcome import failed, own, returned
+from rxllm.tools._settings import ToolSettings
 from rxllm.values import Tool, ToolCall, ToolContext, ToolError, denied
 from rxllm.values.argument_checks import shown
 

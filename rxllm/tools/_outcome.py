@@ -8,7 +8,7 @@ from typing import Any
 
 from rxllm.collector import AWAITING_USER
 from rxllm.events import AskUserRequested, Event, ToolExecutionCompleted, ToolHalt, ToolResultEncoded
-from rxllm.tools._bind_arguments import RESERVED_HALTS, TOO_DEEP, ToolSettings
+from rxllm.tools._settings import RESERVED_HALTS, TOO_DEEP, ToolSettings
 from rxllm.values import Halt, ToolCall, ToolError
 
 

@@ -21,7 +21,7 @@ from rxllm.values._message import (
     tool_result,
 )
 from rxllm.values._model import ModelInfo
-from rxllm.values._request import Call, Request, json_schema
+from rxllm.values._request import ApiKey, Call, Request, json_schema
 from rxllm.values._response import FinishReason, Response
 from rxllm.values._results import ChatResult, StepResult
 from rxllm.values._schema import ResponseFormat, as_response_format, is_type, reader, schema_faults
@@ -60,6 +60,7 @@ from rxllm.values.errors import (
 
 __all__ = [
     "AdapterError",
+    "ApiKey",
     "Attachment",
     "Call",
     "CallFinished",

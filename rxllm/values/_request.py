@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +10,9 @@ from rxllm.values._encode import Value, value
 from rxllm.values._function_tool import as_tool
 from rxllm.values._message import Message
 from rxllm.values._tool import Tool
+
+ApiKey = str | Callable[[], str | Awaitable[str]]
+"""A key, or a function that returns one for each attempt at a call: a token that expires. It may be async."""
 
 
 @value
@@ -59,13 +62,15 @@ def json_schema(name: str, schema: dict[str, Any], *, strict: bool = True) -> di
 class Call:
     """What an adapter may know of a call besides the request; it is never stored or sent.
 
-    `raw` asks the adapter for ``RawChunk`` events; `timeout` is the longest silence between two reads, in seconds;
-    `observers` receive telemetry values. The repr leaves out the key.
+    `api_key` is a string by the time that an adapter over HTTP builds its request, to which it adds `headers`; `raw`
+    asks the adapter for ``RawChunk`` events; `timeout` is the longest silence between two reads, in seconds;
+    `observers` receive telemetry values. The repr leaves out the key and the headers.
     """
 
     request_id: str = ""
-    api_key: str | None = field(default=None, repr=False)
+    api_key: ApiKey | None = field(default=None, repr=False)
     timeout: float | None = None
     raw: bool = False
     metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     observers: tuple[Callable[[Any], object], ...] = ()

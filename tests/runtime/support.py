@@ -12,6 +12,8 @@ from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pytest
+
 from rxllm import Engine, OpenAIChat
 from rxllm.testing.loopback import STALL, Connection, Loopback, Reply, chat_chunk
 
@@ -27,6 +29,12 @@ ROOT = Path(__file__).parents[2]
 
 STALLED = Reply([chat_chunk("a"), chat_chunk("b"), chat_chunk("c"), STALL])
 SILENT = Reply(before=STALL)
+
+ON_BOTH = pytest.mark.usefixtures("transport")
+"""Run with httpx and with aiohttp below rxllm's own clients."""
+
+HTTPX_ONLY = pytest.mark.parametrize("transport", ["httpx"], indirect=True)
+"""Run with httpx alone, where a whole module is `ON_BOTH`."""
 
 BEGIN = """
 import asyncio, os, sys, threading

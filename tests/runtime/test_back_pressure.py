@@ -28,7 +28,7 @@ from rxllm import (
 )
 from rxllm import operators as ops
 from rxllm.testing.loopback import DONE, Connection, Loopback, Reply, chat_chunk, chat_finish
-from tests.runtime.support import Engine, model, until
+from tests.runtime.support import ON_BOTH, Engine, model, until
 
 CHUNKS = 6000
 CHUNK = chat_chunk("x" * 4000)
@@ -74,6 +74,7 @@ def test_for_holds_the_server_back(way: str) -> None:
     assert sum(map(len, deltas)) == CHUNKS * 4000
 
 
+@ON_BOTH
 @pytest.mark.parametrize("way", ["generate", "chat"])
 def test_async_for_holds_the_server_back(way: str) -> None:
     async def main() -> int:

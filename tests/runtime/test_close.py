@@ -29,6 +29,8 @@ from rxllm import (
 from rxllm import operators as ops
 from rxllm.testing.loopback import STALL, Loopback, Reply, chat_chunk, chat_finish
 from tests.runtime.support import (
+    HTTPX_ONLY,
+    ON_BOTH,
     SILENT,
     STALLED,
     assert_prompt,
@@ -41,6 +43,8 @@ from tests.runtime.support import (
     until,
     until_closed,
 )
+
+pytestmark = ON_BOTH
 
 
 def is_last(event: Event) -> bool:
@@ -217,6 +221,7 @@ def test_disposed_behind_a_redirect_before_the_headers() -> None:
     assert_prompt(times)
 
 
+@HTTPX_ONLY
 def test_disposed_while_it_connects() -> None:
     """The close comes with the connection; dispose returns at once, and nothing is delivered."""
 
@@ -235,6 +240,7 @@ def test_disposed_while_it_connects() -> None:
     assert_prompt(close_times(on_loop(act)))
 
 
+@HTTPX_ONLY
 def test_disposed_while_a_timed_out_connection_closes() -> None:
     """Cancelled at this moment, httpcore would leave the connection open for good."""
 
@@ -438,6 +444,7 @@ except KeyboardInterrupt:
 """
 
 
+@HTTPX_ONLY
 @pytest.mark.parametrize("way", ["stream.run()", "list(stream)"])
 @pytest.mark.parametrize("reply", [STALLED, SILENT], ids=["stalled", "silent"])
 def test_interrupted_in_a_script(way: str, reply: Reply) -> None:

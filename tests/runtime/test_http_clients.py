@@ -18,7 +18,7 @@ import rxllm
 from rxllm import Engine, EngineError, Event, OpenAIChat, generate, stream_generate
 from rxllm.adapters import aiohttp_client
 from rxllm.testing.loopback import STALL, Loopback, Pause, Reply, Request, chat, chat_chunk
-from tests.runtime.support import PATIENCE, finished, model, script, until
+from tests.runtime.support import ON_BOTH, PATIENCE, finished, model, script, until
 
 ANSWER = Reply(chat("Hello"))
 
@@ -107,6 +107,7 @@ async def client_of(make: Callable[[], Any] | None) -> AsyncIterator[Any]:
             yield client
 
 
+@ON_BOTH
 def test_calls_one_after_another_use_one_connection() -> None:
     async def main() -> None:
         engine = model(server)
@@ -120,6 +121,7 @@ def test_calls_one_after_another_use_one_connection() -> None:
         server.connections[0].wait_closed()
 
 
+@ON_BOTH
 def test_the_portal_uses_one_connection_too() -> None:
     with Loopback(ANSWER) as server:
         engine = model(server)
@@ -130,6 +132,7 @@ def test_the_portal_uses_one_connection_too() -> None:
         server.connections[0].wait_closed()
 
 
+@ON_BOTH
 def test_connections_are_closed_at_their_loops_end() -> None:
     """The adapter lives on, and has new ones on the next loop."""
     with Loopback(ANSWER) as server:
@@ -141,6 +144,7 @@ def test_connections_are_closed_at_their_loops_end() -> None:
         assert len(server.connections) == 3
 
 
+@ON_BOTH
 def test_a_dropped_adapter_closes_its_connections() -> None:
     """On the loop where they are, which lives on."""
     with Loopback(ANSWER) as server:
@@ -149,6 +153,7 @@ def test_a_dropped_adapter_closes_its_connections() -> None:
         server.connections[0].wait_closed()
 
 
+@ON_BOTH
 def test_aclose_closes_the_connections_and_the_next_call_opens_another() -> None:
     async def main() -> None:
         engine = model(server)
@@ -283,6 +288,7 @@ print(*(name for name in seen if not name.startswith("rxllm")))
 """
 
 
+@ON_BOTH
 def test_a_first_call_that_is_left_at_once_keeps_no_loop() -> None:
     code = """
     import asyncio, gc, sys, weakref
@@ -307,6 +313,7 @@ def test_a_first_call_that_is_left_at_once_keeps_no_loop() -> None:
         assert finished(script(code, server.url)) == (0, "True\n", "")
 
 
+@ON_BOTH
 def test_what_a_first_call_must_import_is_imported_off_the_loop() -> None:
     with Loopback(ANSWER) as server:
         code, out, err = finished(script(FIRST_CALL, server.url))

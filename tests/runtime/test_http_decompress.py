@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from rxllm import AdapterError, ErrorEvent, generate, stream_generate
 from rxllm.runtime._http_decompress import SLICE_BYTES, DecompressionError, body_of
 from rxllm.testing.loopback import Loopback, Reply
-from tests.runtime.support import model
+from tests.runtime.support import ON_BOTH, model
 
 
 def raw_deflate(data: bytes) -> bytes:
@@ -73,6 +73,7 @@ def test_what_is_not_packed_as_it_says_is_an_error(encoding: str) -> None:
         pieces_of(b"\xff" * 100, encoding, 50)
 
 
+@ON_BOTH
 def test_it_is_a_typed_error_of_the_call() -> None:
     headers = {"Content-Type": "text/event-stream", "Content-Encoding": "gzip"}
     with Loopback(Reply(b"no gzip at all", headers=headers)) as server:
@@ -85,6 +86,7 @@ MIB = 1 << 20
 SPACES = gzip.compress(bytes(128 * MIB), 9)
 
 
+@ON_BOTH
 @pytest.mark.parametrize("status", [200, 500])
 def test_a_bomb_takes_no_memory(status: int) -> None:
     headers = {"Content-Type": "text/event-stream", "Content-Encoding": "gzip"}

@@ -28,7 +28,7 @@ from rxllm import AdapterError, Engine, EngineError, Event, MessageCompleted, Op
 from rxllm import operators as ops
 from rxllm.adapters import OpenAIImages, aiohttp_client
 from rxllm.pipelines import generate, generate_image, stream_generate
-from rxllm.runtime._http_client_settings import own_client
+from rxllm.runtime._http_client_settings import httpx_client
 from rxllm.testing import HTTPAdapterConformance, Script
 from rxllm.testing.loopback import STALL, Cut, Loopback, Pause, Reply, chat, chat_chunk, chat_finish
 from rxllm.values import Call, StreamError
@@ -489,8 +489,8 @@ def test_what_else_aiohttp_raises_is_left_alone() -> None:
 # The one line
 
 
-def test_its_timeouts_are_those_of_the_own_client() -> None:
-    assert aiohttp_client().timeout == own_client().timeout == httpx.Timeout(10, read=600, write=60, pool=None)
+def test_its_timeouts_are_those_of_the_httpx_client() -> None:
+    assert aiohttp_client().timeout == httpx_client().timeout == httpx.Timeout(10, read=600, write=60, pool=None)
     with Loopback() as server:
         built = OpenAIChat(base_url=server.url, client=aiohttp_client, timeout=7.0).build(asked(), Call())
     assert built.extensions["timeout"] == {"connect": 10.0, "read": 7.0, "write": 60.0, "pool": None}

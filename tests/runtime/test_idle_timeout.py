@@ -18,7 +18,7 @@ from rxllm.runtime import Stream
 from rxllm.runtime._idle_timeout import LAST_CHANCE_SECONDS, IdleTimeout
 from rxllm.runtime._pump import Pump, pumped
 from rxllm.testing.loopback import DONE, STALL, Cut, Loopback, Pause, Reply, chat, chat_chunk, chat_finish
-from tests.runtime.support import model, run_on, until
+from tests.runtime.support import ON_BOTH, model, run_on, until
 
 SHORT = 0.05
 LIMIT = 0.3
@@ -149,6 +149,7 @@ def test_a_client_without_timeouts_has_none() -> None:
         assert asyncio.run(main(server)) == "ab"
 
 
+@ON_BOTH
 def test_a_loop_that_stood_still_reads_first_what_came_meanwhile() -> None:
     """As a notebook's does while a cell computes."""
 
@@ -167,6 +168,7 @@ def test_a_loop_that_stood_still_reads_first_what_came_meanwhile() -> None:
     assert type(events[-1]).__name__ == "MessageCompleted"
 
 
+@ON_BOTH
 def test_a_packed_body_is_not_silent_while_its_bytes_come() -> None:
     """The decoder of gzip gives nothing before it has enough."""
     packed = gzip.compress(b"".join(chat("Hi")))
@@ -179,6 +181,7 @@ def test_a_packed_body_is_not_silent_while_its_bytes_come() -> None:
 PINGS = [piece for _ in range(400) for piece in (b": ping\n\n", Pause(0.02))]
 
 
+@ON_BOTH
 @pytest.mark.parametrize("before", [[], [chat_chunk("Hello")]], ids=["before the first word", "after it"])
 def test_pings_do_not_end_the_silence_that_an_adapter_bounds(before: list[Any]) -> None:
     with Loopback(Reply([*before, *PINGS])) as server:
@@ -188,12 +191,14 @@ def test_pings_do_not_end_the_silence_that_an_adapter_bounds(before: list[Any]) 
     assert "sent nothing for longer than the timeout of 0.3 s" in error.message
 
 
+@ON_BOTH
 def test_a_calls_own_timeout_goes_before_the_adapters() -> None:
     slow = [b": ping\n\n", Pause(0.5), *chat("Hi")]
     with Loopback(Reply(slow)) as server:
         assert generate(model(server, timeout=0.1), "Hi", timeout=20.0).run().output_text == "Hi"
 
 
+@ON_BOTH
 def test_a_long_frame_that_comes_slowly_is_no_silence() -> None:
     frame = chat_chunk("Hello")
     pieces = [each for at in range(0, len(frame), 8) for each in (frame[at : at + 8], Pause(0.03))]
@@ -201,6 +206,7 @@ def test_a_long_frame_that_comes_slowly_is_no_silence() -> None:
         assert generate(model(server, timeout=0.3), "Hi").run().output_text == "Hello"
 
 
+@ON_BOTH
 def test_a_consumer_that_is_behind_is_no_silence() -> None:
     words = [chat_chunk(str(i)) for i in range(10)]
     with Loopback(Reply([*words, chat_finish(), DONE])) as server:
@@ -214,6 +220,7 @@ def test_a_consumer_that_is_behind_is_no_silence() -> None:
     assert type(event).__name__ == "MessageCompleted"
 
 
+@ON_BOTH
 def test_a_connection_that_stays_open_after_the_last_word_is_no_silence() -> None:
     with Loopback(Reply([*chat("Hi"), STALL])) as server:
         response = generate(model(server, timeout=0.5), "Hi").run()

@@ -130,7 +130,8 @@ def test_an_engine_takes_no_key_and_shows_none() -> None:
     "options",
     [
         {"apikey": KEY},
-        {"headers": {"Authorization": KEY}},
+        {"extra_headers": {"Authorization": KEY}},
+        {"headers": [("x-team", KEY)]},
         {"api_key": KEY.encode()},
         {"options": [("api_key", KEY)]},
         {"metadata": [("token", KEY)]},

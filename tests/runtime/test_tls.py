@@ -15,7 +15,7 @@ from rxllm import AdapterError, Engine, Event, OpenAIChat, generate, stream_gene
 from rxllm import operators as ops
 from rxllm.runtime import _http_client_settings
 from rxllm.testing.loopback import DONE, Loopback, Reply, chat_chunk, chat_finish
-from tests.runtime.support import SILENT, STALLED, assert_prompt, model, now, until, until_closed
+from tests.runtime.support import ON_BOTH, SILENT, STALLED, assert_prompt, model, now, until, until_closed
 
 ANSWER = Reply([chat_chunk("Hel"), chat_chunk("lo"), chat_finish(), DONE])
 
@@ -93,6 +93,7 @@ class TestHTTPS:
             asyncio.run(main(server))
 
 
+@ON_BOTH
 def test_an_unknown_authority_is_a_network_error_that_names_the_address(tls: ssl.SSLContext) -> None:
     with Loopback(ANSWER, tls=tls) as server, pytest.raises(AdapterError, match="CERTIFICATE_VERIFY_FAILED") as raised:
         generate(model(server), "Hi").run()
@@ -100,6 +101,7 @@ def test_an_unknown_authority_is_a_network_error_that_names_the_address(tls: ssl
     assert server.url in str(raised.value)
 
 
+@ON_BOTH
 def test_the_environments_proxy_is_asked_and_dispose_closes_through_it(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main(server: Loopback) -> None:
         engine = Engine(OpenAIChat(base_url="http://model.example"), model="m", retry=False)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from rxllm.adapters._http import HTTPAdapter
-from rxllm.adapters._http_base import missing_model
+from rxllm.adapters._http_base import missing_model, versioned
 from rxllm.adapters.anthropic.decoder import MessagesDecoder
 from rxllm.adapters.anthropic.errors import anthropic_http_error
 from rxllm.adapters.anthropic.request import messages_body
@@ -22,9 +22,10 @@ VERSION = "2023-06-01"
 class Anthropic(HTTPAdapter):
     """``POST {base_url}/messages`` of Anthropic, or of a server that is compatible with it.
 
-    Only Anthropic's own server needs a key: from `api_key`, the call, or ``ANTHROPIC_API_KEY``. ``Request.options`` is
-    merged over the body, so any field that a server understands can be set there; an option of None removes a field,
-    and ``betas`` (a list of names) becomes the header ``anthropic-beta``. The API has no seed: it is not sent.
+    Only Anthropic's own server needs a key: from `api_key`, the call, or ``ANTHROPIC_API_KEY``. Without a `base_url`,
+    ``ANTHROPIC_BASE_URL`` of the environment is used, which has no ``/v1``. ``Request.options`` is merged over the
+    body, so any field that a server understands can be set there; an option of None removes a field, and ``betas`` (a
+    list of names) becomes the header ``anthropic-beta``. The API has no seed: it is not sent.
 
     A tool's ``metadata["strict"]`` makes its schema binding. Its ``metadata["anthropic"]`` is merged over the tool's
     entry in the body (``{"eager_input_streaming": True}``); if it has a ``"type"``, as the tools that the server runs
@@ -35,6 +36,12 @@ class Anthropic(HTTPAdapter):
     provider = "anthropic"
     key_variable = "ANTHROPIC_API_KEY"
     default_base_url = "https://api.anthropic.com/v1"
+    base_url_variable = "ANTHROPIC_BASE_URL"
+
+    @staticmethod
+    def url_of_variable(text: str) -> str:
+        """Return the base URL: the SDK's has no version, which it adds to each path."""
+        return versioned(text, "v1")
 
     def build(self, request: Request, call: Call) -> httpx.Request:
         """Return the HTTP request. Raise ``EngineError("missing_model")`` without a model."""

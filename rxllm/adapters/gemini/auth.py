@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from urllib.parse import quote
 
-from rxllm.adapters._http_base import HTTPBase
+from rxllm.adapters._http_base import HTTPBase, versioned
 from rxllm.runtime import keys
-from rxllm.values import Call
+from rxllm.values import ApiKey, Call
 
 GOOGLE = "https://generativelanguage.googleapis.com/v1beta"
 
@@ -19,8 +19,14 @@ class GoogleKeys(HTTPBase):
     provider = "google"
     key_variable = " or ".join(_VARIABLES)
     default_base_url = GOOGLE
+    base_url_variable = "GOOGLE_GEMINI_BASE_URL"
 
-    def _find_key(self, call: Call) -> str | None:
+    @staticmethod
+    def url_of_variable(text: str) -> str:
+        """Return the base URL: the SDK's has no version, which it adds to each path."""
+        return versioned(text, "v1beta")
+
+    def _find_key(self, call: Call) -> ApiKey | None:
         # The order is that of Google's own SDK.
         candidates = (keys.find(self.provider, call.api_key, self._api_key, variable) for variable in _VARIABLES)
         return next((key for key in candidates if key), None)

@@ -24,9 +24,10 @@ _IS_OPENAI = re.compile(r"https://(api\.openai\.com|[^/]+\.(openai|cognitiveserv
 class OpenAIChat(HTTPAdapter):
     """``POST {base_url}/chat/completions`` of OpenAI, or of a server that is compatible with it.
 
-    Only OpenAI itself needs a key: from `api_key`, the call, or ``OPENAI_API_KEY``. ``Request.options`` is merged over
-    the body, so that it can hold whatever else a server understands; an option of None removes the field.
-    ``{"logprobs": True, "top_logprobs": 2}`` asks for log-probabilities, see ``Response.metadata["logprobs"]``.
+    Only OpenAI itself needs a key: from `api_key`, the call, or ``OPENAI_API_KEY``. Without a `base_url`,
+    ``OPENAI_BASE_URL`` of the environment is used. ``Request.options`` is merged over the body, so that it can hold
+    whatever else a server understands; an option of None removes the field. ``{"logprobs": True, "top_logprobs": 2}``
+    asks for log-probabilities, see ``Response.metadata["logprobs"]``.
 
     Azure's `base_url` is ``https://NAME.openai.azure.com/openai/v1``, with the resource's key as `api_key`. The dated
     versions of its API are ``.../openai/deployments/MODEL?api-version=2024-10-21``, with ``headers={"api-key": KEY}``;
@@ -36,6 +37,7 @@ class OpenAIChat(HTTPAdapter):
     provider = "openai"
     key_variable = "OPENAI_API_KEY"
     default_base_url = OPENAI
+    base_url_variable = "OPENAI_BASE_URL"
     thoughts_field: str | None = None
     """The field of an assistant's message in which its thoughts are sent back, for servers that want them."""
 
@@ -56,8 +58,8 @@ class OpenAIChat(HTTPAdapter):
 
 
 def bearer(adapter: HTTPAdapter, call: Call) -> dict[str, str]:
-    """Return the header with the key; none if the adapter's own headers have Azure's."""
-    if any(name.lower() == "api-key" for name in adapter.headers):
+    """Return the header with the key; none if the headers of the adapter or the call have Azure's."""
+    if any(name.lower() == "api-key" for name in (*adapter.headers, *call.headers)):
         return {}
     key = adapter.key(call)
     return {"authorization": f"Bearer {key}"} if key else {}

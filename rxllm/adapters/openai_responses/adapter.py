@@ -37,6 +37,7 @@ class OpenAIResponses(HTTPAdapter):
     provider = "openai"
     key_variable = "OPENAI_API_KEY"
     default_base_url = OPENAI
+    base_url_variable = "OPENAI_BASE_URL"
 
     def build(self, request: Request, call: Call) -> httpx.Request:
         """Return the request as it will be sent. Raise ``EngineError("missing_model")`` without a model."""

@@ -1,4 +1,4 @@
-"""The options of `run_tools`."""
+"""`ToolSettings`: the options of running tools, their defaults, and the text the model reads of results and errors."""
 
 from __future__ import annotations
 
