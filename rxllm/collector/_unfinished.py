@@ -1,4 +1,4 @@
-"""Track the blocks and tool calls that are open in a stream, to close them if it is cut."""
+"""Track the blocks and tool calls that are open, for operators and adapters that end a stream early."""
 
 from __future__ import annotations
 

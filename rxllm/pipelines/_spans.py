@@ -1,4 +1,4 @@
-"""What observers learn about a call, a step, a chat and a request for images: each is a `Span`."""
+"""When observers are told of a call, a step, a chat and images: each is a `Span`, which takes the times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How rxllm makes an HTTP client: its timeouts, certificates, proxies and cookies, without a limit of connections."""
+"""How rxllm makes an HTTP client: its certificates, proxies and cookies, with the seconds of ``_timeouts``."""
 
 from __future__ import annotations
 

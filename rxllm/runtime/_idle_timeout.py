@@ -1,4 +1,4 @@
-"""The idle timeout of a response: the longest silence inside its body, watched by one timer.
+"""The longest silence inside the body of a response, watched by one timer instead of one for each read.
 
 ::
 

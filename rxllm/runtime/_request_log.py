@@ -111,7 +111,5 @@ class _Watched:
 
 
 def _named(error: Exception) -> str:
-    """Return the class, the reason and the request's id at the provider. The message of `error` may have content."""
-    reason = f" {error.reason}" if isinstance(error, LLMError) else ""
-    request_id = getattr(error, "request_id", None)
-    return f"{type(error).__name__}{reason}" + (f", provider's request id {request_id}" if request_id else "")
+    # Nothing else of it: its message may have content, and a server may send a key back in any header.
+    return f"{type(error).__name__} {error.reason}" if isinstance(error, LLMError) else type(error).__name__

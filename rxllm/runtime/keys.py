@@ -55,7 +55,8 @@ def __dir__() -> list[str]:
 
 Source = Literal["call", "adapter", "store", "environment", "dotenv"]
 
-_VARIABLES = {"google": "GOOGLE_API_KEY"}
+_VARIABLES = {"google": ("GOOGLE_API_KEY", "GEMINI_API_KEY")}
+"""The variables of providers that have other names than most, in the order of their own SDK."""
 
 
 class _Dotenv:
@@ -139,7 +140,12 @@ def variable_for(provider: str) -> str:
     >>> variable_for("openai")
     'OPENAI_API_KEY'
     """
-    return _VARIABLES.get(provider, f"{provider.upper().replace('-', '_')}_API_KEY")
+    return _variables(provider, None)[0]
+
+
+def _variables(provider: str, variable: str | None) -> tuple[str, ...]:
+    usual = f"{provider.upper().replace('-', '_')}_API_KEY"
+    return (variable,) if variable else _VARIABLES.get(provider, (usual,))
 
 
 def from_environment(variable: str) -> str | None:
@@ -192,7 +198,7 @@ def _typed(provider: str) -> Generator[None]:
 
 def missing(provider: str, variable: str | None = None) -> EngineError:
     """Return the error for a missing key, which names every place that was searched; for adapters."""
-    variable = variable or variable_for(provider)
+    variable = " or ".join(_variables(provider, variable))
     places = (
         "the call's api_key=",
         "the adapter's api_key=",
@@ -207,13 +213,13 @@ def missing(provider: str, variable: str | None = None) -> EngineError:
 def _candidates(
     provider: str, call_key: ApiKey | None, adapter_key: ApiKey | None, variable: str | None
 ) -> Iterator[tuple[Source, ApiKey]]:
-    variable = variable or variable_for(provider)
+    variables = _variables(provider, variable)
     candidates: tuple[tuple[Source, ApiKey | None], ...] = (
         ("call", call_key),
         ("adapter", adapter_key),
         ("store", _store.get(provider)),
-        ("environment", os.environ.get(variable)),
-        ("dotenv", _dotenv.variables.get(variable)),
+        *(("environment", os.environ.get(name)) for name in variables),
+        *(("dotenv", _dotenv.variables.get(name)) for name in variables),
     )
     for place, value in candidates:
         if key := value.strip() if isinstance(value, str) else value:

@@ -1,4 +1,4 @@
-"""Run one tool call as a stream of events.
+"""Run one tool call as a stream of events: on which thread, with which timeout, and what is said when it fails.
 
 ==============================  ==============================================================================
 handler                         how it runs

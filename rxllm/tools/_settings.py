@@ -1,4 +1,4 @@
-"""`ToolSettings`: the options of running tools, their defaults, and the text the model reads of results and errors."""
+"""`ToolSettings`: the options of running tools, their defaults, the check of arguments, and how results are encoded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read and write JSON text, whatever numbers and characters it holds.
+"""Read and write JSON text, whatever it holds, and read the arguments of tool calls, which may be broken.
 
 msgspec comes first, because it is fast. Text that msgspec refuses and Python's own ``json`` accepts goes the slow way:
 NaN and the infinities, numbers out of range, and halves of surrogate pairs.

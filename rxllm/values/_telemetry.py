@@ -1,4 +1,4 @@
-"""What an engine's observers are told while calls run.
+"""The classes of telemetry: what an engine's observers receive while calls run.
 
 =================================  ================================================================================
 value                              told

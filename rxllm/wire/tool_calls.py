@@ -1,4 +1,4 @@
-"""Assemble tool calls from the deltas of any OpenAI-shaped wire.
+"""Assemble tool calls from the deltas of any OpenAI-shaped wire, and mark those whose arguments are not an object.
 
 A delta has an index, an id, a name and a piece of the arguments; providers leave out, repeat or reuse each of them.
 This table says to which call a delta belongs:

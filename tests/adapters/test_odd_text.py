@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import pytest
@@ -145,7 +146,9 @@ def test_a_tool_may_return_what_utf_8_cannot_say(result: Any) -> None:
     assert from_json(to_json(answer).encode()) == answer
 
 
-def test_a_tool_may_fail_with_what_utf_8_cannot_say() -> None:
+def test_a_tool_may_fail_with_what_utf_8_cannot_say(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL, logger="rxllm")  # pytest cannot pass on what it would capture
+
     def fail(given: Any) -> None:
         raise FileNotFoundError(UNENCODABLE)
 

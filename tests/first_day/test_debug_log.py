@@ -54,13 +54,13 @@ def test_an_answer_is_four_lines(lines: Any) -> None:
     ]
 
 
-def test_a_refusal_says_why_and_how_the_provider_calls_the_request(lines: Any) -> None:
+def test_a_refusal_says_why(lines: Any) -> None:
     error = {"error": {"message": f"{PRIVATE} by {KEY} is refused"}}
     asking(Reply.of_json(error, 400, x_request_id="req_7"))
     assert lines() == [
         SENT,
         "request r1: status 400 after T",
-        "request r1: failed (AdapterError invalid_request, provider's request id req_7) after T",
+        "request r1: failed (AdapterError invalid_request) after T",
     ]
 
 

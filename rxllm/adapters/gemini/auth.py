@@ -5,19 +5,14 @@ from __future__ import annotations
 from urllib.parse import quote
 
 from rxllm.adapters._http_base import HTTPBase, versioned
-from rxllm.runtime import keys
-from rxllm.values import ApiKey, Call
 
 GOOGLE = "https://generativelanguage.googleapis.com/v1beta"
 
-_VARIABLES = ("GOOGLE_API_KEY", "GEMINI_API_KEY")
-
 
 class GoogleKeys(HTTPBase):
-    """Finds the key: `api_key`, the call's, ``GOOGLE_API_KEY`` or ``GEMINI_API_KEY``; for Vertex, maybe a token."""
+    """Finds the address, and sends the key as Google's API or Vertex wants it: as a key or as a token."""
 
     provider = "google"
-    key_variable = " or ".join(_VARIABLES)
     default_base_url = GOOGLE
     base_url_variable = "GOOGLE_GEMINI_BASE_URL"
 
@@ -25,11 +20,6 @@ class GoogleKeys(HTTPBase):
     def url_of_variable(text: str) -> str:
         """Return the base URL: the SDK's has no version, which it adds to each path."""
         return versioned(text, "v1beta")
-
-    def _find_key(self, call: Call) -> ApiKey | None:
-        # The order is that of Google's own SDK.
-        candidates = (keys.find(self.provider, call.api_key, self._api_key, variable) for variable in _VARIABLES)
-        return next((key for key in candidates if key), None)
 
     def _auth(self, key: str) -> dict[str, str]:
         is_token = "aiplatform.googleapis.com" in self.base_url and not key.startswith(("AIza", "AQ."))

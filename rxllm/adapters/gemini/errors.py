@@ -1,4 +1,4 @@
-"""Where Google's errors have their code, the status: https://ai.google.dev/gemini-api/docs/troubleshooting."""
+"""Google's errors (https://ai.google.dev/gemini-api/docs/troubleshooting), and those of its finish reasons."""
 
 from __future__ import annotations
 
