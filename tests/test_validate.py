@@ -152,7 +152,7 @@ def test_a_message_s_fault_is_named_wherever_it_is(message: Any, path: tuple[Any
         (Tool("f" * 65), ("name",), "invalid_format"),
         (Tool("f", None), ("description",), "not_a_string"),
         (Tool("f", "", []), ("schema",), "not_a_map"),
-        (print, (), "wrong_type"),
+        (5, (), "wrong_type"),
     ],
 )
 def test_a_tool_s_fault_is_named_wherever_it_is(made: Any, path: tuple[Any, ...], what: str) -> None:

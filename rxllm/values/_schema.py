@@ -62,7 +62,8 @@ def is_type(value: Any) -> bool:
 def as_response_format(value: Any) -> Any:
     """Return `value` as a `Request` takes it: a type as its ``json_schema(...)``, anything else unchanged.
 
-    >>> @dataclasses.dataclass
+    >>> from dataclasses import dataclass
+    >>> @dataclass
     ... class City:
     ...     name: str
     >>> as_response_format(City)["schema"]["properties"]
