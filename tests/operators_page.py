@@ -1,4 +1,4 @@
-"""The table in docs/operators.md, by intention: ``python -m tests.operators_page`` writes it.
+"""The tables in docs/operators.md, by intention: ``python -m tests.operators_page`` writes them.
 
 The groups are those of the docstring of `rxllm.operators`; what an operator does is the first sentence of its own.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 from rxllm import operators as ops
@@ -42,21 +41,20 @@ def sentence(name: str) -> str:
     return first.replace("``", "`").replace("|", "\\|")
 
 
-def table() -> str:
-    return "\n".join(["| you think of | operator | which does |", "|---|---|---|", *_rows(), ""])
+def tables() -> str:
+    return "\n".join(_table(intention, names) for intention, names in groups().items())
 
 
-def _rows() -> Iterator[str]:
-    for intention, names in groups().items():
-        for name in names:
-            yield f"| {intention if name == names[0] else ''} | `{signature(name)}` | {sentence(name)} |"
+def _table(intention: str, names: list[str]) -> str:
+    rows = (f"| `{signature(name)}` | {sentence(name)} |" for name in names)
+    return "\n".join([f"### {intention.capitalize()}", "", "| operator | what it does |", "|---|---|", *rows, ""])
 
 
 def written(page: str) -> str:
-    """`page` with the table in its place."""
+    """`page` with the tables in their place."""
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n{table()}\n{END}{after}"
+    return f"{before}{BEGIN}\n{tables()}\n{END}{after}"
 
 
 if __name__ == "__main__":

@@ -1,49 +1,48 @@
-"""The table of options in docs/first_steps.md: ``python -m tests.options_page`` writes it.
+"""The tables of options in docs/settings.md: ``python -m tests.options_page`` writes them.
 
 What an option means is written once, under its field in ``rxllm.pipelines._options``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from rxllm import ChatOptions, GenerateOptions, StepOptions
 from rxllm.pipelines._option_help import meanings
 
-PAGE = Path(__file__).parent.parent / "docs" / "first_steps.md"
+PAGE = Path(__file__).parent.parent / "docs" / "settings.md"
 BEGIN, END = "<!-- written by python -m tests.options_page -->\n", "<!-- until here -->\n"
 
-_OF = {"every call": GenerateOptions, "step, chat": StepOptions, "chat": ChatOptions}
+_GROUPS = {
+    "Options of every call": GenerateOptions,
+    "Options of step and chat": StepOptions,
+    "Options of chat alone": ChatOptions,
+}
 
 
-def table() -> str:
-    return "\n".join(["| of | option | meaning | default |", "|---|---|---|---|", *_rows(), ""])
-
-
-def _rows() -> Iterator[str]:
+def tables() -> str:
+    """Three tables, each under a heading; an option is in the first that has it."""
     seen: set[str] = set()
-    for owner, options in _OF.items():
-        for name, text in _new(options, seen):
-            meaning, _, default = text.replace("``", "`").partition(" Default: ")
-            yield f"| {owner} | `{name}` | {meaning} | {default.removesuffix('.')} |"
-            owner = ""
+    return "\n".join(_table(heading, options, seen) for heading, options in _GROUPS.items())
 
 
-def _new(options: type[Any], seen: set[str]) -> Iterator[tuple[str, str]]:
-    texts = meanings(options)
-    for name in options.__annotations__:
-        if name not in seen:
-            seen.add(name)
-            yield name, texts[name]
+def _table(heading: str, options: type[Any], seen: set[str]) -> str:
+    rows = [_row(name, text) for name, text in meanings(options).items() if name not in seen]
+    seen.update(options.__annotations__)
+    return "\n".join([f"### {heading}", "", "| option | meaning | default |", "|---|---|---|", *rows, ""])
+
+
+def _row(name: str, text: str) -> str:
+    meaning, _, default = text.replace("``", "`").partition(" Default: ")
+    return f"| `{name}` | {meaning} | {default.removesuffix('.')} |"
 
 
 def written(page: str) -> str:
-    """`page` with the table in its place."""
+    """`page` with the tables in their place."""
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n{table()}\n{END}{after}"
+    return f"{before}{BEGIN}\n{tables()}\n{END}{after}"
 
 
 if __name__ == "__main__":

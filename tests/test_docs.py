@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rxllm import ChatOptions, Fake, operators, testing
-from tests import operators_page
+from tests import operators_page, options_page
 from tests.programs import python
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -51,14 +51,18 @@ def anchors(page: Path) -> set[str]:
 
 
 def names_in(first_cell: str) -> list[str]:
-    """The names in the first cells of a table of the first steps; `first_cell` is the heading of that column."""
-    page = (DOCS / "first_steps.md").read_text()
-    _, _, rest = page.partition(f"\n| {first_cell} |")
-    cells = re.findall(r"^\| (`.*?) \|", rest.partition("\n\n")[0], re.MULTILINE)
+    """The names in the first cells of the tables of settings.md; `first_cell` is the heading of that column."""
+    _, *rest = re.split(rf"^\| {first_cell} \|.*$", (DOCS / "settings.md").read_text(), flags=re.MULTILINE)
+    cells = [cell for part in rest for cell in re.findall(r"^\| (`.*?) \|", part.partition("\n\n")[0], re.MULTILINE)]
     return [name for cell in cells for name in re.findall(r"`(\w+)`", cell)]
 
 
-def test_the_options_table_has_every_option_once() -> None:
+def test_the_tables_of_options_are_what_is_written_under_their_fields() -> None:
+    page = options_page.PAGE.read_text()
+    assert options_page.written(page) == page, "run python -m tests.options_page"
+
+
+def test_the_tables_of_options_have_every_option_once() -> None:
     assert sorted(names_in("option")) == sorted(ChatOptions.__optional_keys__)
 
 

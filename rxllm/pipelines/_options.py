@@ -47,14 +47,15 @@ class PlainOptions(TypedDict, total=False):
     """Choose among the likeliest tokens that have this share of the probability, above 0, up to 1. Default: the
     provider's."""
     max_tokens: int | None
-    """The longest answer, in tokens. Default: the provider's."""
+    """The longest answer, in tokens. Default: the provider's; Anthropic has none, so that 32,000 are sent for Claude 4
+    and later, 4,096 for other models."""
     stop: str | Sequence[str] | None
     """The text, or texts, before which the answer ends. Default: none."""
     seed: int | None
     """A whole number that makes answers repeatable, as far as the provider can. Default: none."""
     reasoning_effort: str | None
-    """How much a model thinks before it answers: a word of the provider, such as "low" or "high". Default: the
-    provider's."""
+    """How much a model thinks before it answers: "none", "minimal", "low", "medium", "high" or another word of its
+    provider; what a model accepts differs. Default: the provider's."""
     structured_finalize: bool | None
     """Ask for the `response_format` in a last request of its own, without tools. Default: only for a model that
     ``rxllm.models`` says takes no tools with a schema."""
@@ -81,11 +82,11 @@ class PlainOptions(TypedDict, total=False):
     """The longest silence of the model, in seconds, or a `Timeouts`, for each response. With both `first` and `idle` it
     is the longest wait for bytes too. Default: no limit but the connection's own, 600 seconds without a byte."""
     emit_text_deltas: bool | None
-    """Whether a stream of events has `TextDelta`. Default: ``True``."""
+    """Whether a stream of events has `TextDelta`; results are the same without. Default: ``True``."""
     emit_tool_deltas: bool | None
-    """Whether a stream of events has `ToolCallDelta`. Default: ``True``."""
+    """Whether a stream of events has `ToolCallDelta`; results are the same without. Default: ``True``."""
     emit_thinking: bool | None
-    """Whether a stream of events has `ThinkingDelta`. Default: ``True``."""
+    """Whether a stream of events has `ThinkingDelta`; results are the same without. Default: ``True``."""
     include_raw_chunks: bool | None
     """Whether a stream of events has the provider's own frames too, as `RawChunk`. Default: ``False``."""
     on_event: Callable[[Event], object] | None
