@@ -48,7 +48,7 @@ from rxllm.runtime._scope import (
 from rxllm.runtime._stream import Stream, returned_by
 from rxllm.runtime._thread_pool import daemon_threads, in_thread
 from rxllm.runtime._timeouts import CONNECT_SECONDS, NO_TIMEOUTS, READ_SECONDS, WRITE_SECONDS, Timeouts
-from rxllm.runtime._unhandled import conclude, fail, report_unheard
+from rxllm.runtime._unhandled import conclude, fail, report_unheard, shown_frames
 
 __all__ = [
     "CONNECT_SECONDS",
@@ -103,6 +103,7 @@ __all__ = [
     "run",
     "running_loop",
     "scoped",
+    "shown_frames",
     "stopwatch",
     "to_async_iter",
     "to_iter",

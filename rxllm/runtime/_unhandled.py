@@ -92,13 +92,13 @@ def _log(error: BaseException) -> None:
     loop = call_loop()
     if loop.get_exception_handler() is None:  # asyncio's own would log it too
         remedy = "give subscribe() an on_error that handles it, or use run(), await or for"
-        log.error("nobody handled this error: %r; %s", error, remedy, exc_info=_shown(error))
+        log.error("nobody handled this error: %r; %s", error, remedy, exc_info=shown_frames(error))
     else:
         loop.call_exception_handler({"message": "rxllm: nobody handled this error", "exception": error})
 
 
-def _shown(error: BaseException) -> tuple[type[BaseException], BaseException, TracebackType | None] | None:
-    """Return what the log shows of `error` below its message."""
+def shown_frames(error: BaseException) -> tuple[type[BaseException], BaseException, TracebackType | None] | None:
+    """Return the `exc_info` with which `error` is logged: with the user's frames, or all of them at DEBUG."""
     users = _user_frames(error.__traceback__)
     is_failed_call = isinstance(error, AdapterError | StreamError) and error.reason != "unknown"
     if log.isEnabledFor(logging.DEBUG) or (users is None and not is_failed_call):

@@ -41,6 +41,7 @@ from rxllm.runtime import (
     in_thread,
     pumped,
     running_loop,
+    shown_frames,
     within,
 )
 from rxllm.tools._outcome import failed, own, returned
@@ -240,7 +241,7 @@ class _Execution(abc.DisposableBase):
             self._abort(error)
         elif not self._ended:
             if not isinstance(error, ToolError) or error.reason == "handler_exit":
-                log.warning("the tool %r raised an error", self._tool.name, exc_info=error)
+                log.warning("the tool %r raised an error", self._tool.name, exc_info=shown_frames(error))
             self._finish(failed(self._as_tool_error(error), self._call, self._settings))
 
     def _on_failure(self, error: BaseException) -> None:

@@ -529,6 +529,7 @@ def test_what_a_tool_raises_is_logged_once_with_its_traceback(caplog: pytest.Log
     (logged,) = [entry for entry in caplog.records if entry.name == "rxllm"]
     assert (logged.levelno, logged.getMessage()) == (logging.WARNING, "the tool 'failing' raised an error")
     assert "raise KeyError(x)" in caplog.text
+    assert caplog.text.count('File "') == 1  # of rxllm's own frames, none
 
 
 def test_a_tool_error_on_purpose_and_wrong_arguments_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
