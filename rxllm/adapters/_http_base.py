@@ -125,7 +125,8 @@ class HTTPBase(ABC):
 
         Raise ``EngineError("missing_key")`` if the provider's own server is called without a key.
         """
-        key = self._find_key(call)
+        # A call that is under way has been through `with_key`.
+        key = (isinstance(call.api_key, str) and call.api_key.strip()) or self._find_key(call)
         if callable(key):
             message = f"the api_key of {self.provider} is a function, which only a call calls; write Call(api_key=...)"
             raise EngineError("missing_key", message, provider=self.provider)
@@ -134,9 +135,9 @@ class HTTPBase(ABC):
         return key
 
     async def with_key(self, call: Call) -> Call:
-        """Return `call` with its key as a string, for `build`: a function that stands for the key is called here."""
+        """Return `call` with the key that counts, for `build`: a function that stands for it is called here."""
         key = self._find_key(call)
-        return replace(call, api_key=await keys.resolved(self.provider, key)) if callable(key) else call
+        return call if key is None else replace(call, api_key=await keys.resolved(self.provider, key))
 
     def post(self, path: str, body: Mapping[str, Any], call: Call, *, headers: Mapping[str, str]) -> httpx.Request:
         """Build a POST of `body`, as JSON, to `path` under the base URL."""

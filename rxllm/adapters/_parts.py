@@ -75,6 +75,8 @@ def sendable(request: Request, wire: str, provider: str, carries: Carries) -> Re
 
     Raise ``ValidationError("invalid_request")``, with the place of the part and what to do instead.
     """
+    if all(isinstance(message.content, str) for message in request.messages):
+        return request
     left_out: Counter[str] = Counter()
     messages = list(request.messages)
     for index, message in enumerate(messages):

@@ -120,14 +120,19 @@ async def discreetly(discreet: Callable[[LLMError], LLMError], work: Awaitable[T
 
 async def _run(exchange: Exchange, pump: Pump[Event]) -> None:
     client, request = await exchange.open()
-    with request_log(exchange.request_id, request.method, address(request), exchange.provider, exchange.model) as note:
-        await _exchange(exchange, client, request, pump, note)
+    url = address(request)
+    with request_log(exchange.request_id, request.method, url, exchange.provider, exchange.model) as note:
+        await _exchange(exchange, client, request, url, pump, note)
 
 
 async def _exchange(
-    exchange: Exchange, client: httpx.AsyncClient, request: httpx.Request, pump: Pump[Event], note: RequestLog
+    exchange: Exchange,
+    client: httpx.AsyncClient,
+    request: httpx.Request,
+    url: str,
+    pump: Pump[Event],
+    note: RequestLog,
 ) -> None:
-    url = address(request)
     decoder = note.watched(exchange.decoder())
     began = time.monotonic()
     streaming = False
