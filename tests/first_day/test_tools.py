@@ -314,6 +314,30 @@ def test_a_chat_that_a_tool_ends_with_a_model_has_json_too() -> None:
     assert halted.result == {"name": "hat", "amount": 1, "color": None}
 
 
+def test_a_session_that_a_tool_has_halted_with_a_model_is_stored() -> None:
+    def book() -> rxllm.values.Halt:
+        return rxllm.halt("booked", Item(name="hat"))
+
+    turn = rxllm.session.start(Fake(ToolCall("c1", "book", {})), "Hi", tools=[book]).run()
+    again = serializer.from_json(serializer.to_json(turn))
+    assert again.session.metadata["halt_result"] == {"name": "hat", "amount": 1, "color": None}
+
+
+def test_so_is_one_in_which_a_tool_asks_the_user_about_a_model() -> None:
+    def book() -> rxllm.values.Halt:
+        return rxllm.ask_user("This one?", item=Item(name="hat"))
+
+    data = {"item": {"name": "hat", "amount": 1, "color": None}}
+    model = Fake(ToolCall("c1", "book", {}))
+    turn = rxllm.session.start(model, "Hi", tools=[book]).run()
+    assert turn.session.metadata["ask_user_opts"] == {"item": Item(name="hat")}
+    again = serializer.from_json(serializer.to_json(turn))
+    assert again.session.metadata["ask_user_opts"] == data
+    events = [serializer.from_json(serializer.to_json(event)) for event in rxllm.stream(model, "Hi", tools=[book])]
+    assert [event.opts for event in events if isinstance(event, rxllm.AskUserRequested)] == [data]
+    assert serializer.from_json(serializer.to_json(book())).opts == data
+
+
 @pytest.mark.parametrize("result", [threading.Lock(), print, open(__file__), (n for n in "a"), {"at": object()}])  # noqa: SIM115
 def test_a_result_without_json_is_an_error_for_the_developer(result: Any) -> None:
     def look(context: ToolContext) -> Any:
