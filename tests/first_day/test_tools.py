@@ -234,6 +234,34 @@ def test_a_missing_argument_has_its_default() -> None:
     assert as_tool(look).schema["properties"]["d"]["default"] == "red"
 
 
+class NoSeatsError(Exception):
+    errors = ("no seats",)
+
+
+class Seats(pydantic.BaseModel):
+    count: int
+
+    def model_post_init(self, context: Any) -> None:
+        raise NoSeatsError("none is left")
+
+
+@dataclass
+class Chairs:
+    count: int
+
+    def __post_init__(self) -> None:
+        raise NoSeatsError("none is left")
+
+
+def test_a_type_may_refuse_arguments_with_any_error() -> None:
+    def look(seats: Seats) -> None: ...
+
+    with pytest.raises(ToolError, match="the arguments do not fit: seats: none is left"):
+        received(look, {"seats": {"count": 2}})
+    with pytest.raises(ValidationError, match="the answer is not a Chairs: none is left"):
+        rxllm.generate(Fake('{"count": 2}'), "Hi", response_format=Chairs).run()
+
+
 def test_wrong_arguments_are_told_to_the_model_by_path_and_fault() -> None:
     def look(order: Order, place: Place, count: Annotated[int, pydantic.Field(ge=1)], page: int = 1) -> None: ...
 
