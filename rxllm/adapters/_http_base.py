@@ -214,11 +214,14 @@ def _key(api_key: Any) -> ApiKey | None:
 
 
 def _headers(headers: Any) -> dict[str, str]:
-    pairs = cast("Mapping[Any, Any]", headers or {})
-    if not isinstance(pairs, Mapping) or not all(isinstance(text, str) for pair in pairs.items() for text in pair):
-        kind = type(headers).__name__  # the values may be keys
-        raise invalid_option("headers", f"must be a mapping whose names and values are strings, not {kind}")
-    return dict(pairs)
+    if headers is None:
+        return {}
+    kind = type(headers).__name__  # the values may be keys
+    if isinstance(headers, Mapping):
+        pairs = dict(cast(Mapping[Any, Any], headers))
+        if all(isinstance(text, str) for pair in pairs.items() for text in pair):
+            return pairs
+    raise invalid_option("headers", f"must be a mapping whose names and values are strings, not {kind}")
 
 
 def versioned(url: str, version: str) -> str:

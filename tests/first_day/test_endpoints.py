@@ -112,7 +112,7 @@ def test_an_address_that_cannot_be_is_answered_with_its_variable(value: str, mon
 @pytest.mark.parametrize("value", ["http://me:pass#word@proxy", "http://me:pass/word@proxy", "me:pass/word@proxy"])
 def test_a_password_in_an_address_that_cannot_be_is_not_shown(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_BASE_URL", value)
-    with pytest.raises(ValidationError, match="OPENAI_BASE_URL must be.*'proxy'") as caught:
+    with pytest.raises(ValidationError, match=r"OPENAI_BASE_URL must be.*'proxy'") as caught:
         OpenAIChat()
     assert "pass" not in str(caught.value)
 

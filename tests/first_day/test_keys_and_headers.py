@@ -258,9 +258,10 @@ def test_so_are_those_of_an_adapter(wrong: Any) -> None:
 def test_a_header_that_no_request_can_have_is_not_sent(name: str, transport: Any) -> None:
     rxllm.use_transport(transport)
     try:
-        with Loopback(Reply(chat("Hello"))) as server, pytest.raises(ValidationError) as caught:
-            engine = Engine(OpenAIChat(base_url=server.url), model="m")
-            rxllm.generate(engine, "Hi", headers={name: "7"}).run()
+        with Loopback(HELLO) as server:
+            answer = rxllm.generate(Engine(OpenAIChat(base_url=server.url), model="m"), "Hi", headers={name: "7"})
+            with pytest.raises(ValidationError) as caught:
+                answer.run()
     finally:
         rxllm.use_transport(None)
     assert (caught.value.reason, caught.value.errors[0][0]) == ("invalid_request", ("headers", name.lower()))
