@@ -15,7 +15,7 @@ from rxllm.runtime import Retry
 from rxllm.runtime._stream_arguments import check_operators
 from rxllm.values import EngineError, Request, Tool, ValidationError, as_tool
 from rxllm.values.argument_checks import check_function, must_be, shown
-from rxllm.values.secret_names import MASK, masked
+from rxllm.values.secret_names import MASK, is_secret_name, masked
 
 Operator = Callable[[Observable[Event]], Observable[Event]]
 
@@ -136,6 +136,14 @@ class Engine:
         settings = {**{spec.name: getattr(self, spec.name) for spec in fields(self)}, "params": shown_params}
         values = (f"{name}={masked(value)!r}" for name, value in settings.items())
         return f"Engine({', '.join(values)})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        # As in an adapter, headers with keys stay here.
+        headers = self.params.get("headers")
+        if not isinstance(headers, Mapping):
+            return vars(self)
+        public = {name: text for name, text in cast(Mapping[Any, Any], headers).items() if not is_secret_name(name)}
+        return {**vars(self), "params": {**self.params, "headers": public}}
 
     def __copy__(self) -> Engine:
         return replace(self)

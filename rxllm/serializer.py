@@ -32,7 +32,15 @@ from typing import Any, Never, TypeVar, cast, get_args, get_origin, overload
 
 import msgspec
 
-from rxllm.events import EVENT_CLASSES, EVENT_TAGS, Event, ToolExecutionCompleted, ToolHalt, ToolProgress
+from rxllm.events import (
+    EVENT_CLASSES,
+    EVENT_TAGS,
+    AskUserRequested,
+    Event,
+    ToolExecutionCompleted,
+    ToolHalt,
+    ToolProgress,
+)
 from rxllm.values import LLMError, Value
 from rxllm.values._decode import (
     VALUE_CLASSES,
@@ -50,7 +58,12 @@ from rxllm.values.errors import ERROR_CLASSES
 
 VERSION = 1
 
-_RESULTS = {(ToolExecutionCompleted, "result"), (ToolHalt, "result"), (ToolProgress, "data")}
+_RESULTS = {
+    (AskUserRequested, "opts"),
+    (ToolExecutionCompleted, "result"),
+    (ToolHalt, "result"),
+    (ToolProgress, "data"),
+}
 """The fields that hold what a tool returned, which may be anything that JSON can hold."""
 
 T = TypeVar("T")

@@ -143,6 +143,14 @@ def test_an_adapter_pickles_without_its_clients_and_keys(adapter: Any) -> None:
     assert deep.headers is not given.headers
 
 
+def test_headers_with_keys_in_an_engines_params_are_not_pickled_either() -> None:
+    headers = {"Authorization": "Bearer sk-secret-header", "x-title": "Mine"}
+    engine = Engine(OpenAIChat(), params={"headers": headers, "seed": 1})
+    assert b"sk-secret" not in pickle.dumps(engine)
+    assert pickle.loads(pickle.dumps(engine)).params == {"headers": {"x-title": "Mine"}, "seed": 1}
+    assert copy.copy(engine).params == copy.deepcopy(engine).params == engine.params == {"headers": headers, "seed": 1}
+
+
 def test_an_engine_is_copied_after_calls_and_its_copies_can_be_called() -> None:
     with Loopback(lambda request: Reply(chat("Hello"))) as server:
         engine = Engine(OpenAIChat(base_url=server.url), model="m", tools=(double,))

@@ -26,6 +26,8 @@ File = tuple[str, tuple[str, bytes, str]]
 """A file in a form: the field's name, and the file's name, bytes and type."""
 
 _SENDABLE = re.compile(r"[!-~]+([ \t]+[!-~]+)*|")
+_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]+")
+_OF_THE_BODY = ("content-length", "transfer-encoding")
 
 
 class HTTPBase(ABC):
@@ -62,7 +64,7 @@ class HTTPBase(ABC):
         timeout: float | None = None,
     ) -> None:
         self.base_url = _url(base_url) if base_url else self._environment_url() or _url(self.default_base_url)
-        self.headers = dict(headers or {})
+        self.headers = _headers(headers)
         self.timeout = timeout
         self._api_key = _key(api_key)
         self._client = client
@@ -109,7 +111,7 @@ class HTTPBase(ABC):
             url = self.url_of_variable(text)
             _ = urlsplit(url).port
         except ValueError:
-            raise invalid_option(variable, f"must be a URL, not {public_url(text)!r}") from None
+            raise invalid_option(variable, f"must be a URL, not {_shown(text)!r}") from None
         return _url(url, variable)
 
     @abstractmethod
@@ -212,6 +214,17 @@ def _key(api_key: Any) -> ApiKey | None:
     raise invalid_option("api_key", fault)
 
 
+def _headers(headers: Any) -> dict[str, str]:
+    if headers is None:
+        return {}
+    kind = type(headers).__name__  # the values may be keys
+    if isinstance(headers, Mapping):
+        pairs = dict(cast(Mapping[Any, Any], headers))
+        if all(isinstance(text, str) for pair in pairs.items() for text in pair):
+            return pairs
+    raise invalid_option("headers", f"must be a mapping whose names and values are strings, not {kind}")
+
+
 def versioned(url: str, version: str) -> str:
     """Return `url` with the version of an API, unless it ends in one.
 
@@ -224,16 +237,25 @@ def versioned(url: str, version: str) -> str:
 
 def _url(base_url: str, name: str = "base_url") -> str:
     if not re.match(r"https?://[^/\s]+", base_url):
-        raise invalid_option(name, f"must begin with http:// or https://, not {public_url(base_url)!r}")
+        raise invalid_option(name, f"must begin with http:// or https://, not {_shown(base_url)!r}")
     return base_url.rstrip("/")
 
 
+def _shown(wrong_url: str) -> str:
+    """Return a URL that cannot be parsed, without its user, whose password may have a "/" or "#"."""
+    return public_url(wrong_url.rpartition("@")[2])
+
+
 def _check_headers(headers: Mapping[str, str]) -> None:
-    # The transport would complain too, but show the header, and so the key.
-    unsendable = [name for name, text in headers.items() if not _SENDABLE.fullmatch(text)]
+    # The transport would complain too, but show the header, and so the key. Not each of them checks the names.
+    unsendable = [name for name, text in headers.items() if not (_NAME.fullmatch(name) and _SENDABLE.fullmatch(text))]
     if unsendable:
         errors = [(("headers", name), "has characters that a header must not have") for name in unsendable]
         raise ValidationError("invalid_request", errors=errors)
+    for name in _OF_THE_BODY:
+        if name in headers:
+            fault = "is written by the transport, which knows the body; leave it out"
+            raise ValidationError("invalid_request", errors=[(("headers", name), fault)])
 
 
 def missing_model(provider: str) -> EngineError:

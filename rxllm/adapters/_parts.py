@@ -85,7 +85,12 @@ def sendable(request: Request, wire: str, provider: str, carries: Carries) -> Re
         carried = carries.get(message.role, carries["user"])
         parts: list[Part] = []
         for place, original in enumerate(message.content):
-            part = _plain(original) if message.role == "assistant" else _simplified(original, carried)
+            try:
+                part = _plain(original) if message.role == "assistant" else _simplified(original, carried)
+            except ValidationError as error:  # about a data: URI
+                fault = f"has a URL that cannot be read: {error.errors[0][1] if error.errors else error.message}"
+                path = ("messages", index, "content", place)
+                raise ValidationError("invalid_request", errors=[(path, fault)]) from error
             kind = kind_of(part, provider)
             if kind in carried:
                 parts.append(part)

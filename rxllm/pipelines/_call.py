@@ -183,6 +183,6 @@ class Setup(msgspec.Struct, frozen=True):
             timeout=self.timeouts.silence,
             raw=self.options.get("include_raw_chunks", False),
             metadata=self.options.get("metadata", {}),
-            headers={**self.engine.params.get("headers", {}), **self.own_options.get("headers", {})},
+            headers={**(self.engine.params.get("headers") or {}), **self.own_options.get("headers", {})},
             observers=(self.observers.tell,) if self.observers else (),
         )

@@ -153,10 +153,9 @@ def encode_result(item: Any) -> Any:
 
 
 def encode_metadata(metadata: Mapping[str, Any]) -> Any:
-    """Return JSON data for the metadata of a result, which may hold what a tool returned."""
-    if "halt_result" in metadata:
-        metadata = {**metadata, "halt_result": _plain(metadata["halt_result"])}
-    return encode(metadata)
+    """Return JSON data for the metadata of a result or a session, which may hold what a tool returned."""
+    returned = {name: _plain(metadata[name]) for name in ("halt_result", "ask_user_opts") if name in metadata}
+    return encode({**metadata, **returned} if returned else metadata)
 
 
 def _plain(item: Any) -> Any:

@@ -15,7 +15,7 @@ def described(faults: list[tuple[Path, str]]) -> str:
 
 def faults_of(error: Any) -> list[tuple[Path, str]]:
     """Return the places and faults that an error of msgspec or pydantic names."""
-    if hasattr(error, "errors"):  # pydantic's
+    if callable(getattr(error, "errors", None)):  # pydantic's; a validator may raise any other error
         entries = error.errors(include_url=False, include_context=False)
         return [(tuple(entry["loc"]), entry["msg"]) for entry in entries]
     fault, _, place = str(error).partition(" - at `$")

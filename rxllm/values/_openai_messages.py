@@ -125,7 +125,7 @@ def _read_kind(kind: str, value: Any, part: Mapping[str, Any]) -> Part:
     match kind, fields:
         case "image_url", {"url": str(url)} if fields.get("detail", "auto") in _DETAILS:
             return _read_image(url, fields.get("detail", "auto"))
-        case "file", {"file_data": str(data)}:
+        case "file", {"file_data": str(data)} if isinstance(fields.get("filename", ""), str | None):
             return _read_file(data, fields.get("filename"))
         case "file", {"file_id": str()}:
             return ProviderPart("openai", dict(part))
@@ -226,7 +226,7 @@ def write_call(call: ToolCall) -> dict[str, Any]:
 def _write_content(message: Message) -> Any:
     if isinstance(message.content, dict):
         return json_text(message.content)
-    if isinstance(message.content, str) or message.role == "assistant":
+    if isinstance(message.content, str) or message.role == "assistant" or not message.content:
         return message.text
     if message.role == "user":
         return [at(("content", i), write_part, part) for i, part in enumerate(message.content)]

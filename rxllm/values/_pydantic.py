@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import lru_cache
+from functools import lru_cache, wraps
 from importlib import import_module
-from typing import Any, get_args, get_origin, get_type_hints, is_typeddict
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints, is_typeddict
+
+T = TypeVar("T")
 
 
 def is_pydantic(cls: Any) -> bool:
@@ -60,4 +62,19 @@ def type_adapter(hint: Any) -> Any:
     return import_module("pydantic").TypeAdapter(hint)
 
 
-cached_adapter = lru_cache(maxsize=256)(type_adapter)
+def cached_by_type(function: Callable[[Any], T]) -> Callable[[Any], T]:
+    """Return `function`, which keeps its results, except of types with an annotation that has no hash."""
+    cached = lru_cache(maxsize=256)(function)
+
+    @wraps(function)
+    def call(hint: Any) -> T:
+        try:
+            hash(hint)
+        except TypeError:
+            return function(hint)
+        return cached(hint)
+
+    return call
+
+
+cached_adapter = cached_by_type(type_adapter)

@@ -25,7 +25,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache, lru_cache, partial
+from functools import cache, partial
 from importlib import import_module
 from types import UnionType
 from typing import Any, Union, cast, get_origin
@@ -34,7 +34,7 @@ import msgspec
 
 from rxllm.values._faults import described, faults_of
 from rxllm.values._json import UNREADABLE
-from rxllm.values._pydantic import brings_pydantic, cached_adapter, parts_of
+from rxllm.values._pydantic import brings_pydantic, cached_adapter, cached_by_type, parts_of
 from rxllm.values._request import json_schema
 from rxllm.values.argument_checks import invalid_option
 from rxllm.values.errors import Path, ValidationError
@@ -138,7 +138,7 @@ def unfenced(text: str) -> str:
     return re.sub(r"\Ajson\b", "", inner[3:-3], flags=re.IGNORECASE).strip()
 
 
-@lru_cache(maxsize=256)
+@cached_by_type
 def _format_of(hint: Any) -> dict[str, Any]:
     schema = _own_schema(hint)
     if not schema:
@@ -149,7 +149,7 @@ def _format_of(hint: Any) -> dict[str, Any]:
     return json_schema(name, strict, strict=_is_closed(strict))
 
 
-@lru_cache(maxsize=256)
+@cached_by_type
 def _own_schema(hint: Any) -> dict[str, Any]:
     try:
         return _rooted(_schema_of(hint))
@@ -277,7 +277,7 @@ def _invalid_output(expected: str, faults: list[tuple[Path, str]]) -> Validation
     return ValidationError("invalid_output", f"the answer is not {expected}: {described(faults)}", errors=faults)
 
 
-@lru_cache(maxsize=256)
+@cached_by_type
 def _decode_of(hint: Any) -> Callable[[str], Any]:
     return cached_adapter(hint).validate_json if _is_for_pydantic(hint) else _msgspec_decoder(hint).decode
 
@@ -292,7 +292,7 @@ def _decode_other(cls: Any, value: Any) -> Any:
     return value if validate is None else validate(msgspec.json.encode(value))
 
 
-@lru_cache(maxsize=256)
+@cached_by_type
 def _is_for_pydantic(hint: Any) -> bool:
     """Whether pydantic reads `hint`: there is a part of pydantic's in it, or a union that msgspec cannot tell apart.
 

@@ -16,9 +16,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
-from rxllm.values._encode import Value, not_serializable, value
+from rxllm.values._encode import Value, encode_metadata, not_serializable, value
 from rxllm.values._json import json_text
 from rxllm.values._message import Message, tool_result
 from rxllm.values._results import ChatResult, StepResult
@@ -45,6 +45,8 @@ class Session(Value):
     Tools receive `id` as their session id and `context`, which overrides the engine's and is overridden by the call's.
     `metadata` collects the metadata of the turns' results; its ``"error"`` says why the status is ``error``.
     """
+
+    encoders: ClassVar = {"metadata": encode_metadata}
 
     id: str | None = None
     thread: Thread = field(default_factory=Thread)

@@ -99,7 +99,7 @@ class Tool(Value):
 class Halt(Value):
     """What a tool returns to end the chat: see `halt` and `ask_user`."""
 
-    encoders: ClassVar = {"result": encode_result}
+    encoders: ClassVar = {"result": encode_result, "opts": encode_result}
 
     reason: str
     result: Any = None

@@ -109,8 +109,8 @@ def _url_part(url: str) -> Part:
     name = unquote(path.rpartition("/")[2])
     mime_type = mime_type_of(b"", name)
     if mime_type is None:
-        # The query is left out: it is often a signature.
-        place = shown(url.partition("?")[0])
+        # The user and the query are left out: they hold passwords and signatures.
+        place = shown(re.sub(r"(?<=//)[^/]*@", "", url.partition("?")[0]))
         remedy = 'write Image.from_url(url) or FilePart({"mime_type": "...", "url": url})'
         raise _wrong(f"must be a URL whose path ends like a file's, such as .png or .pdf, not {place}; {remedy}")
     if mime_type.startswith("image/"):

@@ -476,3 +476,11 @@ def test_a_users_copy_of_a_file_that_gemini_signed_is_sent_without_the_signature
     built = Gemini(api_key="k").build(Request((user([file]),), "m"), Call())
     (part,) = msgspec.json.decode(built.content)["contents"][0]["parts"]
     assert part == {"inlineData": {"mimeType": "audio/wav", "data": "AA=="}}
+
+
+@pytest.mark.parametrize("adapter", [OpenAIChat(api_key="k"), OpenAIResponses(api_key="k"), Gemini(api_key="k")])
+def test_a_data_uri_that_cannot_be_read_is_named(adapter: Any):
+    part = FilePart({"mime_type": "application/pdf", "url": "data:application/pdf;base64,%"})
+    with pytest.raises(ValidationError, match=r"messages.0.content.1 has a URL that cannot be read") as caught:
+        adapter.build(Request((user("Hi", part),), model="m"), Call())
+    assert caught.value.reason == "invalid_request"

@@ -109,6 +109,14 @@ def test_an_address_that_cannot_be_is_answered_with_its_variable(value: str, mon
     assert (caught.value.reason, value.removeprefix("http://") in str(caught.value)) == ("invalid_option", True)
 
 
+@pytest.mark.parametrize("value", ["http://me:pass#word@proxy", "http://me:pass/word@proxy", "me:pass/word@proxy"])
+def test_a_password_in_an_address_that_cannot_be_is_not_shown(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", value)
+    with pytest.raises(ValidationError, match=r"OPENAI_BASE_URL must be.*'proxy'") as caught:
+        OpenAIChat()
+    assert "pass" not in str(caught.value)
+
+
 def test_a_port_that_cannot_be_is_answered_with_ollama_host(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OLLAMA_HOST", "me:password@my-gpu:port")
     with pytest.raises(ValidationError, match="OLLAMA_HOST must be a URL") as caught:

@@ -208,6 +208,10 @@ def test_a_response_alone_has_no_question() -> None:
             [{"role": "user", "content": [{"type": "file", "file": {"file_data": "?"}}]}],
             "messages.0.content.0 must be base64 text, not '?'",
         ),
+        (
+            [{"role": "user", "content": [{"type": "file", "file": {"file_data": "JVBERi0=", "filename": 5}}]}],
+            "messages.0.content.0 must be a part such as .*'filename': 5",
+        ),
         (["Hi"], "messages.0 must be a message, such as user"),
         ([{"role": "user", "content": "Hi"}, 3], "messages.1 must be a message, .*, not 3"),
     ],
@@ -305,6 +309,11 @@ def test_arguments_that_are_not_json_are_kept_and_marked() -> None:
     thread = Thread.from_openai([{"role": "assistant", "tool_calls": [call]}])
     assert thread[0].tool_calls == (ToolCall("c0", "f", {}, "{x", {"error": "invalid_json"}),)
     assert thread.to_openai()[0]["tool_calls"] == [call]
+
+
+def test_a_message_without_any_part_comes_back_as_an_empty_text() -> None:
+    thread = Thread() + user([]) + Message("tool", (), tool_call_id="a")
+    assert Thread.from_openai(thread.to_openai()) == Thread((user(""), Message("tool", "", tool_call_id="a")))
 
 
 def test_what_a_chat_has_made_can_be_written() -> None:

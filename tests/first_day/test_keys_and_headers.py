@@ -244,6 +244,30 @@ def test_other_headers_are_refused_at_once_and_not_shown(wrong: Any) -> None:
     assert "blue" not in str(caught.value)
 
 
+@pytest.mark.parametrize("wrong", [{"x-team": 1}, {1: "blue"}, ["blue-team"], "x-team: blue-team"])
+def test_so_are_those_of_an_adapter(wrong: Any) -> None:
+    with pytest.raises(ValidationError, match="headers must be a mapping whose names and values are strings") as caught:
+        OpenAIChat(headers=wrong)
+    assert "blue" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "name", ["", "x team", "x-team\r\nx-run", "x-téam", "x:team", "Content-Length", "transfer-encoding"]
+)
+@pytest.mark.parametrize("transport", ["httpx", "aiohttp"])
+def test_a_header_that_no_request_can_have_is_not_sent(name: str, transport: Any) -> None:
+    rxllm.use_transport(transport)
+    try:
+        with Loopback(HELLO) as server:
+            answer = rxllm.generate(Engine(OpenAIChat(base_url=server.url), model="m"), "Hi", headers={name: "7"})
+            with pytest.raises(ValidationError) as caught:
+                answer.run()
+    finally:
+        rxllm.use_transport(None)
+    assert (caught.value.reason, caught.value.errors[0][0]) == ("invalid_request", ("headers", name.lower()))
+    assert server.requests == []
+
+
 def test_the_value_of_a_header_is_not_shown() -> None:
     with pytest.raises(ValidationError) as caught:
         rxllm.generate(Engine(OpenAIChat(api_key="key"), model="m"), "Hi", headers={"x-team": "blue\n"}).run()

@@ -196,6 +196,14 @@ def test_none_as_an_engines_param_is_not_set_either() -> None:
     assert rxllm.chat(engine, "Hi").run().output_text == "Hello"
 
 
+@pytest.mark.parametrize("function", [rxllm.generate, rxllm.step, rxllm.chat, session.start])
+def test_nor_is_any_param_of_an_engine(function: Callable[..., Any]) -> None:
+    fake = Fake("Hello")
+    params = dict.fromkeys(name for name in ChatOptions.__annotations__ if name != "api_key")
+    function(Engine(fake, params=params), "Hi").run()
+    assert fake.requests == [Request((user("Hi"),))]
+
+
 def test_a_wrapper_passes_its_own_options_on() -> None:
     def ask(text: str, temperature: float | None = None, timeout: float | None = None, retry: Any = None) -> str:
         return rxllm.generate(fake, text, temperature=temperature, timeout=timeout, retry=retry).run().output_text

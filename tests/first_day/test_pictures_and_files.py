@@ -155,6 +155,7 @@ def test_the_model_gets_them() -> None:
             "https://example.com/photo?sig=abc",
             r"must be a URL .*/photo'; write Image.from_url",
         ),
+        ("https://me:abc@example.com/photo", "must be a URL .* not 'https://example.com/photo'"),
         ("https://[example", "must be a URL"),
         ("data:image/png;base64,?", "must be data:, a type"),
         ("data:image/png;base64,", "must not be empty"),

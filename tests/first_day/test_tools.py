@@ -234,6 +234,34 @@ def test_a_missing_argument_has_its_default() -> None:
     assert as_tool(look).schema["properties"]["d"]["default"] == "red"
 
 
+class NoSeatsError(Exception):
+    errors = ("no seats",)
+
+
+class Seats(pydantic.BaseModel):
+    count: int
+
+    def model_post_init(self, context: Any) -> None:
+        raise NoSeatsError("none is left")
+
+
+@dataclass
+class Chairs:
+    count: int
+
+    def __post_init__(self) -> None:
+        raise NoSeatsError("none is left")
+
+
+def test_a_type_may_refuse_arguments_with_any_error() -> None:
+    def look(seats: Seats) -> None: ...
+
+    with pytest.raises(ToolError, match="the arguments do not fit: seats: none is left"):
+        received(look, {"seats": {"count": 2}})
+    with pytest.raises(ValidationError, match="the answer is not a Chairs: none is left"):
+        rxllm.generate(Fake('{"count": 2}'), "Hi", response_format=Chairs).run()
+
+
 def test_wrong_arguments_are_told_to_the_model_by_path_and_fault() -> None:
     def look(order: Order, place: Place, count: Annotated[int, pydantic.Field(ge=1)], page: int = 1) -> None: ...
 
@@ -312,6 +340,30 @@ def test_a_chat_that_a_tool_ends_with_a_model_has_json_too() -> None:
     assert again.metadata["halt_result"] == {"name": "hat", "amount": 1, "color": None}
     halted = serializer.from_json(serializer.to_json(ToolHalt("c1", "booked", Item(name="hat"))))
     assert halted.result == {"name": "hat", "amount": 1, "color": None}
+
+
+def test_a_session_that_a_tool_has_halted_with_a_model_is_stored() -> None:
+    def book() -> rxllm.values.Halt:
+        return rxllm.halt("booked", Item(name="hat"))
+
+    turn = rxllm.session.start(Fake(ToolCall("c1", "book", {})), "Hi", tools=[book]).run()
+    again = serializer.from_json(serializer.to_json(turn))
+    assert again.session.metadata["halt_result"] == {"name": "hat", "amount": 1, "color": None}
+
+
+def test_so_is_one_in_which_a_tool_asks_the_user_about_a_model() -> None:
+    def book() -> rxllm.values.Halt:
+        return rxllm.ask_user("This one?", item=Item(name="hat"))
+
+    data = {"item": {"name": "hat", "amount": 1, "color": None}}
+    model = Fake(ToolCall("c1", "book", {}))
+    turn = rxllm.session.start(model, "Hi", tools=[book]).run()
+    assert turn.session.metadata["ask_user_opts"] == {"item": Item(name="hat")}
+    again = serializer.from_json(serializer.to_json(turn))
+    assert again.session.metadata["ask_user_opts"] == data
+    events = [serializer.from_json(serializer.to_json(event)) for event in rxllm.stream(model, "Hi", tools=[book])]
+    assert [event.opts for event in events if isinstance(event, rxllm.AskUserRequested)] == [data]
+    assert serializer.from_json(serializer.to_json(book())).opts == data
 
 
 @pytest.mark.parametrize("result", [threading.Lock(), print, open(__file__), (n for n in "a"), {"at": object()}])  # noqa: SIM115

@@ -72,6 +72,8 @@ TYPES: dict[str, tuple[Any, str, Any]] = {  # the type, the JSON of a value, the
     "a list of a union of models": (list[Person | River], '[{"name": "Ada"}]', [Person(name="Ada")]),
     "a number with bounds": (Grade, "6", 6),
     "a number with bounds of pydantic's": (Age, "18", 18),
+    "an annotation without a hash": (list[Annotated[int, {"unit": "m"}]], "[6]", [6]),
+    "one on a dataclass": (Annotated[City, ["of the world"]], '{"name": "Lima", "people": 10}', City("Lima", 10)),
     "a mapping": (dict[str, int], '{"a": 1}', {"a": 1}),
     "a dataclass": (City, '{"name": "Lima", "people": 10}', City("Lima", 10)),
 }
@@ -174,7 +176,9 @@ def test_a_field_called_value_is_not_mistaken_for_the_object_around_the_answer()
     assert list(numbers) == [{"value": 3}]
 
 
-@pytest.mark.parametrize("wanted", [complex, object, Any, enum.Enum, 3, object(), len, "json", {"type": "x"}])
+@pytest.mark.parametrize(
+    "wanted", [complex, object, Any, enum.Enum, Literal[[1]], 3, object(), len, "json", {"type": "x"}]
+)
 def test_what_cannot_be_asked_for_is_refused_at_the_call(wanted: Any) -> None:
     with pytest.raises(ValidationError, match="response_format") as caught:
         rxllm.generate(Fake("Hi"), "Hi", response_format=wanted)

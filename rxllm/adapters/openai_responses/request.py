@@ -131,7 +131,7 @@ def _input_items(messages: Iterable[Message], *, provider: str, is_stored: bool 
 
 
 def _question(message: Message) -> Iterable[Item]:
-    opaque = [part for part in message.parts if isinstance(part, ProviderPart)]
+    opaque = [part for part in message.parts if isinstance(part, ProviderPart) and _file_id(part) is None]
     yield from (part.data for part in opaque)  # what only the provider knows, such as an ``mcp_approval_response``
     is_plain = isinstance(message.content, str) or not any(_is_special(part) for part in message.parts)
     content = _to_text(message) if is_plain else _contents(message)
@@ -140,7 +140,17 @@ def _question(message: Message) -> Iterable[Item]:
 
 
 def _is_special(part: Any) -> bool:
-    return isinstance(part, ImagePart | FilePart) or (isinstance(part, TextPart) and bool(part.metadata.get("cache")))
+    is_file = isinstance(part, ImagePart | FilePart) or _file_id(part) is not None
+    return is_file or (isinstance(part, TextPart) and bool(part.metadata.get("cache")))
+
+
+def _file_id(part: Any) -> str | None:
+    """Return the id in a part ``file`` of Chat Completions, as a history in OpenAI's form has it."""
+    match part:
+        case ProviderPart(data={"type": "file", "file": {"file_id": str(id)}}):
+            return id
+        case _:
+            return None
 
 
 def _contents(message: Message) -> list[Item]:
@@ -157,7 +167,8 @@ def _content(part: Any) -> Item | None:
         case FilePart():
             return _file(part.file)
         case _:
-            return None
+            id = _file_id(part)
+            return None if id is None else {"type": "input_file", "file_id": id}
     return content | _CACHE if part.metadata.get("cache") else content
 
 

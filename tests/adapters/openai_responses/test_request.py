@@ -27,6 +27,7 @@ from rxllm.values import (
     SourcePart,
     TextPart,
     ThinkingPart,
+    Thread,
     Tool,
     ToolCall,
     ToolCallPart,
@@ -198,6 +199,16 @@ def test_images_and_files():
         {"type": "input_file", "filename": "a.pdf", "file_data": "data:application/pdf;base64,AA=="},
         {"type": "input_file", "file_url": "https://x/a.pdf"},
         shown,
+    ]
+
+
+def test_a_file_of_openais_in_a_history_of_dicts():
+    history = [
+        {"role": "user", "content": [{"type": "text", "text": "Hi"}, {"type": "file", "file": {"file_id": "f"}}]}
+    ]
+    content = [{"type": "input_text", "text": "Hi"}, {"type": "input_file", "file_id": "f"}]
+    assert body(Request(Thread.from_openai(history).messages, model="m"))["input"] == [
+        {"role": "user", "content": content}
     ]
 
 
