@@ -142,8 +142,8 @@ def _is_message(value: object) -> bool:
 
 
 def _is_single(value: object) -> bool:
-    # An SDK's message can be iterated over too, by its fields.
-    return isinstance(value, Message | Response | Mapping | bytes) or _is_dumpable(value)
+    # An SDK's message can be iterated over too, by its fields, and a Stream by running it.
+    return isinstance(value, Message | Response | Mapping | bytes) or _is_dumpable(value) or hasattr(value, "subscribe")
 
 
 def _is_dumpable(value: object) -> bool:

@@ -46,15 +46,14 @@ def user(content: Attachment | Sequence[Attachment], *attachments: Attachment) -
     >>> user("What is this?", "https://example.com/photo.png")
     Message('user', 'What is this?', 1 image)
 
-    The first argument is the text if it is a string. An attachment is
+    The first string is the text, whatever it says: an end user's words never name a file. An attachment is
 
-    * a string: a URL (``http:``, ``https:``, ``data:``) or the path of a file that exists,
+    * a further string: a URL (``http:``, ``https:``, ``data:``) or the path of a file that exists,
     * a ``Path``, or the bytes of a file,
     * an `Image`, or a part such as ``FilePart({"mime_type": "text/csv", "data": b"a,b", "name": "a.csv"})``.
 
-    A list holds the same, in the same order. A string behind an attachment that is neither a URL nor a file is the text
-    if there is none yet; further texts are written ``TextPart(...)``. Files are read now, URLs never. The type follows
-    from the first bytes or the name: images become an `ImagePart`, all else a `FilePart`.
+    A list holds the same, in the same order; further texts are written ``TextPart(...)``. Files are read now, URLs
+    never. The type follows from the first bytes or the name: images become an `ImagePart`, all else a `FilePart`.
 
     Raises ``ValidationError("invalid_message")`` for anything else, and for a file that cannot be read, is empty or is
     of an unknown type.
@@ -64,17 +63,14 @@ def user(content: Attachment | Sequence[Attachment], *attachments: Attachment) -
     # The type of a path says nothing of sequences, and a string is one.
     first = tuple(cast(Sequence[Any], content)) if isinstance(content, list | tuple) else (content,)
     parts: list[Part] = []
+    has_text = False
     for index, item in enumerate((*first, *attachments)):
-        has_text = any(isinstance(part, TextPart) for part in parts)
-        if isinstance(item, str) and (index == 0 or not (has_text or _is_place(item))):
+        if isinstance(item, str) and not has_text:
             parts += [TextPart(item)] if item else []
         else:
             parts.append(_at(("content", index), item))
+        has_text = has_text or isinstance(item, str | TextPart)
     return Message("user", tuple(parts))
-
-
-def _is_place(text: str) -> bool:
-    return _URL.match(text) is not None or os.path.exists(text)
 
 
 def _at(path: tuple[str | int, ...], item: Any) -> Part:

@@ -400,3 +400,10 @@ def _plain(entry: Any) -> Any:
             return entry
         case _:
             return [_plain(item) for item in entry]
+
+
+def test_a_stream_that_has_not_run_is_not_a_conversation() -> None:
+    fake = Fake("Hello")
+    with pytest.raises(ValidationError, match=r"nothing is sent until \.run\(\)"):
+        Thread() + rxllm.generate(fake, "Hi")
+    assert fake.requests == []

@@ -112,11 +112,11 @@ def test_a_list_holds_the_same_as_the_arguments() -> None:
     assert user([TEXT, ImagePart(image)]) == user((TEXT, ImagePart(image))) == Message("user", (TEXT, ImagePart(image)))
 
 
-def test_the_text_may_come_last() -> None:
+def test_the_first_string_is_the_text_even_if_a_file_has_that_name() -> None:
     assert [type(part) for part in user("", "photo.png").parts] == [ImagePart]
-    message = user([Image.from_url("https://example.com/a.png"), "photo.png", "What are these?"])
-    assert [type(part) for part in message.parts] == [ImagePart, ImagePart, TextPart]
-    assert message.text == "What are these?"
+    message = user([Image.from_url("https://example.com/a.png"), "photo.png", "photo.png"])
+    assert [type(part) for part in message.parts] == [ImagePart, TextPart, ImagePart]
+    assert message.text == "photo.png"
 
 
 def test_the_first_argument_is_a_text_whatever_it_looks_like() -> None:
