@@ -4,10 +4,10 @@
 state      on                          goes to
 =========  ==========================  =====================================================================
 before     ``[``                       between (white space and a BOM before it are skipped)
-between    ``{`` or ``[``              inside; a comma and white space are skipped
+between    ``{``, ``[`` or ``"``       inside; a comma and white space are skipped
 between    ``]``                       ended
 between    anything else               odd: a number, a word or nonsense, up to the next comma or ``]``
-inside     the bracket that closes it  between; the element is complete, as the bytes that were sent
+inside     what closes it              between; the element is complete, as the bytes that were sent
 ended      anything                    nothing
 =========  ==========================  =====================================================================
 
@@ -66,7 +66,7 @@ class JSONArrayDecoder(PendingFrame):
     @property
     def is_between(self) -> bool:
         """Whether every element that has begun is complete."""
-        return not self._depth and not self._odd
+        return not self._depth and not self._odd and not self._in_string
 
     def close(self) -> list[bytes]:
         """Return no element: one that was cut off is dropped."""
@@ -79,7 +79,7 @@ class JSONArrayDecoder(PendingFrame):
             opening = _BEFORE.match(data, at)
             self._begun = opening is not None
             return opening.end() if opening else len(data)
-        if self._depth or self._odd:
+        if not self.is_between:
             return self._inside(data, at, frames)
         byte = data[at : at + 1]
         if byte in _SPACE:
@@ -92,13 +92,17 @@ class JSONArrayDecoder(PendingFrame):
         if byte == b"{" and end - at <= self.max_frame and _is_json(data[at:end]):
             frames.append(data[at:end])
             return end
+        if byte == b'"':
+            self._append(byte)
+            self._in_string = True
+            return self._inside(data, at + 1, frames)
         self._odd = byte not in _OPENING
         return self._inside(data, at, frames)
 
     def _inside(self, data: bytes, start: int, frames: list[bytes]) -> int:
         at = self._end_of_odd(data, start) if self._odd else self._end_of_element(data, start)
         self._append(data[start:at])
-        if not self._depth and not self._odd and not self._oversized:
+        if self.is_between and not self._oversized:
             frames.append(self._take())
         return at + len(self._tail)
 
@@ -110,6 +114,8 @@ class JSONArrayDecoder(PendingFrame):
     def _end_of_element(self, data: bytes, at: int) -> int:
         if self._in_string:
             at = self._end_of_text(data, at)
+            if not self._depth:  # a string is the element
+                return at
         while at < len(data) and not self._in_string:
             plain = _PLAIN.match(data, at)
             at = plain.end() if plain else at

@@ -75,3 +75,12 @@ def test_no_element_may_be_too_long():
 def test_an_element_in_many_reads_is_searched_once():
     long = b'{"a": "' + b"x" * 300_000 + b'\\""}'
     assert decode(b"[", *(long[i : i + 100] for i in range(0, len(long), 100)), b"]") == [long]
+
+
+def test_a_string_is_an_element_whatever_is_in_it() -> None:
+    data = rb'["a, ]b", "{", "q\"", "", 1]'
+    for cut in range(len(data)):
+        decoder = JSONArrayDecoder()
+        elements = [*decoder.feed(data[:cut]), *decoder.feed(data[cut:])]
+        assert elements == [b'"a, ]b"', b'"{"', rb'"q\""', b'""', b"1"]
+        assert decoder.ended
