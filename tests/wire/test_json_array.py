@@ -79,8 +79,8 @@ def test_an_element_in_many_reads_is_searched_once():
 
 def test_a_string_is_an_element_whatever_is_in_it() -> None:
     data = rb'["a, ]b", "{", "q\"", "", 1]'
-    for cut in range(len(data)):
+    for place in range(len(data)):
         decoder = JSONArrayDecoder()
-        elements = [*decoder.feed(data[:cut]), *decoder.feed(data[cut:])]
+        elements = [*decoder.feed(data[:place]), *decoder.feed(data[place:])]
         assert elements == [b'"a, ]b"', b'"{"', rb'"q\""', b'""', b"1"]
         assert decoder.ended
