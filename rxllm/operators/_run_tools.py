@@ -16,7 +16,7 @@ from rxllm.operators._shared.event_operators import EVENTS, not_an_event
 from rxllm.operators._shared.operate import operate
 from rxllm.runtime import Bounded, Question, ScopedObserver, Stream, clock, conclude, current_scope, fail, within
 from rxllm.tools import Approve, Encoder, Executor, OnToolError, ToolSettings, execution, is_halting
-from rxllm.values import EngineError, Thread, Tool, ToolCall, ValidationError, as_tools
+from rxllm.values import EngineError, StepResult, Thread, Tool, ToolCall, ValidationError, as_tools
 from rxllm.values.argument_checks import check_instance, invalid_option
 
 
@@ -131,16 +131,16 @@ class _Step:
             self._observer.on_error(_no_thread())
             return
         self._state = replace(self._state, thread=thread)
-        response = self._state.to_response()
-        calls = response.tool_calls if response.finish_reason == "tool_calls" else ()
+        step = self._state.to_step_result()
+        calls = step.response.tool_calls if step.response.finish_reason == "tool_calls" else ()
         if not calls:
-            self._complete()
+            self._complete(step)
         elif self._settings.mode == "manual":
             self._metadata["mode"] = "manual"
-            self._complete()
+            self._complete(step)
         elif unknown := [call for call in calls if call.name not in self._settings.tools_by_name]:
             self._deliver(ErrorEvent(self._unknown(unknown)))
-            self._complete()
+            self._complete(self._state.to_step_result())
         else:
             # One hop to the call's own loop, where everything else happens, on whichever thread the source ended.
             self._tools.disposable = clock(self._scheduler).schedule(self._run, calls)
@@ -200,10 +200,9 @@ class _Step:
     def _finish(self) -> None:
         for index in sorted(self._halts):
             self._deliver(self._halts[index])
-        self._complete()
+        self._complete(self._state.to_step_result())
 
-    def _complete(self) -> None:
-        result = self._state.to_step_result()
+    def _complete(self, result: StepResult) -> None:
         if self._metadata:
             result = dataclasses.replace(result, metadata={**result.metadata, **self._metadata})
         conclude(self._observer, (StepCompleted(result),))
