@@ -47,9 +47,9 @@ def cost(
     With `price`, that function returns the usage with its costs, and genai-prices is not needed:
 
     >>> from dataclasses import replace
-    >>> price = lambda usage: replace(usage, total_cost=usage.total * 2e-6)
+    >>> price = lambda usage: replace(usage, total_cost=usage.total * 0.001)
     >>> answer.pipe(cost(price=price), ops.to_response()).run().usage.total_cost
-    2.2
+    1100.0
 
     The list is that of the installed genai-prices (https://github.com/pydantic/genai-prices); nothing is fetched.
     Raises ``EngineError("missing_dependency")`` without it, and ``ValidationError("invalid_option")`` if `model` is not
