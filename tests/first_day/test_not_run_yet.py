@@ -134,6 +134,22 @@ def test_many_without_a_request_are_an_empty_list_and_have_no_last_one() -> None
         rxllm.generate_many(engine, []).run()
 
 
+@pytest.mark.parametrize(
+    ("stream", "remedy"),
+    [
+        (rxllm.generate(engine, "Hi"), "write stream_generate(...) for the events"),
+        (rxllm.step(engine, "Hi"), "write stream_step(...) for the events"),
+        (rxllm.chat(engine, "Hi"), "write stream(...) for the events"),
+        (session.start(engine, "Hi"), "write session.stream_start(...) for the events"),
+        (reactivex.of("Hi"), "put it after stream(...) or the like"),
+    ],
+)
+def test_an_operator_on_events_after_a_result_is_told_which_stream_has_them(stream: Any, remedy: str) -> None:
+    with pytest.raises(rxllm.StreamError) as caught:
+        rxllm.run(stream.pipe(ops.text()))
+    assert remedy in str(caught.value)
+
+
 def test_what_looks_for_an_attribute_finds_none() -> None:
     stream = rxllm.generate(engine, "Hi")
     assert not hasattr(stream, "output_text")
