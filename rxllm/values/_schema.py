@@ -47,6 +47,7 @@ log = logging.getLogger("rxllm")
 _NAMES_TO_SCHEMAS = ("properties", "$defs", "patternProperties")
 _DATA = ("enum", "const", "examples", "required", "type")
 _LEFT_OUT = ("default", "title", "discriminator")
+_BESIDE_THE_SCHEMA = {"strict", "description"}
 _SHOWN = 200
 
 
@@ -81,13 +82,12 @@ def _flat(value: Any) -> Any:
     https://platform.openai.com/docs/api-reference/chat/create#chat_create-response_format.
     """
     match value:
-        case {"type": "json_schema", "json_schema": {"name": str(name), "schema": Mapping() as schema, **rest}} if len(
-            value
-        ) == 2 and rest.keys() <= {"strict", "description"}:
+        case {"type": "json_schema", "json_schema": {"name": str(name), "schema": Mapping(), **rest}, **others} if (
+            not others and rest.keys() <= _BESIDE_THE_SCHEMA
+        ):
             description = {"description": text} if (text := rest.get("description")) else {}
-            return json_schema(
-                name, {**description, **cast(Mapping[str, Any], schema)}, strict=bool(rest.get("strict"))
-            )
+            schema = {**description, **value["json_schema"]["schema"]}
+            return json_schema(name, schema, strict=bool(rest.get("strict")))
         case _:
             return value
 
