@@ -129,7 +129,8 @@ _ELSEWHERE = {
         ),
         (
             ("transport", "http_transport"),
-            "write rxllm.use_transport('aiohttp') once, for all calls",
+            "write rxllm.use_transport('aiohttp') once, for all calls; "
+            "a client with a transport of your own is rxllm.OpenAIChat(client=...)",
         ),
         (
             ("output_retries", "result_retries", "validation_retries"),

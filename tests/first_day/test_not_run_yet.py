@@ -119,11 +119,20 @@ def test_asyncio_s_own_complaint_says_it_too() -> None:
 
 
 def test_what_asyncio_takes_instead() -> None:
+    async def last(stream: Stream[Any]) -> Any:
+        return await stream
+
     async def main() -> None:
         stream = rxllm.generate(engine, "Hi")
-        task = asyncio.ensure_future(stream)
-        answers = [await task, *await asyncio.gather(stream, stream), await asyncio.wait_for(stream, 5)]
-        assert [answer.output_text for answer in answers] == ["Hello"] * 4
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(last(stream))
+        answers = [
+            await task,
+            await asyncio.ensure_future(stream),
+            *await asyncio.gather(stream, stream),
+            await asyncio.wait_for(stream, 5),
+        ]
+        assert [answer.output_text for answer in answers] == ["Hello"] * 5
 
     asyncio.run(main())
 
