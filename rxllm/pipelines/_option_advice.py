@@ -23,8 +23,9 @@ def advice(name: str, value: Any, known: Iterable[str]) -> str:
     if name in _ELSEWHERE:
         return f"there is no option {name!r}: {_ELSEWHERE[name]}"
     near = "" if name in _PROVIDERS_OWN else did_you_mean(name, known)
-    written = shown(value) if _is_data(value) and not is_secret_name(name) else "its value"
-    remedy = f"to pass it to the provider unchanged, write options={{{name!r}: {written}}}"
+    what, written = ("it", shown(value)) if _is_json_data(value) else ("JSON", "...")
+    written = "..." if is_secret_name(name) else written
+    remedy = f"to pass {what} to the provider unchanged, write options={{{name!r}: {written}}}"
     return f"there is no option {name!r}{near}; {remedy}"
 
 
@@ -36,7 +37,7 @@ def _with_number(name: str, value: Any) -> str:
     return f"write retry={{'max_attempts': {attempts}}}, which counts the first attempt too, or retry=False"
 
 
-def _is_data(value: Any) -> bool:
+def _is_json_data(value: Any) -> bool:
     try:
         json.dumps(value)
     except (TypeError, ValueError, RecursionError):
@@ -49,7 +50,6 @@ _RETRIES = {"max_retries": 1, "num_retries": 1, "retries": 1, "max_attempts": 0}
 
 _ANSWERS = frozenset({"n", "candidate_count", "best_of", "num_generations"})
 """Options that ask for so many answers to one request."""
-
 
 _PROVIDERS_OWN = frozenset({"top_k", "top_a"})
 """Options of providers whose names are close to rxllm's, and mean something else."""

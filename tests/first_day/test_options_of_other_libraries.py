@@ -101,7 +101,9 @@ def test_the_transport_is_chosen_once_for_all_calls() -> None:
 
 
 def test_what_has_no_json_is_not_shown_as_a_field_for_the_provider() -> None:
-    assert refusal("my_class", City).endswith("write options={'my_class': its value}")
+    assert refusal("my_class", City).endswith(
+        "; to pass JSON to the provider unchanged, write options={'my_class': ...}"
+    )
 
 
 def test_a_header_that_is_no_text_is_named_without_any_value() -> None:
