@@ -102,6 +102,13 @@ def from_json(text: str | bytes, type: Any = None) -> Any:
     >>> from_json('{"role": "user", "content": "Hi"}', Message)
     Message('user', 'Hi')
 
+    Fields that the class does not have are skipped, as a later rxllm may have written them; a misspelled field is
+    therefore no error:
+
+    >>> from rxllm.values import Session
+    >>> from_json('{"bogus": 1}', Session) == Session()
+    True
+
     Raises ``ValidationError("invalid_request")``; the module's docstring lists its `errors`.
     """
     try:

@@ -19,6 +19,7 @@ call to the model fails, its error goes there too, and the session that was pass
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Unpack, cast
 
 from reactivex import Observable, abc
@@ -55,9 +56,16 @@ def start(engine: Engine | str | Any, input: Session | Input, **opts: Unpack[Cha
     >>> start(Fake("Hello"), "Hi").run()
     Turn(completed, ChatResult('Hello', completed, 1 steps, 0 tokens))
 
-    Raises ``ValidationError("invalid_session_input")`` unless `input` is a session or what ``rxllm.chat`` takes.
+    A new session keeps the call's `context` and `session_id` for its later turns, so a `context` that is to be stored
+    is data; objects such as a connection belong in the engine's. A `Session` that is passed in keeps its own.
+
+    >>> start(Fake("Hello"), "Hi", context={"user": "ada"}, session_id="s1").run().session.id
+    's1'
+
+    Raises ``ValidationError("invalid_session_input")`` unless `input` is a session or what ``rxllm.chat`` takes. A
+    session without messages begins with `reply`.
     """
-    turns = stream_start(engine, input, **opts).pipe(_to_turn(engine, _as_session(input), opts))
+    turns = stream_start(engine, input, **opts).pipe(_to_turn(engine, _as_session(input, opts), opts))
     return returned_by("session.start", turns, items=Turn)
 
 
@@ -97,7 +105,7 @@ def step(engine: Engine | str | Any, session: Session, **opts: Unpack[StepOption
 @with_options(ChatOptions)
 def stream_start(engine: Engine | str | Any, input: Session | Input, **opts: Unpack[ChatOptions]) -> Stream[Event]:
     """Emit the events of `start`."""
-    session = _as_session(input)
+    session = _as_session(input, opts)
     events = pipelines.stream(engine, session.thread, **_options(session, opts))
     return _turn_events(session, session, "start", events)
 
@@ -153,6 +161,8 @@ def _turn_events(
             validate.session(session)
             session.require(operation)
             session.require_pending(answered)
+            if operation == "start" and not snapshot.messages:
+                raise _nothing_to_start_with()
         except LLMError as error:
             observer.on_error(error)
             return subscription
@@ -183,13 +193,18 @@ def _options(session: Session, opts: Mapping[str, Any]) -> Any:
     return options
 
 
-def _as_session(input: Any) -> Session:
+def _as_session(input: Any, opts: Mapping[str, Any]) -> Session:
+    """Return the session that `input` is, or a new one that begins with it and keeps the call's context and id."""
     if isinstance(input, Session | Turn):
         return input if isinstance(input, Session) else input.session
     try:
-        return Session(thread=as_thread(input))
+        session = Session(thread=as_thread(input))
     except ValidationError as error:
         raise ValidationError("invalid_session_input", errors=error.under("input").errors) from None
+    context, id = opts.get("context"), opts.get("session_id")
+    # Wrong types are for the check of the options.
+    context = dict(cast(Mapping[str, Any], context)) if isinstance(context, Mapping) else {}
+    return replace(session, id=id if isinstance(id, str) else None, context=context)
 
 
 def _check_session(session: Any) -> Session:
@@ -203,6 +218,11 @@ def _check_text(text: Any) -> Any:
     if isinstance(text, str) or (isinstance(text, Message) and text.role == "user"):
         return text
     raise _invalid_input("text", "a string or a user's message", text)
+
+
+def _nothing_to_start_with() -> ValidationError:
+    message = 'the session has no messages to start with: write session.reply(engine, session, "Hi")'
+    return ValidationError("invalid_session_input", message, errors=[(("input",), "has no messages")])
 
 
 def _invalid_input(name: str, expected: str, value: Any) -> ValidationError:

@@ -12,7 +12,7 @@ from rxllm.events import Event
 from rxllm.operators._shared.costs import all_counts, fill_costs, price_context, token_counts
 from rxllm.runtime import Stream, current_engine_call
 from rxllm.values import EngineError, Usage
-from rxllm.values.argument_checks import check, check_function
+from rxllm.values.argument_checks import check, check_function, invalid_option, shown
 
 if TYPE_CHECKING:
     from genai_prices.types import PriceCalculation
@@ -44,16 +44,21 @@ def cost(
     stay None for models that are not in the list, and stated costs stay. Searches, sound, images, one-hour caches and
     service tiers have prices of their own. The prices of your own contract belong in an entry of ``rxllm.models``.
 
-    With `price`, that function fills in the costs, and genai-prices is not needed.
+    With `price`, that function returns the usage with its costs, and genai-prices is not needed:
+
+    >>> from dataclasses import replace
+    >>> price = lambda usage: replace(usage, total_cost=usage.total * 0.001)
+    >>> answer.pipe(cost(price=price), ops.to_response()).run().usage.total_cost
+    1100.0
 
     The list is that of the installed genai-prices (https://github.com/pydantic/genai-prices); nothing is fetched.
     Raises ``EngineError("missing_dependency")`` without it, and ``ValidationError("invalid_option")`` if `model` is not
-    ``"provider:model"``.
+    ``"provider:model"``, or `price` returns something else than a `Usage`.
     """
     check("model", model, model is None or all(str(model).partition(":")), "None or 'provider:model'")
     if price is not None:
         check_function("price", price)
-        return fill_costs(lambda usage, _, __: price(usage))
+        return fill_costs(lambda usage, _, __: _checked(price(usage)))
     _prices()
 
     def operator(source: Observable[Event]) -> Stream[Event]:
@@ -68,6 +73,13 @@ def cost(
         return fill_costs(fill)(source)
 
     return operator
+
+
+def _checked(usage: Any) -> Usage:
+    if not isinstance(usage, Usage):
+        remedy = "write lambda usage: dataclasses.replace(usage, total_cost=...)"
+        raise invalid_option("price", f"must return a Usage, not {shown(usage)}; {remedy}")
+    return usage
 
 
 def _fallback(metadata: Mapping[str, Any]) -> str | None:

@@ -5,10 +5,11 @@ The names are those of the openai SDK, litellm, langchain, instructor, pydantic-
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from typing import Any
 
-from rxllm.values.argument_checks import did_you_mean, shown
+from rxllm.values.argument_checks import did_you_mean, is_count, shown
 from rxllm.values.secret_names import is_secret_name
 
 
@@ -17,13 +18,38 @@ def advice(name: str, value: Any, known: Iterable[str]) -> str:
     known = set(known)
     if _MEANT.get(name) in known:
         return f"there is no option {name!r} (did you mean {_MEANT[name]!r}?)"
+    if name in _RETRIES or name in _ANSWERS:
+        return f"there is no option {name!r}: {_with_number(name, value)}"
     if name in _ELSEWHERE:
         return f"there is no option {name!r}: {_ELSEWHERE[name]}"
     near = "" if name in _PROVIDERS_OWN else did_you_mean(name, known)
-    written = "its value" if is_secret_name(name) else shown(value)
-    remedy = f"to pass it to the provider unchanged, write options={{{name!r}: {written}}}"
+    what, written = ("it", shown(value)) if _is_json_data(value) else ("JSON", "...")
+    written = "..." if is_secret_name(name) else written
+    remedy = f"to pass {what} to the provider unchanged, write options={{{name!r}: {written}}}"
     return f"there is no option {name!r}{near}; {remedy}"
 
+
+def _with_number(name: str, value: Any) -> str:
+    """Return the remedy for an option that is a number, with the number that was passed."""
+    if name in _ANSWERS:
+        return f"for several answers write rxllm.generate_many(engine, [request] * {value if is_count(value) else 3})"
+    attempts = _RETRIES[name] + value if is_count(value) else 3
+    return f"write retry={{'max_attempts': {attempts}}}, which counts the first attempt too, or retry=False"
+
+
+def _is_json_data(value: Any) -> bool:
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return True
+
+
+_RETRIES = {"max_retries": 1, "num_retries": 1, "retries": 1, "max_attempts": 0}
+"""Options that count how often a call is made, and how many attempts are not counted there."""
+
+_ANSWERS = frozenset({"n", "candidate_count", "best_of", "num_generations"})
+"""Options that ask for so many answers to one request."""
 
 _PROVIDERS_OWN = frozenset({"top_k", "top_a"})
 """Options of providers whose names are close to rxllm's, and mean something else."""
@@ -46,6 +72,8 @@ _MEANT = {
         "options": ("extra_body", "model_kwargs"),
         "reasoning_effort": ("effort",),
         "response_format": (
+            "output",
+            "schema",
             "response_model",
             "response_schema",
             "output_type",
@@ -84,7 +112,8 @@ _ELSEWHERE = {
         ),
         (
             ("base_url", "api_base", "endpoint", "azure_endpoint", "openai_api_base"),
-            "the address belongs to the adapter: rxllm.OpenAIChat(base_url=...) is one to ask",
+            "the address belongs to the engine: rxllm.Engine.from_model('openai:...', base_url=...), "
+            "or an adapter, rxllm.OpenAIChat(base_url=...)",
         ),
         (
             ("client", "http_client", "async_client", "http_async_client"),
@@ -99,8 +128,9 @@ _ELSEWHERE = {
             "send it as a header: rxllm.OpenAIChat(headers={'OpenAI-Organization': ...}), or 'OpenAI-Project'",
         ),
         (
-            ("max_retries", "num_retries", "retries", "max_attempts"),
-            "write retry={'max_attempts': 3}, which counts the first attempt too, or retry=False",
+            ("transport", "http_transport"),
+            "write rxllm.use_transport('aiohttp') once, for all calls; "
+            "a client with a transport of your own is rxllm.OpenAIChat(client=...)",
         ),
         (
             ("output_retries", "result_retries", "validation_retries"),
@@ -110,10 +140,6 @@ _ELSEWHERE = {
             ("callbacks", "callback", "callback_manager", "event_stream_handler", "success_callback", "hooks"),
             "write on_event=function for the events of a call, "
             "or rxllm.Engine(..., observers=[function]) for the telemetry of all calls",
-        ),
-        (
-            ("n", "candidate_count", "best_of", "num_generations"),
-            "for several answers write rxllm.generate_many(engine, [request] * 3)",
         ),
         (
             ("concurrency", "max_workers"),
@@ -154,7 +180,8 @@ _ELSEWHERE = {
         ),
         (
             ("verbose", "debug"),
-            "write on_event=print, or logging.basicConfig(level=logging.DEBUG) for what the library logs",
+            "write on_event=print, or, for what the library logs, "
+            "logging.basicConfig() and logging.getLogger('rxllm').setLevel(logging.DEBUG)",
         ),
         (
             ("mock_response",),

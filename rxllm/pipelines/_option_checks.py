@@ -52,7 +52,8 @@ def _refuse_unknown(allowed: type[Any], options: Mapping[str, Any]) -> None:
     name = unknown[0]
     if name in _names(ChatOptions):
         owners = "step and chat" if name in _names(StepOptions) else "chat"
-        message = f"{name!r} is not an option of this call, but of {owners}"
+        more = "; generate_many takes concurrency=" if name == "max_concurrency" else ""
+        message = f"{name!r} is not an option of this call, but of {owners}{more}"
     else:
         message = advice(name, options[name], _names(allowed))
     raise EngineError("unknown_option", message)
@@ -62,11 +63,17 @@ def _fault(name: str, value: Any) -> str | None:
     expected, fits = _RULES.get(name, ("", None))
     if fits is None or fits(value):
         return None
-    return (
-        f"must be {expected}, not {type(value).__name__}"
-        if is_secret_name(name) or name == "headers"
-        else must_be(expected, value)
-    )
+    if name == "headers":
+        return f"must be {expected}, not {_odd_header(value)}"
+    return f"must be {expected}, not {type(value).__name__}" if is_secret_name(name) else must_be(expected, value)
+
+
+def _odd_header(value: Any) -> str:
+    """Return what is wrong with headers, without their values, which may be secret."""
+    if not isinstance(value, Mapping):
+        return type(value).__name__
+    name, text = next(pair for pair in cast(Mapping[Any, Any], value).items() if not _is_strings(pair))
+    return f"{name!r}: {type(text).__name__}"
 
 
 def _is_int(value: Any) -> bool:
@@ -109,7 +116,7 @@ _RULES: dict[str, _Rule] = {
     "response_format": (
         "a type (a dataclass, a pydantic model, list[City], bool, ...), the result of json_schema(...), "
         "{'type': 'json_object'} or 'text'",
-        lambda value: is_response_format(value) or is_type(value),
+        lambda value: is_type(value) or is_response_format(as_response_format(value)),
     ),
     **dict.fromkeys(("options", "metadata", "context"), _MAPPING),
     "retry": (

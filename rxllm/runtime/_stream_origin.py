@@ -26,7 +26,9 @@ class Origin(NamedTuple):
         items = self.items if isinstance(self.items, str) else f"one {self.items.__name__}"
         source = f" from {self.function}" if self.function else ""
         model = f" with {self.model}" if self.model else ""
-        return f"<Stream of {items}{source}{model}; nothing is sent until .run(), await, for or .subscribe()>"
+        # asyncio shows this repr where it refuses a stream as a coroutine.
+        readings = ".run(), await, asyncio.ensure_future(...), for or .subscribe()"
+        return f"<Stream of {items}{source}{model}; nothing is sent until {readings}>"
 
     def missing_attribute(self, name: str, methods: Iterable[str]) -> str:
         """Return the message about the attribute `name`, which is none of the Stream's `methods`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
-from typing import Any, ClassVar, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, cast
 
 from rxllm.values._encode import Value, value
 from rxllm.values._message import Message, Part, ThinkingPart, attached, shown_attached
@@ -12,7 +12,12 @@ from rxllm.values._tool import ToolCall
 from rxllm.values._usage import Usage
 from rxllm.values.errors import LLMError
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    T = TypeVar("T", default=Any)
+else:
+    T = TypeVar("T")
 
 FinishReason = Literal["stop", "length", "tool_calls", "content_filter", "error", "other"]
 
@@ -23,7 +28,9 @@ class Response(Value, Generic[T]):
 
     A stream that fails midway is a Response too: `finish_reason` is ``"error"``, `error` is the error, and the other
     fields hold what had arrived. `id` and `model` come from the provider. `parsed` is the parsed answer if the call has
-    a `response_format` or the fold a `parse`; an instance of a class has no JSON.
+    a `response_format` or the fold a `parse`; an instance of a class has no JSON. To a type checker it is
+    always there; it is None in a response that failed, one of `generate_many`'s too, or that calls tools instead.
+
     `metadata` is what else the provider reports, under the same name for every provider: ``"service_tier"``,
     ``"system_fingerprint"``, ``"provider"``, ``"native_finish_reason"``, ``"timings"``, the verdicts of its filters.
     ``"logprobs"`` are the log-probabilities of the text's tokens, in order, if requested:
@@ -37,7 +44,7 @@ class Response(Value, Generic[T]):
     raw_finish_reason: str | None = None
     usage: Usage = field(default_factory=Usage)
     error: LLMError | None = None
-    parsed: T | None = None
+    parsed: T = cast(Any, None)
     id: str | None = None
     model: str | None = None
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])

@@ -8,7 +8,7 @@ a type with parts of pydantic's, or a        pydantic's, made strict    by pydan
 union that msgspec cannot tell apart
 any other type: ``list[City]``, ``bool``,    that of an object with     the `value` of that object; an answer that
 ``Literal["a", "b"]``, an enum, a union      the one field `value`      is the bare value is read too
-``json_schema(...)``                         unchanged                  as JSON; by jsonschema: if that is not
+``json_schema(...)``, OpenAI's own form      unchanged                  as JSON; by jsonschema: if that is not
                                                                         installed, the log says so once
 ``{"type": "json_object"}``                  none                       as JSON, which must be an object
 ``"text"``                                   none                       not read
@@ -47,6 +47,7 @@ log = logging.getLogger("rxllm")
 _NAMES_TO_SCHEMAS = ("properties", "$defs", "patternProperties")
 _DATA = ("enum", "const", "examples", "required", "type")
 _LEFT_OUT = ("default", "title", "discriminator")
+_BESIDE_THE_SCHEMA = {"strict", "description"}
 _SHOWN = 200
 
 
@@ -60,7 +61,7 @@ def is_type(value: Any) -> bool:
 
 
 def as_response_format(value: Any) -> Any:
-    """Return `value` as a `Request` takes it: a type as its ``json_schema(...)``, anything else unchanged.
+    """Return `value` as a `Request` takes it: a type or OpenAI's own form as ``json_schema(...)``, the rest unchanged.
 
     >>> from dataclasses import dataclass
     >>> @dataclass
@@ -71,7 +72,24 @@ def as_response_format(value: Any) -> Any:
 
     Raises ``ValidationError("invalid_option")`` for a type that has no JSON schema.
     """
-    return _format_of(value) if is_type(value) else value
+    return _format_of(value) if is_type(value) else _flat(value)
+
+
+def _flat(value: Any) -> Any:
+    """Return OpenAI's form of a schema without its inner object; anything else unchanged.
+
+    In it `strict` is False unless it is there, see
+    https://platform.openai.com/docs/api-reference/chat/create#chat_create-response_format.
+    """
+    match value:
+        case {"type": "json_schema", "json_schema": {"name": str(name), "schema": Mapping(), **rest}, **others} if (
+            not others and rest.keys() <= _BESIDE_THE_SCHEMA
+        ):
+            description = {"description": text} if (text := rest.get("description")) else {}
+            schema = {**description, **value["json_schema"]["schema"]}
+            return json_schema(name, schema, strict=bool(rest.get("strict")))
+        case _:
+            return value
 
 
 def reader(response_format: Any) -> Callable[[str], Any] | None:
@@ -79,6 +97,7 @@ def reader(response_format: Any) -> Callable[[str], Any] | None:
 
     It raises ``ValidationError("invalid_output")``. A function is its own reader.
     """
+    response_format = _flat(response_format)
     match response_format:
         case {"type": "json_schema", "schema": Mapping()}:
             return partial(_read_json, response_format["schema"])
@@ -269,8 +288,24 @@ def _decode_type(decode: Callable[[str], Any], hint: Any, text: str) -> Any:
     try:
         return decode(unfenced(text))
     except Exception as error:  # a validator of the class may raise anything
-        expected = f"a {hint.__name__}" if isinstance(hint, type) else repr(hint)
-        raise _invalid_output(expected, faults_of(error)) from error
+        if fault := _cut_off(text):
+            raise _invalid_output("complete JSON", [((), fault)]) from error
+        raise _invalid_output(_named(hint), faults_of(error)) from error
+
+
+def _cut_off(text: str) -> str:
+    """Return how JSON breaks off at the end of `text`; "" if it does not."""
+    try:
+        msgspec.json.decode(unfenced(text))
+    except UNREADABLE as error:
+        return str(error) if text.strip() and "truncated" in str(error) else ""
+    return ""
+
+
+def _named(hint: Any) -> str:
+    if not isinstance(hint, type):
+        return repr(hint)
+    return f"{'an' if hint.__name__[0] in 'aeioAEIO' else 'a'} {hint.__name__}"
 
 
 def _invalid_output(expected: str, faults: list[tuple[Path, str]]) -> ValidationError:

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 import reactivex
+from reactivex.internal.exceptions import SequenceContainsNoElementsError
 
 import rxllm
 from rxllm import Engine, Fake, FakeImages, Image, Session, Stream, session
 from rxllm import operators as ops
 
-UNTIL = "nothing is sent until .run(), await, for or .subscribe()"
+UNTIL = "nothing is sent until .run(), await, asyncio.ensure_future(...), for or .subscribe()"
 engine = Engine(Fake("Hello"), model="gpt-5")
 bird = Image.from_binary(b"GIF89a", "image/gif")
 
@@ -107,11 +108,55 @@ def test_a_forgotten_await_is_answered_in_an_async_function_too() -> None:
 
 
 def test_asyncio_s_own_complaint_says_it_too() -> None:
-    async def main() -> None:
-        await asyncio.create_task(rxllm.generate(engine, "Hi"))  # type: ignore[arg-type]
+    stream: Any = rxllm.generate(engine, "Hi")
 
-    with pytest.raises(TypeError, match=r"a coroutine was expected, got <Stream of one Response .* nothing is sent"):
-        asyncio.run(main())
+    async def create_task() -> None:
+        await asyncio.create_task(stream)
+
+    for wrong in (create_task(), stream):
+        with pytest.raises((TypeError, ValueError), match=r"<Stream of one Response .* asyncio\.ensure_future\("):
+            asyncio.run(wrong)
+
+
+def test_what_asyncio_takes_instead() -> None:
+    async def last(stream: Stream[Any]) -> Any:
+        return await stream
+
+    async def main() -> None:
+        stream = rxllm.generate(engine, "Hi")
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(last(stream))
+        answers = [
+            await task,
+            await asyncio.ensure_future(stream),
+            *await asyncio.gather(stream, stream),
+            await asyncio.wait_for(stream, 5),
+        ]
+        assert [answer.output_text for answer in answers] == ["Hello"] * 5
+
+    asyncio.run(main())
+
+
+def test_many_without_a_request_are_an_empty_list_and_have_no_last_one() -> None:
+    assert list(rxllm.generate_many(engine, [])) == []
+    with pytest.raises(SequenceContainsNoElementsError):
+        rxllm.generate_many(engine, []).run()
+
+
+@pytest.mark.parametrize(
+    ("stream", "remedy"),
+    [
+        (rxllm.generate(engine, "Hi"), "write stream_generate(...) for the events"),
+        (rxllm.step(engine, "Hi"), "write stream_step(...) for the events"),
+        (rxllm.chat(engine, "Hi"), "write stream(...) for the events"),
+        (session.start(engine, "Hi"), "write session.stream_start(...) for the events"),
+        (reactivex.of("Hi"), "put it after stream(...) or the like"),
+    ],
+)
+def test_an_operator_on_events_after_a_result_is_told_which_stream_has_them(stream: Any, remedy: str) -> None:
+    with pytest.raises(rxllm.StreamError) as caught:
+        rxllm.run(stream.pipe(ops.text()))
+    assert remedy in str(caught.value)
 
 
 def test_what_looks_for_an_attribute_finds_none() -> None:

@@ -41,6 +41,9 @@ def refusal(name: str, value: Any = "x", function: Callable[..., Any] = rxllm.ch
         ("extra_body", "options", {"top_k": 1}),
         ("response_model", "response_format", City),
         ("output_type", "response_format", list[City]),
+        ("output", "response_format", City),
+        ("schema", "response_format", City),
+        ("output_schema", "response_format", City),
         ("text_format", "response_format", City),
         ("format", "response_format", "text"),
         ("random_seed", "seed", 1),
@@ -77,6 +80,7 @@ def test_a_system_prompt_is_a_message() -> None:
 
 def test_the_address_the_headers_and_the_client_belong_to_the_adapter() -> None:
     for name in ("base_url", "api_base", "azure_endpoint"):
+        assert "rxllm.Engine.from_model('openai:...', base_url=...)" in refusal(name)
         assert "rxllm.OpenAIChat(base_url=...)" in refusal(name)
     assert "rxllm.OpenAIChat(headers={...})" in refusal("default_headers")
     assert "headers={'OpenAI-Organization': ...}" in refusal("organization")
@@ -87,11 +91,34 @@ def test_the_address_the_headers_and_the_client_belong_to_the_adapter() -> None:
         )
         assert rxllm.generate(Engine(adapter, model="m"), "Hi").run().output_text == "Hello"
         assert server.requests[0].headers["openai-organization"] == "org"
+    with Loopback(Reply(chat("Hello"))) as server:
+        engine = Engine.from_model("openai:m", base_url=server.url, api_key="k")
+        assert rxllm.generate(engine, "Hi").run().output_text == "Hello"
+
+
+def test_the_transport_is_chosen_once_for_all_calls() -> None:
+    assert "rxllm.use_transport('aiohttp')" in refusal("transport", "aiohttp")
+
+
+def test_what_has_no_json_is_not_shown_as_a_field_for_the_provider() -> None:
+    assert refusal("my_class", City).endswith(
+        "; to pass JSON to the provider unchanged, write options={'my_class': ...}"
+    )
+
+
+def test_a_header_that_is_no_text_is_named_without_any_value() -> None:
+    with pytest.raises(ValidationError) as caught:
+        rxllm.generate(Fake("Hi"), "Hi", headers={"authorization": "sk-123", "x": 3})  # type: ignore[dict-item]
+    assert "headers must be a mapping whose names and values are strings, not 'x': int" in str(caught.value)
+    assert "sk-123" not in str(caught.value)
 
 
 def test_retries_are_attempts() -> None:
     for name in ("max_retries", "num_retries"):
         assert "retry={'max_attempts': 3}" in refusal(name, 2)
+        assert "retry={'max_attempts': 6}, which counts the first attempt too" in refusal(name, 5)
+    assert "retry={'max_attempts': 5}" in refusal("max_attempts", 5)
+    assert "retry={'max_attempts': 3}" in refusal("retries", None)
     down = AdapterError("provider_unavailable")
     fake = Fake([down], [down], "Hello")
     assert rxllm.generate(fake, "Hi", retry={"max_attempts": 3, "base_delay": 0, "jitter": 0}).run().output_text
@@ -118,7 +145,10 @@ def test_callbacks_are_on_event_or_observers() -> None:
 
 def test_several_answers_are_several_requests() -> None:
     assert "rxllm.generate_many(engine, [request] * 3)" in refusal("n", 3)
+    assert "rxllm.generate_many(engine, [request] * 2)" in refusal("n", 2)
     assert "rxllm.generate_many(engine, requests, concurrency=8)" in refusal("concurrency", 8)
+    with pytest.raises(EngineError, match="but of step and chat; generate_many takes concurrency="):
+        rxllm.generate_many(Fake("Hello"), ["Hi"], max_concurrency=2)  # type: ignore[call-overload]
     answers = rxllm.generate_many(Fake("Hello"), ["Hi"] * 3, concurrency=8)
     assert [response.output_text for response in answers] == ["Hello"] * 3
 
@@ -190,7 +220,7 @@ def test_what_happens_is_printed_or_logged(
 ) -> None:
     message = refusal("verbose", True)
     assert "on_event=print" in message
-    assert "logging.basicConfig(level=logging.DEBUG)" in message
+    assert "logging.basicConfig() and logging.getLogger('rxllm').setLevel(logging.DEBUG)" in message
     rxllm.generate(Fake("Hello"), "Hi", on_event=print).run()
     assert "TextDelta" in capsys.readouterr().out
     with caplog.at_level(logging.DEBUG, "rxllm"):

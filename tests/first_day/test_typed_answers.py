@@ -207,3 +207,42 @@ def test_without_the_extra_a_raw_schema_is_not_checked_and_says_so_once() -> Non
     assert "not checked" in warning
     assert "json_schema(...)" in warning
     assert "pip install 'rxllm[schema]'" in warning
+
+
+OPENAIS = {"type": "json_schema", "json_schema": {"name": "city", "strict": True, "schema": {"type": "object"}}}
+
+
+def test_openais_own_form_of_a_schema_is_taken() -> None:
+    assert sent(OPENAIS) == rxllm.json_schema("city", {"type": "object"})
+    engine = Engine(Fake('{"name": "Lima"}'))
+    assert rxllm.generate(engine, "Hi", response_format=OPENAIS).run().parsed == {"name": "Lima"}
+    assert rxllm.chat(engine, "Hi", response_format=OPENAIS).run().parsed == {"name": "Lima"}
+    assert rxllm.generate(engine.with_params(response_format=OPENAIS), "Hi").run().parsed == {"name": "Lima"}
+    request = rxllm.request("Hi", response_format=OPENAIS)
+    assert rxllm.generate(engine, request).run().parsed == {"name": "Lima"}
+
+
+def test_it_is_not_strict_unless_it_says_so_and_keeps_its_description() -> None:
+    inner = {"name": "city", "description": "A city.", "schema": {"type": "object"}}
+    assert sent({"type": "json_schema", "json_schema": inner}) == rxllm.json_schema(
+        "city", {"description": "A city.", "type": "object"}, strict=False
+    )
+
+
+@pytest.mark.parametrize("inner", [{}, {"name": "city"}, {"schema": {}}, {"name": "city", "schema": {}, "more": 1}, 3])
+def test_half_of_it_is_refused(inner: Any) -> None:
+    with pytest.raises(ValidationError, match="response_format must be a type"):
+        rxllm.generate(Fake("{}"), "Hi", response_format={"type": "json_schema", "json_schema": inner})
+
+
+@pytest.mark.parametrize("wanted", [int, City, Person, list[int]])
+@pytest.mark.parametrize("text", ['{"a":', '{"value": [2, 3', '{"name": "Li'])
+def test_an_answer_that_breaks_off_is_told_to_be_incomplete(wanted: Any, text: str) -> None:
+    with pytest.raises(ValidationError, match="the answer is not complete JSON: Input data was truncated"):
+        rxllm.generate(Fake(text), "Hi", response_format=wanted).run()
+
+
+@pytest.mark.parametrize(("wanted", "named"), [(int, "an int"), (City, "a City")])
+def test_what_the_answer_is_not_has_its_article(wanted: Any, named: str) -> None:
+    with pytest.raises(ValidationError, match=f"the answer is not {named}: "):
+        rxllm.generate(Fake("true"), "Hi", response_format=wanted).run()

@@ -11,7 +11,7 @@ from rxllm.collector import StreamCollector
 from rxllm.events import EVENT_CLASSES, ErrorEvent, Event, TextDelta, ThinkingDelta, ToolCallDelta
 from rxllm.operators._shared.operate import operate
 from rxllm.runtime import Stream, conclude
-from rxllm.values import StreamError, Thread
+from rxllm.values import ChatResult, Response, StepResult, StreamError, Thread, Turn
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -22,10 +22,20 @@ MakeHandler = Callable[[abc.OnNext[R], abc.OnError], abc.OnNext[T]]
 EVENTS = frozenset[type[Any]](EVENT_CLASSES)
 DELTAS = frozenset({TextDelta, ThinkingDelta, ToolCallDelta})
 
+_EVENTS_OF: dict[type[Any], str] = {
+    Response: "stream_generate",
+    StepResult: "stream_step",
+    ChatResult: "stream",
+    Turn: "session.stream_start",
+}
+"""The function that emits the events of a result."""
+
 
 def not_an_event(operator: str, item: object) -> StreamError:
     """Return the error for an `item` that is not an event. It shows only the class: the item may be secret."""
     remedy = "put it after stream(...) or the like, and before text(), which turns events into something else"
+    if function := _EVENTS_OF.get(type(item)):
+        remedy = f"the result is all that is left of them; write {function}(...) for the events"
     return StreamError("malformed_event", f"{operator}() takes events, not {type(item).__name__}: {remedy}")
 
 

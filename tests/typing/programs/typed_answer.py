@@ -23,8 +23,7 @@ class City:
 fake = Fake('{"name": "Lima", "millions": 10.2}')
 response = rxllm.generate(fake, "The capital of Peru?", response_format=City).run()
 assert_type(response, Response[City])
-city = assert_type(response.parsed, City | None)
-if city is not None:
-    print(f"{city.name} has {city.millions} million people")
+city = assert_type(response.parsed, City)
+print(f"{city.name} has {city.millions} million people")
 for partial in rxllm.stream_generate(fake, "The capital of Peru?").pipe(ops.parsed(City)):
     print(assert_type(partial, City))
