@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from rxllm.values._encode import Value, encode_metadata, value
 from rxllm.values._message import Message
@@ -54,7 +54,7 @@ class StepResult(Value, Generic[T]):
         return self.response.output_text
 
     @property
-    def parsed(self) -> T:
+    def parsed(self) -> T | None:
         """The response's parsed answer, see `Response`: None in a step that calls tools or has failed."""
         return self.response.parsed
 
@@ -104,9 +104,9 @@ class ChatResult(Value, Generic[T]):
         return self.final_response.output_text if self.final_response else ""
 
     @property
-    def parsed(self) -> T:
+    def parsed(self) -> T | None:
         """The final response's parsed answer, see `Response`: None in a chat that has failed or halts."""
-        return self.final_response.parsed if self.final_response else cast(Any, None)
+        return self.final_response.parsed if self.final_response else None
 
     def raise_for_error(self) -> ChatResult[T]:
         """Raise `error` if there is one; otherwise return this result."""
