@@ -41,15 +41,15 @@ class Value(DataClassJsonMixin):
     """Base class of the values: lists become tuples where the field is a tuple; the repr leaves out defaults."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
-    sequence_fields: ClassVar[frozenset[str]] = frozenset()
-    encoders: ClassVar[Mapping[str, Callable[[Any], Any]]] = {}
+    _sequence_fields: ClassVar[frozenset[str]] = frozenset()
+    _encoders: ClassVar[Mapping[str, Callable[[Any], Any]]] = {}
     """What writes a field, if not `encode`."""
-    compared: ClassVar[Any]
-    other_names: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    _compared: ClassVar[Any]
+    _other_names: ClassVar[Mapping[str, str]] = MappingProxyType({})
     """What other libraries call an attribute, and what to write for it here; an ``AttributeError`` says so."""
 
     def __post_init__(self) -> None:
-        for name in self.sequence_fields:
+        for name in self._sequence_fields:
             items = getattr(self, name)
             if isinstance(items, list):
                 object.__setattr__(self, name, tuple(cast(list[Any], items)))
@@ -69,8 +69,8 @@ class Value(DataClassJsonMixin):
 
         def __getattr__(self, name: str) -> Any:
             cls, remedy = type(self), ""
-            if name in cls.other_names:
-                remedy = f"; write {cls.other_names[name]}"
+            if name in cls._other_names:
+                remedy = f"; write {cls._other_names[name]}"
             elif not name.startswith("_"):
                 remedy = did_you_mean(name, (known for known in dir(self) if not known.startswith("_")))
             # With the object too, Python would append a guess of its own.
@@ -85,10 +85,10 @@ class Value(DataClassJsonMixin):
         return decode_value(cls, kvs)
 
     def __eq__(self, other: object) -> bool:
-        return self.compared(self) == self.compared(other) if type(other) is type(self) else NotImplemented
+        return self._compared(self) == self._compared(other) if type(other) is type(self) else NotImplemented
 
     def __hash__(self) -> int:
-        return hash(self.compared(self))
+        return hash(self._compared(self))
 
     def __repr__(self) -> str:
         pairs = ((spec, getattr(self, spec.name)) for spec in fields(cast(Any, self)))
@@ -101,11 +101,11 @@ def value(cls: type[T]) -> type[T]:
     """Make `cls` a dataclass whose fields have exact JSON, and which ``decode`` knows by its name."""
     cls = dataclass(eq=False, repr=False)(cls)
     specs = fields(cast(Any, cls))
-    cls.sequence_fields = frozenset(spec.name for spec in specs if "tuple[" in str(spec.type))
-    cls.compared = attrgetter(*(spec.name for spec in specs if spec.compare))
+    cls._sequence_fields = frozenset(spec.name for spec in specs if "tuple[" in str(spec.type))
+    cls._compared = attrgetter(*(spec.name for spec in specs if spec.compare))
     for spec in (spec for spec in specs if not spec.metadata):  # an inherited field already has it
-        default = _encode_sequence if spec.name in cls.sequence_fields else encode
-        encode_field = cls.encoders.get(spec.name, default)
+        default = _encode_sequence if spec.name in cls._sequence_fields else encode
+        encode_field = cls._encoders.get(spec.name, default)
         spec.metadata = MappingProxyType(
             config(  # pyright: ignore[reportUnknownArgumentType]
                 encoder=partial(at, spec.name, encode_field),

@@ -27,7 +27,7 @@ class ToolCall(Value):
     raw_arguments: str | None = None
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
 
-    other_names: ClassVar[Mapping[str, str]] = {
+    _other_names: ClassVar[Mapping[str, str]] = {
         "function": "name and arguments",
         **dict.fromkeys(("args", "input"), "arguments"),
     }
@@ -99,7 +99,7 @@ class Tool(Value):
 class Halt(Value):
     """What a tool returns to end the chat: see `halt` and `ask_user`."""
 
-    encoders: ClassVar = {"result": encode_result, "opts": encode_result}
+    _encoders: ClassVar = {"result": encode_result, "opts": encode_result}
 
     reason: str
     result: Any = None

@@ -71,7 +71,7 @@ class Local(OpenAIChat):
         """Find the weights and start their server, in a thread. The first time takes a second, or a download."""
         if self._server is None:
             _readable(request)  # refused before weights are fetched
-            self._server = await in_thread(self._serve)
+            self._server = await in_thread(self._serve, "the start of the local model")
             self.base_url = f"{self._server.url}/v1"
 
     def build(self, request: Request, call: Call) -> httpx.Request:
