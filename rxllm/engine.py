@@ -14,7 +14,7 @@ from rxllm.events import Event
 from rxllm.runtime import Retry
 from rxllm.runtime._stream_arguments import check_operators
 from rxllm.values import EngineError, Request, Tool, ValidationError, as_tool
-from rxllm.values.argument_checks import check_function, must_be, shown
+from rxllm.values.argument_checks import check_function, did_you_mean, explains_options, must_be, shown
 from rxllm.values.secret_names import MASK, is_secret_name, masked
 
 Operator = Callable[[Observable[Event]], Observable[Event]]
@@ -193,6 +193,23 @@ class Engine:
             return replace(replacement, **own)
         own.setdefault("model", _model_of(name))
         return cls(_adapter_of(name, own["model"], others), **own)
+
+
+def _advice(_: str, option: str, value: Any) -> str:
+    """Return what to write for an option that an engine does not have; "" if its name is close to one."""
+    if option in ("api_key", "base_url", "client", "headers", "timeout"):
+        more = f"; for calls, params={{{option!r}: ...}}" if option in ("headers", "timeout") else ""
+        return f'it belongs to the adapter: Engine.from_model("openai:gpt-5", {option}=...){more}'
+    if option in ("system", "system_prompt", "instructions"):
+        return "write the system prompt as a message: [rxllm.system(...), rxllm.user(...)]"
+    if option != "options" and did_you_mean(option, (spec.name for spec in fields(Engine))):
+        return ""
+    shown_value = "..." if option == "options" or is_secret_name(option) else shown(value)
+    return f"an option of calls goes into params={{{option!r}: {shown_value}}}"
+
+
+if not TYPE_CHECKING:
+    Engine.__init__ = explains_options(_advice)(Engine.__init__)
 
 
 stand_in: ContextVar[Engine | None] = ContextVar("rxllm_stand_in", default=None)

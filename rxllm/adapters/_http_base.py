@@ -16,7 +16,7 @@ from rxllm.runtime._http_stream import address
 from rxllm.runtime._redact_secrets import keyless_url, public_url, secrets_in, secrets_of_url
 from rxllm.values import AdapterError, ApiKey, Call, EngineError, ImageRequest, LLMError, Request, ValidationError
 from rxllm.values._json import json_bytes, well_formed
-from rxllm.values.argument_checks import invalid_option
+from rxllm.values.argument_checks import explains_options, invalid_option
 from rxllm.values.secret_names import is_secret_name
 
 if TYPE_CHECKING:
@@ -28,6 +28,27 @@ File = tuple[str, tuple[str, bytes, str]]
 _SENDABLE = re.compile(r"[!-~]+([ \t]+[!-~]+)*|")
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]+")
 _OF_THE_BODY = ("content-length", "transfer-encoding")
+
+
+_MEANT = {
+    "base_url": ("url", "api_base", "endpoint", "host", "azure_endpoint"),
+    "api_key": ("key", "token", "auth_token", "openai_api_key", "anthropic_api_key"),
+    "client": ("http_client", "async_client", "http_async_client"),
+    "headers": ("default_headers", "extra_headers"),
+}
+_OF_CALLS = ("temperature", "top_p", "max_tokens", "stop", "seed", "reasoning_effort", "tools", "response_format")
+
+
+def adapter_advice(adapter: str, option: str, _: Any) -> str:
+    """Return what to write for an option that an adapter does not have; "" if that is not known."""
+    if option in ("model", "model_name"):
+        return f'a model belongs to the engine, Engine({adapter}(...), model="..."), or to the call, model="..."'
+    if option in ("max_retries", "retry"):
+        return f'write Engine({adapter}(...), retry={{"max_attempts": 3}}), which counts the first attempt too'
+    if option in _OF_CALLS:
+        return f'an option of calls belongs to the call, or to the engine: params={{"{option}": ...}}'
+    meant = next((name for name, others in _MEANT.items() if option in others), None)
+    return f"write {meant}={'{...}' if meant == 'headers' else '...'}" if meant else ""
 
 
 class HTTPBase(ABC):
@@ -54,6 +75,7 @@ class HTTPBase(ABC):
         if "default_base_url" in vars(cls) and "base_url_variable" not in vars(cls):
             cls.base_url_variable = None
 
+    @explains_options(adapter_advice)
     def __init__(
         self,
         *,

@@ -12,11 +12,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from functools import wraps
 from types import UnionType
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from rxllm.values.errors import ValidationError
+from rxllm.values.errors import EngineError, ValidationError
 from rxllm.values.secret_names import masked
+
+P = ParamSpec("P")
+S = TypeVar("S")
 
 SHOWN = 80
 """How many characters of a wrong value a message shows."""
@@ -111,3 +115,41 @@ def call_fault(function: Callable[..., Any], *args: Any, **kwargs: Any) -> TypeE
     except ValueError:  # a function written in C may have no signature
         pass
     return None
+
+
+def explains_options(
+    advice: Callable[[str, str, Any], str],
+) -> Callable[[Callable[Concatenate[S, P], None]], Callable[Concatenate[S, P], None]]:
+    """Decorate an ``__init__``: for arguments that do not fit it raises ``EngineError("unknown_option")``.
+
+    `advice` is a function of the class's name, and an unknown option and its value. It returns what to write instead,
+    "" if it does not know.
+    """
+
+    def decorate(init: Callable[Concatenate[S, P], None]) -> Callable[Concatenate[S, P], None]:
+        @wraps(init)
+        def explaining(self: S, *args: P.args, **kwargs: P.kwargs) -> None:
+            try:
+                init(self, *args, **kwargs)
+            except TypeError:
+                if call_fault(init, self, *args, **kwargs) is None:  # an error from inside
+                    raise
+                message = _misfit(type(self).__name__, init, kwargs, advice)
+                raise EngineError("unknown_option", message) from None
+
+        return explaining
+
+    return decorate
+
+
+def _misfit(cls: str, init: Callable[..., Any], options: dict[str, Any], advice: Callable[[str, str, Any], str]) -> str:
+    from inspect import signature
+
+    parameters = [*signature(init).parameters.values()][1:]
+    names = [parameter.name for parameter in parameters if parameter.kind is not parameter.VAR_POSITIONAL]
+    unknown = next((name for name in options if name not in names), None)
+    if unknown is None:
+        return f"{cls} takes its options by keyword: {', '.join(names)}"
+    remedy = advice(cls, unknown, options[unknown])
+    near = "" if remedy else did_you_mean(unknown, names)
+    return f"{cls} has no option {unknown!r}{near}; {remedy or 'it takes ' + ', '.join(names)}"
