@@ -31,7 +31,7 @@ from dataclasses_json import DataClassJsonMixin, config  # pyright: ignore[repor
 
 from rxllm.values._decode import VALUE_CLASSES, decode_value
 from rxllm.values._json import json_data
-from rxllm.values.argument_checks import did_you_mean
+from rxllm.values.argument_checks import no_attribute
 from rxllm.values.errors import LLMError, ValidationError
 
 T = TypeVar("T", bound="Value")
@@ -68,13 +68,8 @@ class Value(DataClassJsonMixin):
     if not TYPE_CHECKING:  # a type checker reports unknown attributes itself
 
         def __getattr__(self, name: str) -> Any:
-            cls, remedy = type(self), ""
-            if name in cls._other_names:
-                remedy = f"; write {cls._other_names[name]}"
-            elif not name.startswith("_"):
-                remedy = did_you_mean(name, (known for known in dir(self) if not known.startswith("_")))
-            # With the object too, Python would append a guess of its own.
-            raise AttributeError(f"{cls.__name__!r} object has no attribute {name!r}{remedy}", name=name)
+            cls = type(self)
+            raise no_attribute(f"{cls.__name__!r} object", name, dir(self), cls._other_names)
 
     @classmethod
     def from_dict(cls, kvs: Any, *, infer_missing: bool = False) -> Self:

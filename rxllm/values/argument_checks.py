@@ -11,7 +11,7 @@ rxllm.values.errors.ValidationError: validation failed: invalid_option (top must
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
 from types import UnionType
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -100,8 +100,20 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """
     from difflib import get_close_matches  # needed for errors only
 
-    close = get_close_matches(name.lower(), list(known), n=1, cutoff=0.7)
-    return f" (did you mean {close[0]!r}?)" if close else ""
+    by_lower = {other.lower(): other for other in known}
+    close = get_close_matches(name.lower(), list(by_lower), n=1, cutoff=0.7)
+    return f" (did you mean {by_lower[close[0]]!r}?)" if close else ""
+
+
+def no_attribute(owner: str, name: str, known: Iterable[str], remedies: Mapping[str, str] = {}) -> AttributeError:
+    """Return the error for an attribute that is not `known`, with what the `remedies` say to write instead."""
+    remedy = ""
+    if name in remedies:
+        remedy = f"; write {remedies[name]}"
+    elif not name.startswith("_"):
+        remedy = did_you_mean(name, (other for other in known if not other.startswith("_")))
+    # With the object too, Python would append a guess of its own.
+    return AttributeError(f"{owner} has no attribute {name!r}{remedy}", name=name)
 
 
 def call_fault(function: Callable[..., Any], *args: Any, **kwargs: Any) -> TypeError | None:
