@@ -9,16 +9,20 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, get_args, get_type_hints
 
 from rxllm.values._encode import Value, encode_result, value
-from rxllm.values.errors import ToolError
+from rxllm.values._json import read_arguments
+from rxllm.values.argument_checks import must_be
+from rxllm.values.errors import ToolError, ValidationError
 
 
 @value
 class ToolCall(Value):
     """A call of a tool that the model makes.
 
-    `arguments` is the parsed object and `raw_arguments` its text. If the text is not a JSON object, it is kept,
-    `arguments` is empty and ``metadata["error"]`` says why. ``metadata["server"]`` marks a call that the provider runs
-    itself; such calls are shown, never executed.
+    `arguments` is the parsed object and `raw_arguments` its text; text in the place of `arguments` is parsed. If it is
+    not a JSON object, it is kept, `arguments` is empty and ``metadata["error"]`` says why. ``metadata["server"]`` marks
+    a call that the provider runs itself; such calls are shown, never executed.
+
+    Raises ``ValidationError("invalid_message")`` for an `id`, `name` or `arguments` of another type.
     """
 
     id: str
@@ -31,6 +35,26 @@ class ToolCall(Value):
         "function": "name and arguments",
         **dict.fromkeys(("args", "input"), "arguments"),
     }
+
+    def __post_init__(self) -> None:
+        # Each wire makes these: the usual ones pass at once.
+        if type(self.arguments) is not dict or type(self.name) is not str or type(self.id) is not str:
+            self._check()
+
+    def _check(self) -> None:
+        for name in ("id", "name"):
+            if not isinstance(getattr(self, name), str):
+                fault = f'{must_be("a string", getattr(self, name))}; write ToolCall("c1", "add", {{...}})'
+                raise ValidationError("invalid_message", errors=[((name,), fault)])
+        text: Any = self.arguments
+        if isinstance(text, str):
+            arguments = read_arguments(text)
+            vars(self).update(arguments=arguments or {}, raw_arguments=text)
+            if arguments is None:
+                vars(self)["metadata"] = {**self.metadata, "error": "invalid_json"}
+        elif not isinstance(text, Mapping):
+            fault = must_be("a dict, or its JSON as text", text)
+            raise ValidationError("invalid_message", errors=[(("arguments",), fault)])
 
     def __repr__(self) -> str:
         if self.metadata.get("error"):
