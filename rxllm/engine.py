@@ -13,7 +13,7 @@ from reactivex import Observable
 from rxllm.events import Event
 from rxllm.runtime import Retry
 from rxllm.runtime._stream_arguments import check_operators
-from rxllm.values import EngineError, Request, Tool, ValidationError, as_tool
+from rxllm.values import EngineError, Request, Tool, ValidationError, as_tool, name_fault
 from rxllm.values.argument_checks import check_function, did_you_mean, explains_options, must_be, shown
 from rxllm.values.secret_names import MASK, is_secret_name, masked
 
@@ -249,7 +249,10 @@ def _checked(name: str, value: Any) -> tuple[Any, ...]:
             (_, index), fault = error.errors[0]
             raise _invalid(f"operators[{index}]: {fault}") from None
     if name == "tools":
-        return tuple(_checked_tool(index, entry) for index, entry in enumerate(entries))
+        entries = tuple(_checked_tool(index, entry) for index, entry in enumerate(entries))
+        if fault := name_fault(entries):
+            raise _invalid(f"tools {fault}")
+        return entries
     for index, entry in enumerate(entries):
         if name in ("observers", "prepare") and not callable(entry) and not isinstance(entry, Alongside):
             raise _invalid(f"{name}[{index}] {must_be('a function', entry)}")

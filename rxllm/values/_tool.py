@@ -6,12 +6,18 @@ import inspect
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar, get_args, get_type_hints
 
 from rxllm.values._encode import Value, encode_result, value
 from rxllm.values._json import read_arguments
 from rxllm.values.argument_checks import must_be
 from rxllm.values.errors import ToolError, ValidationError
+
+if TYPE_CHECKING:
+    from rxllm.values._function_tool import FunctionTool
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 @value
@@ -104,6 +110,12 @@ class Tool(Value):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, {self.description!r})"
+
+    def __call__(self, function: Callable[P, R], /) -> FunctionTool[P, R]:
+        """Make a tool of `function`, as a decorator: ``@tool(name="lookup", approval=True)``."""
+        from rxllm.values._function_tool import renamed  # it imports this module
+
+        return renamed(self, function)
 
     def bind(self, arguments: Mapping[str, Any], context: ToolContext) -> Callable[[], Any]:
         """Return the handler with its arguments bound: the mapping, and the context if it takes a second one.
