@@ -75,7 +75,7 @@ class _Exchange:
     def error(self, status: int, headers: Mapping[str, str], body: bytes) -> LLMError:
         assert self._built is not None
         refusal = self._adapter._refusal  # pyright: ignore[reportPrivateUsage]
-        return refusal(status, headers, without(body, self._secrets()), self._built)
+        return refusal(status, headers, without(body, self._secrets()), self._built, self.model)
 
     def discreet(self, error: E) -> E:
         return keys.redacted(error, self._secrets())

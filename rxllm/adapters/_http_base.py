@@ -195,8 +195,13 @@ class HTTPBase(ABC):
             raise AdapterError("invalid_request", message, provider=self.provider)
         return built
 
-    def _refusal(self, status: int, headers: Mapping[str, str], body: bytes, built: httpx.Request) -> LLMError:
-        """Return the adapter's error, with the address if nothing seems to be there: mostly the base_url is wrong."""
+    def _refusal(
+        self, status: int, headers: Mapping[str, str], body: bytes, built: httpx.Request, model: str | None
+    ) -> LLMError:
+        """Return the adapter's error, with who was asked unless the fault is in the request.
+
+        That is the address if nothing seems to be there, as the base_url may be wrong, else the provider and the model.
+        """
         try:
             error = self.error(status, headers, body)
         except LLMError as raised:
@@ -204,9 +209,13 @@ class HTTPBase(ABC):
         except Exception as raised:  # a body that the adapter cannot read; the status is known
             error = http_error(self.provider, status, headers, b"")
             error.__cause__ = raised
-        if status >= 400 and status not in (404, 405):
+        if status < 400 or status in (404, 405):
+            where = address(built)
+        elif error.reason in ("authentication_failed", "rate_limited", "provider_unavailable"):
+            where = ", model ".join(filter(None, (self.provider, model)))
+        else:
             return error
-        located = type(error).from_fields({**error.fields(), "message": f"{error.message} ({address(built)})"})
+        located = type(error).from_fields({**error.fields(), "message": f"{error.message} ({where})"})
         located.__cause__ = error.__cause__
         return located
 

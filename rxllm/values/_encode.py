@@ -95,12 +95,13 @@ class Value(DataClassJsonMixin):
 def value(cls: type[T]) -> type[T]:
     """Make `cls` a dataclass whose fields have exact JSON, and which ``decode`` knows by its name."""
     cls = dataclass(eq=False, repr=False)(cls)
-    specs = fields(cast(Any, cls))
-    cls._sequence_fields = frozenset(spec.name for spec in specs if "tuple[" in str(spec.type))
-    cls._compared = attrgetter(*(spec.name for spec in specs if spec.compare))
+    target = cast(Any, cls)
+    specs = fields(target)
+    target._sequence_fields = frozenset(spec.name for spec in specs if "tuple[" in str(spec.type))
+    target._compared = attrgetter(*(spec.name for spec in specs if spec.compare))
     for spec in (spec for spec in specs if not spec.metadata):  # an inherited field already has it
-        default = _encode_sequence if spec.name in cls._sequence_fields else encode
-        encode_field = cls._encoders.get(spec.name, default)
+        default = _encode_sequence if spec.name in target._sequence_fields else encode
+        encode_field = target._encoders.get(spec.name, default)
         spec.metadata = MappingProxyType(
             config(  # pyright: ignore[reportUnknownArgumentType]
                 encoder=partial(at, spec.name, encode_field),

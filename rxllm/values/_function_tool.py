@@ -196,7 +196,7 @@ def name_fault(tools: Iterable[Tool]) -> str | None:
 
 def _place_of(item: Tool) -> str:
     """Return the full name of a tool's function; the tool's repr if it has none."""
-    function = item.handler
+    function: Any = item.handler
     return f"{function.__module__}.{function.__qualname__}" if hasattr(function, "__qualname__") else repr(item)
 
 
@@ -224,10 +224,10 @@ def renamed(settings: Tool, function: Callable[P, R]) -> FunctionTool[P, R]:
     if settings != replace(settings, schema=Tool("").schema, handler=None):
         message = f"the tool {settings.name!r} has a schema or handler of its own and decorates no function"
         raise TypeError(message)
-    made = _from_function(
+    result = _from_function(
         function, description=settings.description, manual=settings.manual, approval=settings.approval
     )
-    return replace(made, name=settings.name, metadata=settings.metadata)
+    return replace(result, name=settings.name, metadata=settings.metadata)
 
 
 def _from_function(
