@@ -52,6 +52,7 @@ class _Exchange:
         self._built: httpx.Request | None = None
 
     async def open(self) -> tuple[httpx.AsyncClient, httpx.Request]:
+        self._adapter._check_model(self._request.model)  # pyright: ignore[reportPrivateUsage]
         self._call = await self._adapter.with_key(self._call)
         await self._adapter.prepare(self._request, self._call)
         client = await self._adapter._clients.get()  # pyright: ignore[reportPrivateUsage]

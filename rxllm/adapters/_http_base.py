@@ -163,6 +163,17 @@ class HTTPBase(ABC):
         key = self._find_key(call)
         return call if key is None else replace(call, api_key=await keys.resolved(self.provider, key))
 
+    def _check_model(self, model: str | None) -> None:
+        """Refuse "provider:model", the name of an engine, which the provider's own server does not know."""
+        # Other servers, and those without a key, name their models as they like: Ollama has "mistral:7b".
+        prefix, colon, _ = (model or "").partition(":")
+        if colon and self.needs_key and self.base_url == self.default_base_url:
+            from rxllm.adapters.profiles import providers  # it imports this module
+
+            if prefix in providers():
+                fault = f"{model!r} names a provider too; pass it as the engine: generate({model!r}, ...)"
+                raise invalid_option("model", fault)
+
     def post(self, path: str, body: Mapping[str, Any], call: Call, *, headers: Mapping[str, str]) -> httpx.Request:
         """Build a POST of `body`, as JSON, to `path` under the base URL."""
         return self._post(path, call, {"content-type": "application/json", **headers}, content=json_bytes(body))

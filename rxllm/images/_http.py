@@ -83,6 +83,7 @@ class HTTPImageAdapter(HTTPBase):
             async def generate() -> ImageResponse:
                 nonlocal keyed
                 self.refuse(request)
+                self._check_model(request.model)
                 keyed = await self.with_key(call)
                 self.key(keyed)  # a missing key is an error before anything is fetched
                 client = await self._clients.get()
