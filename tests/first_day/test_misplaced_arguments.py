@@ -54,6 +54,11 @@ def test_an_option_that_an_adapter_does_not_have(name: str, remedy: str) -> None
     assert fault(OpenAIChat, **{name: 1}).startswith(f"OpenAIChat has no option {name!r}{remedy}")
 
 
+def test_the_local_model_has_a_name_and_no_address() -> None:
+    message = fault(rxllm.Local, "small.gguf", base_url="http://x.example")
+    assert message == "Local has no option 'base_url'; it takes model, n_ctx, client, headers, timeout"
+
+
 def test_an_engine_says_where_things_belong() -> None:
     assert fault(Engine, "openai:gpt-5", temperature=0) == (
         "Engine has no option 'temperature'; an option of calls goes into params={'temperature': 0}"
