@@ -294,7 +294,10 @@ if not TYPE_CHECKING:  # to a type checker every name would be there
         if name == "__all__" and not _is_help():
             return _PUBLIC
         if name not in _PUBLIC:
-            raise AttributeError(f"module 'rxllm' has no attribute {name!r}")
+            from rxllm._other_names import OF_RXLLM  # needed for errors only
+            from rxllm.values.argument_checks import no_attribute
+
+            raise no_attribute("module 'rxllm'", name, _PUBLIC, OF_RXLLM)
         if name in _LAZY_MODULES:
             return import_module(f"rxllm.{name}")
         return getattr(import_module("rxllm.display" if name == "show" else "rxllm.adapters"), name)

@@ -13,8 +13,8 @@ from reactivex import Observable
 from rxllm.events import Event
 from rxllm.runtime import Retry
 from rxllm.runtime._stream_arguments import check_operators
-from rxllm.values import EngineError, Request, Tool, ValidationError, as_tool
-from rxllm.values.argument_checks import check_function, must_be, shown
+from rxllm.values import EngineError, Request, Tool, ValidationError, as_tool, name_fault
+from rxllm.values.argument_checks import check_function, did_you_mean, explains_options, must_be, shown
 from rxllm.values.secret_names import MASK, is_secret_name, masked
 
 Operator = Callable[[Observable[Event]], Observable[Event]]
@@ -195,6 +195,23 @@ class Engine:
         return cls(_adapter_of(name, own["model"], others), **own)
 
 
+def _advice(_: str, option: str, value: Any) -> str:
+    """Return what to write for an option that an engine does not have; "" if its name is close to one."""
+    if option in ("api_key", "base_url", "client", "headers", "timeout"):
+        more = f"; for calls, params={{{option!r}: ...}}" if option in ("headers", "timeout") else ""
+        return f'it belongs to the adapter: Engine.from_model("openai:gpt-5", {option}=...){more}'
+    if option in ("system", "system_prompt", "instructions"):
+        return "write the system prompt as a message: [rxllm.system(...), rxllm.user(...)]"
+    if option != "options" and did_you_mean(option, (spec.name for spec in fields(Engine))):
+        return ""
+    shown_value = "..." if option == "options" or is_secret_name(option) else shown(value)
+    return f"an option of calls goes into params={{{option!r}: {shown_value}}}"
+
+
+if not TYPE_CHECKING:
+    Engine.__init__ = explains_options(_advice)(Engine.__init__)
+
+
 stand_in: ContextVar[Engine | None] = ContextVar("rxllm_stand_in", default=None)
 """The engine that replaces every engine named by a string; see ``rxllm.testing.sandbox``."""
 
@@ -232,7 +249,10 @@ def _checked(name: str, value: Any) -> tuple[Any, ...]:
             (_, index), fault = error.errors[0]
             raise _invalid(f"operators[{index}]: {fault}") from None
     if name == "tools":
-        return tuple(_checked_tool(index, entry) for index, entry in enumerate(entries))
+        entries = tuple(_checked_tool(index, entry) for index, entry in enumerate(entries))
+        if fault := name_fault(entries):
+            raise _invalid(f"tools {fault}")
+        return entries
     for index, entry in enumerate(entries):
         if name in ("observers", "prepare") and not callable(entry) and not isinstance(entry, Alongside):
             raise _invalid(f"{name}[{index}] {must_be('a function', entry)}")

@@ -87,7 +87,9 @@ if not TYPE_CHECKING:  # to a type checker every name would be there
 
             return aiohttp_client
         if name not in _MODULES:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            from rxllm.values.argument_checks import no_attribute
+
+            raise no_attribute(f"module {__name__!r}", name, __all__)
         value = globals()[name] = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
         return value
 

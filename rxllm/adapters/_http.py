@@ -52,6 +52,7 @@ class _Exchange:
         self._built: httpx.Request | None = None
 
     async def open(self) -> tuple[httpx.AsyncClient, httpx.Request]:
+        self._adapter._check_model(self._request.model)  # pyright: ignore[reportPrivateUsage]
         self._call = await self._adapter.with_key(self._call)
         await self._adapter.prepare(self._request, self._call)
         client = await self._adapter._clients.get()  # pyright: ignore[reportPrivateUsage]
@@ -75,7 +76,7 @@ class _Exchange:
     def error(self, status: int, headers: Mapping[str, str], body: bytes) -> LLMError:
         assert self._built is not None
         refusal = self._adapter._refusal  # pyright: ignore[reportPrivateUsage]
-        return refusal(status, headers, without(body, self._secrets()), self._built)
+        return refusal(status, headers, without(body, self._secrets()), self._built, self.model)
 
     def discreet(self, error: E) -> E:
         return keys.redacted(error, self._secrets())

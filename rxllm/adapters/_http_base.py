@@ -16,7 +16,7 @@ from rxllm.runtime._http_stream import address
 from rxllm.runtime._redact_secrets import keyless_url, public_url, secrets_in, secrets_of_url
 from rxllm.values import AdapterError, ApiKey, Call, EngineError, ImageRequest, LLMError, Request, ValidationError
 from rxllm.values._json import json_bytes, well_formed
-from rxllm.values.argument_checks import invalid_option
+from rxllm.values.argument_checks import explains_options, invalid_option
 from rxllm.values.secret_names import is_secret_name
 
 if TYPE_CHECKING:
@@ -28,6 +28,27 @@ File = tuple[str, tuple[str, bytes, str]]
 _SENDABLE = re.compile(r"[!-~]+([ \t]+[!-~]+)*|")
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]+")
 _OF_THE_BODY = ("content-length", "transfer-encoding")
+
+
+_MEANT = {
+    "base_url": ("url", "api_base", "endpoint", "host", "azure_endpoint"),
+    "api_key": ("key", "token", "auth_token", "openai_api_key", "anthropic_api_key"),
+    "client": ("http_client", "async_client", "http_async_client"),
+    "headers": ("default_headers", "extra_headers"),
+}
+_OF_CALLS = ("temperature", "top_p", "max_tokens", "stop", "seed", "reasoning_effort", "tools", "response_format")
+
+
+def adapter_advice(adapter: str, option: str, _: Any) -> str:
+    """Return what to write for an option that an adapter does not have; "" if that is not known."""
+    if option in ("model", "model_name"):
+        return f'a model belongs to the engine, Engine({adapter}(...), model="..."), or to the call, model="..."'
+    if option in ("max_retries", "retry"):
+        return f'write Engine({adapter}(...), retry={{"max_attempts": 3}}), which counts the first attempt too'
+    if option in _OF_CALLS:
+        return f'an option of calls belongs to the call, or to the engine: params={{"{option}": ...}}'
+    meant = next((name for name, others in _MEANT.items() if option in others), None)
+    return f"write {meant}={'{...}' if meant == 'headers' else '...'}" if meant else ""
 
 
 class HTTPBase(ABC):
@@ -54,6 +75,7 @@ class HTTPBase(ABC):
         if "default_base_url" in vars(cls) and "base_url_variable" not in vars(cls):
             cls.base_url_variable = None
 
+    @explains_options(adapter_advice)
     def __init__(
         self,
         *,
@@ -141,6 +163,17 @@ class HTTPBase(ABC):
         key = self._find_key(call)
         return call if key is None else replace(call, api_key=await keys.resolved(self.provider, key))
 
+    def _check_model(self, model: str | None) -> None:
+        """Refuse "provider:model", the name of an engine, which the provider's own server does not know."""
+        # Other servers, and those without a key, name their models as they like: Ollama has "mistral:7b".
+        prefix, colon, _ = (model or "").partition(":")
+        if colon and self.needs_key and self.base_url == self.default_base_url:
+            from rxllm.adapters.profiles import providers  # it imports this module
+
+            if prefix in providers():
+                fault = f"{model!r} names a provider too; pass it as the engine: generate({model!r}, ...)"
+                raise invalid_option("model", fault)
+
     def post(self, path: str, body: Mapping[str, Any], call: Call, *, headers: Mapping[str, str]) -> httpx.Request:
         """Build a POST of `body`, as JSON, to `path` under the base URL."""
         return self._post(path, call, {"content-type": "application/json", **headers}, content=json_bytes(body))
@@ -173,8 +206,13 @@ class HTTPBase(ABC):
             raise AdapterError("invalid_request", message, provider=self.provider)
         return built
 
-    def _refusal(self, status: int, headers: Mapping[str, str], body: bytes, built: httpx.Request) -> LLMError:
-        """Return the adapter's error, with the address if nothing seems to be there: mostly the base_url is wrong."""
+    def _refusal(
+        self, status: int, headers: Mapping[str, str], body: bytes, built: httpx.Request, model: str | None
+    ) -> LLMError:
+        """Return the adapter's error, with who was asked unless the fault is in the request.
+
+        That is the address if nothing seems to be there, as the base_url may be wrong, else the provider and the model.
+        """
         try:
             error = self.error(status, headers, body)
         except LLMError as raised:
@@ -182,9 +220,13 @@ class HTTPBase(ABC):
         except Exception as raised:  # a body that the adapter cannot read; the status is known
             error = http_error(self.provider, status, headers, b"")
             error.__cause__ = raised
-        if status >= 400 and status not in (404, 405):
+        if status < 400 or status in (404, 405):
+            where = address(built)
+        elif error.reason in ("authentication_failed", "rate_limited", "provider_unavailable"):
+            where = ", model ".join(filter(None, (self.provider, model)))
+        else:
             return error
-        located = type(error).from_fields({**error.fields(), "message": f"{error.message} ({address(built)})"})
+        located = type(error).from_fields({**error.fields(), "message": f"{error.message} ({where})"})
         located.__cause__ = error.__cause__
         return located
 

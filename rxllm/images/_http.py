@@ -83,6 +83,7 @@ class HTTPImageAdapter(HTTPBase):
             async def generate() -> ImageResponse:
                 nonlocal keyed
                 self.refuse(request)
+                self._check_model(request.model)
                 keyed = await self.with_key(call)
                 self.key(keyed)  # a missing key is an error before anything is fetched
                 client = await self._clients.get()
@@ -107,7 +108,7 @@ class HTTPImageAdapter(HTTPBase):
     def _response(self, request: ImageRequest, call: Call, built: httpx.Request, answer: Answer) -> ImageResponse:
         if answer.status >= 300:
             secrets = self._secrets(request, call, built)
-            error = self._refusal(answer.status, answer.headers, without(answer.body, secrets), built)
+            error = self._refusal(answer.status, answer.headers, without(answer.body, secrets), built, request.model)
             raise keys.redacted(error, secrets)
         if may_be_page(answer.headers) and begins_page(answer.body):
             raise page_error(answer.headers, self.provider, address(built))

@@ -124,9 +124,23 @@ if not TYPE_CHECKING:  # to a type checker every name would be there
     def __getattr__(name: str) -> Any:
         # Each operator is in a file of its own name, which is imported when the operator is first used.
         if name not in (*__all__, "plugins"):
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            raise _no_operator(name)
         operator = globals()[name] = getattr(import_module(f"{__name__}._{name}"), name)
         return operator
+
+
+def _no_operator(name: str) -> AttributeError:
+    import reactivex.operators
+
+    from rxllm._other_names import OF_OPERATORS
+    from rxllm.runtime import Stream
+    from rxllm.values.argument_checks import no_attribute
+
+    remedies = OF_OPERATORS
+    if hasattr(reactivex.operators, name) and hasattr(Stream, name):
+        theirs = f"stream.{name}(...), or reactivex.operators.{name}(...): it is an operator of reactivex"
+        remedies = {name: theirs, **OF_OPERATORS}
+    return no_attribute("module 'rxllm.operators'", name, __all__, remedies)
 
 
 def __dir__() -> list[str]:

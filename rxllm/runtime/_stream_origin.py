@@ -55,7 +55,7 @@ class Origin(NamedTuple):
         else:
             calls = {} if isinstance(self.items, str) else {self.items: call}
         for cls, call in calls.items():
-            path = cls.other_names.get(name, name).partition(",")[0]
+            path = cls._other_names.get(name, name).partition(",")[0]  # pyright: ignore[reportPrivateUsage]
             first = path.partition(".")[0]
             if first in cls.__dataclass_fields__ or hasattr(cls, first):
                 return call, path

@@ -61,7 +61,9 @@ class DaemonThreads(ThreadPoolExecutor):
             self.left += 1
         job.add_done_callback(self._on_returned)  # called at once if it is done
         logging.getLogger("rxllm").warning(
-            "%s runs on in its thread, and nobody waits for it (%d now)", what, self.left
+            "%s was cancelled or timed out, but keeps running: Python cannot stop a thread (%d such now)",
+            what,
+            self.left,
         )
 
     def _on_returned(self, job: Future[Any]) -> None:

@@ -155,7 +155,9 @@ if not TYPE_CHECKING:  # to a type checker every name would be there
             except ModuleNotFoundError as error:  # an AttributeError is what hasattr and help expect
                 raise AttributeError(str(error), name=name) from error
         if name not in _LAZY:
-            raise AttributeError(f"module 'rxllm.testing' has no attribute {name!r}")
+            from rxllm.values.argument_checks import no_attribute
+
+            raise no_attribute("module 'rxllm.testing'", name, __all__)
         return getattr(import_module(f"rxllm.testing.{_LAZY[name]}"), name)
 
 

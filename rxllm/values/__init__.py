@@ -2,7 +2,7 @@
 
 from rxllm.values._encode import Value
 from rxllm.values._faults import described
-from rxllm.values._function_tool import FunctionTool, as_tool, as_tools, tool
+from rxllm.values._function_tool import FunctionTool, as_tool, as_tools, name_fault, tool
 from rxllm.values._images import Image, ImageRequest, ImageResponse, ImageUsage, image_request
 from rxllm.values._message import (
     Content,
@@ -133,6 +133,7 @@ __all__ = [
     "is_type",
     "json_schema",
     "listed",
+    "name_fault",
     "reader",
     "schema_faults",
     "system",

@@ -31,7 +31,7 @@ from dataclasses_json import DataClassJsonMixin, config  # pyright: ignore[repor
 
 from rxllm.values._decode import VALUE_CLASSES, decode_value
 from rxllm.values._json import json_data
-from rxllm.values.argument_checks import did_you_mean
+from rxllm.values.argument_checks import no_attribute
 from rxllm.values.errors import LLMError, ValidationError
 
 T = TypeVar("T", bound="Value")
@@ -41,15 +41,15 @@ class Value(DataClassJsonMixin):
     """Base class of the values: lists become tuples where the field is a tuple; the repr leaves out defaults."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
-    sequence_fields: ClassVar[frozenset[str]] = frozenset()
-    encoders: ClassVar[Mapping[str, Callable[[Any], Any]]] = {}
+    _sequence_fields: ClassVar[frozenset[str]] = frozenset()
+    _encoders: ClassVar[Mapping[str, Callable[[Any], Any]]] = {}
     """What writes a field, if not `encode`."""
-    compared: ClassVar[Any]
-    other_names: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    _compared: ClassVar[Any]
+    _other_names: ClassVar[Mapping[str, str]] = MappingProxyType({})
     """What other libraries call an attribute, and what to write for it here; an ``AttributeError`` says so."""
 
     def __post_init__(self) -> None:
-        for name in self.sequence_fields:
+        for name in self._sequence_fields:
             items = getattr(self, name)
             if isinstance(items, list):
                 object.__setattr__(self, name, tuple(cast(list[Any], items)))
@@ -68,13 +68,8 @@ class Value(DataClassJsonMixin):
     if not TYPE_CHECKING:  # a type checker reports unknown attributes itself
 
         def __getattr__(self, name: str) -> Any:
-            cls, remedy = type(self), ""
-            if name in cls.other_names:
-                remedy = f"; write {cls.other_names[name]}"
-            elif not name.startswith("_"):
-                remedy = did_you_mean(name, (known for known in dir(self) if not known.startswith("_")))
-            # With the object too, Python would append a guess of its own.
-            raise AttributeError(f"{cls.__name__!r} object has no attribute {name!r}{remedy}", name=name)
+            cls = type(self)
+            raise no_attribute(f"{cls.__name__!r} object", name, dir(self), cls._other_names)
 
     @classmethod
     def from_dict(cls, kvs: Any, *, infer_missing: bool = False) -> Self:
@@ -85,10 +80,10 @@ class Value(DataClassJsonMixin):
         return decode_value(cls, kvs)
 
     def __eq__(self, other: object) -> bool:
-        return self.compared(self) == self.compared(other) if type(other) is type(self) else NotImplemented
+        return self._compared(self) == self._compared(other) if type(other) is type(self) else NotImplemented
 
     def __hash__(self) -> int:
-        return hash(self.compared(self))
+        return hash(self._compared(self))
 
     def __repr__(self) -> str:
         pairs = ((spec, getattr(self, spec.name)) for spec in fields(cast(Any, self)))
@@ -100,12 +95,13 @@ class Value(DataClassJsonMixin):
 def value(cls: type[T]) -> type[T]:
     """Make `cls` a dataclass whose fields have exact JSON, and which ``decode`` knows by its name."""
     cls = dataclass(eq=False, repr=False)(cls)
-    specs = fields(cast(Any, cls))
-    cls.sequence_fields = frozenset(spec.name for spec in specs if "tuple[" in str(spec.type))
-    cls.compared = attrgetter(*(spec.name for spec in specs if spec.compare))
+    target = cast(Any, cls)
+    specs = fields(target)
+    target._sequence_fields = frozenset(spec.name for spec in specs if "tuple[" in str(spec.type))
+    target._compared = attrgetter(*(spec.name for spec in specs if spec.compare))
     for spec in (spec for spec in specs if not spec.metadata):  # an inherited field already has it
-        default = _encode_sequence if spec.name in cls.sequence_fields else encode
-        encode_field = cls.encoders.get(spec.name, default)
+        default = _encode_sequence if spec.name in target._sequence_fields else encode
+        encode_field = target._encoders.get(spec.name, default)
         spec.metadata = MappingProxyType(
             config(  # pyright: ignore[reportUnknownArgumentType]
                 encoder=partial(at, spec.name, encode_field),

@@ -18,7 +18,7 @@ from rxllm.values._faults import described
 from rxllm.values._parameters import Parameter, convert, object_schema
 from rxllm.values._response import shorten
 from rxllm.values._tool import Tool, ToolContext, is_context
-from rxllm.values.argument_checks import invalid_option, must_be
+from rxllm.values.argument_checks import did_you_mean, invalid_option, must_be
 from rxllm.values.errors import ToolError, ValidationError
 
 P = ParamSpec("P")
@@ -46,8 +46,8 @@ class FunctionTool(Tool, Generic[P, R]):
     def __reduce__(self) -> tuple[Any, ...]:
         handler = cast(Callable[..., Any], self.handler)
         place = (handler.__module__, handler.__qualname__)
-        found, is_plain = _imported(*place), not (self.manual or self.approval)
-        if found is not self and not (found is handler and is_plain):
+        found = _imported(*place)
+        if found is not self and not (found is handler and _from_function(handler) == self):
             from pickle import PicklingError  # nothing else needs it
 
             message = f"the tool {self.name!r} is not the value of {'.'.join(place)}; decorate a function of a module"
@@ -65,7 +65,7 @@ class FunctionTool(Tool, Generic[P, R]):
             return self
         return replace(self, handler=MethodType(cast(Callable[..., Any], self.handler), instance), unbound=False)
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:  # pyright: ignore[reportIncompatibleMethodOverride]
         return cast(Callable[P, R], self.handler)(*args, **kwargs)
 
     def bind(self, arguments: Mapping[str, Any], context: ToolContext) -> Callable[[], Any]:
@@ -97,9 +97,11 @@ def tool(
     metadata: dict[str, Any] | None = None,
 ) -> Tool: ...
 @overload
-def tool(*, manual: bool = False, approval: bool = False) -> Callable[[Callable[P, R]], FunctionTool[P, R]]: ...
+def tool(
+    *, description: str = "", manual: bool = False, approval: bool = False
+) -> Callable[[Callable[P, R]], FunctionTool[P, R]]: ...
 def tool(function: Callable[..., Any] | None = None, /, *, name: str | None = None, **options: Any) -> Any:
-    """Make a tool: as a decorator, from a function's name, docstring and hints; with ``name=``, from arguments.
+    """Make a tool: as a decorator, from a function's name, docstring and hints; with ``name=``, also from arguments.
 
     >>> @tool
     ... def add(a: int, b: int = 1) -> int:
@@ -107,6 +109,8 @@ def tool(function: Callable[..., Any] | None = None, /, *, name: str | None = No
     ...     return a + b
     >>> add(2, 3), add.name, add.description, add.schema["required"]
     (5, 'add', 'Add two numbers.', ['a'])
+
+    ``@tool(name=..., description=..., approval=True)`` sets these in place of the function's own.
 
     A hint is any type that JSON can be read as: plain ones and ``Literal``, enums, datetimes, dataclasses,
     ``TypedDict``, msgspec's and pydantic's models, lists, dicts and unions of these. The model is told of the type, the
@@ -117,7 +121,10 @@ def tool(function: Callable[..., Any] | None = None, /, *, name: str | None = No
     Raises ``TypeError`` for a signature that has no JSON schema, and ``ValidationError("invalid_tool")`` for arguments
     without a name and for a lambda, which has none.
     """
+    _refuse_unknown(options)
     fields = ["name"] * (name is not None) + sorted(options.keys() - {"manual", "approval"})
+    if function is None and fields == ["description"]:
+        return partial(_from_function, **options)
     if function is None and name is not None:
         schema = options.pop("schema", None)
         return Tool(name=name, **options, **({"schema": schema} if schema is not None else {}))
@@ -171,10 +178,61 @@ def as_tools(values: Any) -> tuple[Tool, ...]:
             tools.append(as_tool(entry))
         except ValidationError as error:
             raise invalid_option("tools", f"must be tools or functions; at index {index}: {error.message}") from error
+    if fault := name_fault(tools):
+        raise invalid_option("tools", fault)
     return tuple(tools)
 
 
-def _from_function(function: Callable[P, R], *, manual: bool = False, approval: bool = False) -> FunctionTool[P, R]:
+def name_fault(tools: Iterable[Tool]) -> str | None:
+    """Return the fault of two different tools of one name: the model could call only one of them."""
+    by_name: dict[str, Tool] = {}
+    for item in tools:
+        other = by_name.setdefault(item.name, item)
+        if other is not item and other != item:
+            both = " and ".join(map(_place_of, (other, item)))
+            return f"must have different names, and {both} are both {item.name!r}; rename one, or leave it out"
+    return None
+
+
+def _place_of(item: Tool) -> str:
+    """Return the full name of a tool's function; the tool's repr if it has none."""
+    function: Any = item.handler
+    return f"{function.__module__}.{function.__qualname__}" if hasattr(function, "__qualname__") else repr(item)
+
+
+_OPTIONS = ("name", "description", "schema", "handler", "manual", "approval", "metadata")
+_MEANT = {
+    **dict.fromkeys(("needs_approval", "requires_approval", "require_approval", "confirm"), "approval"),
+    **dict.fromkeys(("parameters", "input_schema", "args_schema", "inputSchema"), "schema"),
+    **dict.fromkeys(("function", "func", "fn", "callback"), "handler"),
+}
+"""What other libraries call the arguments of `tool`."""
+
+
+def _refuse_unknown(options: Mapping[str, Any]) -> None:
+    for name in options:
+        if name not in _OPTIONS:
+            near = f" (did you mean {_MEANT[name]!r}?)" if name in _MEANT else did_you_mean(name, _OPTIONS)
+            message = f"tool has no option {name!r}{near}; it takes {', '.join(_OPTIONS)}"
+            raise ValidationError("invalid_tool", message, errors=[((name,), "not_allowed")])
+
+
+def renamed(settings: Tool, function: Callable[P, R]) -> FunctionTool[P, R]:
+    """Return the tool of `function` with the name and flags of `settings`, and its description if there is one."""
+    if not callable(function):
+        raise TypeError(f"the tool {settings.name!r} has no function to call; pass handler=function")
+    if settings != replace(settings, schema=Tool("").schema, handler=None):
+        message = f"the tool {settings.name!r} has a schema or handler of its own and decorates no function"
+        raise TypeError(message)
+    result = _from_function(
+        function, description=settings.description, manual=settings.manual, approval=settings.approval
+    )
+    return replace(result, name=settings.name, metadata=settings.metadata)
+
+
+def _from_function(
+    function: Callable[P, R], *, description: str = "", manual: bool = False, approval: bool = False
+) -> FunctionTool[P, R]:
     name = _name_of(function)
     signed = _signed(name, function)
     unbound = bool(signed) and signed[0].name in ("self", "cls") and signed[0].annotation is inspect.Parameter.empty
@@ -187,7 +245,7 @@ def _from_function(function: Callable[P, R], *, manual: bool = False, approval: 
     for parameter, text in _parameter_docs(docstring).items():
         if parameter in schema["properties"]:
             schema["properties"][parameter].setdefault("description", text)
-    description = re.split(r"\n\s*\n|\n\s*Args:", docstring)[0].strip()
+    description = description or re.split(r"\n\s*\n|\n\s*Args:", docstring)[0].strip()
     return FunctionTool(
         name, description, schema, function, manual, approval, parameters=parameters, context=context, unbound=unbound
     )

@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar, cast
 
 from rxllm.values._images import Image
-from rxllm.values._json import json_text, read_arguments
+from rxllm.values._json import json_text
 from rxllm.values._message import (
     FilePart,
     ImagePart,
@@ -177,8 +177,7 @@ def _read_call(item: Any) -> ToolCall:
             raise wrong(f"has {shown(name)}, which is not read in a tool call")
     match call:
         case {"id": str(id), "function": {"name": str(name), "arguments": str(text)}}:
-            arguments = read_arguments(text)
-            return ToolCall(id, name, arguments or {}, text, {"error": "invalid_json"} if arguments is None else {})
+            return ToolCall(id, name, cast(Any, text))
         case {"id": str(id), "function": {"name": str(name), "arguments": Mapping()}}:
             return ToolCall(id, name, dict(cast(Mapping[str, Any], call["function"]["arguments"])))
         case _:

@@ -49,7 +49,7 @@ class Response(Value, Generic[T]):
     model: str | None = None
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
 
-    other_names: ClassVar[Mapping[str, str]] = {
+    _other_names: ClassVar[Mapping[str, str]] = {
         **dict.fromkeys(("text", "output", "choices"), "output_text"),
         "content": "output_text, or message.parts with images and thinking",
         **dict.fromkeys(("reasoning", "reasoning_content"), "thinking"),

@@ -31,7 +31,7 @@ class StepResult(Value, Generic[T]):
     ``ask_user_opts`` and ``on_tool_error_exception``.
     """
 
-    encoders: ClassVar = {"metadata": encode_metadata}
+    _encoders: ClassVar = {"metadata": encode_metadata}
 
     thread: Thread
     response: Response[T]
@@ -39,7 +39,7 @@ class StepResult(Value, Generic[T]):
     done: bool = False
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
 
-    other_names: ClassVar[Mapping[str, str]] = {
+    _other_names: ClassVar[Mapping[str, str]] = {
         **dict.fromkeys(("text", "content", "output"), "output_text"),
         **{
             name: f"response.{name}"
@@ -75,7 +75,7 @@ class ChatResult(Value, Generic[T]):
     ``manual_tool_calls``, ``approval``, ``cancelled`` or a tool's own. `usage` is the sum over the steps.
     """
 
-    encoders: ClassVar = {"metadata": encode_metadata}
+    _encoders: ClassVar = {"metadata": encode_metadata}
 
     thread: Thread
     final_response: Response[T] | None = None
@@ -88,7 +88,7 @@ class ChatResult(Value, Generic[T]):
     error: LLMError | None = None
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
 
-    other_names: ClassVar[Mapping[str, str]] = {
+    _other_names: ClassVar[Mapping[str, str]] = {
         **dict.fromkeys(("text", "content", "output"), "output_text"),
         **{name: f"final_response.{name}" for name in ("message", "finish_reason", "thinking", "id", "model")},
         "response": "final_response",

@@ -46,7 +46,7 @@ class Session(Value):
     `metadata` collects the metadata of the turns' results; its ``"error"`` says why the status is ``error``.
     """
 
-    encoders: ClassVar = {"metadata": encode_metadata}
+    _encoders: ClassVar = {"metadata": encode_metadata}
 
     id: str | None = None
     thread: Thread = field(default_factory=Thread)

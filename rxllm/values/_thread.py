@@ -97,7 +97,7 @@ class Thread(Value):
             return replace(self, messages=self.messages[index])
         return self.messages[index]
 
-    other_names: ClassVar[Mapping[str, str]] = dict.fromkeys(
+    _other_names: ClassVar[Mapping[str, str]] = dict.fromkeys(
         ("append", "extend", "add"), "thread = thread + message, which makes a new thread"
     )
 

@@ -6,19 +6,29 @@ import inspect
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar, get_args, get_type_hints
 
 from rxllm.values._encode import Value, encode_result, value
-from rxllm.values.errors import ToolError
+from rxllm.values._json import read_arguments
+from rxllm.values.argument_checks import must_be
+from rxllm.values.errors import ToolError, ValidationError
+
+if TYPE_CHECKING:
+    from rxllm.values._function_tool import FunctionTool
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 @value
 class ToolCall(Value):
     """A call of a tool that the model makes.
 
-    `arguments` is the parsed object and `raw_arguments` its text. If the text is not a JSON object, it is kept,
-    `arguments` is empty and ``metadata["error"]`` says why. ``metadata["server"]`` marks a call that the provider runs
-    itself; such calls are shown, never executed.
+    `arguments` is the parsed object and `raw_arguments` its text; text in the place of `arguments` is parsed. If it is
+    not a JSON object, it is kept, `arguments` is empty and ``metadata["error"]`` says why. ``metadata["server"]`` marks
+    a call that the provider runs itself; such calls are shown, never executed.
+
+    Raises ``ValidationError("invalid_message")`` for an `id`, `name` or `arguments` of another type.
     """
 
     id: str
@@ -27,10 +37,30 @@ class ToolCall(Value):
     raw_arguments: str | None = None
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
 
-    other_names: ClassVar[Mapping[str, str]] = {
+    _other_names: ClassVar[Mapping[str, str]] = {
         "function": "name and arguments",
         **dict.fromkeys(("args", "input"), "arguments"),
     }
+
+    def __post_init__(self) -> None:
+        # Each wire makes these: the usual ones pass at once.
+        if type(self.arguments) is not dict or type(self.name) is not str or type(self.id) is not str:
+            self._check()
+
+    def _check(self) -> None:
+        for name in ("id", "name"):
+            if not isinstance(getattr(self, name), str):
+                fault = f'{must_be("a string", getattr(self, name))}; write ToolCall("c1", "add", {{...}})'
+                raise ValidationError("invalid_message", errors=[((name,), fault)])
+        text: Any = self.arguments
+        if isinstance(text, str):
+            arguments = read_arguments(text)
+            vars(self).update(arguments=arguments or {}, raw_arguments=text)
+            if arguments is None:
+                vars(self)["metadata"] = {**self.metadata, "error": "invalid_json"}
+        elif not isinstance(text, Mapping):
+            fault = must_be("a dict, or its JSON as text", text)
+            raise ValidationError("invalid_message", errors=[(("arguments",), fault)])
 
     def __repr__(self) -> str:
         if self.metadata.get("error"):
@@ -81,6 +111,12 @@ class Tool(Value):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, {self.description!r})"
 
+    def __call__(self, function: Callable[P, R], /) -> FunctionTool[P, R]:
+        """Make a tool of `function`, as a decorator: ``@tool(name="lookup", approval=True)``."""
+        from rxllm.values._function_tool import renamed  # it imports this module
+
+        return renamed(self, function)
+
     def bind(self, arguments: Mapping[str, Any], context: ToolContext) -> Callable[[], Any]:
         """Return the handler with its arguments bound: the mapping, and the context if it takes a second one.
 
@@ -99,7 +135,7 @@ class Tool(Value):
 class Halt(Value):
     """What a tool returns to end the chat: see `halt` and `ask_user`."""
 
-    encoders: ClassVar = {"result": encode_result, "opts": encode_result}
+    _encoders: ClassVar = {"result": encode_result, "opts": encode_result}
 
     reason: str
     result: Any = None

@@ -30,7 +30,7 @@ class Usage(Value):
     tool_usage: dict[str, Any] = field(default_factory=dict[str, Any])
     extra: dict[str, Any] = field(default_factory=dict[str, Any])
 
-    other_names: ClassVar[Mapping[str, str]] = {
+    _other_names: ClassVar[Mapping[str, str]] = {
         "prompt_tokens": "input_tokens",
         "completion_tokens": "output_tokens",
         "cached_tokens": "cached_input_tokens",

@@ -11,12 +11,16 @@ rxllm.values.errors.ValidationError: validation failed: invalid_option (top must
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from functools import wraps
 from types import UnionType
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from rxllm.values.errors import ValidationError
+from rxllm.values.errors import EngineError, ValidationError
 from rxllm.values.secret_names import masked
+
+P = ParamSpec("P")
+S = TypeVar("S")
 
 SHOWN = 80
 """How many characters of a wrong value a message shows."""
@@ -96,8 +100,20 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """
     from difflib import get_close_matches  # needed for errors only
 
-    close = get_close_matches(name.lower(), list(known), n=1, cutoff=0.7)
-    return f" (did you mean {close[0]!r}?)" if close else ""
+    by_lower = {other.lower(): other for other in known}
+    close = get_close_matches(name.lower(), list(by_lower), n=1, cutoff=0.7)
+    return f" (did you mean {by_lower[close[0]]!r}?)" if close else ""
+
+
+def no_attribute(owner: str, name: str, known: Iterable[str], remedies: Mapping[str, str] = {}) -> AttributeError:
+    """Return the error for an attribute that is not `known`, with what the `remedies` say to write instead."""
+    remedy = ""
+    if name in remedies:
+        remedy = f"; write {remedies[name]}"
+    elif not name.startswith("_"):
+        remedy = did_you_mean(name, (other for other in known if not other.startswith("_")))
+    # With the object too, Python would append a guess of its own.
+    return AttributeError(f"{owner} has no attribute {name!r}{remedy}", name=name)
 
 
 def call_fault(function: Callable[..., Any], *args: Any, **kwargs: Any) -> TypeError | None:
@@ -111,3 +127,41 @@ def call_fault(function: Callable[..., Any], *args: Any, **kwargs: Any) -> TypeE
     except ValueError:  # a function written in C may have no signature
         pass
     return None
+
+
+def explains_options(
+    advice: Callable[[str, str, Any], str],
+) -> Callable[[Callable[Concatenate[S, P], None]], Callable[Concatenate[S, P], None]]:
+    """Decorate an ``__init__``: for arguments that do not fit it raises ``EngineError("unknown_option")``.
+
+    `advice` is a function of the class's name, and an unknown option and its value. It returns what to write instead,
+    "" if it does not know.
+    """
+
+    def decorate(init: Callable[Concatenate[S, P], None]) -> Callable[Concatenate[S, P], None]:
+        @wraps(init)
+        def explaining(self: S, *args: P.args, **kwargs: P.kwargs) -> None:
+            try:
+                init(self, *args, **kwargs)
+            except TypeError:
+                if call_fault(init, self, *args, **kwargs) is None:  # an error from inside
+                    raise
+                message = _misfit(type(self).__name__, init, kwargs, advice)
+                raise EngineError("unknown_option", message) from None
+
+        return explaining
+
+    return decorate
+
+
+def _misfit(cls: str, init: Callable[..., Any], options: dict[str, Any], advice: Callable[[str, str, Any], str]) -> str:
+    from inspect import signature
+
+    parameters = [*signature(init).parameters.values()][1:]
+    names = [parameter.name for parameter in parameters if parameter.kind is not parameter.VAR_POSITIONAL]
+    unknown = next((name for name in options if name not in names), None)
+    if unknown is None:
+        return f"{cls} takes its options by keyword: {', '.join(names)}"
+    remedy = advice(cls, unknown, options[unknown])
+    near = "" if remedy else did_you_mean(unknown, names)
+    return f"{cls} has no option {unknown!r}{near}; {remedy or 'it takes ' + ', '.join(names)}"

@@ -304,7 +304,8 @@ def test_refusals(status: int, error: dict[str, Any], reason: str) -> None:
     with pytest.raises(ImageAdapterError) as caught:
         answered(said)
     found = caught.value
-    assert (found.reason, found.message, found.status, found.request_id) == (reason, "No.", status, "req-1")
+    assert (found.reason, found.status, found.request_id) == (reason, status, "req-1")
+    assert found.message == ("No." if status == 400 else "No. (openai, model gpt-image-2)")
     assert (found.provider, found.retry_after, found.code) == ("openai", 3.0, error.get("code"))
 
 
@@ -314,7 +315,7 @@ def test_a_refusal_does_not_repeat_the_key() -> None:
         with pytest.raises(ImageAdapterError) as caught:
             generate_image(OpenAIImages(base_url=server.url), "x", model="m", api_key=key).run()
         assert server.requests[0].headers["authorization"] == f"Bearer {key}"
-    assert caught.value.message == "bad key [key]"
+    assert caught.value.message == "bad key [key] (openai, model m)"
 
 
 def test_variations_and_edits_are_read_alike() -> None:

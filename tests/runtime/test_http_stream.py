@@ -196,7 +196,8 @@ def test_an_address_that_is_none_is_refused(url: str) -> None:
 def test_a_status_and_what_its_body_says(status: int, reason: str) -> None:
     body = {"error": {"message": "Not so.", "type": "whatever", "code": "c17"}}
     error = failure(Reply.of_json(body, status, retry_after="7", x_request_id="req-1", location="/elsewhere"))
-    assert (error.reason, error.message.partition(" (http")[0], error.provider) == (reason, "Not so.", "openai")
+    message = error.message.partition(" (http")[0].removesuffix(" (openai, model m)")
+    assert (error.reason, message, error.provider) == (reason, "Not so.", "openai")
     assert (error.status, error.code, error.retry_after, error.request_id) == (status, "c17", 7.0, "req-1")
 
 

@@ -221,7 +221,7 @@ def test_over_the_wire(caplog: pytest.LogCaptureFixture) -> None:
         assert generate(model(server), "Hi", retry=quick).run().output_text == "Hello"
         assert len(server.requests) == 3
         assert len({request.body for request in server.requests}) == 1
-    assert caplog.records[0].getMessage().startswith("attempt 1 of openai failed (busy)")
+    assert caplog.records[0].getMessage().startswith("attempt 1 of openai failed (busy (openai, model m))")
 
 
 def test_the_servers_retry_after_over_the_wire() -> None:

@@ -233,7 +233,6 @@ def test_a_tool_ends_the_chat_by_what_it_returns() -> None:
     [
         ((), {"description": "weather by city", "schema": {"type": "object"}}, "description, schema"),
         ((), {"name": None, "handler": print}, "handler"),
-        ((), {"nmae": "weather"}, "nmae"),
         ((print,), {"name": "weather"}, "name"),
         ((print,), {"description": "weather by city"}, "description"),
         (("weather",), {}, "'weather'"),

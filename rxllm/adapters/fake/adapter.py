@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
+from inspect import iscoroutinefunction
 from typing import Any
 
 from reactivex import abc
@@ -12,8 +13,29 @@ from reactivex.scheduler import CurrentThreadScheduler
 
 from rxllm.adapters.fake.script import Piece, Turn, perform, pieces_of
 from rxllm.events import Event
-from rxllm.runtime import Stream, clock, current_gate, fail, report_unheard
+from rxllm.runtime import Pump, Stream, clock, current_gate, fail, pumped, report_unheard
 from rxllm.values import AdapterError, Call, Request, ValidationError
+from rxllm.values.argument_checks import explains_options, is_seconds
+
+_IN_THE_SCRIPT = {
+    "delay": '[("delay", {}), "Hello"]',
+    "usage": '["Hello", rxllm.Usage(3, 5)]',
+    "tool_calls": '[rxllm.ToolCall("c1", "add", {"a": 1})], "done"',
+    "error": '("error", "rate_limited")',
+    "finish_reason": '["Hello", ("finish", "length")]',
+    "thinking": '[("thinking", "hm"), "Hello"]',
+}
+
+
+def _advice(_: str, option: str, value: Any) -> str:
+    if option in _IN_THE_SCRIPT:
+        turns = _IN_THE_SCRIPT[option].replace("{}", str(value) if is_seconds(value) else "0.1")
+        return f"put it into the script: Fake({turns})"
+    if option in ("responses", "answers", "turns", "messages", "text", "response", "content"):
+        return 'pass an argument for each answer: Fake("first", "second")'
+    if option in ("model", "tools"):
+        return f'a {option.removesuffix("s")} belongs to the engine: Engine(Fake("Hello"), {option}="...")'
+    return ""
 
 
 class Fake:
@@ -31,7 +53,7 @@ class Fake:
     =================================================  =================================================================
     ``"Hello"``, ``("text", "Hello")``                 a text delta
     ``("thinking", "hm")``                             a thinking delta
-    a `ToolCall`, ``("tool_call", {"id": .., ..})``    a whole tool call: `id`, `name`, `arguments` or `raw_arguments`
+    a `ToolCall`, ``("tool_call", {"name": .., ..})``  a whole tool call: `name`, `arguments` or `raw_arguments`, `id`
     ``("tool_call_delta", {"id": .., ..})``            a piece of one: `id`, `arguments_delta`, and first the `name`
     a `Usage`, ``("usage", {"input_tokens": 3})``      usage, with the field names of `Usage`
     ``("raw_chunk", data)``, ``(.., (kind, data))``    a ``RawChunk``
@@ -43,15 +65,18 @@ class Fake:
     an event                                           the event itself
     =================================================  =================================================================
 
-    `requests` holds all requests in order. Without an event loop, it plays on the caller's thread.
+    A function may be async; a plain one runs on the event loop, and one that sleeps blocks it: write ``("delay",
+    seconds)``, or an async function. `requests` holds all requests in order. Without an event loop, it plays on the
+    caller's thread.
 
     Raises ``ValidationError("invalid_option")`` for a piece that is not in the table; if a function returned it, when
     the turn is played. A call fails with ``AdapterError("no_scripted_response")`` when the turns are used up.
     """
 
+    @explains_options(_advice)
     def __init__(
         self,
-        *turns: Turn | Callable[[Request], Turn],
+        *turns: Turn | Callable[[Request], Turn | Awaitable[Turn]],
         script: Iterable[Piece] | None = None,
         scripts: Iterable[Iterable[Piece]] | None = None,
     ) -> None:
@@ -71,9 +96,22 @@ class Fake:
             observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None
         ) -> abc.DisposableBase:
             self.requests.append(request)
+            if iscoroutinefunction(self._function):
+                return self._after(self._function, request).subscribe(observer, scheduler=scheduler)
             return _Play(self._next(request), request, observer, scheduler).start()
 
         return Stream(subscribe)
+
+    def _after(self, function: Callable[[Request], Awaitable[Turn]], request: Request) -> Stream[Event]:
+        """Await the turn, and play it."""
+
+        async def body(pump: Pump[list[Piece]]) -> None:
+            pump.emit((pieces_of(await function(request)),))
+
+        def playing(pieces: list[Piece]) -> Stream[Event]:
+            return Stream(lambda observer, scheduler=None: _Play(pieces, request, observer, scheduler).start())
+
+        return pumped(body).flat_map(playing)
 
     def _next(self, request: Request) -> list[Piece]:
         if self._function is not None:

@@ -50,7 +50,7 @@ def _is_valid(piece: Any) -> bool:
         case ("tool_call_delta", Mapping()):
             return set(cast(Mapping[str, Any], piece[1])) <= _DELTA_FIELDS
         case ("tool_call", Mapping()):
-            return _fits(ToolCall, cast(Mapping[str, Any], piece[1]))
+            return _fits(_call_of, cast(Mapping[str, Any], piece[1]))
         case ("usage", Mapping()):
             return _fits(Usage, cast(Mapping[str, Any], piece[1]))
         case _:
@@ -66,6 +66,8 @@ def _remedy(piece: Any) -> str:
             return "a delay is a number of seconds, 0 or more"
         case ("tool_call_delta", _):
             return f"the fields of a delta are {', '.join(sorted(_DELTA_FIELDS))}"
+        case ("tool_call", Mapping()):
+            return "the fields of a tool call are id, name, arguments, raw_arguments and metadata; it needs the name"
         case _:
             return f"a tuple starts with one of {', '.join(_WORDS)}; put several pieces into a list"
 
@@ -76,6 +78,10 @@ def _fits(cls: Callable[..., Any], fields: Mapping[str, Any]) -> bool:
     except TypeError:
         return False
     return True
+
+
+def _call_of(name: str, id: str = "", **fields: Any) -> ToolCall:
+    return ToolCall(id, name, **fields)  # without an id it gets one, as on the wires
 
 
 def perform(pieces: list[Any], request: Request) -> Iterator[list[Event] | float]:
@@ -93,7 +99,7 @@ def perform(pieces: list[Any], request: Request) -> Iterator[list[Event] | float
             case ("thinking", str(text)):
                 blocks.thinking(text)
             case ToolCall() | ("tool_call", _):
-                _add_call(blocks, calls, piece if isinstance(piece, ToolCall) else ToolCall(**piece[1]))
+                _add_call(blocks, calls, piece if isinstance(piece, ToolCall) else _call_of(**piece[1]))
                 calls += 1
             case ("tool_call_delta", delta):
                 blocks.call(None, delta.get("id"), delta.get("name"), delta.get("arguments_delta"))

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rxllm.adapters._http_base import adapter_advice
 from rxllm.adapters._parts import Carries, sendable
 from rxllm.adapters.local import weights
 from rxllm.adapters.local.decoder import CallDecoder
@@ -16,7 +17,7 @@ from rxllm.adapters.openai_chat import OpenAIChat
 from rxllm.adapters.openai_chat.request import chat_body
 from rxllm.runtime import CONNECT_SECONDS, READ_SECONDS, WRITE_SECONDS, Decoder, in_thread
 from rxllm.values import Call, Request
-from rxllm.values.argument_checks import invalid_option, must_be
+from rxllm.values.argument_checks import explains_options, invalid_option, must_be
 
 if TYPE_CHECKING:
     import httpx
@@ -48,6 +49,7 @@ class Local(OpenAIChat):
     key_variable = None
     default_base_url = "http://127.0.0.1"
 
+    @explains_options(adapter_advice)
     def __init__(
         self,
         model: str | Path | None = None,
@@ -71,7 +73,7 @@ class Local(OpenAIChat):
         """Find the weights and start their server, in a thread. The first time takes a second, or a download."""
         if self._server is None:
             _readable(request)  # refused before weights are fetched
-            self._server = await in_thread(self._serve)
+            self._server = await in_thread(self._serve, "the start of the local model")
             self.base_url = f"{self._server.url}/v1"
 
     def build(self, request: Request, call: Call) -> httpx.Request:

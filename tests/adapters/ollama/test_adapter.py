@@ -73,7 +73,7 @@ def test_an_answer_of_no(status: int, body: Any, expected: str):
         generate(model(server), "Hi").run()
     error = caught.value
     assert (error.reason, error.status, error.provider) == (expected, status, "ollama")
-    assert error.message.partition(" (http")[0] == body["error"]
+    assert error.message.partition(" (http")[0].removesuffix(" (ollama, model m)") == body["error"]
 
 
 def test_a_call_that_is_left_is_closed():

@@ -1,0 +1,40 @@
+"""Names that people look for in ``rxllm`` and ``rxllm.operators``, and what to write for each."""
+
+_TOOL_CALL = 'rxllm.ToolCall("c1", name, {...})'
+_GENERATE = "rxllm.generate(engine, request)"
+_CHAT = "rxllm.chat(engine, request, tools=[...])"
+_PICTURE = "rxllm.user(text, path)"
+
+OF_RXLLM = {
+    "image": f"{_PICTURE} to send a picture, rxllm.generate_image(...) to make one",
+    **dict.fromkeys(("file", "picture", "pdf", "document", "attachment"), _PICTURE),
+    "call": f"{_GENERATE}, or {_TOOL_CALL} for the call of a tool",
+    "tool_call": _TOOL_CALL,
+    **dict.fromkeys(("complete", "completion", "ask", "prompt", "invoke", "generate_text"), _GENERATE),
+    **dict.fromkeys(("agenerate", "acompletion", "ainvoke", "generate_async"), f"await {_GENERATE}"),
+    "achat": f"await {_CHAT}",
+    **dict.fromkeys(("Agent", "agent", "create_agent"), _CHAT),
+    **dict.fromkeys(("stream_text", "stream_chat", "astream"), "rxllm.stream(engine, request)"),
+    **dict.fromkeys(("OpenAI", "AsyncOpenAI", "ChatOpenAI"), "rxllm.OpenAIChat(), or the engine 'openai:gpt-5'"),
+    **dict.fromkeys(("Model", "Client", "LLM", "LLMClient"), "rxllm.Engine('openai:gpt-5')"),
+    **dict.fromkeys(("UserMessage", "HumanMessage"), "rxllm.user(text)"),
+    "SystemMessage": "rxllm.system(text)",
+    **dict.fromkeys(("AIMessage", "AssistantMessage"), "rxllm.assistant(text)"),
+    **dict.fromkeys(("Conversation", "History", "Messages"), "rxllm.Thread()"),
+    **dict.fromkeys(("function_tool", "tool_plain"), "@rxllm.tool"),
+    **dict.fromkeys(("batch", "map", "generate_all"), "rxllm.generate_many(engine, requests)"),
+    **dict.fromkeys(("ops", "op"), "from rxllm import operators as ops, or rxllm.operators"),
+}
+
+OF_OPERATORS = {
+    "retry": "retry_before_content(...), which never repeats text, or stream.retry(...) of reactivex",
+    "timeout": "timeouts(first=..., idle=...), or stream.timeout(...) of reactivex",
+    "do_action": "tap(function), or stream.do_action(...) of reactivex",
+    "catch": "fallback(engine), or stream.catch(...) of reactivex",
+    **dict.fromkeys(("print", "log", "debug", "do", "on_event"), "tap(print), or trace()"),
+    **dict.fromkeys(("rate_limit", "limit", "throttle"), "rate_limited(...)"),
+    **dict.fromkeys(("json", "parse", "to_parsed", "to_json"), "parsed(...), or partial_json()"),
+    **dict.fromkeys(("collect", "to_result", "response"), "to_response()"),
+    **dict.fromkeys(("tools", "call_tools", "execute_tools"), "run_tools(tools=[...])"),
+    **dict.fromkeys(("tokens", "deltas", "to_texts"), "text()"),
+}

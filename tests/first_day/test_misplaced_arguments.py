@@ -1,0 +1,90 @@
+"""Arguments that people pass to an adapter, an engine or a Fake as other libraries take them: the error says what to
+write."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+from inspect import signature
+from typing import Any
+
+import pytest
+
+import rxllm
+from rxllm import Anthropic, Engine, EngineError, Fake, Gemini, Ollama, OpenAIChat, OpenAIResponses
+
+ADAPTERS: list[Any] = [OpenAIChat, OpenAIResponses, Anthropic, Gemini, Ollama, rxllm.OpenAIImages, rxllm.GeminiImages]
+
+
+def fault(make: Any, *args: Any, **options: Any) -> str:
+    with pytest.raises(EngineError) as caught:
+        make(*args, **options)
+    assert caught.value.reason == "unknown_option"
+    assert "__init__" not in caught.value.message
+    return caught.value.message
+
+
+@pytest.mark.parametrize("adapter", ADAPTERS)
+def test_a_model_belongs_to_the_engine(adapter: Any) -> None:
+    name = adapter.__name__
+    expected = f"{name} has no option 'model'; a model belongs to the engine, Engine({name}(...), model=\"...\")"
+    assert fault(adapter, model="m", base_url="http://x.example").startswith(expected)
+
+
+@pytest.mark.parametrize("adapter", ADAPTERS)
+def test_an_address_is_passed_by_keyword_and_what_was_passed_may_be_a_key(adapter: Any) -> None:
+    message = fault(adapter, "sk-secret-or-address")
+    assert message == f"{adapter.__name__} takes its options by keyword: api_key, base_url, client, headers, timeout"
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("base_ur", " (did you mean 'base_url'?)"),
+        ("url", "; write base_url=..."),
+        ("api_base", "; write base_url=..."),
+        ("http_client", "; write client=..."),
+        ("default_headers", "; write headers={...}"),
+        ("max_retries", '; write Engine(OpenAIChat(...), retry={"max_attempts": 3})'),
+        ("temperature", '; an option of calls belongs to the call, or to the engine: params={"temperature": ...}'),
+        ("organization", "; it takes api_key, base_url, client, headers, timeout"),
+    ],
+)
+def test_an_option_that_an_adapter_does_not_have(name: str, remedy: str) -> None:
+    assert fault(OpenAIChat, **{name: 1}).startswith(f"OpenAIChat has no option {name!r}{remedy}")
+
+
+def test_the_local_model_has_a_name_and_no_address() -> None:
+    message = fault(rxllm.Local, "small.gguf", base_url="http://x.example")
+    assert message == "Local has no option 'base_url'; it takes model, n_ctx, client, headers, timeout"
+
+
+def test_an_engine_says_where_things_belong() -> None:
+    assert fault(Engine, "openai:gpt-5", temperature=0) == (
+        "Engine has no option 'temperature'; an option of calls goes into params={'temperature': 0}"
+    )
+    for name in ("base_url", "api_key", "headers", "timeout", "client"):
+        message = fault(Engine, "openai:gpt-5", **{name: "secret"})
+        assert f'Engine.from_model("openai:gpt-5", {name}=...)' in message
+        assert "secret" not in message
+    assert "[rxllm.system(...), rxllm.user(...)]" in fault(Engine, Fake("x"), system="Be brief.")
+    assert "(did you mean 'tools'?)" in fault(Engine, Fake("x"), tool=[])
+    assert "params={'options': ...}" in fault(Engine, Fake("x"), options={"a": 1})
+    assert "has no option 'temprature'" in fault(replace, Engine(Fake("x")), temprature=0)
+    assert "secret" not in fault(Engine, "openai:gpt-5", openai_api_key="secret")
+
+
+def test_arguments_that_fit_are_taken_as_before() -> None:
+    assert [*signature(OpenAIChat).parameters] == ["api_key", "base_url", "client", "headers", "timeout"]
+    assert [*signature(Engine).parameters][:3] == ["adapter", "model", "tools"]
+    engine = Engine(OpenAIChat(base_url="http://x.example"), model="m")
+    assert pickle.loads(pickle.dumps(engine)).model == replace(engine).model == "m"
+
+
+def test_an_error_of_an_adapter_s_own_is_not_changed() -> None:
+    class Mine(OpenAIChat):
+        def _environment_url(self) -> str | None:
+            raise TypeError("mine")
+
+    with pytest.raises(TypeError, match=r"^mine$"):
+        Mine()

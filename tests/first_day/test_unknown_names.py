@@ -1,0 +1,69 @@
+"""Names that the modules do not have: the error says what to write, and Python adds no guess of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from types import ModuleType
+
+import pytest
+
+import rxllm
+from rxllm import adapters, operators, testing
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "remedy"),
+    [
+        (rxllm, "image", "; write rxllm.user(text, path) to send a picture, rxllm.generate_image(...) to make one"),
+        (rxllm, "file", "; write rxllm.user(text, path)"),
+        (rxllm, "call", "; write rxllm.generate(engine, request), or rxllm.ToolCall("),
+        (rxllm, "tool_call", "; write rxllm.ToolCall("),
+        (rxllm, "agenerate", "; write await rxllm.generate(engine, request)"),
+        (rxllm, "completion", "; write rxllm.generate(engine, request)"),
+        (rxllm, "Agent", "; write rxllm.chat(engine, request, tools=[...])"),
+        (rxllm, "OpenAI", "; write rxllm.OpenAIChat()"),
+        (rxllm, "genrate", " (did you mean 'generate'?)"),
+        (rxllm, "textdelta", " (did you mean 'TextDelta'?)"),
+        (rxllm, "wholly_different", ""),
+        (rxllm, "_tol", ""),
+        (operators, "map", "; write stream.map(...), or reactivex.operators.map(...): it is an operator of reactivex"),
+        (operators, "filter", "; write stream.filter(...), or reactivex"),
+        (operators, "take", "; write stream.take(...), or reactivex"),
+        (operators, "buffer", "; write stream.buffer(...), or reactivex"),
+        (operators, "retry", "; write retry_before_content(...), which never repeats text, or stream.retry(...)"),
+        (operators, "timeout", "; write timeouts(first=..., idle=...), or stream.timeout(...)"),
+        (operators, "print", "; write tap(print)"),
+        (operators, "to_respose", " (did you mean 'to_response'?)"),
+        (operators, "wholly_different", ""),
+        (testing, "FakeModel", ""),
+        (testing, "sandbx", " (did you mean 'sandbox'?)"),
+        (adapters, "OpenAIChats", " (did you mean 'OpenAIChat'?)"),
+    ],
+)
+def test_a_name_that_is_not_there_is_answered(module: ModuleType, name: str, remedy: str) -> None:
+    with pytest.raises(AttributeError) as caught:
+        getattr(module, name)
+    beginning = f"module {module.__name__!r} has no attribute {name!r}{remedy}"
+    assert str(caught.value).startswith(beginning)
+    assert remedy or str(caught.value) == beginning
+    assert not hasattr(module, name)
+
+
+@pytest.mark.parametrize("line", ["rxllm.operators.map", "rxllm.operators.tapp", "rxllm.image"])
+def test_python_adds_no_guess_of_its_own(line: str) -> None:
+    shown = subprocess.run([sys.executable, "-c", f"import rxllm; {line}"], capture_output=True, text=True, check=False)
+    assert "has no attribute" in shown.stderr
+    assert "Did you mean" not in shown.stderr
+
+
+def test_what_the_errors_recommend_is_there() -> None:
+    from rxllm._other_names import OF_OPERATORS, OF_RXLLM
+
+    assert not set(OF_RXLLM) & set(dir(rxllm))
+    assert not set(OF_OPERATORS) & set(dir(operators))
+    for remedy in OF_RXLLM.values():
+        for path in remedy.split("rxllm.")[1:]:
+            assert hasattr(rxllm, path.partition("(")[0].partition(".")[0])
+    for remedy in OF_OPERATORS.values():
+        assert hasattr(operators, remedy.partition("(")[0])
