@@ -16,6 +16,7 @@ from rxllm.runtime._run import last, run
 from rxllm.runtime._stream_arguments import check_operators
 from rxllm.runtime._stream_methods import StreamMethods
 from rxllm.runtime._stream_origin import Origin
+from rxllm.values.argument_checks import shown
 
 T = TypeVar("T", covariant=True)
 _A = TypeVar("_A")
@@ -195,9 +196,21 @@ class Stream(StreamMethods[T]):
             raise AttributeError(self._origin.missing_attribute(name, methods), name=name)
 
     def __add__(self, other: Observable[_A]) -> Stream[T | _A]:
+        if not isinstance(other, Observable):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(self._origin.still_to_run(f"a Stream cannot be added to {shown(other)}"))
         return self.concat(other)
 
     __iadd__ = __add__
+
+    if not TYPE_CHECKING:
+
+        def __radd__(self, other: Any) -> Any:
+            raise TypeError(self._origin.still_to_run(f"a Stream cannot be added to {shown(other)}"))
+
+        def __getitem__(self, key: Any) -> Any:
+            if not isinstance(key, int | slice):
+                raise TypeError(self._origin.still_to_run(f"a Stream has no item {shown(key)}"))
+            return super().__getitem__(key)
 
     def run(self, scheduler: abc.SchedulerBase | None = None) -> T:
         """Subscribe, wait, and return the last item; see `rxllm.run`."""

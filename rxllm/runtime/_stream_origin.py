@@ -46,6 +46,11 @@ class Origin(NamedTuple):
             return f"{fault}: it is a call that is still to run, not its result; {remedy}"
         return f"{fault}: it is still to run; iterate over its items, or write .run() or await for the last one"
 
+    def still_to_run(self, fault: str) -> str:
+        """Return the message about what can be done with a result, and not with the Stream."""
+        call = f"{self.function}(...)" if self.function else "the stream"
+        return f"{fault}: it is still to run, not its result; write {call}.run(), or await it in async code"
+
     def _result_with(self, name: str) -> tuple[str, str]:
         """Return the call whose result has the attribute, and its name there; an empty call if none has."""
         call = f"{self.function}(...)"

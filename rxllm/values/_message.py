@@ -89,7 +89,7 @@ class Message(Value):
     tool_calls: tuple[ToolCall, ...] = ()
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
 
-    _other_names: ClassVar[Mapping[str, str]] = {"output_text": "text"}
+    _other_names: ClassVar[Mapping[str, str]] = {"output_text": "text", "result": "text"}
 
     @property
     def text(self) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 from rxllm.values._encode import Value, encode_metadata, value
 from rxllm.values._message import Message
 from rxllm.values._response import Response, shorten
-from rxllm.values._thread import Thread
+from rxllm.values._thread import MessageLike, Thread
 from rxllm.values._tool import ToolCall
 from rxllm.values._usage import Usage
 from rxllm.values.errors import LLMError
@@ -57,6 +57,9 @@ class StepResult(Value, Generic[T]):
     def parsed(self) -> T | None:
         """The response's parsed answer, see `Response`: None in a step that calls tools or has failed."""
         return self.response.parsed
+
+    def __add__(self, other: str | MessageLike) -> Thread:
+        return self.thread + other
 
     def __repr__(self) -> str:
         ran = f", {len(self.tool_results)} tool results" if self.tool_results else ""
@@ -113,6 +116,9 @@ class ChatResult(Value, Generic[T]):
         if self.error is not None:
             raise self.error
         return self
+
+    def __add__(self, other: str | MessageLike) -> Thread:
+        return self.thread + other
 
     def __repr__(self) -> str:
         error = f", {self.error!r}" if self.error else ""

@@ -57,6 +57,8 @@ class Session(Value):
     context: dict[str, Any] = field(default_factory=dict[str, Any])
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
 
+    _other_names: ClassVar[Mapping[str, str]] = {"session_id": "id", "messages": "thread.messages"}
+
     @property
     def messages(self) -> tuple[Message, ...]:
         return self.thread.messages
@@ -178,6 +180,12 @@ class Turn(Value):
 
     session: Session
     result: ChatResult | StepResult
+
+    _other_names: ClassVar[Mapping[str, str]] = {
+        "thread": "session.thread",
+        "messages": "session.thread.messages",
+        **{name: f"result.{name}" for name in ("parsed", "usage", "steps", "halted_reason", "pending_tool_calls")},
+    }
 
     @property
     def output_text(self) -> str:

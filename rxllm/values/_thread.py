@@ -161,7 +161,9 @@ def _as_message(value: Any) -> Message:
         case _ if _is_dumpable(value):
             return read_message(value.model_dump(exclude_none=True))
         case _:
-            raise wrong(must_be('a message, such as user("Hi") or {"role": "user", "content": "Hi"}', value))
+            remedy = "; pass its .thread" if isinstance(getattr(value, "thread", None), Thread) else ""
+            form = 'a message, such as user("Hi") or {"role": "user", "content": "Hi"}'
+            raise wrong(f"{must_be(form, value)}{remedy}")
 
 
 def unanswered(thread: Thread) -> tuple[ToolCall, ...]:

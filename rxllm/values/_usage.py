@@ -14,8 +14,8 @@ class Usage(Value):
     """What a response cost. Counts are tokens, costs are in the provider's currency; None means: not reported.
 
     `input_tokens` includes cached and cache-written tokens, `output_tokens` includes reasoning tokens; these also have
-    their own fields. `extra` keeps the provider's other counters under their own names. ``a + b`` sums two responses,
-    ``sum(usages, Usage())`` many.
+    their own fields. `total_tokens` is the provider's own total, `total` that or else the sum. `extra` keeps the
+    provider's other counters under their own names. ``a + b`` sums two responses, ``sum(usages, Usage())`` many.
     """
 
     input_tokens: int | None = None

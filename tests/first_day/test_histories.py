@@ -407,3 +407,11 @@ def test_a_stream_that_has_not_run_is_not_a_conversation() -> None:
     with pytest.raises(ValidationError, match=r"nothing is sent until \.run\(\)"):
         Thread() + rxllm.generate(fake, "Hi")
     assert fake.requests == []
+
+
+def test_a_result_goes_on_with_a_question() -> None:
+    first = rxllm.chat(Fake("Lima"), "The capital of Peru?").run()
+    second = rxllm.chat(Fake("Quito"), first + "And of Ecuador?").run()
+    assert [message.text for message in second.thread] == ["The capital of Peru?", "Lima", "And of Ecuador?", "Quito"]
+    with pytest.raises(ValidationError, match=r"pass its \.thread"):
+        Thread() + first  # type: ignore[operator]

@@ -15,6 +15,7 @@ from rxllm import Fake, ToolCall, Usage
 response = rxllm.generate(Fake([("thinking", "Two and two"), "4", Usage(3, 1)]), "What is 2 + 2?").run()
 result = rxllm.chat(Fake("4"), "What is 2 + 2?").run()
 step = rxllm.step(Fake("4"), "What is 2 + 2?").run()
+turn = rxllm.session.start(Fake("4"), "What is 2 + 2?").run()
 
 
 def test_the_thinking_of_a_response() -> None:
@@ -59,6 +60,10 @@ def test_a_step_has_its_text_as_a_chat_has() -> None:
         (response.usage, "prompt_tokens", "; write input_tokens"),
         (response.usage, "completion_tokens", "; write output_tokens"),
         (response.usage, "total_token", " (did you mean 'total_tokens'?)"),
+        (turn, "thread", "; write session.thread"),
+        (turn, "parsed", "; write result.parsed"),
+        (turn.session, "session_id", "; write id"),
+        (rxllm.tool_result("c0", "5"), "result", "; write text"),
         (ToolCall("c0", "add"), "argument", " (did you mean 'arguments'?)"),
     ],
 )
@@ -68,7 +73,7 @@ def test_a_name_that_is_not_there_is_answered(value: Any, name: str, remedy: str
     assert str(caught.value) == f"{type(value).__name__!r} object has no attribute {name!r}{remedy}"
 
 
-@pytest.mark.parametrize("value", [response, result, step, response.usage, ToolCall("c0", "add")])
+@pytest.mark.parametrize("value", [response, result, step, turn, response.usage, ToolCall("c0", "add")])
 def test_the_remedies_exist_and_nothing_else_is_answered(value: Any) -> None:
     for remedy in type(value)._other_names.values():
         name = remedy.replace(",", " ").split()[0]

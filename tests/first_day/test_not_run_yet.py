@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import pickle
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -168,3 +169,23 @@ def test_what_looks_for_an_attribute_finds_none() -> None:
     assert copy.copy(stream).run() == stream.run()
     with pytest.raises(TypeError, match="cannot pickle"):
         pickle.dumps(stream)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda stream: stream["choices"],
+        lambda stream: stream + "!",
+        lambda stream: "It says " + stream,
+    ],
+)
+def test_what_is_done_with_a_result_cannot_be_done_with_a_stream(use: Callable[[Any], object]) -> None:
+    fake = Fake("Hello")
+    with pytest.raises(TypeError, match=r"still to run, not its result; write generate\(...\).run\(\), or await it"):
+        use(rxllm.generate(fake, "Hi"))
+    assert fake.requests == []
+
+
+def test_reactivex_s_items_and_sums_of_streams_stay() -> None:
+    words = rxllm.stream_generate(Fake(["a", "b"]), "Hi").pipe(ops.text())
+    assert (words[1].run(), list(words + words)) == ("b", ["a", "b", "a", "b"])
