@@ -407,3 +407,10 @@ def test_a_stream_that_has_not_run_is_not_a_conversation() -> None:
     with pytest.raises(ValidationError, match=r"nothing is sent until \.run\(\)"):
         Thread() + rxllm.generate(fake, "Hi")
     assert fake.requests == []
+
+
+def test_the_types_of_a_history_and_an_attachment_can_be_named() -> None:
+    def answered(history: list[rxllm.MessageLike], picture: rxllm.Attachment) -> str:
+        return rxllm.generate(rxllm.Fake("A dot."), [*history, rxllm.user("What is this?", picture)]).run().output_text
+
+    assert answered([{"role": "system", "content": "Be brief."}, rxllm.user("Hi")], b"GIF89a") == "A dot."
