@@ -104,7 +104,7 @@ _ELSEWHERE = {
         ),
         (
             ("messages", "prompt", "input", "contents", "history", "message_history", "chat_history"),
-            "pass the conversation as the second argument, after the engine",
+            "pass the prompt or the conversation as the second argument, after the engine",
         ),
         (
             ("stream", "streaming"),

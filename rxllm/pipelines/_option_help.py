@@ -46,10 +46,11 @@ def with_options(options: type[Any]) -> Callable[[F], F]:
             try:
                 return function(*args, **kwargs)
             except TypeError:
-                unknown = [name for name in kwargs if name not in {*options.__annotations__, *own.parameters}]
+                known = {*options.__annotations__, *(p.name for p in named)}
+                unknown = [name for name in kwargs if name not in known]
                 if not unknown or call_fault(function, *args, **kwargs) is None:
                     raise
-                message = advice(unknown[0], kwargs[unknown[0]], options.__annotations__)
+                message = advice(unknown[0], kwargs[unknown[0]], known)
                 raise EngineError("unknown_option", f"{message}; {_order(function.__name__, named)}") from None
 
         vars(explaining)["__signature__"] = own.replace(parameters=[*named, *_parameters(options)])
