@@ -75,6 +75,7 @@ from rxllm.runtime import (
 )
 from rxllm.values import (
     AdapterError,
+    Attachment,
     Call,
     CallFinished,
     CallStarted,
@@ -97,6 +98,7 @@ from rxllm.values import (
     Labelled,
     LLMError,
     Message,
+    MessageLike,
     ModelInfo,
     Outcome,
     Part,
@@ -163,6 +165,7 @@ __all__ = [
     "Adapter",
     "AdapterError",
     "Anthropic",
+    "Attachment",
     "Call",
     "CallFinished",
     "CallStarted",
@@ -198,6 +201,7 @@ __all__ = [
     "Labelled",
     "Local",
     "Message",
+    "MessageLike",
     "ModelInfo",
     "Ollama",
     "OpenAIChat",

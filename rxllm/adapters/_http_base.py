@@ -300,7 +300,10 @@ def _check_headers(headers: Mapping[str, str]) -> None:
             raise ValidationError("invalid_request", errors=[(("headers", name), fault)])
 
 
-def missing_model(provider: str) -> EngineError:
-    """Return the error of a call that names no model."""
-    message = f'{provider} needs a model: write model="...", or "{provider}:..." for the engine'
+def missing_model(provider: str, adapter: HTTPBase | None = None) -> EngineError:
+    """Return the error of a call that names no model; ``"provider:model"`` would lose an adapter's own address."""
+    remedy = f'model="...", or "{provider}:..." for the engine'
+    if adapter is not None and adapter.base_url != adapter.default_base_url and type(adapter).provider == provider:
+        remedy = f'model="..." in the call, or Engine({type(adapter).__name__}(...), model="...")'
+    message = f"{provider} needs a model: write {remedy}"
     return EngineError("missing_model", message, provider=provider)

@@ -21,7 +21,7 @@ from rxllm.runtime import keys
 from rxllm.runtime._http_transport_choice import chosen_transport
 from rxllm.runtime._redact_secrets import public_url
 from rxllm.values import Call, EngineError, Message, Request
-from rxllm.values.argument_checks import did_you_mean
+from rxllm.values.argument_checks import did_you_mean, shown
 
 if TYPE_CHECKING:
     import httpx
@@ -180,7 +180,10 @@ def _unknown(provider: str, model: str) -> str:
     for family, pattern in _FAMILIES.items():
         if re.match(pattern, name):
             return f"{name!r} names a model without its provider: write {f'{family}:{name}'!r}"
-    what = f"there is no provider {provider!r}{did_you_mean(provider, known)}"
+    near = did_you_mean(provider, known)
+    if len(provider.split()) > 1 and not near:
+        return f"{shown(name)} is not the name of a model; the engine comes first, as in generate('openai:gpt-5', 'Hi')"
+    what = f"there is no provider {provider!r}{near}"
     return f"{what}; there are: {', '.join(known)}. Write provider:model"
 
 

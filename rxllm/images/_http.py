@@ -62,7 +62,7 @@ class HTTPImageAdapter(HTTPBase):
         """Raise ``ImageAdapterError`` for a request that cannot be sent, such as ``unsupported_operation``."""
         refuse_operation(request, self.provider, self.operations)
         if not request.model:
-            raise missing_model(self.provider)
+            raise missing_model(self.provider, self)
 
     def needs_bytes(self, image: Image) -> bool:
         """Whether an input image must be fetched, because the provider does not take its URL."""

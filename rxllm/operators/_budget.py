@@ -36,7 +36,7 @@ _HALT = {"halted_reason": "budget"}
 
 
 def budget(tokens: int | None = None, usd: float | None = None) -> Callable[[Observable[Event]], Stream[Event]]:
-    """End a response that uses more than so many tokens or dollars, and the chat around it.
+    """Halt a chat before its next step once it has used so many tokens or dollars; cut a response over the tokens.
 
     ::
 
@@ -53,7 +53,7 @@ def budget(tokens: int | None = None, usd: float | None = None) -> Callable[[Obs
     response. The provider's usage counts; until it arrives, four characters of the answer are taken for a token. Events
     that an ``ops.restart`` before it makes void count too.
 
-    Over the limit inside a response, the source is disposed, which closes its connection, open blocks are completed,
+    Over the tokens inside a response, the source is disposed, which closes its connection, open blocks are completed,
     and ``MessageCompleted`` has the finish reason ``length``. A response that ends by itself stays as it is; if it
     calls tools, they run, and then the chat halts with the ``halted_reason`` ``"budget"``. The metadata ``"budget"``
     of ``MessageCompleted``, and so of the response, holds the limits and what was spent.
@@ -154,7 +154,9 @@ class _Budget:
         """Return the end with what was spent; it halts the chat if that is too much and the chat would continue."""
         spending = self._spending()
         if self._usd is not None and spending["usd_spent"] is None:
-            log.warning("budget(usd=%s) has no effect: the cost of the response is unknown", self._usd)
+            log.warning(
+                "budget(usd=%s) has no effect: the cost of the response is unknown; put ops.cost() before it", self._usd
+            )
         halt = _HALT if self._is_over(spending) and self._continues(event) else {}
         spending = {**event.metadata.get("budget", {}), **spending}  # there may be another budget
         return msgspec.structs.replace(event, metadata={**event.metadata, "budget": spending, **halt})

@@ -24,7 +24,7 @@ def advice(name: str, value: Any, known: Iterable[str]) -> str:
         return f"there is no option {name!r}: {_ELSEWHERE[name]}"
     near = "" if name in _PROVIDERS_OWN else did_you_mean(name, known)
     what, written = ("it", shown(value)) if _is_json_data(value) else ("JSON", "...")
-    written = "..." if is_secret_name(name) else written
+    written = "..." if is_secret_name(name) or "api_key" in near else written
     remedy = f"to pass {what} to the provider unchanged, write options={{{name!r}: {written}}}"
     return f"there is no option {name!r}{near}; {remedy}"
 
@@ -104,7 +104,7 @@ _ELSEWHERE = {
         ),
         (
             ("messages", "prompt", "input", "contents", "history", "message_history", "chat_history"),
-            "pass the conversation as the second argument, after the engine",
+            "pass the prompt or the conversation as the second argument, after the engine",
         ),
         (
             ("stream", "streaming"),

@@ -10,10 +10,14 @@ import re
 import sys
 from ast import literal_eval
 from collections.abc import Callable
-from functools import cache
+from functools import cache, wraps
 from inspect import Parameter, cleandoc, getsource, signature
 from textwrap import fill
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
+
+from rxllm.pipelines._option_advice import advice
+from rxllm.values import EngineError
+from rxllm.values.argument_checks import call_fault
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -27,16 +31,39 @@ def describe(options: type[Any]) -> None:
 
 
 def with_options(options: type[Any]) -> Callable[[F], F]:
-    """Give a function with ``**opts`` a signature with all `options`, and a docstring that says what they mean."""
+    """Give a function with ``**opts`` a signature with all `options`, and a docstring that says what they mean.
+
+    Where an option that there is not takes the place of a positional argument, as in ``generate(engine, prompt="Hi")``,
+    the call raises ``EngineError("unknown_option")``.
+    """
 
     def decorate(function: F) -> F:
         own = signature(function)
         named = [p for p in own.parameters.values() if p.kind is not Parameter.VAR_KEYWORD]
-        vars(function)["__signature__"] = own.replace(parameters=[*named, *_parameters(options)])
-        function.__doc__ = _with_table(function.__doc__, options)
-        return function
+
+        @wraps(function)
+        def explaining(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return function(*args, **kwargs)
+            except TypeError:
+                known = {*options.__annotations__, *(p.name for p in named)}
+                unknown = [name for name in kwargs if name not in known]
+                if not unknown or call_fault(function, *args, **kwargs) is None:
+                    raise
+                message = advice(unknown[0], kwargs[unknown[0]], known)
+                raise EngineError("unknown_option", f"{message}; {_order(function.__name__, named)}") from None
+
+        vars(explaining)["__signature__"] = own.replace(parameters=[*named, *_parameters(options)])
+        explaining.__doc__ = _with_table(function.__doc__, options)
+        return cast(F, explaining)
 
     return decorate
+
+
+def _order(function: str, parameters: list[Parameter]) -> str:
+    """Return how the call begins: ``write generate(engine, request, ...)``."""
+    positional = (p.name for p in parameters if p.kind is Parameter.POSITIONAL_OR_KEYWORD)
+    return f"write {function}({', '.join(positional)}, ...)"
 
 
 @cache

@@ -90,7 +90,7 @@ def resume(
     to it. The first of the result's `steps` is the step that had halted, now complete; it calls no model, so it does
     not count for ``max_turns`` and its usage is empty. If the model fails once tools have run, that is the `error` of
     the result, so that what the tools did is not lost. To answer a question to the user, append a message and use
-    `chat`; here it stays open.
+    `chat`; here it stays open. A chat without unanswered calls, such as a completed one, calls the model once more.
 
     Raises ``EngineError("missing_tool_results")``, which names the calls without an answer, and
     ``ValidationError("invalid_option")`` for an id that is not an unanswered call's, both before any tool runs.

@@ -153,7 +153,7 @@ def as_tool(value: Any) -> Tool:
         value = cast(Any, around).__get__(value.__self__)
     if not isinstance(value, Tool):
         if isinstance(value, type) or not callable(value):
-            fault = f"{must_be('a Tool or a function', value)}; make a tool with rxllm.tool"
+            fault = f"{must_be('a Tool or a function', value)}; {_made_of(value)}"
             raise ValidationError("invalid_tool", fault)
         try:
             value = _from_function(value)
@@ -164,6 +164,16 @@ def as_tool(value: Any) -> Tool:
         message = f"the tool {result.name!r} is a method without its object; pass obj.{result.name} of an object"
         raise ValidationError("invalid_tool", message)
     return result
+
+
+def _made_of(value: Any) -> str:
+    """Return how to make a tool of what is none; OpenAI's form has its name, description and schema."""
+    if not isinstance(value, Mapping):
+        return "make a tool with rxllm.tool"
+    return (
+        "write rxllm.tool(name=..., description=..., schema={...}, handler=function), where schema is OpenAI's "
+        "parameters; without a function write manual=True"
+    )
 
 
 def as_tools(values: Any) -> tuple[Tool, ...]:

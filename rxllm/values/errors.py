@@ -230,6 +230,7 @@ class ValidationError(LLMError):
 
     def __str__(self) -> str:
         places = {".".join(map(str, path)) for path, _ in self.errors if path}
+        places = {place for place in places if f"{place}: " not in self.message}
         if not places or "(" in self.message:
             return self.message
         return f"{self.message} [at {', '.join(sorted(places))}]"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from rxllm import Engine, Fake, Usage, ValidationError, generate
+from rxllm import Engine, Fake, ToolCall, Usage, ValidationError, chat, generate
 from rxllm import operators as ops
 
 
@@ -24,3 +25,26 @@ def test_a_price_that_returns_something_else_is_told_what_to_return(returned: An
         generate(engine, "Hello").run().raise_for_error()
     assert caught.value.reason == "invalid_option"
     assert f"price must return a Usage, not {returned!r}; write lambda usage: dataclasses.replace(" in str(caught.value)
+
+
+PRICE = ops.cost(price=lambda usage: replace(usage, total_cost=usage.total * 0.001))
+
+
+def test_a_budget_in_dollars_halts_the_chat_and_leaves_a_response_that_ends() -> None:
+    def search(what: str) -> str:
+        return "nothing"
+
+    model = Fake(["Let me look.", ToolCall("c0", "search", {"what": "x"}), Usage(10, 5)], "Found.")
+    result = chat(Engine(model, operators=[PRICE, ops.budget(usd=0.001)]), "Search!", tools=[search]).run()
+    assert (result.halted_reason, len(result.steps), result.output_text) == ("budget", 1, "Let me look.")
+
+    whole = Engine(Fake(["Hi", Usage(10, 5)]), operators=[PRICE, ops.budget(usd=0.001)])
+    response = generate(whole, "Hello").run()
+    assert (response.output_text, response.finish_reason) == ("Hi", "stop")
+
+
+def test_a_budget_before_the_cost_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    engine = Engine(Fake(["Hi", Usage(10, 5)]), operators=[ops.budget(usd=0.001), PRICE])
+    with caplog.at_level(logging.WARNING, "rxllm"):
+        generate(engine, "Hello").run()
+    assert "the cost of the response is unknown; put ops.cost() before it" in caplog.text

@@ -415,3 +415,10 @@ def test_a_result_goes_on_with_a_question() -> None:
     assert [message.text for message in second.thread] == ["The capital of Peru?", "Lima", "And of Ecuador?", "Quito"]
     with pytest.raises(ValidationError, match=r"pass its \.thread"):
         Thread() + first  # type: ignore[operator]
+
+
+def test_the_types_of_a_history_and_an_attachment_can_be_named() -> None:
+    def answered(history: list[rxllm.MessageLike], picture: rxllm.Attachment) -> str:
+        return rxllm.generate(rxllm.Fake("A dot."), [*history, rxllm.user("What is this?", picture)]).run().output_text
+
+    assert answered([{"role": "system", "content": "Be brief."}, rxllm.user("Hi")], b"GIF89a") == "A dot."

@@ -619,3 +619,25 @@ def test_in_a_later_step_a_result_without_json_is_the_chat_s_error_which_keeps_t
     assert (result.halted_reason, len(model.requests), len(result.steps)) == ("error", 2, 1)
     with pytest.raises(ToolError, match="cannot be encoded"):
         result.raise_for_error()
+
+
+def test_a_tool_in_openai_s_form_says_how_it_is_written() -> None:
+    schema: dict[str, Any] = {"type": "object", "properties": {}}
+    function = {"name": "weather", "description": "The weather.", "parameters": schema}
+    entry: Any = {"type": "function", "function": function}
+    remedy = "write rxllm.tool(name=..., description=..., schema={...}, handler=function)"
+    with pytest.raises(ValidationError) as of_the_call:
+        rxllm.chat(Fake("Hello"), "Hi", tools=[entry])
+    assert remedy in str(of_the_call.value)
+    with pytest.raises(rxllm.EngineError) as of_the_engine:
+        Engine(Fake("Hello"), tools=[entry])
+    assert remedy in str(of_the_engine.value)
+
+    weather = rxllm.tool(name="weather", description="The weather.", schema=schema, manual=True)
+    result = rxllm.chat(Fake(ToolCall("c1", "weather", {})), "Hi", tools=[weather]).run()
+    assert [call.name for call in result.pending_tool_calls] == ["weather"]
+
+
+def test_a_chat_that_has_completed_is_answered_once_more() -> None:
+    model = Fake("Hello", "Again")
+    assert rxllm.resume(model, rxllm.chat(model, "Hi").run()).run().output_text == "Again"

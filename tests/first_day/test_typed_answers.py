@@ -246,3 +246,18 @@ def test_an_answer_that_breaks_off_is_told_to_be_incomplete(wanted: Any, text: s
 def test_what_the_answer_is_not_has_its_article(wanted: Any, named: str) -> None:
     with pytest.raises(ValidationError, match=f"the answer is not {named}: "):
         rxllm.generate(Fake("true"), "Hi", response_format=wanted).run()
+
+
+def test_a_wrong_answer_names_its_place_once() -> None:
+    class Town(pydantic.BaseModel):
+        inhabitants: int
+
+    @dataclass
+    class Village:
+        inhabitants: int
+
+    for target in (Town, Village):
+        with pytest.raises(ValidationError) as caught:
+            rxllm.generate(Fake('{"inhabitants": "many"}'), "Which?", response_format=target).run()
+        assert str(caught.value).count("inhabitants") == 1
+        assert caught.value.errors[0][0] == ("inhabitants",)

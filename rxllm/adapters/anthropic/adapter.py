@@ -46,7 +46,7 @@ class Anthropic(HTTPAdapter):
     def build(self, request: Request, call: Call) -> httpx.Request:
         """Return the HTTP request. Raise ``EngineError("missing_model")`` without a model."""
         if not request.model:
-            raise missing_model(self.provider)
+            raise missing_model(self.provider, self)
         key = self.key(call)
         headers = {"anthropic-version": VERSION} | ({"x-api-key": key} if key else {})
         body = messages_body(request, provider=self.provider)

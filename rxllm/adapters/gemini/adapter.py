@@ -32,7 +32,7 @@ class Gemini(GoogleKeys, HTTPAdapter):
     def build(self, request: Request, call: Call) -> httpx.Request:
         """Return the HTTP request. Raise ``EngineError("missing_model")`` without a model."""
         if not request.model:
-            raise missing_model(self.provider)
+            raise missing_model(self.provider, self)
         key = self.key(call)
         path = f"/{model_path(request.model)}:streamGenerateContent?alt=sse"
         return self.post(path, gemini_body(request), call, headers=self._auth(key) if key else {})

@@ -64,7 +64,7 @@ class Ollama(HTTPAdapter):
     def build(self, request: Request, call: Call) -> httpx.Request:
         """Return the HTTP request. Raise ``EngineError("missing_model")`` without a model."""
         if not request.model:
-            raise missing_model(self.provider)
+            raise missing_model(self.provider, self)
         key = self.key(call)
         headers = {"authorization": f"Bearer {key}"} if key else {}
         return self.post("/api/chat", ollama_body(request), call, headers=headers)

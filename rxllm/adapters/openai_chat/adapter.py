@@ -44,7 +44,7 @@ class OpenAIChat(HTTPAdapter):
     def build(self, request: Request, call: Call) -> httpx.Request:
         """Return the request as it will be sent. Raise ``EngineError("missing_model")`` without a model."""
         if not request.model:
-            raise missing_model(self.provider)
+            raise missing_model(self.provider, self)
         headers = bearer(self, call)
         is_openai = _IS_OPENAI.match(self.base_url) is not None
         body = chat_body(request, provider=self.provider, is_openai=is_openai, thoughts_field=self.thoughts_field)

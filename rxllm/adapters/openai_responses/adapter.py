@@ -42,7 +42,7 @@ class OpenAIResponses(HTTPAdapter):
     def build(self, request: Request, call: Call) -> httpx.Request:
         """Return the request as it will be sent. Raise ``EngineError("missing_model")`` without a model."""
         if not request.model:
-            raise missing_model(self.provider)
+            raise missing_model(self.provider, self)
         body = responses_body(request, provider=self.provider)
         return self.post("/responses", body, call, headers=bearer(self, call))
 

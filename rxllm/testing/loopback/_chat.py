@@ -32,8 +32,12 @@ def chat(*texts: str) -> list[bytes]:
     return [*map(chat_chunk, texts), chat_finish(), DONE]
 
 
-def endless(make: Callable[[int], bytes] = lambda i: chat_chunk(str(i)), every: float = 0.0) -> Iterator[bytes | Pause]:
-    """Frames without end, as fast as the client reads or one in `every` seconds; each reply needs its own."""
+def endless(make: Callable[[int], bytes] | None = None, every: float = 0.0) -> Iterator[bytes | Pause]:
+    """Frames without end, as fast as the client reads or one in `every` seconds; each reply needs its own.
+
+    ``make(i)`` is a frame; without it the answer is the text ``"0 1 2 "`` and so on, a number in each frame.
+    """
+    make = make or (lambda i: chat_chunk(f"{i} "))
     for i in itertools.count():
         yield make(i)
         if every:
