@@ -63,7 +63,7 @@ def test_another_name_for_an_option_takes_the_same_value(name: str, ours: str, v
 
 
 def test_a_key_is_never_shown() -> None:
-    for name in ("openai_api_key", "my_api_key"):
+    for name in ("openai_api_key", "my_api_key", "api_kee"):
         assert "sk-123" not in refusal(name, "sk-123")
 
 
