@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
+from reactivex import Observable
+
 from rxllm.engine import Engine, merge_tools
 from rxllm.pipelines._options import set_options
 from rxllm.values import (
@@ -46,9 +48,11 @@ def as_thread(value: Any) -> Thread:
         case _:
             fault = f"must be a text, a message, a list of messages, a Thread or a chat's result, not {shown(value)}"
             remedy = f"; {_ANSWER_ONLY}" if isinstance(value, Response) else ""
+            remedy = f"; {_STILL_TO_RUN}" if isinstance(value, Observable) else remedy
             raise ValidationError("invalid_thread", f"a conversation {fault}{remedy}", errors=[((), fault + remedy)])
 
 
+_STILL_TO_RUN = "it is a stream that is still to run: write .run(), or await it"
 _ANSWER_ONLY = (
     "a Response is the answer without its question: write thread + response, or pass the result of rxllm.chat"
 )

@@ -143,7 +143,11 @@ def _is_message(value: object) -> bool:
 
 def _is_single(value: object) -> bool:
     # An SDK's message can be iterated over too, by its fields, and a Stream by running it.
-    return isinstance(value, Message | Response | Mapping | bytes) or _is_dumpable(value) or hasattr(value, "subscribe")
+    return isinstance(value, Message | Response | Mapping | bytes) or _is_dumpable(value) or _is_stream(value)
+
+
+def _is_stream(value: object) -> bool:
+    return hasattr(value, "subscribe")
 
 
 def _is_dumpable(value: object) -> bool:
@@ -162,6 +166,7 @@ def _as_message(value: Any) -> Message:
             return read_message(value.model_dump(exclude_none=True))
         case _:
             remedy = "; pass its .thread" if isinstance(getattr(value, "thread", None), Thread) else ""
+            remedy = "; it is a stream that is still to run: write .run(), or await it" if _is_stream(value) else remedy
             form = 'a message, such as user("Hi") or {"role": "user", "content": "Hi"}'
             raise wrong(f"{must_be(form, value)}{remedy}")
 

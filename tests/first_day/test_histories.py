@@ -406,6 +406,9 @@ def test_a_stream_that_has_not_run_is_not_a_conversation() -> None:
     fake = Fake("Hello")
     with pytest.raises(ValidationError, match=r"nothing is sent until \.run\(\)"):
         Thread() + rxllm.generate(fake, "Hi")
+    for call in (lambda: Thread() + rxllm.chat(fake, "Hi"), lambda: rxllm.chat(fake, rxllm.chat(fake, "Hi")).run()):
+        with pytest.raises(ValidationError, match=r"still to run: write \.run\(\), or await it"):
+            call()
     assert fake.requests == []
 
 
