@@ -204,9 +204,6 @@ class Stream(StreamMethods[T]):
 
     if not TYPE_CHECKING:
 
-        def __radd__(self, other: Any) -> Any:
-            raise TypeError(self._origin.still_to_run(f"a Stream cannot be added to {shown(other)}"))
-
         def __getitem__(self, key: Any) -> Any:
             if not isinstance(key, int | slice):
                 raise TypeError(self._origin.still_to_run(f"a Stream has no item {shown(key)}"))
