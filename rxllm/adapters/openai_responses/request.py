@@ -34,6 +34,7 @@ from rxllm.values import (
     Tool,
     ToolCall,
     ToolCallPart,
+    ValidationError,
 )
 from rxllm.values._json import json_text
 
@@ -248,10 +249,13 @@ def _result(message: Message, call: ToolCall | None, provider: str) -> Item:
     item = _original(call, provider)
     kind = str(item.get("type", "function_call"))
     fields = message.content if isinstance(message.content, dict) else {}
+    has_files = any(isinstance(part, ImagePart | FilePart) for part in message.parts)
+    if has_files and kind not in ("function_call", "custom_tool_call"):
+        fault = f"have a file in the result of {message.tool_call_id!r}, a {kind}, which is sent as text; leave it out"
+        raise ValidationError("invalid_request", errors=[(("messages",), fault)])
     match kind:
         case "function_call" | "custom_tool_call":
             caller = {"caller": item["caller"]} if "caller" in item else {}
-            has_files = any(isinstance(part, ImagePart | FilePart) for part in message.parts)
             output = _contents(message) if has_files else _to_text(message)
             return {"type": f"{kind}_output", "call_id": message.tool_call_id, "output": output, **caller}
         case "computer_call" if fields:

@@ -339,6 +339,14 @@ def test_calls_and_results_go_back_in_their_own_form(given: dict[str, Any], name
     assert msgspec.json.decode(built.content)["input"][1:] == [{**given, "id": "i0"}, expected]
 
 
+@pytest.mark.parametrize("given", [given for given, _, _ in CLIENT if given["type"] != "custom_tool_call"])
+def test_a_file_in_the_result_of_a_call_that_takes_text_is_refused(given: dict[str, Any]):
+    result = Message("tool", (TextPart("1"), ImagePart(Image.from_binary(b"GIF89a", "image/gif"))), tool_call_id="c")
+    request = Request((user("Hi"), answer(given, offered={"f"}), result), "m")
+    with pytest.raises(ValidationError, match=f"a file in the result of 'c', a {given['type']}, which is sent as text"):
+        OpenAIResponses(api_key="k").build(request, Call())
+
+
 def test_a_function_that_a_program_called_knows_its_caller():
     caller = {"type": "program", "caller_id": "p"}
     made = asked(user("Hi"), answer({**CALLED, "caller": caller}), tool_result("c", "1"))["input"]
