@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
-from typing import Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from rxllm.values._json import unescaped
 from rxllm.values._shape import Shape, plain
-from rxllm.values.argument_checks import did_you_mean, shown
+from rxllm.values.argument_checks import did_you_mean, no_attribute, shown
 
 T = TypeVar("T", covariant=True)
 
@@ -71,9 +71,10 @@ class Node:
 
     def begun(self, at: int) -> int:
         """Return how many children begin before `at`."""
-        if not self.children or self.children[-1].start < at:
-            return len(self.children)
-        return bisect_left(self.children, at, key=lambda child: child.start)
+        count = len(self.children)  # once: another thread may be adding to them
+        if not count or self.children[count - 1].start < at:
+            return count
+        return bisect_left(self.children, at, hi=count, key=lambda child: child.start)
 
     def find(self, key: str | int, at: int) -> Node | None:
         """Return the child of this name or index, if it begins before `at`."""
@@ -97,17 +98,15 @@ _NO_POSITIONS: dict[str, list[int]] = {}
 class Partial(Generic[T]):
     """As much of a `T` as has arrived: ``operators.partials(T)`` emits these. One never changes.
 
-    `state` is ``"missing"``, ``"growing"`` or ``"done"``, and ``partial["name"]`` is the same of a field, a key of a
-    mapping or an element of an array (-1 for the newest), to any depth; it is missing until it begins. Numbers, true,
-    false, null, and strings that are an Enum, a Literal, a date or the like are missing until they are whole. Iterating
-    gives the elements of an array that have begun.
+    ``partial["name"]`` is as much of a field, of a key of a mapping, or of an element of an array (-1 is the newest),
+    to any depth, and missing until it begins. Iterating gives the elements of an array, ``keys()`` the names in an
+    object, ``len(...)`` counts either, and what is missing is false.
 
-    `value` is the finished `T`, and None before. A finished part has one as well, of the type that its annotation says;
-    if it does not fit, plain JSON, and the stream will end with an error. `text` is the text of a string so far, and ""
-    of anything else; `so_far` is all there is as plain JSON, with the keys that the model writes.
+    Numbers, true, false and null are missing until they are whole, and so are strings that stand for something else: a
+    Literal, an Enum, a date. Of a field that may have several types, as in a union of classes, all are considered.
     """
 
-    __slots__ = ("_at", "_node", "_shape", "_text", "_value", "state")
+    __slots__ = ("_at", "_node", "_shape", "_state", "_text", "_value")
 
     def __init__(
         self, text: Pieces, node: Node | None, shape: Shape, at: int, state: PartialState, value: Any = _NOT_READ
@@ -115,24 +114,35 @@ class Partial(Generic[T]):
         self._text = text
         self._node = node
         self._shape = shape
-        self._at = at  # of the text, what is before it shows
+        self._at = at  # what stands before it in the text shows
+        self._state: PartialState = state
         self._value = value
-        self.state: PartialState = state
+
+    @property
+    def state(self) -> PartialState:
+        """``"missing"``, ``"growing"`` or ``"done"``. The whole answer is done when it has been validated."""
+        return self._state
 
     @property
     def value(self) -> T | None:
+        """The finished value; None before.
+
+        That of a part has the type of its annotation. If it does not fit, which ends the stream later, it is JSON.
+        """
         if self._value is not _NOT_READ:
             return self._value
-        return self._shape.read(self._raw()) if self.state == "done" else None
+        return self._shape.read(self._raw()) if self._state == "done" else None
 
     @property
     def text(self) -> str:
+        """The text of a string so far; "" for anything else."""
         if self._node is None or self._node.kind != '"' or not self:
             return ""
         return unescaped(self._text.slice(self._node.start + 1, min(self._node.end - 1, self._at)))
 
     @property
     def so_far(self) -> Any:
+        """All there is, as JSON data with the keys that the model writes; None while it is missing."""
         node, shape = self._node, self._shape
         if node is None or not self:
             return None
@@ -151,6 +161,7 @@ class Partial(Generic[T]):
         return plain(f"{self._text.slice(start, end)}{closing}")
 
     def keys(self) -> tuple[str, ...]:
+        """The names of an object's fields, or its keys, that are not missing, in their order."""
         node = self._node
         if node is None:
             return ()
@@ -177,19 +188,24 @@ class Partial(Generic[T]):
         return len(self.keys()) if self._node is not None and self._node.keys else self._count()
 
     def __bool__(self) -> bool:
-        return self.state != "missing"
+        return self._state != "missing"
 
     def __eq__(self, other: object) -> bool:
         """Whether both show the same JSON text of the same type."""
         if not isinstance(other, Partial):
             return NotImplemented
-        same = (self.state, self._shape.hint) == (other.state, other._shape.hint)
+        same = (self._state, self._shape.hint) == (other._state, other._shape.hint)
         return same and self._raw() == other._raw()
 
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        return f"Partial({self.state}, {shown(self.so_far)})"
+        return f"Partial({self._state}, {shown(self.so_far)})"
+
+    if not TYPE_CHECKING:  # to a type checker every name would be there
+
+        def __getattr__(self, name: str) -> Any:
+            raise no_attribute("Partial", name, (), {name: f"partial[{name!r}]"} if name in self._shape.names else {})
 
     def _count(self) -> int:
         """How many children show."""

@@ -6,14 +6,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from enum import Enum
 from types import UnionType
-from typing import Annotated, Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints, is_typeddict
+from typing import Annotated, Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 import msgspec
 
 from rxllm.values._json import UNREADABLE, read_json
 from rxllm.values._pydantic import cached_by_type
 from rxllm.values._schema import decoder
-from rxllm.values.errors import ValidationError
 
 _QUALIFIERS = ("Required", "NotRequired", "ReadOnly")
 
@@ -49,7 +48,7 @@ class Shape:
         shape = self._children.get(place)
         if shape is None:
             hints = self._known.get(key) or self._others[type(key)] or [Any]
-            shape = self._children[place] = shape_of(Union[tuple(hints)])  # noqa: UP007
+            shape = self._children[place] = shape_of(hints[0] if len(hints) == 1 else Union[tuple(hints)])  # noqa: UP007
         return shape
 
     def read(self, raw: str) -> Any:
@@ -57,7 +56,7 @@ class Shape:
         try:
             self._decode = self._decode or decoder(self.hint)
             return self._decode(raw)
-        except (ValidationError, TypeError):  # of msgspec, for a type that it does not know
+        except Exception:  # of a misfit, or of a type that nothing can read on its own
             return plain(raw)
 
     def _add(self, option: Any) -> None:
@@ -121,7 +120,7 @@ def _fields(cls: Any, args: tuple[Any, ...]) -> dict[str, tuple[str, Any]]:
         names = zip(cls.__struct_encode_fields__, cls.__struct_fields__, strict=True)
         hints = _hints(cls, args)
         return {key: (name, hints[name]) for key, name in names}
-    if is_typeddict(cls) or hasattr(cls, "__dataclass_fields__"):
+    if hasattr(cls, "__required_keys__") or hasattr(cls, "__dataclass_fields__"):  # a TypedDict, a dataclass
         return {name: (name, hint) for name, hint in _hints(cls, args).items()}
     return {}
 
