@@ -131,13 +131,13 @@ def test_a_partial_comes_with_each_delta_that_adds_to_it_and_the_last_is_done() 
 def test_a_dispose_ends_it() -> None:
     shown = lambda source: source.pipe(ops.partials(Seen)).map(lambda partial: partial.so_far)  # noqa: E731
     one, two = {"city": "Li"}, {"city": "Lima"}
-    check(shown, "-a-b-c-|", "^---!", "-1-2", **VALUES | {"1": one, "2": two})
+    check(shown, "-a-b-c-|", "^---!", "-1-2", **VALUES, **{"1": one, "2": two})
 
 
 def test_a_streamed_error_is_raised() -> None:
     error = StreamError("truncated")
     shown = lambda source: source.pipe(ops.partials(Seen)).map(lambda partial: partial.so_far)  # noqa: E731
-    check(shown, "-a-e|", "^--!", "-1-X", **VALUES | {"e": ErrorEvent(error), "X": error, "1": {"city": "Li"}})
+    check(shown, "-a-e|", "^--!", "-1-X", **{**VALUES, "e": ErrorEvent(error), "X": error, "1": {"city": "Li"}})
 
 
 def test_it_keeps_the_rules_of_operators() -> None:
@@ -380,7 +380,7 @@ def test_what_is_no_type_is_refused_at_once(wrong: Any) -> None:
 
 def test_a_type_that_json_cannot_be_is_refused_at_once() -> None:
     with pytest.raises(ValidationError, match="type that JSON can be parsed as"):
-        ops.partials(Never)
+        ops.partials(Never)  # pyright: ignore
 
 
 # Events
