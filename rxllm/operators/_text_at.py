@@ -9,7 +9,7 @@ from reactivex import Observable
 from rxllm.events import Event
 from rxllm.operators._lift import lift
 from rxllm.operators._shared.answer_text import AnswerText
-from rxllm.operators._shared.json_scanner import JSONScanner, Key
+from rxllm.operators._shared.json_scanner import JSONScanner, Key, PathMatch
 from rxllm.operators._shared.parse_answer import parse_json
 from rxllm.runtime import Stream
 from rxllm.values import TextAt
@@ -48,12 +48,10 @@ def text_at(*path: str | int) -> Callable[[Observable[Event]], Stream[TextAt]]:
 
 
 class _TextAt:
-    def __init__(self, pattern: tuple[str | int, ...]) -> None:
-        self._pattern = ("", *pattern)  # the value at the top has the key ""
+    def __init__(self, path: tuple[str | int, ...]) -> None:
         self._scanner = JSONScanner(self)
+        self._place = PathMatch([None if key == "*" else key for key in path])
         self._parts: list[str] = []
-        self._keys: list[Key] = []  # of what is open
-        self._matching = 0  # how many of the keys, from the first, are as the pattern has them
         self._path: tuple[Key, ...] | None = None  # of the open string, if it is wanted
         self._found: list[TextAt] = []
 
@@ -70,18 +68,12 @@ class _TextAt:
         return ()
 
     def on_open(self, kind: str, key: Key, at: int) -> None:
-        depth = len(self._keys)
-        self._keys.append(key)
-        if self._matching == depth < len(self._pattern) and self._pattern[depth] in (key, "*"):
-            self._matching += 1
-            if kind == '"' and self._matching == len(self._pattern):
-                self._path = tuple(self._keys[1:])
+        is_wanted = self._place.enter(key) and kind == '"'
+        self._path = self._place.path if is_wanted else None
 
     def on_text(self, raw: str) -> None:
         if self._path is not None:
             self._found.append(TextAt(self._path, unescaped(raw)))
 
     def on_close(self, at: int) -> None:
-        self._matching = min(self._matching, len(self._keys) - 1)
-        self._keys.pop()
-        self._path = None
+        self._place.leave()

@@ -24,6 +24,7 @@ scanner is no judge of the text: a parser reads the whole of it in the end.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Protocol
 
 from rxllm.operators._shared.answer_text import FENCE
@@ -61,6 +62,33 @@ class Sink(Protocol):
     def on_close(self, at: int) -> None:
         """The innermost value that is open ends before `at`."""
         ...
+
+
+class PathMatch:
+    """Tells a sink where it is at the end of a path: of keys and indexes, and None for any."""
+
+    def __init__(self, path: Sequence[Key | None]) -> None:
+        self._wanted = ("", *path)
+        self._keys: list[Key] = []  # of what is open
+        self._matching = 0  # how many of these, from the first, are wanted
+
+    def enter(self, key: Key) -> bool:
+        """Take what opens; return whether it is at the end of the path."""
+        depth = len(self._keys)
+        self._keys.append(key)
+        if self._matching < depth or depth >= len(self._wanted) or self._wanted[depth] not in (key, None):
+            return False
+        self._matching += 1
+        return self._matching == len(self._wanted)
+
+    def leave(self) -> None:
+        self._keys.pop()
+        self._matching = min(self._matching, len(self._keys))
+
+    @property
+    def path(self) -> tuple[Key, ...]:
+        """The keys and indexes that lead here."""
+        return tuple(self._keys[1:])
 
 
 class JSONScanner:
