@@ -67,6 +67,8 @@ class Shape:
             for key, (name, hint) in fields.items():
                 self._names[key] = name
                 self._known.setdefault(name, []).append(_unqualified(hint))
+            if getattr(cls, "model_config", {}).get("extra") == "allow":
+                self._others[str].append(Any)
         elif hasattr(cls, "_fields"):  # a NamedTuple is an array
             for index, hint in enumerate(_hints(cls, args).values()):
                 self._known.setdefault(index, []).append(hint)
@@ -100,6 +102,8 @@ def _options(hint: Any) -> Iterator[Any]:
         yield from _options(get_args(hint)[0])
     elif (meant := getattr(hint, "__supertype__", None) or getattr(hint, "__value__", None)) is not None:
         yield from _options(meant)  # of a NewType, of a type alias
+    elif getattr(hint, "__pydantic_root_model__", False):
+        yield from _options(hint.__pydantic_fields__["root"].annotation)
     else:
         yield hint
 

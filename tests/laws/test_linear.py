@@ -279,6 +279,7 @@ NOTE = ('{"text": "', "on", 'e", "tags": ', '["a", "b"]', "}, ")
 CASES: dict[str, Callable[[int], Callable[[], Any]]] = {
     "notes of a partial list": lambda n: looked_at(n, *NOTE, before="[", after="{}]"),
     "pieces of one partial text": lambda n: looked_at(n, "word ", before='[{"text": "'),
+    "spaces before a partial": lambda n: looked_at(n, " \n", before="```json", after="[]"),
     "the depth of a partial": lambda n: looked_at(n, "[", before='[{"tags": '),
     "keys of a partial object": lambda n: looked_at(n, '"a": ["b"], ', before="[{"),
     "text at a path": lambda n: through(of_json(n, *NOTE, before="[", after="{}]"), ops.text_at("*", "tags", "*")),

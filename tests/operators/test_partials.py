@@ -62,6 +62,14 @@ class Town(pydantic.BaseModel):
     seen: list[Seen] = []
 
 
+class Towns(pydantic.RootModel[list[Town]]):
+    pass
+
+
+class Open(pydantic.BaseModel, extra="allow"):
+    known: int
+
+
 class Point(NamedTuple):
     x: int
     label: str
@@ -258,6 +266,9 @@ def test_fields_of_a_model_have_the_names_of_the_class() -> None:
         (Box, '{"inside": "red", "more": [', ("inside",), "red"),
         (Town | Item, '{"name": "a", "price": 1.5, ', ("price",), 1.5),
         (NewType("Id", Item), '{"name": "a", "price": 1.5, ', ("price",), 1.5),
+        (Towns, '{"value": [{"townName": "Lima", "size": 3}', (0,), Town(townName="Lima", size=3)),
+        (Open, '{"known": 1, "more": 2, ', ("more",), 2),
+        (Open, '{"known": 1, "more": 2, ', ("other",), None),
         (Item, '{"name": "a", "price": "dear", ', ("price",), "dear"),
         (Order, '{"id": "x", "items": {"a": 1, ', ("items",), None),
         (dict[str, Any], '{"a": {"b": [true], ', ("a", "b", 0), True),

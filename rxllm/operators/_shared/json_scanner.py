@@ -123,11 +123,12 @@ class JSONScanner:
     def _head(self, text: str, at: int) -> int:
         fence = FENCE.match(text)
         start = fence.end() if fence else 0
-        if text[start : start + 1] in _BEGINS:
+        is_over = text[:start].strip() and text[start - 1].isspace()  # the fence
+        if is_over or text[start : start + 1] in _BEGINS:
             self._state = self._value
             return start
-        self._pending = text
-        if len(text.strip()) > _LONGEST_HEAD:  # prose
+        self._pending = text.lstrip()
+        if len(self._pending) > _LONGEST_HEAD:  # prose
             self._pending, self._state = "", self._ended
         return len(text)
 
