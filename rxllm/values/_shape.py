@@ -44,10 +44,11 @@ class Shape:
 
     def child(self, key: str | int) -> Shape:
         """Return what may be at a field, a key or an index."""
-        place = key if key in self._known else type(key)
+        other = str if isinstance(key, str) else int
+        place = key if key in self._known else other
         shape = self._children.get(place)
         if shape is None:
-            hints = self._known.get(key) or self._others[type(key)] or [Any]
+            hints = self._known.get(key) or self._others[other] or [Any]
             shape = self._children[place] = shape_of(hints[0] if len(hints) == 1 else Union[tuple(hints)])  # noqa: UP007
         return shape
 
@@ -66,7 +67,8 @@ class Shape:
         if fields := _fields(cls, args):
             for key, (name, hint) in fields.items():
                 self._names[key] = name
-                self._known.setdefault(name, []).append(_unqualified(hint))
+                hints = self._known.setdefault(name, [])
+                hints += [] if hint in hints else [hint]
             if getattr(cls, "model_config", {}).get("extra") == "allow":
                 self._others[str].append(Any)
         elif hasattr(cls, "_fields"):  # a NamedTuple is an array
@@ -125,7 +127,7 @@ def _fields(cls: Any, args: tuple[Any, ...]) -> dict[str, tuple[str, Any]]:
         hints = _hints(cls, args)
         return {key: (name, hints[name]) for key, name in names}
     if hasattr(cls, "__required_keys__") or hasattr(cls, "__dataclass_fields__"):  # a TypedDict, a dataclass
-        return {name: (name, hint) for name, hint in _hints(cls, args).items()}
+        return {name: (name, _unqualified(hint)) for name, hint in _hints(cls, args).items()}
     return {}
 
 
