@@ -34,6 +34,7 @@ OF_OPERATORS = {
     **dict.fromkeys(("print", "log", "debug", "do", "on_event"), "tap(print), or trace()"),
     **dict.fromkeys(("rate_limit", "limit", "throttle"), "rate_limited(...)"),
     **dict.fromkeys(("json", "parse", "to_parsed", "to_json"), "parsed(...), or partial_json()"),
+    **dict.fromkeys(("partial", "partial_object", "partial_output", "stream_object"), "partials(type)"),
     **dict.fromkeys(("collect", "to_result", "response"), "to_response()"),
     **dict.fromkeys(("tools", "call_tools", "execute_tools"), "run_tools(tools=[...])"),
     **dict.fromkeys(("tokens", "deltas", "to_texts"), "text()"),

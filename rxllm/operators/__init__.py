@@ -8,7 +8,7 @@ looking         tap, trace, count, snapshots, verify, checkpoint
 text            text, to_text, thinking, words, sentences, smooth, map_text, redact
 some events     only, filter_deltas, include_raw_chunks, conflate
 tools           tool_calls, run_tools, repeat_until_halt
-structure       partial_json, items, parsed
+structure       partials, text_at, items, parsed, partial_json
 results         to_response, to_step_result, to_chat_result, to_session, scan_collect
 waiting         timeouts, stall_warning, hedge, rate_limited
 failing         retry_before_content, fallback, restart, circuit_breaker, raise_errors, errors_as_events
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from rxllm.operators._only import only
     from rxllm.operators._parsed import parsed
     from rxllm.operators._partial_json import partial_json
+    from rxllm.operators._partials import partials
     from rxllm.operators._plugins import plugins as plugins
     from rxllm.operators._race import race
     from rxllm.operators._raise_errors import raise_errors
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from rxllm.operators._stall_warning import stall_warning
     from rxllm.operators._tap import tap
     from rxllm.operators._text import text
+    from rxllm.operators._text_at import text_at
     from rxllm.operators._thinking import thinking
     from rxllm.operators._timeouts import timeouts
     from rxllm.operators._to_chat_result import to_chat_result
@@ -90,6 +92,7 @@ __all__ = [
     "only",
     "parsed",
     "partial_json",
+    "partials",
     "race",
     "raise_errors",
     "rate_limited",
@@ -105,6 +108,7 @@ __all__ = [
     "stall_warning",
     "tap",
     "text",
+    "text_at",
     "thinking",
     "timeouts",
     "to_chat_result",

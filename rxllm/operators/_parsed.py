@@ -8,12 +8,10 @@ from typing import Any, TypeVar, overload
 
 from reactivex import Observable
 
-from rxllm.collector import StreamCollector
 from rxllm.events import Event
 from rxllm.operators._shared.event_operators import fold_events
-from rxllm.operators._shared.parse_answer import text_parser, with_parsed
+from rxllm.operators._shared.parse_answer import final_answer, parsed_value, text_parser
 from rxllm.runtime import Stream
-from rxllm.values import Response, ValidationError
 
 T = TypeVar("T")
 
@@ -44,17 +42,4 @@ def parsed(type: Any, /) -> Callable[[Observable[Event]], Stream[Any]]:
     Raises ``ValidationError("invalid_option")`` for any other `type`.
     """
     read = text_parser("type", type)
-    return fold_events("parsed", lambda state: _value(_answer(state), read))
-
-
-def _answer(state: StreamCollector) -> Response[Any]:
-    if state.chat_result is None:
-        return state.to_response().raise_for_error()
-    return state.chat_result.raise_for_error().final_response or Response()
-
-
-def _value(response: Response[Any], read: Callable[[str], Any]) -> Any:
-    if response.tool_calls:
-        metadata = {"text": response.output_text, "finish_reason": response.finish_reason, "usage": response.usage}
-        raise ValidationError("invalid_output", "the response asks for tools instead of answering", metadata=metadata)
-    return with_parsed(response, read).parsed
+    return fold_events("parsed", lambda state: parsed_value(final_answer(state), read))

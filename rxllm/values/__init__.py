@@ -21,12 +21,13 @@ from rxllm.values._message import (
     tool_result,
 )
 from rxllm.values._model import ModelInfo
+from rxllm.values._partial import Partial, PartialState
 from rxllm.values._request import ApiKey, Call, Request, json_schema
 from rxllm.values._response import FinishReason, Response
 from rxllm.values._results import ChatResult, StepResult
 from rxllm.values._schema import ResponseFormat, as_response_format, is_type, reader, schema_faults
 from rxllm.values._session import Session, SessionStatus, Turn
-from rxllm.values._stream_items import Labelled, Progress, Trace
+from rxllm.values._stream_items import Labelled, Progress, TextAt, Trace
 from rxllm.values._telemetry import (
     CallFinished,
     CallStarted,
@@ -90,6 +91,8 @@ __all__ = [
     "ModelInfo",
     "Outcome",
     "Part",
+    "Partial",
+    "PartialState",
     "Progress",
     "ProviderPart",
     "Request",
@@ -106,6 +109,7 @@ __all__ = [
     "StepStarted",
     "StreamError",
     "Telemetry",
+    "TextAt",
     "TextPart",
     "ThinkingPart",
     "Thread",

@@ -81,6 +81,15 @@ def read_json(text: str | bytes | msgspec.Raw) -> Any:
         return _well_formed(json.loads(source, parse_constant=_CONSTANTS.__getitem__))
 
 
+def unescaped(raw: str) -> str:
+    """Return the text of a JSON string, without its quotes, or of a piece that ends between its escapes.
+
+    >>> unescaped("caf\\\\u00e9")
+    'café'
+    """
+    return msgspec.json.decode(f'"{raw}"', type=str) if "\\" in raw else raw
+
+
 def read_arguments(text: str) -> dict[str, Any] | None:
     """Return the arguments of a tool call: an empty dict for blank text, None if `text` is not a JSON object."""
     try:

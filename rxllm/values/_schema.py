@@ -109,7 +109,7 @@ def reader(response_format: Any) -> Callable[[str], Any] | None:
             if not is_type(response_format):
                 return response_format
             decode = decoder(response_format)
-            return partial(_read_answer, decode) if _is_wrapped(response_format) else decode
+            return partial(_read_answer, decode) if is_wrapped(response_format) else decode
 
 
 def decoder(hint: Any) -> Callable[[str], Any]:
@@ -157,14 +157,23 @@ def unfenced(text: str) -> str:
     return re.sub(r"\Ajson\b", "", inner[3:-3], flags=re.IGNORECASE).strip()
 
 
+def is_wrapped(hint: Any) -> bool:
+    """Whether an answer of this type is the `value` of an object. It may also be the bare value."""
+    try:
+        schema = _own_schema(hint)
+    except ValidationError:  # a type that can be read, but not asked for
+        return False
+    return bool(schema) and schema.get("type") != "object"
+
+
 @cached_by_type
 def _format_of(hint: Any) -> dict[str, Any]:
     schema = _own_schema(hint)
     if not schema:
         fault = f"{hint!r} says nothing about the answer; write {{'type': 'json_object'}} for any JSON object"
         raise invalid_option("response_format", fault)
-    strict = _strict(_wrapped(schema) if _is_wrapped(hint) else schema)
-    name = "answer" if _is_wrapped(hint) else re.sub(r"[^A-Za-z0-9_-]", "_", getattr(hint, "__name__", "answer"))[:64]
+    strict = _strict(_wrapped(schema) if is_wrapped(hint) else schema)
+    name = "answer" if is_wrapped(hint) else re.sub(r"[^A-Za-z0-9_-]", "_", getattr(hint, "__name__", "answer"))[:64]
     return json_schema(name, strict, strict=_is_closed(strict))
 
 
@@ -174,15 +183,6 @@ def _own_schema(hint: Any) -> dict[str, Any]:
         return _rooted(_schema_of(hint))
     except Exception as error:  # msgspec's and pydantic's own, and the NameError of a hint that cannot be resolved
         raise invalid_option("response_format", f"{hint!r} has no JSON schema: {error}") from error
-
-
-def _is_wrapped(hint: Any) -> bool:
-    """Whether an answer of this type is the `value` of an object."""
-    try:
-        schema = _own_schema(hint)
-    except ValidationError:  # a type that can be read, but not asked for
-        return False
-    return bool(schema) and schema.get("type") != "object"
 
 
 def _wrapped(schema: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Items that operators emit besides events and values: labels, progress, traces."""
+"""Items that operators emit besides events and values: labels, texts with their paths, progress, traces."""
 
 from __future__ import annotations
 
@@ -16,6 +16,13 @@ class Labelled(msgspec.Struct, Generic[T], frozen=True):
 
     label: str
     item: T
+
+
+class TextAt(msgspec.Struct, frozen=True):
+    """A piece of the string at `path` in a JSON answer: the keys and indexes that lead to it."""
+
+    path: tuple[str | int, ...]
+    text: str
 
 
 class Progress(msgspec.Struct, frozen=True):

@@ -10,6 +10,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
@@ -251,7 +252,37 @@ def merged(n: int) -> Callable[[], Any]:
     return lambda: wait(ops.merge_labelled(streams))
 
 
+@dataclass
+class Note:
+    text: str
+    tags: list[str]
+
+
+def of_json(n: int, *deltas: str, before: str = "", after: str = "") -> list[Event]:
+    """The events of an answer with `deltas` `n` times in it."""
+    texts = [before, *(delta for _ in range(n) for delta in deltas), after]
+    return [*started(), *map(TextDelta, texts)]
+
+
+def looked_at(n: int, *deltas: str, **around: str) -> Callable[[], Any]:
+    """Partials of a list of notes, of each of which the newest part is looked at."""
+
+    def run() -> None:
+        source = from_iterable(of_json(n, *deltas, **around)).pipe(ops.partials(list[Note]))
+        source.subscribe(lambda notes: (notes[-1]["text"].state, len(notes)), lambda error: None)
+
+    return run
+
+
+NOTE = ('{"text": "', "on", 'e", "tags": ', '["a", "b"]', "}, ")
+
 CASES: dict[str, Callable[[int], Callable[[], Any]]] = {
+    "notes of a partial list": lambda n: looked_at(n, *NOTE, before="[", after="{}]"),
+    "pieces of one partial text": lambda n: looked_at(n, "word ", before='[{"text": "'),
+    "spaces before a partial": lambda n: looked_at(n, " \n", before="```json", after="[]"),
+    "the depth of a partial": lambda n: looked_at(n, "[", before='[{"tags": '),
+    "keys of a partial object": lambda n: looked_at(n, '"a": ["b"], ', before="[{"),
+    "text at a path": lambda n: through(of_json(n, *NOTE, before="[", after="{}]"), ops.text_at("*", "tags", "*")),
     "calls that run": lambda n: chat(n, PLAIN),
     "calls of manual tools": lambda n: chat(n, MANUAL),
     "calls that wait for an approval": lambda n: chat(n, APPROVAL),

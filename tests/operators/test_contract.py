@@ -70,6 +70,7 @@ OPERATORS: dict[str, Callable[[], Any]] = {
     "only": lambda: ops.only(TextDelta),
     "parsed": lambda: ops.parsed(lambda text: text),
     "partial_json": ops.partial_json,
+    "partials": lambda: ops.partials(list[dict[str, str]]),
     "race": lambda: lambda source: ops.race(source),
     "raise_errors": ops.raise_errors,
     "rate_limited": lambda: ops.rate_limited(concurrent=2),
@@ -85,6 +86,7 @@ OPERATORS: dict[str, Callable[[], Any]] = {
     "stall_warning": lambda: ops.stall_warning(60, print),
     "tap": lambda: ops.tap(lambda item: None),
     "text": ops.text,
+    "text_at": lambda: ops.text_at("*", "note"),
     "thinking": ops.thinking,
     "timeouts": lambda: ops.timeouts(first=60, idle=60, total=60),
     "timeouts, idle": ops.timeouts,
@@ -107,9 +109,11 @@ EXCEPTIONS: dict[str, set[str]] = {
     "merge_labelled": {"errors"},  # a stream that fails does not end the others
     "only": {"error_event"},  # it keeps what it is asked for, and nothing else
     "partial_json": {"ends_with_source"},  # what the source says is no JSON
+    "partials": {"ends_with_source"},  # what the source says is no JSON
     "rate_limited": {"apart"},  # it is there to hold back what is subscribed at the same time
     "smooth": {"at_once"},  # what comes at once is put together
     "snapshots": {"at_once"},  # what comes at once is one snapshot
+    "text_at": {"ends_with_source"},  # what the source says is no JSON
 }
 """The rules of the kit that an operator rightly breaks, by its name in `OPERATORS`; say why."""
 

@@ -24,10 +24,12 @@ from rxllm import (
     Fake,
     FunctionTool,
     Labelled,
+    Partial,
     Response,
     StepResult,
     Stream,
     StreamCollector,
+    TextAt,
     TextDelta,
     Thread,
     Tool,
@@ -219,6 +221,13 @@ assert_type(events.pipe(ops.parsed(City)), Stream[City])
 assert_type(events.pipe(ops.parsed(list[int])), Stream[list[int]])
 assert_type(events.pipe(ops.parsed(lambda text: text.split())), Stream[list[str]])
 assert_type(events.pipe(ops.parsed(rxllm.json_schema("x", {}))), Stream[Any])
+assert_type(events.pipe(ops.partials(City)), Stream[Partial[City]])
+assert_type(events.pipe(ops.partials(City)).run().value, City | None)
+assert_type(events.pipe(ops.partials(City)).run()["name"].text, str)
+assert_type(events.pipe(ops.partials(City)).run().state, Literal["missing", "growing", "done"])
+assert_type(events.pipe(ops.partials(list[City])), Stream[Partial[list[City]]])
+assert_type(events.pipe(ops.partials(int | None)), Stream[Partial[Any]])
+assert_type(events.pipe(ops.text_at("items", "*", 0)), Stream[TextAt])
 assert_type(events.pipe(ops.items()), Stream[Any])
 assert_type(events.pipe(ops.items(None, "cities")), Stream[Any])
 assert_type(events.pipe(ops.items(City, "cities")), Stream[City])

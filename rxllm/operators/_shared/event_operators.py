@@ -84,6 +84,30 @@ def extract(
     return handle_each(make_handler)
 
 
+class Fold:
+    """The state after the events so far. Most events are deltas, and are folded together."""
+
+    def __init__(self, name: str, thread: Thread | None = None) -> None:
+        self._name = name
+        self._state = StreamCollector(thread)
+        self._deltas: list[Any] = []  # since the last other event
+
+    def add(self, event: Event) -> None:
+        if type(event) in DELTAS:
+            self._deltas.append(event)
+            return
+        try:
+            if type(event) not in EVENTS:
+                raise not_an_event(self._name, event)
+            self._state = self._state.apply_deltas(self._deltas).apply_event(event)
+        finally:
+            self._deltas.clear()
+
+    @property
+    def state(self) -> StreamCollector:
+        return self._state.apply_deltas(self._deltas)
+
+
 def fold_events(
     name: str, project: Callable[[StreamCollector], R], thread: Thread | None = None
 ) -> Callable[[Observable[Event]], Stream[R]]:
@@ -92,25 +116,17 @@ def fold_events(
     def subscribe(
         source: Observable[Event], observer: abc.ObserverBase[R], scheduler: abc.SchedulerBase | None
     ) -> abc.DisposableBase:
-        state = StreamCollector(thread)
-        deltas: list[Any] = []  # since the last other event: most events are deltas, and are folded together
+        fold = Fold(name, thread)
 
         def on_next(event: Event) -> None:
-            nonlocal state
-            if type(event) in DELTAS:
-                deltas.append(event)
-                return
             try:
-                if type(event) not in EVENTS:
-                    raise not_an_event(name, event)
-                state = state.apply_deltas(deltas).apply_event(event)
+                fold.add(event)
             except Exception as error:  # a raw usage with unknown keys
                 observer.on_error(error)
-            deltas.clear()
 
         def on_completed() -> None:
             try:
-                result = project(state.apply_deltas(deltas))
+                result = project(fold.state)
             except Exception as error:
                 observer.on_error(error)
             else:

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from rxllm.collector import is_unfinished
+from rxllm.collector import StreamCollector, is_unfinished
 from rxllm.values import (
     ChatResult,
     LLMError,
@@ -71,6 +71,24 @@ def answer_parser(parse: Parse) -> Read | None:
             return None
         case _:
             return text_parser("parse", parse)
+
+
+def final_answer(state: StreamCollector) -> Response[Any]:
+    """Return the response that has the answer: in a chat the final one. Raises the error that ended the stream."""
+    if state.chat_result is None:
+        return state.to_response().raise_for_error()
+    return state.chat_result.raise_for_error().final_response or Response()
+
+
+def parsed_value(response: Response[Any], read: Read) -> Any:
+    """Return the value of an answer.
+
+    Raises ``ValidationError("invalid_output")``, as `with_parsed` does; also for a response that calls tools.
+    """
+    if response.tool_calls:
+        metadata = {"text": response.output_text, "finish_reason": response.finish_reason, "usage": response.usage}
+        raise ValidationError("invalid_output", "the response asks for tools instead of answering", metadata=metadata)
+    return with_parsed(response, read).parsed
 
 
 def with_parsed(response: Response[Any], read: Read) -> Response[Any]:

@@ -1,0 +1,225 @@
+"""A value of which only a part has arrived: `Partial`."""
+
+from __future__ import annotations
+
+import sys
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+
+from rxllm.values._json import unescaped
+from rxllm.values._shape import Shape, plain
+from rxllm.values.argument_checks import did_you_mean, no_attribute, shown
+
+T = TypeVar("T", covariant=True)
+
+PartialState = Literal["missing", "growing", "done"]
+
+_CONTAINERS = ("{", "[")
+_CLOSING = {"{": "}", "[": "]", '"': '"'}
+_NOT_READ: Any = object()
+
+
+class Pieces:
+    """Text that grows by pieces, and any part of it at the cost of that part."""
+
+    def __init__(self) -> None:
+        self._pieces: list[str] = []
+        self._starts: list[int] = []
+        self._length = 0
+
+    def append(self, piece: str) -> None:
+        if piece:
+            self._pieces.append(piece)
+            self._starts.append(self._length)
+            self._length += len(piece)
+
+    def slice(self, start: int, end: int) -> str:
+        first = max(bisect_right(self._starts, start) - 1, 0)
+        pieces = self._pieces[first : bisect_left(self._starts, end)]
+        offset = self._starts[first] if pieces else 0
+        return "".join(pieces)[start - offset : end - offset]
+
+    def __str__(self) -> str:
+        return "".join(self._pieces)
+
+
+class Node:
+    """Where one JSON value stands in the text. Nodes only grow; what of them a snapshot shows, its position tells."""
+
+    __slots__ = ("_positions", "children", "end", "keys", "kind", "start")
+
+    def __init__(self, kind: str, start: int) -> None:
+        self.kind = kind  # {, [, " or "", as its text begins
+        self.start = start
+        self.end = sys.maxsize
+        # Most nodes are strings and numbers, which share empty ones.
+        self.children: list[Node] = [] if kind in _CONTAINERS else _NO_CHILDREN
+        self.keys: list[str] = [] if kind == "{" else _NO_KEYS  # of the children, as the model writes them
+        self._positions: dict[str, list[int]] = {} if kind == "{" else _NO_POSITIONS  # by name; several if it repeats
+
+    def add(self, child: Node, key: str | int, name: str | int) -> None:
+        """Add a child: of an object at this key, which is that of the field `name`."""
+        if isinstance(key, str) and isinstance(name, str):
+            self._positions.setdefault(name, []).append(len(self.children))
+            self.keys.append(key)
+        self.children.append(child)
+
+    def key(self, shape: Shape, index: int) -> str | int:
+        """Return the name or index of a child."""
+        return shape.name(self.keys[index]) if self.keys else index
+
+    def begun(self, at: int) -> int:
+        """Return how many children begin before `at`."""
+        count = len(self.children)  # once: another thread may be adding to them
+        if not count or self.children[count - 1].start < at:
+            return count
+        return bisect_left(self.children, at, hi=count, key=lambda child: child.start)
+
+    def find(self, key: str | int, at: int) -> Node | None:
+        """Return the child of this name or index, if it begins before `at`."""
+        count = self.begun(at)
+        if isinstance(key, str):
+            positions = self._positions.get(key, ())
+            newest = bisect_left(positions, count) - 1
+            return self.children[positions[newest]] if newest >= 0 else None
+        return self.children[key] if self.kind == "[" and 0 <= key < count else None
+
+    def shows(self, shape: Shape, at: int) -> bool:
+        """Whether anything of it shows before it is whole, or it is."""
+        return self.end <= at or self.kind in _CONTAINERS or (self.kind == '"' and shape.grows)
+
+
+_NO_CHILDREN: list[Node] = []
+_NO_KEYS: list[str] = []
+_NO_POSITIONS: dict[str, list[int]] = {}
+
+
+class Partial(Generic[T]):
+    """As much of a `T` as has arrived: ``operators.partials(T)`` emits these. One never changes.
+
+    ``partial["name"]`` is as much of a field, of a key of a mapping, or of an element of an array (-1 is the newest),
+    to any depth, and missing until it begins. Iterating gives the elements of an array, ``keys()`` the names in an
+    object, ``len(...)`` counts either, and what is missing is false.
+
+    Numbers, true, false and null are missing until they are whole, and so are strings that stand for something else: a
+    Literal, an Enum, a date. Of a field that may have several types, as in a union of classes, all are considered.
+    """
+
+    __slots__ = ("_at", "_node", "_shape", "_state", "_text", "_value")
+
+    def __init__(
+        self, text: Pieces, node: Node | None, shape: Shape, at: int, state: PartialState, value: Any = _NOT_READ
+    ) -> None:
+        self._text = text
+        self._node = node
+        self._shape = shape
+        self._at = at  # what stands before it in the text shows
+        self._state: PartialState = state
+        self._value = value
+
+    @property
+    def state(self) -> PartialState:
+        """``"missing"``, ``"growing"`` or ``"done"``. The whole answer is done when it has been validated."""
+        return self._state
+
+    @property
+    def value(self) -> T | None:
+        """The finished value; None before.
+
+        That of a part has the type of its annotation. If it does not fit, which ends the stream later, it is JSON.
+        """
+        if self._value is not _NOT_READ:
+            return self._value
+        return self._shape.read(self._raw()) if self._state == "done" else None
+
+    @property
+    def text(self) -> str:
+        """The text of a string so far; "" for anything else."""
+        if self._node is None or self._node.kind != '"' or not self:
+            return ""
+        return unescaped(self._text.slice(self._node.start + 1, min(self._node.end - 1, self._at)))
+
+    @property
+    def so_far(self) -> Any:
+        """All there is, as JSON data with the keys that the model writes; None while it is missing."""
+        node, shape = self._node, self._shape
+        if node is None or not self:
+            return None
+        start, end, closing = node.start, node.start, ""
+        while node.shows(shape, self._at):  # only the newest child may not be whole
+            end = min(node.end, self._at)
+            if node.end <= self._at:
+                break
+            closing = _CLOSING[node.kind] + closing
+            count = node.begun(self._at)
+            if node.kind != '"':
+                end = node.children[count - 2].end if count > 1 else node.start + 1
+            if not count:
+                break
+            node, shape = node.children[count - 1], shape.child(node.key(shape, count - 1))
+        return plain(f"{self._text.slice(start, end)}{closing}")
+
+    def keys(self) -> tuple[str, ...]:
+        """The names of an object's fields, or its keys, that are not missing, in their order."""
+        node = self._node
+        if node is None:
+            return ()
+        return tuple(dict.fromkeys(self._shape.name(key) for key in node.keys[: self._count()]))
+
+    def __getitem__(self, key: str | int, /) -> Partial[Any]:
+        if isinstance(key, int) and key < 0:
+            key = max(key + len(self), -1)
+        node = self._node.find(key, self._at) if self._node is not None else None
+        if node is None and isinstance(key, str) and (names := self._shape.names) and key not in names:
+            remedy = did_you_mean(key, names) or f"; the fields are {', '.join(names)}"
+            raise KeyError(f"{getattr(self._shape.hint, '__name__', self._shape.hint)} has no field {key!r}{remedy}")
+        shape = self._shape.child(key)
+        return Partial(self._text, node, shape, self._at, _state(node, shape, self._at))
+
+    def __contains__(self, key: str | int, /) -> bool:
+        return bool(self[key])
+
+    def __iter__(self) -> Iterator[Partial[Any]]:
+        is_array = self._node is not None and self._node.kind == "["
+        return (self[index] for index in range(len(self) if is_array else 0))
+
+    def __len__(self) -> int:
+        return len(self.keys()) if self._node is not None and self._node.keys else self._count()
+
+    def __bool__(self) -> bool:
+        return self._state != "missing"
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both show the same JSON text of the same type."""
+        if not isinstance(other, Partial):
+            return NotImplemented
+        same = (self._state, self._shape.hint) == (other._state, other._shape.hint)
+        return same and self._raw() == other._raw()
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Partial({self._state}, {shown(self.so_far)})"
+
+    if not TYPE_CHECKING:  # to a type checker every name would be there
+
+        def __getattr__(self, name: str) -> Any:
+            raise no_attribute("Partial", name, (), {name: f"partial[{name!r}]"} if name in self._shape.names else {})
+
+    def _count(self) -> int:
+        """How many children show."""
+        node = self._node
+        if node is None or not (count := node.begun(self._at)):
+            return 0
+        shape = self._shape.child(node.key(self._shape, count - 1))
+        return count if node.children[count - 1].shows(shape, self._at) else count - 1
+
+    def _raw(self) -> str:
+        return self._text.slice(self._node.start, min(self._node.end, self._at)) if self._node is not None else ""
+
+
+def _state(node: Node | None, shape: Shape, at: int) -> PartialState:
+    if node is None or not node.shows(shape, at):
+        return "missing"
+    return "done" if node.end <= at else "growing"
