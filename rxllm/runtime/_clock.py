@@ -121,7 +121,7 @@ class PacedScheduler(LoopScheduler):
 
         def resume() -> None:
             if not pending.is_disposed:
-                pending.disposable = self.plain().schedule(action, state)
+                pending.disposable = self.schedule_relative(0.0, action, state)
 
         self._gate.when_open(partial(copy_context().run, resume))
         return pending
