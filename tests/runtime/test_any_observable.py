@@ -169,7 +169,7 @@ def test_what_is_held_goes_on_in_its_own_context() -> None:
     async def main() -> None:
         made: list[int] = []
 
-        async def count() -> Any:
+        async def count() -> AsyncIterator[int]:
             for number in range(100):
                 made.append(number)
                 yield number
@@ -217,18 +217,18 @@ def test_what_is_disposed_while_it_is_held_never_runs() -> None:
     asyncio.run(main())
 
 
+async def iterate(numbers: list[int]) -> AsyncIterator[int]:
+    for number in numbers:
+        yield number
+
+
 SOURCES: dict[str, Callable[[list[int]], Observable[int]]] = {
     "of": lambda numbers: reactivex.of(*numbers),
     "scheduled": lambda numbers: reactivex.range(len(numbers)).map(numbers.__getitem__),
     "concat": lambda numbers: reactivex.concat(reactivex.empty(), *map(reactivex.just, numbers)),
     "merged": lambda numbers: reactivex.merge(reactivex.from_iterable(numbers), reactivex.empty()),
-    "paced": lambda numbers: from_async_iter(lambda: _each(numbers)),
+    "paced": lambda numbers: from_async_iter(lambda: iterate(numbers)),
 }
-
-
-async def _each(numbers: list[int]) -> AsyncIterator[int]:
-    for number in numbers:
-        yield number
 
 
 @given(st.sampled_from(sorted(SOURCES)), st.lists(st.integers(), max_size=30), st.integers(1, 9), st.booleans())

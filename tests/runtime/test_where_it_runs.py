@@ -61,7 +61,12 @@ def test_in_a_running_loop_every_item_comes_on_it(name: str, from_a_thread: bool
     async def main(server: Loopback) -> None:
         questions, places, ends = Subject[str](), list[Place](), list[str]()
         source = TYPE_AHEAD[name](questions, model(server))
-        subscription = source.subscribe(lambda event: (places.append(place()), ends.append(type(event).__name__)))
+
+        def note(event: Any) -> None:
+            places.append(place())
+            ends.append(type(event).__name__)
+
+        subscription = source.subscribe(note)
         for count, question in enumerate(("fake", "socket"), 1):
             if from_a_thread:
                 together(lambda question=question: questions.on_next(question))
