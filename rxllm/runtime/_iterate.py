@@ -32,21 +32,20 @@ T = TypeVar("T")
 
 
 LIMIT = 65_536
-"""How many items may wait for an iterator before a source that does not wait is cut off, by default."""
+"""How many items may wait for an iterator before a source that does not wait is cut off; `maxsize` if that is more."""
 
 
-def to_iter(source: Observable[T], maxsize: int = MAX_WAITING, *, limit: int = LIMIT) -> Items[T]:
+def to_iter(source: Observable[T], maxsize: int = MAX_WAITING, *, limit: int | None = None) -> Items[T]:
     """Return an iterator over `source`, best used as ``with to_iter(source) as items:``.
 
-    While `maxsize` items wait, a source that can wait does. One that cannot is cut off with
-    ``StreamError("overflow")``, raised after the items that wait, when there are more than `limit` (or `maxsize`, if
-    that is larger).
+    While `maxsize` items wait (never more than `limit`), a source that can wait does. One that cannot is cut off at
+    `limit` items, by default 65,536: then the iterator raises ``StreamError("overflow")``, after those items.
     """
     check_source(source, "to_iter")
     return Items(source, maxsize, limit)
 
 
-def to_async_iter(source: Observable[T], maxsize: int = MAX_WAITING, *, limit: int = LIMIT) -> AsyncItems[T]:
+def to_async_iter(source: Observable[T], maxsize: int = MAX_WAITING, *, limit: int | None = None) -> AsyncItems[T]:
     """Return an asynchronous iterator over `source`, best used as ``async with to_async_iter(source) as items:``.
 
     `maxsize` and `limit` are those of `to_iter`.
@@ -58,11 +57,13 @@ def to_async_iter(source: Observable[T], maxsize: int = MAX_WAITING, *, limit: i
 class Buffer(abc.ObserverBase[T]):
     """The items between a subscription and its iterator. It does not refer to the iterator, which can so be dropped."""
 
-    def __init__(self, maxsize: int, limit: int, wake: Callable[[], object]) -> None:
-        self.gate = Gate(maxsize)
+    def __init__(self, maxsize: int, limit: int | None, wake: Callable[[], object]) -> None:
+        self._limit = max(LIMIT, maxsize) if limit is None else limit
+        if self._limit < 1:
+            raise ValueError(f"limit must be at least 1, not {limit}")
+        self.gate = Gate(min(maxsize, self._limit))
         self.ended = False
         self.error: BaseException | None = None
-        self._limit = max(maxsize, limit)
         self._wake = wake
         self._subscription = SingleAssignmentDisposable()
 
@@ -133,7 +134,7 @@ class _Reader(Generic[T]):
 class Items(_Reader[T], Iterator[T]):
     """The items of a stream, for ``for``; meanwhile the stream runs on rxllm's own loop."""
 
-    def __init__(self, source: Observable[T], maxsize: int = MAX_WAITING, limit: int = LIMIT) -> None:
+    def __init__(self, source: Observable[T], maxsize: int = MAX_WAITING, limit: int | None = None) -> None:
         self._source = source
         self._wakeup = threading.Event()
         self._buffer: Buffer[T] = Buffer(maxsize, limit, self._wakeup.set)
@@ -170,7 +171,7 @@ class Items(_Reader[T], Iterator[T]):
 class AsyncItems(_Reader[T], AsyncIterator[T]):
     """The items of a stream, for ``async for``."""
 
-    def __init__(self, source: Observable[T], maxsize: int = MAX_WAITING, limit: int = LIMIT) -> None:
+    def __init__(self, source: Observable[T], maxsize: int = MAX_WAITING, limit: int | None = None) -> None:
         self._source = source
         self._wakeup = _Wakeup()
         self._buffer: Buffer[T] = Buffer(maxsize, limit, self._wakeup.set)

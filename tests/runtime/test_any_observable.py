@@ -64,9 +64,11 @@ async def numbers(count: int) -> AsyncIterator[int]:
         yield number
 
 
+NONE: int = 0
+
 PATIENT: dict[str, Callable[[], Observable[int]]] = {
     "range": lambda: reactivex.range(10**9),
-    "generate": lambda: reactivex.generate(0, lambda number: True, lambda number: number + 1),
+    "generate": lambda: reactivex.generate(NONE, lambda number: True, lambda number: number + 1),
     "repeat": lambda: reactivex.of(0).repeat().scan(lambda total, _: total + 1, -1),
     "concat": lambda: reactivex.concat(reactivex.range(50), reactivex.range(50, 10**9)),
     "from_async_iter": lambda: from_async_iter(lambda: numbers(10**9)),
@@ -96,9 +98,7 @@ IMPATIENT: dict[str, Callable[[], Observable[int]]] = {
     "from_iterable": lambda: reactivex.from_iterable(itertools.count()),
     "mapped": lambda: reactivex.from_iterable(itertools.count()).map(lambda number: number).filter(lambda _: True),
     "merged": lambda: reactivex.merge(reactivex.never(), reactivex.from_iterable(itertools.count())),
-    "create": lambda: reactivex.create(
-        lambda observer, _: [observer.on_next(number) for number in range(1000)] and None
-    ),
+    "create": lambda: reactivex.create(emit_at_once),
 }
 
 
@@ -141,8 +141,23 @@ def test_time_does_not_wait() -> None:
 
 
 @ON_BOTH_SIDES
-def test_a_limit_below_maxsize_is_maxsize(read: Read) -> None:
-    assert read(reactivex.from_iterable(range(32)), maxsize=32, limit=1) == list(range(32))
+def test_a_limit_below_maxsize_is_both(read: Read) -> None:
+    emitted: list[int] = []
+    assert read(reactivex.range(10**9).do_action(emitted.append), 100, limit=3) == list(range(100))
+    assert len(emitted) <= 105
+    with pytest.raises(StreamError, match="3 items wait"):
+        read(reactivex.from_iterable(range(5)), limit=3)
+
+
+@ON_BOTH_SIDES
+def test_a_maxsize_above_the_default_limit_raises_it(read: Read) -> None:
+    assert len(read(reactivex.from_iterable(range(70_000)), 5, maxsize=70_000)) == 5
+
+
+@pytest.mark.parametrize("make", [to_iter, to_async_iter])
+def test_the_limit_must_be_at_least_one(make: Callable[..., Any]) -> None:
+    with pytest.raises(ValueError, match="limit must be at least 1, not 0"):
+        make(reactivex.of(1), limit=0)
 
 
 @ON_BOTH_SIDES

@@ -1,4 +1,4 @@
-"""reactivex's ``.retry`` and ``.catch`` on a stream that ends with an `ErrorEvent`: once, the log says what to write."""
+"""reactivex's ``.retry`` and ``.catch`` on a stream that ends with an `ErrorEvent`: the log has a hint, once."""
 
 from __future__ import annotations
 
