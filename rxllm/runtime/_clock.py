@@ -53,7 +53,7 @@ class LoopScheduler(PeriodicScheduler):
 
     def plain(self) -> LoopScheduler:
         """Return the scheduler that rxllm's own operators use in its place."""
-        return self
+        return self if type(self) is LoopScheduler else LoopScheduler(self._loop)
 
     def schedule(self, action: typing.ScheduledAction[S], state: S | None = None) -> abc.DisposableBase:
         return self.schedule_relative(0.0, action, state)
@@ -126,9 +126,6 @@ class PacedScheduler(LoopScheduler):
         self._gate.when_open(partial(copy_context().run, resume))
         return pending
 
-    def plain(self) -> LoopScheduler:
-        return LoopScheduler(self._loop)
-
 
 class CallScheduler(LoopScheduler):
     """As reactivex without a scheduler, but for timers: reactivex starts a thread for each, and calls on from there."""
@@ -142,9 +139,6 @@ class CallScheduler(LoopScheduler):
 
     def schedule(self, action: typing.ScheduledAction[S], state: S | None = None) -> abc.DisposableBase:
         return CurrentThreadScheduler.singleton().schedule(action, state)
-
-    def plain(self) -> LoopScheduler:
-        return LoopScheduler(self._loop)
 
 
 def clock(scheduler: abc.SchedulerBase | None) -> abc.SchedulerBase:
