@@ -25,7 +25,8 @@ Work with the answer
     `LLMError`: the base class of all errors
 
 For later: `session` keeps conversations between turns, `serializer` turns every value into JSON and back, `show`
-displays a stream in Jupyter, `testing` is a kit for authors of adapters and operators, `plugins` loads theirs.
+displays a stream in Jupyter, `bridge` connects any Observable with asyncio, `testing` is a kit for authors of adapters
+and operators, `plugins` loads theirs.
 
 Where to look next: ``help(rxllm.generate)`` explains one name, ``help(rxllm.operators)`` all operators,
 ``help(rxllm.keys)`` where API keys are looked up; ``dir(rxllm)`` lists all names.
@@ -145,7 +146,7 @@ from rxllm.values import (
 )
 
 if TYPE_CHECKING:
-    from rxllm import chunks, serializer, session, testing
+    from rxllm import bridge, chunks, serializer, session, testing
     from rxllm.adapters import (
         Adapter,
         Anthropic,
@@ -251,6 +252,7 @@ __all__ = [
     "alongside",
     "ask_user",
     "assistant",
+    "bridge",
     "chat",
     "chunks",
     "edit_image",
@@ -293,7 +295,7 @@ _PUBLIC = sorted(__all__)
 if not TYPE_CHECKING:
     del __all__  # `__getattr__` returns it
 
-_LAZY_MODULES = ("chunks", "serializer", "session", "testing")
+_LAZY_MODULES = ("bridge", "chunks", "serializer", "session", "testing")
 
 if not TYPE_CHECKING:  # to a type checker every name would be there
 

@@ -1,30 +1,59 @@
-"""Time on an event loop: a reactivex scheduler that any thread may use, and clocks for operators."""
+"""Time on an event loop: reactivex schedulers that any thread may use, and clocks for operators.
+
+==================  ==========================================  ============================================
+scheduler           an action without a due time                is that of
+==================  ==========================================  ============================================
+`LoopScheduler`     runs soon, on the loop                      ``run``, ``await``, and rxllm's operators
+`PacedScheduler`    the same, but waits while the gate is full  an iterator
+`CallScheduler`     runs at once, on the thread of the caller   ``subscribe`` of a Stream without a scheduler
+==================  ==========================================  ============================================
+
+In all three a timer runs on the loop, and time does not wait.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import Callable
+from contextvars import copy_context
+from functools import cached_property, partial
 from typing import TypeVar
 
 from reactivex import abc, typing
-from reactivex.disposable import Disposable, SerialDisposable
+from reactivex.disposable import Disposable, SerialDisposable, SingleAssignmentDisposable
+from reactivex.scheduler import CurrentThreadScheduler
 from reactivex.scheduler.periodicscheduler import PeriodicScheduler
 
-from rxllm.runtime._portal import call_loop, live_on, running_loop, start_on
+from rxllm.runtime._back_pressure import Gate
+from rxllm.runtime._portal import call_loop, chosen_loop, live_on, portal, running_loop, start_on
 from rxllm.runtime._unhandled import report_unheard
 
 S = TypeVar("S")
 
 
 class LoopScheduler(PeriodicScheduler):
-    """Runs actions on `loop`. Unlike reactivex's own it never blocks in dispose, and every thread may call it."""
+    """Runs actions on `loop`, or else on the portal's, which starts when it is needed.
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    Unlike reactivex's own it never blocks in dispose, and every thread may call it.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop | None) -> None:
         super().__init__()
-        self._loop = loop
-        live = live_on(loop)
-        self._timers: set[asyncio.TimerHandle] = set() if live is None else live.timers
+        self._chosen = loop
+
+    @cached_property
+    def _loop(self) -> asyncio.AbstractEventLoop:
+        return self._chosen or portal().loop
+
+    @cached_property
+    def _timers(self) -> set[asyncio.TimerHandle]:
+        live = live_on(self._loop)
+        return set() if live is None else live.timers
+
+    def plain(self) -> LoopScheduler:
+        """Return the scheduler that rxllm's own operators use in its place."""
+        return self if type(self) is LoopScheduler else LoopScheduler(self._loop)
 
     def schedule(self, action: typing.ScheduledAction[S], state: S | None = None) -> abc.DisposableBase:
         return self.schedule_relative(0.0, action, state)
@@ -78,9 +107,45 @@ class LoopScheduler(PeriodicScheduler):
         return self.schedule_relative(self.to_datetime(duetime) - self.now, action, state)
 
 
+class PacedScheduler(LoopScheduler):
+    """For an iterator: while its gate is full, sources that schedule item after item wait, such as ``range``."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, gate: Gate) -> None:
+        super().__init__(loop)
+        self._gate = gate
+
+    def schedule(self, action: typing.ScheduledAction[S], state: S | None = None) -> abc.DisposableBase:
+        if not self._gate.full:
+            return super().schedule(action, state)
+        pending = SingleAssignmentDisposable()
+
+        def resume() -> None:
+            if not pending.is_disposed:
+                pending.disposable = self.schedule_relative(0.0, action, state)
+
+        self._gate.when_open(partial(copy_context().run, resume))
+        return pending
+
+
+class CallScheduler(LoopScheduler):
+    """As reactivex without a scheduler, but for timers: reactivex starts a thread for each, and calls on from there."""
+
+    def __init__(self) -> None:
+        super().__init__(chosen_loop())
+
+    @cached_property
+    def _timers(self) -> set[asyncio.TimerHandle]:
+        return set()  # at exit nothing waits for these, as for reactivex's daemon threads: an `interval` has no end
+
+    def schedule(self, action: typing.ScheduledAction[S], state: S | None = None) -> abc.DisposableBase:
+        return CurrentThreadScheduler.singleton().schedule(action, state)
+
+
 def clock(scheduler: abc.SchedulerBase | None) -> abc.SchedulerBase:
     """Return the scheduler that sets the time of a subscription: its own, else one on the loop of the call."""
-    return scheduler if scheduler is not None else LoopScheduler(call_loop())
+    if scheduler is None:
+        return LoopScheduler(call_loop())
+    return scheduler.plain() if isinstance(scheduler, LoopScheduler) else scheduler
 
 
 def stopwatch(scheduler: abc.SchedulerBase | None) -> Callable[[], float]:

@@ -1,5 +1,7 @@
 """Iterate over a stream with back-pressure: at most `maxsize` items wait, then the source waits too.
 
+A source that cannot wait, such as a ``Subject``, is cut off at `limit` items.
+
 ==========  ==================================================  =====================================================
 iterator    until                                               what it does
 ==========  ==================================================  =====================================================
@@ -18,39 +20,71 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, Generic, Self, TypeVar, cast
 
 from reactivex import Observable, abc
+from reactivex.disposable import SingleAssignmentDisposable
 
 from rxllm.runtime._back_pressure import MAX_WAITING, Gate, read_by
-from rxllm.runtime._clock import LoopScheduler
+from rxllm.runtime._clock import PacedScheduler
 from rxllm.runtime._portal import on_portal, running_loop, warn_if_blocking
 from rxllm.runtime._stream_arguments import check_source
+from rxllm.values import StreamError
 
 T = TypeVar("T")
 
 
-def to_iter(source: Observable[T], maxsize: int = MAX_WAITING) -> Items[T]:
-    """Return an iterator over `source`, best used as ``with to_iter(source) as items:``."""
+LIMIT = 65_536
+"""How many items may wait for an iterator before a source that does not wait is cut off; `maxsize` if that is more."""
+
+
+def to_iter(source: Observable[T], maxsize: int = MAX_WAITING, *, limit: int | None = None) -> Items[T]:
+    """Return an iterator over `source`, best used as ``with to_iter(source) as items:``.
+
+    While `maxsize` items wait (never more than `limit`), a source that can wait does. One that cannot is cut off at
+    `limit` items, by default 65,536: then the iterator raises ``StreamError("overflow")``, after those items.
+    """
     check_source(source, "to_iter")
-    return Items(source, maxsize)
+    return Items(source, maxsize, limit)
 
 
-def to_async_iter(source: Observable[T], maxsize: int = MAX_WAITING) -> AsyncItems[T]:
-    """Return an asynchronous iterator over `source`, best used as ``async with to_async_iter(source) as items:``."""
+def to_async_iter(source: Observable[T], maxsize: int = MAX_WAITING, *, limit: int | None = None) -> AsyncItems[T]:
+    """Return an asynchronous iterator over `source`, best used as ``async with to_async_iter(source) as items:``.
+
+    `maxsize` and `limit` are those of `to_iter`.
+    """
     check_source(source, "to_async_iter")
-    return AsyncItems(source, maxsize)
+    return AsyncItems(source, maxsize, limit)
 
 
 class Buffer(abc.ObserverBase[T]):
     """The items between a subscription and its iterator. It does not refer to the iterator, which can so be dropped."""
 
-    def __init__(self, maxsize: int, wake: Callable[[], object]) -> None:
-        self.gate = Gate(maxsize)
+    def __init__(self, maxsize: int, limit: int | None, wake: Callable[[], object]) -> None:
+        self._limit = max(LIMIT, maxsize) if limit is None else limit
+        if self._limit < 1:
+            raise ValueError(f"limit must be at least 1, not {limit}")
+        self.gate = Gate(min(maxsize, self._limit))
         self.ended = False
         self.error: BaseException | None = None
         self._wake = wake
+        self._subscription = SingleAssignmentDisposable()
+
+    def subscribe_to(self, source: Observable[T], loop: asyncio.AbstractEventLoop) -> abc.DisposableBase:
+        with read_by(self.gate, self.take_error):
+            self._subscription.disposable = source.subscribe(self, scheduler=PacedScheduler(loop, self.gate))
+        return self._subscription
 
     def on_next(self, value: T) -> None:
+        if len(self.gate.waiting) >= self._limit:
+            self._cut_off()
+            return
         self.gate.waiting.append(value)
         self._wake()
+
+    def _cut_off(self) -> None:
+        fault = f"the source does not wait for its reader: {self._limit} items wait"
+        remedy = "thin them out with ops.keep_latest() or ops.conflate(), take a source that waits, such as that of"
+        error = StreamError("overflow", f"{fault}; {remedy} rxllm.from_async_iter(...), or pass a larger limit=")
+        if self.take_error(error):
+            self._subscription.dispose()
 
     def on_error(self, error: Exception) -> None:
         self.take_error(error)
@@ -100,17 +134,17 @@ class _Reader(Generic[T]):
 class Items(_Reader[T], Iterator[T]):
     """The items of a stream, for ``for``; meanwhile the stream runs on rxllm's own loop."""
 
-    def __init__(self, source: Observable[T], maxsize: int = MAX_WAITING) -> None:
+    def __init__(self, source: Observable[T], maxsize: int = MAX_WAITING, limit: int | None = None) -> None:
         self._source = source
         self._wakeup = threading.Event()
-        self._buffer: Buffer[T] = Buffer(maxsize, self._wakeup.set)
+        self._buffer: Buffer[T] = Buffer(maxsize, limit, self._wakeup.set)
 
     def __next__(self) -> T:
         buffer = self._buffer
         if self._subscription is None:
-            with on_portal() as portal, read_by(buffer.gate, buffer.take_error):
+            with on_portal() as portal:
                 warn_if_blocking("a plain for stops", "async for", stacklevel=3)
-                self._subscription = self._source.subscribe(buffer, scheduler=LoopScheduler(portal.loop))
+                self._subscription = buffer.subscribe_to(self._source, portal.loop)
         try:
             while not buffer.gate.waiting:
                 if buffer.ended:
@@ -137,17 +171,16 @@ class Items(_Reader[T], Iterator[T]):
 class AsyncItems(_Reader[T], AsyncIterator[T]):
     """The items of a stream, for ``async for``."""
 
-    def __init__(self, source: Observable[T], maxsize: int = MAX_WAITING) -> None:
+    def __init__(self, source: Observable[T], maxsize: int = MAX_WAITING, limit: int | None = None) -> None:
         self._source = source
         self._wakeup = _Wakeup()
-        self._buffer: Buffer[T] = Buffer(maxsize, self._wakeup.set)
+        self._buffer: Buffer[T] = Buffer(maxsize, limit, self._wakeup.set)
 
     async def __anext__(self) -> T:
         buffer = self._buffer
         if self._subscription is None:
             loop = self._wakeup.loop = asyncio.get_running_loop()
-            with read_by(buffer.gate, buffer.take_error):
-                self._subscription = self._source.subscribe(buffer, scheduler=LoopScheduler(loop))
+            self._subscription = buffer.subscribe_to(self._source, loop)
         try:
             while not buffer.gate.waiting:
                 if buffer.ended:

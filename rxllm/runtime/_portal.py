@@ -111,8 +111,13 @@ def portal() -> Portal:
 
 def call_loop() -> asyncio.AbstractEventLoop:
     """Return the loop that a call made here runs on."""
+    return chosen_loop() or portal().loop
+
+
+def chosen_loop() -> asyncio.AbstractEventLoop | None:
+    """Return the loop that a call made here runs on, or None if that is the portal's, which may not run yet."""
     chosen = _chosen.get()
-    return chosen if chosen is not None else (running_loop() or portal().loop)
+    return chosen if chosen is not None else running_loop()
 
 
 def running_loop() -> asyncio.AbstractEventLoop | None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
 from reactivex import Observable, abc
 
+from rxllm.runtime._clock import CallScheduler
 from rxllm.runtime._iterate import AsyncItems, Items
 from rxllm.runtime._portal import subscribing
 from rxllm.runtime._run import last, run
@@ -181,9 +182,12 @@ class Stream(StreamMethods[T]):
         *,
         scheduler: abc.SchedulerBase | None = None,
     ) -> abc.DisposableBase:
-        """Start a call; disposing the result ends it. See reactivex's ``Observable.subscribe``."""
+        """Start a call; disposing the result ends it. See reactivex's ``Observable.subscribe``.
+
+        Without a scheduler, the timers of reactivex's operators run on the loop of the call.
+        """
         with subscribing():
-            return super().subscribe(on_next, on_error, on_completed, scheduler=scheduler)
+            return super().subscribe(on_next, on_error, on_completed, scheduler=scheduler or CallScheduler())
 
     def __repr__(self) -> str:
         return self._origin.describe()

@@ -1,4 +1,4 @@
-"""The types of reactivex's methods on a Stream, for the type checker alone.
+"""The types of reactivex's methods on a Stream, for the type checker alone, and a hint in two of them.
 
 At run time they are reactivex's own, and return Streams, as all of them go through `pipe`. reactivex types them as
 Observables, and those that filter as Observables of Any. A method that is not here is typed by reactivex; the same
@@ -12,6 +12,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 from reactivex import Observable
+
+from rxllm.runtime._retry_hint import hint_at_error_events
 
 T = TypeVar("T", covariant=True)
 
@@ -145,4 +147,12 @@ if TYPE_CHECKING:
         def subscribe_on(self, scheduler: abc.SchedulerBase) -> Stream[T]: ...
 
 else:
-    StreamMethods = Observable
+
+    class StreamMethods(Observable[T]):
+        def retry(self, retry_count=None):
+            """See reactivex's ``Observable.retry``. It acts on ``on_error``: `raise_errors` makes one of an event."""
+            return Observable.retry(self.pipe(hint_at_error_events("retry")), retry_count)
+
+        def catch(self, handler):
+            """See reactivex's ``Observable.catch``. It acts on ``on_error``: `raise_errors` makes one of an event."""
+            return Observable.catch(self.pipe(hint_at_error_events("catch")), handler)
