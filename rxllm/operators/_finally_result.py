@@ -25,7 +25,7 @@ from rxllm.runtime import (
     running_loop,
     shown_frames,
 )
-from rxllm.runtime._portal import start_on
+from rxllm.runtime._portal import is_read, live_on, start_on
 from rxllm.values import LLMError, Outcome, Response, StreamError
 from rxllm.values.argument_checks import check_function, invalid_option
 
@@ -141,7 +141,12 @@ class _State(Generic[R]):
 
 
 class _Ending:
-    """One subscription. `_ended` is taken by its first end: completion, error or dispose, on whichever thread."""
+    """One subscription. `_ended` is taken by its first end: completion, error or dispose, on whichever thread.
+
+    If a reader's thread or iterator is left behind at the interpreter's exit, rxllm's loop disposes it as a call.
+    """
+
+    emitted, read = 1, True
 
     def __init__(
         self,
@@ -155,13 +160,20 @@ class _Ending:
         self._observer = observer
         self._scheduler = scheduler
         self._loop = None if isinstance(scheduler, VirtualTimeScheduler) else call_loop()
+        self._live = live_on(self._loop) if self._loop is not None and is_read.get() else None
         self._context = call_context()
         self._ended = threading.Lock()
         self._has_failed = False
 
     def start(self, source: Observable[Event]) -> abc.DisposableBase:
+        if self._loop is not None and self._live is not None:
+            start_on(self._loop, self._register)
         subscription = source.subscribe(self._on_next, self._on_error, self._on_completed, scheduler=self._scheduler)
-        return CompositeDisposable(subscription, Disposable(self._on_dispose))  # the source first
+        return CompositeDisposable(subscription, Disposable(self.dispose))  # the source first
+
+    def _register(self) -> None:
+        if self._live is not None and not self._ended.locked():
+            self._live.calls.add(self)
 
     def _on_next(self, event: Event) -> None:
         if type(event) not in EVENTS:
@@ -188,7 +200,7 @@ class _Ending:
         else:
             self._soon(outcome, notify)
 
-    def _on_dispose(self) -> None:
+    def dispose(self) -> None:
         if self._ended.acquire(blocking=False):
             # An operator that raises the error of an ErrorEvent disposes its source too.
             self._soon("failed" if self._has_failed else "cancelled", lambda: None)
@@ -212,6 +224,8 @@ class _Ending:
 
     def _call(self, outcome: Outcome, notify: Callable[[], None]) -> None:
         """Call the function, and `notify` when it is done: at once, unless it is asynchronous."""
+        if self._live is not None:
+            self._live.calls.discard(self)
         returned: Any = None
         try:
             returned = self._fn(self._state.result(), outcome)
@@ -225,13 +239,15 @@ class _Ending:
                 returned.close()
             notify()
         else:
-            task = asyncio.get_running_loop().create_task(self._wait(returned, notify), name="rxllm-finally")
+            waiting = self._wait(returned, notify)
+            task = asyncio.get_running_loop().create_task(waiting, name="rxllm-finally", context=self._context)
             _running.add(task)
             task.add_done_callback(_running.discard)
 
     async def _wait(self, pending: Awaitable[Any], notify: Callable[[], None]) -> None:
+        limit = asyncio.timeout(SECONDS)
         try:
-            async with asyncio.timeout(SECONDS) as limit:
+            async with limit:
                 await pending
         except TimeoutError as error:
             self._log(TimeoutError(f"it took longer than {SECONDS:g} s") if limit.expired() else error)
