@@ -14,7 +14,6 @@ from rxllm.values import (
     Part,
     ProviderPart,
     ThinkingPart,
-    ToolCall,
     ToolCallPart,
 )
 from rxllm.values._thread import unanswered, with_results
@@ -25,9 +24,9 @@ def with_partial_step(state: StreamCollector, result: ChatResult) -> ChatResult:
 
     The message's ``metadata["partial"]`` is the result's `halted_reason`. Every provider takes the thread back:
 
-    - tool calls without a result are left out, and so are the provider's own, unless the message has their result;
-    - thinking behind the last tool call, the provider's own included, keeps its text only, as what signs it holds for
-      a whole answer;
+    - tool calls without a result are left out;
+    - behind the last answered tool call, what the provider ran itself and its opaque parts are left out too, and
+      thinking keeps only its text: they go back as a whole or not at all;
     - a message without text, files and tool calls is left out.
     """
     if state.done or state.summary.fresh:
@@ -45,25 +44,29 @@ def with_partial_step(state: StreamCollector, result: ChatResult) -> ChatResult:
 
 
 def _without_loose_ends(message: Message, answered: set[str]) -> Message:
-    opaque = [part for part in message.parts if isinstance(part, ProviderPart)]
-    calls = tuple(call for call in message.tool_calls if _is_answered(call, answered, opaque))
-    ids = {call.id for call in calls}
-    parts = [part for part in message.parts if not isinstance(part, ToolCallPart) or part.id in ids]
-    closed = [place for place, part in enumerate(parts, 1) if isinstance(part, ToolCallPart | ProviderPart)]
-    end = closed[-1] if closed else 0
-    rest = [_unsigned(part) for part in parts[end:]]
-    kept = (*parts[:end], *(part for part in rest if part != ThinkingPart("")))
-    return replace(message, content=content_of(kept), tool_calls=calls)
+    """Return the message up to its last answered tool call, without those that have no answer, and what can be kept of
+    the rest.
+    """
+    loose = {call.id for call in message.tool_calls if not is_server(call) and call.id not in answered}
+    marked = {part.id for part in message.parts if isinstance(part, ToolCallPart)}
+    unmarked = [ToolCallPart(call.id) for call in message.tool_calls if call.id not in marked]  # they follow the text
+    parts = [part for part in [*message.parts, *unmarked] if not isinstance(part, ToolCallPart) or part.id not in loose]
+    marks = [place for place, part in enumerate(parts, 1) if isinstance(part, ToolCallPart) and part.id in answered]
+    end = marks[-1] if marks else 0
+    kept = parts[:end] + [part for part in map(_unsigned, parts[end:]) if part is not None]
+    ids = {part.id for part in kept if isinstance(part, ToolCallPart)}
+    calls = tuple(call for call in message.tool_calls if call.id in ids)
+    return replace(message, content=content_of(tuple(kept)), tool_calls=calls)
 
 
-def _is_answered(call: ToolCall, answered: set[str], opaque: list[ProviderPart]) -> bool:
-    if is_server(call):
-        return any(call.id in (part.data.get("tool_use_id"), part.data.get("id")) for part in opaque)
-    return call.id in answered
-
-
-def _unsigned(part: Part) -> Part:
-    return ThinkingPart(part.text) if isinstance(part, ThinkingPart) else part
+def _unsigned(part: Part) -> Part | None:
+    match part:
+        case ToolCallPart() | ProviderPart():
+            return None
+        case ThinkingPart(text=text):
+            return ThinkingPart(text) if text else None
+        case _:
+            return part
 
 
 def _has_files(message: Message) -> bool:
