@@ -74,7 +74,7 @@ def finally_result(
     outcome        the stream
     =============  =====================================================================================================
     ``completed``  has completed
-    ``failed``     has ended with an error: ``on_error``, which the result holds as `error`, or an ``ErrorEvent``
+    ``failed``     has ended with an error: an ``ErrorEvent``, or ``on_error``, whose ``LLMError`` the result has too
     ``cancelled``  was disposed: ``dispose()``, ``break``, ``task.cancel()``, ``take``, ``switch_map``, Ctrl-C, ...
     =============  =====================================================================================================
 
