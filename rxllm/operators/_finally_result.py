@@ -78,8 +78,8 @@ def finally_result(
     ``cancelled``  was disposed: ``dispose()``, ``break``, ``task.cancel()``, ``take``, ``switch_map``, Ctrl-C, ...
     =============  =====================================================================================================
 
-    `fn` may be ``async``, and what it returns may be awaited: it may take 30 seconds, then it is cancelled. It runs on
-    the call's loop, after the source has ended or been disposed. The subscriber's ``on_completed`` or ``on_error``
+    `fn` may be ``async``, and what it returns may be awaited: it may take 30 seconds, then it is cancelled. `fn` runs
+    on the call's loop, after the source has ended or been disposed. The subscriber's ``on_completed`` or ``on_error``
     comes when `fn` is done; a dispose returns at once, and nothing is emitted after it. A plain function should be
     quick, as it blocks the loop. Exceptions of `fn` are logged. At exit the interpreter waits for `fn`, as for calls;
     but the end of ``asyncio.run`` cancels an ``async`` one, as it does all tasks. Under virtual time `fn` must be a
