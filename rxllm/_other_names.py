@@ -36,6 +36,7 @@ OF_OPERATORS = {
     **dict.fromkeys(("json", "parse", "to_parsed", "to_json"), "parsed(...), or partial_json()"),
     **dict.fromkeys(("partial", "partial_object", "partial_output", "stream_object"), "partials(type)"),
     **dict.fromkeys(("collect", "to_result", "response"), "to_response()"),
+    **dict.fromkeys(("on_finish", "on_end", "on_abort", "finalize"), "finally_result(function)"),
     **dict.fromkeys(("tools", "call_tools", "execute_tools"), "run_tools(tools=[...])"),
     **dict.fromkeys(("tokens", "deltas", "to_texts"), "text()"),
 }

@@ -9,6 +9,13 @@ Each function has a streaming form, whose events ``operators.to_session`` folds 
 ``Custom("session_turn")``, which holds the whole session with its context: like ``StepCompleted`` and
 ``ChatCompleted``, it must not be forwarded raw.
 
+A turn that is stopped emits no `Turn`. ``save(turn, outcome)`` is called at every end, and with `keep_partial` the
+session has the text so far, not the user's message alone::
+
+    keep = ops.finally_result(save, ops.to_session(chat, keep_partial=True))
+    answer = session.stream_reply(engine, chat, "A story!").pipe(keep, ops.text()).subscribe(show)
+    answer.dispose()                                    # save(turn, "cancelled")
+
 The options are those of ``rxllm.chat``, and for `step` those of ``rxllm.step``. A tool's context is the engine's,
 overlaid by the session's, overlaid by the call's; its session id is the call's, else the session's. If the session's
 status does not allow the operation, a `SessionError` that lists what it does allow goes to ``on_error``; if the

@@ -14,6 +14,7 @@ malformed delta is found when the message is built.
 from rxllm.collector._block_key import BlockKey, block_key
 from rxllm.collector._event_faults import adapter_fault, event_fault
 from rxllm.collector._fold_message import fold_message
+from rxllm.collector._partial_step import with_partial_step
 from rxllm.collector._step_outcome import (
     AWAITING_USER,
     PAUSE,
@@ -41,4 +42,5 @@ __all__ = [
     "is_incomplete",
     "is_server",
     "is_unfinished",
+    "with_partial_step",
 ]

@@ -9,7 +9,7 @@ text            text, to_text, thinking, words, sentences, smooth, map_text, red
 some events     only, filter_deltas, include_raw_chunks, conflate
 tools           tool_calls, run_tools, repeat_until_halt
 structure       partials, text_at, items, parsed, partial_json
-results         to_response, to_step_result, to_chat_result, to_session, scan_collect
+results         to_response, to_step_result, to_chat_result, to_session, scan_collect, finally_result
 waiting         timeouts, stall_warning, hedge, rate_limited
 failing         retry_before_content, fallback, restart, circuit_breaker, raise_errors, errors_as_events
 several models  race, merge_labelled
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from rxllm.operators._errors_as_events import errors_as_events
     from rxllm.operators._fallback import fallback
     from rxllm.operators._filter_deltas import filter_deltas
+    from rxllm.operators._finally_result import finally_result
     from rxllm.operators._hedge import hedge
     from rxllm.operators._include_raw_chunks import include_raw_chunks
     from rxllm.operators._items import items
@@ -83,6 +84,7 @@ __all__ = [
     "errors_as_events",
     "fallback",
     "filter_deltas",
+    "finally_result",
     "hedge",
     "include_raw_chunks",
     "items",

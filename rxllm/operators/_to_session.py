@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from reactivex import Observable
 
-from rxllm.collector import StreamCollector
+from rxllm.collector import StreamCollector, with_partial_step
 from rxllm.events import Custom, Event, StepCompleted
 from rxllm.operators._lift import lift
 from rxllm.operators._shared.event_operators import EVENTS, not_an_event
@@ -21,7 +21,9 @@ TURN = "session_turn"
 """
 
 
-def to_session(session: Session, *, parse: Parse = None) -> Callable[[Observable[Event]], Stream[Turn]]:
+def to_session(
+    session: Session, *, parse: Parse = None, keep_partial: bool = False
+) -> Callable[[Observable[Event]], Stream[Turn]]:
     """Fold the events of a turn to its `Turn`: the new session and the result of the chat or step.
 
     ::
@@ -39,16 +41,32 @@ def to_session(session: Session, *, parse: Parse = None) -> Callable[[Observable
     with the user's message and all completed steps. `parse` is as in `to_chat_result`; text that does not fit becomes
     the result's error, and the session can go on.
 
-    Raises ``ValidationError("invalid_option")`` for a wrong `session` or `parse`.
+    With `keep_partial` the session of a turn that is cut off also keeps what its unfinished step has: the text, and the
+    tool calls with their results. The message's ``metadata["partial"]`` is ``"cancelled"``, or ``"error"`` after an
+    ``ErrorEvent``; it is not sent. Tool calls without a result are left out, and so is a message without text: the
+    next `reply` is legal for every provider.
+
+    >>> from reactivex import operators as rx
+    >>> story = stream_reply(Fake(["Once ", "upon ", "a time"]), Session(), "A story!").pipe(rx.take(4))
+    >>> stopped = story.pipe(to_session(Session(), keep_partial=True)).run()
+    >>> stopped.session.messages[-1], stopped.session.messages[-1].metadata
+    (Message('assistant', 'Once upon '), {'partial': 'cancelled'})
+
+    Nothing is emitted after a dispose: ``ops.finally_result(save, ops.to_session(session, keep_partial=True))`` calls
+    ``save(turn, outcome)`` then too.
+
+    Raises ``ValidationError("invalid_option")`` for a wrong `session`, `parse` or `keep_partial`.
     """
     check_instance("session", session, Session, "a Session")
+    check_instance("keep_partial", keep_partial, bool, "True or False")
     read = answer_parser(parse)
-    return lift(lambda: _TurnFold(session, read))
+    return lift(lambda: _TurnFold(session, read, keep_partial))
 
 
 class _TurnFold:
-    def __init__(self, session: Session, read: Read | None) -> None:
+    def __init__(self, session: Session, read: Read | None, keep_partial: bool) -> None:
         self._read = read
+        self._keep_partial = keep_partial
         self._begin(session, None)
 
     def _begin(self, session: Session, operation: str | None) -> None:
@@ -81,4 +99,7 @@ class _TurnFold:
 
     def _result(self) -> ChatResult | StepResult:
         is_step = self._operation == "step" or (self._operation is None and not self._state.done)
-        return self._step if is_step and self._step is not None else self._state.to_chat_result()
+        if is_step and self._step is not None:
+            return self._step
+        result = self._state.to_chat_result()
+        return with_partial_step(self._state, result) if self._keep_partial else result

@@ -184,6 +184,11 @@ _ELSEWHERE = {
             "logging.basicConfig() and logging.getLogger('rxllm').setLevel(logging.DEBUG)",
         ),
         (
+            ("keep_partial",),
+            "it belongs to the fold of a turn: rxllm.session.stream_reply(engine, session, text).pipe("
+            "ops.finally_result(save, ops.to_session(session, keep_partial=True)))",
+        ),
+        (
             ("mock_response",),
             "pass rxllm.Fake('...') as the engine",
         ),

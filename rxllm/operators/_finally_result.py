@@ -1,0 +1,271 @@
+"""Call a function with the result when a stream ends, however it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Awaitable, Callable
+from inspect import isawaitable, iscoroutine
+from typing import Any, Generic, TypeVar, overload
+
+from reactivex import Observable, abc
+from reactivex.disposable import CompositeDisposable, Disposable
+from reactivex.scheduler import VirtualTimeScheduler
+
+from rxllm.events import ErrorEvent, Event, StepRestarted
+from rxllm.operators._shared.event_operators import EVENTS, not_an_event
+from rxllm.operators._shared.operate import operate
+from rxllm.operators._to_response import to_response
+from rxllm.runtime import (
+    Stream,
+    call_context,
+    call_loop,
+    report_unheard,
+    running_loop,
+    shown_frames,
+)
+from rxllm.runtime._portal import is_read, live_on, start_on
+from rxllm.values import LLMError, Outcome, Response, StreamError
+from rxllm.values.argument_checks import check_function, invalid_option
+
+R = TypeVar("R")
+
+Fold = Callable[[Observable[Event]], Observable[R]]
+
+log = logging.getLogger("rxllm")
+
+SECONDS = 30.0
+"""How long an asynchronous function may take."""
+
+_running = set[asyncio.Task[None]]()
+"""The tasks that call functions: a loop refers to its tasks only weakly."""
+
+
+@overload
+def finally_result(
+    fn: Callable[[Response[Any], Outcome], object], fold: None = None
+) -> Callable[[Observable[Event]], Stream[Event]]: ...
+@overload
+def finally_result(
+    fn: Callable[[R, Outcome], object], fold: Fold[R]
+) -> Callable[[Observable[Event]], Stream[Event]]: ...
+def finally_result(
+    fn: Callable[[Any, Outcome], object], fold: Fold[Any] | None = None
+) -> Callable[[Observable[Event]], Stream[Event]]:
+    """Call ``fn(result, outcome)`` once when the stream has completed, failed or been disposed.
+
+    ::
+
+        source                   --start--H--i--end--|
+        finally_result(fn)       --start--H--i--end--|     fn(Response('Hi'), "completed"), before the end
+        disposed after H         --start--H                fn(Response('H'), "cancelled"), soon after
+
+    >>> from rxllm import Fake, stream_generate
+    >>> save = lambda response, outcome: print(outcome, response.output_text)
+    >>> events = stream_generate(Fake(["Once ", "upon ", "a ", "time"]), "A story!").pipe(finally_result(save))
+    >>> last = events.run()
+    completed Once upon a time
+
+    `fold` is the operator that makes the result of the events that have passed: ``ops.to_response()`` by default,
+    ``ops.to_chat_result(thread)`` for a chat, ``ops.to_session(session, keep_partial=True)`` for a session's turn.
+
+    =============  =====================================================================================================
+    outcome        the stream
+    =============  =====================================================================================================
+    ``completed``  has completed
+    ``failed``     has ended with an error: an ``ErrorEvent``, or ``on_error``, whose ``LLMError`` the result has too
+    ``cancelled``  was disposed: ``dispose()``, ``break``, ``task.cancel()``, ``take``, ``switch_map``, Ctrl-C, ...
+    =============  =====================================================================================================
+
+    `fn` may be ``async``, and what it returns may be awaited: it may take 30 seconds, then it is cancelled. `fn` runs
+    on the call's loop, after the source has ended or been disposed. The subscriber's ``on_completed`` or ``on_error``
+    comes when `fn` is done; a dispose returns at once, and nothing is emitted after it. A plain function should be
+    quick, as it blocks the loop. Exceptions of `fn` are logged. At exit the interpreter waits for `fn`, as for calls;
+    but the end of ``asyncio.run`` cancels an ``async`` one, as it does all tasks. Under virtual time `fn` must be a
+    plain function, and a dispose calls it at once.
+
+    Raises ``ValidationError("invalid_option")`` unless `fn` is a function, and `fold` has a result for a stream that
+    was disposed before its first event, and for one that failed.
+    """
+    check_function("fn", fn)
+    chosen = to_response() if fold is None else fold
+    check_function("fold", chosen)
+    _check_fold(chosen)
+    return operate(lambda source, observer, scheduler: _Ending(fn, chosen, observer, scheduler).start(source))
+
+
+def _check_fold(fold: Fold[Any]) -> None:
+    for what, events in (("without events", ()), ("that failed", (ErrorEvent(StreamError("truncated")),))):
+        state = _State(fold)
+        for event in events:
+            state.see(event)
+        try:
+            state.result()
+        except Exception as error:
+            remedy = "pass for example ops.to_response(), ops.to_chat_result(thread) or ops.to_session(session)"
+            raise invalid_option("fold", f"has no result for a stream {what}: {error!r}; {remedy}") from error
+
+
+class _State(Generic[R]):
+    """A fold whose events come one by one, and whose result is taken at the end."""
+
+    def __init__(self, fold: Fold[R]) -> None:
+        self._observer: abc.ObserverBase[Event] | None = None
+        self._results: list[R] = []
+        self._error: Exception | None = None
+        fold(Stream(self._connect)).subscribe(self._results.append, self._fail)
+
+    def _connect(
+        self, observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None
+    ) -> abc.DisposableBase:
+        self._observer = observer
+        return Disposable()
+
+    def _fail(self, error: Exception) -> None:
+        self._error = error
+
+    def see(self, event: Event) -> None:
+        if self._observer is not None:
+            self._observer.on_next(event)
+
+    def result(self) -> R:
+        """Return the result; raise what the fold has failed with."""
+        if self._observer is not None:
+            self._observer.on_completed()
+        if self._error is not None:
+            raise self._error
+        if len(self._results) != 1:
+            raise ValueError(f"it emitted {len(self._results)} items, not one")
+        return self._results[0]
+
+
+class _Ending:
+    """One subscription. `_ended` is taken by its first end: completion, error or dispose, on whichever thread.
+
+    If a reader's thread or iterator is left behind at the interpreter's exit, rxllm's loop disposes it as a call.
+    """
+
+    emitted, read = 1, True
+
+    def __init__(
+        self,
+        fn: Callable[[Any, Outcome], object],
+        fold: Fold[Any],
+        observer: abc.ObserverBase[Event],
+        scheduler: abc.SchedulerBase | None,
+    ) -> None:
+        self._fn = fn
+        self._state = _State(fold)
+        self._observer = observer
+        self._scheduler = scheduler
+        self._loop = None if isinstance(scheduler, VirtualTimeScheduler) else call_loop()
+        self._live = live_on(self._loop) if self._loop is not None and is_read.get() else None
+        self._context = call_context()
+        self._ended = threading.Lock()
+        self._has_failed = False
+
+    def start(self, source: Observable[Event]) -> abc.DisposableBase:
+        if self._loop is not None and self._live is not None:
+            start_on(self._loop, self._register)
+        subscription = source.subscribe(self._on_next, self._on_error, self._on_completed, scheduler=self._scheduler)
+        return CompositeDisposable(subscription, Disposable(self.dispose))  # the source first
+
+    def _register(self) -> None:
+        if self._live is not None and not self._ended.locked():
+            self._live.calls.add(self)
+
+    def _on_next(self, event: Event) -> None:
+        if type(event) not in EVENTS:
+            self._on_error(not_an_event("finally_result", event))
+            return
+        if type(event) is ErrorEvent or type(event) is StepRestarted:
+            self._has_failed = type(event) is ErrorEvent
+        self._state.see(event)
+        self._observer.on_next(event)
+
+    def _on_completed(self) -> None:
+        self._end("failed" if self._has_failed else "completed", self._observer.on_completed)
+
+    def _on_error(self, error: Exception) -> None:
+        self._end("failed", lambda: self._observer.on_error(error), error)
+
+    def _end(self, outcome: Outcome, notify: Callable[[], None], error: Exception | None = None) -> None:
+        if not self._ended.acquire(blocking=False):
+            return
+        if isinstance(error, LLMError):
+            self._state.see(ErrorEvent(error))
+        if self._loop is None or running_loop() is self._loop:
+            self._call(outcome, notify)
+        else:
+            self._soon(outcome, notify)
+
+    def dispose(self) -> None:
+        if self._ended.acquire(blocking=False):
+            # An operator that raises the error of an ErrorEvent disposes its source too.
+            self._soon("failed" if self._has_failed else "cancelled", lambda: None)
+
+    def _soon(self, outcome: Outcome, notify: Callable[[], None]) -> None:
+        """Call the function on the call's loop, not inside the caller: it may be a thread, or the garbage collector."""
+
+        def call() -> None:
+            try:
+                self._call(outcome, notify)
+            except BaseException as error:
+                report_unheard(error)
+
+        if self._loop is None:  # virtual time: one thread, and nothing may be left to run
+            call()
+            return
+        try:
+            start_on(self._loop, call, self._context)
+        except RuntimeError:
+            log.warning("the loop of a stream was closed before its end: %s was not called", self._name)
+
+    def _call(self, outcome: Outcome, notify: Callable[[], None]) -> None:
+        """Call the function, and `notify` when it is done: at once, unless it is asynchronous."""
+        if self._live is not None:
+            self._live.calls.discard(self)
+        returned: Any = None
+        try:
+            returned = self._fn(self._state.result(), outcome)
+        except Exception as error:
+            self._log(error)
+        if not isawaitable(returned):
+            notify()
+        elif self._loop is None:
+            self._log(TypeError("an async function needs an event loop; under virtual time use a plain function"))
+            if iscoroutine(returned):
+                returned.close()
+            notify()
+        else:
+            waiting = self._wait(returned, notify)
+            task = asyncio.get_running_loop().create_task(waiting, name="rxllm-finally", context=self._context)
+            _running.add(task)
+            task.add_done_callback(_running.discard)
+
+    async def _wait(self, pending: Awaitable[Any], notify: Callable[[], None]) -> None:
+        limit = asyncio.timeout(SECONDS)
+        try:
+            async with limit:
+                await pending
+        except TimeoutError as error:
+            self._log(TimeoutError(f"it took longer than {SECONDS:g} s") if limit.expired() else error)
+        except Exception as error:
+            self._log(error)
+        except asyncio.CancelledError:
+            log.warning("the end of the loop cancelled %s, the function of finally_result", self._name)
+            raise
+        except BaseException as error:
+            report_unheard(error)
+        try:
+            notify()
+        except BaseException as error:
+            report_unheard(error)
+
+    def _log(self, error: Exception) -> None:
+        log.error("%s, the function of finally_result, failed: %r", self._name, error, exc_info=shown_frames(error))
+
+    @property
+    def _name(self) -> str:
+        return getattr(self._fn, "__qualname__", type(self._fn).__name__)
