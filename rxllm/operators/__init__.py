@@ -5,7 +5,7 @@ of other packages are in ``plugins``: ``ops.plugins.shout()``.
 
 ==============  =======================================================================================================
 looking         tap, trace, count, snapshots, verify, checkpoint
-text            text, to_text, thinking, words, sentences, smooth, map_text, redact
+text            text, to_text, thinking, words, sentences, smooth, map_text, redact, guard
 some events     only, filter_deltas, include_raw_chunks, conflate
 tools           tool_calls, run_tools, repeat_until_halt
 structure       partial_json, items, parsed
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from rxllm.operators._errors_as_events import errors_as_events
     from rxllm.operators._fallback import fallback
     from rxllm.operators._filter_deltas import filter_deltas
+    from rxllm.operators._guard import guard
     from rxllm.operators._hedge import hedge
     from rxllm.operators._include_raw_chunks import include_raw_chunks
     from rxllm.operators._items import items
@@ -81,6 +82,7 @@ __all__ = [
     "errors_as_events",
     "fallback",
     "filter_deltas",
+    "guard",
     "hedge",
     "include_raw_chunks",
     "items",
