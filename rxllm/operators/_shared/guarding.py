@@ -226,7 +226,7 @@ class Guarding(abc.DisposableBase):
         with self._lock:
             self._time = max(self._time, self._now())
             self._advance()
-            step = None if self._ended else self._ending() or self._releasing() or self._checking()
+            step = None if self._ended else self._failing() or self._releasing() or self._cutting() or self._checking()
             if step is None:
                 self._draining = False
                 self._arm()
@@ -241,25 +241,25 @@ class Guarding(abc.DisposableBase):
         while self._checks and self._checks[0].is_done and self._checks[0].error is None:
             self._passed = self._checks.popleft().part.number
 
-    def _ending(self) -> Callable[[], None] | None:
-        if self._failure is not None:
-            return partial(self._raise, self._failure)
-        if not self._tripped:
-            return None
-        first = next(check for check in self._checks if check.error is not None)
-        if first is self._checks[0] or self._settings.on_late == "release":
-            return partial(self._cut, first.error)
-        return None
+    def _failing(self) -> Callable[[], None] | None:
+        return None if self._failure is None else partial(self._raise, self._failure)
 
     def _releasing(self) -> Callable[[], None] | None:
         if not self._queue:
             return None
         waiting = self._queue[0]
-        if waiting.parts > self._passed and waiting.due > self._time:
+        if waiting.parts > self._passed and (self._tripped or waiting.due > self._time):
             return None
         self._shown = max(self._shown, waiting.parts)
         self._queue.popleft()
         return partial(self._release, waiting)
+
+    def _cutting(self) -> Callable[[], None] | None:
+        if not self._tripped:
+            return None
+        first = next(check for check in self._checks if check.error is not None)
+        counts = first is self._checks[0] or self._settings.on_late == "release"
+        return partial(self._cut, first.error) if counts else None
 
     def _checking(self) -> Callable[[], None] | None:
         while self._complete and self._complete[0].is_done:
