@@ -11,9 +11,8 @@ from rxllm.events import Event
 from rxllm.operators._shared.guarding import Guarding, GuardSettings
 from rxllm.operators._shared.operate import operate
 from rxllm.runtime import Stream
-from rxllm.values._tool import required_parameters
+from rxllm.values.argument_checks import call_fault, check_function, check_instance, check_seconds, is_count
 from rxllm.values.argument_checks import check as check_argument
-from rxllm.values.argument_checks import check_function, check_instance, check_seconds, is_count
 
 
 def guard(
@@ -56,7 +55,8 @@ def guard(
     disposed, open blocks are completed, and an ``ErrorEvent`` ends the stream; before the first event it is
     ``on_error``. The error's metadata has the `guard`, the `reason` if there is one, and the `text`, cut to 80
     characters: do not show it. No tool of the step runs, whether the guard is an engine's operator or comes after
-    ``stream``; an engine's is also what the model reads of itself later.
+    ``stream``; what an engine's guard has stopped is not sent to the model again either. An ``on_error`` of the source
+    passes at once, without what waits.
 
     With ``on_late="fail"`` nothing unchecked is shown, and a check may take `max_lag` seconds; without a `max_lag` it
     takes as long as it likes, so give it a timeout of its own. With ``on_late="release"`` no event waits longer than
@@ -70,10 +70,13 @@ def guard(
     Raises ``ValidationError("invalid_option")`` for wrong arguments, and for ``on_late="release"`` without a `max_lag`.
     """
     check_function("check", check)
+    sees_before = call_fault(check, "") is not None
+    fits = not sees_before or call_fault(check, "", "") is None
+    check_argument("check", check, fits, "a function of a text, or of a text and the text before it")
     check_argument("every", every, every == "sentence" or is_count(every), "'sentence' or a whole number of characters")
     check_argument("on_late", on_late, on_late in ("fail", "release"), "'fail' or 'release'")
     if max_lag is not None or on_late == "release":
         check_seconds("max_lag", max_lag)
     check_instance("thinking", thinking, bool, "True or False")
-    settings = GuardSettings(check, required_parameters(check) == 2, every, max_lag, on_late, thinking)
+    settings = GuardSettings(check, sees_before, every, max_lag, on_late, thinking)
     return operate(lambda source, observer, scheduler: Guarding(settings, observer, scheduler).start(source))

@@ -99,7 +99,7 @@ class _HeldBack:
         self._observer = observer
         self._lock = threading.Lock()  # the two may be on different threads; held for decisions only
         self._waiting: deque[Event] | None = deque()  # None once all of them have been released
-        self._gate = Hold(lambda: self._waiting is not None and len(self._waiting) >= MOST)
+        self._gate = Hold(self._is_full)
         self._end: Callable[[], None] | None = None  # of the answer, if it came while events waited
         self._answer = SingleAssignmentDisposable()
 
@@ -115,6 +115,10 @@ class _HeldBack:
                 scheduler=scheduler,
             )
         return CompositeDisposable(checking, self._answer)
+
+    def _is_full(self) -> bool:
+        waiting = self._waiting
+        return waiting is not None and len(waiting) >= MOST
 
     def _receive(self, event: Event) -> None:
         with self._lock:

@@ -31,7 +31,7 @@ from rxllm.runtime._http_stream import Decoder, Exchange, http_stream
 from rxllm.runtime._http_transport_choice import use_transport
 from rxllm.runtime._http_transports import transport_error
 from rxllm.runtime._iterate import AsyncItems, Items, to_async_iter, to_iter
-from rxllm.runtime._paced import Hold, paced
+from rxllm.runtime._paced import Hold, behind, paced
 from rxllm.runtime._portal import call_context, call_loop, running_loop
 from rxllm.runtime._pump import Pump, from_async_iter, pumped
 from rxllm.runtime._retry import OnRetry, Retry, RetryPolicy, policy, policy_argument, retrying
@@ -82,6 +82,7 @@ __all__ = [
     "aiohttp_client",
     "applying_operators",
     "attempting",
+    "behind",
     "call_context",
     "call_loop",
     "check_failed",

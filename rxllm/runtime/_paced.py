@@ -7,7 +7,8 @@ made there wait for the reader alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Generator
 from typing import Any, TypeVar
 
 from reactivex import Observable, abc
@@ -67,25 +68,29 @@ class _Outside(abc.ObserverBase[Any]):
         self._gate = current_gate.get()
 
     def on_next(self, value: Any) -> None:
-        token = current_gate.set(self._gate)
+        token = current_gate.set(self._gate)  # as `behind`, which takes longer, for every event
         try:
             self._observer.on_next(value)
         finally:
             current_gate.reset(token)
 
     def on_error(self, error: Exception) -> None:
-        token = current_gate.set(self._gate)
-        try:
+        with behind(self._gate):
             self._observer.on_error(error)
-        finally:
-            current_gate.reset(token)
 
     def on_completed(self) -> None:
-        token = current_gate.set(self._gate)
-        try:
+        with behind(self._gate):
             self._observer.on_completed()
-        finally:
-            current_gate.reset(token)
+
+
+@contextlib.contextmanager
+def behind(gate: Gate | None) -> Generator[None]:
+    """Make sources subscribed inside wait for `gate`, if any."""
+    token = current_gate.set(gate)
+    try:
+        yield
+    finally:
+        current_gate.reset(token)
 
 
 def paced(source: Observable[T], gate: Gate | None) -> Stream[T]:
@@ -93,10 +98,7 @@ def paced(source: Observable[T], gate: Gate | None) -> Stream[T]:
 
     def subscribe(observer: abc.ObserverBase[T], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
         subscriber = _Outside(observer)
-        token = current_gate.set(gate)
-        try:
+        with behind(gate):
             return source.subscribe(subscriber, scheduler=scheduler)
-        finally:
-            current_gate.reset(token)
 
     return Stream(subscribe)

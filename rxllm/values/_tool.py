@@ -127,7 +127,7 @@ class Tool(Value):
             raise ToolError("not_found", message, tool_name=self.name, tool_call_id=context.tool_call.id)
         handler = self.handler
         injected: dict[str, Any] = dict.fromkeys(context_parameters(handler), context)
-        positional = [arguments, context] if required_parameters(handler) - len(injected) == 2 else [arguments]
+        positional = [arguments, context] if _required_parameters(handler) - len(injected) == 2 else [arguments]
         return lambda: handler(*positional, **injected)
 
 
@@ -176,8 +176,7 @@ def is_context(hint: Any) -> bool:
     return hint is ToolContext or ToolContext in get_args(hint)
 
 
-def required_parameters(handler: Callable[..., Any]) -> int:
-    """Return how many parameters of `handler` have no default; 1 if that cannot be known."""
+def _required_parameters(handler: Callable[..., Any]) -> int:
     try:
         parameters = inspect.signature(handler).parameters.values()
     except (TypeError, ValueError):  # some built-in functions have no signature

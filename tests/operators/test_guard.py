@@ -564,11 +564,11 @@ def test_a_source_that_does_not_end_is_left_waiting_in_bounds() -> None:
 
     gate: list[Any] = []
     Observable(subscribe).pipe(ops.guard(lambda text: never)).subscribe(scheduler=TestScheduler())
-    for number in range(2 * MOST):
-        if gate[0].full:
-            break
-        source.on_next(UsageUpdated(Usage(number)) if number else TextDelta("a"))
-    assert number == MOST
+    source.on_next(TextDelta("a"))
+    for number in range(MOST - 1):
+        assert not gate[0].full
+        source.on_next(UsageUpdated(Usage(number)))
+    assert gate[0].full
     gate[0].when_open(lambda: reads.append(True))
     assert reads == []
     never.on_completed()
@@ -580,6 +580,8 @@ def test_a_source_that_does_not_end_is_left_waiting_in_bounds() -> None:
     ("arguments", "name"),
     [
         ({"check": "no"}, "check"),
+        ({"check": lambda: None}, "check"),
+        ({"check": lambda text, before, after: None}, "check"),
         ({"every": "word"}, "every"),
         ({"every": 0}, "every"),
         ({"every": True}, "every"),

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from reactivex import of, timer
 from reactivex import operators as rx
+from reactivex.testing import TestScheduler
 
 import rxllm
 from rxllm import Engine, Fake, Request, StreamError, Thread, ToolCall, alongside, assistant, tool, user
@@ -33,6 +34,7 @@ from rxllm.testing.loopback import (
     chat_event,
     chat_finish,
 )
+from rxllm.testing.marbles import record
 from tests.runtime.support import assert_prompt, close_times, model, now, on_loop, until
 
 SLOWLY = 0.05
@@ -133,6 +135,7 @@ def test_tools_outside_wait_for_text_without_an_end() -> None:
 def test_what_a_chat_keeps_is_what_was_shown() -> None:
     engine = Engine(Fake("Fine. The secret is out. More."), operators=[ops.guard(no_secret)])
     result = rxllm.chat(engine, "Hi").run()
+    assert result.final_response is not None
     assert (result.halted_reason, result.final_response.output_text) == ("error", "Fine. ")
     assert result.error == result.final_response.error
     assert "out" not in repr(result.thread)
@@ -158,6 +161,18 @@ def test_two_guards_are_both_heard(check: Any) -> None:
     engine = Engine(Fake("Fine. The secret is out."), operators=[ops.guard(check), ops.guard(also)])
     assert rxllm.generate(engine, "Hi").run().output_text == "Fine. "
     assert seen == ["Fine. "]
+
+
+@pytest.mark.parametrize("guarded", [inside, outside])
+def test_tools_wait_in_virtual_time_too(guarded: Guarded) -> None:
+    def check(text: str) -> Any:
+        return timer(2).pipe(rx.map(lambda _: no_secret(text)))
+
+    tools = Tools()
+    fake = Fake(["Fine.", ToolCall("c1", "look", {"x": 1})], ["A secret.", ToolCall("c2", "look", {"x": 2})], "Done.")
+    notes = record(TestScheduler(), lambda: guarded(fake, check, tools.all()))
+    assert tools.calls == [1]
+    assert notes[-1][:2] == (4, "end")
 
 
 # Loops, threads and back-pressure
@@ -213,6 +228,19 @@ def test_a_check_that_never_ends_slows_the_source_down() -> None:
 
     with Loopback(Reply(body)) as server:
         asyncio.run(main(server))
+
+
+def test_many_events_without_a_sentences_end_are_checked_so_that_the_source_goes_on() -> None:
+    checked: list[int] = []
+
+    async def check(text: str) -> None:
+        await asyncio.sleep(0)
+        checked.append(len(text))
+
+    engine = Engine(Fake(["x"] * 5000), operators=[ops.guard(check, every=10_000)])
+    assert len(rxllm.generate(engine, "Hi").run().output_text) == 5000
+    assert sum(checked) == 5000
+    assert 1 < len(checked) < 10
 
 
 def test_each_step_waits_for_the_reader_and_no_earlier_guard() -> None:

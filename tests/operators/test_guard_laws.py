@@ -83,8 +83,8 @@ def shown(
     source: Timed, end: float, guard: Callable[[Any], Callable[[Observable[Any]], Observable[Any]]], verdicts: Verdicts
 ) -> tuple[list[tuple[int, str, Any]], Guards, Any]:
     scheduler = TestScheduler()
-    notes = [ReactiveTest.on_next(at, event) for at, event in source]
-    cold = scheduler.create_cold_observable([*notes, ReactiveTest.on_completed(end)])
+    notes = [ReactiveTest.on_next(int(at), event) for at, event in source]
+    cold = scheduler.create_cold_observable([*notes, ReactiveTest.on_completed(int(end))])
     guards = Guards(verdicts, scheduler)
     told = record(scheduler, lambda: cold.pipe(guard(guards)), disposed=100_000)
     return told, guards, cold

@@ -151,8 +151,6 @@ class Guarding(abc.DisposableBase):
                     return
                 for item, parts in self._parts.feed(event):
                     self._wait(item, parts)
-                if len(self._queue) >= MOST:
-                    self._parts.close()  # what is complete can pass, and make room
         except Exception as error:  # it is not an event
             self._fail(error)
         else:
@@ -233,6 +231,12 @@ class Guarding(abc.DisposableBase):
             return step
 
     def _advance(self) -> None:
+        self._take_complete()
+        if len(self._queue) >= MOST and not self._checks:
+            self._parts.close()  # only its end can make room
+            self._take_complete()
+
+    def _take_complete(self) -> None:
         for part in self._parts.complete:
             check = _Check(part)
             self._checks.append(check)
