@@ -8,7 +8,8 @@ from typing import Any, Literal
 from reactivex import Observable
 
 from rxllm.events import Event
-from rxllm.operators._shared.guarding import Guarding, GuardSettings
+from rxllm.operators._shared.guard_checks import GuardSettings
+from rxllm.operators._shared.guarding import Guarding
 from rxllm.operators._shared.operate import operate
 from rxllm.runtime import Stream
 from rxllm.values.argument_checks import call_fault, check_function, check_instance, check_seconds, is_count

@@ -53,11 +53,11 @@ class Part(msgspec.Struct):
 
 
 class GuardParts:
-    """The parts of one stream. `count` of them have begun; those in `complete` can be checked."""
+    """The parts of one stream; `count` of them have begun."""
 
     def __init__(self, every: str | int, thinking: bool) -> None:
         self.count = 0
-        self.complete: list[Part] = []
+        self._complete: list[Part] = []
         self._thinking = thinking
         self._cutter = _Cutter(every)
         self._pieces: list[str] = []  # of the open part
@@ -82,6 +82,11 @@ class GuardParts:
             self._whole(self._new_text(event))
         return ((event, self.count),)
 
+    def take(self) -> list[Part]:
+        """Return the parts that have ended since the last time."""
+        parts, self._complete = self._complete, []
+        return parts
+
     def close(self) -> None:
         """End the open part."""
         self._cutter.reset()
@@ -91,7 +96,7 @@ class GuardParts:
         if not self._pieces or self._block is None:
             return
         kind, text = self._block[0], "".join(self._pieces)
-        self.complete.append(Part(self.count, self._before[kind], text))
+        self._complete.append(Part(self.count, self._before[kind], text))
         self._before[kind] = (self._before[kind] + text)[-CONTEXT:]
         self._pieces = []
 
