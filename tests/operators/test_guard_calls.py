@@ -37,7 +37,7 @@ from rxllm.testing.loopback import (
 from rxllm.testing.marbles import record
 from tests.runtime.support import assert_prompt, close_times, model, now, on_loop, until
 
-SLOWLY = 0.05
+SLOWLY = 0.02
 """Seconds that a check takes where a tool must not overtake it."""
 
 
