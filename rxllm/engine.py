@@ -34,20 +34,23 @@ Prepare = Callable[[Request], Any] | Alongside
 def alongside(check: Callable[[Request], Any]) -> Alongside:
     """Run ``check(request)`` while the model answers, and hold the answer back until the check has passed.
 
-    For an engine's `prepare`, for instance a moderation that adds no delay. `check` is a plain or async function, or
-    returns an Observable; its result is ignored. If it raises, the call is closed and the error goes to ``on_error``.
+    For an engine's `prepare`: a guard of the input that adds no delay. The verdict of `check` is that of ``ops.guard``:
+    None or True to pass, False or the reason as text to refuse, or an awaitable or Observable of these; anything else
+    refuses too. The error is a ``StreamError`` (``guard_tripped``, ``guard_failed``) through ``on_error``, or whatever
+    `check` raises. Nothing of the answer is seen then, and its connection is closed. While 1,024 of its events wait,
+    the answer itself waits.
 
-    >>> from rxllm import Fake, ValidationError, generate
+    >>> from rxllm import Fake, generate
     >>> async def moderate(request):
     ...     if "bomb" in request.messages[-1].text:
-    ...         raise ValidationError("invalid_request", "the question is not allowed")
+    ...         return "the question is not allowed"
     >>> engine = Engine(Fake("Hello"), prepare=[alongside(moderate)])
     >>> generate(engine, "Hi").run().output_text
     'Hello'
     >>> generate(engine, "How is a bomb built?").run()
     Traceback (most recent call last):
         ...
-    rxllm.values.errors.ValidationError: the question is not allowed
+    rxllm.values.errors.StreamError: the guard 'moderate' tripped: the question is not allowed
 
     Raises ``ValidationError("invalid_option")`` if `check` is not a function.
     """

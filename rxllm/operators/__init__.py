@@ -5,7 +5,7 @@ of other packages are in ``plugins``: ``ops.plugins.shout()``.
 
 ==============  =======================================================================================================
 looking         tap, trace, count, snapshots, verify, checkpoint
-text            text, to_text, thinking, words, sentences, smooth, map_text, redact
+text            text, to_text, thinking, words, sentences, smooth, map_text, redact, guard
 some events     only, filter_deltas, include_raw_chunks, conflate
 tools           tool_calls, run_tools, repeat_until_halt
 structure       partials, text_at, items, parsed, partial_json
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from rxllm.operators._fallback import fallback
     from rxllm.operators._filter_deltas import filter_deltas
     from rxllm.operators._finally_result import finally_result
+    from rxllm.operators._guard import guard
     from rxllm.operators._hedge import hedge
     from rxllm.operators._include_raw_chunks import include_raw_chunks
     from rxllm.operators._items import items
@@ -85,6 +86,7 @@ __all__ = [
     "fallback",
     "filter_deltas",
     "finally_result",
+    "guard",
     "hedge",
     "include_raw_chunks",
     "items",

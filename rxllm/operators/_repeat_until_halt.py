@@ -17,7 +17,19 @@ from rxllm.events import ChatCompleted, ErrorEvent, Event, MessageStarted, StepC
 from rxllm.operators._errors_as_events import errors_as_events
 from rxllm.operators._shared.event_operators import EVENTS, not_an_event
 from rxllm.operators._shared.operate import operate
-from rxllm.runtime import Question, Scope, ScopedObserver, Stream, conclude, current_scope, fail, new_id, within
+from rxllm.runtime import (
+    Question,
+    Scope,
+    ScopedObserver,
+    Stream,
+    behind,
+    conclude,
+    current_gate,
+    current_scope,
+    fail,
+    new_id,
+    within,
+)
 from rxllm.values import ChatResult, LLMError, StepResult, StreamError, Thread, Usage
 from rxllm.values._session import question
 from rxllm.values.argument_checks import check, check_count, check_function, shown
@@ -95,6 +107,7 @@ class _Chat:
         self._first_end: str | None = None  # why the first pass ended, once the second has begun
         self._observer = ScopedObserver(observer)
         self._scheduler = scheduler
+        self._gate = current_gate.get()
         scope = current_scope.get()
         self._question = Question()  # for a source without run_tools, which is an error unless it fails
         self._outside = scope.below_model()  # of the user's functions
@@ -136,7 +149,7 @@ class _Chat:
                 self._run(after)
 
         subscription = self._current.disposable = SingleAssignmentDisposable()  # before the step can complete
-        with within(self._scope):
+        with within(self._scope), behind(self._gate):
             subscription.disposable = step.subscribe(
                 on_next, self._observer.on_error, on_completed, scheduler=self._scheduler
             )

@@ -14,7 +14,18 @@ from rxllm.collector import StreamCollector
 from rxllm.events import ErrorEvent, Event, StepCompleted, ToolApprovalRequested
 from rxllm.operators._shared.event_operators import EVENTS, not_an_event
 from rxllm.operators._shared.operate import operate
-from rxllm.runtime import Bounded, Question, ScopedObserver, Stream, clock, conclude, current_scope, fail, within
+from rxllm.runtime import (
+    Bounded,
+    Question,
+    ScopedObserver,
+    Stream,
+    clock,
+    conclude,
+    current_gate,
+    current_scope,
+    fail,
+    within,
+)
 from rxllm.tools import Approve, Encoder, Executor, OnToolError, ToolSettings, execution, is_halting
 from rxllm.values import EngineError, StepResult, Thread, Tool, ToolCall, ValidationError, as_tools
 from rxllm.values.argument_checks import check_instance, invalid_option
@@ -105,6 +116,7 @@ class _Step:
         self._scope = replace(current_scope.get(), question=self._question)
         self._state = StreamCollector()
         self._tools = SerialDisposable()
+        self._gate = current_gate.get()
         self._halts: dict[int, Event] = {}
         self._metadata: dict[str, Any] = {}
 
@@ -142,8 +154,19 @@ class _Step:
             self._deliver(ErrorEvent(self._unknown(unknown)))
             self._complete(self._state.to_step_result())
         else:
-            # One hop to the call's own loop, where everything else happens, on whichever thread the source ended.
-            self._tools.disposable = clock(self._scheduler).schedule(self._run, calls)
+            self._start(calls)
+
+    def _start(self, calls: tuple[ToolCall, ...]) -> None:
+        # One hop to the call's own loop, where everything else happens, on whichever thread the source ended.
+        loop = clock(self._scheduler)
+
+        def start() -> None:
+            self._tools.disposable = loop.schedule(self._run, calls)
+
+        if self._gate is None:
+            start()
+        else:
+            self._gate.before_tools(start)
 
     def _run(self, scheduler: abc.SchedulerBase, calls: tuple[ToolCall, ...] | None) -> abc.DisposableBase:
         runnable, left = self._partition(calls or ())

@@ -16,20 +16,22 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 from reactivex import Observable, abc
-from reactivex import operators as rx_ops
-from reactivex.disposable import CompositeDisposable, Disposable, SingleAssignmentDisposable
+from reactivex.disposable import CompositeDisposable, SingleAssignmentDisposable
 
 from rxllm.engine import Alongside, Prepare
 from rxllm.events import Event
 from rxllm.pipelines._deferred import Deferred
-from rxllm.runtime import LoopScheduler, Pump, Stream, current_scope, fail, pumped, scoped
+from rxllm.runtime import Hold, Stream, current_scope, fail, paced, result_of, scoped, verdict_error
 from rxllm.values import Request, ValidationError
 from rxllm.values.argument_checks import must_be
 
 Answer = Callable[[Request], Stream[Event]]
+
+MOST = 1024
+"""How many events wait for a check before the answer itself has to."""
 
 
 def prepared(functions: Sequence[Prepare], request: Request, answer: Answer, index: int = 0) -> Stream[Event]:
@@ -45,7 +47,7 @@ def prepared(functions: Sequence[Prepare], request: Request, answer: Answer, ind
         return prepared(functions, _check_request(result, index), answer, index + 1)
 
     if isinstance(function, Alongside):
-        return _held_back(partial(function.check, request), Deferred(lambda: go_on(request)))
+        return _held_back(_checked(function, request), Deferred(lambda: go_on(request)))
     result = function(request)
     return _after(result, go_on) if isinstance(result, Observable) or inspect.isawaitable(result) else go_on(result)
 
@@ -57,37 +59,6 @@ def _check_request(result: Any, index: int) -> Request:
     raise ValidationError("invalid_request", errors=[(("prepare", index), fault)])
 
 
-def _result(function: Callable[[], Any]) -> Stream[Any]:
-    """Emit the result of ``function()``, which may be an awaitable, or an Observable, whose last item it is."""
-
-    def subscribe(observer: abc.ObserverBase[Any], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
-        value = function()
-        if isinstance(value, Observable):
-            value = cast(Observable[Any], value).pipe(rx_ops.last_or_default(None))
-            if not isinstance(scheduler, LoopScheduler | None):  # virtual time
-                return value.subscribe(observer, scheduler=scheduler)
-            value = Stream.of(value)
-        elif not inspect.isawaitable(value):
-            observer.on_next(value)
-            observer.on_completed()
-            return Disposable()
-
-        async def body(pump: Pump[Any]) -> None:
-            pump.emit((await value,))
-
-        # On the loop and in the context of the call, whichever thread the result comes from.
-        subscription = pumped(body).subscribe(observer, scheduler=scheduler)
-        return CompositeDisposable(subscription, Disposable(partial(_close_unstarted, value)))
-
-    return Stream(subscribe)
-
-
-def _close_unstarted(value: Any) -> None:
-    # Python warns about a coroutine that nobody has begun to await.
-    if inspect.iscoroutine(value) and inspect.getcoroutinestate(value) == inspect.CORO_CREATED:
-        value.close()
-
-
 def _after(value: Any, go_on: Callable[[Any], Observable[Event]]) -> Stream[Event]:
     """Return the events of ``go_on(result)``, where `value` is an awaitable or an Observable of the result."""
 
@@ -97,16 +68,26 @@ def _after(value: Any, go_on: Callable[[Any], Observable[Event]]) -> Stream[Even
         def following(result: Any) -> Stream[Event]:
             return scoped(Deferred(lambda: go_on(result)), scope)
 
-        return _result(lambda: value).flat_map(following).subscribe(observer, scheduler=scheduler)
+        return result_of(lambda: value).flat_map(following).subscribe(observer, scheduler=scheduler)
 
     return Stream(subscribe)
 
 
-def _held_back(check: Callable[[], Any], answer: Observable[Event]) -> Stream[Event]:
-    """Return the events of `answer`, held back until ``check()`` has passed."""
+def _checked(guard: Alongside, request: Request) -> Stream[None]:
+    """Complete if `request` passes its check, else fail with what the check raised, or with its verdict."""
+
+    def judge(verdict: Any) -> None:
+        if (error := verdict_error(guard.check, verdict)) is not None:
+            raise error
+
+    return result_of(partial(guard.check, request)).map(judge)
+
+
+def _held_back(check: Observable[Any], answer: Observable[Event]) -> Stream[Event]:
+    """Return the events of `answer`, held back until `check` has completed."""
 
     def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
-        return _HeldBack(observer).start(_result(check), answer, scheduler)
+        return _HeldBack(observer).start(check, answer, scheduler)
 
     return Stream(subscribe)
 
@@ -118,6 +99,7 @@ class _HeldBack:
         self._observer = observer
         self._lock = threading.Lock()  # the two may be on different threads; held for decisions only
         self._waiting: deque[Event] | None = deque()  # None once all of them have been released
+        self._gate = Hold(self._is_full)
         self._end: Callable[[], None] | None = None  # of the answer, if it came while events waited
         self._answer = SingleAssignmentDisposable()
 
@@ -126,13 +108,17 @@ class _HeldBack:
     ) -> abc.DisposableBase:
         checking = check.subscribe(on_error=self._refuse, on_completed=self._release, scheduler=scheduler)
         if not self._answer.is_disposed:  # it is where the check has failed at once
-            self._answer.disposable = answer.subscribe(
+            self._answer.disposable = paced(answer, self._gate).subscribe(
                 self._receive,
                 lambda error: self._finish(partial(self._observer.on_error, error)),
                 lambda: self._finish(self._observer.on_completed),
                 scheduler=scheduler,
             )
         return CompositeDisposable(checking, self._answer)
+
+    def _is_full(self) -> bool:
+        waiting = self._waiting
+        return waiting is not None and len(waiting) >= MOST
 
     def _receive(self, event: Event) -> None:
         with self._lock:
@@ -168,4 +154,5 @@ class _HeldBack:
             if self._waiting:
                 return self._waiting.popleft()
             self._waiting = None
-            return None
+        self._gate.open()
+        return None

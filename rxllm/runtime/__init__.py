@@ -7,7 +7,8 @@ files                                          hold
 ``_stream_methods``, ``_stream_origin``        the types of reactivex's methods on it, and what it says before it runs
 ``_pump``                                      the task that drives a subscription, and what a dispose does to it
 ``_portal``, ``_thread_pool``, ``_clock``      the loop, the threads and the time of a call
-``_back_pressure``, ``_unhandled``             readers that are behind, and errors that nobody handles
+``_back_pressure``, ``_paced``                 readers that are behind, and operators that hold items back
+``_unhandled``, ``_verdict``                   errors that nobody handles, and checks of the user's
 ``_interpreter_exit``                          what happens to calls at exit
 ``_http_...``, ``_idle_timeout``               requests and responses
 ``_timeouts``                                  default timeouts, and limits of a response
@@ -30,6 +31,7 @@ from rxllm.runtime._http_stream import Decoder, Exchange, http_stream
 from rxllm.runtime._http_transport_choice import use_transport
 from rxllm.runtime._http_transports import transport_error
 from rxllm.runtime._iterate import AsyncItems, Items, to_async_iter, to_iter
+from rxllm.runtime._paced import Hold, behind, paced
 from rxllm.runtime._portal import call_context, call_loop, running_loop
 from rxllm.runtime._pump import Pump, from_async_iter, pumped
 from rxllm.runtime._retry import OnRetry, Retry, RetryPolicy, policy, policy_argument, retrying
@@ -49,6 +51,7 @@ from rxllm.runtime._stream import Stream, returned_by
 from rxllm.runtime._thread_pool import daemon_threads, in_thread
 from rxllm.runtime._timeouts import CONNECT_SECONDS, NO_TIMEOUTS, READ_SECONDS, WRITE_SECONDS, Timeouts
 from rxllm.runtime._unhandled import conclude, fail, report_unheard, shown_frames
+from rxllm.runtime._verdict import check_failed, check_late, result_of, verdict_error
 
 __all__ = [
     "CONNECT_SECONDS",
@@ -63,6 +66,7 @@ __all__ = [
     "EngineCall",
     "Exchange",
     "Gate",
+    "Hold",
     "Items",
     "LoopScheduler",
     "OnRetry",
@@ -78,8 +82,11 @@ __all__ = [
     "aiohttp_client",
     "applying_operators",
     "attempting",
+    "behind",
     "call_context",
     "call_loop",
+    "check_failed",
+    "check_late",
     "clock",
     "conclude",
     "current_engine_call",
@@ -93,11 +100,13 @@ __all__ = [
     "is_content",
     "is_prelude",
     "new_id",
+    "paced",
     "policy",
     "policy_argument",
     "provider_name",
     "pumped",
     "report_unheard",
+    "result_of",
     "retrying",
     "returned_by",
     "run",
@@ -110,5 +119,6 @@ __all__ = [
     "tool_id",
     "transport_error",
     "use_transport",
+    "verdict_error",
     "within",
 ]

@@ -77,6 +77,10 @@ class Gate:
         if not self.waiting:
             self._wake_idlers()
 
+    def before_tools(self, start: Callable[[], None]) -> None:
+        """Call `start`, which runs a step's tools, once the step may be seen: now, unless an operator checks it."""
+        start()
+
     def _wake_idlers(self) -> None:
         with self._guard:
             idlers, self._idlers = self._idlers, []

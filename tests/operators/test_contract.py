@@ -61,6 +61,7 @@ OPERATORS: dict[str, Callable[[], Any]] = {
     "filter_deltas": lambda: ops.filter_deltas(tool=False),
     "filter_deltas, idle": ops.filter_deltas,
     "finally_result": lambda: ops.finally_result(lambda result, outcome: None),
+    "guard": lambda: ops.guard(lambda text: None),
     "hedge": lambda: lambda source: ops.hedge(source, 1000.0),
     "include_raw_chunks": ops.include_raw_chunks,
     "include_raw_chunks, idle": lambda: ops.include_raw_chunks(True),

@@ -239,7 +239,7 @@ def test_a_function_and_a_check_keep_the_time_of_the_scheduler() -> None:
         return timer(3.0).pipe(rx_ops.map(lambda _: brief(request)))
 
     model = Fake("Hello")
-    engine = Engine(model, prepare=[slowly, alongside(lambda request: timer(4.0))])
+    engine = Engine(model, prepare=[slowly, alongside(lambda request: timer(4.0).pipe(rx_ops.ignore_elements()))])
     notes = record(TestScheduler(), lambda: rxllm.stream_generate(engine, "Hi"))
     assert {tick for tick, _, _ in notes} == {7}
     assert notes[-1][1] == "end"

@@ -1,0 +1,209 @@
+"""Cut the text of events into the parts that a guard checks, and tell which parts each event must wait for.
+
+A part ends with its sentence, at its longest length, and where its block does; white space follows the part before it.
+The cuts depend on the text alone. Where a completion, a message or a result has another text than the deltas before it,
+or where there were none, its own text is checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from rxllm.collector import BlockKey, block_key
+from rxllm.events import (
+    ChatCompleted,
+    Custom,
+    Event,
+    MessageCompleted,
+    MessageStarted,
+    RawChunk,
+    SourceAdded,
+    StepCompleted,
+    StepRestarted,
+    TextCompleted,
+    TextDelta,
+    ThinkingCompleted,
+    ThinkingDelta,
+    ToolProgress,
+    UsageUpdated,
+)
+from rxllm.operators._shared.event_operators import EVENTS, not_an_event
+from rxllm.operators._shared.words_and_sentences import Segmenter, find_sentence
+from rxllm.values import Message, ProviderPart, Response, TextPart, ThinkingPart
+
+LONGEST = 1024
+"""Characters after which a sentence is checked that has not ended."""
+
+CONTEXT = 2048
+"""How many characters before a part its check may see."""
+
+_PASSING = frozenset({Custom, RawChunk, SourceAdded, ToolProgress, UsageUpdated})
+"""Events that may come in the middle of a sentence."""
+
+
+class Part(msgspec.Struct):
+    """A piece of text that is checked as one; `before` is the text in front of it."""
+
+    number: int
+    before: str
+    text: str = ""
+
+
+class GuardParts:
+    """The parts of one stream; `count` of them have begun."""
+
+    def __init__(self, every: str | int, thinking: bool) -> None:
+        self.count = 0
+        self._complete: list[Part] = []
+        self._thinking = thinking
+        self._cutter = _Cutter(every)
+        self._pieces: list[str] = []  # of the open part
+        self._block: BlockKey | None = None  # of the open part
+        self._begin()
+
+    def _begin(self) -> None:
+        self._texts: list[list[str]] = []  # of the response's blocks, in order
+        self._open: dict[BlockKey, list[str]] = {}
+        self._before: dict[type[Event], str] = {TextDelta: "", ThinkingDelta: ""}
+
+    def feed(self, event: Event) -> Iterable[tuple[Event, int]]:
+        """Return the event, cut in pieces where parts end, each with the number of parts that must have passed."""
+        if type(event) not in EVENTS:
+            raise not_an_event("guard", event)
+        if type(event) is TextDelta or (type(event) is ThinkingDelta and self._thinking):
+            return self._delta(event)
+        if type(event) is RawChunk and event.kind != "usage" and not isinstance(event.data, ProviderPart):
+            return ()  # it repeats the text of the next events, unchecked
+        if type(event) not in _PASSING and type(event) is not ThinkingDelta:
+            self.close()
+            self._whole(self._new_text(event))
+        return ((event, self.count),)
+
+    def take(self) -> list[Part]:
+        """Return the parts that have ended since the last time."""
+        parts, self._complete = self._complete, []
+        return parts
+
+    def close(self) -> None:
+        """End the open part."""
+        self._cutter.reset()
+        self._end()
+
+    def _end(self) -> None:
+        if not self._pieces or self._block is None:
+            return
+        kind, text = self._block[0], "".join(self._pieces)
+        self._complete.append(Part(self.count, self._before[kind], text))
+        self._before[kind] = (self._before[kind] + text)[-CONTEXT:]
+        self._pieces = []
+
+    def _delta(self, event: TextDelta | ThinkingDelta) -> Iterable[tuple[Event, int]]:
+        key = block_key(type(event), event.id, self._open)
+        if key not in self._open:
+            self._open[key] = []
+            self._texts.append(self._open[key])
+        self._open[key].append(event.delta)
+        if not event.delta:
+            return ((event, self.count),)
+        return [
+            (event if piece == event.delta else type(event)(piece, event.id), number)
+            for piece, number in self._cut(key, event.delta)
+        ]
+
+    def _cut(self, block: BlockKey, text: str) -> list[tuple[str, int]]:
+        if block != self._block:
+            self.close()
+            self._block = block
+        pieces: list[tuple[str, int]] = []
+        for piece, ends in self._cutter.feed(text):
+            if piece:
+                self.count += not self._pieces
+                self._pieces.append(piece)
+                pieces.append((piece, self.count))
+            if ends:
+                self._end()
+        return pieces
+
+    def _whole(self, text: str) -> None:
+        if text:
+            self._cut((TextDelta, None), text)
+            self.close()
+
+    def _new_text(self, event: Event) -> str:
+        """Return the text of `event` if it is not that of the events before it."""
+        match event:
+            case TextCompleted():
+                return self._completed(block_key(TextDelta, event.id, self._open), event.text)
+            case ThinkingCompleted() if self._thinking:
+                return self._completed(block_key(ThinkingDelta, event.id, self._open), event.text)
+            case StepRestarted():
+                self._begin()
+            case MessageStarted():
+                self._begin()
+                return self._unless_known(self._text_of(event.message))
+            case MessageCompleted():
+                return self._unless_known(self._text_of(event.message))
+            case StepCompleted():
+                return self._unless_known(self._text_of(event.response))
+            case ChatCompleted(result=result) if result.final_response is not None:
+                return self._unless_known(self._text_of(result.final_response))
+            case _:
+                pass
+        return ""
+
+    def _completed(self, key: BlockKey, text: str) -> str:
+        pieces = self._open.pop(key, None)
+        if pieces is None:
+            self._texts.append([text])
+        elif "".join(pieces) == text:
+            return ""
+        else:
+            pieces[:] = [text]
+        return text
+
+    def _unless_known(self, text: str) -> str:
+        if text == "".join(piece for pieces in self._texts for piece in pieces):
+            return ""
+        self._texts = [[text]]
+        return text
+
+    def _text_of(self, source: Message | Response[Any]) -> str:
+        message = source.message if isinstance(source, Response) else source
+        if message is None:
+            return source.output_text if isinstance(source, Response) else ""
+        kinds = (TextPart, ThinkingPart) if self._thinking else TextPart
+        return "".join(part.text for part in message.parts if isinstance(part, kinds))
+
+
+class _Cutter:
+    """Cuts text into sentences of at most `LONGEST` characters, or after every so many characters."""
+
+    def __init__(self, every: str | int) -> None:
+        self._segmenter = Segmenter(find_sentence) if isinstance(every, str) else None
+        self._longest = LONGEST if isinstance(every, str) else every
+        self._length = 0  # of the open part
+
+    def feed(self, text: str) -> Iterable[tuple[str, bool]]:
+        """Yield `text` in pieces, each with whether a part ends with it; the last may be empty."""
+        while text:
+            room = self._longest - self._length
+            piece, text = text[:room], text[room:]
+            for segment in self._segmenter.feed(piece) if self._segmenter is not None else ():
+                at = len(segment) - self._length
+                self._length = 0
+                yield piece[:at], True
+                piece = piece[at:]
+            self._length += len(piece)
+            is_full = self._length == self._longest
+            if is_full:
+                self.reset()
+            yield piece, is_full
+
+    def reset(self) -> None:
+        """Forget the open part, which has ended."""
+        self._length = 0
+        if self._segmenter is not None:
+            self._segmenter.close()

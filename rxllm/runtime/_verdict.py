@@ -1,0 +1,102 @@
+"""Call a check of the user's, and read its verdict.
+
+=========================  ==========================================
+the verdict                means
+=========================  ==========================================
+None, True                 it has passed
+False                      it has tripped
+text that is not empty     it has tripped, for this reason
+anything else              it has failed, which never passes
+=========================  ==========================================
+
+A check returns its verdict, an awaitable of it, or an Observable whose last item it is; without an item it is None.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import partial
+from typing import Any, cast
+
+from reactivex import Observable, abc
+from reactivex import operators as rx_ops
+from reactivex.disposable import CompositeDisposable, Disposable
+
+from rxllm.runtime._clock import LoopScheduler
+from rxllm.runtime._pump import Pump, pumped
+from rxllm.runtime._stream import Stream
+from rxllm.values import StreamError
+from rxllm.values._response import shorten
+from rxllm.values.argument_checks import shown
+
+_LONGEST_REASON = 400
+
+
+def result_of(function: Callable[[], Any]) -> Stream[Any]:
+    """Emit the result of ``function()``, which may be an awaitable, or an Observable, whose last item it is."""
+
+    def subscribe(observer: abc.ObserverBase[Any], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
+        value = function()
+        if isinstance(value, Observable):
+            value = cast(Observable[Any], value).pipe(rx_ops.last_or_default(None))
+            if not isinstance(scheduler, LoopScheduler | None):  # virtual time
+                return value.subscribe(observer, scheduler=scheduler)
+            value = Stream.of(value)
+        elif not inspect.isawaitable(value):
+            observer.on_next(value)
+            observer.on_completed()
+            return Disposable()
+
+        async def body(pump: Pump[Any]) -> None:
+            pump.emit((await value,))
+
+        # On the loop and in the context of the call, whichever thread the result comes from.
+        subscription = pumped(body).subscribe(observer, scheduler=scheduler)
+        return CompositeDisposable(subscription, Disposable(partial(_close_unstarted, value)))
+
+    return Stream(subscribe)
+
+
+def _close_unstarted(value: Any) -> None:
+    # Python warns about a coroutine that nobody has begun to await.
+    if inspect.iscoroutine(value) and inspect.getcoroutinestate(value) == inspect.CORO_CREATED:
+        value.close()
+
+
+def verdict_error(check: Any, verdict: Any) -> StreamError | None:
+    """Return the error for a `verdict` of `check`; None if it has passed."""
+    name = _name_of(check)
+    if verdict is None or verdict is True:
+        return None
+    if verdict is False:
+        return StreamError("guard_tripped", f"the guard {name!r} tripped", metadata={"guard": name})
+    if isinstance(verdict, str) and verdict:
+        reason = shorten(verdict, _LONGEST_REASON)
+        metadata = {"guard": name, "reason": reason}
+        return StreamError("guard_tripped", f"the guard {name!r} tripped: {reason}", metadata=metadata)
+    remedy = "return None or True to pass, False or the reason as text to stop"
+    message = f"the verdict of the guard {name!r} cannot be read: got {shown(verdict)}; {remedy}"
+    return StreamError("guard_failed", message, metadata={"guard": name})
+
+
+def check_failed(check: Any, error: Exception) -> StreamError:
+    """Return the error for a `check` that raised `error`, which becomes its cause."""
+    name = _name_of(check)
+    what = shorten(f"{type(error).__name__}: {error}", _LONGEST_REASON)
+    failure = StreamError("guard_failed", f"the guard {name!r} raised {what}", metadata={"guard": name})
+    failure.__cause__ = error
+    return failure
+
+
+def check_late(check: Any, seconds: float) -> StreamError:
+    """Return the error for a `check` that ran longer than so many seconds."""
+    name = _name_of(check)
+    message = f"the guard {name!r} took longer than {seconds:g} s (max_lag)"
+    return StreamError("guard_late", message, metadata={"guard": name, "seconds": seconds})
+
+
+def _name_of(check: Any) -> str:
+    while isinstance(check, partial):
+        check = cast(Any, check).func
+    return getattr(check, "__name__", None) or type(check).__name__
