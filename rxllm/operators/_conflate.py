@@ -9,8 +9,9 @@ from typing import Any
 from reactivex import Observable, abc
 from reactivex.disposable import CompositeDisposable, SerialDisposable
 
-from rxllm.events import Event, ToolCallDelta
-from rxllm.operators._shared.event_operators import DELTAS, EVENTS, not_an_event
+from rxllm.events import Event
+from rxllm.operators._shared.event_operators import EVENTS, not_an_event
+from rxllm.operators._shared.join_deltas import continues, joined, text_of
 from rxllm.operators._shared.operate import operate
 from rxllm.runtime import Stream, clock, conclude, current_gate, fail
 
@@ -88,8 +89,8 @@ class _Conflating:
         if not self._waiting and self._gate is not None:
             self._gate.when_idle(self._soon)
         self._count += 1
-        text = _text_of(event)
-        if text is not None and self._waiting and _continues(self._waiting[-1][0], event):
+        text = text_of(event)
+        if text is not None and self._waiting and continues(self._waiting[-1][0], event):
             self._waiting[-1][1].append(text)
         else:
             self._waiting.append((event, [] if text is None else [text]))
@@ -112,7 +113,7 @@ class _Conflating:
                 self._deliver(event)
 
     def _take_all(self) -> list[Event]:
-        events = [_joined(event, texts) for event, texts in self._waiting]
+        events = [joined(event, texts) if len(texts) > 1 else event for event, texts in self._waiting]
         self._waiting.clear()
         self._count = 0
         return events
@@ -141,20 +142,3 @@ class _Conflating:
             except Exception as refusal:
                 error = refusal
             self._observer.on_error(error)
-
-
-def _text_of(event: Any) -> str | None:
-    if type(event) not in DELTAS:
-        return None
-    return event.arguments_delta if type(event) is ToolCallDelta else event.delta
-
-
-def _continues(last: Any, event: Any) -> bool:
-    return type(last) is type(event) and last.id == event.id
-
-
-def _joined(event: Any, texts: list[str]) -> Event:
-    if len(texts) < 2:
-        return event
-    text = "".join(texts)
-    return ToolCallDelta(event.id, text) if type(event) is ToolCallDelta else type(event)(text, event.id)
