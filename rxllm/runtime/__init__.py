@@ -19,7 +19,7 @@ files                                          hold
 """
 
 from rxllm.runtime._attempts import Plan, attempting
-from rxllm.runtime._back_pressure import Gate, current_gate
+from rxllm.runtime._back_pressure import LIMIT, MAX_WAITING, Gate, HoldingGate, current_gate
 from rxllm.runtime._bounded import Bounded
 from rxllm.runtime._clock import LoopScheduler, clock, stopwatch
 from rxllm.runtime._content import is_content, is_prelude
@@ -52,6 +52,8 @@ from rxllm.runtime._unhandled import conclude, fail, report_unheard, shown_frame
 
 __all__ = [
     "CONNECT_SECONDS",
+    "LIMIT",
+    "MAX_WAITING",
     "NO_SCOPE",
     "NO_TIMEOUTS",
     "READ_SECONDS",
@@ -63,6 +65,7 @@ __all__ = [
     "EngineCall",
     "Exchange",
     "Gate",
+    "HoldingGate",
     "Items",
     "LoopScheduler",
     "OnRetry",

@@ -116,6 +116,7 @@ class Items(_Reader[T], Iterator[T]):
                 if buffer.ended:
                     buffer.raise_error()
                     raise StopIteration
+                buffer.gate.request()
                 self._wakeup.wait(timeout=3600)
                 self._wakeup.clear()
         except BaseException:
@@ -153,6 +154,7 @@ class AsyncItems(_Reader[T], AsyncIterator[T]):
                 if buffer.ended:
                     buffer.raise_error()
                     raise StopAsyncIteration
+                buffer.gate.request()
                 await self._wakeup.wait()
         except BaseException:
             self._close()

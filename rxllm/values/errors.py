@@ -140,7 +140,16 @@ class StreamError(LLMError):
     TITLE = "stream error"
     FIELDS = ("provider", "event_index")
     REASONS = frozenset(
-        {"adapter_error", "cancelled", "timeout", "malformed_event", "truncated", "oversized_frame", "unknown"}
+        {
+            "adapter_error",
+            "cancelled",
+            "timeout",
+            "malformed_event",
+            "truncated",
+            "oversized_frame",
+            "overflow",
+            "unknown",
+        }
     )
 
     def __init__(
