@@ -28,31 +28,27 @@ def drop_half_a_line(path: Path) -> None:
     os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
 
 
-def show(progress: rxllm.Progress) -> None:
-    tokens = progress.usage.total
-    line = f"\r{progress.done} of {progress.total}, {progress.failed} failed, {tokens:,} tokens"
-    print(line, end="", file=sys.stderr, flush=True)
-
-
 def run(prompts: Path, answers: Path, model: str) -> int:
     """Return how many prompts have failed."""
     drop_half_a_line(answers)
     answered = {answer["id"] for answer in read(answers)}
     tasks = [task for task in read(prompts) if task["id"] not in answered]
     print(f"{len(answered)} answered before, {len(tasks)} to do", file=sys.stderr)
-    responses = rxllm.generate_many(
-        model, [task["prompt"] for task in tasks], concurrency=AT_A_TIME, ordered=False, on_progress=show
-    )
-    failures: list[str] = []
+    prompts_to_do = [task["prompt"] for task in tasks]
+    responses = rxllm.generate_many(model, prompts_to_do, concurrency=AT_A_TIME, ordered=False)
+    tokens, failures = 0, list[str]()
     with answers.open("a", encoding="utf-8") as file:
-        for response in responses:
+        for done, response in enumerate(responses, 1):
             task = tasks[response.metadata["request_index"]]
             if response.error:
                 failures.append(f"{task['id']}: {response.error}")
-                continue
-            answer = {"id": task["id"], "answer": response.output_text, "finish_reason": response.finish_reason}
-            file.write(json.dumps(answer, ensure_ascii=False) + "\n")
-            file.flush()
+            else:
+                answer = {"id": task["id"], "answer": response.output_text, "finish_reason": response.finish_reason}
+                file.write(json.dumps(answer, ensure_ascii=False) + "\n")
+                file.flush()
+            tokens += response.usage.total
+            progress = f"\r{done} of {len(tasks)}, {len(failures)} failed, {tokens:,} tokens"
+            print(progress, end="", file=sys.stderr, flush=True)
     print("", *failures, sep="\n", file=sys.stderr)
     return len(failures)
 

@@ -1,6 +1,7 @@
 """A window that answers while you type: three models race for each question, and the first to answer goes on.
 
-Every pause in your typing asks anew; that cancels the old answer and the models that lost, down to their connections.
+Every pause in your typing asks anew. That cancels the old answer, and the first answer cancels the models that lost,
+down to their connections. Ctrl-Q ends it.
 
     pip install rxllm textual
     python examples/type_ahead.py                                               # three stand-ins, no key
@@ -14,7 +15,7 @@ import sys
 from reactivex import Observable, Subject, empty
 from reactivex.scheduler.eventloop import AsyncIOScheduler
 from textual.app import App, ComposeResult
-from textual.widgets import Footer, Input, Label, Static
+from textual.widgets import Input, Label, Static
 
 import rxllm
 from rxllm import Engine, Fake, Response
@@ -37,7 +38,6 @@ def stand_in(name: str) -> Engine:
 
 class TypeAhead(App[None]):
     CSS = "#answer { height: 1fr; border: round $primary; padding: 1 2; margin: 0 1 } #asked { margin: 0 2 }"
-    BINDINGS = [("escape", "quit", "Quit")]
 
     def __init__(self, engines: dict[str, Engine]) -> None:
         super().__init__()
@@ -48,7 +48,6 @@ class TypeAhead(App[None]):
         yield Input(placeholder="Why is the sky blue?")
         yield Static(id="answer", markup=False)
         yield Label("Ask, and go on typing", id="asked")
-        yield Footer()
 
     def on_mount(self) -> None:
         answers = rxllm.Stream.of(self.questions).debounce(PAUSE).distinct_until_changed().switch_map(self.ask)

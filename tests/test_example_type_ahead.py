@@ -10,28 +10,23 @@ from typing import Any
 
 import pytest
 
-from rxllm import Engine, OpenAIChat
 from rxllm.testing.loopback import STALL, Loopback, Reply, chat, chat_chunk, endless
 from tests.programs import example
-from tests.runtime.support import BOUND
+from tests.runtime.support import BOUND, SILENT, model
 
 pytest.importorskip("textual", reason="the example's window needs rxllm[test]")
 
 PAUSE = 0.1
-SILENT = Reply(before=STALL)
 
 
 @contextlib.asynccontextmanager
-async def window(**servers: Loopback) -> AsyncIterator[tuple[Any, Any]]:
-    """Yield the running app, whose models are the servers, and its pilot."""
+async def window(**servers: Loopback) -> AsyncIterator[Any]:
+    """Yield the running app, whose models are the servers."""
     module = example("type_ahead")
     module.PAUSE = PAUSE
-    engines = {
-        name: Engine(OpenAIChat(base_url=server.url), model="m", retry=False) for name, server in servers.items()
-    }
-    app = module.TypeAhead(engines)
-    async with app.run_test() as pilot:
-        yield app, pilot
+    app = module.TypeAhead({name: model(server) for name, server in servers.items()})
+    async with app.run_test():
+        yield app
 
 
 def shown(app: Any, name: str) -> str:
@@ -58,7 +53,7 @@ async def closed_after(server: Loopback, since: float) -> float:
 
 def test_the_first_to_answer_goes_on_and_the_others_are_closed() -> None:
     async def main() -> None:
-        async with window(slow=slow, quick=quick, dead=dead) as (app, pilot):
+        async with window(slow=slow, quick=quick, dead=dead) as app:
             type_in(app, "Why is the sea salt?")
             await wait_for(lambda: "was first" in shown(app, "asked"))
             assert shown(app, "answer") == "Rivers bring it."
@@ -75,7 +70,7 @@ def test_the_first_to_answer_goes_on_and_the_others_are_closed() -> None:
 
 def test_typing_on_cancels_the_running_answer() -> None:
     async def main() -> None:
-        async with window(one=one, other=other) as (app, pilot):
+        async with window(one=one, other=other) as app:
             type_in(app, "Tell me")
             await wait_for(lambda: "0 1 2" in shown(app, "answer"))
             type_in(app, " a joke")
@@ -94,10 +89,9 @@ def test_typing_on_cancels_the_running_answer() -> None:
 
 def test_leaving_closes_what_is_running() -> None:
     async def main() -> None:
-        async with window(one=one) as (app, pilot):
+        async with window(one=one) as app:
             type_in(app, "Hi")
             await wait_for(lambda: "Hello" in shown(app, "answer"))
-            await pilot.press("escape")
         await closed_after(one, 0.0)
 
     with Loopback(Reply([chat_chunk("Hello"), STALL])) as one:
@@ -106,7 +100,7 @@ def test_leaving_closes_what_is_running() -> None:
 
 def test_a_failure_is_shown_and_the_next_question_is_answered() -> None:
     async def main() -> None:
-        async with window(one=one) as (app, pilot):
+        async with window(one=one) as app:
             type_in(app, "Hi")
             await wait_for(lambda: "The key is wrong" in shown(app, "answer"))
             type_in(app, "!")
