@@ -37,7 +37,7 @@ def write(folder: Path, *prompts: str) -> list[str]:
 
 
 def answers(folder: Path) -> dict[int, Any]:
-    lines = [json.loads(line) for line in (folder / "answers.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (folder / "answers.jsonl").read_text().split("\n")[:-1]]
     assert len({line["id"] for line in lines}) == len(lines)
     return {line["id"]: line["answer"] for line in lines}
 
@@ -86,6 +86,15 @@ def test_ctrl_c_keeps_what_is_answered_and_closes_the_connections(tmp_path: Path
         server.wait_until(lambda: server.open_count == 0)
         assert python(*write(tmp_path, "one", "now", "two"), env=environment(server)).returncode == 0
         assert answers(tmp_path) == {0: "ONE", 1: "NOW", 2: "TWO"}
+
+
+def test_an_answer_may_hold_any_character(tmp_path: Path) -> None:
+    prompt = "\u2028 \x85 \r\n \U0001f41f"
+    with Loopback(answer) as server:
+        for _ in range(2):
+            assert python(*write(tmp_path, prompt), env=environment(server)).returncode == 0
+            assert answers(tmp_path) == {0: prompt.upper()}
+        assert len(server.requests) == 1
 
 
 def test_half_a_line_of_a_run_that_was_killed_is_dropped(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from rxllm.testing.loopback import STALL, Loopback, Reply, chat, chat_chunk, endless
 from tests.programs import example
-from tests.runtime.support import BOUND, SILENT, model
+from tests.runtime.support import BOUND, SILENT, model, until
 
 pytest.importorskip("textual", reason="the example's window needs rxllm[test]")
 
@@ -40,12 +40,6 @@ def type_in(app: Any, text: str) -> None:
         field.value += letter
 
 
-async def wait_for(condition: Any) -> None:
-    async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0.005)
-
-
 async def closed_after(server: Loopback, since: float) -> float:
     """Return how long after `since` the server has seen the close of its first connection."""
     return await asyncio.to_thread(server.connections[0].wait_closed) - since
@@ -55,7 +49,7 @@ def test_the_first_to_answer_goes_on_and_the_others_are_closed() -> None:
     async def main() -> None:
         async with window(slow=slow, quick=quick, dead=dead) as app:
             type_in(app, "Why is the sea salt?")
-            await wait_for(lambda: "was first" in shown(app, "asked"))
+            await until(lambda: "was first" in shown(app, "asked"))
             assert shown(app, "answer") == "Rivers bring it."
             assert shown(app, "asked") == "quick was first"
             for server in (slow, dead):
@@ -72,12 +66,12 @@ def test_typing_on_cancels_the_running_answer() -> None:
     async def main() -> None:
         async with window(one=one, other=other) as app:
             type_in(app, "Tell me")
-            await wait_for(lambda: "0 1 2" in shown(app, "answer"))
+            await until(lambda: "0 1 2" in shown(app, "answer"))
             type_in(app, " a joke")
-            await wait_for(lambda: len(one.requests) == 2)
+            await until(lambda: len(one.requests) == 2)
             since = time.perf_counter()
             assert await closed_after(one, since) < BOUND
-            await wait_for(lambda: shown(app, "answer") == "A joke.")
+            await until(lambda: shown(app, "answer") == "A joke.")
         assert one.requests[1].json["messages"][-1]["content"] == "Tell me a joke"
 
     with (
@@ -91,7 +85,7 @@ def test_leaving_closes_what_is_running() -> None:
     async def main() -> None:
         async with window(one=one) as app:
             type_in(app, "Hi")
-            await wait_for(lambda: "Hello" in shown(app, "answer"))
+            await until(lambda: "Hello" in shown(app, "answer"))
         await closed_after(one, 0.0)
 
     with Loopback(Reply([chat_chunk("Hello"), STALL])) as one:
@@ -102,9 +96,9 @@ def test_a_failure_is_shown_and_the_next_question_is_answered() -> None:
     async def main() -> None:
         async with window(one=one) as app:
             type_in(app, "Hi")
-            await wait_for(lambda: "The key is wrong" in shown(app, "answer"))
+            await until(lambda: "The key is wrong" in shown(app, "answer"))
             type_in(app, "!")
-            await wait_for(lambda: shown(app, "answer") == "Hello!")
+            await until(lambda: shown(app, "answer") == "Hello!")
 
     refusal = Reply.of_json({"error": {"message": "The key is wrong"}}, 401)
     with Loopback([refusal, Reply(chat("Hello!"))]) as one:
@@ -118,7 +112,7 @@ def test_the_stand_ins_answer() -> None:
         app = module.TypeAhead({"Ada": module.stand_in("Ada"), "Alan": module.stand_in("Alan")})
         async with app.run_test() as pilot:
             await pilot.press(*"Hm?")
-            await wait_for(lambda: "'Hm?'" in shown(app, "answer") and "was first" in shown(app, "asked"))
+            await until(lambda: "'Hm?'" in shown(app, "answer") and "was first" in shown(app, "asked"))
             assert shown(app, "answer").startswith("You ask: 'Hm?' I am A")
             assert shown(app, "asked").split()[0] in shown(app, "answer")
 

@@ -41,7 +41,7 @@ def gate(
 
     While `maxsize` items wait, a source that can wait does, down to its socket. One that cannot, such as a `Subject`,
     is cut off with ``StreamError("overflow")`` when there are more than `limit` (or `maxsize`, if that is larger).
-    `keep_latest` before a gate lets only the newest wait, and `conflate` joins deltas there.
+    A closed gate is a busy consumer: before it, `keep_latest` lets the newest alone wait, and `conflate` joins deltas.
 
     Raises ``ValidationError("invalid_option")`` for arguments of another kind.
     """
@@ -68,7 +68,6 @@ class _Gated:
         self._lock = RLock()
         self._reader = current_gate.get()
         self._gate = HoldingGate(maxsize, self._reader)
-        self._open = False  # set without the lock: whoever closes the gate does not wait for a delivery
         self._delivering = False
         self._waiting = False  # for the reader
         self._completed = False  # the source has
@@ -91,18 +90,22 @@ class _Gated:
         return subscriptions
 
     def _switch(self, is_open: bool) -> None:
-        self._open = is_open
-        if is_open and self._gate.waiting:
+        # Without the lock: whoever closes the gate does not wait for a delivery.
+        if not is_open:
+            self._gate.closed = True
+            return
+        self._gate.let_through()
+        if self._gate.waiting:
             self._soon()
 
     def _on_switch_completed(self) -> None:
-        if not self._open:
+        if self._gate.closed:
             fault = "gate() is closed for good: while_open ended, and its last item was not True"
             self._fail(StreamError("cancelled", f"{fault}; end it with True, or let it go on"))
 
     def _on_next(self, item: Any) -> None:
         with self._lock:
-            if self._open and not self._gate.waiting and not self._delivering:
+            if not (self._gate.closed or self._gate.waiting or self._delivering):
                 self._deliver(item)
             elif len(self._gate.waiting) < self._limit:
                 self._gate.waiting.append(item)
@@ -132,7 +135,7 @@ class _Gated:
                 self._end()
 
     def _release(self) -> None:
-        while self._open and self._gate.waiting and not self._delivering:
+        while self._gate.waiting and not (self._gate.closed or self._delivering):
             if self._reader is not None and self._reader.full:
                 self._wait_for(self._reader)
                 return

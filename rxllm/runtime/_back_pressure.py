@@ -64,14 +64,14 @@ class Gate:
         item = self.waiting.popleft()
         if self._sleepers and len(self.waiting) <= self._maxsize // 2:
             self.open()
-        if self._idlers and not self.waiting:
+        if self._idlers and self._is_idle():
             self._wake(self._idlers)
         return item
 
     @property
     def requested(self) -> bool:
         """Whether the reader sleeps until an item comes."""
-        return self._requested and not self.waiting
+        return self._is_requested()
 
     def request(self) -> None:
         """Note that the reader sleeps until an item comes."""
@@ -87,22 +87,31 @@ class Gate:
         """Call `wake` once, on some thread, when the gate is open: now, or later."""
         with self._guard:
             self._sleepers.append(wake)
-        if len(self.waiting) < self._maxsize:  # after the append, so that no `take` between the two is missed
+        if self._has_room():  # after the append, so that no `take` between the two is missed
             self.open()
 
     def when_idle(self, wake: Callable[[], None]) -> None:
         """Call `wake` once, on some thread, when nothing waits: now, or later."""
         with self._guard:
             self._idlers.append(wake)
-        if not self.waiting:
+        if self._is_idle():
             self._wake(self._idlers)
 
     def when_requested(self, wake: Callable[[], None]) -> None:
         """Call `wake` once, on some thread, when the reader sleeps until an item comes: now, or later."""
         with self._guard:
             self._suppliers.append(wake)
-        if self.requested:
+        if self._is_requested():
             self._wake(self._suppliers)
+
+    def _has_room(self) -> bool:
+        return len(self.waiting) < self._maxsize
+
+    def _is_idle(self) -> bool:
+        return not self.waiting
+
+    def _is_requested(self) -> bool:
+        return self._requested and not self.waiting
 
     def _wake(self, sleepers: list[Callable[[], None]]) -> None:
         with self._guard:
@@ -124,11 +133,22 @@ class Gate:
         await opened.wait()
 
 
+_When = Callable[[Callable[[], None]], None]
+
+
+def _at_once(wake: Callable[[], None]) -> None:
+    wake()
+
+
 class HoldingGate(Gate):
-    """The gate of an operator that holds items back in front of a `reader`: a source sees the two as one."""
+    """The gate of an operator that holds items back in front of a `reader`: a source sees the two as one.
+
+    While it is `closed` it is neither idle nor requested.
+    """
 
     def __init__(self, maxsize: int, reader: Gate | None) -> None:
         super().__init__(maxsize)
+        self.closed = True
         self._reader = reader
 
     @property
@@ -137,41 +157,60 @@ class HoldingGate(Gate):
 
     @property
     def idle(self) -> bool:
-        return not self.waiting and (self._reader is None or self._reader.idle)
+        return self._is_idle() and (self._reader is None or self._reader.idle)
 
     @property
     def requested(self) -> bool:
-        return not self.waiting and (self._reader is None or self._reader.requested)
+        return self._is_idle() and (self._reader is None or self._reader.requested)
+
+    def let_through(self) -> None:
+        """Close it no longer."""
+        self.closed = False
+        self._wake_if_idle()
 
     def take(self) -> Any:
         item = super().take()
-        if not self.waiting:
-            self.request()
+        self._wake_if_idle()
         return item
 
     def when_open(self, wake: Callable[[], None]) -> None:
-        if super().full:
-            super().when_open(lambda: self.when_open(wake))
-        elif self._reader is not None:
-            self._reader.when_open(wake)
-        else:
-            wake()
+        there = _at_once if self._reader is None else self._reader.when_open
+        self._when(self._has_room, super().when_open, there, wake)
 
     def when_idle(self, wake: Callable[[], None]) -> None:
-        if self.waiting:
-            super().when_idle(lambda: self.when_idle(wake))
-        elif self._reader is not None:
-            self._reader.when_idle(wake)
-        else:
-            wake()
+        there = _at_once if self._reader is None else self._reader.when_idle
+        self._when(self._is_idle, super().when_idle, there, wake)
 
     def when_requested(self, wake: Callable[[], None]) -> None:
-        if self.waiting:
-            super().when_requested(lambda: self.when_requested(wake))
-        elif self._reader is not None:
-            self._reader.when_requested(wake)
-        else:
-            wake()
+        there = _at_once if self._reader is None else self._reader.when_requested
+        self._when(self._is_requested, super().when_requested, there, wake)
+
+    def _when(self, is_so: Callable[[], bool], here: _When, there: _When, wake: Callable[[], None]) -> None:
+        # Either gate may change while the other is waited for.
+        def look() -> None:
+            if is_so():
+                there(finish)
+            else:
+                here(look)
+
+        def finish() -> None:
+            if is_so():
+                wake()
+            else:
+                here(look)
+
+        look()
+
+    def _is_idle(self) -> bool:
+        return not (self.waiting or self.closed)
+
+    def _is_requested(self) -> bool:
+        return self._is_idle()
+
+    def _wake_if_idle(self) -> None:
+        if self._is_idle():
+            self._wake(self._idlers)
+            self._wake(self._suppliers)
 
 
 @contextlib.contextmanager

@@ -265,33 +265,51 @@ def test_a_stream_of_booleans_does_not_wait_for_the_reader() -> None:
         assert len(list(items)) == 3
 
 
-def test_the_newest_alone_waits_behind_keep_latest() -> None:
-    switch = BehaviorSubject(True)
+def test_the_newest_alone_waits_before_it() -> None:
+    switch = BehaviorSubject(False)
     consumer = Consumer(lambda source: source.pipe(ops.keep_latest(), ops.gate(switch)))
-    switch.on_next(False)
     consumer.say(*range(10))
+    assert consumer.waiting == []
     switch.on_next(True)
     consumer.scheduler.advance_by(1.0)
-    assert consumer.waiting == [0]
-    consumer.take()
-    consumer.request()
     assert consumer.waiting == [9]
-    consumer.take()
-    consumer.request()
     consumer.say(10, 11)
-    assert consumer.waiting == [10]
+    consumer.take()
+    switch.on_next(False)
+    consumer.request()
+    assert consumer.waiting == []
+    consumer.say(12)
+    switch.on_next(True)
+    consumer.scheduler.advance_by(1.0)
+    assert consumer.waiting == [12]
 
 
-def test_deltas_join_in_front_of_it() -> None:
+def test_deltas_join_before_it() -> None:
     switch = BehaviorSubject(False)
     consumer = Consumer(lambda source: source.pipe(ops.conflate(), ops.gate(switch)))
     consumer.say(*"Hello")
     switch.on_next(True)
     consumer.scheduler.advance_by(1.0)
-    assert consumer.waiting == ["H"]
+    assert consumer.waiting == ["Hello"]
     consumer.say("!")
+    assert consumer.waiting == ["Hello"]
     consumer.take()
-    assert consumer.waiting == ["ello!"]
+    assert consumer.waiting == ["!"]
+
+
+def test_two_gates_in_a_row_are_one() -> None:
+    first, second = BehaviorSubject(True), BehaviorSubject(False)
+    consumer = Consumer(lambda source: source.pipe(ops.keep_latest(), ops.gate(first), ops.gate(second)))
+    consumer.say(1, 2)
+    for switch in (first, second):
+        switch.on_next(False)
+    consumer.say(3)
+    first.on_next(True)
+    consumer.scheduler.advance_by(1.0)
+    assert consumer.waiting == []
+    second.on_next(True)
+    consumer.scheduler.advance_by(1.0)
+    assert consumer.waiting == [3]
 
 
 # Laws
@@ -354,6 +372,7 @@ def test_no_more_wait_than_the_limit(steps: list[str], limit: int) -> None:
 def test_two_gates_are_full_idle_and_requested_as_one() -> None:
     reader = Gate(2)
     own, woken = HoldingGate(2, reader), list[str]()
+    own.let_through()
     own.waiting.extend("ab")
     reader.waiting.append("r")
     own.when_open(lambda: woken.append("open"))
@@ -370,3 +389,13 @@ def test_two_gates_are_full_idle_and_requested_as_one() -> None:
     assert (own.idle, own.requested, woken) == (True, False, ["open", "idle"])
     reader.request()
     assert (own.requested, woken) == (True, ["open", "idle", "requested"])
+
+
+def test_a_closed_gate_is_not_idle_though_nothing_waits() -> None:
+    own, woken = HoldingGate(2, None), list[str]()
+    own.when_idle(lambda: woken.append("idle"))
+    own.when_requested(lambda: woken.append("requested"))
+    own.when_open(lambda: woken.append("open"))
+    assert (own.full, own.idle, own.requested, woken) == (False, False, False, ["open"])
+    own.let_through()
+    assert (own.idle, own.requested, woken) == (True, True, ["open", "idle", "requested"])

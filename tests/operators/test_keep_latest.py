@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from typing import Any
 
@@ -16,7 +17,7 @@ from rxllm import operators as ops
 from rxllm.testing.loopback import Loopback, Reply, endless
 from rxllm.testing.marbles import check
 from tests.operators.consumer import Consumer
-from tests.runtime.support import model
+from tests.runtime.support import BOUND, model
 
 
 def test_a_quick_consumer_gets_every_item() -> None:
@@ -145,15 +146,27 @@ def test_an_async_for_gets_nothing_older_than_its_question() -> None:
     asyncio.run(main())
 
 
-def test_a_slow_consumer_does_not_hold_the_model_back() -> None:
-    with Loopback([Reply(endless())]) as server:
-        pieces = stream_generate(model(server), "Hi").pipe(ops.text(), ops.keep_latest())
-        with to_iter(pieces) as items:
+def test_a_slow_consumer_does_not_hold_its_source_back() -> None:
+    finished = threading.Event()
+
+    async def readings() -> Any:
+        for number in range(5000):
+            yield number
+        finished.set()
+
+    with to_iter(from_async_iter(readings).pipe(ops.keep_latest()), maxsize=2) as items:
+        next(items)
+        assert finished.wait(20)
+        assert list(items)[-1:] == [4999]
+
+
+def test_leaving_closes_the_connection() -> None:
+    with Loopback(Reply(endless())) as server:
+        with to_iter(stream_generate(model(server), "Hi").pipe(ops.text(), ops.keep_latest())) as items:
             next(items)
-            before = server.connections[0].bytes_sent
-            time.sleep(0.05)
-            assert server.connections[0].bytes_sent > before
+            left = time.perf_counter()
         server.connections[0].wait_closed()
+        assert time.perf_counter() - left < BOUND
 
 
 def test_text_needs_conflate_instead() -> None:
