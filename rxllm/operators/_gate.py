@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 def gate(
-    while_open: Observable[bool], maxsize: int = MAX_WAITING, *, limit: int = LIMIT
+    while_open: Observable[bool], maxsize: int = MAX_WAITING, *, limit: int | None = None
 ) -> Callable[[Observable[T]], Stream[T]]:
     """Let items through while the last boolean of `while_open` is True, and hold them back while it is False.
 
@@ -40,15 +40,16 @@ def gate(
     since nothing could open it any more; its error passes at once.
 
     While `maxsize` items wait, a source that can wait does, down to its socket. One that cannot, such as a `Subject`,
-    is cut off with ``StreamError("overflow")`` when there are more than `limit` (or `maxsize`, if that is larger).
+    is cut off with ``StreamError("overflow")`` when more than `limit` items would wait, by default 65,536.
     A closed gate is a busy consumer: before it, `keep_latest` lets the newest alone wait, and `conflate` joins deltas.
 
     Raises ``ValidationError("invalid_option")`` for arguments of another kind.
     """
     check_instance("while_open", while_open, Observable, "an Observable of booleans")
     check_count("maxsize", maxsize)
-    check_count("limit", limit)
-    most = max(maxsize, limit)
+    if limit is not None:
+        check_count("limit", limit)
+    most = max(LIMIT, maxsize) if limit is None else limit
     return operate(
         lambda source, observer, scheduler: _Gated(observer, maxsize, most, scheduler).start(source, while_open)
     )
@@ -67,7 +68,7 @@ class _Gated:
         self._wake = SerialDisposable()
         self._lock = RLock()
         self._reader = current_gate.get()
-        self._gate = HoldingGate(maxsize, self._reader)
+        self._gate = HoldingGate(min(maxsize, limit), self._reader)
         self._delivering = False
         self._waiting = False  # for the reader
         self._completed = False  # the source has

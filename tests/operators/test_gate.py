@@ -16,7 +16,7 @@ from reactivex.testing import ReactiveTest, TestScheduler
 
 from rxllm import Fake, TextDelta, from_async_iter, stream_generate, to_iter
 from rxllm import operators as ops
-from rxllm.runtime import Gate, HoldingGate
+from rxllm.runtime import LIMIT, Gate, HoldingGate
 from rxllm.testing import assert_operator
 from rxllm.testing._virtual_time import Clock
 from rxllm.testing.loopback import Loopback, Reply, endless
@@ -182,10 +182,12 @@ def test_a_source_that_does_not_wait_is_cut_off() -> None:
     assert (consumer.waiting, consumer.events.observers) == ([], [])
 
 
-def test_a_limit_below_maxsize_is_maxsize() -> None:
-    consumer = Consumer(ops.gate(BehaviorSubject(False), 4, limit=1))
-    consumer.say(1, 2, 3, 4)
+def test_without_a_limit_maxsize_may_be_larger() -> None:
+    consumer = Consumer(ops.gate(BehaviorSubject(False), LIMIT + 1))
+    consumer.say(*range(LIMIT + 1))
     assert consumer.ends == []
+    consumer.say(0)
+    assert len(consumer.ends) == 1
 
 
 def test_a_source_that_can_wait_does() -> None:
