@@ -67,6 +67,8 @@ def conflate(join: Callable[[T, T], T] | None = None) -> Callable[[Observable[T]
 class _JoiningTexts(WhileBusy[T]):
     """Each waiting item has a list of the texts that join to its own."""
 
+    _most = MOST
+
     def __init__(self, observer: abc.ObserverBase[T], scheduler: abc.SchedulerBase | None) -> None:
         super().__init__(observer, scheduler)
         self._items: list[tuple[T, list[str]]] = []
@@ -83,12 +85,11 @@ class _JoiningTexts(WhileBusy[T]):
         self._items.clear()
         return items
 
-    def _is_full(self) -> bool:
-        return self._count >= MOST
-
 
 class _JoiningAll(WhileBusy[T]):
     """At most one item waits: all of them, joined."""
+
+    _most = MOST
 
     def __init__(
         self, join: Callable[[T, T], T], observer: abc.ObserverBase[T], scheduler: abc.SchedulerBase | None
@@ -103,6 +104,3 @@ class _JoiningAll(WhileBusy[T]):
     def _take_all(self) -> list[T]:
         items, self._items = self._items, []
         return items
-
-    def _is_full(self) -> bool:
-        return self._count >= MOST

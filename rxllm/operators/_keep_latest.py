@@ -59,8 +59,8 @@ class _KeepingLatest(WhileBusy[T]):
     def _take_all(self) -> tuple[T]:
         return (self._latest,)
 
-    def _is_busy(self, gate: Gate) -> bool:
-        return not gate.requested
+    def _is_free(self, gate: Gate) -> bool:
+        return gate.requested
 
     def _when_free(self, gate: Gate, wake: Callable[[], None]) -> None:
         gate.when_requested(wake)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from threading import RLock
@@ -16,7 +17,12 @@ T = TypeVar("T")
 
 
 class WhileBusy(ABC, Generic[T]):
-    """One subscription. A subclass keeps what waits, in `_add` and `_take_all`; `_count` items have been added."""
+    """One subscription. A subclass keeps what waits, in `_add` and `_take_all`; `_count` items have been added.
+
+    At `_most` of them they pass, and the reader's buffer slows the source down.
+    """
+
+    _most = math.inf
 
     def __init__(self, observer: abc.ObserverBase[T], scheduler: abc.SchedulerBase | None) -> None:
         self._observer = observer
@@ -41,41 +47,33 @@ class WhileBusy(ABC, Generic[T]):
     def _take_all(self) -> Iterable[T]:
         """Return what waits; then nothing waits."""
 
-    def _is_busy(self, gate: Gate) -> bool:
-        """Whether the reader is busy."""
-        return not gate.idle
+    def _is_free(self, gate: Gate) -> bool:
+        """Whether the reader is not busy."""
+        return gate.idle
 
     def _when_free(self, gate: Gate, wake: Callable[[], None]) -> None:
-        """Call `wake` once the reader is not busy."""
+        """Call `wake` once it is not."""
         gate.when_idle(wake)
-
-    def _is_full(self) -> bool:
-        """Whether no more items may wait: then they pass, and the reader's buffer slows the source down."""
-        return False
 
     def _on_next(self, item: T) -> None:
         with self._lock:
-            if not (self._count or self._delivering or (self._gate is not None and self._is_busy(self._gate))):
+            if not (self._count or self._delivering or (self._gate is not None and not self._is_free(self._gate))):
                 self._deliver(item)
                 if not self._count:
                     return
-            elif not self._keep(item):
-                return
+            else:
+                if not self._count and self._gate is not None:
+                    self._when_free(self._gate, self._soon)
+                self._count += 1
+                try:
+                    self._add(item)
+                except Exception as error:  # raised by the user's function that joins two items
+                    self._on_error(error)
+                    return
             if self._delivering:
                 return
-            if self._gate is None or self._is_full() or not self._is_busy(self._gate):
+            if self._gate is None or self._count >= self._most or self._is_free(self._gate):
                 self._release()
-
-    def _keep(self, item: T) -> bool:
-        if not self._count and self._gate is not None:
-            self._when_free(self._gate, self._soon)
-        self._count += 1
-        try:
-            self._add(item)
-        except Exception as error:  # raised by the user's function that joins two items
-            self._on_error(error)
-            return False
-        return True
 
     def _soon(self) -> None:
         # The consumer that takes an item may be on another thread; it should not do this work.
