@@ -1,10 +1,15 @@
-"""Programs that tests start, none of which may run for ever."""
+"""Programs that tests start, none of which may run for ever, and examples that they import."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
 from typing import Any
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
 
 SECONDS = 100.0
 """Less than a test may take, so that the test ends with what is known of the program."""
@@ -19,3 +24,13 @@ def python(*arguments: str, timeout: float = SECONDS, **options: Any) -> subproc
 def python_without(modules: list[str], code: str, **options: Any) -> subprocess.CompletedProcess[str]:
     """Run `code` as where `modules` are not installed."""
     return python("-c", f"import sys; sys.modules.update(dict.fromkeys({modules!r}))\n{code}", **options)
+
+
+def example(name: str) -> ModuleType:
+    """Import ``examples/name.py`` anew, without running it as a program."""
+    spec = spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

@@ -6,7 +6,8 @@ of other packages are in ``plugins``: ``ops.plugins.shout()``.
 ==============  =======================================================================================================
 looking         tap, trace, count, snapshots, verify, checkpoint
 text            text, to_text, thinking, words, sentences, smooth, map_text, redact, guard
-some events     only, filter_deltas, include_raw_chunks, conflate
+some events     only, filter_deltas, include_raw_chunks
+slow consumers  conflate, keep_latest, gate
 tools           tool_calls, run_tools, repeat_until_halt
 structure       partials, text_at, items, parsed, partial_json
 results         to_response, to_step_result, to_chat_result, to_session, scan_collect, finally_result
@@ -33,10 +34,12 @@ if TYPE_CHECKING:
     from rxllm.operators._fallback import fallback
     from rxllm.operators._filter_deltas import filter_deltas
     from rxllm.operators._finally_result import finally_result
+    from rxllm.operators._gate import gate
     from rxllm.operators._guard import guard
     from rxllm.operators._hedge import hedge
     from rxllm.operators._include_raw_chunks import include_raw_chunks
     from rxllm.operators._items import items
+    from rxllm.operators._keep_latest import keep_latest
     from rxllm.operators._lift import lift
     from rxllm.operators._map_text import map_text
     from rxllm.operators._merge_labelled import merge_labelled
@@ -86,10 +89,12 @@ __all__ = [
     "fallback",
     "filter_deltas",
     "finally_result",
+    "gate",
     "guard",
     "hedge",
     "include_raw_chunks",
     "items",
+    "keep_latest",
     "lift",
     "map_text",
     "merge_labelled",

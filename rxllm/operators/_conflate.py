@@ -1,25 +1,26 @@
-"""Join deltas for a slow consumer."""
+"""Join items for a slow consumer."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from threading import RLock
-from typing import Any
+from typing import Any, TypeVar
 
 from reactivex import Observable, abc
-from reactivex.disposable import CompositeDisposable, SerialDisposable
 
-from rxllm.events import Event, ToolCallDelta
-from rxllm.operators._shared.event_operators import DELTAS, EVENTS, not_an_event
+from rxllm.operators._shared.busy_consumer import WhileBusy
+from rxllm.operators._shared.join_deltas import continues, joined, text_of
 from rxllm.operators._shared.operate import operate
-from rxllm.runtime import Stream, clock, conclude, current_gate, fail
+from rxllm.runtime import Stream
+from rxllm.values.argument_checks import check_function
+
+T = TypeVar("T")
 
 MOST = 1024
-"""At most so many events wait; then they pass, and the consumer's buffer slows the source down."""
+"""At most so many items wait; then they pass, and the consumer's buffer slows the source down."""
 
 
-def conflate() -> Callable[[Observable[Event]], Stream[Event]]:
-    """Join adjacent deltas while the consumer is busy; nothing is lost, and the order stays.
+def conflate(join: Callable[[T, T], T] | None = None) -> Callable[[Observable[T]], Stream[T]]:
+    """Join adjacent deltas, or strings, while the consumer is busy; nothing is lost, and the order stays.
 
     ::
 
@@ -38,123 +39,68 @@ def conflate() -> Callable[[Observable[Event]], Stream[Event]]:
 
     A consumer is busy
 
-    - while its iterator (``for``, ``async for``, ``to_iter``, ``to_async_iter``) has events left to take;
+    - while its iterator (``for``, ``async for``, ``to_iter``, ``to_async_iter``) has items left to take;
     - while its ``on_next`` runs.
 
-    Then deltas of the same block or tool call become one; other events wait behind them. When the consumer has taken
-    everything, it gets the waiting batch; so it is never further behind than one batch, and a quick consumer gets every
-    event unchanged. A consumer that only passes events on, to a queue or a task, never counts as busy. The end and
-    ``on_error`` release waiting events first.
+    Then deltas of the same block or tool call become one, and so do strings, which are the pieces of a text; other
+    items wait behind them. When the consumer has taken everything, it gets the waiting batch; so it is never further
+    behind than one batch, and a quick consumer gets every item unchanged. A consumer that only passes items on, to a
+    queue or a task, never counts as busy. The end and ``on_error`` release waiting items first.
+
+    With ``join(waiting, item)``, a function of two items, all that waits becomes one item, whatever the items are:
+
+    >>> import operator
+    >>> import reactivex
+    >>> reactivex.range(5).map(lambda number: [number]).pipe(conflate(operator.add)).to_list().run()
+    [[0], [1], [2], [3], [4]]
+
+    An exception of `join` ends the stream. `keep_latest` drops all but the newest.
+
+    Raises ``ValidationError("invalid_option")`` for a `join` that is not a function.
     """
-    return operate(lambda source, observer, scheduler: _Conflating(observer, scheduler).start(source))
+    if join is None:
+        return operate(lambda source, observer, scheduler: _JoiningTexts(observer, scheduler).start(source))
+    check_function("join", join)
+    return operate(lambda source, observer, scheduler: _JoiningAll(join, observer, scheduler).start(source))
 
 
-class _Conflating:
-    """One subscription. Each waiting event has a list of the texts that join to its own."""
+class _JoiningTexts(WhileBusy[T]):
+    """Each waiting item has a list of the texts that join to its own."""
 
-    def __init__(self, observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None) -> None:
-        self._observer = observer
-        self._scheduler = scheduler
-        self._gate = current_gate.get()
-        self._clock = clock(scheduler) if self._gate is not None else None
-        self._wake = SerialDisposable()
-        self._lock = RLock()
-        self._waiting: list[tuple[Event, list[str]]] = []
-        self._count = 0
-        self._delivering = False
-        self._refused = False  # a subscriber has raised
+    _most = MOST
 
-    def start(self, source: Observable[Event]) -> abc.DisposableBase:
-        subscription = source.subscribe(self._on_next, self._on_error, self._on_completed, scheduler=self._scheduler)
-        return CompositeDisposable(subscription, self._wake)
+    def __init__(self, observer: abc.ObserverBase[T], scheduler: abc.SchedulerBase | None) -> None:
+        super().__init__(observer, scheduler)
+        self._items: list[tuple[T, list[str]]] = []
 
-    def _on_next(self, event: Event) -> None:
-        with self._lock:
-            if type(event) not in EVENTS:
-                self._on_error(not_an_event("conflate", event))
-                return
-            if not (self._waiting or self._delivering or (self._gate is not None and self._gate.waiting)):
-                self._deliver(event)
-                if not self._waiting:
-                    return
-            else:
-                self._add(event)
-            if self._delivering:
-                return
-            if self._gate is None or self._count >= MOST or not self._gate.waiting:
-                self._release()
-
-    def _add(self, event: Event) -> None:
-        if not self._waiting and self._gate is not None:
-            self._gate.when_idle(self._soon)
-        self._count += 1
-        text = _text_of(event)
-        if text is not None and self._waiting and _continues(self._waiting[-1][0], event):
-            self._waiting[-1][1].append(text)
+    def _add(self, item: T) -> None:
+        text = text_of(item)
+        if text is not None and self._items and continues(self._items[-1][0], item):
+            self._items[-1][1].append(text)
         else:
-            self._waiting.append((event, [] if text is None else [text]))
+            self._items.append((item, [] if text is None else [text]))
 
-    def _soon(self) -> None:
-        # The consumer that takes an item may be on another thread; it should not do this work.
-        if self._clock is not None and not self._wake.is_disposed:
-            self._wake.disposable = self._clock.schedule(self._release_now)
-
-    def _release_now(self, scheduler: abc.SchedulerBase, state: Any) -> None:
-        with self._lock:
-            try:
-                self._release()
-            except BaseException as error:  # raised by the subscriber; no caller would deliver it
-                fail(self._observer, error)
-
-    def _release(self) -> None:
-        while self._waiting and not self._delivering:
-            for event in self._take_all():
-                self._deliver(event)
-
-    def _take_all(self) -> list[Event]:
-        events = [_joined(event, texts) for event, texts in self._waiting]
-        self._waiting.clear()
-        self._count = 0
-        return events
-
-    def _deliver(self, event: Event) -> None:
-        self._delivering = True
-        try:
-            self._observer.on_next(event)
-        except BaseException:
-            self._refused = True
-            raise
-        finally:
-            self._delivering = False
-
-    def _on_completed(self) -> None:
-        with self._lock:
-            self._wake.dispose()
-            conclude(self._observer, self._take_all())
-
-    def _on_error(self, error: Exception) -> None:
-        with self._lock:
-            self._wake.dispose()
-            try:
-                for event in () if self._refused else self._take_all():  # a refused error is the subscriber's
-                    self._observer.on_next(event)
-            except Exception as refusal:
-                error = refusal
-            self._observer.on_error(error)
+    def _take_all(self) -> list[T]:
+        items: list[Any] = [joined(item, texts) if len(texts) > 1 else item for item, texts in self._items]
+        self._items.clear()
+        return items
 
 
-def _text_of(event: Any) -> str | None:
-    if type(event) not in DELTAS:
-        return None
-    return event.arguments_delta if type(event) is ToolCallDelta else event.delta
+class _JoiningAll(WhileBusy[T]):
+    """At most one item waits: all of them, joined."""
 
+    _most = MOST
 
-def _continues(last: Any, event: Any) -> bool:
-    return type(last) is type(event) and last.id == event.id
+    def __init__(
+        self, join: Callable[[T, T], T], observer: abc.ObserverBase[T], scheduler: abc.SchedulerBase | None
+    ) -> None:
+        super().__init__(observer, scheduler)
+        self._join = join
+        self._items: list[T] = []
 
+    def _add(self, item: T) -> None:
+        self._items[:] = [self._join(self._items[0], item) if self._items else item]
 
-def _joined(event: Any, texts: list[str]) -> Event:
-    if len(texts) < 2:
-        return event
-    text = "".join(texts)
-    return ToolCallDelta(event.id, text) if type(event) is ToolCallDelta else type(event)(text, event.id)
+    def _take_all(self) -> list[T]:
+        items, self._items = self._items, []
+        return items

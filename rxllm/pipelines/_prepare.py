@@ -99,7 +99,7 @@ class _HeldBack:
         self._observer = observer
         self._lock = threading.Lock()  # the two may be on different threads; held for decisions only
         self._waiting: deque[Event] | None = deque()  # None once all of them have been released
-        self._gate = Hold(self._is_full)
+        self._gate = Hold(is_full=self._is_full)
         self._end: Callable[[], None] | None = None  # of the answer, if it came while events waited
         self._answer = SingleAssignmentDisposable()
 

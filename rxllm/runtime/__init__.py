@@ -20,7 +20,7 @@ files                                          hold
 """
 
 from rxllm.runtime._attempts import Plan, attempting
-from rxllm.runtime._back_pressure import Gate, current_gate
+from rxllm.runtime._back_pressure import LIMIT, MAX_WAITING, Gate, current_gate
 from rxllm.runtime._bounded import Bounded
 from rxllm.runtime._clock import LoopScheduler, clock, stopwatch
 from rxllm.runtime._content import is_content, is_prelude
@@ -55,6 +55,8 @@ from rxllm.runtime._verdict import check_failed, check_late, result_of, verdict_
 
 __all__ = [
     "CONNECT_SECONDS",
+    "LIMIT",
+    "MAX_WAITING",
     "NO_SCOPE",
     "NO_TIMEOUTS",
     "READ_SECONDS",

@@ -3,13 +3,15 @@
 Reactivex has no demand, so a consumer that buffers (an iterator) puts a `Gate` into a context variable while it
 subscribes. Sources capture it there, through any chain of operators, and stop reading while the gate is full.
 
-====  ====================  ==============================================================
-gate  items waiting         sources
-====  ====================  ==============================================================
-open  fewer than `maxsize`  read on
-full  `maxsize` or more     sleep in `wait` until half of the items, or fewer, are left
-idle  none                  read on; the functions passed to `when_idle` are called
-====  ====================  ==============================================================
+=========  ====================  =====================================================================
+gate       items waiting         sources
+=========  ====================  =====================================================================
+open       fewer than `maxsize`  read on
+full       `maxsize` or more     sleep in `wait` until half of the items, or fewer, are left
+idle       none                  read on; the functions passed to `when_idle` are called
+requested  none, and the reader  read on; the functions passed to `when_requested` are called
+           sleeps
+=========  ====================  =====================================================================
 """
 
 from __future__ import annotations
@@ -30,6 +32,9 @@ current_gate: contextvars.ContextVar[Gate | None] = contextvars.ContextVar("rxll
 MAX_WAITING = 64
 """How many items may wait for an iterator before its source stops reading, by default."""
 
+LIMIT = 65_536
+"""How many items may wait before a source that does not wait is cut off, by default."""
+
 
 class Gate:
     """Closed while `maxsize` items are `waiting`, and open again when half of them are taken. Thread-safe."""
@@ -41,50 +46,82 @@ class Gate:
         self._maxsize = maxsize
         self._sleepers: list[Callable[[], None]] = []
         self._idlers: list[Callable[[], None]] = []
+        self._suppliers: list[Callable[[], None]] = []
+        self._requested = True  # a reader subscribes when it wants its first item
         self._guard = threading.Lock()
 
     @property
     def full(self) -> bool:
         return len(self.waiting) >= self._maxsize
 
+    @property
+    def idle(self) -> bool:
+        return not self.waiting
+
     def take(self) -> Any:
         """Return the oldest item. Raise ``IndexError`` when none waits."""
+        self._requested = False
         item = self.waiting.popleft()
         if self._sleepers and len(self.waiting) <= self._maxsize // 2:
             self.open()
-        if self._idlers and not self.waiting:
-            self._wake_idlers()
+        if self._idlers and self._is_idle():
+            self._wake(self._idlers)
         return item
+
+    @property
+    def requested(self) -> bool:
+        """Whether the reader sleeps until an item comes."""
+        return self._is_requested()
+
+    def request(self) -> None:
+        """Note that the reader sleeps until an item comes."""
+        self._requested = True
+        if self._suppliers:
+            self._wake(self._suppliers)
 
     def open(self) -> None:
         """Wake everyone who waits for the gate."""
-        with self._guard:
-            sleepers, self._sleepers = self._sleepers, []
-        for wake in sleepers:
-            wake()
+        self._wake(self._sleepers)
 
     def when_open(self, wake: Callable[[], None]) -> None:
         """Call `wake` once, on some thread, when the gate is open: now, or later."""
         with self._guard:
             self._sleepers.append(wake)
-        if not self.full:  # checked after the append, so that no `take` between the two is missed
+        if self._has_room():  # after the append, so that no `take` between the two is missed
             self.open()
 
     def when_idle(self, wake: Callable[[], None]) -> None:
         """Call `wake` once, on some thread, when nothing waits: now, or later."""
         with self._guard:
             self._idlers.append(wake)
-        if not self.waiting:
-            self._wake_idlers()
+        if self._is_idle():
+            self._wake(self._idlers)
 
     def before_tools(self, start: Callable[[], None]) -> None:
         """Call `start`, which runs a step's tools, once the step may be seen: now, unless an operator checks it."""
         start()
 
-    def _wake_idlers(self) -> None:
+    def when_requested(self, wake: Callable[[], None]) -> None:
+        """Call `wake` once, on some thread, when the reader sleeps until an item comes: now, or later."""
         with self._guard:
-            idlers, self._idlers = self._idlers, []
-        for wake in idlers:
+            self._suppliers.append(wake)
+        if self._is_requested():
+            self._wake(self._suppliers)
+
+    def _has_room(self) -> bool:
+        return len(self.waiting) < self._maxsize
+
+    def _is_idle(self) -> bool:
+        return not self.waiting
+
+    def _is_requested(self) -> bool:
+        return self._requested and not self.waiting
+
+    def _wake(self, sleepers: list[Callable[[], None]]) -> None:
+        with self._guard:
+            wakes = sleepers.copy()
+            sleepers.clear()
+        for wake in wakes:
             wake()
 
     async def wait(self) -> None:

@@ -22,17 +22,13 @@ from typing import Any, Generic, Self, TypeVar, cast
 from reactivex import Observable, abc
 from reactivex.disposable import SingleAssignmentDisposable
 
-from rxllm.runtime._back_pressure import MAX_WAITING, Gate, read_by
+from rxllm.runtime._back_pressure import LIMIT, MAX_WAITING, Gate, read_by
 from rxllm.runtime._clock import PacedScheduler
 from rxllm.runtime._portal import on_portal, running_loop, warn_if_blocking
 from rxllm.runtime._stream_arguments import check_source
 from rxllm.values import StreamError
 
 T = TypeVar("T")
-
-
-LIMIT = 65_536
-"""How many items may wait for an iterator before a source that does not wait is cut off; `maxsize` if that is more."""
 
 
 def to_iter(source: Observable[T], maxsize: int = MAX_WAITING, *, limit: int | None = None) -> Items[T]:
@@ -150,6 +146,7 @@ class Items(_Reader[T], Iterator[T]):
                 if buffer.ended:
                     buffer.raise_error()
                     raise StopIteration
+                buffer.gate.request()
                 self._wakeup.wait(timeout=3600)
                 self._wakeup.clear()
         except BaseException:
@@ -186,6 +183,7 @@ class AsyncItems(_Reader[T], AsyncIterator[T]):
                 if buffer.ended:
                     buffer.raise_error()
                     raise StopAsyncIteration
+                buffer.gate.request()
                 await self._wakeup.wait()
         except BaseException:
             self._close()

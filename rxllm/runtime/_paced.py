@@ -19,35 +19,67 @@ from rxllm.runtime._stream import Stream
 T = TypeVar("T")
 
 
-class Hold(Gate):
-    """A gate that is full while ``is_full()``, and while the reader's is; its owner calls `open` when it has room.
+_When = Callable[[Callable[[], None]], None]
 
-    `waiting` are the reader's items. ``before_tools(start)`` of its owner, if any, delays tools; see `Gate`.
+
+def _at_once(wake: Callable[[], None]) -> None:
+    wake()
+
+
+class Hold(Gate):
+    """The gate of an operator in front of the gate of its reader, if any: a source sees the two as one.
+
+    It is full while `maxsize` items are `waiting`, or while ``is_full()``; then its owner calls `open` when it has room
+    again. While it is `closed` it is neither idle nor requested. ``before_tools(start)`` of its owner, if any, delays
+    tools; see `Gate`.
     """
 
     def __init__(
-        self, is_full: Callable[[], bool], before_tools: Callable[[Callable[[], None]], None] | None = None
+        self,
+        maxsize: int = 1,
+        *,
+        is_full: Callable[[], bool] | None = None,
+        before_tools: Callable[[Callable[[], None]], None] | None = None,
     ) -> None:
-        super().__init__(1)
+        super().__init__(maxsize)
+        self.closed = False
         self._is_full = is_full
         self._before_tools = before_tools
         self._reader = current_gate.get()
-        if self._reader is not None:
-            self.waiting = self._reader.waiting
 
     @property
     def full(self) -> bool:
-        return self._is_full() or (self._reader is not None and self._reader.full)
+        return not self._has_room() or (self._reader is not None and self._reader.full)
+
+    @property
+    def idle(self) -> bool:
+        return self._is_idle() and (self._reader is None or self._reader.idle)
+
+    @property
+    def requested(self) -> bool:
+        return self._is_idle() and (self._reader is None or self._reader.requested)
+
+    def let_through(self) -> None:
+        """Close it no longer."""
+        self.closed = False
+        self._wake_if_idle()
+
+    def take(self) -> Any:
+        item = super().take()
+        self._wake_if_idle()
+        return item
 
     def when_open(self, wake: Callable[[], None]) -> None:
-        reader = self._reader
-        with self._guard:
-            self._sleepers.append(wake if reader is None else lambda: reader.when_open(wake))
-        if not self._is_full():
-            self.open()
+        there = _at_once if self._reader is None else self._reader.when_open
+        self._when(self._has_room, super().when_open, there, wake)
 
     def when_idle(self, wake: Callable[[], None]) -> None:
-        (super() if self._reader is None else self._reader).when_idle(wake)
+        there = _at_once if self._reader is None else self._reader.when_idle
+        self._when(self._is_idle, super().when_idle, there, wake)
+
+    def when_requested(self, wake: Callable[[], None]) -> None:
+        there = _at_once if self._reader is None else self._reader.when_requested
+        self._when(self._is_requested, super().when_requested, there, wake)
 
     def before_tools(self, start: Callable[[], None]) -> None:
         reader = self._reader
@@ -56,6 +88,36 @@ class Hold(Gate):
             following()
         else:
             self._before_tools(following)
+
+    def _when(self, is_so: Callable[[], bool], here: _When, there: _When, wake: Callable[[], None]) -> None:
+        # Either gate may change while the other is waited for.
+        def look() -> None:
+            if is_so():
+                there(finish)
+            else:
+                here(look)
+
+        def finish() -> None:
+            if is_so():
+                wake()
+            else:
+                here(look)
+
+        look()
+
+    def _has_room(self) -> bool:
+        return super()._has_room() if self._is_full is None else not self._is_full()
+
+    def _is_idle(self) -> bool:
+        return not (self.waiting or self.closed)
+
+    def _is_requested(self) -> bool:
+        return self._is_idle()
+
+    def _wake_if_idle(self) -> None:
+        if self._is_idle():
+            self._wake(self._idlers)
+            self._wake(self._suppliers)
 
 
 class _Outside(abc.ObserverBase[Any]):

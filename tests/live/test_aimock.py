@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -24,6 +23,7 @@ from rxllm.adapters.profiles import Compatible
 from rxllm.events import ErrorEvent, Event, MessageCompleted, TextDelta
 from rxllm.runtime import run
 from rxllm.values import AdapterError, StreamError, ThinkingPart
+from tests.judges import absent, judge
 from tests.wire.lawful import lawful
 
 SERVER = Path(__file__).parents[1] / "node_modules" / "@copilotkit" / "aimock" / "dist" / "cli.js"
@@ -68,11 +68,9 @@ ADAPTERS: dict[str, Callable[[str], Any]] = {
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    node = shutil.which("node")
-    if node is None:
-        pytest.skip("aimock needs Node: node is not installed")
+    node = judge("node")
     if not SERVER.is_file():
-        pytest.skip("aimock is not installed: npm ci --prefix tests")
+        absent("aimock", "npm ci --prefix tests")
     folder = tmp_path_factory.mktemp("aimock")
     fixtures, said = folder / "fixtures.json", folder / "said.txt"
     fixtures.write_text(json.dumps({"fixtures": FIXTURES}))

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
 import asyncio
+from enum import StrEnum
+from operator import add
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from reactivex import Subject, of
@@ -23,37 +26,10 @@ from rxllm.events import (
 from rxllm.operators._conflate import MOST
 from rxllm.runtime import Gate
 from rxllm.runtime._back_pressure import read_by
-from rxllm.testing import strategies
-from rxllm.testing._virtual_time import Clock
+from rxllm.testing import assert_operator, strategies
 from rxllm.testing.marbles import check
-from rxllm.values import Usage
-
-
-class Consumer:
-    """What an iterator is: it has a gate, and takes items when it likes."""
-
-    def __init__(self, maxsize: int = 64) -> None:
-        self.gate = Gate(maxsize)
-        self.events: Subject[Event] = Subject()
-        self.scheduler = Clock()
-        self.ends: list[Exception | None] = []
-        with read_by(self.gate, self.ends.append):
-            self.subscription = self.events.pipe(ops.conflate()).subscribe(
-                self.gate.waiting.append, self.ends.append, lambda: self.ends.append(None), scheduler=self.scheduler
-            )
-
-    def say(self, *events: Event) -> None:
-        for event in events:
-            self.events.on_next(event)
-
-    def take(self) -> Any:
-        item = self.gate.take()
-        self.scheduler.advance_by(1.0)  # the gate's owner asks the loop to go on
-        return item
-
-    @property
-    def waiting(self) -> list[Any]:
-        return list(self.gate.waiting)
+from rxllm.values import Usage, ValidationError
+from tests.operators.consumer import Consumer
 
 
 def test_a_quick_consumer_gets_every_event_as_it_came() -> None:
@@ -65,7 +41,7 @@ def test_a_dispose_ends_it() -> None:
 
 
 def test_deltas_are_joined_while_items_wait() -> None:
-    consumer = Consumer()
+    consumer = Consumer(ops.conflate())
     consumer.say(*map(TextDelta, "Hello"))
     assert consumer.waiting == [TextDelta("H")]
     assert consumer.take() == TextDelta("H")
@@ -76,7 +52,7 @@ def test_deltas_are_joined_while_items_wait() -> None:
 
 
 def test_who_has_taken_all_gets_the_next_event_at_once() -> None:
-    consumer = Consumer()
+    consumer = Consumer(ops.conflate())
     consumer.say(*map(TextDelta, "abc"))
     consumer.gate.take()
     assert consumer.waiting == []
@@ -85,7 +61,7 @@ def test_who_has_taken_all_gets_the_next_event_at_once() -> None:
 
 
 def test_nothing_is_left_to_do_after_the_end() -> None:
-    consumer = Consumer()
+    consumer = Consumer(ops.conflate())
     consumer.say(*map(TextDelta, "abc"))
     consumer.gate.take()
     assert consumer.scheduler.waiting == 1
@@ -94,7 +70,7 @@ def test_nothing_is_left_to_do_after_the_end() -> None:
 
 
 def test_only_neighbours_of_the_same_block_are_joined() -> None:
-    consumer = Consumer()
+    consumer = Consumer(ops.conflate())
     consumer.say(
         TextDelta("first"),
         ThinkingDelta("h", "1"),
@@ -139,7 +115,7 @@ def test_what_is_said_while_on_next_runs_is_joined() -> None:
 
 
 def test_the_end_brings_what_waits() -> None:
-    consumer = Consumer()
+    consumer = Consumer(ops.conflate())
     consumer.say(*map(TextDelta, "abc"), TextCompleted("abc"))
     consumer.events.on_completed()
     assert consumer.waiting == [TextDelta("a"), TextDelta("bc"), TextCompleted("abc")]
@@ -147,7 +123,7 @@ def test_the_end_brings_what_waits() -> None:
 
 
 def test_an_error_brings_what_waits_before_it() -> None:
-    consumer, error = Consumer(), ValueError("no")
+    consumer, error = Consumer(ops.conflate()), ValueError("no")
     consumer.say(*map(TextDelta, "abc"))
     consumer.events.on_error(error)
     assert consumer.waiting == [TextDelta("a"), TextDelta("bc")]
@@ -155,7 +131,7 @@ def test_an_error_brings_what_waits_before_it() -> None:
 
 
 def test_a_dispose_drops_what_waits() -> None:
-    consumer = Consumer()
+    consumer = Consumer(ops.conflate())
     consumer.say(*map(TextDelta, "abc"))
     consumer.subscription.dispose()
     consumer.take()
@@ -164,7 +140,7 @@ def test_a_dispose_drops_what_waits() -> None:
 
 
 def test_a_consumer_that_never_looks_is_given_so_much_and_then_the_source_waits() -> None:
-    consumer = Consumer(maxsize=3)
+    consumer = Consumer(ops.conflate(), maxsize=3)
     consumer.say(*[TextDelta("x")] * (2 * MOST + 5))
     assert consumer.waiting == [TextDelta("x"), TextDelta("x" * MOST), TextDelta("x" * MOST)]
     assert consumer.gate.full
@@ -216,7 +192,7 @@ def test_a_slow_reader_is_never_far_behind() -> None:
 @given(st.lists(strategies.lawful_events, max_size=2), st.data())
 def test_the_fold_stays_the_same(responses: list[list[Event]], data: st.DataObject) -> None:
     events = [event for response in responses for event in response]
-    consumer, told = Consumer(), list[Any]()
+    consumer, told = Consumer(ops.conflate()), list[Any]()
     for event in events:
         consumer.say(event)
         while consumer.waiting and data.draw(st.booleans()):
@@ -257,3 +233,109 @@ def test_without_an_iterator_no_clock_is_asked() -> None:
         ReactiveTest.on_next(200, TextDelta("b")),
         ReactiveTest.on_completed(200),
     ]
+
+
+def test_strings_are_the_pieces_of_a_text() -> None:
+    consumer = Consumer(ops.conflate())
+    consumer.say(*"Hello", 1, *"abc", b"x", b"y", "!")
+    consumer.take()
+    assert consumer.waiting == ["ello", 1, "abc", b"x", b"y", "!"]
+
+
+class Colour(StrEnum):
+    RED = "red"
+
+
+def test_what_is_more_than_a_string_is_not_joined() -> None:
+    consumer = Consumer(ops.conflate())
+    consumer.say("a", Colour.RED, Colour.RED)
+    consumer.take()
+    assert consumer.waiting == [Colour.RED, Colour.RED]
+    assert type(consumer.waiting[0]) is Colour
+
+
+def test_other_items_wait_and_are_never_more_than_so_many() -> None:
+    consumer = Consumer(ops.conflate(), maxsize=3)
+    consumer.say(*range(MOST))
+    assert consumer.waiting == [0]
+    consumer.say(MOST)
+    assert consumer.waiting == list(range(MOST + 1))
+    assert consumer.gate.full
+
+
+def test_a_function_joins_all_that_waits() -> None:
+    consumer = Consumer(ops.conflate(max))
+    consumer.say(1, 5, 3, 4)
+    consumer.take()
+    assert consumer.waiting == [5]
+    consumer.take()
+    consumer.say(2)
+    assert consumer.waiting == [2]
+
+
+def test_a_function_is_given_the_older_first() -> None:
+    consumer = Consumer(ops.conflate(lambda older, newer: f"({older}{newer})"))
+    consumer.say(*"abcd")
+    consumer.events.on_completed()
+    assert consumer.waiting == ["a", "((bc)d)"]
+
+
+def test_so_many_joined_by_a_function_pass_too() -> None:
+    consumer = Consumer(ops.conflate(add), maxsize=3)
+    consumer.say(*[1] * (2 * MOST + 5))
+    assert consumer.waiting == [1, MOST, MOST]
+
+
+def test_what_a_function_raises_ends_the_stream_behind_what_waits() -> None:
+    consumer = Consumer(ops.conflate(lambda older, newer: older / newer))
+    consumer.say(8, 4, 2, 0, 1)
+    assert consumer.waiting == [8, 2.0]
+    assert [type(end) for end in consumer.ends] == [ZeroDivisionError]
+    assert not consumer.events.observers
+
+
+def test_each_subscription_joins_its_own() -> None:
+    operator = ops.conflate(add)
+    consumers = [Consumer(operator), Consumer(operator)]
+    for consumer in consumers:
+        consumer.say(1, 2, 3)
+    assert [consumer.take() + consumer.take() for consumer in consumers] == [6, 6]
+
+
+def test_joining_by_a_function_keeps_every_rule() -> None:
+    assert_operator(lambda: ops.conflate(list[Any].__add__), events=[[1], [2], [3]])
+    assert_operator(ops.conflate, events=["a", 1, "b", "c"], without={"at_once", "reentrant"})
+
+
+@pytest.mark.parametrize("join", ["add", 3])
+def test_what_joins_is_a_function(join: Any) -> None:
+    with pytest.raises(ValidationError, match="join must be a function"):
+        ops.conflate(join)
+
+
+ITEMS = st.lists(st.one_of(st.sampled_from("abc"), st.integers(0, 3)))
+
+
+@given(ITEMS, st.data())
+def test_nothing_is_lost_and_the_order_stays(items: list[Any], data: st.DataObject) -> None:
+    consumer, told = Consumer(ops.conflate()), list[Any]()
+    for item in items:
+        consumer.say(item)
+        while consumer.waiting and data.draw(st.booleans()):
+            told.append(consumer.take())
+    consumer.events.on_completed()
+    told += consumer.waiting
+    assert [letter for item in told for letter in (item if isinstance(item, str) else [item])] == items
+    assert len(told) <= len(items)
+
+
+@given(st.lists(st.integers()), st.data())
+def test_a_sum_stays_the_same(numbers: list[int], data: st.DataObject) -> None:
+    consumer, told = Consumer(ops.conflate(add)), list[int]()
+    for number in numbers:
+        consumer.say(number)
+        assert len(consumer.waiting) <= 1
+        if consumer.waiting and data.draw(st.booleans()):
+            told.append(consumer.take())
+    consumer.events.on_completed()
+    assert sum(told + consumer.waiting) == sum(numbers)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from reactivex import Observable, from_iterable, never
+from reactivex import Observable, from_iterable, never, of
 from reactivex.testing import ReactiveTest, TestScheduler
 
 from rxllm import operators as ops
@@ -62,10 +62,12 @@ OPERATORS: dict[str, Callable[[], Any]] = {
     "filter_deltas, idle": ops.filter_deltas,
     "finally_result": lambda: ops.finally_result(lambda result, outcome: None),
     "guard": lambda: ops.guard(lambda text: None),
+    "gate": lambda: ops.gate(of(True)),
     "hedge": lambda: lambda source: ops.hedge(source, 1000.0),
     "include_raw_chunks": ops.include_raw_chunks,
     "include_raw_chunks, idle": lambda: ops.include_raw_chunks(True),
     "items": ops.items,
+    "keep_latest": ops.keep_latest,
     "lift": lambda: ops.lift(Same),
     "map_text": lambda: ops.map_text(str.upper),
     "merge_labelled": lambda: lambda source: ops.merge_labelled({"a": source}),
@@ -112,6 +114,7 @@ EXCEPTIONS: dict[str, set[str]] = {
     "only": {"error_event"},  # it keeps what it is asked for, and nothing else
     "partial_json": {"ends_with_source"},  # what the source says is no JSON
     "partials": {"ends_with_source"},  # what the source says is no JSON
+    "keep_latest": {"reentrant"},  # what comes while another is being delivered replaces what waits
     "rate_limited": {"apart"},  # it is there to hold back what is subscribed at the same time
     "smooth": {"at_once"},  # what comes at once is put together
     "snapshots": {"at_once"},  # what comes at once is one snapshot
@@ -177,7 +180,7 @@ ANYTHING = {
     *("merge_labelled", "only", "race", "raise_errors", "rate_limited", "restart", "stall_warning", "tap", "timeouts"),
     "retry_before_content",
     *("trace", "filter_deltas", "filter_deltas, idle", "include_raw_chunks", "include_raw_chunks, idle"),
-    *("timeouts, idle", "budget", "cost"),
+    *("timeouts, idle", "budget", "cost", "conflate", "gate", "keep_latest"),
 }
 """What takes items of any kind, or leaves what is no event alone without harm."""
 

@@ -72,7 +72,7 @@ class Guarding(abc.DisposableBase):
         self._failure: BaseException | None = None
         self._draining = False
         self._ended = False
-        self._gate = Hold(lambda: len(self._queue) >= MOST, self._before_tools)
+        self._gate = Hold(is_full=lambda: len(self._queue) >= MOST, before_tools=self._before_tools)
         self._source = SingleAssignmentDisposable()
         self._timer = SerialDisposable()
         self._armed = math.inf  # when the timer fires

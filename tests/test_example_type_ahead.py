@@ -1,0 +1,119 @@
+"""The window of examples/type_ahead.py, typed into by Textual's own pilot, with real connections behind it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from rxllm.testing.loopback import STALL, Loopback, Reply, chat, chat_chunk, endless
+from tests.programs import example
+from tests.runtime.support import BOUND, SILENT, model, until
+
+pytest.importorskip("textual", reason="the example's window needs rxllm[test]")
+
+PAUSE = 0.1
+
+
+@contextlib.asynccontextmanager
+async def window(**servers: Loopback) -> AsyncIterator[Any]:
+    """Yield the running app, whose models are the servers."""
+    module = example("type_ahead")
+    module.PAUSE = PAUSE
+    app = module.TypeAhead({name: model(server) for name, server in servers.items()})
+    async with app.run_test():
+        yield app
+
+
+def shown(app: Any, name: str) -> str:
+    return str(app.query_one(f"#{name}").render())
+
+
+def type_in(app: Any, text: str) -> None:
+    """Type `text` at the end, letter by letter and at once: the pilot's own keys are slow on a busy machine."""
+    field = app.query_one("Input")
+    for letter in text:
+        field.value += letter
+
+
+async def closed_after(server: Loopback, since: float) -> float:
+    """Return how long after `since` the server has seen the close of its first connection."""
+    return await asyncio.to_thread(server.connections[0].wait_closed) - since
+
+
+def test_the_first_to_answer_goes_on_and_the_others_are_closed() -> None:
+    async def main() -> None:
+        async with window(slow=slow, quick=quick, dead=dead) as app:
+            type_in(app, "Why is the sea salt?")
+            await until(lambda: "was first" in shown(app, "asked"))
+            assert shown(app, "answer") == "Rivers bring it."
+            assert shown(app, "asked") == "quick was first"
+            for server in (slow, dead):
+                await closed_after(server, 0.0)
+        for server in (slow, quick, dead):
+            (request,) = server.requests  # one for all the keys
+            assert request.json["messages"][-1]["content"] == "Why is the sea salt?"
+
+    with Loopback(SILENT) as slow, Loopback(Reply(chat("Rivers ", "bring it."))) as quick, Loopback(SILENT) as dead:
+        asyncio.run(main())
+
+
+def test_typing_on_cancels_the_running_answer() -> None:
+    async def main() -> None:
+        async with window(one=one, other=other) as app:
+            type_in(app, "Tell me")
+            await until(lambda: "0 1 2" in shown(app, "answer"))
+            type_in(app, " a joke")
+            await until(lambda: len(one.requests) == 2)
+            since = time.perf_counter()
+            assert await closed_after(one, since) < BOUND
+            await until(lambda: shown(app, "answer") == "A joke.")
+        assert one.requests[1].json["messages"][-1]["content"] == "Tell me a joke"
+
+    with (
+        Loopback([Reply(endless(every=0.01)), Reply(chat("A joke."))]) as one,
+        Loopback(SILENT) as other,
+    ):
+        asyncio.run(main())
+
+
+def test_leaving_closes_what_is_running() -> None:
+    async def main() -> None:
+        async with window(one=one) as app:
+            type_in(app, "Hi")
+            await until(lambda: "Hello" in shown(app, "answer"))
+        await closed_after(one, 0.0)
+
+    with Loopback(Reply([chat_chunk("Hello"), STALL])) as one:
+        asyncio.run(main())
+
+
+def test_a_failure_is_shown_and_the_next_question_is_answered() -> None:
+    async def main() -> None:
+        async with window(one=one) as app:
+            type_in(app, "Hi")
+            await until(lambda: "The key is wrong" in shown(app, "answer"))
+            type_in(app, "!")
+            await until(lambda: shown(app, "answer") == "Hello!")
+
+    refusal = Reply.of_json({"error": {"message": "The key is wrong"}}, 401)
+    with Loopback([refusal, Reply(chat("Hello!"))]) as one:
+        asyncio.run(main())
+
+
+def test_the_stand_ins_answer() -> None:
+    async def main() -> None:
+        module = example("type_ahead")
+        module.PAUSE = PAUSE
+        app = module.TypeAhead({"Ada": module.stand_in("Ada"), "Alan": module.stand_in("Alan")})
+        async with app.run_test() as pilot:
+            await pilot.press(*"Hm?")
+            await until(lambda: "'Hm?'" in shown(app, "answer") and "was first" in shown(app, "asked"))
+            assert shown(app, "answer").startswith("You ask: 'Hm?' I am A")
+            assert shown(app, "asked").split()[0] in shown(app, "answer")
+
+    asyncio.run(main())
