@@ -102,19 +102,20 @@ def _fold_message(events: Iterable[Event]) -> Message:
 
 
 class Blocks:
-    """What a response consists of, in the order of appearance. A block of text or thinking is open until it is completed.
+    """What a response consists of, in the order of first appearance.
 
-    The keys of blocks are the class of their deltas and their id, or a number in its place if they have none.
+    A block of text or thinking is the list of its pieces while it is open, and then its completion. Its key is the
+    class of its deltas with its id, or with a number if it has none.
     """
 
     def __init__(self) -> None:
-        self._parts: dict[Any, Any] = {}  # of an open block, the list of its pieces
+        self._parts: dict[Any, Any] = {}
         self._open: dict[type[Event], dict[Any, None]] = {TextDelta: {}, ThinkingDelta: {}}  # in order
 
     def pieces(self, kind: type[Event], id: str | None) -> list[str]:
         """Return the list for the deltas of this block; one that is thrown away if the block is complete."""
         pieces = self._parts[self._key(kind, id)]
-        return pieces if isinstance(pieces, list) else []
+        return cast(list[str], pieces) if isinstance(pieces, list) else []
 
     def complete(self, kind: type[Event], id: str | None, part: Any) -> None:
         key = self._key(kind, id)
@@ -143,11 +144,12 @@ class Blocks:
 
 
 def _parts(blocks: Blocks) -> list[Part]:
-    parts = (_part(key[0], "".join(part)) if isinstance(part, list) else part for key, part in blocks.items())
+    parts = (_part(key[0], cast(list[str], part)) if isinstance(part, list) else part for key, part in blocks.items())
     return [part for part in parts if part != TextPart("")]
 
 
-def _part(kind: type[Event], text: str) -> Part:
+def _part(kind: type[Event], pieces: list[str]) -> Part:
+    text = "".join(pieces)
     return TextPart(text) if kind is TextDelta else ThinkingPart(text)
 
 
