@@ -26,6 +26,16 @@ class LoopScheduler(PeriodicScheduler):
         live = live_on(loop)
         self._timers: set[asyncio.TimerHandle] = set() if live is None else live.timers
 
+    @property
+    def runs_here(self) -> bool:
+        """Whether its loop runs on this thread."""
+        return running_loop() is self._loop
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether its loop is closed: then nothing can be scheduled, and dispose has nothing to cancel."""
+        return self._loop.is_closed()
+
     def schedule(self, action: typing.ScheduledAction[S], state: S | None = None) -> abc.DisposableBase:
         return self.schedule_relative(0.0, action, state)
 
@@ -55,7 +65,7 @@ class LoopScheduler(PeriodicScheduler):
             else:
                 self._loop.call_soon(invoke)
 
-        if running_loop() is self._loop:
+        if self.runs_here:
             arm()
         else:
             start_on(self._loop, arm)
@@ -67,7 +77,7 @@ class LoopScheduler(PeriodicScheduler):
             handle.cancel()
             self._timers.discard(handle)
 
-        if running_loop() is self._loop:
+        if self.runs_here:
             cancel()
         elif not self._loop.is_closed():
             self._loop.call_soon_threadsafe(cancel)
