@@ -20,6 +20,7 @@ from rxllm.events import (
     ErrorEvent,
     Event,
     RawChunk,
+    SourceAdded,
     TextCompleted,
     TextDelta,
     ThinkingDelta,
@@ -191,6 +192,21 @@ def readings(events: Sequence[Event]) -> Any:
     source = Stream.of(from_iterable(events)).take_while(lambda event: not isinstance(event, ErrorEvent))
     calls = sorted(source.pipe(ops.tool_calls()), key=lambda call: call.id)  # calls may be completed in any order
     return "".join(source.pipe(ops.text())), "".join(source.pipe(ops.thinking())), calls
+
+
+def test_what_a_watcher_gets_is_lawful_wherever_it_joins() -> None:
+    script = [[("thinking", "hm"), "Let ", "me ", "see", ToolCall("c1", "add", {"x": 1})], ["It ", "is", Usage(1, 2)]]
+    chat = list(rxllm.stream(Fake(scripts=script), "Hi", tools=scripts.TOOLS))
+    call = Call(chat)
+    call.watch()
+    watches = list[Watch]()
+    for joins in range(call.end + 4):
+        call.until(joins)
+        watches.append(call.watch(period=1 + joins % 3 * 4))
+    call.until(1500)
+    for watch in watches:
+        assert watch.ends == [None]
+        assert list(Stream.of(from_iterable(watch.all)).pipe(ops.verify())) == watch.all
 
 
 # Leaving and stopping
@@ -562,6 +578,35 @@ def test_a_watcher_that_leaves_after_its_loop_is_closed_ends_the_call() -> None:
     assert source.observers
     subscription.dispose()
     assert not source.observers
+
+
+def test_a_source_on_many_threads_loses_nothing() -> None:
+    source = Subject[Event]()
+    shared = source.pipe(ops.share_folded(None))
+    watches = [list[Event]() for _ in range(4)]
+    subscribe: list[Callable[[], Any]] = [lambda seen=seen: shared.subscribe(seen.append) for seen in watches]
+    subscribe.pop(0)()
+
+    def emit(name: str) -> None:
+        for _ in range(300):
+            source.on_next(SourceAdded({"from": name}))
+
+    threads = [threading.Thread(target=emit, args=(name,)) for name in "abc"]
+    threads += [threading.Thread(target=act) for act in subscribe]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    source.on_completed()
+    wait_for(lambda: all(len(seen) == 900 for seen in watches))
+    assert all(fold(seen) == fold(watches[0]) for seen in watches)
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    until = now() + 20
+    while not condition() and now() < until:
+        threading.Event().wait(0.001)
+    assert condition()
 
 
 # Sockets

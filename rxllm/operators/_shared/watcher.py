@@ -1,4 +1,4 @@
-"""One watcher of a shared call, who makes nobody wait: what it is not ready for waits for it, joined."""
+"""One watcher of a shared call. What it is not ready for waits for it, joined; the call does not wait."""
 
 from __future__ import annotations
 
@@ -9,26 +9,13 @@ from typing import Any
 from reactivex import abc
 from reactivex.disposable import SerialDisposable
 
-from rxllm.events import (
-    Custom,
-    Event,
-    RawChunk,
-    ToolApprovalRequested,
-    ToolExecutionCompleted,
-    ToolExecutionStarted,
-    ToolProgress,
-    UsageUpdated,
-)
+from rxllm.collector import StreamCollector
+from rxllm.events import Event, UsageUpdated
 from rxllm.operators._shared.join_deltas import continues, joined, text_of
 from rxllm.runtime import call_context, current_gate, fail, report_unheard
-from rxllm.values import ProviderPart
 
 MOST = 1024
 """When so many events wait for a watcher, it misses what the fold does not keep."""
-
-_NOT_KEPT = frozenset(
-    {ToolApprovalRequested, ToolExecutionStarted, ToolExecutionCompleted, ToolProgress, RawChunk, Custom}
-)
 
 
 class Backlog:
@@ -57,7 +44,7 @@ class Backlog:
 
     def take(self) -> list[Event]:
         """Return what waits; then nothing waits."""
-        entries, self._entries = self._entries, []
+        entries, self._entries, self._most = self._entries, [], MOST
         return [joined(event, texts) if len(texts) > 1 else event for event, texts in entries]
 
     def _extend(self, events: Iterable[Event]) -> None:
@@ -76,9 +63,8 @@ class Backlog:
 
 
 def _is_kept(event: Event) -> bool:
-    return type(event) not in _NOT_KEPT or (
-        isinstance(event, RawChunk) and (event.kind == "usage" or isinstance(event.data, ProviderPart))
-    )
+    state = StreamCollector()
+    return state.apply_event(event) is not state
 
 
 class Watcher:
@@ -118,11 +104,10 @@ class Watcher:
 
     def deliver(self, clock: abc.SchedulerBase) -> None:
         """Deliver what waits, unless that is being done already or the watcher is not ready: then it is done later."""
-        with self._lock:
-            if self._is_delivering or self.has_left:
-                return
-            self._is_delivering = True
-        self._context.run(self._deliver, clock)
+        while (events := self._begin(clock)) is not None:
+            self._context.run(self._deliver, events)
+            with self._lock:  # another thread may enter the context now, and not before
+                self._is_delivering = False
 
     def deliver_soon(self, clock: abc.SchedulerBase) -> None:
         """Deliver what waits on the clock's own thread."""
@@ -138,19 +123,31 @@ class Watcher:
         self.has_left = True
         self._wake.dispose()
 
-    def _deliver(self, clock: abc.SchedulerBase) -> None:
+    def _begin(self, clock: abc.SchedulerBase) -> list[Event] | None:
+        """Return what waits: nothing if only the end does, and None if there is nothing to do now."""
+        with self._lock:
+            if self._is_delivering or self.has_left or not (self._waiting or self._has_ended):
+                return None
+            if self._gate is not None and self._gate.waiting and not self._has_ended:
+                if not self._waits_for_gate:
+                    self._waits_for_gate = True
+                    self._gate.when_idle(lambda: self._on_idle(clock))
+                return None
+            self._is_delivering = True
+            return self._waiting.take()
+
+    def _deliver(self, events: list[Event]) -> None:
         try:
-            while events := self._next_events(clock):
-                for event in events:
-                    if self.has_left:
-                        return
-                    self._observer.on_next(event)
+            for event in events:
+                if self.has_left:
+                    return
+                self._observer.on_next(event)
         except BaseException as error:  # the subscriber's own: it harms no other
             self._leave(self)
             fail(self._observer, error)
-            return
-        if events is not None and not self.has_left:
-            self._deliver_end()
+        else:
+            if self._has_ended and not self._waiting and not self.has_left:
+                self._deliver_end()
 
     def _deliver_end(self) -> None:
         self._leave(self)
@@ -158,18 +155,6 @@ class Watcher:
             self._observer.on_completed() if self._error is None else self._observer.on_error(self._error)
         except BaseException as error:
             report_unheard(error)
-
-    def _next_events(self, clock: abc.SchedulerBase) -> list[Event] | None:
-        """Return what waits: nothing if only the end does, and None if there is nothing to do now."""
-        with self._lock:
-            gate = self._gate if self._gate is not None and self._gate.waiting and not self._has_ended else None
-            if gate is None and (self._waiting or self._has_ended):
-                return self._waiting.take()
-            self._is_delivering = False
-            if gate is not None and self._waiting and not self._waits_for_gate:
-                self._waits_for_gate = True
-                gate.when_idle(lambda: self._on_idle(clock))
-            return None
 
     def _on_idle(self, clock: abc.SchedulerBase) -> None:
         # The reader that takes an item may be on another thread; it should not do this work.
