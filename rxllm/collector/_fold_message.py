@@ -57,7 +57,7 @@ def lawful(events: Iterable[Event]) -> list[Event]:
 def _fold_message(events: Iterable[Event]) -> Message:
     metadata: dict[str, Any] = {}
     last = Message("assistant")
-    blocks = _Blocks()
+    blocks = Blocks()
     call_events: list[Event] = []
     # Of the latest delta: nearly every event continues the block of the one before it.
     kind, block, pieces = None, None, list[str]()
@@ -65,7 +65,7 @@ def _fold_message(events: Iterable[Event]) -> Message:
         if type(event) is TextDelta or type(event) is ThinkingDelta:
             if kind is not type(event) or event.id != block:
                 kind, block = type(event), event.id
-                _check(event, event.delta)
+                check_delta(event, event.delta)
                 pieces = blocks.pieces(kind, block)
             pieces.append(event.delta)
             continue
@@ -80,7 +80,7 @@ def _fold_message(events: Iterable[Event]) -> Message:
                 data = None if event.provider_data is None else dict(event.provider_data)
                 blocks.complete(ThinkingDelta, event.id, ThinkingPart(event.text, event.signature, data))
             case ToolCallStarted() | ToolCallCompleted():
-                blocks.mark(event.id)
+                blocks.mark((ToolCallPart, event.id), ToolCallPart(event.id))
                 call_events.append(event)
             case SourceAdded():
                 blocks.add(SourcePart(dict(event.source)))
@@ -95,38 +95,42 @@ def _fold_message(events: Iterable[Event]) -> Message:
                 pass
     completed = {event.id for event in call_events if isinstance(event, ToolCallCompleted)}
     calls = {id: call for id, call in _fold_calls(call_events).items() if id in completed}
-    parts = tuple(part for part in blocks.parts() if not isinstance(part, ToolCallPart) or part.id in calls)
+    parts = tuple(part for part in _parts(blocks) if not isinstance(part, ToolCallPart) or part.id in calls)
     if not parts and not calls:
         return replace(last, metadata=metadata)
     return Message("assistant", content_of(parts), last.name, tool_calls=tuple(calls.values()), metadata=metadata)
 
 
-class _Blocks:
-    """The parts of a message during the fold. A block is open until it is completed."""
+class Blocks:
+    """What a response consists of, in the order of first appearance.
+
+    A block of text or thinking is the list of its pieces while it is open, and then its completion. Its key is the
+    class of its deltas with its id, or with a number if it has none.
+    """
 
     def __init__(self) -> None:
-        self._parts: dict[Any, Part | list[str]] = {}  # by kind and id, in order of appearance
+        self._parts: dict[Any, Any] = {}
         self._open: dict[type[Event], dict[Any, None]] = {TextDelta: {}, ThinkingDelta: {}}  # in order
 
     def pieces(self, kind: type[Event], id: str | None) -> list[str]:
         """Return the list for the deltas of this block; one that is thrown away if the block is complete."""
         pieces = self._parts[self._key(kind, id)]
-        return pieces if isinstance(pieces, list) else []
+        return cast(list[str], pieces) if isinstance(pieces, list) else []
 
-    def complete(self, kind: type[Event], id: str | None, part: Part) -> None:
+    def complete(self, kind: type[Event], id: str | None, part: Any) -> None:
         key = self._key(kind, id)
         self._parts[key] = part
         self._open[kind].pop(key, None)
 
-    def mark(self, id: str) -> None:
-        self._parts.setdefault((ToolCallPart, id), ToolCallPart(id))
+    def mark(self, key: Any, part: Any) -> None:
+        """Let `part` stand here, unless there is one with this key already."""
+        self._parts.setdefault(key, part)
 
-    def add(self, part: Part) -> None:
+    def add(self, part: Any) -> None:
         self._parts[len(self._parts)] = part
 
-    def parts(self) -> tuple[Part, ...]:
-        closed = (_part(key[0], "".join(part)) if isinstance(part, list) else part for key, part in self._parts.items())
-        return tuple(part for part in closed if part != TextPart(""))
+    def items(self) -> Iterable[tuple[Any, Any]]:
+        return self._parts.items()
 
     def _key(self, kind: type[Event], id: str | None) -> Any:
         open_blocks = self._open[kind]
@@ -139,7 +143,13 @@ class _Blocks:
         return key
 
 
-def _part(kind: type[Event], text: str) -> Part:
+def _parts(blocks: Blocks) -> list[Part]:
+    parts = (_part(key[0], cast(list[str], part)) if isinstance(part, list) else part for key, part in blocks.items())
+    return [part for part in parts if part != TextPart("")]
+
+
+def _part(kind: type[Event], pieces: list[str]) -> Part:
+    text = "".join(pieces)
     return TextPart(text) if kind is TextDelta else ThinkingPart(text)
 
 
@@ -158,7 +168,7 @@ def _only_marks(parts: Iterable[Part]) -> bool:
     return all(isinstance(part, ToolCallPart) for part in parts)
 
 
-def _check(event: TextDelta | ThinkingDelta | ToolCallDelta, delta: object) -> None:
+def check_delta(event: TextDelta | ThinkingDelta | ToolCallDelta, delta: object) -> None:
     """Raise ``TypeError`` for a malformed first delta. A later one is found when the pieces of its block are joined."""
     if not (isinstance(cast(object, event.id), str | None) and isinstance(delta, str)):
         raise TypeError(event_fault(event))
@@ -182,7 +192,7 @@ def _fold_calls(events: Iterable[Event]) -> dict[str, ToolCall]:
                 calls[event.id] = calls.get(event.id) or event
             case ToolCallDelta():
                 if event.id not in calls:
-                    _check(event, event.arguments_delta)
+                    check_delta(event, event.arguments_delta)
                     calls[event.id] = None
                 pieces.setdefault(event.id, []).append(event.arguments_delta)
             case ToolCallCompleted():

@@ -15,6 +15,7 @@ class Summary(msgspec.Struct, frozen=True):
     """Everything in a state except the log.
 
     `error` and `metadata` outlive the step; `earlier` are their values before the step, which a restart brings back.
+    `past` are the events of the completed steps, unfolded.
     """
 
     steps: tuple[StepResult, ...] = ()
@@ -25,6 +26,7 @@ class Summary(msgspec.Struct, frozen=True):
     metadata: Mapping[str, Any] = {}
     chat_result: ChatResult | None = None
     earlier: tuple[LLMError | None, Mapping[str, Any]] = (None, {})
+    past: tuple[tuple[Event, ...], ...] = ()
     fresh: bool = False  # nothing was folded since the last StepCompleted
 
 
@@ -61,13 +63,14 @@ def _failure(summary: Summary, event: MessageCompleted) -> LLMError:
     return StreamError("adapter_error", f"the answer ended with {event.raw_finish_reason or 'an error'}")
 
 
-def next_step(summary: Summary, result: StepResult) -> Summary:
+def next_step(summary: Summary, result: StepResult, events: tuple[Event, ...]) -> Summary:
     return Summary(
         steps=(*summary.steps, result),
         error=summary.error,
         metadata=summary.metadata,
         chat_result=summary.chat_result,
         earlier=(summary.error, summary.metadata),
+        past=(*summary.past, events),
         fresh=True,
     )
 
@@ -75,5 +78,10 @@ def next_step(summary: Summary, result: StepResult) -> Summary:
 def same_step(summary: Summary) -> Summary:
     error, metadata = summary.earlier
     return Summary(
-        steps=summary.steps, error=error, metadata=metadata, chat_result=summary.chat_result, earlier=summary.earlier
+        steps=summary.steps,
+        error=error,
+        metadata=metadata,
+        chat_result=summary.chat_result,
+        earlier=summary.earlier,
+        past=summary.past,
     )

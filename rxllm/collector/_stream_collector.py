@@ -11,8 +11,10 @@ from rxllm.collector._event_faults import event_fault
 from rxllm.collector._fold_message import fold_calls, fold_message
 from rxllm.collector._state_summary import Summary, apply_to_summary, complete, next_step, same_step
 from rxllm.collector._step_outcome import answer, halt_metadata, is_incomplete, is_server, is_unfinished, tool_message
+from rxllm.collector._unfold import unfold
 from rxllm.events import (
     AskUserRequested,
+    ChatCompleted,
     Event,
     FileAdded,
     MessageCompleted,
@@ -103,7 +105,8 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
     def _apply_other(self, event: Event) -> StreamCollector:
         match event:
             case StepCompleted(result=result):
-                return StreamCollector(result.thread, [], 0, next_step(self.summary, result))
+                events = (*unfold(self.log[: self.length], self.summary), event)
+                return StreamCollector(result.thread, [], 0, next_step(self.summary, result, events))
             case StepRestarted():
                 return StreamCollector(self.thread, [], 0, same_step(self.summary))
             case _:
@@ -252,6 +255,27 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
             error=self.error,
             metadata=dict(self.metadata),
         )
+
+    def to_events(self) -> list[Event]:
+        """Return the shortest lawful stream of events with this state: folded, they give it again.
+
+        >>> deltas = [TextDelta("hel"), TextDelta("lo")]
+        >>> StreamCollector().apply_deltas(deltas).to_events()
+        [TextDelta(delta='hello', id=None)]
+
+        The fold begins with ``StreamCollector(thread)``, as that of the state did; once a step is completed, its thread
+        takes over, and ``StreamCollector()`` will do. What is still open stays open, so the events that follow in the
+        stream can follow these.
+
+        Shortest: every block has one delta, unless it is empty, and its completion; every tool call its start, one
+        delta and its completion; the response its start, its last usage and its end; completed steps are unfolded in
+        the same way, since a reader wants their text too. So the length depends on the blocks, calls and steps, and
+        not on the deltas. Void events of a restarted step are left out, and so is what the fold does not keep:
+        executions, progress and approvals of tools, raw frames, and `Custom` events.
+        """
+        past = [event for step in self.summary.past for event in step]
+        chat = [] if self.chat_result is None else [ChatCompleted(self.chat_result)]
+        return [*past, *unfold(self.log[: self.length], self.summary), *chat]
 
     def _own(self) -> tuple[Any, ...]:
         from_log = (self.message, self.current_tool_calls, self.last_message, self.tool_results, self.halt)

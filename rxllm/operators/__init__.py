@@ -14,6 +14,7 @@ results         to_response, to_step_result, to_chat_result, to_session, scan_co
 waiting         timeouts, stall_warning, hedge, rate_limited
 failing         retry_before_content, fallback, restart, circuit_breaker, raise_errors, errors_as_events
 several models  race, merge_labelled
+sharing         share_folded
 money           usage, cost, budget
 your own        lift, continue_with
 ==============  =======================================================================================================
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from rxllm.operators._run_tools import run_tools
     from rxllm.operators._scan_collect import scan_collect
     from rxllm.operators._sentences import sentences
+    from rxllm.operators._share_folded import share_folded
     from rxllm.operators._smooth import smooth
     from rxllm.operators._snapshots import snapshots
     from rxllm.operators._stall_warning import stall_warning
@@ -112,6 +114,7 @@ __all__ = [
     "run_tools",
     "scan_collect",
     "sentences",
+    "share_folded",
     "smooth",
     "snapshots",
     "stall_warning",

@@ -20,7 +20,7 @@ files                                          hold
 """
 
 from rxllm.runtime._attempts import Plan, attempting
-from rxllm.runtime._back_pressure import LIMIT, MAX_WAITING, Gate, current_gate
+from rxllm.runtime._back_pressure import LIMIT, MAX_WAITING, Gate, current_gate, read_by
 from rxllm.runtime._bounded import Bounded
 from rxllm.runtime._clock import LoopScheduler, clock, stopwatch
 from rxllm.runtime._content import is_content, is_prelude
@@ -107,6 +107,7 @@ __all__ = [
     "policy_argument",
     "provider_name",
     "pumped",
+    "read_by",
     "report_unheard",
     "result_of",
     "retrying",

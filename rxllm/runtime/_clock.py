@@ -55,6 +55,16 @@ class LoopScheduler(PeriodicScheduler):
         """Return the scheduler that rxllm's own operators use in its place."""
         return self if type(self) is LoopScheduler else LoopScheduler(self._loop)
 
+    @property
+    def runs_here(self) -> bool:
+        """Whether its loop runs on this thread."""
+        return running_loop() is self._loop
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether its loop is closed: then nothing can be scheduled, and dispose has nothing to cancel."""
+        return self._loop.is_closed()
+
     def schedule(self, action: typing.ScheduledAction[S], state: S | None = None) -> abc.DisposableBase:
         return self.schedule_relative(0.0, action, state)
 
@@ -84,7 +94,7 @@ class LoopScheduler(PeriodicScheduler):
             else:
                 self._loop.call_soon(invoke)
 
-        if running_loop() is self._loop:
+        if self.runs_here:
             arm()
         else:
             start_on(self._loop, arm)
@@ -96,7 +106,7 @@ class LoopScheduler(PeriodicScheduler):
             handle.cancel()
             self._timers.discard(handle)
 
-        if running_loop() is self._loop:
+        if self.runs_here:
             cancel()
         elif not self._loop.is_closed():
             self._loop.call_soon_threadsafe(cancel)

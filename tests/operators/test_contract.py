@@ -85,6 +85,7 @@ OPERATORS: dict[str, Callable[[], Any]] = {
     "run_tools": lambda: ops.run_tools(thread=THREAD),
     "scan_collect": lambda: ops.scan_collect(THREAD),
     "sentences": ops.sentences,
+    "share_folded": lambda: ops.share_folded(0),
     "smooth": ops.smooth,
     "snapshots": ops.snapshots,
     "stall_warning": lambda: ops.stall_warning(60, print),
@@ -116,6 +117,7 @@ EXCEPTIONS: dict[str, set[str]] = {
     "partials": {"ends_with_source"},  # what the source says is no JSON
     "keep_latest": {"reentrant"},  # what comes while another is being delivered replaces what waits
     "rate_limited": {"apart"},  # it is there to hold back what is subscribed at the same time
+    "share_folded": {"afresh", "apart"},  # it is there to share one call
     "smooth": {"at_once"},  # what comes at once is put together
     "snapshots": {"at_once"},  # what comes at once is one snapshot
     "text_at": {"ends_with_source"},  # what the source says is no JSON
