@@ -17,6 +17,12 @@ from rxllm.serializer import from_json
 from rxllm.values import LLMError, StreamError, ValidationError
 
 _HEAD = b'{"request"'
+_LEFT = "the recording ends here because its subscriber left"
+
+
+def is_left(error: Exception) -> bool:
+    """Whether `error` stands where the subscriber of a recorded stream had left."""
+    return isinstance(error, StreamError) and error.message == _LEFT
 
 
 class _Line(msgspec.Struct, forbid_unknown_fields=True):
@@ -122,7 +128,7 @@ def _note(line: _Line) -> Note:
         return Note(line.at, from_json(bytes(line.next)))
     if isinstance(line.error, msgspec.Raw):
         return Note(line.at, error=from_json(bytes(line.error), LLMError))
-    cancelled = StreamError("cancelled", "the recording ends here because its subscriber left")
+    cancelled = StreamError("cancelled", _LEFT)
     return Note(line.at, error=cancelled if line.disposed else None)
 
 
