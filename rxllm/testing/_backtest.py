@@ -151,10 +151,11 @@ def _rows(origin: Path | Observable[Any], operators: Sequence[Operator]) -> Iter
     for index, tape in enumerate(tapes):
 
         def again(shown: list[Shown], index: int = index) -> None:
-            # A row keeps no events, as they would be those of all files.
             Run(tapes_of(origin)[index], operators, shown).start()
 
-        yield replace(_row(tape, operators), _again=again)
+        row = _row(tape, operators)
+        # A row keeps no events, as they would be those of all files.
+        yield row if row.outcome == "unreadable" else replace(row, _again=again)
 
 
 def _row(tape: Tape, operators: Sequence[Operator]) -> BacktestRow:

@@ -90,11 +90,11 @@ class Run:
 
     def start(self) -> None:
         """Let the time pass until the pipeline has ended."""
-        stream = self._piped()
+        stream, length = self._piped(), self._tape.check()
         try:
             subscription = stream.subscribe(self._next, self._fail, self._complete, scheduler=self._scheduler)
             if self.ended_at is None:
-                self._scheduler.advance_to(self._tape.check() + PATIENCE)
+                self._scheduler.advance_to(length + PATIENCE)
         except Exception as error:  # from an operator's timer
             self._fail(error)
         else:
@@ -103,12 +103,9 @@ class Run:
         self.text = "".join(self._pieces)
 
     def _piped(self) -> Observable[Any]:
-        request, provider = self._tape.request, self._tape.described.get("provider")
-        info = models.find(provider, request.model) if provider else None
+        provider = self._tape.described.get("provider")
+        call = EngineCall(self._tape.request, Call(), self._ask, provider, Usage()) if provider else None
         source: Observable[Any] = Stream(self._subscribe_again)
-        if info is not None and info.has_prices:
-            source = source.pipe(ops.cost(price=info.priced))
-        call = EngineCall(request, Call(), self._ask, provider, Usage()) if provider else None
         with nullcontext() if call is None else applying_operators(call):
             for operator in self._operators:
                 source = operator(source)
@@ -123,6 +120,7 @@ class Run:
             self._need("another answer to the same request")
             return Disposable()
         source = play(take.notes(), 1.0) if isinstance(take, Recorded) else take
+        source = _priced(source, self._tape.described.get("provider"), self._tape.request.model)
         return self._listen(source, "what follows, as its subscriber had left", observer)
 
     def _ask(self, engine: Any, model: str | None = None) -> Stream[Event]:
@@ -136,7 +134,8 @@ class Run:
         ) -> abc.DisposableBase:
             adapter = other.adapter
             if isinstance(adapter, Fake) or (isinstance(adapter, Cassette) and adapter.mode == "replay"):
-                return self._listen(adapter.stream(request, Call()), what, observer)
+                source = _priced(adapter.stream(request, Call()), provider_name(adapter), request.model)
+                return self._listen(source, what, observer)
             self._need(what)
             return Disposable()
 
@@ -211,3 +210,9 @@ class Run:
     def _note(self, kind: Literal["next", "error", "completed"], item: Any) -> None:
         if self._shown is not None:
             self._shown.append((self._now(), kind, item))
+
+
+def _priced(source: Observable[Any], provider: str | None, model: str | None) -> Observable[Any]:
+    """Return an answer with its costs, as an engine's operators see it."""
+    info = models.find(provider, model) if provider else None
+    return source.pipe(ops.cost(price=info.priced)) if info is not None and info.has_prices else source

@@ -55,16 +55,10 @@ def _cell(name: str, value: Any) -> str:
 
 def _totals(rows: Sequence[Mapping[str, Any]]) -> str:
     outcomes = [row["outcome"] for row in rows]
-    counts = [f"{outcomes.count(outcome)} {outcome}" for outcome in dict.fromkeys(outcomes)]
-    counts += [f"{count} {what}" for what, count in _more(rows).items() if count]
+    totals = [f"{outcomes.count(outcome)} {outcome}" for outcome in dict.fromkeys(outcomes)]
+    cut, missing = (sum(row[name] not in (None, "") for row in rows) for name in ("cut_at", "missing"))
+    tokens, cost = (sum(row[name] or 0 for row in rows) for name in ("tokens", "cost"))
+    totals += [f"{cut} cut"] * bool(cut) + [f"{missing} lack an answer"] * bool(missing)
+    totals += [f"{tokens} tokens"] * bool(tokens) + [f"cost {cost:g}"] * bool(cost)
     more = f"{len(rows) - _ROWS} more rows; " if len(rows) > _ROWS else ""
-    return f"{more}{len(rows)} recordings: {', '.join(counts)}" if rows else "no recordings"
-
-
-def _more(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    return {
-        "cut": sum(row["cut_at"] is not None for row in rows),
-        "with answers that are not recorded": sum(bool(row["missing"]) for row in rows),
-        "tokens": sum(row["tokens"] or 0 for row in rows),
-        "of cost": round(sum(row["cost"] or 0.0 for row in rows), 6),
-    }
+    return f"{more}{len(rows)} recording{'s' * (len(rows) != 1)}: {', '.join(totals) or 'nothing'}"

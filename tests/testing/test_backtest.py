@@ -16,8 +16,8 @@ from reactivex.testing import TestScheduler
 from rxllm import Engine, Fake, OpenAIChat, generate, models, stream_generate
 from rxllm import operators as ops
 from rxllm.events import TextDelta
-from rxllm.runtime import LoopScheduler
-from rxllm.testing import Backtest, Cassette, backtest, events, record, replay_file
+from rxllm.runtime import LoopScheduler, Stream
+from rxllm.testing import Backtest, Cassette, backtest, events, record
 from rxllm.testing.loopback import Cut, Loopback, Pause, Reply, Request, chat_chunk, chat_finish
 from rxllm.testing.marbles import record as noted
 from rxllm.values import AdapterError, ModelInfo, StreamError, Usage, ValidationError
@@ -134,15 +134,13 @@ def test_prices_are_those_of_the_model(tmp_path: Path) -> None:
     live = generate(engine, "Hi").run().usage.total_cost
     (row,) = backtest(path, [])
     assert row.cost == live == 3.0
-    assert "3 of cost" in repr(backtest(path, []))
+    assert "cost 3" in repr(backtest(path, []))
 
 
 def test_an_unreadable_file_is_a_row_among_the_others(tmp_path: Path) -> None:
     tape(tmp_path / "a.jsonl", "One.")
     (tmp_path / "b.jsonl").write_text("no json\n")
-    tape(tmp_path / "c" / ".." / "c.jsonl", "Three.") if (tmp_path / "c").exists() else tape(
-        tmp_path / "c.jsonl", "Three."
-    )
+    tape(tmp_path / "c.jsonl", "Three.")
     result = backtest(tmp_path, [])
     assert summary(result, "outcome") == [("completed",), ("unreadable",), ("completed",)]
     assert isinstance(result[1].error, ValidationError)
@@ -207,7 +205,7 @@ def test_the_table_is_text_markdown_and_rows(tmp_path: Path) -> None:
     ]
     assert "| Hela \\| b |" in result._repr_markdown_()
     assert [row["text"] for row in result.to_dicts()] == ["Hela | b", "Hi"]
-    assert repr(backtest([], [])).endswith("no recordings")
+    assert repr(backtest([], [])).endswith("0 recordings: nothing")
     many = backtest([from_iterable(events("x"))] * 60, [])
     assert len(repr(many).splitlines()) == 52
     assert "10 more rows; 60 recordings" in repr(many)
@@ -218,12 +216,12 @@ def test_the_table_is_text_markdown_and_rows(tmp_path: Path) -> None:
 GAP = 1.0
 POLICIES: dict[str, Callable[[Observable[Any]], Observable[Any]]] = {
     "idle": ops.timeouts(idle=GAP / 2),
-    "first": ops.timeouts(first=0.75 * GAP),
-    "total": ops.timeouts(total=1.75 * GAP),
+    "first": ops.timeouts(first=0.6 * GAP),
+    "total": ops.timeouts(total=1.65 * GAP),
     "take": rx.take(7),
     "budget": ops.budget(tokens=12),
-    "smooth": ops.smooth(0.2),
-    "snapshots": ops.snapshots(GAP / 2),
+    "smooth": ops.smooth(0.1),
+    "snapshots": ops.snapshots(0.3 * GAP),
     "debounce": rx.debounce(GAP / 2),
     "delay": rx.delay(0.3),
     "words": ops.words(),
@@ -249,8 +247,8 @@ def body(seed: int) -> Reply:
     return Reply([*frames, chat_finish(usage=usage), b"data: [DONE]\n\n"])
 
 
-async def run_live(folder: Path, count: int) -> dict[tuple[str, str], list[Any]]:
-    """Call a server `count` times; record each stream while every policy sees it live. Return what they showed."""
+async def run_live(folder: Path, seeds: range) -> dict[tuple[str, str], list[Any]]:
+    """Call a server for each seed, and record each stream while all policies see it live. Return what they showed."""
     shown: dict[tuple[str, str], list[Any]] = {}
     loop = asyncio.get_running_loop()
     ended: list[asyncio.Future[None]] = []
@@ -277,7 +275,7 @@ async def run_live(folder: Path, count: int) -> dict[tuple[str, str], list[Any]]
 
     with Loopback(reply) as server:
         adapter = OpenAIChat(base_url=server.url)
-        for seed in range(count):
+        for seed in seeds:
             name = f"{seed:03}.jsonl"
             call = stream_generate(adapter, str(seed), model="m", retry=False).pipe(record(folder / name))
             shared = call.publish()
@@ -285,7 +283,7 @@ async def run_live(folder: Path, count: int) -> dict[tuple[str, str], list[Any]]
             for policy, operator in POLICIES.items():
                 watch((name, policy), shared.pipe(operator))
             shared.connect()
-            await asyncio.sleep(0.005)
+            await asyncio.sleep(0.02)  # all at once would be late
         await asyncio.wait_for(asyncio.gather(*ended), 60)
     return shown
 
@@ -294,26 +292,39 @@ def items(notes: list[Any]) -> list[Any]:
     return [(kind, item) for _, kind, item in notes]
 
 
+def is_undisturbed(seed: int, notes: list[Any]) -> bool:
+    """Whether a live stream has kept to its script by so much that no policy's limit is near one of its events."""
+    expected, now = list[float](), 0.0
+    for frame in body(seed).body if not isinstance(body(seed).body, bytes) else ():
+        now += frame.seconds if isinstance(frame, Pause) else 0.0
+        expected += [now] if isinstance(frame, bytes) and b'"content"' in frame else []
+    late = [
+        at - due
+        for at, due in zip([at for at, _, item in notes if isinstance(item, TextDelta)], expected, strict=False)
+    ]
+    late = late or [notes[-1][0]]  # it was refused
+    return late[0] < GAP / 4 and all(abs(lag - late[0]) < GAP / 8 for lag in late)
+
+
 def test_a_backtest_equals_the_live_run(tmp_path: Path) -> None:
     """Over a hundred streams from a server; what is compared is every item, error and end, and their times roughly.
 
-    A pair counts as unclear if a tenth more or less of its time would change the backtest: there a live timer that is
-    late on a busy machine decides.
+    Streams that a busy machine has disturbed are left out, and others run: there it is chance what a live timer sees.
     """
-    live = asyncio.run(run_live(tmp_path, 100))
-    unclear, lags = 0, list[float]()
-    for policy, operator in POLICIES.items():
-        for row in backtest(tmp_path, operator):
+    live: dict[tuple[str, str], list[Any]] = {}
+    clear: list[str] = []
+    for begin in range(0, 208, 52):
+        seeds = range(begin, begin + 52)
+        live |= asyncio.run(run_live(tmp_path, seeds))
+        clear += [name for seed in seeds if is_undisturbed(seed, live[name := f"{seed:03}.jsonl", "whole"])]
+        if len(clear) >= 100:
+            break
+    paths, lags = [tmp_path / name for name in clear], list[float]()
+    for policy, operator in [*POLICIES.items(), ("whole", Stream.of)]:
+        for row in backtest(paths, operator):
             expected, notes = live[row.recording, policy], row.notes()
-            if items(notes) == items(expected):
-                lags += [abs(at - other) for (at, _, _), (other, _, _) in zip(notes, expected, strict=True)]
-                continue
-            played = [replay_file(tmp_path / row.recording, speed) for speed in (0.9, 1.1)]
-            is_clear = all(items(other.notes()) == items(notes) for other in backtest(played, operator))
-            assert not is_clear, (policy, row.recording, items(notes), items(expected))
-            unclear += 1
-    print(f"{len(lags)} notifications of {100 * len(POLICIES)} pairs, {unclear} unclear, largest lag {max(lags):.3f} s")
-    assert unclear <= 0.02 * 100 * len(POLICIES)
+            assert items(notes) == items(expected), (policy, row.recording)
+            lags += [abs(at - other) for (at, _, _), (other, _, _) in zip(notes, expected, strict=True)]
+    print(f"{len(lags)} notifications of {len(clear)} streams, largest lag {max(lags):.3f} s")
+    assert len(clear) >= 50
     assert sorted(lags)[len(lags) // 2] < 0.1
-    for row in backtest(tmp_path, []):
-        assert items(row.notes()) == items(live[row.recording, "whole"])
