@@ -60,7 +60,7 @@ class BacktestRow:
 
 
 @dataclass(frozen=True, repr=False)
-class Backtest(Sequence[BacktestRow]):
+class Backtest:
     """The rows of a `backtest`; its repr is a table, in a notebook too."""
 
     rows: tuple[BacktestRow, ...]
@@ -68,7 +68,10 @@ class Backtest(Sequence[BacktestRow]):
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __getitem__(self, index: Any) -> Any:
+    def __iter__(self) -> Iterator[BacktestRow]:
+        return iter(self.rows)
+
+    def __getitem__(self, index: int) -> BacktestRow:
         return self.rows[index]
 
     def to_dicts(self) -> list[dict[str, Any]]:

@@ -98,15 +98,15 @@ _NOTHING = _Nothing()
 def _differences(path: str, old: Any, new: Any) -> Iterator[str]:
     match old, new:
         case dict(), dict():
-            names = cast(dict[str, Any], old | new)
-            pairs = [(name, old.get(name, _NOTHING), new.get(name, _NOTHING)) for name in names]
+            before, after = cast(dict[str, Any], old), cast(dict[str, Any], new)
+            pairs = [(name, before.get(name, _NOTHING), after.get(name, _NOTHING)) for name in before | after]
         case list(), list():
             both = zip_longest(cast(list[Any], old), cast(list[Any], new), fillvalue=_NOTHING)
             pairs = [(str(index), *pair) for index, pair in enumerate(both)]
         case _:
             if old != new:
-                before, after = near_the_difference(repr(old), repr(new))
-                yield f"{path}: recorded {before}, now {after}"
+                recorded, now = near_the_difference(repr(old), repr(new))
+                yield f"{path}: recorded {recorded}, now {now}"
             return
-    for name, before, after in pairs:
-        yield from _differences(f"{path}.{name}" if path else name, before, after)
+    for name, one, other in pairs:
+        yield from _differences(f"{path}.{name}" if path else name, one, other)

@@ -298,11 +298,9 @@ def is_undisturbed(seed: int, notes: list[Any]) -> bool:
     for frame in body(seed).body if not isinstance(body(seed).body, bytes) else ():
         now += frame.seconds if isinstance(frame, Pause) else 0.0
         expected += [now] if isinstance(frame, bytes) and b'"content"' in frame else []
-    late = [
-        at - due
-        for at, due in zip([at for at, _, item in notes if isinstance(item, TextDelta)], expected, strict=False)
-    ]
-    late = late or [notes[-1][0]]  # it was refused
+    times = [at for at, _, item in notes if isinstance(item, TextDelta)]
+    late = [at - due for at, due in zip(times, expected, strict=False)]  # a reset loses what is not yet read
+    late.append(notes[-1][0] - now)
     return late[0] < GAP / 4 and all(abs(lag - late[0]) < GAP / 8 for lag in late)
 
 

@@ -59,7 +59,8 @@ def live(server: Loopback, **options: Any) -> OpenAIChat:
 
 
 def ask(adapter: Any, question: Any = "Hi", **options: Any) -> Any:
-    return stream_generate(adapter, question, model="m", **{"retry": False, **options})
+    settings: dict[str, Any] = {"model": "m", "retry": False, **options}
+    return stream_generate(adapter, question, **settings)
 
 
 def test_what_a_server_has_answered_is_answered_again_without_it(path: Path) -> None:
@@ -82,7 +83,7 @@ def test_a_chat_with_tools_plays_each_of_its_requests(path: Path) -> None:
     again = list(stream(replace(engine, adapter=Cassette(path, Fake("Wrong."), "replay")), "What is 1 + 1?"))
     assert len(model.requests) == 2
     assert len(heads(path)) == 2
-    assert again[-1].result.final_response.output_text == "It is 2"  # pyright: ignore[reportAttributeAccessIssue]
+    assert again[-1].result.final_response.output_text == "It is 2"  # type: ignore[attr-defined]
     without_ids = [event for event in first if type(event).__name__ != "ChatCompleted"]
     assert [event for event in again if type(event).__name__ != "ChatCompleted"] == without_ids
 
