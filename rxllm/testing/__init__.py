@@ -8,8 +8,8 @@ for adapters       `assert_adapter` (`ADAPTER_RULES`); `AdapterConformance`, `HT
                    notes who closed when; `chunkings`, `cut`: bytes in chunks
 for tools          `assert_executor` (`EXECUTOR_RULES`), `assert_encoder` (`ENCODER_RULES`)
 for programs       `sandbox`: another model than the one that the code names; `Cassette`: answers that are recorded
-                   once, by their request; `record`, `replay_file`: streams in files; `backtest`: operators over them;
-                   ``rxllm.Fake``, the scripted model
+                   once, by their request; `record`, `replay_file`: streams in files; `backtest` (`Backtest`,
+                   `BacktestRow`): operators over recordings; ``rxllm.Fake``, the scripted model
 for all            `events`: what an adapter would emit; `strategies`: any value and any event, for hypothesis
 =================  =====================================================================================================
 

@@ -21,6 +21,8 @@ from rxllm.testing import Backtest, Cassette, backtest, events, record
 from rxllm.testing.loopback import Cut, Loopback, Pause, Reply, Request, chat_chunk, chat_finish
 from rxllm.testing.marbles import record as noted
 from rxllm.values import AdapterError, ModelInfo, StreamError, Usage, ValidationError
+from tests.corpus import recordings
+from tests.coverage import decode
 
 
 def tape(path: Path, *script: Any) -> Path:
@@ -209,6 +211,15 @@ def test_the_table_is_text_markdown_and_rows(tmp_path: Path) -> None:
     many = backtest([from_iterable(events("x"))] * 60, [])
     assert len(repr(many).splitlines()) == 52
     assert "10 more rows; 60 recordings" in repr(many)
+
+
+def test_raw_recordings_of_providers_are_run_as_their_events() -> None:
+    answers = [decode(recording.api, recording.body) for recording in recordings("openai-chat")[:100]]
+    result = backtest(map(from_iterable, answers), [ops.errors_as_events(), ops.verify()])
+    assert len(result) == len(answers) > 50
+    assert [row.items for row in result] == [len(answer) for answer in answers]
+    texts = ["".join(event.delta for event in answer if isinstance(event, TextDelta)) for answer in answers]
+    assert [row.text for row in result] == texts
 
 
 # Backtest equals live
