@@ -137,7 +137,8 @@ class Cassette:
                 self._played[key] += 1
                 return play(recording.notes(), self.speed)
             if self.mode == "replay":
-                raise AdapterError("no_scripted_response", self._miss(description), provider=self.provider)
+                message = f'{self._miss(description)}\nwrite mode="once" to record what is missing'
+                raise AdapterError("no_scripted_response", message, provider=self.provider)
             if self.mode == "once" and self._tapes and log.isEnabledFor(logging.INFO):
                 log.info("%s", self._miss(description))
 
@@ -159,10 +160,9 @@ class Cassette:
     def _miss(self, description: Mapping[str, Any]) -> str:
         recorded = [recordings[0].request for recordings in self._load().values()]
         if not recorded:
-            return f'{self.path} has no recordings; write mode="once" to make them'
+            return f"{self.path} has no recordings"
         differences = "".join(f"\n  {line}" for line in nearest(recorded, description))
-        what = f"{self.path} has no recording of this request; of the nearest differs"
-        return f'{what}{differences}\nwrite mode="once" to record what is missing'
+        return f"{self.path} has no recording of this request; of the nearest differs{differences}"
 
     def _save(self, key: str, head: str, lines: str) -> None:
         with self._lock, _writing:

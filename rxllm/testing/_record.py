@@ -106,7 +106,7 @@ def recording_with(begin: Callable[[Callable[[], float]], Recording]) -> Callabl
 
 def as_path(path: str | Path) -> Path:
     if not isinstance(path, str | os.PathLike):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise TypeError(f"record and replay_file need the path of a file, not {path!r}")
+        raise TypeError(f"record, replay_file, Cassette and backtest need the path of a file, not {path!r}")
     return Path(path)
 
 
