@@ -7,8 +7,9 @@ for adapters       `assert_adapter` (`ADAPTER_RULES`); `AdapterConformance`, `HT
                    `REQUEST_ID`, `refusal`), and a `Served` shows what it has seen; `loopback`: a real server that
                    notes who closed when; `chunkings`, `cut`: bytes in chunks
 for tools          `assert_executor` (`EXECUTOR_RULES`), `assert_encoder` (`ENCODER_RULES`)
-for programs       `sandbox`: another model than the one that the code names; `record`, `replay_file`: streams in files;
-                   ``rxllm.Fake``, the scripted model
+for programs       `sandbox`: another model than the one that the code names; `Cassette`: answers that are recorded
+                   once, by their request; `record`, `replay_file`: streams in files; `backtest` (`Backtest`,
+                   `BacktestRow`): operators over recordings; ``rxllm.Fake``, the scripted model
 for all            `events`: what an adapter would emit; `strategies`: any value and any event, for hypothesis
 =================  =====================================================================================================
 
@@ -83,6 +84,8 @@ if TYPE_CHECKING:
     from rxllm.testing._assert_encoder import ENCODER_RULES, assert_encoder
     from rxllm.testing._assert_executor import EXECUTOR_RULES, assert_executor
     from rxllm.testing._assert_operator import OPERATOR_RULES, assert_operator
+    from rxllm.testing._backtest import Backtest, BacktestRow, backtest
+    from rxllm.testing._cassette import Cassette
     from rxllm.testing._chunks import chunkings, cut
     from rxllm.testing._events import events
     from rxllm.testing._http_suite import HTTPAdapterConformance, refusal
@@ -100,6 +103,9 @@ __all__ = [
     "PNG",
     "REQUEST_ID",
     "AdapterConformance",
+    "Backtest",
+    "BacktestRow",
+    "Cassette",
     "HTTPAdapterConformance",
     "ImageConformance",
     "Script",
@@ -108,6 +114,7 @@ __all__ = [
     "assert_encoder",
     "assert_executor",
     "assert_operator",
+    "backtest",
     "chunkings",
     "cut",
     "events",
@@ -120,6 +127,9 @@ __all__ = [
 _LAZY = {
     "ADAPTER_RULES": "_adapter_rules",
     "AdapterConformance": "_adapter_suite",
+    "Backtest": "_backtest",
+    "BacktestRow": "_backtest",
+    "Cassette": "_cassette",
     "ENCODER_RULES": "_assert_encoder",
     "EXECUTOR_RULES": "_assert_executor",
     "HTTPAdapterConformance": "_http_suite",
@@ -133,6 +143,7 @@ _LAZY = {
     "assert_encoder": "_assert_encoder",
     "assert_executor": "_assert_executor",
     "assert_operator": "_assert_operator",
+    "backtest": "_backtest",
     "chunkings": "_chunks",
     "cut": "_chunks",
     "events": "_events",

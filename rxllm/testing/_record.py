@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TextIO, TypeVar
+from typing import Any, TextIO, TypeVar
 
 from reactivex import Observable, abc
 from reactivex.disposable import CompositeDisposable, Disposable
@@ -60,15 +60,24 @@ def record(path: str | Path) -> Callable[[Observable[T]], Stream[T]]:
     file = as_path(path)
     numbers = itertools.count(1)
 
+    def begin(seconds: Callable[[], float]) -> Recording:
+        return Recording(_numbered(file, next(numbers)).open("w", encoding="utf-8", buffering=1), seconds)
+
+    return recording_with(begin)
+
+
+def recording_with(begin: Callable[[Callable[[], float]], Recording]) -> Callable[[Observable[T]], Stream[T]]:
+    """Return an operator that writes to ``begin(seconds)``, a new one for each subscription."""
+
     def operator(source: Observable[T]) -> Stream[T]:
         def subscribe(observer: abc.ObserverBase[T], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
-            recording = _Recording(_numbered(file, next(numbers)), stopwatch(scheduler))
+            recording = begin(stopwatch(scheduler))
             delivering = False  # stays True when a subscriber raises: that error is not the stream's
 
             def on_next(item: T) -> None:
                 nonlocal delivering
                 try:
-                    recording.write("next", to_json(item))  # pyright: ignore[reportArgumentType]
+                    recording.add(item)
                 except Exception as error:
                     on_error(error)
                     return
@@ -97,7 +106,7 @@ def record(path: str | Path) -> Callable[[Observable[T]], Stream[T]]:
 
 def as_path(path: str | Path) -> Path:
     if not isinstance(path, str | os.PathLike):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise TypeError(f"record and replay_file need the path of a file, not {path!r}")
+        raise TypeError(f"record, replay_file, Cassette and backtest need the path of a file, not {path!r}")
     return Path(path)
 
 
@@ -110,34 +119,41 @@ def stopwatch(scheduler: abc.SchedulerBase | None) -> Callable[[], float]:
     return lambda: (scheduler.now - start).total_seconds()
 
 
-class _Recording:
-    """One file. After its last line, which may be written on another thread, it takes no more."""
+class Recording:
+    """The lines of one stream. After its last line, which may be written on another thread, it takes no more."""
 
-    def __init__(self, path: Path, seconds: Callable[[], float]) -> None:
-        self._file: TextIO | None = path.open("w", encoding="utf-8", buffering=1)
+    def __init__(self, file: TextIO, seconds: Callable[[], float]) -> None:
+        self._file: TextIO | None = file
         self._seconds = seconds
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
-    def write(self, kind: str, json: str) -> None:
+    def add(self, item: Any) -> None:
+        self._write("next", to_json(item))
+
+    def end(self, kind: str, json: str) -> Exception | None:
+        """Write the last line and close the file; return the error if that failed."""
+        with self._lock:
+            file = self._file
+            if file is None:
+                return None
+            try:
+                self._write(kind, json)
+                self._file = None
+                self._close(file)
+            except (OSError, LLMError) as error:
+                self._file = None
+                with suppress(OSError):
+                    file.close()
+                return error
+        return None
+
+    def _write(self, kind: str, json: str) -> None:
         with self._lock:
             if self._file is not None:
                 self._file.write(f'{{"at": {round(self._seconds(), 6)!r}, "{kind}": {json}}}\n')
 
-    def end(self, kind: str, json: str) -> OSError | None:
-        """Write the last line and close the file; return the error if that failed."""
-        try:
-            self.write(kind, json)
-            self._close()
-        except OSError as error:
-            with suppress(OSError):
-                self._close()
-            return error
-
-    def _close(self) -> None:
-        with self._lock:
-            file, self._file = self._file, None
-        if file is not None:
-            file.close()
+    def _close(self, file: Any) -> None:
+        file.close()
 
 
 def _numbered(path: Path, number: int) -> Path:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from reactivex import abc
 from reactivex.disposable import CompositeDisposable, Disposable, SerialDisposable, SingleAssignmentDisposable
 from reactivex.scheduler import CurrentThreadScheduler
 
 from rxllm.events import Event
 from rxllm.runtime import Stream, clock, current_gate, fail, report_unheard
-from rxllm.serializer import from_json
 from rxllm.testing._record import as_path, stopwatch
-from rxllm.values import LLMError, StreamError, ValidationError
+from rxllm.testing._recordings import Note, recordings_in
+from rxllm.values import ValidationError
 
 
 def replay_file(path: str | Path, speed: float = 1.0) -> Stream[Event]:
@@ -34,31 +34,26 @@ def replay_file(path: str | Path, speed: float = 1.0) -> Stream[Event]:
     Raises ``ValueError`` for a `speed` that is not positive, and ``TypeError`` if `path` is not a path.
     """
     file = as_path(path)
-    if not isinstance(speed, int | float) or not speed > 0:  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise ValueError(f"speed must be a positive number, not {speed!r}")
+    check_speed(speed)
 
     def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
-        return _Play(_read(file), speed, observer, scheduler).start()
+        recordings = recordings_in(file)
+        if len(recordings) != 1:
+            fault = f"{file} is a Cassette with {len(recordings)} recordings; Cassette(path, engine) plays them"
+            raise ValidationError("invalid_request", fault)
+        return play(recordings[0].notes(), speed).subscribe(observer, scheduler=scheduler)
 
     return Stream(subscribe)
 
 
-class _Line(msgspec.Struct, forbid_unknown_fields=True):
-    """A line of the file: it has one of the last four."""
-
-    at: float
-    next: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-    error: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-    completed: bool = False
-    disposed: bool = False
+def check_speed(speed: float) -> None:
+    if not isinstance(speed, int | float) or not speed > 0:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ValueError(f"speed must be a positive number, not {speed!r}")
 
 
-class _Note(msgspec.Struct):
-    """A notification: an `item`, or the end if it is None, with its `error` if there is one."""
-
-    at: float
-    item: Any = None
-    error: Exception | None = None
+def play(notes: Sequence[Note], speed: float) -> Stream[Event]:
+    """Return a stream of the notes, in their own time or `speed` times as fast."""
+    return Stream(lambda observer, scheduler=None: _Play(notes, speed, observer, scheduler).start())
 
 
 class _Play:
@@ -66,7 +61,7 @@ class _Play:
 
     def __init__(
         self,
-        notes: list[_Note],
+        notes: Sequence[Note],
         speed: float,
         observer: abc.ObserverBase[Event],
         scheduler: abc.SchedulerBase | None,
@@ -126,36 +121,3 @@ class _Play:
             self._observer.on_completed()
         except BaseException as unheard:
             report_unheard(unheard)
-
-
-def _read(path: Path) -> list[_Note]:
-    notes: list[_Note] = []
-    lines = path.read_bytes().splitlines()
-    for number, line in enumerate(lines, 1):
-        try:
-            note = _note(msgspec.json.decode(line, type=_Line))
-        except (msgspec.MsgspecError, UnicodeDecodeError, ValueError, LLMError) as error:
-            raise _bad(path, number, str(error)) from error
-        if (note.item is None) != (number == len(lines)):
-            raise _bad(path, number, "the last line, and no other, has the stream's end")
-        notes.append(note)
-    if not notes:
-        raise _bad(path, 1, "it is empty")
-    return notes
-
-
-def _note(line: _Line) -> _Note:
-    notifications = (line.next is not msgspec.UNSET, line.error is not msgspec.UNSET, line.completed, line.disposed)
-    if sum(notifications) != 1:
-        raise ValueError('a line must have one of "next", "error", "completed" and "disposed"')
-    if isinstance(line.next, msgspec.Raw):
-        return _Note(line.at, from_json(bytes(line.next)))
-    if isinstance(line.error, msgspec.Raw):
-        return _Note(line.at, error=from_json(bytes(line.error), LLMError))
-    cancelled = StreamError("cancelled", "the recording ends here because its subscriber left")
-    return _Note(line.at, error=cancelled if line.disposed else None)
-
-
-def _bad(path: Path, line: int, fault: str) -> ValidationError:
-    metadata = {"path": str(path), "line": line}
-    return ValidationError("invalid_request", f"{path}, line {line}: {fault}", metadata=metadata)

@@ -113,7 +113,7 @@ def expect_same(
     __tracebackhide__ = True
     for index, (left, right) in enumerate(zip_longest(expected, actual, fillvalue=_END)):
         if key(left) != key(right):
-            wanted, got = _near_the_difference(repr(left), repr(right))
+            wanted, got = near_the_difference(repr(left), repr(right))
             raise AssertionError(f"{what} differs at index {index}:\n    expected  {wanted}\n    actual    {got}")
 
 
@@ -125,7 +125,7 @@ class _End:
 _END = _End()
 
 
-def _near_the_difference(*texts: str) -> list[str]:
+def near_the_difference(*texts: str) -> list[str]:
     """The texts from shortly before the place where they differ."""
     alike = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(*texts, strict=False)))
     begin = max(0, alike - WIDTH // 2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Callable
 from datetime import datetime
@@ -10,8 +11,10 @@ from typing import Any
 import pytest
 from reactivex import Observable, Subject, abc
 from reactivex.disposable import CompositeDisposable, Disposable
+from reactivex.scheduler import VirtualTimeScheduler
 from reactivex.testing import TestScheduler
 
+from rxllm import Fake
 from rxllm import operators as ops
 from rxllm.events import (
     Custom,
@@ -31,7 +34,7 @@ from rxllm.events import (
 )
 from rxllm.runtime._back_pressure import Gate, read_by
 from rxllm.testing.marbles import check, cold, record
-from rxllm.values import AdapterError, Message, ProviderPart, StreamError, Usage, ValidationError
+from rxllm.values import AdapterError, Call, Message, ProviderPart, Request, StreamError, Usage, ValidationError
 
 VALUES: dict[str, Any] = {
     "s": MessageStarted(Message("assistant")),
@@ -354,3 +357,14 @@ class Timers(TestScheduler):
             action(scheduler, state)
 
         return CompositeDisposable(ended, self._scheduler.schedule_relative(duetime, fire, state))
+
+
+def test_fractions_of_a_microsecond_do_not_keep_virtual_time_from_passing() -> None:
+    draw = random.Random(1)
+    for _ in range(200):
+        scheduler, seen = VirtualTimeScheduler(0.0), list[Event]()
+        script: list[Any] = ["H", ("delay", draw.random()), "i", ("delay", 9.0)]
+        source = Fake(script).stream(Request(), Call()).pipe(ops.timeouts(idle=1.1 + draw.random()))
+        source.subscribe(seen.append, scheduler=scheduler)
+        scheduler.advance_to(20.0)
+        assert isinstance(seen[-1], ErrorEvent)

@@ -18,6 +18,9 @@ from rxllm.events import ErrorEvent, Event, MessageCompleted
 from rxllm.runtime import clock, conclude, current_gate, fail, stopwatch
 from rxllm.runtime._content import is_content
 
+RESOLUTION = 1e-6
+"""Seconds that schedulers round to: a timer may fire so much early, and one for less would fire at once, for ever."""
+
 BUSY_SECONDS = 0.01
 
 
@@ -148,7 +151,7 @@ class Watch:
     def _look(self) -> None:
         self._activity.excuse()
         due = self._rule.due(self._activity)
-        is_due = due is not None and due <= self._activity.now()
+        is_due = due is not None and due - self._activity.now() < RESOLUTION
         ending = self._rule.act(self._activity) if is_due else None
         if ending is None:
             self._arm()

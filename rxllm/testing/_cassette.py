@@ -1,0 +1,245 @@
+"""`Cassette`: an adapter that plays the answers in a file, and records those that are not there."""
+
+from __future__ import annotations
+
+import io
+import logging
+import math
+import os
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from reactivex import abc
+
+from rxllm import operators as ops
+from rxllm.adapters import Adapter, as_adapter
+from rxllm.engine import Engine, as_engine
+from rxllm.events import Event, MessageCompleted
+from rxllm.runtime import Stream, models, provider_name
+from rxllm.runtime._redact_secrets import without
+from rxllm.testing._record import Recording, as_path, recording_with
+from rxllm.testing._recordings import Recorded, recordings_in
+from rxllm.testing._replay import check_speed, play
+from rxllm.testing._request_key import described, head_line, key_of, nearest, secrets_of
+from rxllm.values import AdapterError, Call, EngineError, Request, ValidationError
+from rxllm.values.argument_checks import check
+
+log = logging.getLogger("rxllm")
+
+Mode = Literal["once", "replay", "record"]
+
+_writing = threading.Lock()
+
+
+class Cassette:
+    """An adapter that plays recorded answers by their request, so that a cell or a test runs again without paying.
+
+    >>> import tempfile
+    >>> from rxllm import Engine, Fake, generate
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> model = Fake("Two, three and five.")
+    >>> for _ in range(2):
+    ...     engine = Engine(Cassette(f"{folder.name}/primes.jsonl", model))
+    ...     generate(engine, "Name three primes.").run().output_text
+    'Two, three and five.'
+    'Two, three and five.'
+    >>> len(model.requests)
+    1
+    >>> engine = Engine(Cassette(f"{folder.name}/primes.jsonl", model, "replay"))
+    >>> generate(engine, "Name four primes.").run()  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+        ...
+    rxllm.values.errors.AdapterError: ...primes.jsonl has no recording of this request; of the nearest differs
+      messages.0.content: recorded 'Name three primes.', now 'Name four primes.'
+    write mode="once" to record what is missing
+    >>> folder.cleanup()
+
+    `engine` is an adapter, the name of a model, or an `Engine` with nothing but these; its other settings belong to the
+    engine around the cassette: ``Engine(Cassette("tape.jsonl", "openai:gpt-5"), tools=[...])``.
+
+    ==============  ====================================================================================================
+    `mode`          what it does
+    ==============  ====================================================================================================
+    ``"once"``      plays what is in the file, and calls the model for what is not. An answer is recorded; a failure and
+                    a stream that is left early are not, so that they are called again.
+    ``"replay"``    never calls. What is not recorded is an ``AdapterError("no_scripted_response")``, which says how the
+                    request differs from the nearest that is.
+    ``"record"``    always calls. The first call of a request replaces its recordings, the next ones are added, failures
+                    and streams that are left early among them: these play so far, then as ``StreamError("cancelled")``.
+    ==============  ====================================================================================================
+
+    Answers play at once; with ``speed=1`` in their recorded time, by the scheduler of the subscription, and with
+    ``speed=2`` twice as fast. Several recordings of one request (attempts of a retry, equal requests of a batch) play
+    in turn, and from the first again after the last.
+
+    What counts of a request is all that its model sees: messages, tools, model, provider and settings. Ids of calls,
+    keys, headers, `metadata`, and options with the name of a secret do not count, and no key is written to the file;
+    bytes stand in it as their hash. The file has JSON lines, as `record` writes them, after a line with the request. An
+    answer is written when it is complete, in one piece, so that threads and processes may share the file, and one that
+    is killed leaves nothing; only while one process records over another's answers must it be alone. A folder that is
+    missing is created. Images that are made by ``generate_image`` are not recorded.
+
+    Raises ``ValidationError("invalid_option")`` for another `mode`, ``EngineError("invalid_engine")`` for an engine
+    with other settings, ``ValueError`` for a `speed` that is not positive, ``TypeError`` if `path` is not a path.
+    """
+
+    def __init__(self, path: str | Path, engine: Any, mode: Mode = "once", *, speed: float = math.inf) -> None:
+        self.path = as_path(path)
+        check("mode", mode, mode in ("once", "replay", "record"), "'once', 'replay' or 'record'")
+        check_speed(speed)
+        self.mode, self.speed = mode, speed
+        self._engine = _bare(as_engine(engine))
+        self._adapter: Adapter = as_adapter(self._engine.adapter)
+        self.provider = provider_name(self._engine.adapter)
+        self._lock = threading.RLock()
+        self._tapes: dict[str, list[Recorded]] | None = None
+        self._played: Counter[str] = Counter()
+        self._recorded: set[str] = set()
+
+    def __repr__(self) -> str:
+        return f"Cassette({str(self.path)!r}, {self._engine.adapter!r}, {self.mode!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _again, (self.path, self._engine, self.mode, self.speed)
+
+    async def aclose(self) -> None:
+        close = getattr(self._engine.adapter, "aclose", None)
+        if close is not None:
+            await close()
+
+    def stream(self, request: Request, call: Call) -> Stream[Event]:
+        """Return the recorded or the live answer; which one is decided when it is subscribed to."""
+        is_named = request.model is not None
+        request = request if is_named else replace(request, model=self._engine.model)
+
+        def subscribe(
+            observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None
+        ) -> abc.DisposableBase:
+            return self._source(request, call).subscribe(observer, scheduler=scheduler)
+
+        stream = Stream(subscribe)
+        # The pipeline knows the price of a model that the request names.
+        info = None if is_named else models.find(self.provider, request.model)
+        return stream.pipe(ops.cost(price=info.priced)) if info is not None and info.has_prices else stream
+
+    def _source(self, request: Request, call: Call) -> Stream[Event]:
+        secrets = secrets_of(self._engine.adapter, request, call)
+        description = described(request, self.provider, call.raw, secrets)
+        key = key_of(description)
+        with self._lock:
+            recordings = () if self.mode == "record" else self._load().get(key, ())
+            if recordings:
+                recording = recordings[self._played[key] % len(recordings)]
+                self._played[key] += 1
+                return play(recording.notes(), self.speed)
+            if self.mode == "replay":
+                message = f'{self._miss(description)}\nwrite mode="once" to record what is missing'
+                raise AdapterError("no_scripted_response", message, provider=self.provider)
+            if self.mode == "once" and self._tapes and log.isEnabledFor(logging.INFO):
+                log.info("%s", self._miss(description))
+
+        def save(lines: str) -> None:
+            self._save(key, head_line(description), without(lines, secrets))
+
+        live = Stream.of(self._adapter.stream(request, call))
+        return live.pipe(recording_with(lambda seconds: _Take(seconds, self.mode == "record", save)))
+
+    def _load(self) -> dict[str, list[Recorded]]:
+        """Return the recordings by their keys; the file is read once."""
+        if self._tapes is None:
+            tapes: dict[str, list[Recorded]] = {}
+            for recording in cassette_entries(self.path):
+                tapes.setdefault(key_of(recording.request), []).append(recording)
+            self._tapes = tapes
+        return self._tapes
+
+    def _miss(self, description: Mapping[str, Any]) -> str:
+        recorded = [recordings[0].request for recordings in self._load().values()]
+        if not recorded:
+            return f"{self.path} has no recordings"
+        differences = "".join(f"\n  {line}" for line in nearest(recorded, description))
+        return f"{self.path} has no recording of this request; of the nearest differs{differences}"
+
+    def _save(self, key: str, head: str, lines: str) -> None:
+        with self._lock, _writing:
+            tapes = self._load()
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            entry = (head + lines).encode()
+            if self.mode == "record" and key not in self._recorded and tapes.pop(key, None):
+                others = [other.text for other in cassette_entries(self.path) if key_of(other.request) != key]
+                _replace(self.path, b"\n".join([*others, entry]))
+            else:
+                _append(self.path, entry)
+            self._recorded.add(key)
+            numbered = list(enumerate(lines.encode().splitlines(keepends=True), 2))
+            tapes.setdefault(key, []).append(Recorded(self.path, numbered, (1, head.encode())))
+
+
+class _Take(Recording):
+    """One live answer; it is saved at its end, if it is complete or `keeps_all`."""
+
+    def __init__(self, seconds: Callable[[], float], keeps_all: bool, save: Callable[[str], None]) -> None:
+        super().__init__(io.StringIO(), seconds)
+        self._keeps_all = keeps_all
+        self._save = save
+        self._is_answer = False
+        self._is_kept = False
+
+    def add(self, item: Any) -> None:
+        super().add(item)
+        self._is_answer = isinstance(item, MessageCompleted)  # an answer ends with it, and a failure with an ErrorEvent
+
+    def end(self, kind: str, json: str) -> Exception | None:
+        with self._lock:
+            if kind == "disposed" and self._is_answer:  # by a subscriber that had seen all of it
+                kind = "completed"
+            self._is_kept = self._keeps_all or (kind == "completed" and self._is_answer)
+            return super().end(kind, json)
+
+    def _close(self, file: Any) -> None:
+        if self._is_kept:
+            self._save(file.getvalue())
+
+
+def cassette_entries(path: Path) -> list[Recorded]:
+    """Return the recordings of a cassette; none if the file is missing or empty."""
+    recordings = recordings_in(path) if path.exists() else []
+    if any(recording.head is None and recording.lines for recording in recordings):
+        raise ValidationError(
+            "invalid_request", f"{path} is a file of `record`, without requests; replay_file plays it"
+        )
+    return [recording for recording in recordings if recording.head is not None]
+
+
+def _append(path: Path, entry: bytes) -> None:
+    with path.open("ab", buffering=0) as file:
+        # The empty line also ends what a killed process may have left.
+        data = b"\n" + entry if file.tell() else entry
+        if file.write(data) != len(data):
+            raise OSError(f"{path} could not be written as a whole")
+
+
+def _replace(path: Path, data: bytes) -> None:
+    new = path.with_name(f"{path.name}.{os.getpid()}.new")
+    new.write_bytes(data)
+    os.replace(new, path)
+
+
+def _bare(engine: Engine) -> Engine:
+    bare = Engine(engine.adapter, engine.model)
+    lost = [spec.name for spec in fields(Engine) if getattr(engine, spec.name) != getattr(bare, spec.name)]
+    if lost:
+        message = (
+            f"a Cassette takes the adapter and the model of an engine, which has {', '.join(lost)} too; write "
+            "dataclasses.replace(engine, adapter=Cassette(path, engine.adapter))"
+        )
+        raise EngineError("invalid_engine", message)
+    return bare
+
+
+def _again(path: Path, engine: Engine, mode: Mode, speed: float) -> Cassette:
+    return Cassette(path, engine, mode, speed=speed)
