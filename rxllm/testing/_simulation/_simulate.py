@@ -1,0 +1,222 @@
+"""Run an app in a simulated world, look at what it leaves behind, and tell how a failure is run again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import gc
+import traceback
+from collections.abc import Awaitable, Callable, Collection, Generator, Iterable
+from types import FrameType
+from typing import Any, NamedTuple
+
+from rxllm.runtime._http_client_settings import prepare
+from rxllm.runtime._http_transport_choice import chosen_transport
+from rxllm.testing._simulation._faults import FAULTS, Faults, Moment
+from rxllm.testing._simulation._loop import NumberedTask, StuckError, VirtualLoop
+from rxllm.testing._simulation._stand_ins import stand_ins
+from rxllm.testing._simulation._world import World
+from rxllm.values import LLMError
+from rxllm.values.argument_checks import invalid_option, must_be
+
+App = Callable[[World], Awaitable[Any]]
+
+ENDING_SECONDS = 700.0
+"""How much virtual time the app's tasks have to end once the app itself has: a transport may wait for its timeout."""
+SETTLING_SECONDS = 1.0
+TURN_SECONDS = 0.01
+SHOWN_MOMENTS = 40
+
+
+class Simulation(NamedTuple):
+    """A run that went well: the `value` that the app returned, or the ``LLMError`` that it raised after a fault.
+
+    `trace` is what happened, `duration` in seconds of virtual time, `steps` those of the app's tasks.
+    """
+
+    seed: int
+    value: Any
+    error: BaseException | None
+    faults: tuple[Moment, ...]
+    trace: tuple[Moment, ...]
+    duration: float
+    steps: int
+
+
+class SimulationError(AssertionError):
+    """A run that failed. The message has its seed, its faults, and the line that runs it again."""
+
+    def __init__(self, message: str, seed: int, problems: list[str], trace: tuple[Moment, ...]) -> None:
+        super().__init__(message)
+        self.seed = seed
+        self.problems = problems
+        self.trace = trace
+
+
+def simulate(
+    app: App, seed: int = 0, *, faults: Collection[str] = FAULTS, cancel: int | None = None, limit: float = 86_400.0
+) -> Simulation:
+    """Run ``app(world)`` in virtual time, on a network in memory, with faults that are drawn from `seed`.
+    """
+    _check(app, seed, faults, cancel)
+    asyncio.run(prepare(chosen_transport().modules))  # the first run of a process is like all others
+    return contextvars.copy_context().run(_Run(app, seed, faults, cancel, limit).run)
+
+
+def simulate_many(app: App, seeds: Iterable[int] = range(1000), **options: Any) -> list[Simulation]:
+    """Run `app` with each of `seeds`, until one fails; `options` are those of `simulate`."""
+    return [simulate(app, seed, **options) for seed in seeds]
+
+
+def simulate_cancels(app: App, seed: int = 0, *, faults: Collection[str] = (), **options: Any) -> list[Simulation]:
+    """Run `app` with a cancel at each of its steps in turn: at every ``await`` of every task."""
+    steps = simulate(app, seed, faults=faults, **options).steps
+    return [simulate(app, seed, faults=faults, cancel=step, **options) for step in range(1, steps)]
+
+
+class _Run:
+    def __init__(self, app: App, seed: int, faults: Collection[str], cancel: int | None, limit: float) -> None:
+        drawn = Faults(seed, faults)
+        drawn_cancel = drawn.cancel_at()
+        self.app = app
+        self.seed = seed
+        self.options = f"faults={tuple(faults)!r}, cancel={cancel!r}, limit={limit!r}"
+        self.cancel = drawn_cancel if cancel is None else cancel
+        self.loop = VirtualLoop(drawn, limit)
+        self.world = World(self.loop, seed, self.cancel)
+        self.problems: list[str] = []
+        self.error: BaseException | None = None
+        self.value: Any = None
+
+    def run(self) -> Simulation:
+        with _without_collector(), stand_ins(self.loop, self.seed):
+            self.loop.set_exception_handler(self._on_unheard)
+            try:
+                self._run_app()
+                self._look()
+            except StuckError as error:
+                self.problems.append(f"{error}{self._stacks()}")
+            finally:
+                self._close()
+        if self.problems:
+            raise SimulationError(self._message(), self.seed, self.problems, tuple(self.loop.trace)) from self.error
+        return Simulation(
+            seed=self.seed,
+            value=self.value,
+            error=self.error,
+            faults=self.world.faults,
+            trace=tuple(self.loop.trace),
+            duration=self.loop.time(),
+            steps=self.loop.steps,
+        )
+
+    def _run_app(self) -> None:
+        async def run() -> None:
+            self.value = await self.app(self.world)
+
+        task: Any = self.loop.create_task(run(), name="app")
+        self.loop.aim(task, self.cancel)
+        try:
+            self.loop.run_until_complete(task)
+        except asyncio.CancelledError:
+            if not any("cancel" in fault.what for fault in self.world.faults):
+                self.problems.append("the app was cancelled, and not by the simulation")
+        except (StuckError, KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:
+            self._judge(error, "the app raised")
+        self.loop.aim(None, None)
+
+    def _judge(self, error: BaseException, what: str) -> None:
+        """Keep an error; the failure of a call is what faults lead to, and everything else is a problem."""
+        self.error = self.error or error
+        if not (isinstance(error, LLMError) and self.world.faults):
+            self.problems.append(f"{what} {error!r}")
+
+    def _on_unheard(self, loop: asyncio.AbstractEventLoop, details: dict[str, Any]) -> None:
+        error = details.get("exception") or RuntimeError(details["message"])
+        self._judge(error, f"{details['message']}:")
+
+    def _look(self) -> None:
+        """Look at what the app has left behind."""
+        self._run_outside(self._tasks_ended())
+        if self.loop.app_tasks():
+            self.problems.append(f"tasks were left behind{self._stacks()}")
+        self._run_outside(self.loop.shutdown_asyncgens())
+        self._run_outside(asyncio.sleep(SETTLING_SECONDS))
+        for server in self.world.servers:
+            if opened := server.open_connections():
+                self.problems.append(f"{len(opened)} connections to port {server.port} were left open")
+            self.problems += [f"the script of port {server.port} raised {error!r}" for error in server.errors]
+        self.problems += [f"a timer was left behind: {timer!r}" for timer in self.loop.app_timers()]
+
+    async def _tasks_ended(self) -> None:
+        async with asyncio.timeout(ENDING_SECONDS):
+            await asyncio.sleep(TURN_SECONDS)
+            while tasks := self.loop.app_tasks():
+                await asyncio.wait(tasks)
+                await asyncio.sleep(TURN_SECONDS)  # an end may begin something, as a close
+
+    def _run_outside(self, coro: Any) -> None:
+        """Run `coro` as no part of the app."""
+        with contextlib.suppress(TimeoutError):
+            self.loop.run_until_complete(self.loop.create_task(coro, context=self.loop.world_context()))
+
+    def _close(self) -> None:
+        self.loop.aim(None, None)
+        for task in asyncio.all_tasks(self.loop):
+            task.cancel()
+            task._log_destroy_pending = False  # pyright: ignore[reportAttributeAccessIssue]
+        with contextlib.suppress(StuckError):
+            self._run_outside(asyncio.sleep(SETTLING_SECONDS))
+            self._run_outside(self.loop.shutdown_asyncgens())
+        self.loop.close()
+
+    def _stacks(self) -> str:
+        return "".join(f"\n  {task.label}\n{_stack(task)}" for task in self.loop.app_tasks())
+
+    def _message(self) -> str:
+        trace, faults = self.loop.trace, self.world.faults
+        parts = [
+            f"seed {self.seed}: " + "\n".join(self.problems),
+            f"{len(faults)} faults:" + "".join(f"\n{fault}" for fault in faults),
+            f"the last of {len(trace)} moments:" + "".join(f"\n{moment}" for moment in trace[-SHOWN_MOMENTS:]),
+            f"again: simulate({self.app.__qualname__}, seed={self.seed}, {self.options})",
+        ]
+        return "\n\n".join(parts)
+
+
+@contextlib.contextmanager
+def _without_collector() -> Generator[None]:
+    # When it runs depends on what the process did before, and what it finds may have finalizers.
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _stack(task: NumberedTask) -> str:
+    """Return where a suspended task is, in all the coroutines that it awaits."""
+    frames: list[tuple[FrameType, int]] = []
+    awaited: Any = task.get_coro()
+    while awaited is not None:
+        frame = next((getattr(awaited, name, None) for name in ("cr_frame", "ag_frame", "gi_frame") if hasattr(awaited, name)), None)
+        if frame is not None:
+            frames.append((frame, frame.f_lineno))
+        awaited = next((getattr(awaited, name, None) for name in ("cr_await", "ag_await", "gi_yieldfrom") if hasattr(awaited, name)), None)
+    return "".join(traceback.StackSummary.extract(iter(frames)).format())
+
+
+def _check(app: Any, seed: Any, faults: Any, cancel: Any) -> None:
+    if not callable(app):
+        raise invalid_option("app", must_be("an async function of the world", app))
+    if type(seed) is not int:
+        raise invalid_option("seed", must_be("a whole number", seed))
+    if isinstance(faults, str) or not set(faults) <= set(FAULTS):
+        raise invalid_option("faults", must_be(f"a collection of {', '.join(FAULTS)}", faults))
+    if cancel is not None and (type(cancel) is not int or cancel < 1):
+        raise invalid_option("cancel", must_be("None, or the number of a step, 1 or more", cancel))

@@ -1,0 +1,108 @@
+"""What code in a simulation gets instead of the process's clock, threads and randomness."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Generator
+from concurrent.futures import Future
+from datetime import UTC, datetime
+from typing import Any, NoReturn
+
+import reactivex.scheduler.scheduler
+from reactivex.scheduler import TimeoutScheduler
+
+import rxllm.runtime._portal
+from rxllm.runtime._clock import LoopScheduler
+from rxllm.runtime._thread_pool import DaemonThreads, stand_in_threads
+from rxllm.testing._simulation._loop import VirtualLoop, outside_of_loop
+
+EPOCH = 1_750_000_000
+"""What ``time.time()`` gives when a simulation begins."""
+
+
+class InlineThreads(DaemonThreads):
+    """Runs blocking functions at once, one at a time; what they slept is how much later their results come."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        self._loop = loop
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        with outside_of_loop():
+            try:
+                set_result = self._setter(future.set_result, fn(*args, **kwargs))
+            except BaseException as error:
+                set_result = self._setter(future.set_exception, error)
+        seconds, self._loop.slept = self._loop.slept, 0.0
+        if seconds:
+            self._loop.call_later(seconds, set_result, context=self._loop.world_context())
+        else:
+            set_result()
+        return future
+
+    def leave(self, job: Future[Any], what: str) -> None:
+        job.cancel()
+
+    @staticmethod
+    def _setter(set_result: Callable[[Any], object], value: Any) -> Callable[[], object]:
+        def set_unless_left() -> None:
+            with contextlib.suppress(Exception):  # nobody waits for it any more
+                set_result(value)
+
+        return set_unless_left
+
+
+@contextlib.contextmanager
+def stand_ins(loop: VirtualLoop, seed: int) -> Generator[None]:
+    """Give the code on this thread the loop's time, no threads, and randomness of `seed`."""
+    bytes_of = random.Random(f"bytes {seed}").randbytes
+    scheduler = LoopScheduler(loop)
+    with contextlib.ExitStack() as stack:
+        for owner, name, stand_in in (
+            (time, "monotonic", loop.time),
+            (time, "perf_counter", loop.time),
+            (time, "time", lambda: EPOCH + loop.time()),
+            (time, "monotonic_ns", lambda: int(loop.time() * 1e9)),
+            (time, "perf_counter_ns", lambda: int(loop.time() * 1e9)),
+            (time, "time_ns", lambda: int((EPOCH + loop.time()) * 1e9)),
+            (time, "sleep", loop.sleep),
+            (os, "urandom", bytes_of),
+            (random, "_urandom", bytes_of),  # of SystemRandom, secrets and so on
+            (reactivex.scheduler.scheduler, "default_now", lambda: datetime.fromtimestamp(EPOCH + loop.time(), UTC)),
+            (TimeoutScheduler, "singleton", lambda: scheduler),
+            (threading.Thread, "start", _no_thread),
+            (rxllm.runtime._portal, "portal", _no_portal),
+        ):
+            stack.callback(_replace(owner, name, stand_in))
+        state = random.getstate()
+        stack.callback(random.setstate, state)
+        random.seed(f"random {seed}")
+        threads = loop.threads = InlineThreads(loop)
+        token = stand_in_threads.set(threads)
+        stack.callback(stand_in_threads.reset, token)
+        yield
+
+
+def _replace(owner: Any, name: str, stand_in: Callable[..., Any]) -> Callable[[], None]:
+    """Replace a function of the process, on this thread only; return what undoes it."""
+    here, original = threading.get_ident(), vars(owner)[name]
+    function = getattr(owner, name)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return (stand_in if threading.get_ident() == here else function)(*args, **kwargs)
+
+    setattr(owner, name, staticmethod(call) if isinstance(original, classmethod) else call)
+    return lambda: setattr(owner, name, original)
+
+
+def _no_thread(thread: threading.Thread) -> NoReturn:
+    message = f"a simulation has no threads: {thread.name!r} was to be started; use tasks, asyncio.to_thread or Rx timers"
+    raise RuntimeError(message)
+
+
+def _no_portal() -> NoReturn:
+    raise RuntimeError("a simulation cannot block: write await or async for instead of run(), for or to_iter")
