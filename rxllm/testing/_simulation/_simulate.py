@@ -15,6 +15,7 @@ from rxllm.runtime._http_client_settings import prepare
 from rxllm.runtime._http_transport_choice import chosen_transport
 from rxllm.testing._simulation._faults import FAULTS, Faults, Moment
 from rxllm.testing._simulation._loop import NumberedTask, StuckError, VirtualLoop
+from rxllm.testing._simulation._pools import PoolWatch
 from rxllm.testing._simulation._stand_ins import stand_ins
 from rxllm.testing._simulation._world import World
 from rxllm.values import LLMError
@@ -22,8 +23,8 @@ from rxllm.values.argument_checks import invalid_option, must_be
 
 App = Callable[[World], Awaitable[Any]]
 
-ENDING_SECONDS = 700.0
-"""How much virtual time the app's tasks have to end once the app itself has: a transport may wait for its timeout."""
+ENDING_SECONDS = 30.0
+"""How much virtual time the app's tasks have to end once it has: a call may still be connecting."""
 SETTLING_SECONDS = 1.0
 TURN_SECONDS = 0.01
 SHOWN_MOMENTS = 40
@@ -85,12 +86,13 @@ class _Run:
         self.cancel = drawn_cancel if cancel is None else cancel
         self.loop = VirtualLoop(drawn, limit)
         self.world = World(self.loop, seed, self.cancel)
+        self.pools = PoolWatch()
         self.problems: list[str] = []
         self.error: BaseException | None = None
         self.value: Any = None
 
     def run(self) -> Simulation:
-        with _without_collector(), stand_ins(self.loop, self.seed):
+        with _without_collector(), stand_ins(self.loop, self.seed, self.pools):
             self.loop.set_exception_handler(self._on_unheard)
             try:
                 self._run_app()
@@ -143,13 +145,17 @@ class _Run:
         self._run_outside(self._tasks_ended())
         if self.loop.app_tasks():
             self.problems.append(f"tasks were left behind{self._stacks()}")
+        self.pools.look()
+        if self.pools.lost:
+            self.problems.append(f"{self.pools.lost} places in connection pools were lost")
         self._run_outside(self.loop.shutdown_asyncgens())
         self._run_outside(asyncio.sleep(SETTLING_SECONDS))
         for server in self.world.servers:
             if opened := server.open_connections():
                 self.problems.append(f"{len(opened)} connections to port {server.port} were left open")
             self.problems += [f"the script of port {server.port} raised {error!r}" for error in server.errors]
-        self.problems += [f"a timer was left behind: {timer!r}" for timer in self.loop.app_timers()]
+        if not self.loop.app_tasks():
+            self.problems += [f"a timer was left behind: {_shown(timer)}" for timer in self.loop.app_timers()]
 
     async def _tasks_ended(self) -> None:
         async with asyncio.timeout(ENDING_SECONDS):
@@ -209,6 +215,12 @@ def _stack(task: NumberedTask) -> str:
             frames.append((frame, frame.f_lineno))
         awaited = next((getattr(awaited, name, None) for name in ("cr_await", "ag_await", "gi_yieldfrom") if hasattr(awaited, name)), None)
     return "".join(traceback.StackSummary.extract(iter(frames)).format())
+
+
+def _shown(timer: Any) -> str:
+    function = getattr(timer._callback, "func", timer._callback)
+    name = f"{function.__module__}.{getattr(function, '__qualname__', type(function).__qualname__)}"
+    return f"{name}, due at {timer.when():.4f} s"
 
 
 def _check(app: Any, seed: Any, faults: Any, cancel: Any) -> None:

@@ -12,6 +12,7 @@ from concurrent.futures import Future
 from datetime import UTC, datetime
 from typing import Any, NoReturn
 
+import httpcore
 import reactivex.scheduler.scheduler
 from reactivex.scheduler import TimeoutScheduler
 
@@ -19,6 +20,7 @@ import rxllm.runtime._portal
 from rxllm.runtime._clock import LoopScheduler
 from rxllm.runtime._thread_pool import DaemonThreads, stand_in_threads
 from rxllm.testing._simulation._loop import VirtualLoop, outside_of_loop
+from rxllm.testing._simulation._pools import PoolWatch
 
 EPOCH = 1_750_000_000
 """What ``time.time()`` gives when a simulation begins."""
@@ -57,8 +59,9 @@ class InlineThreads(DaemonThreads):
 
 
 @contextlib.contextmanager
-def stand_ins(loop: VirtualLoop, seed: int) -> Generator[None]:
-    """Give the code on this thread the loop's time, no threads, and randomness of `seed`."""
+def stand_ins(loop: VirtualLoop, seed: int, pools: PoolWatch) -> Generator[None]:
+    """Give the code on this thread the loop's time, no threads, and randomness of `seed`; `pools` sees its pools."""
+    pool = httpcore.AsyncConnectionPool
     bytes_of = random.Random(f"bytes {seed}").randbytes
     scheduler = LoopScheduler(loop)
     with contextlib.ExitStack() as stack:
@@ -76,6 +79,8 @@ def stand_ins(loop: VirtualLoop, seed: int) -> Generator[None]:
             (TimeoutScheduler, "singleton", lambda: scheduler),
             (threading.Thread, "start", _no_thread),
             (rxllm.runtime._portal, "portal", _no_portal),
+            (pool, "__init__", pools.opening(pool.__init__)),
+            (pool, "aclose", pools.closing(pool.aclose)),
         ):
             stack.callback(_replace(owner, name, stand_in))
         state = random.getstate()
