@@ -98,7 +98,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def app_timers(self) -> list[asyncio.TimerHandle]:
         """Return the app's timers that wait."""
         timers: list[Any] = [handle for handle in cast(Any, self)._scheduled if not handle.cancelled()]
-        return sorted((timer for timer in timers if not timer._context.get(of_world, False)), key=lambda timer: timer._when)
+        return [timer for timer in sorted(timers) if not timer._context.get(of_world, False)]
 
     # Time
 
@@ -161,7 +161,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def create_future(self) -> asyncio.Future[Any]:
         return NumberedFuture(loop=self)
 
-    def create_task(self, coro: Any, *, name: str | None = None, **options: Any) -> asyncio.Task[Any]:
+    def create_task(self, coro: Any, *, name: Any = None, **options: Any) -> asyncio.Task[Any]:
         task = NumberedTask(coro, loop=self, name=name, **options)
         if not task.of_world:
             self.note(task.label, "is created")
@@ -182,9 +182,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return [(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", ("127.0.0.1", int(port or 0)))]
 
     async def create_connection(
-        self, protocol_factory: Callable[[], Any], host: Any = None, port: Any = None, *, ssl: Any = None, **options: Any
+        self, protocol_factory: Callable[[], Any], host: Any = None, port: Any = None, **options: Any
     ) -> Any:
-        if ssl or port is None:
+        if options.get("ssl") or port is None:
             raise OSError(errno.EPROTONOSUPPORT, "a simulation has no TLS and no sockets: connect to a host and a port")
         return await connect(self, protocol_factory, int(port))
 

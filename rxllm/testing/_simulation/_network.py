@@ -170,7 +170,7 @@ class MemoryTransport(asyncio.Transport):
             item = self._inbox.popleft()
             if item is _RESET:
                 self._lose(ConnectionResetError(errno.ECONNRESET, "the connection was reset"))
-            elif item == _END:
+            elif not item:
                 self._loop.note(self._who, "sees the end")
                 if not self._context.run(self._protocol.eof_received):
                     self.close()

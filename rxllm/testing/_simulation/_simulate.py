@@ -58,8 +58,7 @@ class SimulationError(AssertionError):
 def simulate(
     app: App, seed: int = 0, *, faults: Collection[str] = FAULTS, cancel: int | None = None, limit: float = 86_400.0
 ) -> Simulation:
-    """Run ``app(world)`` in virtual time, on a network in memory, with faults that are drawn from `seed`.
-    """
+    """Run ``app(world)`` in virtual time, on a network in memory, with faults that are drawn from `seed`."""
     _check(app, seed, faults, cancel)
     asyncio.run(prepare(chosen_transport().modules))  # the first run of a process is like all others
     return contextvars.copy_context().run(_Run(app, seed, faults, cancel, limit).run)
@@ -210,10 +209,10 @@ def _stack(task: NumberedTask) -> str:
     frames: list[tuple[FrameType, int]] = []
     awaited: Any = task.get_coro()
     while awaited is not None:
-        frame = next((getattr(awaited, name, None) for name in ("cr_frame", "ag_frame", "gi_frame") if hasattr(awaited, name)), None)
-        if frame is not None:
+        kind = "cr" if hasattr(awaited, "cr_frame") else "ag" if hasattr(awaited, "ag_frame") else "gi"
+        if (frame := getattr(awaited, f"{kind}_frame", None)) is not None:
             frames.append((frame, frame.f_lineno))
-        awaited = next((getattr(awaited, name, None) for name in ("cr_await", "ag_await", "gi_yieldfrom") if hasattr(awaited, name)), None)
+        awaited = getattr(awaited, "gi_yieldfrom" if kind == "gi" else f"{kind}_await", None)
     return "".join(traceback.StackSummary.extract(iter(frames)).format())
 
 

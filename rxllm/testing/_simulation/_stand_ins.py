@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
 from datetime import UTC, datetime
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import httpcore
 import reactivex.scheduler.scheduler
@@ -94,7 +94,8 @@ def stand_ins(loop: VirtualLoop, seed: int, pools: PoolWatch) -> Generator[None]
 
 def _replace(owner: Any, name: str, stand_in: Callable[..., Any]) -> Callable[[], None]:
     """Replace a function of the process, on this thread only; return what undoes it."""
-    here, original = threading.get_ident(), vars(owner)[name]
+    here = threading.get_ident()
+    original: Any = cast(Any, vars(owner)[name])
     function = getattr(owner, name)
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -105,8 +106,8 @@ def _replace(owner: Any, name: str, stand_in: Callable[..., Any]) -> Callable[[]
 
 
 def _no_thread(thread: threading.Thread) -> NoReturn:
-    message = f"a simulation has no threads: {thread.name!r} was to be started; use tasks, asyncio.to_thread or Rx timers"
-    raise RuntimeError(message)
+    message = f"a simulation has no threads, and {thread.name!r} was to be started"
+    raise RuntimeError(f"{message}; use tasks, asyncio.to_thread or timers of Rx")
 
 
 def _no_portal() -> NoReturn:

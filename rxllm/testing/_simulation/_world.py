@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Any, NoReturn, Self, TypeVar
 
@@ -12,6 +12,7 @@ from rxllm.testing._simulation._loop import NumberedTask, VirtualLoop
 from rxllm.testing._simulation._network import Listener
 from rxllm.testing.loopback import Loopback, Reply, Request, Script
 from rxllm.testing.loopback._connection import Connection
+from rxllm.testing.loopback._server import EMPTY
 
 T = TypeVar("T")
 
@@ -30,7 +31,7 @@ class World:
     def faults(self) -> tuple[Moment, ...]:
         return tuple(self._loop.faults.injected)
 
-    def serve(self, script: Script = Reply()) -> SimulatedServer:
+    def serve(self, script: Script = EMPTY) -> SimulatedServer:
         """Return a new server, which answers as `script` says; see ``rxllm.testing.loopback``."""
         server = SimulatedServer(script, self._loop, 8000 + len(self.servers))
         self.servers.append(server)
@@ -48,10 +49,10 @@ class World:
         """
 
         async def run() -> T:
+            self._loop.aim(task, self._cancel)  # now: what is cancelled before its first step leaves `work` alone
             return await work
 
         task: Any = self._loop.create_task(run(), name="cancellable")
-        self._loop.aim(task, self._cancel)
         try:
             await asyncio.wait((task,))
         except asyncio.CancelledError:
@@ -90,5 +91,5 @@ class SimulatedServer(Loopback):
     def __exit__(self, *_: object) -> None:
         pass
 
-    def wait_until(self, *_: object) -> NoReturn:
+    def wait_until(self, condition: Callable[[], bool], timeout: float = 0.0) -> NoReturn:
         raise RuntimeError("a simulation cannot block: await asyncio.sleep(...) lets the server see what was sent")
