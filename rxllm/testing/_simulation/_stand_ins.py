@@ -16,8 +16,9 @@ import httpcore
 import reactivex.scheduler.scheduler
 from reactivex.scheduler import TimeoutScheduler
 
-import rxllm.runtime._portal
 from rxllm.runtime._clock import LoopScheduler
+from rxllm.runtime._interpreter_exit import Live
+from rxllm.runtime._portal import Portal, stand_in_portal
 from rxllm.runtime._thread_pool import DaemonThreads, stand_in_threads
 from rxllm.testing._simulation._loop import VirtualLoop, outside_of_loop
 from rxllm.testing._simulation._pools import PoolWatch
@@ -58,6 +59,15 @@ class InlineThreads(DaemonThreads):
         return set_unless_left
 
 
+class SimulatedPortal(Portal):
+    """The loop itself: timers may run on it, and what would wait for it raises, as on the portal's own thread."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        self.live = Live()
+        self.loop = loop
+        self.thread = threading.current_thread()
+
+
 @contextlib.contextmanager
 def stand_ins(loop: VirtualLoop, seed: int, pools: PoolWatch) -> Generator[None]:
     """Give the code on this thread the loop's time, no threads, and randomness of `seed`; `pools` sees its pools."""
@@ -78,7 +88,6 @@ def stand_ins(loop: VirtualLoop, seed: int, pools: PoolWatch) -> Generator[None]
             (reactivex.scheduler.scheduler, "default_now", lambda: datetime.fromtimestamp(EPOCH + loop.time(), UTC)),
             (TimeoutScheduler, "singleton", lambda: scheduler),
             (threading.Thread, "start", _no_thread),
-            (rxllm.runtime._portal, "portal", _no_portal),
             (pool, "__init__", pools.opening(pool.__init__)),
             (pool, "aclose", pools.closing(pool.aclose)),
         ):
@@ -87,28 +96,34 @@ def stand_ins(loop: VirtualLoop, seed: int, pools: PoolWatch) -> Generator[None]
         stack.callback(random.setstate, state)
         random.seed(f"random {seed}")
         threads = loop.threads = InlineThreads(loop)
-        token = stand_in_threads.set(threads)
-        stack.callback(stand_in_threads.reset, token)
+        stack.callback(stand_in_threads.reset, stand_in_threads.set(threads))
+        stack.callback(stand_in_portal.reset, stand_in_portal.set(SimulatedPortal(loop)))
         yield
+
+
+_here = threading.local()
+"""What stands in for the functions of the process on this thread, by their names."""
 
 
 def _replace(owner: Any, name: str, stand_in: Callable[..., Any]) -> Callable[[], None]:
     """Replace a function of the process, on this thread only; return what undoes it."""
-    here = threading.get_ident()
+    key = f"{owner.__name__}.{name}"
     original: Any = cast(Any, vars(owner)[name])
     function = getattr(owner, name)
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        return (stand_in if threading.get_ident() == here else function)(*args, **kwargs)
+        # A module that is imported in a simulation may keep this, as ``from time import monotonic`` does.
+        return vars(_here).get(key, function)(*args, **kwargs)
 
+    def undo() -> None:
+        setattr(owner, name, original)
+        del vars(_here)[key]
+
+    vars(_here)[key] = stand_in
     setattr(owner, name, staticmethod(call) if isinstance(original, classmethod) else call)
-    return lambda: setattr(owner, name, original)
+    return undo
 
 
 def _no_thread(thread: threading.Thread) -> NoReturn:
     message = f"a simulation has no threads, and {thread.name!r} was to be started"
     raise RuntimeError(f"{message}; use tasks, asyncio.to_thread or timers of Rx")
-
-
-def _no_portal() -> NoReturn:
-    raise RuntimeError("a simulation cannot block: write await or async for instead of run(), for or to_iter")
