@@ -8,7 +8,8 @@ for adapters       `assert_adapter` (`ADAPTER_RULES`); `AdapterConformance`, `HT
                    notes who closed when; `chunkings`, `cut`: bytes in chunks
 for tools          `assert_executor` (`EXECUTOR_RULES`), `assert_encoder` (`ENCODER_RULES`)
 for programs       `sandbox`: another model than the one that the code names; `record`, `replay_file`: streams in files;
-                   ``rxllm.Fake``, the scripted model
+                   `simulate`, `simulate_many`, `simulate_cancels`: virtual time and faults (`FAULTS`) from a seed, in
+                   a `World`; ``rxllm.Fake``, the scripted model
 for all            `events`: what an adapter would emit; `strategies`: any value and any event, for hypothesis
 =================  =====================================================================================================
 
@@ -91,11 +92,21 @@ if TYPE_CHECKING:
     from rxllm.testing._replay import replay_file
     from rxllm.testing._sandbox import sandbox
     from rxllm.testing._script import REQUEST_ID, Script, Served
+    from rxllm.testing._simulation import (
+        FAULTS,
+        Simulation,
+        SimulationError,
+        World,
+        simulate,
+        simulate_cancels,
+        simulate_many,
+    )
 
 __all__ = [
     "ADAPTER_RULES",
     "ENCODER_RULES",
     "EXECUTOR_RULES",
+    "FAULTS",
     "OPERATOR_RULES",
     "PNG",
     "REQUEST_ID",
@@ -104,6 +115,9 @@ __all__ = [
     "ImageConformance",
     "Script",
     "Served",
+    "Simulation",
+    "SimulationError",
+    "World",
     "assert_adapter",
     "assert_encoder",
     "assert_executor",
@@ -115,6 +129,9 @@ __all__ = [
     "refusal",
     "replay_file",
     "sandbox",
+    "simulate",
+    "simulate_cancels",
+    "simulate_many",
 ]
 
 _LAZY = {
@@ -122,6 +139,7 @@ _LAZY = {
     "AdapterConformance": "_adapter_suite",
     "ENCODER_RULES": "_assert_encoder",
     "EXECUTOR_RULES": "_assert_executor",
+    "FAULTS": "_simulation",
     "HTTPAdapterConformance": "_http_suite",
     "ImageConformance": "_images",
     "OPERATOR_RULES": "_operator_rules",
@@ -129,6 +147,9 @@ _LAZY = {
     "REQUEST_ID": "_script",
     "Script": "_script",
     "Served": "_script",
+    "Simulation": "_simulation",
+    "SimulationError": "_simulation",
+    "World": "_simulation",
     "assert_adapter": "_assert_adapter",
     "assert_encoder": "_assert_encoder",
     "assert_executor": "_assert_executor",
@@ -140,6 +161,9 @@ _LAZY = {
     "refusal": "_http_suite",
     "replay_file": "_replay",
     "sandbox": "_sandbox",
+    "simulate": "_simulation",
+    "simulate_cancels": "_simulation",
+    "simulate_many": "_simulation",
 }
 
 

@@ -16,6 +16,9 @@ from rxllm.testing._simulation._network import Listener, connect
 MAX_STEPS = 1_000_000
 """Steps of tasks after which a run is a loop without end."""
 
+TIMER_SECONDS = 1e-9
+"""What setting a timer takes, so that of two alike the first rings first; they ring in the same turn."""
+
 of_world: contextvars.ContextVar[bool] = contextvars.ContextVar("rxllm_simulated_world", default=False)
 """Whether this is the code of a simulated server or of the simulation; all other code is the app's."""
 
@@ -68,9 +71,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._numbers = 0
         self._now = 0.0
         self._limit = limit
+        self._max_steps = MAX_STEPS
         self._target: NumberedTask | None = None
         self._cancel_at = -1
-        self._clock_resolution = 1e-9
+        self._clock_resolution = 1e-6
         self._selector = self  # what BaseEventLoop waits with
 
     def next_number(self) -> int:
@@ -84,6 +88,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """Note a fault."""
         self.note(who, f"fault: {what}")
         self.faults.injected.append(self.trace[-1])
+
+    def lift_limits(self) -> None:
+        """Let it run on, to be closed."""
+        self._limit, self._max_steps = float("inf"), self.steps + MAX_STEPS
 
     def aim(self, task: NumberedTask | None, after: int | None) -> None:
         """Cancel `task` before the step of a task that is the `after`-th from now; None cancels nothing."""
@@ -105,6 +113,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def time(self) -> float:
         return self._now + self.slept
 
+    def call_at(self, when: float, callback: Callable[..., Any], *args: Any, **options: Any) -> asyncio.TimerHandle:
+        self._now += TIMER_SECONDS
+        return super().call_at(when, callback, *args, **options)
+
     def sleep(self, seconds: float) -> None:
         """What a blocking sleep does: of a function in a thread it delays the result, else it stops the loop."""
         if asyncio.events._get_running_loop() is None:
@@ -120,7 +132,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
             self._now = max(self._now, cast(Any, self)._scheduled[0]._when)
         if self._now > self._limit:
             raise StuckError(f"the app has not ended after {self._limit:g} s of virtual time")
-        if self.steps > MAX_STEPS:
+        if self.steps > self._max_steps:
             raise StuckError(f"the app has not ended after {MAX_STEPS} steps of its tasks")
         self._look_at_ready()
         return []

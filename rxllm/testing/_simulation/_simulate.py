@@ -58,7 +58,45 @@ class SimulationError(AssertionError):
 def simulate(
     app: App, seed: int = 0, *, faults: Collection[str] = FAULTS, cancel: int | None = None, limit: float = 86_400.0
 ) -> Simulation:
-    """Run ``app(world)`` in virtual time, on a network in memory, with faults that are drawn from `seed`."""
+    """Run ``app(world)`` in virtual time and on a network in memory, with faults that are drawn from `seed`.
+
+    Everything lives in it: rxllm's calls over HTTP, tools, ``asyncio.sleep`` and timeouts, the timers of Rx, and every
+    asyncio library that connects without TLS. ``world.serve(script)`` is a server that answers as a `Loopback` does.
+
+    >>> import rxllm
+    >>> from rxllm.testing import simulate
+    >>> from rxllm.testing.loopback import Reply, chat
+    >>> async def app(world):
+    ...     server = world.serve(Reply(chat("Two, ", "three."), before=60.0))
+    ...     engine = rxllm.OpenAIChat(base_url=server.url, api_key="k")
+    ...     return (await rxllm.generate(engine, "Name two primes.", model="m")).output_text
+    >>> run = simulate(app, seed=1, faults=())
+    >>> run.value, 60 < run.duration < 63
+    ('Two, three.', True)
+
+    The same seed gives the same run in every process, step by step; `SimulationError` has the seed and the trace of a
+    run that failed. A run fails if the app raises, waits for ever, or leaves behind a task, a timer, an open connection
+    or a lost place in a connection pool. An ``LLMError`` after a fault is no failure: it is the result's `error`.
+
+    ============  ====================================================================================================
+    ``faults``    each kind strikes in about a third of all runs
+    ============  ====================================================================================================
+    ``refuse``    a connection is refused
+    ``cut``       the server's bytes end somewhere, with a FIN or a reset
+    ``stall``     connecting, or the server's bytes, stop for a time or for ever
+    ``slow``      from somewhere on, bytes arrive a few at a time
+    ``429``       a request is refused: too many
+    ``cancel``    the app, or its `World.cancellable` section, is cancelled at some step of some task
+    ``reorder``   tasks that wake up at the same time do so in another order
+    ============  ====================================================================================================
+
+    With `cancel` that happens before the step of that number; `simulate_cancels` tries all of them. `limit` is how many
+    seconds of virtual time the app may take. Blocking functions, such as sync tools, run in place, and what they sleep
+    delays their results. Starting a thread raises, and so does ``run()``, which would wait for its own loop. Not
+    virtual are ``datetime.now()`` and the order of a set of strings.
+
+    Raises ``ValidationError("invalid_option")`` for wrong arguments.
+    """
     _check(app, seed, faults, cancel)
     asyncio.run(prepare(chosen_transport().modules))  # the first run of a process is like all others
     return contextvars.copy_context().run(_Run(app, seed, faults, cancel, limit).run)
@@ -170,6 +208,7 @@ class _Run:
 
     def _close(self) -> None:
         self.loop.aim(None, None)
+        self.loop.lift_limits()
         for task in asyncio.all_tasks(self.loop):
             task.cancel()
             task._log_destroy_pending = False  # pyright: ignore[reportAttributeAccessIssue]
