@@ -14,6 +14,7 @@ from typing import Any, NoReturn, cast
 
 import httpcore
 import reactivex.scheduler.scheduler
+from anyio._backends._asyncio import CancelScope
 from reactivex.scheduler import TimeoutScheduler
 
 from rxllm.runtime._clock import LoopScheduler
@@ -74,6 +75,7 @@ def stand_ins(loop: VirtualLoop, seed: int, pools: PoolWatch) -> Generator[None]
     pool = httpcore.AsyncConnectionPool
     bytes_of = random.Random(f"bytes {seed}").randbytes
     scheduler = LoopScheduler(loop)
+    scopes: dict[int, tuple[int, object]] = {}  # anyio iterates sets of them
     with contextlib.ExitStack() as stack:
         for owner, name, stand_in in (
             (time, "monotonic", loop.time),
@@ -88,6 +90,7 @@ def stand_ins(loop: VirtualLoop, seed: int, pools: PoolWatch) -> Generator[None]
             (reactivex.scheduler.scheduler, "default_now", lambda: datetime.fromtimestamp(EPOCH + loop.time(), UTC)),
             (TimeoutScheduler, "singleton", lambda: scheduler),
             (threading.Thread, "start", _no_thread),
+            (CancelScope, "__hash__", lambda scope: scopes.setdefault(id(scope), (len(scopes), scope))[0]),
             (pool, "__init__", pools.opening(pool.__init__)),
             (pool, "aclose", pools.closing(pool.aclose)),
         ):
@@ -108,7 +111,7 @@ _here = threading.local()
 def _replace(owner: Any, name: str, stand_in: Callable[..., Any]) -> Callable[[], None]:
     """Replace a function of the process, on this thread only; return what undoes it."""
     key = f"{owner.__name__}.{name}"
-    original: Any = cast(Any, vars(owner)[name])
+    original: Any = cast(Any, vars(owner).get(name, getattr(owner, name)))
     function = getattr(owner, name)
 
     def call(*args: Any, **kwargs: Any) -> Any:
