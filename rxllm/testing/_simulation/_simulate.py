@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import functools
 import gc
 import traceback
 from collections.abc import Awaitable, Callable, Collection, Generator, Iterable
@@ -98,8 +99,13 @@ def simulate(
     Raises ``ValidationError("invalid_option")`` for wrong arguments.
     """
     _check(app, seed, faults, cancel)
-    asyncio.run(prepare(chosen_transport().modules))  # the first run of a process is like all others
+    _import(chosen_transport().modules)
     return contextvars.copy_context().run(_Run(app, seed, faults, cancel, limit).run)
+
+
+@functools.cache
+def _import(modules: tuple[str, ...]) -> None:
+    asyncio.run(prepare(modules))  # otherwise the first run of a process would differ from all others
 
 
 def simulate_many(app: App, seeds: Iterable[int] = range(1000), **options: Any) -> list[Simulation]:
