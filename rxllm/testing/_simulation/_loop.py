@@ -68,6 +68,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """How long the blocking function that runs has slept so far."""
         self.listeners: dict[int, Listener] = {}
         self.threads: Any = None
+        self._sockets: dict[socket.socket, int] = {}
         self._numbers = 0
         self._now = 0.0
         self._limit = limit
@@ -196,9 +197,15 @@ class VirtualLoop(asyncio.BaseEventLoop):
     async def create_connection(
         self, protocol_factory: Callable[[], Any], host: Any = None, port: Any = None, **options: Any
     ) -> Any:
+        if options.get("sock") is not None:
+            port = self._sockets.pop(options["sock"])
         if options.get("ssl") or port is None:
             raise OSError(errno.EPROTONOSUPPORT, "a simulation has no TLS and no sockets: connect to a host and a port")
         return await connect(self, protocol_factory, int(port))
+
+    async def sock_connect(self, sock: socket.socket, address: Any) -> None:
+        self._sockets[sock] = address[1]  # as aiohttp does, which then has its connection made of it
+        sock.close()
 
     def world_context(self) -> contextvars.Context:
         return _world_context()
