@@ -87,6 +87,17 @@ def test_blocking_functions_run_in_place_and_their_sleep_delays_their_results() 
     assert timed_out != results
 
 
+def test_a_notebook_may_simulate_too() -> None:
+    async def app(world: World) -> str:
+        await asyncio.sleep(60)
+        return "done"
+
+    async def cell() -> Any:
+        return simulate(app).value
+
+    assert asyncio.run(cell()) == "done"
+
+
 def test_nothing_may_block_the_loop_or_start_a_thread() -> None:
     async def block(world: World) -> None:
         rxllm.generate(rxllm.Fake("Hi"), "Hello").run()

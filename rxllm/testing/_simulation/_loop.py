@@ -8,19 +8,17 @@ import contextvars
 import errno
 import socket
 from collections.abc import Callable, Generator
+from itertools import groupby
 from typing import Any, cast
 
 from rxllm.testing._simulation._faults import Faults, Moment
-from rxllm.testing._simulation._network import Listener, connect
+from rxllm.testing._simulation._network import connect, of_world, world_context
 
 MAX_STEPS = 1_000_000
 """Steps of tasks after which a run is a loop without end."""
 
 TIMER_SECONDS = 1e-9
 """What setting a timer takes, so that of two alike the first rings first; they ring in the same turn."""
-
-of_world: contextvars.ContextVar[bool] = contextvars.ContextVar("rxllm_simulated_world", default=False)
-"""Whether this is the code of a simulated server or of the simulation; all other code is the app's."""
 
 
 class StuckError(Exception):
@@ -64,15 +62,16 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.faults = faults
         self.trace: list[Moment] = []
         self.steps = 0
+        self.limits = limit, MAX_STEPS
+        """How much virtual time may pass, and how many steps."""
         self.slept = 0.0
         """How long the blocking function that runs has slept so far."""
-        self.listeners: dict[int, Listener] = {}
+        self.listeners: dict[int, Callable[[], Any]] = {}
+        """What makes the server's side of a connection, by port."""
         self.threads: Any = None
         self._sockets: dict[socket.socket, int] = {}
         self._numbers = 0
         self._now = 0.0
-        self._limit = limit
-        self._max_steps = MAX_STEPS
         self._target: NumberedTask | None = None
         self._cancel_at = -1
         self._clock_resolution = 1e-6
@@ -89,10 +88,6 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """Note a fault."""
         self.note(who, f"fault: {what}")
         self.faults.injected.append(self.trace[-1])
-
-    def lift_limits(self) -> None:
-        """Let it run on, to be closed."""
-        self._limit, self._max_steps = float("inf"), self.steps + MAX_STEPS
 
     def aim(self, task: NumberedTask | None, after: int | None) -> None:
         """Cancel `task` before the step of a task that is the `after`-th from now; None cancels nothing."""
@@ -131,10 +126,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
             raise StuckError("nothing is left that could wake a task: it waits for ever")
         if timeout:
             self._now = max(self._now, cast(Any, self)._scheduled[0]._when)
-        if self._now > self._limit:
-            raise StuckError(f"the app has not ended after {self._limit:g} s of virtual time")
-        if self.steps > self._max_steps:
-            raise StuckError(f"the app has not ended after {MAX_STEPS} steps of its tasks")
+        if self._now > self.limits[0] or self.steps > self.limits[1]:
+            raise StuckError("the app has not ended after {:g} s of virtual time or {} steps".format(*self.limits))
         self._look_at_ready()
         return []
 
@@ -149,9 +142,13 @@ class VirtualLoop(asyncio.BaseEventLoop):
         if not ready:
             return
         if self.faults.on_reorder() and len(ready) > 1:
-            handles = list(_reordered(ready, self.faults))
-            ready.clear()
-            ready.extend(handles)
+            for _, side_by_side in groupby(list(ready), lambda handle: _task_of(handle) is not None):
+                handles = list(side_by_side)
+                if _task_of(handles[0]) is not None:
+                    self.faults.random.shuffle(handles)
+                ready.extend(handles)
+                for _ in handles:
+                    ready.popleft()
         cancel_before: asyncio.Handle | None = None
         for handle in ready:
             task = _task_of(handle)
@@ -178,7 +175,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         task = NumberedTask(coro, loop=self, name=name, **options)
         if not task.of_world:
             self.note(task.label, "is created")
-            task.add_done_callback(self._ended, context=_world_context())
+            task.add_done_callback(self._ended, context=world_context())
         return task
 
     def _ended(self, task: Any) -> None:
@@ -207,15 +204,6 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._sockets[sock] = address[1]  # as aiohttp does, which then has its connection made of it
         sock.close()
 
-    def world_context(self) -> contextvars.Context:
-        return _world_context()
-
-
-def _world_context() -> contextvars.Context:
-    context = contextvars.Context()
-    context.run(of_world.set, True)
-    return context
-
 
 @contextlib.contextmanager
 def outside_of_loop() -> Generator[None]:
@@ -231,17 +219,3 @@ def outside_of_loop() -> Generator[None]:
 def _task_of(handle: Any) -> NumberedTask | None:
     owner = getattr(handle._callback, "__self__", None)
     return owner if isinstance(owner, NumberedTask) else None
-
-
-def _reordered(handles: Any, faults: Faults) -> Generator[Any]:
-    side_by_side: list[Any] = []
-    for handle in handles:
-        if _task_of(handle) is not None:
-            side_by_side.append(handle)
-            continue
-        faults.random.shuffle(side_by_side)
-        yield from side_by_side
-        side_by_side.clear()
-        yield handle
-    faults.random.shuffle(side_by_side)
-    yield from side_by_side

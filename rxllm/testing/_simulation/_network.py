@@ -9,7 +9,7 @@ import functools
 import os
 import socket
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -21,11 +21,15 @@ WINDOW = 65536
 _END, _RESET = b"", None
 
 
-class Listener:
-    """A server's side of a port: `factory` makes the protocol of a connection."""
+of_world: contextvars.ContextVar[bool] = contextvars.ContextVar("rxllm_simulated_world", default=False)
+"""Whether this is the code of a simulated server or of the simulation; all other code is the app's."""
 
-    def __init__(self, factory: Callable[[], Any]) -> None:
-        self.factory = factory
+
+def world_context() -> contextvars.Context:
+    """Return a context for such code."""
+    context = contextvars.Context()
+    context.run(of_world.set, True)
+    return context
 
 
 async def connect(loop: VirtualLoop, factory: Callable[[], Any], port: int) -> tuple[Any, Any]:
@@ -46,10 +50,10 @@ async def connect(loop: VirtualLoop, factory: Callable[[], Any], port: int) -> t
         raise ConnectionRefusedError(errno.ECONNREFUSED, "the connection was refused")
     loop.note(who, f"connects to port {port}")
     client = MemoryTransport(loop, f"{who}, client", contextvars.copy_context())
-    server = MemoryTransport(loop, f"{who}, server", loop.world_context())
+    server = MemoryTransport(loop, f"{who}, server", world_context())
     client.peer, server.peer, server.fault = server, client, fault
     protocol = factory()
-    server.attach(listener.factory())
+    server.attach(listener())
     client.attach(protocol)
     return client, protocol
 
@@ -108,7 +112,7 @@ class MemoryTransport(asyncio.Transport):
                 self._loop.inject(self._who, f"cut before byte {fault.at}, with a {'reset' if is_reset else 'FIN'}")
                 self._deliver(_RESET if is_reset else _END)
                 self._arrival = float("inf")
-                self._loop.call_soon(self._lose, ConnectionResetError(errno.ECONNRESET, "cut"), context=self._world())
+                self._loop.call_soon(self._lose, ConnectionResetError(errno.ECONNRESET, "cut"), context=world_context())
             case "stall":
                 self._loop.inject(self._who, f"stall before byte {fault.at}, for {fault.seconds:.3g} s")
                 self._arrival = self._loop.time() + fault.seconds
@@ -127,7 +131,7 @@ class MemoryTransport(asyncio.Transport):
         self._arrival = max(self._arrival, self._loop.time() + self._loop.faults.latency()) + delay
         if self._arrival != float("inf"):
             self.peer._on_the_way.append(item)
-            self._loop.call_at(self._arrival, self.peer._arrive, context=self._world())
+            self._loop.call_at(self._arrival, self.peer._arrive, context=world_context())
 
     def get_write_buffer_size(self) -> int:
         return max(0, self._pending - WINDOW)
@@ -135,9 +139,6 @@ class MemoryTransport(asyncio.Transport):
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         self._high = WINDOW if high is None else high
         self._low = self._high // 4 if low is None else low
-
-    def writelines(self, list_of_data: Iterable[Any]) -> None:
-        self.write(b"".join(list_of_data))
 
     def can_write_eof(self) -> bool:
         return True
@@ -153,10 +154,7 @@ class MemoryTransport(asyncio.Transport):
     def resume_reading(self) -> None:
         if not self._reading:
             self._reading = True
-            self._loop.call_soon(self._read, context=self._world())
-
-    def is_reading(self) -> bool:
-        return self._reading
+            self._loop.call_soon(self._read, context=world_context())
 
     def _arrive(self) -> None:
         item = self._on_the_way.popleft()
@@ -192,7 +190,7 @@ class MemoryTransport(asyncio.Transport):
             self._closing = True
             self._loop.note(self._who, "closes")
             self._deliver(_RESET if self.resets else _END)
-            self._loop.call_soon(self._lose, None, context=self._world())
+            self._loop.call_soon(self._lose, None, context=world_context())
 
     abort = close
 
@@ -204,14 +202,8 @@ class MemoryTransport(asyncio.Transport):
             self._closing = self._lost = True
             self._context.run(self._protocol.connection_lost, error)
 
-    def set_protocol(self, protocol: Any) -> None:
-        self._protocol = protocol
-
-    def get_protocol(self) -> Any:
-        return self._protocol
-
     def _world(self) -> contextvars.Context:
-        return self._loop.world_context()
+        return self._world_context()
 
 
 class _Socket:

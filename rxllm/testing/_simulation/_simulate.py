@@ -12,10 +12,12 @@ from collections.abc import Awaitable, Callable, Collection, Generator, Iterable
 from types import FrameType
 from typing import Any, NamedTuple
 
+from rxllm.runtime import daemon_threads, running_loop
 from rxllm.runtime._http_client_settings import prepare
 from rxllm.runtime._http_transport_choice import chosen_transport
 from rxllm.testing._simulation._faults import FAULTS, Faults, Moment
-from rxllm.testing._simulation._loop import NumberedTask, StuckError, VirtualLoop
+from rxllm.testing._simulation._loop import MAX_STEPS, NumberedTask, StuckError, VirtualLoop
+from rxllm.testing._simulation._network import world_context
 from rxllm.testing._simulation._pools import PoolWatch
 from rxllm.testing._simulation._stand_ins import stand_ins
 from rxllm.testing._simulation._world import World
@@ -100,12 +102,15 @@ def simulate(
     """
     _check(app, seed, faults, cancel)
     _import(chosen_transport().modules)
-    return contextvars.copy_context().run(_Run(app, seed, faults, cancel, limit).run)
+    run = functools.partial(contextvars.copy_context().run, _Run(app, seed, faults, cancel, limit).run)
+    # A thread has one loop that runs, so a notebook's cell, or a coroutine, waits for another thread.
+    return run() if running_loop() is None else daemon_threads().submit(run).result()
 
 
 @functools.cache
 def _import(modules: tuple[str, ...]) -> None:
-    asyncio.run(prepare(modules))  # otherwise the first run of a process would differ from all others
+    # Otherwise the first run of a process would differ from all others.
+    daemon_threads().submit(asyncio.run, prepare(modules)).result()
 
 
 def simulate_many(app: App, seeds: Iterable[int] = range(1000), **options: Any) -> list[Simulation]:
@@ -210,11 +215,11 @@ class _Run:
     def _run_outside(self, coro: Any) -> None:
         """Run `coro` as no part of the app."""
         with contextlib.suppress(TimeoutError):
-            self.loop.run_until_complete(self.loop.create_task(coro, context=self.loop.world_context()))
+            self.loop.run_until_complete(self.loop.create_task(coro, context=world_context()))
 
     def _close(self) -> None:
         self.loop.aim(None, None)
-        self.loop.lift_limits()
+        self.loop.limits = float("inf"), self.loop.steps + MAX_STEPS
         for task in asyncio.all_tasks(self.loop):
             task.cancel()
             task._log_destroy_pending = False  # pyright: ignore[reportAttributeAccessIssue]

@@ -22,6 +22,7 @@ from rxllm.runtime._interpreter_exit import Live
 from rxllm.runtime._portal import Portal, stand_in_portal
 from rxllm.runtime._thread_pool import DaemonThreads, stand_in_threads
 from rxllm.testing._simulation._loop import VirtualLoop, outside_of_loop
+from rxllm.testing._simulation._network import world_context
 from rxllm.testing._simulation._pools import PoolWatch
 
 EPOCH = 1_750_000_000
@@ -43,7 +44,7 @@ class InlineThreads(DaemonThreads):
                 set_result = self._setter(future.set_exception, error)
         seconds, self._loop.slept = self._loop.slept, 0.0
         if seconds:
-            self._loop.call_later(seconds, set_result, context=self._loop.world_context())
+            self._loop.call_later(seconds, set_result, context=world_context())
         else:
             set_result()
         return future

@@ -9,7 +9,6 @@ from typing import Any, NoReturn, Self, TypeVar
 
 from rxllm.testing._simulation._faults import Moment
 from rxllm.testing._simulation._loop import NumberedTask, VirtualLoop
-from rxllm.testing._simulation._network import Listener
 from rxllm.testing.loopback import Loopback, Reply, Request, Script
 from rxllm.testing.loopback._connection import Connection
 from rxllm.testing.loopback._server import EMPTY
@@ -71,7 +70,7 @@ class SimulatedServer(Loopback):
         super().__init__(script)
         self.port = port
         self._virtual = loop
-        loop.listeners[port] = Listener(self._connect)
+        loop.listeners[port] = self._connect
 
     def _reply_to(self, request: Request) -> Reply:
         self._virtual.note(f"server {self.port}", f"is asked for {request.path}")
