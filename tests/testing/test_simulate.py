@@ -132,6 +132,7 @@ def test_what_runs_on_a_loopback_runs_in_simulation() -> None:
     async def app(world: World) -> Any:
         server = world.serve([Reply([chat_chunk("Hel"), Pause(9.0), Cut.FIN]), Reply(chat("Hello"))])
         first, second = [await rxllm.generate(engine_of(server), "Hi") for _ in range(2)]
+        assert first.error is not None
         return first.error.reason, second.output_text, [request.path for request in server.requests]
 
     assert simulate(app, faults=()).value == ("truncated", "Hello", ["/chat/completions"] * 2)
@@ -253,8 +254,11 @@ def test_what_is_left_behind_is_a_failure() -> None:
         tasks.append(client)
         await client.get(world.serve(Reply(b"Hi")).url)
 
+    def fail(event: Any) -> None:
+        raise ValueError("mine")
+
     async def unheard(world: World) -> None:
-        rxllm.stream_generate(engine_of(world.serve(slowly)), "Hi").subscribe(lambda event: 1 / 0)
+        rxllm.stream_generate(engine_of(world.serve(slowly)), "Hi").subscribe(fail)
         await asyncio.sleep(1)
 
     tasks: list[Any] = []
