@@ -8,13 +8,15 @@ for adapters       `assert_adapter` (`ADAPTER_RULES`); `AdapterConformance`, `HT
                    notes who closed when; `chunkings`, `cut`: bytes in chunks
 for tools          `assert_executor` (`EXECUTOR_RULES`), `assert_encoder` (`ENCODER_RULES`)
 for programs       `sandbox`: another model than the one that the code names; `record`, `replay_file`: streams in files;
-                   `simulate`, `simulate_many`, `simulate_cancels`: virtual time and faults (`FAULTS`) from a seed, in
-                   a `World`; ``rxllm.Fake``, the scripted model
+                   `simulate`, `simulate_many`, `simulate_cancels`: a program in a `World` with virtual time and
+                   faults (`FAULTS`) from a seed, to a `Simulation` or a `SimulationError`; ``rxllm.Fake``, the
+                   scripted model
 for all            `events`: what an adapter would emit; `strategies`: any value and any event, for hypothesis
 =================  =====================================================================================================
 
 Whether an operator keeps the Rx contract, in virtual time, and leaves the events consistent:
 
+>>> import rxllm
 >>> from rxllm import Fake, TextDelta, operators as ops, stream_generate, testing
 >>> testing.assert_operator(lambda: ops.map_text(str.upper))
 
@@ -55,6 +57,17 @@ A program that names its model, run with another one; and a stream that is recor
 >>> live == testing.replay_file(path).pipe(ops.to_text()).run()
 True
 >>> folder.cleanup()
+
+A program in virtual time, on a network in memory that fails as the seed says, fault by fault the same each time:
+
+>>> async def app(world):
+...     server = world.serve(testing.loopback.Reply(testing.loopback.chat("Hi"), before=3600))
+...     engine = rxllm.OpenAIChat(base_url=server.url, api_key="k")
+...     return (await rxllm.generate(engine, "Hello", model="m", timeout=7200)).output_text
+>>> testing.simulate(app, faults=()).value
+'Hi'
+>>> len(testing.simulate_many(app, range(20)))
+20
 
 A server that follows a script; with pytest, the fixture `loopback` stops it and raises the errors of the script::
 
