@@ -17,6 +17,9 @@ from rxllm.testing._simulation._network import connect, of_world, world_context
 MAX_STEPS = 1_000_000
 """Steps of tasks after which a run is a loop without end."""
 
+RUNS = "runs"
+"""What the trace says of a step of a task."""
+
 TIMER_SECONDS = 1e-9
 """What setting a timer takes, so that of two alike the first rings first; they ring in the same turn."""
 
@@ -156,7 +159,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 if self._target is not None and self.steps == self._cancel_at:
                     cancel_before = handle
                 self.steps += 1
-                self.note(task.label, "runs")
+                self.note(task.label, RUNS)
         if cancel_before is not None:
             ready.insert(ready.index(cancel_before), asyncio.Handle(self._cancel_target, (), self))
 

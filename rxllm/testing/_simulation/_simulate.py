@@ -16,12 +16,12 @@ from rxllm.runtime import daemon_threads, running_loop
 from rxllm.runtime._http_client_settings import prepare
 from rxllm.runtime._http_transport_choice import chosen_transport
 from rxllm.testing._simulation._faults import FAULTS, Faults, Moment
-from rxllm.testing._simulation._loop import MAX_STEPS, NumberedTask, StuckError, VirtualLoop
+from rxllm.testing._simulation._loop import MAX_STEPS, RUNS, NumberedTask, StuckError, VirtualLoop
 from rxllm.testing._simulation._network import world_context
 from rxllm.testing._simulation._pools import PoolWatch
 from rxllm.testing._simulation._stand_ins import stand_ins
 from rxllm.testing._simulation._world import World
-from rxllm.values import LLMError
+from rxllm.values import AdapterError, StreamError
 from rxllm.values.argument_checks import invalid_option, must_be
 
 App = Callable[[World], Awaitable[Any]]
@@ -34,7 +34,7 @@ SHOWN_MOMENTS = 40
 
 
 class Simulation(NamedTuple):
-    """A run that went well: the `value` that the app returned, or the ``LLMError`` that it raised after a fault.
+    """A run that went well: the `value` that the app returned, or the error of a call that it raised after a fault.
 
     `trace` is what happened, `duration` in seconds of virtual time, `steps` those of the app's tasks.
     """
@@ -79,7 +79,8 @@ def simulate(
 
     The same seed gives the same run in every process, step by step; `SimulationError` has the seed and the trace of a
     run that failed. A run fails if the app raises, waits for ever, or leaves behind a task, a timer, an open connection
-    or a lost place in a connection pool. An ``LLMError`` after a fault is no failure: it is the result's `error`.
+    or a lost place in a connection pool. An `AdapterError` or `StreamError` after a fault is no failure: it is the
+    result's `error`.
 
     ============  ====================================================================================================
     ``faults``    each kind strikes in about a third of all runs
@@ -114,14 +115,14 @@ def _import(modules: tuple[str, ...]) -> None:
 
 
 def simulate_many(app: App, seeds: Iterable[int] = range(1000), **options: Any) -> list[Simulation]:
-    """Run `app` with each of `seeds`, until one fails; `options` are those of `simulate`."""
-    return [simulate(app, seed, **options) for seed in seeds]
+    """Run `app` with each of `seeds` until one fails; `options` are those of `simulate`. The results have no traces."""
+    return [simulate(app, seed, **options)._replace(trace=()) for seed in seeds]
 
 
 def simulate_cancels(app: App, seed: int = 0, *, faults: Collection[str] = (), **options: Any) -> list[Simulation]:
     """Run `app` with a cancel at each of its steps in turn: at every ``await`` of every task."""
     steps = simulate(app, seed, faults=faults, **options).steps
-    return [simulate(app, seed, faults=faults, cancel=step, **options) for step in range(1, steps)]
+    return [simulate(app, seed, faults=faults, cancel=step, **options)._replace(trace=()) for step in range(1, steps)]
 
 
 class _Run:
@@ -181,7 +182,7 @@ class _Run:
     def _judge(self, error: BaseException, what: str) -> None:
         """Keep an error; the failure of a call is what faults lead to, and everything else is a problem."""
         self.error = self.error or error
-        if not (isinstance(error, LLMError) and self.world.faults):
+        if not (isinstance(error, AdapterError | StreamError) and self.world.faults):
             self.problems.append(f"{what} {error!r}")
 
     def _on_unheard(self, loop: asyncio.AbstractEventLoop, details: dict[str, Any]) -> None:
@@ -232,11 +233,12 @@ class _Run:
         return "".join(f"\n  {task.label}\n{_stack(task)}" for task in self.loop.app_tasks())
 
     def _message(self) -> str:
-        trace, faults = self.loop.trace, self.world.faults
+        faults = self.world.faults
+        shown = [moment for moment in self.loop.trace if moment.what != RUNS][-SHOWN_MOMENTS:]
         parts = [
             f"seed {self.seed}: " + "\n".join(self.problems),
             f"{len(faults)} faults:" + "".join(f"\n{fault}" for fault in faults),
-            f"the last of {len(trace)} moments:" + "".join(f"\n{moment}" for moment in trace[-SHOWN_MOMENTS:]),
+            f"the end of the trace, which has {len(self.loop.trace)} lines:" + "".join(f"\n{line}" for line in shown),
             f"again: simulate({self.app.__qualname__}, seed={self.seed}, {self.options})",
         ]
         return "\n\n".join(parts)
