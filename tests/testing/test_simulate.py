@@ -350,7 +350,7 @@ async def falling_back(world: World) -> None:
 async def many(world: World) -> None:
     engine = engine_of(world.serve(slowly))
     limits = Timeouts(first=5.0, idle=5.0, total=20.0)
-    responses = rxllm.generate_many(engine, map(str, range(8)), concurrency=3, timeout=limits).to_list()
+    responses = rxllm.generate_many(engine, map(str, range(8)), concurrency=6, timeout=limits).to_list()
     for response in await world.cancellable(responses) or ():
         assert response.error is not None or response.output_text == "Hello world!"
 
@@ -358,7 +358,7 @@ async def many(world: World) -> None:
 async def conversations(world: World) -> None:
     engine = engine_of(world.serve(with_tools))
     turn = await world.cancellable(session.start(engine, "Double 21!", tools=[double]))
-    if turn is not None:
+    if turn is not None and turn.result.error is None:
         await world.cancellable(session.reply(engine, turn.session, "Again!"))
 
 

@@ -65,7 +65,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.faults = faults
         self.trace: list[Moment] = []
         self.steps = 0
-        self.limits = limit, MAX_STEPS
+        self.limits: tuple[float, int] = (limit, MAX_STEPS)
         """How much virtual time may pass, and how many steps."""
         self.slept = 0.0
         """How long the blocking function that runs has slept so far."""

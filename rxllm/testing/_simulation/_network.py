@@ -202,9 +202,6 @@ class MemoryTransport(asyncio.Transport):
             self._closing = self._lost = True
             self._context.run(self._protocol.connection_lost, error)
 
-    def _world(self) -> contextvars.Context:
-        return self._world_context()
-
 
 class _Socket:
     """What clients want of a transport's socket; `fileno` is of something readable if the connection is."""

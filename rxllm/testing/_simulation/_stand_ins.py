@@ -76,7 +76,11 @@ def stand_ins(loop: VirtualLoop, seed: int, pools: PoolWatch) -> Generator[None]
     pool = httpcore.AsyncConnectionPool
     bytes_of = random.Random(f"bytes {seed}").randbytes
     scheduler = LoopScheduler(loop)
-    scopes: dict[int, tuple[int, object]] = {}  # anyio iterates sets of them
+    scopes: dict[int, tuple[int, object]] = {}
+
+    def number(scope: object) -> int:
+        return scopes.setdefault(id(scope), (len(scopes), scope))[0]
+
     with contextlib.ExitStack() as stack:
         for owner, name, stand_in in (
             (time, "monotonic", loop.time),
@@ -91,7 +95,7 @@ def stand_ins(loop: VirtualLoop, seed: int, pools: PoolWatch) -> Generator[None]
             (reactivex.scheduler.scheduler, "default_now", lambda: datetime.fromtimestamp(EPOCH + loop.time(), UTC)),
             (TimeoutScheduler, "singleton", lambda: scheduler),
             (threading.Thread, "start", _no_thread),
-            (CancelScope, "__hash__", lambda scope: scopes.setdefault(id(scope), (len(scopes), scope))[0]),
+            (CancelScope, "__hash__", number),  # anyio iterates sets of them
             (pool, "__init__", pools.opening(pool.__init__)),
             (pool, "aclose", pools.closing(pool.aclose)),
         ):
@@ -117,7 +121,8 @@ def _replace(owner: Any, name: str, stand_in: Callable[..., Any]) -> Callable[[]
 
     def call(*args: Any, **kwargs: Any) -> Any:
         # A module that is imported in a simulation may keep this, as ``from time import monotonic`` does.
-        return vars(_here).get(key, function)(*args, **kwargs)
+        stand_ins: dict[str, Any] = vars(_here)
+        return stand_ins.get(key, function)(*args, **kwargs)
 
     def undo() -> None:
         setattr(owner, name, original)
