@@ -52,6 +52,18 @@ async def chat_with_tools(world: World) -> str:
     return result.output_text
 
 
+async def children(world: World) -> None:
+    """A parent with two children: the tool makes a call of its own."""
+    inner = engine_of(world.serve(slowly))
+
+    @tool(name="double")
+    async def ask(x: int) -> str:
+        """Ask another model."""
+        return (await rxllm.generate(inner, "Hi")).output_text
+
+    await world.cancellable(rxllm.chat(engine_of(world.serve(with_tools)), "?", tools=[ask], tool_timeout=20.0))
+
+
 # Apps with a bug each
 
 

@@ -22,7 +22,7 @@ from rxllm import operators as ops
 from rxllm.testing import FAULTS, SimulationError, World, simulate, simulate_cancels, simulate_many
 from rxllm.testing.loopback import STALL, Cut, Pause, Reply, chat, chat_chunk, endless
 from tests.programs import python
-from tests.testing.simulated import BUGS, chat_with_tools, double, engine_of, fingerprint, slowly, with_tools
+from tests.testing.simulated import BUGS, chat_with_tools, children, double, engine_of, fingerprint, slowly, with_tools
 
 App = Callable[[World], Awaitable[Any]]
 
@@ -220,9 +220,9 @@ def test_a_sweep_of_cancels_finds_what_a_cancel_breaks(name: str, problem: str) 
         simulate_cancels(BUGS[name])
 
 
-@pytest.mark.parametrize("name", ["chat_with_tools", *BUGS])
+@pytest.mark.parametrize("name", ["chat_with_tools", "children", *BUGS])
 def test_a_seed_gives_the_same_trace_in_every_process(name: str) -> None:
-    app = {"chat_with_tools": chat_with_tools, **BUGS}[name]
+    app = {"chat_with_tools": chat_with_tools, "children": children, **BUGS}[name]
     expected = fingerprint(app, range(130, 155))
     for hash_seed in ("1", "4711"):
         ran = python("-m", "tests.testing.simulated", name, "130", "155", env={"PYTHONHASHSEED": hash_seed})
@@ -295,18 +295,6 @@ async def sync_tools(world: World) -> None:
         return 2 * x
 
     await world.cancellable(rxllm.chat(engine_of(world.serve(with_tools)), "?", tools=[in_a_thread]))
-
-
-async def children(world: World) -> None:
-    """A parent with two children: the tool makes a call of its own."""
-    inner = engine_of(world.serve(slowly))
-
-    @tool(name="double")
-    async def ask(x: int) -> str:
-        """Ask another model."""
-        return (await rxllm.generate(inner, "Hi")).output_text
-
-    await world.cancellable(rxllm.chat(engine_of(world.serve(with_tools)), "?", tools=[ask], tool_timeout=20.0))
 
 
 async def streaming_tools(world: World) -> None:

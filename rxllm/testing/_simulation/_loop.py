@@ -7,6 +7,7 @@ import contextlib
 import contextvars
 import errno
 import socket
+import weakref
 from collections.abc import Callable, Generator
 from itertools import groupby
 from typing import Any, cast
@@ -53,6 +54,19 @@ class NumberedFuture(asyncio.Future[Any]):
         return self.number
 
 
+class InOrder(weakref.WeakValueDictionary[int, Any]):
+    """A weak set that is iterated in the order of its additions, as the loop closes its generators."""
+
+    def add(self, item: Any) -> None:
+        self[id(item)] = item
+
+    def discard(self, item: Any) -> None:
+        self.pop(id(item), None)
+
+    def __iter__(self) -> Any:
+        return self.values()
+
+
 class VirtualLoop(asyncio.BaseEventLoop):
     """A loop that runs while it can, and then moves its clock to the next timer. It has no sockets and no threads.
 
@@ -78,6 +92,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._target: NumberedTask | None = None
         self._cancel_at = -1
         self._clock_resolution = 1e-6
+        self._asyncgens = InOrder()
         self._selector = self  # what BaseEventLoop waits with
 
     def next_number(self) -> int:

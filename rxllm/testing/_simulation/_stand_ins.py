@@ -116,19 +116,19 @@ _here = threading.local()
 def _replace(owner: Any, name: str, stand_in: Callable[..., Any]) -> Callable[[], None]:
     """Replace a function of the process, on this thread only; return what undoes it."""
     key = f"{owner.__name__}.{name}"
-    original: Any = cast(Any, vars(owner).get(name, getattr(owner, name)))
+    attributes: Any = vars(owner)
+    original = attributes.get(name, getattr(owner, name))
     function = getattr(owner, name)
 
     def call(*args: Any, **kwargs: Any) -> Any:
         # A module that is imported in a simulation may keep this, as ``from time import monotonic`` does.
-        stand_ins: dict[str, Any] = vars(_here)
-        return stand_ins.get(key, function)(*args, **kwargs)
+        return getattr(_here, key, function)(*args, **kwargs)
 
     def undo() -> None:
         setattr(owner, name, original)
-        del vars(_here)[key]
+        delattr(_here, key)
 
-    vars(_here)[key] = stand_in
+    setattr(_here, key, stand_in)
     setattr(owner, name, staticmethod(call) if isinstance(original, classmethod) else call)
     return undo
 
