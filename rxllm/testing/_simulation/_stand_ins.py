@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
 import random
 import threading
@@ -10,7 +11,7 @@ import time
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
 from datetime import UTC, datetime
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn
 
 import httpcore
 import reactivex.scheduler.scheduler
@@ -116,8 +117,7 @@ _here = threading.local()
 def _replace(owner: Any, name: str, stand_in: Callable[..., Any]) -> Callable[[], None]:
     """Replace a function of the process, on this thread only; return what undoes it."""
     key = f"{owner.__name__}.{name}"
-    attributes: Any = vars(owner)
-    original = attributes.get(name, getattr(owner, name))
+    original: Any = inspect.getattr_static(owner, name)
     function = getattr(owner, name)
 
     def call(*args: Any, **kwargs: Any) -> Any:
