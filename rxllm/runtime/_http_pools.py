@@ -72,6 +72,7 @@ class Pools:
         self._clients = [self._new()]
         self._lifetime = self._until_closed()
         self._closing: set[asyncio.Task[None]] = set()
+        self._timers: dict[httpx.AsyncClient, asyncio.TimerHandle] = {}
 
     async def open(self, owner: object) -> None:
         """Register with the loop and with `owner`: the end of either closes the pools."""
@@ -90,7 +91,7 @@ class Pools:
                 return client
         client = self._new()
         self._clients.append(client)
-        self._loop.call_later(IDLE_SECONDS, self._close_if_idle, client)
+        self._look_later(client, IDLE_SECONDS)
         return client
 
     async def aclose(self) -> None:
@@ -110,12 +111,16 @@ class Pools:
         _loads[client] = Load()
         return client
 
+    def _look_later(self, client: httpx.AsyncClient, seconds: float) -> None:
+        self._timers[client] = self._loop.call_later(seconds, self._close_if_idle, client)
+
     def _close_if_idle(self, client: httpx.AsyncClient) -> None:
         load = _loads[client]
         remaining = IDLE_SECONDS if load.calls else load.idle_since + IDLE_SECONDS - self._loop.time()
         if remaining > 0:
-            self._loop.call_later(remaining, self._close_if_idle, client)
-        elif client in self._clients:
+            self._look_later(client, remaining)
+        else:
+            del self._timers[client]
             self._clients.remove(client)
             self._start(client.aclose())
 
@@ -125,6 +130,9 @@ class Pools:
         finally:
             self._finalizer.detach()
             self._by_loop.pop(self._loop, None)
+            for timer in self._timers.values():  # each would keep a client in memory until its time
+                timer.cancel()
+            self._timers.clear()
             async with contextlib.AsyncExitStack() as stack:  # closes all, even if one fails
                 for client in self._clients:
                     stack.push_async_callback(client.aclose)

@@ -38,6 +38,9 @@ is_read: contextvars.ContextVar[bool] = contextvars.ContextVar("rxllm_read", def
 """Whether one of the user's threads waits for what is subscribed to here."""
 
 _chosen: contextvars.ContextVar[asyncio.AbstractEventLoop | None] = contextvars.ContextVar("rxllm_loop", default=None)
+stand_in_portal: contextvars.ContextVar[Portal | None] = contextvars.ContextVar("rxllm_portal", default=None)
+"""The portal of what runs in this context, if that is not the process's; simulations have their own."""
+
 _guard = threading.Lock()
 _portal: Portal | None = None
 
@@ -101,8 +104,10 @@ def live_on(loop: asyncio.AbstractEventLoop) -> Live | None:
 
 
 def portal() -> Portal:
-    """Return the process's portal, made on first use."""
+    """Return the process's portal, made on first use, or the one that stands in for it here."""
     global _portal
+    if (stand_in := stand_in_portal.get()) is not None:
+        return stand_in
     with _guard:
         if _portal is None:
             _portal = Portal()

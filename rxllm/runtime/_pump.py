@@ -84,6 +84,7 @@ class Pump(abc.DisposableBase, Generic[T]):
         self._gate = current_gate.get()
         self._task: asyncio.Task[None] | None = None
         self._holding = False
+        self._hold_timer: asyncio.TimerHandle | None = None
         self._cancelled = False
         self._delivering = False  # stays True when a subscriber raises
 
@@ -169,7 +170,7 @@ class Pump(abc.DisposableBase, Generic[T]):
         if self._task is None or self._cancelled or self._delivering:
             return
         if self._holding:
-            self._loop.call_later(HOLD_SECONDS, self.release)
+            self._hold_timer = self._hold_timer or self._loop.call_later(HOLD_SECONDS, self.release)
             return
         self._cancelled = True
         self._task.cancel()
@@ -187,6 +188,9 @@ class Pump(abc.DisposableBase, Generic[T]):
             self._finish(error)
         else:
             self._finish(None)
+        finally:
+            if self._hold_timer is not None:  # it would keep the pump and its subscriber in memory until its time
+                self._hold_timer.cancel()
 
     def _is_running(self) -> bool:
         return running_loop() is self._loop and asyncio.current_task() is self._task

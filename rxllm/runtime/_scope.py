@@ -21,10 +21,10 @@ What these deliver to their own subscribers is delivered in the scope of those, 
 from __future__ import annotations
 
 import contextlib
+import os
 from base64 import urlsafe_b64encode
 from collections.abc import Generator
 from contextvars import ContextVar
-from os import urandom
 from typing import Any
 
 import msgspec
@@ -143,4 +143,4 @@ def tool_id(step_id: str | None, tool_call_id: str) -> str:
 def new_id() -> str:
     """Return 22 random characters that are safe in a URL."""
     # As ``secrets.token_urlsafe``, without its import, which loads all of OpenSSL's hashes.
-    return urlsafe_b64encode(urandom(16)).rstrip(b"=").decode()
+    return urlsafe_b64encode(os.urandom(16)).rstrip(b"=").decode()

@@ -95,6 +95,9 @@ class DaemonThreads(ThreadPoolExecutor):
 
 _threads: DaemonThreads | None = None
 
+stand_in_threads: contextvars.ContextVar[DaemonThreads | None] = contextvars.ContextVar("rxllm_threads", default=None)
+"""Where blocking functions run in this context instead of in the process's threads; simulations have no threads."""
+
 
 def _forget() -> None:
     # A forked child does not have its parent's threads.
@@ -107,8 +110,10 @@ if hasattr(os, "register_at_fork"):
 
 
 def daemon_threads() -> DaemonThreads:
-    """Return the process's threads, made on first use."""
+    """Return the process's threads, made on first use, or those that stand in for them here."""
     global _threads
+    if (stand_in := stand_in_threads.get()) is not None:
+        return stand_in
     if _threads is None:
         _threads = DaemonThreads()
     return _threads

@@ -9,12 +9,15 @@ for adapters       `assert_adapter` (`ADAPTER_RULES`); `AdapterConformance`, `HT
 for tools          `assert_executor` (`EXECUTOR_RULES`), `assert_encoder` (`ENCODER_RULES`)
 for programs       `sandbox`: another model than the one that the code names; `Cassette`: answers that are recorded
                    once, by their request; `record`, `replay_file`: streams in files; `backtest` (`Backtest`,
-                   `BacktestRow`): operators over recordings; ``rxllm.Fake``, the scripted model
+                   `BacktestRow`): operators over recordings; `simulate`, `simulate_many`, `simulate_cancels`: a
+                   program in a `World` with virtual time and faults (`FAULTS`) from a seed, to a `Simulation` or a
+                   `SimulationError`; ``rxllm.Fake``, the scripted model
 for all            `events`: what an adapter would emit; `strategies`: any value and any event, for hypothesis
 =================  =====================================================================================================
 
 Whether an operator keeps the Rx contract, in virtual time, and leaves the events consistent:
 
+>>> import rxllm
 >>> from rxllm import Fake, TextDelta, operators as ops, stream_generate, testing
 >>> testing.assert_operator(lambda: ops.map_text(str.upper))
 
@@ -56,6 +59,17 @@ A program that names its model, run with another one; and a stream that is recor
 True
 >>> folder.cleanup()
 
+A program in virtual time, on a network in memory that fails as the seed says, fault by fault the same each time:
+
+>>> async def app(world):
+...     server = world.serve(testing.loopback.Reply(testing.loopback.chat("Hi"), before=3600))
+...     engine = rxllm.OpenAIChat(base_url=server.url, api_key="k")
+...     return (await rxllm.generate(engine, "Hello", model="m", timeout=7200)).output_text
+>>> testing.simulate(app, faults=()).value
+'Hi'
+>>> len(testing.simulate_many(app, range(20)))
+20
+
 A server that follows a script; with pytest, the fixture `loopback` stops it and raises the errors of the script::
 
     from rxllm.testing.loopback import STALL, Reply, chat_chunk
@@ -94,11 +108,21 @@ if TYPE_CHECKING:
     from rxllm.testing._replay import replay_file
     from rxllm.testing._sandbox import sandbox
     from rxllm.testing._script import REQUEST_ID, Script, Served
+    from rxllm.testing._simulation import (
+        FAULTS,
+        Simulation,
+        SimulationError,
+        World,
+        simulate,
+        simulate_cancels,
+        simulate_many,
+    )
 
 __all__ = [
     "ADAPTER_RULES",
     "ENCODER_RULES",
     "EXECUTOR_RULES",
+    "FAULTS",
     "OPERATOR_RULES",
     "PNG",
     "REQUEST_ID",
@@ -110,6 +134,9 @@ __all__ = [
     "ImageConformance",
     "Script",
     "Served",
+    "Simulation",
+    "SimulationError",
+    "World",
     "assert_adapter",
     "assert_encoder",
     "assert_executor",
@@ -122,6 +149,9 @@ __all__ = [
     "refusal",
     "replay_file",
     "sandbox",
+    "simulate",
+    "simulate_cancels",
+    "simulate_many",
 ]
 
 _LAZY = {
@@ -132,6 +162,7 @@ _LAZY = {
     "Cassette": "_cassette",
     "ENCODER_RULES": "_assert_encoder",
     "EXECUTOR_RULES": "_assert_executor",
+    "FAULTS": "_simulation",
     "HTTPAdapterConformance": "_http_suite",
     "ImageConformance": "_images",
     "OPERATOR_RULES": "_operator_rules",
@@ -139,6 +170,9 @@ _LAZY = {
     "REQUEST_ID": "_script",
     "Script": "_script",
     "Served": "_script",
+    "Simulation": "_simulation",
+    "SimulationError": "_simulation",
+    "World": "_simulation",
     "assert_adapter": "_assert_adapter",
     "assert_encoder": "_assert_encoder",
     "assert_executor": "_assert_executor",
@@ -151,6 +185,9 @@ _LAZY = {
     "refusal": "_http_suite",
     "replay_file": "_replay",
     "sandbox": "_sandbox",
+    "simulate": "_simulation",
+    "simulate_cancels": "_simulation",
+    "simulate_many": "_simulation",
 }
 
 

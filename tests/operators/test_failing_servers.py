@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -22,6 +21,7 @@ from rxllm import (
     stream_generate,
 )
 from rxllm import operators as ops
+from rxllm.testing import World, simulate
 from rxllm.testing.loopback import (
     DONE,
     STALL,
@@ -29,7 +29,6 @@ from rxllm.testing.loopback import (
     Loopback,
     Pause,
     Reply,
-    Request,
     chat,
     chat_chunk,
     chat_finish,
@@ -48,6 +47,11 @@ PING = b": keep-alive\n\n"
 def pinging() -> Reply:
     """A server that says that it is alive, and nothing else."""
     return Reply(endless(lambda i: chat_chunk("a") if i == 0 else PING, every=0.01))
+
+
+def simulated(app: Callable[[World], Awaitable[Any]]) -> Any:
+    """What `app` returns, in virtual time; at its end no connection is open, and nothing else is left behind."""
+    return simulate(app, faults=()).value
 
 
 def told(events: Any) -> Callable[[Loopback], float]:
@@ -96,58 +100,54 @@ def test_so_does_the_option(timeout: Any) -> None:
 
 
 def test_what_came_before_the_limit_is_kept() -> None:
-    with Loopback(Reply([b"".join(WHOLE[:2]), STALL])) as server:
-        response = generate(model(server), "Hi", timeout=Timeouts(idle=SOON)).run()
-        server.connections[0].wait_closed()
+    async def app(world: World) -> Any:
+        server = world.serve(Reply([b"".join(WHOLE[:2]), STALL]))
+        return await generate(model(server), "Hi", timeout=Timeouts(idle=10.0))
+
+    response = simulated(app)
     assert (response.output_text, response.finish_reason) == ("Hello", "error")
     assert response.error == StreamError(
         "timeout",
-        "no more content came for 0.1 s (timeout 'idle', after 3 events)",
+        "no more content came for 10 s (timeout 'idle', after 3 events)",
         provider="openai",
-        metadata={"limit": "idle", "seconds": SOON, "events": 3},
+        metadata={"limit": "idle", "seconds": 10.0, "events": 3},
     )
 
 
 def test_a_first_content_that_is_late_is_asked_for_again() -> None:
     """The first connection is closed, the second answers."""
-    with Loopback([SILENT, Reply(WHOLE)]) as server:
-        again = {"base_delay": 0.0, "jitter": 0.0}
-        response = generate(model(server), "Hi", timeout=Timeouts(first=0.5), retry=again).run()
+
+    async def app(world: World) -> None:
+        server = world.serve([SILENT, Reply(WHOLE)])
+        response = await generate(model(server), "Hi", timeout=Timeouts(first=30.0), retry={"base_delay": 5.0})
         assert (response.output_text, len(server.requests)) == ("Hello", 2)
-        server.connections[0].wait_closed()
+        assert server.connections[0].closed_at == pytest.approx(30.0, abs=0.05)
+
+    simulated(app)
 
 
 def test_a_slow_answer_in_time_is_an_answer() -> None:
-    slow = [each for frame in WHOLE for each in (Pause(0.02), frame)]
+    slow = [each for frame in WHOLE for each in (Pause(2.0), frame)]
     warned: list[Any] = []
-    with Loopback(Reply(slow, before=0.02)) as server:
-        engine = model(server)
-        events = stream_generate(engine, "Hi", timeout=Timeouts(first=5, idle=5, total=5))
-        events = events.pipe(ops.stall_warning(5, lambda *given: warned.append(given)))
-        assert events.pipe(ops.to_text()).run() == "Hello"
+
+    async def app(world: World) -> str:
+        engine = model(world.serve(Reply(slow, before=0.5)))
+        events = stream_generate(engine, "Hi", timeout=Timeouts(first=5, idle=5, total=20))
+        return await events.pipe(ops.stall_warning(5, lambda *given: warned.append(given)), ops.to_text())
+
+    assert simulated(app) == "Hello"
     assert warned == []
 
 
 def test_a_stall_is_told_once_and_ends_nothing() -> None:
-    release = threading.Event()
-    warned: list[int] = []
+    warned: list[tuple[float, int]] = []
 
-    def warn(seconds: float, events: int) -> None:
-        warned.append(events)
-        release.set()
+    async def app(world: World) -> str:
+        server = world.serve(Reply([WHOLE[0], Pause(100.0), *WHOLE[1:]]))
+        warning = ops.stall_warning(5.0, lambda seconds, events: warned.append((seconds, events)))
+        return await stream_generate(model(server), "Hi").pipe(warning, ops.to_text())
 
-    def halting(request: Request) -> Reply:
-        def body() -> Any:
-            yield WHOLE[0]
-            while not release.is_set():
-                yield Pause(0.01)
-            yield from WHOLE[1:]
-
-        return Reply(body())
-
-    with Loopback(halting) as server:
-        text = stream_generate(model(server), "Hi").pipe(ops.stall_warning(0.5, warn), ops.to_text()).run()
-    assert (text, warned) == ("Hello", [2])
+    assert (simulated(app), warned) == ("Hello", [(5.0, 2)])
 
 
 # Fallback
@@ -162,15 +162,18 @@ REFUSALS = {
 
 @pytest.mark.parametrize("reply", REFUSALS.values(), ids=REFUSALS)
 def test_another_server_answers_and_the_first_one_s_connection_is_closed(reply: Reply) -> None:
-    with Loopback(reply) as first, Loopback(Reply(WHOLE)) as second:
+    async def app(world: World) -> None:
+        first, second = world.serve(reply), world.serve(Reply(WHOLE))
         engine = model(first).with_operators(ops.fallback(model(second)))
-        response = generate(engine, "Hi", timeout=Timeouts(first=1.0)).run()
+        response = await generate(engine, "Hi", timeout=Timeouts(first=60.0))
         assert (response.output_text, response.usage) == ("Hello", COST)
         assert [request.json["messages"] for request in second.requests] == [
             request.json["messages"] for request in first.requests
         ]
         if reply in (REFUSALS["a cut"], REFUSALS["silence"]):  # the others can be used again
-            first.connections[0].wait_closed()
+            assert first.open_count == 0
+
+    simulated(app)
 
 
 def test_a_connection_that_is_fallen_back_from_is_closed_at_once() -> None:
@@ -216,11 +219,14 @@ def test_a_torn_answer_begins_again_and_nothing_is_doubled(cut: Cut | None) -> N
 
 
 def test_a_stalled_answer_begins_again_and_its_connection_is_closed() -> None:
-    with Loopback([STALLED, Reply(b"".join(WHOLE))]) as server:
-        restart = ops.restart({"base_delay": 0.0, "jitter": 0.0})
-        engine = model(server).with_operators(restart)
-        assert generate(engine, "Hi", timeout=Timeouts(idle=SOON)).run().output_text == "Hello"
-        server.connections[0].wait_closed()
+    async def app(world: World) -> str:
+        server = world.serve([STALLED, Reply(b"".join(WHOLE))])
+        engine = model(server).with_operators(ops.restart({"base_delay": 1.0, "jitter": 0.0}))
+        text = (await generate(engine, "Hi", timeout=Timeouts(idle=30.0))).output_text
+        assert server.connections[0].closed_at == pytest.approx(30.0, abs=0.05)
+        return text
+
+    assert simulated(app) == "Hello"
 
 
 def test_disposed_while_it_waits_to_begin_again() -> None:

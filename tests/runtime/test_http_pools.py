@@ -10,6 +10,7 @@ import pytest
 
 from rxllm import Engine, generate
 from rxllm.runtime import _http_pools
+from rxllm.testing import World, simulate
 from rxllm.testing.loopback import Loopback, Pause, Reply, chat, chat_chunk
 from tests.runtime.support import model, until
 
@@ -50,6 +51,18 @@ def test_a_second_burst_uses_the_first_ones_connections_at_a_cost_that_grows_wit
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert looks(monkeypatch, 80) < 6 * looks(monkeypatch, 20)
+
+
+def test_pools_that_are_closed_leave_no_timer() -> None:
+    """It would keep a client in memory until its time."""
+
+    async def app(world: World) -> int:
+        server = world.serve(Reply([chat_chunk("Hel"), Pause(0.2), *chat("lo")]))
+        engine = model(server)
+        await asyncio.gather(*(generate(engine, "Hi") for _ in range(3 * _http_pools.CALLS)))
+        return len(server.connections)
+
+    assert simulate(app, faults=()).value == 3 * _http_pools.CALLS
 
 
 def test_what_a_burst_leaves_open_is_closed_when_it_has_been_idle(monkeypatch: pytest.MonkeyPatch) -> None:

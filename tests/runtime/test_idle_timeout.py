@@ -13,19 +13,38 @@ import httpx
 import httpx2
 import pytest
 
-from rxllm import Engine, OpenAIChat, StreamError, TextDelta, generate, stream_generate, to_iter
+from rxllm import Engine, OpenAIChat, Response, StreamError, TextDelta, generate, stream_generate, to_async_iter
 from rxllm.runtime import Stream
 from rxllm.runtime._idle_timeout import LAST_CHANCE_SECONDS, IdleTimeout
 from rxllm.runtime._pump import Pump, pumped
+from rxllm.testing import World, simulate
 from rxllm.testing.loopback import DONE, STALL, Cut, Loopback, Pause, Reply, chat, chat_chunk, chat_finish
 from tests.runtime.support import ON_BOTH, model, run_on, until
 
-SHORT = 0.05
+SHORT = 5.0
 LIMIT = 0.3
 
 
 def elapsed(since: float) -> float:
     return time.monotonic() - since
+
+
+def simulated(work: Callable[[], Awaitable[Any]]) -> Any:
+    """What `work` returns, in virtual time."""
+
+    async def app(world: World) -> Any:
+        return await work()
+
+    return simulate(app, faults=()).value
+
+
+def answer(reply: Reply, seconds: float, **options: Any) -> Response[Any]:
+    """The answer of a model that replies so, in virtual time and on a network in memory."""
+
+    async def app(world: World) -> Any:
+        return await generate(model(world.serve(reply), timeout=seconds), "Hi", **options)
+
+    return simulate(app, faults=()).value
 
 
 def watched(body: Callable[[IdleTimeout], Awaitable[None]], seconds: float | None = SHORT) -> Stream[float]:
@@ -47,7 +66,7 @@ async def hang(watch: IdleTimeout) -> None:
 
 
 def test_silence_is_an_error_once_it_lasts_so_long() -> None:
-    assert SHORT <= watched(hang).run() < 10
+    assert simulated(lambda: watched(hang)) == pytest.approx(SHORT + LAST_CHANCE_SECONDS)
 
 
 def test_what_is_heard_begins_it_anew() -> None:
@@ -55,10 +74,10 @@ def test_what_is_heard_begins_it_anew() -> None:
         begun = time.monotonic()
         while elapsed(begun) < 3 * SHORT:
             watch.restart()
-            await asyncio.sleep(0)
+            await asyncio.sleep(1.0)
         await hang(watch)
 
-    assert 4 * SHORT <= watched(talk).run() < 10
+    assert simulated(lambda: watched(talk)) == pytest.approx(4 * SHORT - 1.0 + LAST_CHANCE_SECONDS)
 
 
 def test_what_is_ignored_is_no_silence() -> None:
@@ -66,7 +85,7 @@ def test_what_is_ignored_is_no_silence() -> None:
         watch.pause()
         await asyncio.sleep(3 * SHORT)
 
-    assert list(watched(ignore)) == []
+    assert simulated(lambda: watched(ignore).to_list()) == []
 
 
 def test_an_error_inside_is_itself() -> None:
@@ -105,7 +124,7 @@ def test_what_is_held_is_not_interrupted() -> None:
             await asyncio.sleep(3 * SHORT)
         pump.emit(("closed",))
 
-    assert pumped(close).run() == "closed"
+    assert simulated(lambda: pumped(close)) == "closed"
 
 
 # In the HTTP source
@@ -141,12 +160,12 @@ def test_the_transport_watches_the_head_and_we_the_body(library: Any, seconds: f
 
 
 def test_a_client_without_timeouts_has_none() -> None:
-    async def main(server: Loopback) -> str:
+    async def app(world: World) -> str:
+        server = world.serve(Reply([chat_chunk("a"), Pause(3600.0), *chat("b")]))
         async with httpx.AsyncClient(timeout=None) as client:
             return (await generate(model(server, client=client), "Hi")).output_text
 
-    with Loopback(Reply([chat_chunk("a"), Pause(0.1), *chat("b")])) as server:
-        assert asyncio.run(main(server)) == "ab"
+    assert simulate(app, faults=()).value == "ab"
 
 
 @ON_BOTH
@@ -172,58 +191,58 @@ def test_a_loop_that_stood_still_reads_first_what_came_meanwhile() -> None:
 def test_a_packed_body_is_not_silent_while_its_bytes_come() -> None:
     """The decoder of gzip gives nothing before it has enough."""
     packed = gzip.compress(b"".join(chat("Hi")))
-    pieces = [each for at in range(0, len(packed), 8) for each in (packed[at : at + 8], Pause(0.03))]
+    pieces = [each for at in range(0, len(packed), 8) for each in (packed[at : at + 8], Pause(3.0))]
     headers = {"Content-Type": "text/event-stream", "Content-Encoding": "gzip"}
-    with Loopback(Reply(pieces, headers=headers)) as server:
-        assert generate(model(server, timeout=0.5), "Hi").run().output_text == "Hi"
+    assert answer(Reply(pieces, headers=headers), seconds=50.0).output_text == "Hi"
 
 
-PINGS = [piece for _ in range(400) for piece in (b": ping\n\n", Pause(0.02))]
+PINGS = [piece for _ in range(400) for piece in (b": ping\n\n", Pause(2.0))]
 
 
 @ON_BOTH
 @pytest.mark.parametrize("before", [[], [chat_chunk("Hello")]], ids=["before the first word", "after it"])
 def test_pings_do_not_end_the_silence_that_an_adapter_bounds(before: list[Any]) -> None:
-    with Loopback(Reply([*before, *PINGS])) as server:
-        error = generate(model(server, timeout=0.3), "Hi").run().error
+    error = answer(Reply([*before, *PINGS]), seconds=30.0).error
     assert isinstance(error, StreamError)
     assert error.reason == "timeout"
-    assert "sent nothing for longer than the timeout of 0.3 s" in error.message
+    assert "sent nothing for longer than the timeout of 30 s" in error.message
 
 
 @ON_BOTH
 def test_a_calls_own_timeout_goes_before_the_adapters() -> None:
-    slow = [b": ping\n\n", Pause(0.5), *chat("Hi")]
-    with Loopback(Reply(slow)) as server:
-        assert generate(model(server, timeout=0.1), "Hi", timeout=20.0).run().output_text == "Hi"
+    slow = [b": ping\n\n", Pause(50.0), *chat("Hi")]
+    assert answer(Reply(slow), seconds=10.0).error is not None
+    assert answer(Reply(slow), 10.0, timeout=2000.0).output_text == "Hi"
 
 
 @ON_BOTH
 def test_a_long_frame_that_comes_slowly_is_no_silence() -> None:
     frame = chat_chunk("Hello")
-    pieces = [each for at in range(0, len(frame), 8) for each in (frame[at : at + 8], Pause(0.03))]
-    with Loopback(Reply([*pieces, chat_finish(), DONE])) as server:
-        assert generate(model(server, timeout=0.3), "Hi").run().output_text == "Hello"
+    pieces = [each for at in range(0, len(frame), 8) for each in (frame[at : at + 8], Pause(3.0))]
+    assert answer(Reply([*pieces, chat_finish(), DONE]), seconds=30.0).output_text == "Hello"
 
 
 @ON_BOTH
 def test_a_consumer_that_is_behind_is_no_silence() -> None:
     words = [chat_chunk(str(i)) for i in range(10)]
-    with Loopback(Reply([*words, chat_finish(), DONE])) as server:
-        deltas: list[str] = []
-        with to_iter(stream_generate(model(server, timeout=0.5), "Hi"), maxsize=1) as events:
-            for event in events:
-                deltas.append(getattr(event, "delta", ""))
-                if len(deltas) == 3:
-                    time.sleep(0.7)
-    assert "".join(deltas) == "0123456789"
-    assert type(event).__name__ == "MessageCompleted"
+
+    async def app(world: World) -> list[Any]:
+        engine = model(world.serve(Reply([*words, chat_finish(), DONE])), timeout=50.0)
+        received: list[Any] = []
+        async with to_async_iter(stream_generate(engine, "Hi"), maxsize=1) as events:
+            async for event in events:
+                received.append(event)
+                await asyncio.sleep(70.0 if len(received) == 3 else 0.0)
+        return received
+
+    received = simulate(app, faults=()).value
+    assert "".join(getattr(event, "delta", "") for event in received) == "0123456789"
+    assert type(received[-1]).__name__ == "MessageCompleted"
 
 
 @ON_BOTH
 def test_a_connection_that_stays_open_after_the_last_word_is_no_silence() -> None:
-    with Loopback(Reply([*chat("Hi"), STALL])) as server:
-        response = generate(model(server, timeout=0.5), "Hi").run()
+    response = answer(Reply([*chat("Hi"), STALL]), seconds=0.5)
     assert (response.output_text, response.error) == ("Hi", None)
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from rxllm import Event, StreamError, from_async_iter, stream_generate
 from rxllm.runtime import Pump, pumped
+from rxllm.testing import World, simulate
 from rxllm.testing.loopback import Loopback, Reply
 from rxllm.testing.loopback import chat as said
 from tests.runtime.support import STALLED, model, until
@@ -120,6 +121,21 @@ def test_a_dispose_in_a_hold_waits_for_its_release() -> None:
     subscription: Any = None
     asyncio.run(main())
     assert steps == ["held", "cancelled"]
+
+
+def test_a_hold_that_has_ended_leaves_no_timer() -> None:
+    """It would keep the subscriber in memory until its time."""
+
+    async def body(pump: Pump[int]) -> None:
+        with pump.holding():
+            await asyncio.sleep(1.0)
+
+    async def app(world: World) -> None:
+        subscription = pumped(body).subscribe()
+        await asyncio.sleep(0.5)
+        subscription.dispose()
+
+    simulate(app, faults=())
 
 
 def test_disposed_before_it_starts_the_body_never_runs() -> None:

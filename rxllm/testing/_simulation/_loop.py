@@ -1,0 +1,239 @@
+"""An asyncio loop whose time is virtual, whose network is in memory, and whose every choice comes from a seed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import errno
+import socket
+import weakref
+from collections.abc import Callable, Generator
+from itertools import groupby
+from typing import Any, cast
+
+from rxllm.testing._simulation._faults import Faults, Moment
+from rxllm.testing._simulation._network import connect, of_world, world_context
+
+MAX_STEPS = 1_000_000
+"""Steps of tasks after which a run is a loop without end."""
+
+RUNS = "runs"
+"""What the trace says of a step of a task."""
+
+TIMER_SECONDS = 1e-9
+"""What setting a timer takes, so that of two alike the first rings first; they ring in the same turn."""
+
+
+class StuckError(Exception):
+    """The app can never end."""
+
+
+class NumberedTask(asyncio.Task[Any]):
+    """A task with a hash that is the same in every process: sets of tasks are iterated in the same order."""
+
+    def __init__(self, coro: Any, *, loop: VirtualLoop, name: str | None, **options: Any) -> None:
+        self.number = loop.next_number()
+        context: contextvars.Context | None = options.get("context")
+        self.of_world = of_world.get() if context is None else context.get(of_world, False)
+        self.label = f"{name or getattr(coro, '__qualname__', 'task')}#{self.number}"
+        super().__init__(coro, loop=loop, name=name, **options)
+
+    def __hash__(self) -> int:
+        return self.number
+
+
+class NumberedFuture(asyncio.Future[Any]):
+    """A future with such a hash."""
+
+    def __init__(self, *, loop: VirtualLoop) -> None:
+        self.number = loop.next_number()
+        super().__init__(loop=loop)
+
+    def __hash__(self) -> int:
+        return self.number
+
+
+class InOrder(weakref.WeakValueDictionary[int, Any]):
+    """A weak set that is iterated in the order of its additions, as the loop closes its generators."""
+
+    def add(self, item: Any) -> None:
+        self[id(item)] = item
+
+    def discard(self, item: Any) -> None:
+        self.pop(id(item), None)
+
+    def __iter__(self) -> Any:
+        return self.values()
+
+
+class VirtualLoop(asyncio.BaseEventLoop):
+    """A loop that runs while it can, and then moves its clock to the next timer. It has no sockets and no threads.
+
+    A cancel is due at a step of a task, see `aim`. Wake-ups of tasks are reordered only where they stand side by side:
+    callbacks keep their places, which asyncio promises, and each task wakes up once.
+    """
+
+    def __init__(self, faults: Faults, limit: float) -> None:
+        super().__init__()
+        self.faults = faults
+        self.trace: list[Moment] = []
+        self.steps = 0
+        self.limits: tuple[float, int] = (limit, MAX_STEPS)
+        """How much virtual time may pass, and how many steps."""
+        self.slept = 0.0
+        """How long the blocking function that runs has slept so far."""
+        self.listeners: dict[int, Callable[[], Any]] = {}
+        """What makes the server's side of a connection, by port."""
+        self.threads: Any = None
+        self._sockets: dict[socket.socket, int] = {}
+        self._numbers = 0
+        self._now = 0.0
+        self._target: NumberedTask | None = None
+        self._cancel_at = -1
+        self._clock_resolution = 1e-6
+        self._asyncgens = InOrder()
+        self._selector = self  # what BaseEventLoop waits with
+
+    def next_number(self) -> int:
+        self._numbers += 1
+        return self._numbers
+
+    def note(self, who: str, what: str) -> None:
+        self.trace.append(Moment(self._now, who, what))
+
+    def inject(self, who: str, what: str) -> None:
+        """Note a fault."""
+        self.note(who, f"fault: {what}")
+        self.faults.injected.append(self.trace[-1])
+
+    def aim(self, task: NumberedTask | None, after: int | None) -> None:
+        """Cancel `task` before the step of a task that is the `after`-th from now; None cancels nothing."""
+        self._target = None if after is None else task
+        self._cancel_at = self.steps + (after or 0)
+
+    def app_tasks(self) -> list[NumberedTask]:
+        """Return the app's tasks that have not ended, in the order of their creation."""
+        tasks = (cast(NumberedTask, task) for task in asyncio.all_tasks(self))
+        return sorted((task for task in tasks if not task.of_world), key=lambda task: task.number)
+
+    def app_timers(self) -> list[asyncio.TimerHandle]:
+        """Return the app's timers that wait."""
+        timers: list[Any] = [handle for handle in cast(Any, self)._scheduled if not handle.cancelled()]
+        return [timer for timer in sorted(timers) if not timer._context.get(of_world, False)]
+
+    # Time
+
+    def time(self) -> float:
+        return self._now + self.slept
+
+    def call_at(self, when: float, callback: Callable[..., Any], *args: Any, **options: Any) -> asyncio.TimerHandle:
+        self._now += TIMER_SECONDS
+        return super().call_at(when, callback, *args, **options)
+
+    def sleep(self, seconds: float) -> None:
+        """What a blocking sleep does: of a function in a thread it delays the result, else it stops the loop."""
+        if asyncio.events._get_running_loop() is None:
+            self.slept += seconds
+        else:
+            self._now += seconds
+
+    def select(self, timeout: float | None) -> list[Any]:
+        """Begin a turn: what can run is in `_ready`."""
+        if timeout is None:
+            raise StuckError("nothing is left that could wake a task: it waits for ever")
+        if timeout:
+            self._now = max(self._now, cast(Any, self)._scheduled[0]._when)
+        if self._now > self.limits[0] or self.steps > self.limits[1]:
+            raise StuckError("the app has not ended after {:g} s of virtual time or {} steps".format(*self.limits))
+        self._look_at_ready()
+        return []
+
+    def _process_events(self, event_list: list[Any]) -> None:
+        pass
+
+    def _write_to_self(self) -> None:
+        pass
+
+    def _look_at_ready(self) -> None:
+        ready = cast(Any, self)._ready
+        if not ready:
+            return
+        if self.faults.on_reorder() and len(ready) > 1:
+            for _, side_by_side in groupby(list(ready), lambda handle: _task_of(handle) is not None):
+                handles = list(side_by_side)
+                if _task_of(handles[0]) is not None:
+                    self.faults.random.shuffle(handles)
+                ready.extend(handles)
+                for _ in handles:
+                    ready.popleft()
+        cancel_before: asyncio.Handle | None = None
+        for handle in ready:
+            task = _task_of(handle)
+            if task is not None and not task.of_world and not handle.cancelled():
+                if self._target is not None and self.steps == self._cancel_at:
+                    cancel_before = handle
+                self.steps += 1
+                self.note(task.label, RUNS)
+        if cancel_before is not None:
+            ready.insert(ready.index(cancel_before), asyncio.Handle(self._cancel_target, (), self))
+
+    def _cancel_target(self) -> None:
+        target, self._target = self._target, None
+        if target is not None and not target.done():
+            self.inject(target.label, f"cancel at step {self._cancel_at}")
+            target.cancel()
+
+    # Tasks and threads
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return NumberedFuture(loop=self)
+
+    def create_task(self, coro: Any, *, name: Any = None, **options: Any) -> asyncio.Task[Any]:
+        task = NumberedTask(coro, loop=self, name=name, **options)
+        if not task.of_world:
+            self.note(task.label, "is created")
+            task.add_done_callback(self._ended, context=world_context())
+        return task
+
+    def _ended(self, task: Any) -> None:
+        error = None if task.cancelled() else task._exception
+        how = "is cancelled" if task.cancelled() else f"fails: {error!r:.100}" if error is not None else "ends"
+        self.note(task.label, how)
+
+    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
+        return asyncio.wrap_future(self.threads.submit(func, *args), loop=self)
+
+    # The network
+
+    async def getaddrinfo(self, host: Any, port: Any, **options: Any) -> list[Any]:
+        return [(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", ("127.0.0.1", int(port or 0)))]
+
+    async def create_connection(
+        self, protocol_factory: Callable[[], Any], host: Any = None, port: Any = None, **options: Any
+    ) -> Any:
+        if options.get("sock") is not None:
+            port = self._sockets.pop(options["sock"])
+        if options.get("ssl") or port is None:
+            raise OSError(errno.EPROTONOSUPPORT, "a simulation has no TLS and no sockets: connect to a host and a port")
+        return await connect(self, protocol_factory, int(port))
+
+    async def sock_connect(self, sock: socket.socket, address: Any) -> None:
+        self._sockets[sock] = address[1]  # as aiohttp does, which then has its connection made of it
+        sock.close()
+
+
+@contextlib.contextmanager
+def outside_of_loop() -> Generator[None]:
+    """Run what is inside as on a thread that has no loop."""
+    loop = asyncio.events._get_running_loop()
+    asyncio.events._set_running_loop(None)
+    try:
+        yield
+    finally:
+        asyncio.events._set_running_loop(loop)
+
+
+def _task_of(handle: Any) -> NumberedTask | None:
+    owner = getattr(handle._callback, "__self__", None)
+    return owner if isinstance(owner, NumberedTask) else None

@@ -1,0 +1,285 @@
+"""Run an app in a simulated world, look at what it leaves behind, and tell how a failure is run again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import functools
+import gc
+import traceback
+from collections.abc import Awaitable, Callable, Collection, Generator, Iterable
+from types import FrameType
+from typing import Any, NamedTuple
+
+from rxllm.runtime import daemon_threads, running_loop
+from rxllm.runtime._http_client_settings import prepare
+from rxllm.runtime._http_transport_choice import chosen_transport
+from rxllm.testing._simulation._faults import FAULTS, Faults, Moment
+from rxllm.testing._simulation._loop import MAX_STEPS, RUNS, NumberedTask, StuckError, VirtualLoop
+from rxllm.testing._simulation._network import world_context
+from rxllm.testing._simulation._pools import PoolWatch
+from rxllm.testing._simulation._stand_ins import stand_ins
+from rxllm.testing._simulation._world import World
+from rxllm.values import AdapterError, StreamError
+from rxllm.values.argument_checks import invalid_option, must_be
+
+App = Callable[[World], Awaitable[Any]]
+
+ENDING_SECONDS = 30.0
+"""How much virtual time the app's tasks have to end once it has: a call may still be connecting."""
+SETTLING_SECONDS = 1.0
+TURN_SECONDS = 0.01
+SHOWN_MOMENTS = 40
+
+
+class Simulation(NamedTuple):
+    """A run that went well: the `value` that the app returned, or the error of a call that it raised after a fault.
+
+    `trace` is what happened, `duration` in seconds of virtual time, `steps` those of the app's tasks.
+    """
+
+    seed: int
+    value: Any
+    error: BaseException | None
+    faults: tuple[Moment, ...]
+    trace: tuple[Moment, ...]
+    duration: float
+    steps: int
+
+
+class SimulationError(AssertionError):
+    """A run that failed. The message has its seed, its faults, and the line that runs it again."""
+
+    def __init__(self, message: str, seed: int, problems: list[str], trace: tuple[Moment, ...]) -> None:
+        super().__init__(message)
+        self.seed = seed
+        self.problems = problems
+        self.trace = trace
+
+
+def simulate(
+    app: App, seed: int = 0, *, faults: Collection[str] = FAULTS, cancel: int | None = None, limit: float = 86_400.0
+) -> Simulation:
+    """Run ``app(world)`` in virtual time and on a network in memory, with faults that are drawn from `seed`.
+
+    Everything lives in it: rxllm's calls over HTTP, tools, ``asyncio.sleep`` and timeouts, the timers of Rx, and every
+    asyncio library that connects without TLS. ``world.serve(script)`` is a server that answers as a `Loopback` does.
+
+    >>> import rxllm
+    >>> from rxllm.testing import simulate
+    >>> from rxllm.testing.loopback import Reply, chat
+    >>> async def app(world):
+    ...     server = world.serve(Reply(chat("Two, ", "three."), before=60.0))
+    ...     engine = rxllm.OpenAIChat(base_url=server.url, api_key="k")
+    ...     return (await rxllm.generate(engine, "Name two primes.", model="m")).output_text
+    >>> run = simulate(app, seed=1, faults=())
+    >>> run.value, 60 < run.duration < 63
+    ('Two, three.', True)
+
+    The same seed gives the same run in every process, step by step; `SimulationError` has the seed and the trace of a
+    run that failed. A run fails if the app raises, waits for ever, or leaves behind a task, a timer, an open connection
+    or a lost place in a connection pool. An `AdapterError` or `StreamError` after a fault is no failure: it is the
+    result's `error`.
+
+    ============  ====================================================================================================
+    ``faults``    each kind strikes in about a third of all runs
+    ============  ====================================================================================================
+    ``refuse``    a connection is refused
+    ``cut``       the server's bytes end somewhere, with a FIN or a reset
+    ``stall``     connecting, or the server's bytes, stop for a time or for ever
+    ``slow``      from somewhere on, bytes arrive a few at a time
+    ``429``       a request is refused: too many
+    ``cancel``    the app, or its `World.cancellable` section, is cancelled at some step of some task
+    ``reorder``   tasks that wake up at the same time do so in another order
+    ============  ====================================================================================================
+
+    With `cancel` that happens before the step of that number; `simulate_cancels` tries all of them. `limit` is how many
+    seconds of virtual time the app may take. Blocking functions, such as sync tools, run in place, and what they sleep
+    delays their results. Starting a thread raises, and so does ``run()``, which would wait for its own loop. Not
+    virtual are ``datetime.now()`` and the order of a set of strings.
+
+    Raises ``ValidationError("invalid_option")`` for wrong arguments.
+    """
+    _check(app, seed, faults, cancel)
+    _import(chosen_transport().modules)
+    run = functools.partial(contextvars.copy_context().run, _Run(app, seed, faults, cancel, limit).run)
+    # A thread has one loop that runs, so a notebook's cell, or a coroutine, waits for another thread.
+    return run() if running_loop() is None else daemon_threads().submit(run).result()
+
+
+@functools.cache
+def _import(modules: tuple[str, ...]) -> None:
+    # Otherwise the first run of a process would differ from all others.
+    daemon_threads().submit(asyncio.run, prepare(modules)).result()
+
+
+def simulate_many(app: App, seeds: Iterable[int] = range(1000), **options: Any) -> list[Simulation]:
+    """Run `app` with each of `seeds` until one fails; `options` are those of `simulate`. The results have no traces."""
+    return [simulate(app, seed, **options)._replace(trace=()) for seed in seeds]
+
+
+def simulate_cancels(app: App, seed: int = 0, *, faults: Collection[str] = (), **options: Any) -> list[Simulation]:
+    """Run `app` with a cancel at each of its steps in turn: at every ``await`` of every task."""
+    steps = simulate(app, seed, faults=faults, **options).steps
+    return [simulate(app, seed, faults=faults, cancel=step, **options)._replace(trace=()) for step in range(1, steps)]
+
+
+class _Run:
+    def __init__(self, app: App, seed: int, faults: Collection[str], cancel: int | None, limit: float) -> None:
+        drawn = Faults(seed, faults)
+        drawn_cancel = drawn.cancel_at()
+        self.app = app
+        self.seed = seed
+        self.options = f"faults={tuple(faults)!r}, cancel={cancel!r}, limit={limit!r}"
+        self.cancel = drawn_cancel if cancel is None else cancel
+        self.loop = VirtualLoop(drawn, limit)
+        self.world = World(self.loop, seed, self.cancel)
+        self.pools = PoolWatch()
+        self.problems: list[str] = []
+        self.error: BaseException | None = None
+        self.value: Any = None
+
+    def run(self) -> Simulation:
+        with _without_collector(), stand_ins(self.loop, self.seed, self.pools):
+            self.loop.set_exception_handler(self._on_unheard)
+            try:
+                self._run_app()
+                self._look()
+            except StuckError as error:
+                self.problems.append(f"{error}{self._stacks()}")
+            finally:
+                self._close()
+        if self.problems:
+            raise SimulationError(self._message(), self.seed, self.problems, tuple(self.loop.trace)) from self.error
+        return Simulation(
+            seed=self.seed,
+            value=self.value,
+            error=self.error,
+            faults=self.world.faults,
+            trace=tuple(self.loop.trace),
+            duration=self.loop.time(),
+            steps=self.loop.steps,
+        )
+
+    def _run_app(self) -> None:
+        async def run() -> None:
+            self.value = await self.app(self.world)
+
+        task: Any = self.loop.create_task(run(), name="app")
+        self.loop.aim(task, self.cancel)
+        try:
+            self.loop.run_until_complete(task)
+        except asyncio.CancelledError:
+            if not any("cancel" in fault.what for fault in self.world.faults):
+                self.problems.append("the app was cancelled, and not by the simulation")
+        except (StuckError, KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:
+            self._judge(error, "the app raised")
+        self.loop.aim(None, None)
+
+    def _judge(self, error: BaseException, what: str) -> None:
+        """Keep an error; the failure of a call is what faults lead to, and everything else is a problem."""
+        self.error = self.error or error
+        if not (isinstance(error, AdapterError | StreamError) and self.world.faults):
+            self.problems.append(f"{what} {error!r}")
+
+    def _on_unheard(self, loop: asyncio.AbstractEventLoop, details: dict[str, Any]) -> None:
+        error = details.get("exception") or RuntimeError(details["message"])
+        self._judge(error, f"{details['message']}:")
+
+    def _look(self) -> None:
+        """Look at what the app has left behind."""
+        self._run_outside(self._tasks_ended())
+        if self.loop.app_tasks():
+            self.problems.append(f"tasks were left behind{self._stacks()}")
+        self.pools.look()
+        if self.pools.lost:
+            self.problems.append(f"{self.pools.lost} places in connection pools were lost")
+        self._run_outside(self.loop.shutdown_asyncgens())
+        self._run_outside(asyncio.sleep(SETTLING_SECONDS))
+        for server in self.world.servers:
+            if opened := server.open_connections():
+                self.problems.append(f"{len(opened)} connections to port {server.port} were left open")
+            self.problems += [f"the script of port {server.port} raised {error!r}" for error in server.errors]
+        if not self.loop.app_tasks():
+            self.problems += [f"a timer was left behind: {_shown(timer)}" for timer in self.loop.app_timers()]
+
+    async def _tasks_ended(self) -> None:
+        async with asyncio.timeout(ENDING_SECONDS):
+            await asyncio.sleep(TURN_SECONDS)
+            while tasks := self.loop.app_tasks():
+                await asyncio.wait(tasks)
+                await asyncio.sleep(TURN_SECONDS)  # an end may begin something, as a close
+
+    def _run_outside(self, coro: Any) -> None:
+        """Run `coro` as no part of the app."""
+        with contextlib.suppress(TimeoutError):
+            self.loop.run_until_complete(self.loop.create_task(coro, context=world_context()))
+
+    def _close(self) -> None:
+        self.loop.aim(None, None)
+        self.loop.limits = float("inf"), self.loop.steps + MAX_STEPS
+        for task in asyncio.all_tasks(self.loop):
+            task.cancel()
+            task._log_destroy_pending = False  # pyright: ignore[reportAttributeAccessIssue]
+        with contextlib.suppress(StuckError):
+            self._run_outside(asyncio.sleep(SETTLING_SECONDS))
+            self._run_outside(self.loop.shutdown_asyncgens())
+        self.loop.close()
+
+    def _stacks(self) -> str:
+        return "".join(f"\n  {task.label}\n{_stack(task)}" for task in self.loop.app_tasks())
+
+    def _message(self) -> str:
+        faults = self.world.faults
+        shown = [moment for moment in self.loop.trace if moment.what != RUNS][-SHOWN_MOMENTS:]
+        parts = [
+            f"seed {self.seed}: " + "\n".join(self.problems),
+            f"{len(faults)} faults:" + "".join(f"\n{fault}" for fault in faults),
+            f"the end of the trace, which has {len(self.loop.trace)} lines:" + "".join(f"\n{line}" for line in shown),
+            f"again: simulate({self.app.__qualname__}, seed={self.seed}, {self.options})",
+        ]
+        return "\n\n".join(parts)
+
+
+@contextlib.contextmanager
+def _without_collector() -> Generator[None]:
+    # When it runs depends on what the process did before, and what it finds may have finalizers.
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _stack(task: NumberedTask) -> str:
+    """Return where a suspended task is, in all the coroutines that it awaits."""
+    frames: list[tuple[FrameType, int]] = []
+    awaited: Any = task.get_coro()
+    while awaited is not None:
+        kind = "cr" if hasattr(awaited, "cr_frame") else "ag" if hasattr(awaited, "ag_frame") else "gi"
+        if (frame := getattr(awaited, f"{kind}_frame", None)) is not None:
+            frames.append((frame, frame.f_lineno))
+        awaited = getattr(awaited, "gi_yieldfrom" if kind == "gi" else f"{kind}_await", None)
+    return "".join(traceback.StackSummary.extract(iter(frames)).format())
+
+
+def _shown(timer: Any) -> str:
+    function = getattr(timer._callback, "func", timer._callback)
+    name = f"{function.__module__}.{getattr(function, '__qualname__', type(function).__qualname__)}"
+    return f"{name}, due at {timer.when():.4f} s"
+
+
+def _check(app: Any, seed: Any, faults: Any, cancel: Any) -> None:
+    if not callable(app):
+        raise invalid_option("app", must_be("an async function of the world", app))
+    if type(seed) is not int:
+        raise invalid_option("seed", must_be("a whole number", seed))
+    if isinstance(faults, str) or not set(faults) <= set(FAULTS):
+        raise invalid_option("faults", must_be(f"a collection of {', '.join(FAULTS)}", faults))
+    if cancel is not None and (type(cancel) is not int or cancel < 1):
+        raise invalid_option("cancel", must_be("None, or the number of a step, 1 or more", cancel))
