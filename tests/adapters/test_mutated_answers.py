@@ -116,6 +116,7 @@ def test_no_mutation_of_an_images_answer_escapes(adapter: Any, data: st.DataObje
     request = ImageRequest(prompt="a cat", model="m", response_format=form)
     try:
         response = adapter(api_key="k", client=client).generate(request, Call()).run()
+        text = to_json(response)  # metadata of a thousand levels may be read and yet too deep to write
     except LLMError:
         return
-    assert from_json(to_json(response)) == response
+    assert from_json(text) == response
