@@ -22,6 +22,7 @@ OF_RXLLM = {
     **dict.fromkeys(("AIMessage", "AssistantMessage"), "rxllm.assistant(text)"),
     **dict.fromkeys(("Conversation", "History", "Messages"), "rxllm.Thread()"),
     **dict.fromkeys(("function_tool", "tool_plain"), "@rxllm.tool"),
+    **dict.fromkeys(("guard", "input_guard", "input_guardrail"), "alongside(check), or operators.guard(check)"),
     **dict.fromkeys(("batch", "map", "generate_all"), "rxllm.generate_many(engine, requests)"),
     **dict.fromkeys(("ops", "op"), "from rxllm import operators as ops, or rxllm.operators"),
 }
@@ -37,6 +38,10 @@ OF_OPERATORS = {
     **dict.fromkeys(("partial", "partial_object", "partial_output", "stream_object"), "partials(type)"),
     **dict.fromkeys(("collect", "to_result", "response"), "to_response()"),
     **dict.fromkeys(("on_finish", "on_end", "on_abort", "finalize"), "finally_result(function)"),
+    **dict.fromkeys(("guardrail", "guardrails", "check", "moderate"), "guard(check), or rxllm.alongside(check)"),
+    **dict.fromkeys(("pause", "pausable", "valve"), "gate(while_open)"),
+    **dict.fromkeys(("latest", "drop", "sample_latest"), "keep_latest()"),
+    **dict.fromkeys(("share", "share_replay", "broadcast"), "share_folded(grace)"),
     **dict.fromkeys(("tools", "call_tools", "execute_tools"), "run_tools(tools=[...])"),
     **dict.fromkeys(("tokens", "deltas", "to_texts"), "text()"),
 }

@@ -25,6 +25,7 @@ from rxllm.runtime import (
     running_loop,
     shown_frames,
 )
+from rxllm.runtime._endings import current_endings
 from rxllm.runtime._portal import is_read, live_on, start_on
 from rxllm.values import LLMError, Outcome, Response, StreamError
 from rxllm.values.argument_checks import check_function, invalid_option
@@ -80,8 +81,9 @@ def finally_result(
 
     `fn` may be ``async``, and what it returns may be awaited: it may take 30 seconds, then it is cancelled. `fn` runs
     on the call's loop, after the source has ended or been disposed. The subscriber's ``on_completed`` or ``on_error``
-    comes when `fn` is done; a dispose returns at once, and nothing is emitted after it. A plain function should be
-    quick, as it blocks the loop. Exceptions of `fn` are logged. At exit the interpreter waits for `fn`, as for calls;
+    comes when `fn` is done. A dispose returns at once, and nothing is emitted after it; but ``run()``, ``await`` and
+    the block of an iterator go on when `fn` is done, whatever has ended their stream. A plain function should be quick,
+    as it blocks the loop. Exceptions of `fn` are logged. At exit the interpreter waits for `fn`, as for calls;
     but the end of ``asyncio.run`` cancels an ``async`` one, as it does all tasks. Under virtual time `fn` must be a
     plain function, and a dispose calls it at once.
 
@@ -162,6 +164,8 @@ class _Ending:
         self._loop = None if isinstance(scheduler, VirtualTimeScheduler) else call_loop()
         self._live = live_on(self._loop) if self._loop is not None and is_read.get() else None
         self._context = call_context()
+        self._endings = current_endings.get()
+        self._release_reader: Callable[[], None] = lambda: None
         self._ended = threading.Lock()
         self._has_failed = False
 
@@ -202,8 +206,10 @@ class _Ending:
 
     def dispose(self) -> None:
         if self._ended.acquire(blocking=False):
+            if self._endings is not None:
+                self._release_reader = self._endings.begin()
             # An operator that raises the error of an ErrorEvent disposes its source too.
-            self._soon("failed" if self._has_failed else "cancelled", lambda: None)
+            self._soon("failed" if self._has_failed else "cancelled", self._release_reader)
 
     def _soon(self, outcome: Outcome, notify: Callable[[], None]) -> None:
         """Call the function on the call's loop, not inside the caller: it may be a thread, or the garbage collector."""
@@ -221,6 +227,7 @@ class _Ending:
             start_on(self._loop, call, self._context)
         except RuntimeError:
             log.warning("the loop of a stream was closed before its end: %s was not called", self._name)
+            self._release_reader()
 
     def _call(self, outcome: Outcome, notify: Callable[[], None]) -> None:
         """Call the function, and `notify` when it is done: at once, unless it is asynchronous."""
@@ -255,6 +262,7 @@ class _Ending:
             self._log(error)
         except asyncio.CancelledError:
             log.warning("the end of the loop cancelled %s, the function of finally_result", self._name)
+            self._release_reader()
             raise
         except BaseException as error:
             report_unheard(error)

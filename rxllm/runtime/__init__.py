@@ -8,7 +8,7 @@ files                                          hold
 ``_pump``                                      the task that drives a subscription, and what a dispose does to it
 ``_portal``, ``_thread_pool``, ``_clock``      the loop, the threads and the time of a call
 ``_back_pressure``, ``_paced``                 readers that are behind, and operators that hold items back
-``_unhandled``, ``_verdict``                   errors that nobody handles, and checks of the user's
+``_unhandled``, ``_verdict``, ``_endings``     errors that nobody handles, checks of the user's, what follows a dispose
 ``_interpreter_exit``                          what happens to calls at exit
 ``_http_...``, ``_idle_timeout``               requests and responses
 ``_timeouts``                                  default timeouts, and limits of a response

@@ -24,6 +24,7 @@ from collections import deque
 from collections.abc import Callable, Generator
 from typing import Any
 
+from rxllm.runtime._endings import Endings, current_endings
 from rxllm.runtime._unhandled import ErrorListener, error_listener
 
 current_gate: contextvars.ContextVar[Gate | None] = contextvars.ContextVar("rxllm_gate", default=None)
@@ -138,11 +139,16 @@ class Gate:
 
 
 @contextlib.contextmanager
-def read_by(gate: Gate | None, listener: ErrorListener) -> Generator[None]:
-    """Make sources subscribed inside wait for `gate`, if any, and pass `listener` the errors that nobody handles."""
+def read_by(gate: Gate | None, listener: ErrorListener, endings: Endings | None = None) -> Generator[None]:
+    """Make sources subscribed inside wait for `gate`, if any, and pass `listener` the errors that nobody handles.
+
+    `endings`, if any, are told what is to be done after the reader has left.
+    """
     outer_gate, outer_listener = current_gate.set(gate), error_listener.set(listener)
+    outer_endings = current_endings.set(endings)
     try:
         yield
     finally:
+        current_endings.reset(outer_endings)
         current_gate.reset(outer_gate)
         error_listener.reset(outer_listener)

@@ -5,7 +5,8 @@ A source that cannot wait, such as a ``Subject``, is cut off at `limit` items.
 ==========  ==================================================  =====================================================
 iterator    until                                               what it does
 ==========  ==================================================  =====================================================
-fresh       its first item is requested                         nothing: there is no subscription and no call
+fresh       its ``with`` block is entered, or its first item    nothing: there is no subscription and no call
+            requested
 subscribed  the end, or `close`, a ``with`` block left, or the  returns what waits in its `Buffer`, else sleeps; then
             iterator dropped, as ``break`` does                 raises the stream's error, once
 closed                                                          its subscription is disposed; it has no more items
@@ -24,6 +25,7 @@ from reactivex.disposable import SingleAssignmentDisposable
 
 from rxllm.runtime._back_pressure import LIMIT, MAX_WAITING, Gate, read_by
 from rxllm.runtime._clock import PacedScheduler
+from rxllm.runtime._endings import Endings
 from rxllm.runtime._portal import on_portal, running_loop, warn_if_blocking
 from rxllm.runtime._stream_arguments import check_source
 from rxllm.values import StreamError
@@ -58,13 +60,14 @@ class Buffer(abc.ObserverBase[T]):
         if self._limit < 1:
             raise ValueError(f"limit must be at least 1, not {limit}")
         self.gate = Gate(min(maxsize, self._limit))
+        self.endings = Endings()
         self.ended = False
         self.error: BaseException | None = None
         self._wake = wake
         self._subscription = SingleAssignmentDisposable()
 
     def subscribe_to(self, source: Observable[T], loop: asyncio.AbstractEventLoop) -> abc.DisposableBase:
-        with read_by(self.gate, self.take_error):
+        with read_by(self.gate, self.take_error, self.endings):
             self._subscription.disposable = source.subscribe(self, scheduler=PacedScheduler(loop, self.gate))
         return self._subscription
 
@@ -138,12 +141,11 @@ class Items(_Reader[T], Iterator[T]):
     def __next__(self) -> T:
         buffer = self._buffer
         if self._subscription is None:
-            with on_portal() as portal:
-                warn_if_blocking("a plain for stops", "async for", stacklevel=3)
-                self._subscription = buffer.subscribe_to(self._source, portal.loop)
+            self._start()
         try:
             while not buffer.gate.waiting:
                 if buffer.ended:
+                    self.close()
                     buffer.raise_error()
                     raise StopIteration
                 buffer.gate.request()
@@ -157,12 +159,20 @@ class Items(_Reader[T], Iterator[T]):
     def close(self) -> None:
         """Dispose the subscription; no more items come."""
         self._close()
+        self._buffer.endings.wait_blocking()
 
     def __enter__(self) -> Self:
+        if self._subscription is None:
+            self._start()
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        self._close()
+        self.close()
+
+    def _start(self) -> None:
+        with on_portal() as portal:
+            warn_if_blocking("a plain for stops", "async for", stacklevel=4)
+            self._subscription = self._buffer.subscribe_to(self._source, portal.loop)
 
 
 class AsyncItems(_Reader[T], AsyncIterator[T]):
@@ -176,11 +186,11 @@ class AsyncItems(_Reader[T], AsyncIterator[T]):
     async def __anext__(self) -> T:
         buffer = self._buffer
         if self._subscription is None:
-            loop = self._wakeup.loop = asyncio.get_running_loop()
-            self._subscription = buffer.subscribe_to(self._source, loop)
+            self._start()
         try:
             while not buffer.gate.waiting:
                 if buffer.ended:
+                    await self.aclose()
                     buffer.raise_error()
                     raise StopAsyncIteration
                 buffer.gate.request()
@@ -193,12 +203,19 @@ class AsyncItems(_Reader[T], AsyncIterator[T]):
     async def aclose(self) -> None:
         """Dispose the subscription; no more items come."""
         self._close()
+        await self._buffer.endings.wait()
 
     async def __aenter__(self) -> Self:
+        if self._subscription is None:
+            self._start()
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
-        self._close()
+        await self.aclose()
+
+    def _start(self) -> None:
+        loop = self._wakeup.loop = asyncio.get_running_loop()
+        self._subscription = self._buffer.subscribe_to(self._source, loop)
 
 
 class _Wakeup:

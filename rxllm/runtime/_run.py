@@ -11,6 +11,7 @@ from reactivex import Observable, abc, empty
 
 from rxllm.runtime._back_pressure import read_by
 from rxllm.runtime._clock import LoopScheduler
+from rxllm.runtime._endings import Endings
 from rxllm.runtime._portal import on_portal, running_loop, warn_if_blocking
 from rxllm.runtime._stream_arguments import check_source
 
@@ -37,6 +38,7 @@ def run(source: Observable[T], scheduler: abc.SchedulerBase | None = None) -> T:
     finally:
         waiter.awaited = False
         subscription.dispose()
+        waiter.endings.wait_blocking()
     return waiter.result()
 
 
@@ -59,6 +61,7 @@ async def last(source: Observable[T]) -> T:
     finally:
         waiter.awaited = False
         subscription.dispose()
+        await waiter.endings.wait()
     return waiter.result()
 
 
@@ -67,12 +70,15 @@ class _Waiter(abc.ObserverBase[T]):
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self.awaited = True
+        self.endings = Endings()
         self._wake = wake
         self._last: tuple[T] | None = None
         self._error: BaseException | None = None
 
     def subscribe_to(self, source: Observable[T], scheduler: abc.SchedulerBase) -> abc.DisposableBase:
-        with read_by(None, self.take_error):  # in a tool, the reader of the tool's own stream sets no pace here
+        with read_by(
+            None, self.take_error, self.endings
+        ):  # in a tool, the reader of the tool's own stream sets no pace here
             return source.subscribe(self, scheduler=scheduler)
 
     def on_next(self, value: T) -> None:

@@ -606,3 +606,51 @@ def test_it_is_an_operator_of_an_engine_too() -> None:
     ends = Ends()
     rxllm.generate(Engine(Fake("Hi"), operators=[ops.finally_result(ends)]), "Hello").run()
     assert ends.texts == [("Hi", "completed")]
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+class TestReadersGoOnWhenItIsDone:
+    """However their stream was ended: a next question may depend on what was saved."""
+
+    @staticmethod
+    def story(saved: list[tuple[str, str]], is_async: bool) -> Stream[str]:
+        def save(response: Response[Any], outcome: str) -> None:
+            saved.append((outcome, response.output_text))
+
+        async def save_later(response: Response[Any], outcome: str) -> None:
+            await asyncio.sleep(0.02)
+            save(response, outcome)
+
+        events = stream_generate(Fake(ENDLESS), "Hi")
+        return events.pipe(ops.finally_result(save_later if is_async else save), ops.text())
+
+    def test_run_and_iterators(self, is_async: bool) -> None:
+        saved: list[tuple[str, str]] = []
+        self.story(saved, is_async).take(2).run()
+        assert saved == [("cancelled", "Once upon")]
+        with rxllm.to_iter(self.story(saved, is_async)) as items:
+            next(items)
+        assert len(saved) == 2
+        assert list(self.story(saved, is_async).take(2)) == ["Once", " upon"]
+        assert len(saved) == 3
+
+    def test_await_and_async_iterators(self, is_async: bool) -> None:
+        saved: list[tuple[str, str]] = []
+
+        async def main() -> None:
+            await self.story(saved, is_async).take(2)
+            assert saved == [("cancelled", "Once upon")]
+            async with rxllm.to_async_iter(self.story(saved, is_async)) as items:
+                async for _ in items:
+                    break
+            assert len(saved) == 2
+            assert [text async for text in self.story(saved, is_async).take(2)] == ["Once", " upon"]
+            assert len(saved) == 3
+            task = asyncio.ensure_future(self.story(saved, is_async))
+            await asyncio.sleep(0.02)
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+            assert len(saved) == 4
+
+        asyncio.run(main())

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 import reactivex
+from reactivex import Subject
 from reactivex import operators as rx
 
 import rxllm
-from rxllm import Engine, Fake, Stream, from_async_iter, stream_generate
+from rxllm import Engine, Fake, Stream, from_async_iter, stream_generate, to_async_iter, to_iter
 from rxllm.testing.loopback import Loopback, Reply
 from rxllm.testing.loopback import chat as said
 from tests.runtime.support import STALLED, model, until
@@ -72,3 +73,20 @@ def test_an_async_iterator_is_closed_when_it_is_left() -> None:
         await until(lambda: closed == ["yes"])
 
     asyncio.run(main())
+
+
+def test_a_block_is_subscribed_when_it_is_entered() -> None:
+    with to_iter(subject := Subject[int]()) as items:
+        subject.on_next(1)
+        subject.on_completed()
+        assert list(items) == [1]
+
+
+def test_an_async_block_is_subscribed_when_it_is_entered() -> None:
+    async def main() -> list[int]:
+        async with to_async_iter(subject := Subject[int]()) as items:
+            subject.on_next(1)
+            subject.on_completed()
+            return [item async for item in items]
+
+    assert asyncio.run(main()) == [1]

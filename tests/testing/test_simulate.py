@@ -213,7 +213,7 @@ def test_a_planted_bug_is_found_and_found_again_by_its_seed(app: App) -> None:
 
 @pytest.mark.parametrize(
     ("name", "problem"),
-    [("lost_cancel", "tasks were left behind"), ("lost_place", "1 places in connection pools were lost")],
+    [("lost_cancel", "tasks were left behind"), ("lost_place", "has lost 1 of its places")],
 )
 def test_a_sweep_of_cancels_finds_what_a_cancel_breaks(name: str, problem: str) -> None:
     with pytest.raises(SimulationError, match=problem):

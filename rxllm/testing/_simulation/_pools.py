@@ -7,7 +7,10 @@ from typing import Any
 
 
 class PoolWatch:
-    """Notes the pools of a run, and counts what each has lost when it is closed, or at the end."""
+    """Notes the pools of a run, and counts what each has lost: at every request, and at the end if it is open still.
+
+    What a pool has lost when it is closed is nobody's loss.
+    """
 
     def __init__(self) -> None:
         self.lost = 0
@@ -22,11 +25,20 @@ class PoolWatch:
 
         return watched
 
+    def requesting(self, handle: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        """Return what to call in place of its ``handle_async_request``."""
+
+        async def watched(pool: Any, request: Any) -> Any:
+            self._count(pool)
+            return await handle(pool, request)
+
+        return watched
+
     def closing(self, aclose: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
         """Return what to call in place of its ``aclose``."""
 
         async def watched(pool: Any) -> None:
-            self._count(pool)
+            self._pools.remove(pool)
             await aclose(pool)
 
         return watched
@@ -38,4 +50,4 @@ class PoolWatch:
 
     def _count(self, pool: Any) -> None:
         used = [connection for connection in pool.connections if not (connection.is_idle() or connection.is_closed())]
-        self.lost += max(0, len(used) - len(pool._requests))
+        self.lost = max(self.lost, len(used) - len(pool._requests))

@@ -79,8 +79,8 @@ def simulate(
 
     The same seed gives the same run in every process, step by step; `SimulationError` has the seed and the trace of a
     run that failed. A run fails if the app raises, waits for ever, or leaves behind a task, a timer, an open connection
-    or a lost place in a connection pool. An `AdapterError` or `StreamError` after a fault is no failure: it is the
-    result's `error`.
+    or a lost place in a connection pool; tasks have 30 seconds to end. An `AdapterError` or `StreamError` after a fault
+    is no failure: it is the result's `error`.
 
     ============  ====================================================================================================
     ``faults``    each kind strikes in about a third of all runs
@@ -196,7 +196,8 @@ class _Run:
             self.problems.append(f"tasks were left behind{self._stacks()}")
         self.pools.look()
         if self.pools.lost:
-            self.problems.append(f"{self.pools.lost} places in connection pools were lost")
+            what = f"a connection pool of httpcore has lost {self.pools.lost} of its places"
+            self.problems.append(f"{what}: a call was cancelled, and later ones of that client wait for its connection")
         self._run_outside(self.loop.shutdown_asyncgens())
         self._run_outside(asyncio.sleep(SETTLING_SECONDS))
         for server in self.world.servers:

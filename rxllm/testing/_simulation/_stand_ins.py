@@ -98,6 +98,7 @@ def stand_ins(loop: VirtualLoop, seed: int, pools: PoolWatch) -> Generator[None]
             (threading.Thread, "start", _no_thread),
             (CancelScope, "__hash__", number),  # anyio iterates sets of them
             (pool, "__init__", pools.opening(pool.__init__)),
+            (pool, "handle_async_request", pools.requesting(pool.handle_async_request)),
             (pool, "aclose", pools.closing(pool.aclose)),
         ):
             stack.callback(_replace(owner, name, stand_in))
