@@ -71,7 +71,7 @@ class _Conversation:
                     seen.append(event)
                     self._screen.draw(event)
         except KeyboardInterrupt:
-            pass  # what has been seen folds to a cancelled turn
+            self._screen.interrupt()  # what has been seen folds to a cancelled turn
         finally:
             self._screen.end_lines()
         turn = rxllm.run(from_iterable(seen).pipe(ops.to_session(self._session, parse=self._schema)))

@@ -21,7 +21,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code: 0, 1 after an error, 2 for wrong usage, 130 after Ctrl-C."""
     options = _parser().parse_args(arguments)
     if options.debug:
-        logging.basicConfig(level=logging.DEBUG)
+        logging.basicConfig()
+        logging.getLogger("rxllm").setLevel(logging.DEBUG)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a model may write what the terminal's encoding lacks

@@ -17,8 +17,11 @@ _FILES = ("*.toml", "*.md", "src/*/*.py", "src/*/py.typed", "tests/*.py")
 def run(options: Namespace) -> int:
     """Write ``rxllm-NAME`` into the working directory. Raise ``FileExistsError`` if it is there already."""
     name, folder = options.name, Path(f"rxllm-{options.name}")
+    sources = [path for pattern in _FILES for path in TEMPLATE.glob(pattern)]
+    if not sources:
+        raise FileNotFoundError(f"{TEMPLATE} is not a folder: check rxllm out with links, or install it from its wheel")
     folder.mkdir()
-    for source in (path for pattern in _FILES for path in TEMPLATE.glob(pattern)):
+    for source in sources:
         target = folder / renamed(source.relative_to(TEMPLATE).as_posix(), name)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(renamed(source.read_text(encoding="utf-8"), name), encoding="utf-8", newline="\n")

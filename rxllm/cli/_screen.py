@@ -61,6 +61,11 @@ class Screen:
             case _:
                 pass
 
+    def interrupt(self) -> None:
+        """Note that the terminal has shown the user's ``^C``."""
+        if sys.stderr.isatty() and not any(stream.isatty() for stream in self._unfinished):
+            self._unfinished.add(sys.stderr)
+
     def end_lines(self) -> None:
         """Finish the lines that are being written."""
         for stream in [*self._unfinished]:
