@@ -13,7 +13,7 @@ from typing import cast
 from reactivex import from_iterable
 
 import rxllm
-from rxllm import ChatResult, Engine, Event, Message, Session, Thread, session
+from rxllm import ChatResult, Engine, Event, LLMError, Message, Session, Thread, session
 from rxllm import operators as ops
 from rxllm.cli._screen import Screen, report
 
@@ -39,16 +39,19 @@ def chat(options: Namespace) -> int:
                 result = conversation.reply(rxllm.user(text, *files))
                 is_interrupted, files = result.halted_reason == "cancelled", []
         except EOFError:
-            return 0
+            break
         except KeyboardInterrupt:  # at the prompt: `reply` has its own
             if is_interrupted:
-                return 0
+                break
             is_interrupted = True
             print("\nCtrl-C again, or Ctrl-D, leaves", file=sys.stderr)
-        except Exception as error:
+        except LLMError as error:
             if options.debug or not sys.stdin.isatty():
                 raise
             report(error)
+    if sys.stdin.isatty():
+        print(file=sys.stderr)  # the prompt's line
+    return 0
 
 
 class _Conversation:

@@ -80,13 +80,21 @@ class Terminal:
         before, found, self.screen = self.screen.partition(text)
         return before + found
 
+    def interrupt_prompt(self, text: str) -> str:
+        """Press Ctrl-C until `text` appears: CPython loses one that comes before readline waits for keys."""
+        for _ in range(5):
+            self.type(CTRL_C)
+            if self._read_until(lambda: text in self.screen, 3.0):
+                break
+        return self.wait_for(text)
+
     def leave(self) -> tuple[int, str]:
         """Return the exit code and what has appeared since, once the client has ended."""
         self._read_until(lambda: False)
         return self.process.wait(SECONDS), self.screen
 
-    def _read_until(self, is_enough: Callable[[], bool]) -> bool:
-        end = time.monotonic() + SECONDS
+    def _read_until(self, is_enough: Callable[[], bool], seconds: float = SECONDS) -> bool:
+        end = time.monotonic() + seconds
         while not is_enough():
             readable, _, _ = select.select([self._master], [], [], max(0, end - time.monotonic()))
             try:
@@ -95,5 +103,5 @@ class Terminal:
                 data = b""
             if not data:
                 return False
-            self.screen += re.sub(r"\x1b\[\?2004[hl]\r?", "", data.decode().replace("\r\n", "\n"))
+            self.screen += re.sub(r"\x1b\[\?2004[hl]\r?", "", data.decode(errors="replace").replace("\r\n", "\n"))
         return True

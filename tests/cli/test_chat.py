@@ -75,16 +75,15 @@ def test_ctrl_c_stops_the_answer_and_not_the_program() -> None:
     assert_prompt(close_times(interrupt, answer, rounds=3))
 
 
-def test_ctrl_c_twice_leaves_and_once_only_drops_the_line() -> None:
+def test_ctrl_c_at_the_prompt_drops_the_line_and_twice_it_leaves() -> None:
     with Loopback(echo) as server, Terminal("chat", server=server) as terminal:
         terminal.wait_for("> ")
-        terminal.type("never mind" + CTRL_C)
-        terminal.wait_for("Ctrl-C again, or Ctrl-D, leaves\n> ")
+        terminal.type("never mind")
+        terminal.interrupt_prompt("Ctrl-C again, or Ctrl-D, leaves\n> ")
         terminal.type("one\n")
         terminal.wait_for("1: ONE\n> ")
-        terminal.type(CTRL_C)
-        terminal.wait_for("leaves\n> ")
-        terminal.type(CTRL_C)
+        terminal.interrupt_prompt("leaves\n> ")
+        terminal.interrupt_prompt("\n")
         code, rest = terminal.leave()
     assert code == 0
     assert "Traceback" not in rest
@@ -97,7 +96,7 @@ def test_the_second_ctrl_c_after_a_stopped_answer_leaves() -> None:
         terminal.wait_for("Once upon")
         terminal.type(CTRL_C)
         terminal.wait_for("> ")
-        terminal.type(CTRL_C)
+        terminal.interrupt_prompt("\n")
         assert terminal.leave()[0] == 0
 
 
