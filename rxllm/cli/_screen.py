@@ -81,6 +81,6 @@ class Screen:
         for other in [other for other in self._unfinished if other is not stream and other.isatty()]:
             print(file=other, flush=True)
             self._unfinished.discard(other)
-        print(text, end="", file=stream, flush=True)
-        if text:
+        if text:  # noted first: Ctrl-C may come as soon as it is printed
             (self._unfinished.discard if text.endswith("\n") else self._unfinished.add)(stream)
+        print(text, end="", file=stream, flush=True)
