@@ -31,6 +31,7 @@ def test_each_room_says_what_it_exports(name: str) -> None:
 def test_what_is_public_in_the_package_is_exported() -> None:
     rooms = {
         "adapters",
+        "cli",
         "collector",
         "display",
         "engine",

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import pytest
 
 from rxllm import Engine, OpenAIChat
-from rxllm.testing.loopback import STALL, Connection, Loopback, Reply, chat_chunk
+from rxllm.testing.loopback import STALL, Connection, Loopback, Reply, Script, chat_chunk
 
 T = TypeVar("T")
 
@@ -85,7 +85,7 @@ def on_loop(act: Callable[[Loopback], Awaitable[float]]) -> Callable[[Loopback],
     return lambda server: asyncio.run(main(server))
 
 
-def close_times(act: Callable[[Loopback], float], reply: Reply = STALLED, rounds: int = 5) -> list[float]:
+def close_times(act: Callable[[Loopback], float], reply: Script = STALLED, rounds: int = 5) -> list[float]:
     """Seconds from the moment that `act` gives to the moment when the server saw its connection close."""
     times: list[float] = []
     for _ in range(rounds):

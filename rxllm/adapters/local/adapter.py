@@ -47,6 +47,7 @@ class Local(OpenAIChat):
 
     provider = "local"
     key_variable = None
+    needs_key = False
     default_base_url = "http://127.0.0.1"
 
     @explains_options(adapter_advice)

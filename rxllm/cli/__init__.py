@@ -1,0 +1,5 @@
+"""The terminal client: ``python -m rxllm ask``, ``chat``, ``providers`` and ``new-plugin``."""
+
+from rxllm.cli._main import main
+
+__all__ = ["main"]

@@ -1,0 +1,75 @@
+"""The command line: its arguments, and the exit code of each command."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from rxllm import json_schema
+from rxllm.cli import _conversation, _new_plugin, _providers
+from rxllm.cli._screen import report
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit code: 0, 1 after an error, 2 for wrong usage, 130 after Ctrl-C."""
+    options = _parser().parse_args(arguments)
+    if options.debug:
+        logging.basicConfig()
+        logging.getLogger("rxllm").setLevel(logging.DEBUG)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a model may write what the terminal's encoding lacks
+    try:
+        return options.run(options)
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # it is flushed once more at exit
+        return 1
+    except Exception as error:
+        if options.debug:
+            raise
+        report(error)
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="rxllm", description="Ask language models from the terminal.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def command(name: str, run: Any, help: str) -> argparse.ArgumentParser:
+        added = commands.add_parser(name, help=help, description=help)
+        added.set_defaults(run=run)
+        added.add_argument("--debug", action="store_true", help="show tracebacks, and what is logged")
+        return added
+
+    ask = command("ask", _conversation.ask, "ask one question; text that is piped in is added to it")
+    ask.add_argument("prompt", nargs="*", help="the question")
+    for added in (ask, command("chat", _conversation.chat, "talk; Ctrl-C stops an answer, Ctrl-D leaves")):
+        model = os.environ.get("RXLLM_MODEL") or "local"
+        added.add_argument("-m", "--model", default=model, help="provider:name; by default $RXLLM_MODEL, or else local")
+        added.add_argument("-s", "--system", metavar="TEXT", help="the system prompt")
+        added.add_argument("-f", "--file", action="append", default=[], help="attach a file or a URL; repeatable")
+        added.add_argument("--json", metavar="SCHEMA", type=_schema, help="answer with JSON that fits this schema file")
+        added.add_argument("--events", action="store_true", help="print the events, each as a line of JSON")
+    command("providers", _providers.run, "list the providers, and which have a key")
+    plugin = command("new-plugin", _new_plugin.run, "write a package with an adapter, an operator and their tests")
+    plugin.add_argument("name", type=_new_plugin.checked, help="the provider's name: acme makes the package rxllm-acme")
+    return parser
+
+
+def _schema(path: str) -> dict[str, Any]:
+    try:
+        schema: Any = json.loads(Path(path).read_text(encoding="utf-8"))
+        if not isinstance(schema, dict):
+            raise ValueError("a schema is an object")
+    except (OSError, ValueError) as error:
+        raise argparse.ArgumentTypeError(f"{path} must be a file with a JSON schema: {error}") from error
+    return json_schema("answer", cast(dict[str, Any], schema))

@@ -1,0 +1,57 @@
+"""``new-plugin``: write the example package of an adapter and an operator under another name."""
+
+from __future__ import annotations
+
+import re
+from argparse import ArgumentTypeError, Namespace
+from pathlib import Path
+
+import rxllm
+
+TEMPLATE = Path(__file__).parent / "plugin"
+"""A link to ``examples/plugin`` in the repository, a folder with its files in an installed package."""
+
+_FILES = ("*.toml", "*.md", "src/*/*.py", "src/*/py.typed", "tests/*.py")
+
+
+def run(options: Namespace) -> int:
+    """Write ``rxllm-NAME`` into the working directory. Raise ``FileExistsError`` if it is there already."""
+    name, folder = options.name, Path(f"rxllm-{options.name}")
+    sources = [path for pattern in _FILES for path in TEMPLATE.glob(pattern)]
+    if not sources:
+        raise FileNotFoundError(f"{TEMPLATE} is not a folder: check rxllm out with links, or install it from its wheel")
+    folder.mkdir()
+    for source in sources:
+        target = folder / renamed(source.relative_to(TEMPLATE).as_posix(), name)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(renamed(source.read_text(encoding="utf-8"), name), encoding="utf-8", newline="\n")
+    print(f'{folder}: the adapter of "{name}:model", the operator ops.plugins.citations() and their tests. Next:')
+    print(f'    cd {folder} && pip install -e ".[test]" && pytest')
+    return 0
+
+
+def checked(name: str) -> str:
+    """Return `name` if it can be that of a new provider. Raise ``ArgumentTypeError``."""
+    if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name):
+        raise ArgumentTypeError(f"{name!r} must be small letters, digits and hyphens, such as acme or acme-ai")
+    if name in rxllm.providers():
+        raise ArgumentTypeError(f"there is a provider {name} already; choose another name")
+    return name
+
+
+def renamed(text: str, name: str) -> str:
+    """Return `text`, of the example, for the provider `name`. The wire that it speaks is still Cohere's.
+
+    >>> renamed("from rxllm_cohere import Cohere  # https://docs.cohere.com, https://api.cohere.com", "acme-ai")
+    'from rxllm_acme_ai import AcmeAi  # https://docs.cohere.com, https://api.acme-ai.example'
+    """
+    identifier = name.replace("-", "_")
+    names = {
+        "docs.cohere.com": "docs.cohere.com",
+        "api.cohere.com": f"api.{name}.example",
+        "CO_API_KEY": f"{identifier.upper()}_API_KEY",
+        "_cohere": f"_{identifier}",
+        "Cohere": identifier.title().replace("_", ""),
+        "cohere": name,
+    }
+    return re.sub("|".join(map(re.escape, names)), lambda match: names[match[0]], text)

@@ -1,0 +1,107 @@
+"""The terminal client behind a pseudo-terminal, as a person uses it, and behind pipes. No wait is without a bound."""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Self
+
+import pytest
+
+from rxllm.testing.loopback import Loopback
+from tests.programs import python
+
+fcntl = pytest.importorskip("fcntl", reason="Windows has no pseudo-terminals")
+pty = pytest.importorskip("pty", reason="Windows has no pseudo-terminals")
+termios = pytest.importorskip("termios", reason="Windows has no pseudo-terminals")
+
+SECONDS = 30.0
+ROOT = Path(__file__).parents[2]
+CTRL_C, CTRL_D = "\x03", "\x04"
+
+
+def environment(server: Loopback | None = None, **variables: str) -> dict[str, str]:
+    """This process's environment with rxllm on the path, where OpenAI's model is behind `server`."""
+    own = {"PYTHONPATH": str(ROOT), "RXLLM_MODEL": "openai:m", "OPENAI_API_KEY": "k", "TERM": "dumb"}
+    if server is not None:
+        own["OPENAI_BASE_URL"] = server.url
+    return {**os.environ, **own, **variables}
+
+
+def piped(
+    *arguments: str, server: Loopback | None = None, input: str = "", **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Run the client to its end, with pipes for its input, output and errors."""
+    return python("-m", "rxllm", *arguments, input=input, env=environment(server, **variables))
+
+
+class Terminal:
+    """The client with a terminal of its own; `screen` is what has appeared and was not waited for."""
+
+    def __init__(self, *arguments: str, server: Loopback | None = None, **variables: str) -> None:
+        self._arguments = arguments
+        self._environment = environment(server, **variables)
+        self.screen = ""
+
+    def __enter__(self) -> Self:
+        self._master, slave = pty.openpty()
+
+        def take_terminal() -> None:
+            fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # Ctrl-C goes to the terminal's own session
+
+        command = [sys.executable, "-m", "rxllm", *self._arguments]
+        self.process = subprocess.Popen(
+            command, stdin=slave, stdout=slave, stderr=slave, env=self._environment, start_new_session=True,
+            preexec_fn=take_terminal,
+        )  # fmt: skip
+        os.close(slave)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.wait(SECONDS)
+        os.close(self._master)
+
+    def type(self, text: str) -> float:
+        """Type `text`, and return when, on the clock of the server's `closed_at`."""
+        now = time.monotonic()
+        os.write(self._master, text.encode())
+        return now
+
+    def wait_for(self, text: str) -> str:
+        """Return what has appeared, up to the end of `text`."""
+        assert self._read_until(lambda: text in self.screen), f"{text!r} has not appeared in {self.screen!r}"
+        before, found, self.screen = self.screen.partition(text)
+        return before + found
+
+    def interrupt_prompt(self, text: str) -> str:
+        """Press Ctrl-C until `text` appears: CPython loses one that comes before readline waits for keys."""
+        for _ in range(5):
+            self.type(CTRL_C)
+            if self._read_until(lambda: text in self.screen, 3.0):
+                break
+        return self.wait_for(text)
+
+    def leave(self) -> tuple[int, str]:
+        """Return the exit code and what has appeared since, once the client has ended."""
+        self._read_until(lambda: False)
+        return self.process.wait(SECONDS), self.screen
+
+    def _read_until(self, is_enough: Callable[[], bool], seconds: float = SECONDS) -> bool:
+        end = time.monotonic() + seconds
+        while not is_enough():
+            readable, _, _ = select.select([self._master], [], [], max(0, end - time.monotonic()))
+            try:
+                data = os.read(self._master, 65536) if readable else b""
+            except OSError:  # Linux: the client has closed its side
+                data = b""
+            if not data:
+                return False
+            self.screen += re.sub(r"\x1b\[\?2004[hl]\r?", "", data.decode(errors="replace").replace("\r\n", "\n"))
+        return True
