@@ -77,7 +77,7 @@ class _Conversation:
             self._screen.interrupt()  # what has been seen folds to a cancelled turn
         finally:
             self._screen.end_lines()
-        turn = rxllm.run(from_iterable(seen).pipe(ops.to_session(self._session, parse=self._schema)))
+        turn = rxllm.run(from_iterable(seen).pipe(ops.to_session(self._session, parse=self._schema, keep_partial=True)))
         # After an error the next message may try again.
         self._session = replace(turn.session, status="idle") if turn.session.status == "error" else turn.session
         result = cast(ChatResult, turn.result).raise_for_error()
