@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import linecache
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from types import FrameType
 from typing import Any, TypeVar, cast
 
 import reactivex
-from reactivex import Observable
+from reactivex import Observable, abc
 from reactivex import operators as rx
 from reactivex.scheduler import HistoricalScheduler
 
 from rxllm import operators as ops
-from rxllm.display._marble_lanes import Lane, clipped
+from rxllm.display._marble_lanes import Lane, Span, clipped
 from rxllm.display._marble_svg import draw_svg
 from rxllm.display._marble_text import draw_text
 from rxllm.runtime import Stream, run, stopwatch, to_iter
@@ -35,45 +36,40 @@ VIRTUAL_SECONDS = 86_400.0
 
 
 class MarbleDiagram:
-    """What happened at the places of a pipe, to be drawn: as text by ``print``, as a picture in a notebook.
+    """What happened at some places of a pipe: text for ``print``, a picture in a notebook, and `svg`.
 
     >>> from rxllm import Fake, stream_generate, operators as ops
     >>> diagram = MarbleDiagram()
-    >>> answer = stream_generate(Fake(["Hel", "lo"]), "Hi").pipe(ops.text(), diagram.lane("text"), ops.to_text())
-    >>> answer.run(), diagram.svg[:4]
-    ('Hello', '<svg')
+    >>> stream_generate(Fake("Hello"), "Hi").pipe(diagram.lane("events"), ops.to_text(), diagram.lane("text")).run()
+    'Hello'
+    >>> diagram.svg[:4]
+    '<svg'
 
-    `lane` is an operator that watches the place where it stands, in sync and in async code; `marble_diagram` puts one
-    after each stage of a pipe. Lanes are drawn in the order in which they were created, while their streams run too.
+    It can be drawn while the streams run, too. `marble_diagram` makes one of a whole pipe.
     """
 
     def __init__(self) -> None:
         self._lanes: list[Lane] = []
         self._now: Callable[[], float] | None = None
-        self._stopped_at: float | None = None
+        self._is_over = False
         self._drawn_in: object = None
 
     def lane(self, label: str) -> Callable[[Observable[T]], Stream[T]]:
-        """Pass a stream on unchanged, and draw it as the lane `label`. Each subscription begins where time is then.
-
-        Raises ``ValidationError("invalid_option")`` if `label` is not a string.
-        """
+        """Return an operator that passes a stream on, and draws it: its items, its ends, and each subscription."""
         check_instance("label", label, str, "a string")
         lane = Lane(label)
         self._lanes.append(lane)
 
-        def operator(source: Observable[T]) -> Stream[T]:
-            def watched(scheduler: Any) -> Observable[T]:
-                note = lane.watcher(partial(self._seconds, scheduler))
-                return source.pipe(ops.trace(lambda trace: self._note(note, trace)))
+        def watched(source: Observable[T], scheduler: abc.SchedulerBase) -> Observable[T]:
+            span = Span(self._seconds(scheduler))
+            lane.spans.append(span)
+            return source.pipe(ops.trace(partial(self._note, span)))
 
-            return Stream.of(reactivex.defer(watched))
-
-        return operator
+        return lambda source: Stream.of(reactivex.defer(partial(watched, source)))
 
     @property
     def svg(self) -> str:
-        """The picture, of bounded size: light or dark as its viewer is, and in need of nothing else."""
+        """The picture: of bounded size, light or dark as its viewer is, and without references to anything else."""
         return draw_svg(self._lanes, self._end())
 
     def __str__(self) -> str:
@@ -85,34 +81,47 @@ class MarbleDiagram:
         return {"text/plain": str(self), "image/svg+xml": self.svg}
 
     def _ipython_display_(self) -> None:
-        from IPython.display import display
-
-        if self._drawn_in is None or self._drawn_in != _cell():  # else it is there
-            display(self._repr_mimebundle_(), raw=True)
+        if self._drawn_in is None or self._drawn_in != _cell():  # otherwise the cell shows it already
+            sys.modules["IPython"].display.display(self._repr_mimebundle_(), raw=True)
         self._drawn_in = None
 
-    def _seconds(self, scheduler: Any) -> float:
+    def _seconds(self, scheduler: abc.SchedulerBase | None) -> float:
         if self._now is None:
             now = stopwatch(scheduler)
             started_at = now()
             self._now = lambda: round(now() - started_at, 6)
         return self._now()
 
-    def _note(self, note: Callable[[str, Any], None], trace: Trace) -> None:
-        if self._stopped_at is None:
-            note(trace.kind, trace.item)
+    def _note(self, span: Span, trace: Trace) -> None:
+        if not self._is_over:
+            span.note(trace.kind, self._seconds(None), trace.item)
 
     def _end(self) -> float:
-        spans = [span for lane in self._lanes for row in lane.rows() for span in row]
-        if self._now is not None and any(span.until is None for span in spans):
-            return self._now() if self._stopped_at is None else self._stopped_at
-        return max((span.until or 0.0 for span in spans), default=0.0)
+        spans = [span for lane in self._lanes for span in lane.spans]
+        if self._is_over or self._now is None or all(span.outcome for span in spans):
+            return max((span.latest for span in spans), default=0.0)
+        return self._now()
 
-    def _stop(self) -> None:
-        """Note nothing any more; what still runs is drawn as running, until the last that has happened."""
-        spans = [span for lane in self._lanes for row in lane.rows() for span in row]
-        times = (time for span in spans for time in (span.start, span.until or 0.0, *(mark.at for mark in span.marks)))
-        self._stopped_at = max(times, default=0.0)
+    def _run(self, over: Observable[Any]) -> None:
+        if _cell() is None:
+            run(over.pipe(rx.default_if_empty(None)))
+            return
+        handle = sys.modules["IPython"].display.display(self._repr_mimebundle_(), raw=True, display_id=True)
+        ticks = reactivex.interval(REDRAW_SECONDS).pipe(rx.take_until(over.pipe(rx.concat(reactivex.just(None)))))
+        try:
+            with to_iter(ticks) as items:
+                for _ in items:
+                    handle.update(self._repr_mimebundle_(), raw=True)
+        finally:
+            handle.update(self._repr_mimebundle_(), raw=True)
+            self._drawn_in = _cell()
+
+    def _run_virtually(self, over: Observable[Any]) -> None:
+        scheduler = HistoricalScheduler()
+        subscription = over.subscribe(scheduler=scheduler)
+        scheduler.advance_to(scheduler.now + timedelta(seconds=VIRTUAL_SECONDS))
+        self._is_over = True
+        subscription.dispose()
 
 
 def marble_diagram(
@@ -124,151 +133,83 @@ def marble_diagram(
 ) -> MarbleDiagram:
     """Run a stream through `operators`, and draw what happens: a lane for the stream, and one for each operator.
 
-    ::
+    >>> import reactivex
+    >>> from rxllm import operators as ops
+    >>> ticks = reactivex.interval(2)
+    >>> print(marble_diagram(ticks, ops.tap(str), reactivex.operators.take(3), virtual=True))
+    ticks                        --0-1-2
+                                 ^-----!
 
-        >>> from rxllm import Fake, stream_generate, operators as ops
-        >>> answer = stream_generate(Fake([("delay", 2), "Hel", ("delay", 2), "lo wo", ("delay", 3), "rld"]), "Hi")
-        >>> print(marble_diagram(answer, ops.text(), ops.words(), virtual=True))
-        answer        --(sH)l--(rte|)
-                      ^------!
-        ops.text()    --H-l--(r|)
-                      ^------!
-        ops.words()   ----a--(b|)
-        H='Hel'
+    Write it for ``source.pipe(...)``, with the source in front. It waits until all is over, or disposes after `until`
+    seconds; errors are drawn, not raised. In a notebook, the cell shows the picture while it grows.
 
-    It waits until all is over, or for `until` seconds, and disposes what still runs; errors are drawn, not raised. In a
-    notebook the cell shows the picture while it grows. Write ``marble_diagram(`` for ``source.pipe(`` with the source
-    in front of the operators.
+    Several streams are a list or a dict. Each has its lane; the first operator joins them, and receives those of a list
+    as its arguments, and a dict as it is: ``marble_diagram([a, b], ops.race)``. Without operators they run side by
+    side. A stream with concurrent subscriptions, as in ``lambda answer: ops.hedge(answer, 1.0)``, has a row for each.
 
-    Several streams are a list or a dict of them. Each has a lane; the first operator joins them, and receives those of
-    a list as its arguments, and a dict as it is: ``marble_diagram([a, b], ops.race)``,
-    ``marble_diagram({"a": a, "b": b}, ops.merge_labelled)``. Without operators they run side by side. A stream that is
-    subscribed several times, as by ``lambda answer: ops.hedge(answer, after=1)``, has a row for each that is concurrent.
+    If `virtual`, time is virtual: pauses take none, and the picture is exact. A recording is drawn so at once, with the
+    times in its file: ``marble_diagram(rxllm.testing.replay_file("hello.jsonl"), virtual=True)``. After a day of
+    virtual time it is over. Networks have no virtual time.
 
-    With `virtual` the time is that of a virtual scheduler: pauses take none, and the picture is exact. So what
-    ``rxllm.testing.record`` has written is drawn at once, with the times of the recording:
-    ``marble_diagram(replay_file("hello.jsonl"), virtual=True)``. After a day of virtual time it is over. Streams from a
-    network have no virtual time.
-
-    `labels` are those of the lanes; by default, the arguments as they are typed.
+    `labels` are those of the lanes; by default they are the arguments as they are typed.
 
     Raises ``ValidationError("invalid_option")`` for arguments of another kind.
     """
     check("until", until, until is None or is_positive(until), "a number of seconds above 0")
     sources = _sources(streams)
-    names = _names(sources, operators, labels, sys._getframe(1))
+    count = len(sources) + len(operators)
+    names = _names(streams, list(sources), count, inspect.currentframe()) if labels is None else list(labels)
+    check("labels", labels, len(names) == count, f"one for each of the {count} lanes")
     diagram = MarbleDiagram()
-    joined = _watched(diagram, sources, streams, operators, names)
-    over = joined.pipe(rx.take_until(reactivex.never() if until is None else reactivex.timer(until)))
-    if virtual:
-        scheduler = HistoricalScheduler()
-        subscription = over.subscribe(scheduler=scheduler)
-        scheduler.advance_to(scheduler.now + timedelta(seconds=VIRTUAL_SECONDS))
-        diagram._stop()  # pyright: ignore[reportPrivateUsage]
-        subscription.dispose()
-    elif _cell() is None:
-        run(over.pipe(rx.default_if_empty(None)))
-    else:
-        _run_in_cell(diagram, over)
-    return diagram
-
-
-def _sources(streams: Any) -> dict[str, Observable[Any]]:
-    expected = "an Observable, such as rxllm.stream(...) returns, or a list or a dict of these"
-    if isinstance(streams, str):
-        expected = "an Observable, as rxllm.testing.replay_file(path) makes one of a recording"
-    if isinstance(streams, Mapping):
-        sources = {str(name): source for name, source in cast(Mapping[Any, Any], streams).items()}
-    elif isinstance(streams, list | tuple):
-        sources = {str(number): source for number, source in enumerate(cast(Iterable[Any], streams), 1)}
-    else:
-        sources = {"source": streams}
-    fits = bool(sources) and all(isinstance(source, Observable) for source in sources.values())
-    check("streams", streams, fits, expected)
-    return sources
-
-
-def _watched(
-    diagram: MarbleDiagram,
-    sources: dict[str, Observable[Any]],
-    streams: Any,
-    operators: Sequence[Callable[..., Any]],
-    names: list[str],
-) -> Observable[Any]:
-    """Return what emits nothing and ends when all is over."""
-    lanes = dict(zip(sources, (diagram.lane(name) for name in names), strict=False))
-    watched = {name: source.pipe(lanes[name]) for name, source in sources.items()}
+    watched = {
+        key: source.pipe(diagram.lane(name)) for (key, source), name in zip(sources.items(), names, strict=False)
+    }
     results = list(watched.values())
     for index, operator in enumerate(operators):
         check_function(f"operators[{index}]", operator)
-        if index or isinstance(streams, Observable):
-            stage = Stream.of(results[0]).pipe(operator)
-        else:
-            stage = operator(watched) if isinstance(streams, Mapping) else operator(*results)
+        joins = index == 0 and not isinstance(streams, Observable)
+        stage = operator(watched) if joins and isinstance(streams, Mapping) else operator(*results)
         check_instance(f"what operators[{index}] returns", stage, Observable, "an Observable")
         results = [stage.pipe(diagram.lane(names[len(sources) + index]))]
-    silent = [result.pipe(rx.ignore_elements(), rx.catch(reactivex.empty())) for result in results]
-    return reactivex.merge(*silent)
+    silent = (result.pipe(rx.ignore_elements(), rx.catch(reactivex.empty())) for result in results)
+    end = reactivex.never() if until is None else reactivex.timer(until)
+    over = reactivex.merge(*silent).pipe(rx.take_until(end))
+    diagram._run_virtually(over) if virtual else diagram._run(over)  # pyright: ignore[reportPrivateUsage]
+    return diagram
 
 
-def _run_in_cell(diagram: MarbleDiagram, over: Observable[Any]) -> None:
-    from IPython.display import display
+def _sources(streams: Any) -> dict[Any, Observable[Any]]:
+    several: Any = streams if isinstance(streams, list | tuple | Mapping) else [streams]
+    sources: dict[Any, Any] = dict(several if isinstance(several, Mapping) else enumerate(several, 1))
+    fits = bool(sources) and all(isinstance(source, Observable) for source in sources.values())
+    remedy = "an Observable, or a list or a dict of them; rxllm.testing.replay_file(path) is that of a recording"
+    check("streams", cast(object, streams), fits, remedy)
+    return sources
 
-    def draw() -> None:
-        handle.update(diagram._repr_mimebundle_(), raw=True)  # pyright: ignore[reportPrivateUsage]
 
-    handle: Any = display(diagram._repr_mimebundle_(), raw=True, display_id=True)  # pyright: ignore[reportPrivateUsage]
-    ended = over.pipe(rx.concat(reactivex.just(True)))
-    frames = reactivex.merge(ended, reactivex.interval(REDRAW_SECONDS).pipe(rx.map(lambda _: False)))
+def _names(streams: Any, keys: Sequence[Any], count: int, frame: FrameType | None) -> list[str]:
+    """Return the arguments of the call as they are typed, if its source is there, and otherwise their numbers."""
+    caller = cast(FrameType, cast(FrameType, frame).f_back)
+    first, last, left, right = list(caller.f_code.co_positions())[caller.f_lasti // 2]
+    place = ast.Pass(lineno=first or 0, end_lineno=last, col_offset=left or 0, end_col_offset=right)
+    source = "".join(linecache.getlines(caller.f_code.co_filename, caller.f_globals))
     try:
-        with to_iter(frames.pipe(rx.take_while(lambda is_over: not is_over))) as items:
-            for _ in items:
-                draw()
-    finally:
-        draw()
-        diagram._drawn_in = _cell()  # pyright: ignore[reportPrivateUsage]
+        call = ast.parse(ast.get_source_segment(source, place) or "", mode="eval").body
+    except (SyntaxError, IndexError, ValueError):  # the file is not there, or another by now
+        call = None
+    nodes = call.args if isinstance(call, ast.Call) else []
+    if nodes and isinstance(nodes[0], ast.List):
+        nodes = [*nodes[0].elts, *nodes[1:]]
+    names = [clipped(ast.unparse(node), 30) for node in nodes]
+    if isinstance(streams, Observable) and nodes and not isinstance(nodes[0], ast.Name):
+        names[0] = "source"
+    if isinstance(streams, Mapping):
+        names = [*map(str, keys), *names[1:]]
+    return names if len(names) == count else [str(number) for number in range(1, count + 1)]
 
 
 def _cell() -> object:
     """Return the number of the notebook's cell that runs, None elsewhere."""
     ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython is not None else None
+    shell: Any = ipython.get_ipython() if ipython is not None else None
     return shell.execution_count if hasattr(shell, "kernel") else None
-
-
-# Labels
-
-
-def _names(
-    sources: dict[str, Any], operators: Sequence[Any], labels: Sequence[str] | None, caller: FrameType
-) -> list[str]:
-    count = len(sources) + len(operators)
-    if labels is not None:
-        names = list(labels)
-        check("labels", labels, len(names) == count, f"as many as there are lanes, {count}")
-        return names
-    streams, *stages = _typed(caller) or [None]
-    numbered = isinstance(streams, ast.List | ast.Tuple) and len(streams.elts) == len(sources)
-    first = [ast.unparse(node) for node in streams.elts] if numbered else list(sources)
-    if list(sources) == ["source"] and isinstance(streams, ast.Name):
-        first = [streams.id]
-    named = [ast.unparse(stage) for stage in stages]
-    rest = named if len(named) == len(operators) else [f"operator {number}" for number in range(1, len(operators) + 1)]
-    return [clipped(name, 40) for name in (*first, *rest)]
-
-
-def _typed(caller: FrameType) -> list[ast.expr] | None:
-    """Return the positional arguments of the call that `caller` is in, as they are written, if its source is there."""
-    positions = list(caller.f_code.co_positions())[caller.f_lasti // 2]
-    lines = linecache.getlines(caller.f_code.co_filename, caller.f_globals)
-    first, last, begin, end = positions
-    if None in positions or not 0 < first <= last <= len(lines):
-        return None
-    text = [line.encode() for line in lines[first - 1 : last]]
-    text[-1] = text[-1][:end]
-    text[0] = text[0][begin:]
-    try:
-        call = ast.parse(b"".join(text), mode="eval").body
-    except SyntaxError:
-        return None
-    return call.args if isinstance(call, ast.Call) else None

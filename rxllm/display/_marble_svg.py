@@ -1,230 +1,194 @@
-"""A marble diagram as SVG."""
+"""A marble diagram as SVG: one small picture for light and dark pages, which needs nothing else."""
 
 from __future__ import annotations
 
 import html
 import math
 import re
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
 from unicodedata import east_asian_width
 
-from rxllm.display._marble_lanes import MIXED, Kind, Lane, Mark, Span, clipped, joined
+from rxllm.display._marble_lanes import Lane, Mark, Span, clipped, joined
 from rxllm.display._marble_text import seconds
 
-WIDTH = 760
+WIDTH, MARGIN = 760, 70  # the margin at the right is for the labels of what comes last
 CHARACTER = 6.7
 """How wide a character is; the font is monospaced."""
 
 STACK = 15
 """How far apart marks of the same time are, one above the other."""
 
-MAX_STACK = 10
-MAX_LABELS = 80
-"""A row with more marks than that has no labels: they would not fit."""
+LABEL = 30
+"""How many characters the label of a lane may have."""
 
-MAX_ROWS = 30
+MAX_ROWS, MAX_STACK, MAX_LABELS = 30, 10, 80
+"""A row with more marks than labels has none, and there near marks are joined: a burst is a bar."""
 
-_STYLE = """
-.rxm{--bg:#fff;--fg:#1f2328;--soft:#8c959f;--line:#d0d7de;--text:#0969da;--think:#8250df;--call:#bc4c00;--tool:#1b7c83;
---step:#1a7f37;--bad:#cf222e;font:11px ui-monospace,SFMono-Regular,Menlo,Consolas,"DejaVu Sans Mono",monospace}
-@media(prefers-color-scheme:dark){.rxm{--bg:#0d1117;--fg:#e6edf3;--soft:#8b949e;--line:#30363d;--text:#58a6ff;
---think:#bc8cff;--call:#f0883e;--tool:#39c5cf;--step:#3fb950;--bad:#ff7b72}}
-.rxm text{fill:var(--fg);white-space:pre}.rxm .soft{fill:var(--soft)}
-.rxm path{stroke-width:1.6;stroke:var(--c);fill:var(--c)}.rxm .hollow{fill:var(--bg)}.rxm .line{fill:none}
-"""
+_STYLE = """.rxm{--bg:#fff;--fg:#1f2328;--soft:#8c959f;--line:#d8dee4;--text:#0969da;--think:#8250df;--call:#bc4c00;
+--tool:#1b7c83;--step:#1a7f37;--bad:#cf222e;font:11px ui-monospace,Menlo,Consolas,"DejaVu Sans Mono",monospace}
+@media(prefers-color-scheme:dark){.rxm{--bg:#0d1117;--fg:#e6edf3;--line:#30363d;--text:#58a6ff;--think:#bc8cff;
+--call:#f0883e;--tool:#39c5cf;--step:#3fb950;--bad:#ff7b72}}
+.rxm text{fill:var(--fg);stroke:var(--bg);stroke-width:3px;paint-order:stroke;white-space:pre}
+.rxm .soft{fill:var(--soft)}.rxm path{stroke-width:1.6;stroke:var(--c);fill:var(--c)}
+.rxm .hollow{fill:var(--bg)}.rxm .line{fill:none}"""
 
-_SHAPES: dict[str, tuple[str, str]] = {
-    "text": ("text", "m-5 0a5 5 0 1 0 10 0a5 5 0 1 0-10 0z"),
+_CIRCLE = "m-5 0a5 5 0 1 0 10 0a5 5 0 1 0-10 0z"
+_SHAPES = {
+    "text": ("text", _CIRCLE),
     "thinking": ("think", "m0-6l6 10h-12z"),
     "tool call": ("call", "m0-6l6 6-6 6-6-6z"),
     "tool": ("tool", "m-5-5h10v10h-10z"),
-    "message": ("soft", "m-2-6h4v12h-4z"),
+    "message": ("soft", "m-2-5h4v10h-4z"),
     "step": ("step", "m-6 0l3-5h6l3 5-3 5h-6z"),
-    "error": ("bad", "m-6-3l3 3-3 3 3 3 3-3 3 3 3-3-3-3 3-3-3-3-3 3-3-3z"),
-    "value": ("fg", "m-5 0a5 5 0 1 0 10 0a5 5 0 1 0-10 0z"),
-    MIXED[0]: ("fg", ""),
+    "value": ("fg", _CIRCLE),
+    "several": ("soft", _CIRCLE),
+    "error": ("bad", "m-6-6l12 12m0-12l-12 12"),
     "end": ("fg", "m0-11v22"),
-    "dispose": ("bad", "m0-11v22m-3.5-19l7 7m0-7l-7 7"),
-    "failed": ("bad", "m-7-7l14 14m0-14l-14 14"),
+    "dispose": ("soft", "m0-11v8m-3 0h6v6h-6zm3 6v8"),
 }
 """The colour and the path of each kind, around its place."""
 
 _CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
 
-
-class _Box(NamedTuple):
-    left: float
-    right: float
-    top: float
-    bottom: float
-
-    def overlaps(self, other: _Box) -> bool:
-        return (
-            self.left < other.right
-            and other.left < self.right
-            and self.top < other.bottom
-            and other.top < self.bottom
-        )
-
-
-class _Scale(NamedTuple):
-    """From seconds to pixels."""
-
-    left: float
-    pixels: float
-    duration: float
-
-    def x(self, at: float) -> int:
-        return round(self.left + self.pixels * at / self.duration)
-
-    def ticks(self) -> list[float]:
-        rough = self.duration / 8
-        power = 10.0 ** math.floor(math.log10(rough))
-        step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * 0.999)
-        return [round(index * step, 9) for index in range(int(self.duration / step + 1e-6) + 1)]
+Box = tuple[float, float, float, float]
+Place = tuple[float, float, Mark]
 
 
 def draw_svg(lanes: Sequence[Lane], now: float) -> str:
     """Return the picture of the `lanes`. `now` is the end of what is still running."""
-    rows = [(lane.label if not index else "", spans) for lane in lanes for index, spans in enumerate(lane.rows())]
-    left = 24 + CHARACTER * max((_width(clipped(label, 24)) for label, _ in rows), default=0)
-    scale = _Scale(left, WIDTH - left - 28, now or 1.0)
-    kinds: dict[Kind, None] = {}
-    parts: list[str] = []
-    y = 6.0
-    for label, spans in rows[:MAX_ROWS]:
-        drawn, height = _row(label, spans, scale, y, kinds)
-        parts += drawn
-        y += height
+    rows = [(lane.label, spans) for lane in lanes for spans in lane.rows(now)]
+    picture = _Picture(24 + CHARACTER * max((_width(clipped(label, LABEL)) for label, _ in rows), default=0), now)
+    for index, (label, spans) in enumerate(rows[:MAX_ROWS]):
+        picture.add_row("" if index and label == rows[index - 1][0] else label, spans)
     if len(rows) > MAX_ROWS:
-        parts.append(_text(12, y + 12, f"and {len(rows) - MAX_ROWS} more", "soft"))
-        y += 18
-    axis, y = list(_axis(scale, y)), y + 30
-    legend, y = _legend(kinds, y)
-    names = html.escape(_clean(", ".join(label for label, _ in rows[:MAX_ROWS] if label)))
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" class="rxm" width="{WIDTH}" height="{y:g}" '
-    head += f'viewBox="0 0 {WIDTH} {y:g}" role="img"><title>Marble diagram of {names}</title><style>{_STYLE}</style>'
-    card = f'<rect width="{WIDTH}" height="{y:g}" rx="6" fill="var(--bg)"/>'
-    return "\n".join([head, card, *axis, *parts, *legend, "</svg>\n"])
+        picture.add_text(12, picture.y + 12, f"and {len(rows) - MAX_ROWS} more", "soft")
+    grid = picture.grid()
+    picture.add_legend()
+    title = html.escape(_clean(", ".join(label for label, _ in rows[:MAX_ROWS])))
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" class="rxm" viewBox="0 0 {WIDTH} {picture.y}" width="{WIDTH}"'
+    head += f' height="{picture.y}" role="img"><title>{title}</title>\n<style>{_STYLE}</style>'
+    card = f'<rect width="{WIDTH}" height="{picture.y}" rx="6" style="fill:var(--bg)"/>'
+    return "\n".join([head, card, *grid, *picture.parts, "</svg>\n"])
 
 
-def _row(
-    label: str, spans: list[Span], scale: _Scale, top: float, kinds: dict[Kind, None]
-) -> tuple[list[str], float]:
-    """Return the elements of a row, and its height. The `kinds` that it has are added."""
-    columns = _columns([mark for span in spans for mark in span.marks], scale)
-    highest = max((len(column) for column in columns.values()), default=1)
-    y = top + 24 + STACK * max(0, highest - 1)
-    lines = [f"M{scale.x(0)} {y:g}H{WIDTH - 20}"]
-    parts = [_path("line", ["".join(lines)], " line", ' stroke-dasharray="1 4"')]
-    shapes: dict[Kind, list[str]] = {}
-    for span in spans:
-        until = scale.x(scale.duration if span.until is None else span.until)
-        parts.append(_path("soft", [f"M{scale.x(span.start)} {y:g}H{until}"], " line"))
-        if span.until is None:
-            parts.append(_path("soft", [f"M{until} {y:g}m0-4l8 4-8 4z"]))
-        else:
-            name = {"error": "failed"}.get(span.outcome, span.outcome)
-            shapes.setdefault((name, False), []).append(_shape(name, until, y))
-    places = [(x, y - STACK * level, mark) for x, column in columns.items() for level, mark in enumerate(column)]
-    for x, height, mark in places:
-        width = scale.x(mark.until) - scale.x(mark.at)
-        bar = f"M{x} {height - 5:g}h{width}a5 5 0 0 1 0 10h-{width}a5 5 0 0 1 0-10z"
-        shapes.setdefault(mark.kind, []).append(bar if mark.count > 1 else _shape(mark.kind[0], x, height))
-    for kind, paths in shapes.items():
-        colour = _SHAPES[kind[0]][0]
-        parts.append(_path(colour, paths, " hollow" if kind[1] else "" if kind[0] not in ("end", "dispose", "failed") else " line"))
-    kinds.update(dict.fromkeys(shapes))
-    places += [(scale.x(span.until or 0), y, span.error) for span in spans if span.error is not None]
-    parts += _labels(places, scale, y)
-    parts.append(_text(12, y + 4, clipped(label, 24)))
-    return parts, y - top + 24
+class _Picture:
+    """The elements so far, and the height `y` below them."""
 
+    def __init__(self, left: float, duration: float) -> None:
+        self.parts: list[str] = []
+        self.y = 8
+        self._left = left
+        self._duration = duration or 1.0
+        self._second = (WIDTH - MARGIN - left) / self._duration
+        self._kinds: set[tuple[str, bool]] = set()
 
-def _columns(marks: list[Mark], scale: _Scale) -> dict[int, list[Mark]]:
-    """Return the marks by the pixel where they stand; near ones are joined where there are many."""
-    pixel = scale.duration / scale.pixels
-    if len(marks) > MAX_LABELS:
-        marks = joined(marks, pixel * 3, WIDTH)
-    columns: dict[int, list[Mark]] = {}
-    for mark in marks:
-        column = columns.setdefault(scale.x(mark.at), [])
-        if len(column) >= MAX_STACK:
-            mark, column[-1:] = joined([column[-1], mark], math.inf, 0)[0], []
-        column.append(mark)
-    return columns
+    def add_row(self, label: str, spans: list[Span]) -> None:
+        columns = self._columns([mark for span in spans for mark in span.marks])
+        y = self.y + 24 + STACK * (max(map(len, columns.values()), default=1) - 1)
+        self.y = y + 24
+        self.add_path("line", "line", [f"M{self._x(0)} {y}H{WIDTH - MARGIN}"], ' stroke-dasharray="1 4"')
+        places: list[Place] = [
+            (x, y - STACK * at, mark) for x, column in columns.items() for at, mark in enumerate(column)
+        ]
+        taken: list[Box] = []
+        paths: dict[tuple[str, bool], list[str]] = {}
+        for x, height, mark in places:
+            paths.setdefault(mark.kind, []).append(_shape(mark.kind[0], x, height, self._bar(mark)))
+        for span in spans:
+            until = self._x(span.latest if span.outcome else self._duration)
+            until += 12 * (until in columns)  # the end is beside what comes with it
+            self.add_path("soft", "line", [f"M{self._x(span.start)} {y}H{until}"])
+            if span.outcome:
+                taken.append((until - 1, until + 1, y - 6, y + 6))
+                paths.setdefault((span.outcome, False), []).append(_shape(span.outcome, until, y))
+            if span.error is not None:
+                places.append((until, y, span.error))
+        for kind, shapes in paths.items():
+            self.add_path(_SHAPES[kind[0]][0], "hollow" if kind[1] else "", shapes)
+        self._kinds |= paths.keys()
+        self._add_labels(places, taken, y)
+        self.add_text(12, y + 4, clipped(label, LABEL))
 
+    def grid(self) -> list[str]:
+        """Add the times below the rows, and return the lines, which lie behind them."""
+        power = 10.0 ** math.floor(math.log10(self._duration / 8))
+        step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= self._duration / 8.001)
+        ticks = [round(index * step, 9) for index in range(int(self._duration / step + 1e-6) + 1)]
+        before, self.parts = self.parts, []
+        self.add_path("line", "line", [f"M{self._x(tick)} 8V{self.y + 4}" for tick in ticks], ' stroke-width="1"')
+        lines, self.parts = self.parts, before
+        for tick in ticks:
+            self.add_text(self._x(tick) - CHARACTER * len(seconds(tick)) / 2, self.y + 18, seconds(tick), "soft")
+        self.y += 30
+        return lines
 
-def _labels(places: list[tuple[int, float, Mark]], scale: _Scale, y: float) -> Iterator[str]:
-    """Yield the labels that fit: above a mark, below it, or at its right, in full or clipped."""
-    if len(places) > MAX_LABELS:
-        return
-    taken = [_Box(x - 6, x + 6 + scale.x(mark.until) - scale.x(mark.at), at - 6, at + 6) for x, at, mark in places]
-    stacked = {x for x, at, _ in places if at < y}
-    for x, at, mark in sorted(places, key=lambda place: place[0]):
-        text = f"×{mark.count}" if mark.count > 1 else _clean(mark.label).strip(" ") and _shown(mark.label)
-        for size in (24, 10, 5, 3):
-            label = clipped(text, size)
-            width = CHARACTER * _width(label)
-            middle = x + (scale.x(mark.until) - scale.x(mark.at) - width) / 2
-            above, below = (middle, at - 10), (middle, at + 18)
-            spots = [(x + 9.0, at + 4)] if x in stacked else [above, below]
-            fits = (
-                (spot, box)
-                for spot in spots
-                for box in [_Box(spot[0], spot[0] + width + 3, spot[1] - 9, spot[1] + 3)]
-                if box.right < WIDTH - 2 and not any(box.overlaps(other) for other in taken)
-            )
-            if found := next(fits, None):
-                (left, base), box = found
-                taken.append(box)
-                yield _text(left, base, label)
+    def add_legend(self) -> None:
+        names = [name for name in _SHAPES if {(name, False), (name, True)} & self._kinds and name != "message"]
+        x = 20
+        for name, is_complete in [*((name, False) for name in names), ("complete", True)]:
+            if is_complete and not any(kind[1] for kind in self._kinds):
                 break
+            self.add_path(_SHAPES.get(name, ("fg",))[0], "hollow" * is_complete, [_shape(name, x, self.y + 8)])
+            self.add_text(x + 11, self.y + 12, name, "soft")
+            x += round(CHARACTER * (len(name) + 4))
+        self.y += 24
+
+    def add_path(self, colour: str, cls: str, paths: Iterable[str], more: str = "") -> None:
+        self.parts.append(f'<path class="{cls}" style="--c:var(--{colour})" d="{"".join(paths)}"{more}/>')
+
+    def add_text(self, x: float, y: float, text: str, cls: str = "") -> None:
+        self.parts.append(f'<text class="{cls}" x="{round(x)}" y="{y}">{html.escape(_clean(text))}</text>')
+
+    def _x(self, at: float) -> int:
+        return round(self._left + self._second * at)
+
+    def _bar(self, mark: Mark) -> int:
+        return self._x(mark.until) - self._x(mark.at)
+
+    def _columns(self, marks: list[Mark]) -> dict[int, list[Mark]]:
+        """Return the marks by the pixel where they stand."""
+        if len(marks) > MAX_LABELS:
+            marks = joined(marks, 3 / self._second, WIDTH)
+        columns: dict[int, list[Mark]] = {}
+        for mark in marks:
+            column = columns.setdefault(self._x(mark.at), [])
+            column.append(mark)
+            if len(column) > MAX_STACK:
+                column[-2:] = joined(column[-2:], math.inf, 0)
+        return columns
+
+    def _add_labels(self, places: list[Place], taken: list[Box], y: int) -> None:
+        """Add the labels that fit, in full or clipped: above or below a mark, at the right of stacked ones."""
+        taken += [(x - 6, x + 6 + self._bar(mark), at - 6, at + 6) for x, at, mark in places]
+        stacked = {x for x, at, _ in places if at < y}
+        for x, at, mark in sorted(places, key=lambda place: place[0]) if len(places) <= MAX_LABELS else ():
+            text = _ends_shown(mark.label) if mark.size == 1 else f"{mark.size} x"
+            for label in (clipped(text, 24), clipped(text, 10), clipped(text, 5)):
+                width = CHARACTER * _width(label)
+                middle = x + (self._bar(mark) - width) / 2
+                spots = [(middle, at - 10), (middle, at + 18)]
+                if x in stacked and mark.size == 1:
+                    spots = [(x + 9.0, at + 4), (x + 17.0, at + 4)]
+                boxes = ((left, left + width + 3, base - 9, base + 3) for left, base in spots)
+                box = next((box for box in boxes if box[1] < WIDTH and not _overlaps(box, taken)), None)
+                if box is not None:
+                    taken.append(box)
+                    self.add_text(box[0], round(box[3] - 3), label)
+                    break
 
 
-def _axis(scale: _Scale, y: float) -> Iterator[str]:
-    ticks = scale.ticks()
-    yield _path("line", [f"M{scale.x(tick)} 8V{y + 6:g}" for tick in ticks], " line", ' stroke-width="1"')
-    for tick in ticks:
-        label = seconds(tick)
-        yield _text(scale.x(tick) - CHARACTER * len(label) / 2, y + 19, label, "soft")
+def _overlaps(box: Box, others: Iterable[Box]) -> bool:
+    return any(box[0] < b[1] and b[0] < box[1] and box[2] < b[3] and b[2] < box[3] for b in others)
 
 
-def _legend(kinds: dict[Kind, None], y: float) -> tuple[list[str], float]:
-    parts: list[str] = []
-    x = 20.0
-    entries = [(name, complete) for name in _SHAPES for complete in (False, True) if (name, complete) in kinds and name != "message"]
-    for name, complete in entries:
-        label = f"{name}, complete" if complete else name
-        if x + CHARACTER * (len(label) + 3) > WIDTH:
-            x, y = 20.0, y + 20
-        colour = _SHAPES[name][0]
-        parts.append(_path(colour, [_shape(name, round(x), y + 10)], " hollow" if complete else ""))
-        parts.append(_text(x + 11, y + 14, label, "soft"))
-        x += CHARACTER * (len(label) + 4) + 6
-    return parts, y + (26 if entries else 4)
+def _shape(name: str, x: float, y: float, bar: int = 0) -> str:
+    path = f"m0-5h{bar}a5 5 0 0 1 0 10h-{bar}a5 5 0 0 1 0-10z" if bar else _SHAPES.get(name, ("", _CIRCLE))[1]
+    return f"M{x:g} {y:g}{path}"
 
 
-def _shape(name: str, x: int, y: float) -> str:
-    return f"M{x} {y:g}{_SHAPES[name][1]}"
-
-
-def _path(colour: str, paths: list[str], cls: str = "", more: str = "") -> str:
-    of_class = f' class="{cls.strip()}"' if cls else ""
-    return f'<path{of_class} style="--c:var(--{colour})" d="{"".join(paths)}"{more}/>'
-
-
-def _text(x: float, y: float, text: str, cls: str = "") -> str:
-    of_class = f' class="{cls}"' if cls else ""
-    return f'<text{of_class} x="{x:.0f}" y="{y:.0f}">{html.escape(_clean(text))}</text>'
-
-
-def _shown(text: str) -> str:
-    """Return a label whose spaces at its ends are seen."""
-    inner = text.strip(" ")
-    before = len(text) - len(text.lstrip(" "))
-    return "␣" * before + inner + "␣" * (len(text) - before - len(inner))
+def _ends_shown(text: str) -> str:
+    """Return the text with spaces at its ends that are seen."""
+    return re.sub("^ +| +$", lambda spaces: "␣" * len(spaces[0]), text)
 
 
 def _clean(text: str) -> str:
