@@ -1,12 +1,11 @@
 """A scenario for each operator, run in virtual time: its picture in ``docs/marbles``, which docs/operators.md shows.
 
-``python -m tests.pictures`` draws them. An operator without a scenario fails ``test_every_operator_has_a_picture``; it
-needs one entry in `SCENARIOS`: a source, and the stages by their labels.
+``python -m tests.operators_page`` draws them. An operator without a scenario fails a test by its name; it needs one
+entry in `SCENARIOS`: a source, and the stages by their labels.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -259,14 +258,9 @@ SCENARIOS: dict[str, Scenario] = {
 }
 
 
-def pictures() -> dict[str, str]:
-    return {name: scenario().svg for name, scenario in SCENARIOS.items()}
-
-
-if __name__ == "__main__":
+def write() -> None:
     FOLDER.mkdir(exist_ok=True)
     for file in FOLDER.glob("*.svg"):
         file.unlink()
-    for name, svg in pictures().items():
-        (FOLDER / f"{name}.svg").write_text(svg)
-    print(f"{len(SCENARIOS)} pictures", file=sys.stderr)
+    for name, scenario in SCENARIOS.items():
+        (FOLDER / f"{name}.svg").write_text(scenario().svg)

@@ -136,11 +136,17 @@ def marble_diagram(
     >>> import reactivex
     >>> from rxllm import operators as ops
     >>> ticks = reactivex.interval(2)
-    >>> print(marble_diagram(ticks, ops.tap(str), reactivex.operators.take(3), virtual=True))
-    ticks                        --0-1-2
-                                 ^-----!
+    >>> print(marble_diagram(ticks, ops.tap(str), reactivex.operators.take(2), virtual=True))
+    ticks                        --a-b
+                                 ^---!
+    ops.tap(str)                 --a-b
+                                 ^---!
+    reactivex.operators.take(2)  --a-(b|)
+    a=0
+    b=1
+    a character is 1 s
 
-    Write it for ``source.pipe(...)``, with the source in front. It waits until all is over, or disposes after `until`
+    The text has the notation of ``rxllm.testing.marbles``, and goes into ``check`` if a character is 1 s. Write it for ``source.pipe(...)``, with the source in front. It waits until all is over, or disposes after `until`
     seconds; errors are drawn, not raised. In a notebook, the cell shows the picture while it grows.
 
     Several streams are a list or a dict. Each has its lane; the first operator joins them, and receives those of a list
@@ -167,8 +173,10 @@ def marble_diagram(
     results = list(watched.values())
     for index, operator in enumerate(operators):
         check_function(f"operators[{index}]", operator)
-        joins = index == 0 and not isinstance(streams, Observable)
-        stage = operator(watched) if joins and isinstance(streams, Mapping) else operator(*results)
+        if index or isinstance(streams, Observable):
+            stage = Stream.of(results[0]).pipe(operator)
+        else:
+            stage = operator(watched) if isinstance(streams, Mapping) else operator(*results)
         check_instance(f"what operators[{index}] returns", stage, Observable, "an Observable")
         results = [stage.pipe(diagram.lane(names[len(sources) + index]))]
     silent = (result.pipe(rx.ignore_elements(), rx.catch(reactivex.empty())) for result in results)
@@ -179,8 +187,8 @@ def marble_diagram(
 
 
 def _sources(streams: Any) -> dict[Any, Observable[Any]]:
-    several: Any = streams if isinstance(streams, list | tuple | Mapping) else [streams]
-    sources: dict[Any, Any] = dict(several if isinstance(several, Mapping) else enumerate(several, 1))
+    several = cast(Any, streams if isinstance(streams, list | tuple | Mapping) else [streams])
+    sources: dict[Any, Any] = dict(streams if isinstance(streams, Mapping) else enumerate(several, 1))
     fits = bool(sources) and all(isinstance(source, Observable) for source in sources.values())
     remedy = "an Observable, or a list or a dict of them; rxllm.testing.replay_file(path) is that of a recording"
     check("streams", cast(object, streams), fits, remedy)

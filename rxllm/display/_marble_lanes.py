@@ -35,7 +35,7 @@ _KINDS = {
     "StepCompleted": ("step", True, "step"),
     "ChatCompleted": ("step", True, "chat"),
     "ErrorEvent": ("error", False, "error"),
-    "UsageUpdated": ("value", False, "usage"),
+    "UsageUpdated": ("value", False, "tokens"),
 }
 """The kind of an event by its class, and the field that labels it, or the label."""
 

@@ -57,7 +57,7 @@ Place = tuple[float, float, Mark]
 def draw_svg(lanes: Sequence[Lane], now: float) -> str:
     """Return the picture of the `lanes`. `now` is the end of what is still running."""
     rows = [(lane.label, spans) for lane in lanes for spans in lane.rows(now)]
-    picture = _Picture(24 + CHARACTER * max((_width(clipped(label, LABEL)) for label, _ in rows), default=0), now)
+    picture = _Picture(36 + CHARACTER * max((_width(clipped(label, LABEL)) for label, _ in rows), default=0), now)
     for index, (label, spans) in enumerate(rows[:MAX_ROWS]):
         picture.add_row("" if index and label == rows[index - 1][0] else label, spans)
     if len(rows) > MAX_ROWS:
@@ -118,7 +118,8 @@ class _Picture:
         self.add_path("line", "line", [f"M{self._x(tick)} 8V{self.y + 4}" for tick in ticks], ' stroke-width="1"')
         lines, self.parts = self.parts, before
         for tick in ticks:
-            self.add_text(self._x(tick) - CHARACTER * len(seconds(tick)) / 2, self.y + 18, seconds(tick), "soft")
+            label = seconds(tick) if self._duration < 1 else f"{tick:g} s"
+            self.add_text(self._x(tick) - CHARACTER * len(label) / 2, self.y + 18, label, "soft")
         self.y += 30
         return lines
 

@@ -76,7 +76,7 @@ def _groups(spans: list[Span], symbols: _Symbols, tick: float) -> dict[int, str]
     groups: dict[int, str] = {}
     for at, symbol in (signal for span in spans for signal in symbols.of(span)):
         group = groups.get(round(at / tick), "")
-        if not symbols.by_kind or group[-1:] != symbol:  # a burst has one
+        if not symbols.by_kind or symbol not in group:
             groups[round(at / tick)] = group + symbol
     return {index: f"({group})" if len(group) > 1 else group for index, group in sorted(groups.items())}
 
@@ -114,5 +114,6 @@ def _lines(spans: list[Span], symbols: _Symbols, tick: float, columns: dict[int,
         for index, group in _groups([span], symbols, tick).items():
             marbles = marbles.ljust(columns[index], "-") + group
         marbles = marbles.ljust(until + (not span.outcome), "-")
-        uses = uses.ljust(start) + "^".ljust(until - start, "-") + ("!" if span.outcome else "-")
+        uses = uses if len(uses) > start else uses.ljust(start) + "^"
+        uses = uses.ljust(until, "-") + ("!" if span.outcome else "-")
     return marbles, uses
