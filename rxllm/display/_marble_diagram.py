@@ -146,7 +146,8 @@ def marble_diagram(
     b=1
     a character is 1 s
 
-    The text has the notation of ``rxllm.testing.marbles``, and goes into ``check`` if a character is 1 s. Write it for ``source.pipe(...)``, with the source in front. It waits until all is over, or disposes after `until`
+    The text is in the notation of ``rxllm.testing.marbles``: where a character is 1 s, it is what ``check`` takes. Write
+    ``marble_diagram(source, ...)`` for ``source.pipe(...)``. It waits until all is over, or disposes after `until`
     seconds; errors are drawn, not raised. In a notebook, the cell shows the picture while it grows.
 
     Several streams are a list or a dict. Each has its lane; the first operator joins them, and receives those of a list
@@ -187,8 +188,10 @@ def marble_diagram(
 
 
 def _sources(streams: Any) -> dict[Any, Observable[Any]]:
-    several = cast(Any, streams if isinstance(streams, list | tuple | Mapping) else [streams])
-    sources: dict[Any, Any] = dict(streams if isinstance(streams, Mapping) else enumerate(several, 1))
+    several = streams
+    if not isinstance(streams, Mapping):
+        several = dict(enumerate(cast(Any, streams) if isinstance(streams, list | tuple) else [streams], 1))
+    sources = dict(cast(Mapping[Any, Any], several))
     fits = bool(sources) and all(isinstance(source, Observable) for source in sources.values())
     remedy = "an Observable, or a list or a dict of them; rxllm.testing.replay_file(path) is that of a recording"
     check("streams", cast(object, streams), fits, remedy)
