@@ -146,7 +146,7 @@ def marble_diagram(
     b=1
     a character is 1 s
 
-    The text is in the notation of ``rxllm.testing.marbles``: where a character is 1 s, it is what ``check`` takes. Write
+    The text is in the notation of ``rxllm.testing.marbles``; where a character is 1 s, ``check`` takes it. Write
     ``marble_diagram(source, ...)`` for ``source.pipe(...)``. It waits until all is over, or disposes after `until`
     seconds; errors are drawn, not raised. In a notebook, the cell shows the picture while it grows.
 
