@@ -61,9 +61,7 @@ class MarbleDiagram:
         self._lanes.append(lane)
 
         def watched(source: Observable[T], scheduler: abc.SchedulerBase) -> Observable[T]:
-            span = Span(self._seconds(scheduler))
-            lane.spans.append(span)
-            return source.pipe(ops.trace(partial(self._note, span)))
+            return source.pipe(ops.trace(partial(self._note, lane.begin(self._seconds(scheduler)))))
 
         return lambda source: Stream.of(reactivex.defer(partial(watched, source)))
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, cast
 
 from rxllm.events import EVENT_CLASSES
 from rxllm.values import Labelled
 
-MAX_MARKS = 4000
-"""How many marks a subscription keeps one by one; then near ones are joined, so that no stream is too long."""
+MAX_SPANS, MAX_MARKS = 200, 4000
+"""How many subscriptions a lane keeps, and how many marks each of them; of more, near ones are joined."""
 
 Kind = tuple[str, bool]
 """What a mark stands for, as the legend calls it, and whether that is complete: drawn as an outline."""
@@ -52,14 +53,15 @@ class Mark(NamedTuple):
     size: int = 1
 
 
+@dataclass
 class Span:
     """A subscription: its marks, and how it ended, in the words of `Trace`; None while it runs."""
 
-    def __init__(self, start: float) -> None:
-        self.start = self.latest = start
-        self.outcome: str | None = None
-        self.error: Mark | None = None
-        self.marks: list[Mark] = []
+    start: float
+    latest: float
+    outcome: str | None = None
+    error: Mark | None = None
+    marks: list[Mark] = field(default_factory=list[Mark])
 
     def note(self, kind: str, at: float, item: Any) -> None:
         self.latest = at
@@ -68,8 +70,8 @@ class Span:
             if len(self.marks) > MAX_MARKS:
                 self.marks = joined(self.marks, (at - self.start) * 4 / MAX_MARKS, MAX_MARKS // 2)
         elif kind != "subscribe":
-            self.outcome = kind
             self.error = mark_of(item, at) if kind == "error" else None
+            self.outcome = kind
 
 
 class Lane:
@@ -79,13 +81,18 @@ class Lane:
         self.label = label
         self.spans: list[Span] = []
 
-    def rows(self, now: float) -> list[list[Span]]:
-        """Return the spans in rows: those that overlap have rows of their own."""
+    def begin(self, at: float) -> Span:
+        self.spans = [*self.spans[1 - MAX_SPANS :], Span(at, at)]
+        return self.spans[-1]
+
+    def rows(self) -> list[list[Span]]:
+        """Return copies of the spans, as they go on meanwhile, in rows: those that overlap have rows of their own."""
         rows: list[list[Span]] = [[]]
-        for span in list(self.spans):
+        for span in self.spans:
+            copy = replace(span, marks=list(span.marks))
             free = (row for row in rows if not row or (row[-1].outcome and row[-1].latest <= span.start))
             row = next(free, None)
-            rows.append([span]) if row is None else row.append(span)
+            rows.append([copy]) if row is None else row.append(copy)
         return rows
 
 

@@ -56,7 +56,7 @@ Place = tuple[float, float, Mark]
 
 def draw_svg(lanes: Sequence[Lane], now: float) -> str:
     """Return the picture of the `lanes`. `now` is the end of what is still running."""
-    rows = [(lane.label, spans) for lane in lanes for spans in lane.rows(now)]
+    rows = [(lane.label, spans) for lane in lanes for spans in lane.rows()]
     picture = _Picture(36 + CHARACTER * max((_width(clipped(label, LABEL)) for label, _ in rows), default=0), now)
     for index, (label, spans) in enumerate(rows[:MAX_ROWS]):
         picture.add_row("" if index and label == rows[index - 1][0] else label, spans)

@@ -21,7 +21,7 @@ _LETTERS = string.ascii_letters.replace("X", "")
 
 def draw_text(lanes: Sequence[Lane], now: float) -> str:
     """Return the lines of the `lanes`, and what their symbols mean. `now` is the end of what is still running."""
-    rows = [(lane, spans) for lane in lanes for spans in lane.rows(now)]
+    rows = [(lane, spans) for lane in lanes for spans in lane.rows()]
     symbols = _Symbols(mark for _, spans in rows for span in spans for mark in span.marks)
     tick, columns = _columns([spans for _, spans in rows], symbols, now)
     margin = max(len(lane.label) for lane in lanes) + 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -321,6 +322,23 @@ def test_a_hundred_streams_are_a_picture_of_bounded_height() -> None:
     svg = marble_diagram([of(number) for number in range(100)], virtual=True).svg
     assert "and 70 more" in svg
     assert len(svg) < 30_000
+
+
+def test_many_subscriptions_are_bounded() -> None:
+    diagram = marble_diagram(of(1), reactivex.operators.repeat(1000), virtual=True)
+    assert [len(lane.spans) for lane in diagram._lanes] == [200, 1]
+    assert len(diagram.svg) < 40_000
+
+
+def test_it_is_drawn_while_another_thread_goes_on() -> None:
+    diagram = MarbleDiagram()
+    source = from_iterable(burst(20_000)).pipe(diagram.lane("fast"), ops.map_text(str.upper), diagram.lane("upper"))
+    running = threading.Thread(target=source.run)
+    running.start()
+    while running.is_alive():
+        assert str(diagram)
+        ElementTree.fromstring(diagram.svg)
+    running.join(10)
 
 
 def test_a_label_that_is_long_is_clipped() -> None:

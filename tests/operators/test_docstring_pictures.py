@@ -10,7 +10,7 @@ import inspect
 import json
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -98,6 +98,10 @@ PLAYED: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "budget": (piped(lambda: ops.budget(tokens=1)), {**texts(*"Helo"), "Hello": TextCompleted("Hello")}),
     "checkpoint": (piped(lambda: ops.checkpoint("in")), {}),
     "continue_with": (piped(lambda: ops.continue_with(next_of)), {}),
+    "cost": (
+        piped(lambda: ops.cost(price=lambda usage: replace(usage, total_cost=0.1))),
+        {"usage": UsageUpdated(Usage(3, 1))},
+    ),
     "count": (piped(lambda: ops.count(lambda counts: None)), {}),
     "errors_as_events": (piped(ops.errors_as_events), {}),
     "fallback": (lambda source, second: source.pipe(ops.fallback(second)), {}),
@@ -153,6 +157,7 @@ SAID: dict[type[Any], Callable[[Any], str]] = {
     Usage: lambda usage: f"{usage.input_tokens}",
     StreamCollector: lambda state: state.current_text,
     MessageCompleted: lambda event: "message" if event.finish_reason is None else "end",
+    UsageUpdated: lambda event: "usage",
     ErrorEvent: lambda event: "error",
     Custom: lambda event: "abandoned",
     StepRestarted: lambda event: "restarted",
