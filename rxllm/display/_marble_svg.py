@@ -11,7 +11,7 @@ from unicodedata import east_asian_width
 from rxllm.display._marble_lanes import Lane, Mark, Span, clipped, joined
 from rxllm.display._marble_text import seconds
 
-WIDTH, MARGIN = 760, 70  # the margin at the right is for the labels of what comes last
+WIDTH, MARGIN = 680, 70  # as wide as a cell on a small screen; at the right is room for the labels of what comes last
 CHARACTER = 6.7
 """How wide a character is; the font is monospaced."""
 
