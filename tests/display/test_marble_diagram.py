@@ -22,7 +22,7 @@ from rxllm import operators as ops
 from rxllm.display import MarbleDiagram, marble_diagram
 from rxllm.display._marble_lanes import _KINDS, MAX_MARKS
 from rxllm.events import EVENT_CLASSES
-from rxllm.testing import assert_operator, replay_file, strategies
+from rxllm.testing import assert_operator, record, replay_file, strategies
 from rxllm.testing.marbles import check
 from tests.pictures import answer, plays
 from tests.programs import python
@@ -164,15 +164,14 @@ def test_virtual_time_takes_none() -> None:
     assert "a character is 1000 s" in text
 
 
-def test_a_recording_is_drawn_with_its_times(tmp_path: Any) -> None:
+def test_a_recording_is_the_picture_of_what_was_recorded(tmp_path: Any) -> None:
     path = tmp_path / "hi.jsonl"
-    times = [(0.5, '"next": {"type": "text_delta", "delta": "Hi", "v": 1}'), (2, '"completed": true')]
-    path.write_text("".join(f'{{"at": {at}, {note}}}\n' for at, note in times))
+    live = marble_diagram(answer(3, "Hel", 2, "lo wo", 4, "rld", 1), record(path), ops.words(), virtual=True)
     began = time.monotonic()
-    diagram = marble_diagram(replay_file(path), ops.text(), virtual=True)
+    again = marble_diagram(replay_file(path), ops.words(), virtual=True)
     assert time.monotonic() - began < 1
-    assert str(diagram).splitlines()[2] == "ops.text()  -H--|"
-    assert "a character is 500 ms" in str(diagram)
+    assert str(live).splitlines()[4].split() == str(again).splitlines()[2].split()
+    assert str(live).splitlines()[0].split() == str(again).splitlines()[0].split()
 
 
 def test_a_lane_watches_any_pipe_in_async_code() -> None:
