@@ -1,6 +1,7 @@
-"""The tables in docs/operators.md, by intention: ``python -m tests.operators_page`` writes them.
+"""The tables in docs/operators.md, by intention, and the pictures: ``python -m tests.operators_page`` writes them.
 
-The groups are those of the docstring of `rxllm.operators`; what an operator does is the first sentence of its own.
+The groups are those of the docstring of `rxllm.operators`; what an operator does is the first sentence of its own. The
+pictures are those of `tests.pictures`.
 """
 
 from __future__ import annotations
@@ -10,9 +11,18 @@ import re
 from pathlib import Path
 
 from rxllm import operators as ops
+from tests import pictures
 
 PAGE = Path(__file__).parent.parent / "docs" / "operators.md"
 BEGIN, END = "<!-- written by python -m tests.operators_page -->\n", "<!-- until here -->\n"
+
+READING = """### In pictures
+
+Each picture is what the operator did: it has run in virtual time, where a second is a second on the axis. The first
+lane is the source, and the last what comes out. A line is a subscription, and ends with the end, an error or a dispose.
+Marks of the same time stand one above the other, the first below; an outline is what completes a block, a call, a
+message or a step. `rxllm.display.marble_diagram(source, ops.words(), ...)` draws the same of your own streams.
+"""
 
 
 def groups() -> dict[str, list[str]]:
@@ -45,8 +55,13 @@ def tables() -> str:
     return "\n".join(_table(intention, names) for intention, names in groups().items())
 
 
+def gallery() -> str:
+    """Each picture under the name of its operator."""
+    return "\n".join([READING, *(f"#### {name}\n\n![{name}](marbles/{name}.svg)\n" for name in ops.__all__)])
+
+
 def _table(intention: str, names: list[str]) -> str:
-    rows = (f"| `{signature(name)}` | {sentence(name)} |" for name in names)
+    rows = (f"| [`{signature(name)}`](#{name}) | {sentence(name)} |" for name in names)
     return "\n".join([f"### {intention.capitalize()}", "", "| operator | what it does |", "|---|---|", *rows, ""])
 
 
@@ -54,8 +69,9 @@ def written(page: str) -> str:
     """`page` with the tables in their place."""
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n{tables()}\n{END}{after}"
+    return f"{before}{BEGIN}\n{tables()}\n{gallery()}\n{END}{after}"
 
 
 if __name__ == "__main__":
+    pictures.write()
     PAGE.write_text(written(PAGE.read_text()))

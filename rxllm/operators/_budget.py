@@ -41,7 +41,7 @@ def budget(tokens: int | None = None, usd: float | None = None) -> Callable[[Obs
     ::
 
         source              --start--H--e--l--l--o--!--usage--end--|
-        budget(tokens=1)    --start--H--e--l--l-(Hell,end)|          (finish reason length, metadata budget)
+        budget(tokens=1)    --start--H--e--l--l--(o,Hello,end)|         (finish reason length, metadata budget)
 
     >>> from rxllm import Engine, Fake, chat
     >>> engine = Engine(Fake(["Once ", "upon ", "a ", "time"]), operators=[budget(tokens=2)])

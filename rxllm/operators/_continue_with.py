@@ -21,7 +21,7 @@ def continue_with(fn: Callable[[T], Observable[T] | None]) -> Callable[[Observab
     ::
 
         source               --1|
-        continue_with(fn)    --1--2--3|        (fn: 1 to of(2), 2 to of(3), 3 to None)
+        continue_with(fn)    --1--2--3|        (fn: 1 to ---2|, 2 to ---3|, 3 to None)
 
     >>> from reactivex import of
     >>> list(of(1).pipe(continue_with(lambda last: of(last + 1) if last < 3 else None)))

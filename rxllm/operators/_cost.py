@@ -28,8 +28,8 @@ def cost(
 
     ::
 
-        source   --start--H--usage--end--|
-        cost()   --start--H--usage--(usage end)|        (the second with costs)
+        source   --start--H--usage--end---------|
+        cost()   --start--H--usage--(usage,end)-|        (the second with costs)
 
     >>> from rxllm import Fake, Usage, generate, operators as ops, stream_generate
     >>> answer = stream_generate(Fake(["Hi", Usage(1_000_000, 100_000)]), "Hello")

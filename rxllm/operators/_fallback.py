@@ -30,8 +30,8 @@ def fallback(
     ::
 
         source            --start--X
-        second            ---start--H--i--end--|
-        fallback(second)  ------------------start,H--i--end--|
+        second                     ---start--H---------i--end--|
+        fallback(second)  -------------------(start,H)-i--end--|
 
     >>> from rxllm import AdapterError, Engine, Fake, generate, stream_generate
     >>> down = Fake(AdapterError("provider_unavailable"))

@@ -15,9 +15,9 @@ def hedge(stream: Observable[Event], after: float) -> Stream[Event]:
 
     ::
 
-        first time               --start---------------------!
-        second time                        --start--H--i--end--|
-        hedge(stream, after=10)  ------------------start,H--i--end--|
+        first time               --start------------!
+        second time                        --start--H---------i--end--|
+        hedge(stream, after=10)  -------------------(start,H)-i--end--|
 
     >>> from rxllm import Fake, operators as ops, stream_generate
     >>> answers = Fake([("delay", 5), "Late."], "In time.")                  # only the first call is slow

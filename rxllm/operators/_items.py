@@ -31,8 +31,8 @@ def items(type: Any = None, /, *path: str) -> Callable[[Observable[Event]], Stre
 
     ::
 
-        source         --{"cities": [{"name"--: "Lima"}, {"na--me": "Oslo"}]}--end--|
-        items(City, "cities")     ----------City("Lima")-----City("Oslo")-----------|
+        source                   --{"cities": [{"name"--: "Lima"}, {"na--me": "Oslo"}]}--end--|
+        items(City, "cities")    -----------------------City("Lima")-----City("Oslo")---------|
 
     >>> from rxllm import Fake, stream_generate
     >>> list(stream_generate(Fake(["[2, ", "3, 5", "]"]), "Three primes?").pipe(items(int)))

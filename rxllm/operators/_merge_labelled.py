@@ -24,9 +24,9 @@ def merge_labelled(
 
     ::
 
-        a                                  --1-----2--|
+        a                                  --1--------2--|
         b                                  -----3--X
-        merge_labelled({"a": a, "b": b})   --a1-b3-bX-a2--|       (bX: an ErrorEvent of b)
+        merge_labelled({"a": a, "b": b})   --a1-b3-bX-a2-|        (bX: an ErrorEvent of b)
 
     >>> from rxllm import Fake, operators as ops, stream_generate
     >>> answers = {name: stream_generate(Fake(name.upper()), "Hi").pipe(ops.text()) for name in ("ann", "bob")}

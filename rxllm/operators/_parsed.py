@@ -26,7 +26,7 @@ def parsed(type: Any, /) -> Callable[[Observable[Event]], Stream[Any]]:
     ::
 
         source         --{"na--me": "Lima"}--end--|
-        parsed(City)   ---------------------------(City("Lima"))|
+        parsed(City)   ---------------------------City("Lima")|
 
     >>> from rxllm import Fake, stream_generate
     >>> stream_generate(Fake("[2, 3, 5]"), "Three primes?").pipe(parsed(list[int])).run()

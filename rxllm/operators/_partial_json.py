@@ -26,7 +26,7 @@ def partial_json() -> Callable[[Observable[Event]], Stream[Any]]:
 
     ::
 
-        source             --{"name": "Li--ma", "tags": [--"old"]}--|
+        source             --{"name": "Li----ma", "tags": [----------------"old"]}----------------------------|
         partial_json()     --{"name": "Li"}--{"name": "Lima", "tags": []}--{"name": "Lima", "tags": ["old"]}--|
 
     >>> from rxllm import Fake, stream_generate

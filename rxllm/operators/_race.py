@@ -15,9 +15,9 @@ def race(*streams: Observable[Event]) -> Stream[Event]:
 
     ::
 
-        a                --start--------A--end--|
-        b                ----start--B--end--|
-        race(a, b)       -----------start,B--end--|
+        a                --start----!
+        b                ----start--B---------end--|
+        race(a, b)       -----------(start,B)-end--|
 
     >>> from rxllm import Fake, operators as ops, stream_generate
     >>> slow, quick = Fake([("delay", 0.05), "Well."]), Fake("Yes.")

@@ -25,8 +25,8 @@ def redact(
 
     ::
 
-        source                --"my key is sk-"--"12345"--", ok?"------------------end--|
-        redact(r"sk-\\w+")     --"my key is "-----------"[redacted], ok?"--end--|
+        source                --"my key is sk-"--"12345"--", ok?"------------end--|
+        redact(r"sk-\\w+")     --"my key is "--------------"[redacted], ok?"--end--|
 
     >>> from rxllm import Fake, TextDelta, stream_generate
     >>> events = stream_generate(Fake(["my key is sk-", "12345", ", ok?"]), "Hi").pipe(redact(r"sk-\\w+"))

@@ -26,8 +26,8 @@ def restart(policy: Retry = "default") -> Callable[[Observable[Event]], Stream[E
     ::
 
         source       --start--H--X
-        again        ---start--H--i--end--|
-        restart()    --start--H---------(abandoned,restarted,start,H)--i--end--|
+        again                    ---start--H------------------------------i--end--|
+        restart()    ---------(start,H)----(abandoned,restarted,start,H)--i--end--|
 
     >>> from rxllm import Fake, StepRestarted, generate, stream_generate, Engine, operators as ops
     >>> torn = Fake(["Hel", ("error", "timeout")], ["Hello"])

@@ -19,8 +19,8 @@ def retry_before_content(
     ::
 
         source                    --start--X
-        again                     ---start--H--i--end--|
-        retry_before_content()    -----------start,H--i--end--|        (what came before X is dropped)
+        again                              ---start--H---------i--end--|
+        retry_before_content()    -------------------(start,H)-i--end--|        (what came before X is dropped)
 
     >>> from rxllm import Call, Fake, Request, operators as ops, user
     >>> busy = Fake([("error", "rate_limited")], ["Hello"])

@@ -17,8 +17,8 @@ def sentences() -> Callable[[Observable[Event]], Stream[str]]:
 
     ::
 
-        source          --Hi. --How--are you?--end--------|
-        sentences()     --------"Hi. "---------"How are you?"--|
+        source          --Hi. --How --are you?--end-------------|
+        sentences()     --------"Hi. "----------"How are you?"--|
 
     >>> from rxllm import Fake, stream_generate
     >>> list(stream_generate(Fake(["Dr. No is ", "here. Ru", "n!"]), "Hi").pipe(sentences()))

@@ -23,7 +23,7 @@ def snapshots(every: float = 0.1) -> Callable[[Observable[Event]], Stream[Respon
 
     ::
 
-        source           --H--i-----!--end|
+        source           --H--i-----!-----end|
         snapshots(4)     --H---Hi---Hi!---Hi!|
 
     >>> from rxllm import Fake, stream_generate

@@ -23,7 +23,7 @@ def text_at(*path: str | int) -> Callable[[Observable[Event]], Stream[TextAt]]:
     ::
 
         source                        --{"items": [{"name": "Li--ma"}, {"name": "Os--lo"}]}--|
-        text_at("items", "*", "name") --Li----------------------ma,Os-----------lo-----------|   (0: Lima, 1: Oslo)
+        text_at("items", "*", "name") --Li-----------------------(ma,Os)-------------lo------|   (0: Lima, 1: Oslo)
 
     >>> from rxllm import Fake, stream_generate
     >>> answer = stream_generate(Fake(['{"items": [{"name": "Li', 'ma"}, {"name": "Os', 'lo"}]}']), "Two cities?")

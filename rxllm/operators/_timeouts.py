@@ -21,8 +21,8 @@ def timeouts(
 
     ::
 
-        source               --start--H--ping--ping--ping--i--end--|
-        timeouts(idle=10)    --start--H--ping--ping-(H,error)|        (H completed, then the error)
+        source               --start--H--ping--ping--------i--end--|
+        timeouts(idle=15)    --start--H--ping--ping--(H,error)|        (H completed, then the error)
 
     >>> from rxllm import Fake, stream_generate
     >>> slow = stream_generate(Fake(["Hel", ("delay", 60), "lo"]), "Hi").pipe(timeouts(first=5, idle=0.01))

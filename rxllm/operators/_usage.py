@@ -18,8 +18,8 @@ def usage() -> Callable[[Observable[Event]], Stream[Usage]]:
 
     ::
 
-        source      --start--3--5--step--start--4--step--|        (usage 3, then 5; 4 in the second step)
-        usage()     ---------3--5---------------9--------|
+        source      --start--3--5--step--start--4--|        (usage 3, then 5; 4 in the second step)
+        usage()     ---------3--5---------------9--|
 
     >>> from rxllm import Fake, Usage, stream_generate
     >>> list(stream_generate(Fake(["Hi", Usage(3, 1)]), "Hello").pipe(usage()))

@@ -17,7 +17,7 @@ def words() -> Callable[[Observable[Event]], Stream[str]]:
 
     ::
 
-        source      --Hel--lo Wo--rld--end--|
+        source      --Hel--lo Wo--rld--end------|
         words()     -------"Hello "----"World"--|
 
     >>> from rxllm import Fake, stream_generate

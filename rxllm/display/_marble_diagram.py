@@ -1,0 +1,224 @@
+"""`marble_diagram`: run streams, or a pipe stage by stage, and draw what happens in each."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import linecache
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from functools import partial
+from types import FrameType
+from typing import Any, TypeVar, cast
+
+import reactivex
+from reactivex import Observable, abc
+from reactivex import operators as rx
+from reactivex.scheduler import HistoricalScheduler
+
+from rxllm import operators as ops
+from rxllm.display._marble_lanes import Lane, Span, clipped
+from rxllm.display._marble_svg import draw_svg
+from rxllm.display._marble_text import draw_text
+from rxllm.runtime import Stream, run, stopwatch, to_iter
+from rxllm.values import Trace
+from rxllm.values.argument_checks import check, check_function, check_instance, is_positive
+
+T = TypeVar("T")
+Streams = Observable[Any] | Sequence[Observable[Any]] | Mapping[str, Observable[Any]]
+
+REDRAW_SECONDS = 0.25
+"""How often a cell is redrawn while its streams run."""
+
+VIRTUAL_SECONDS = 86_400.0
+"""When a run in virtual time is over, whatever still waits."""
+
+
+class MarbleDiagram:
+    """What happened at some places of a pipe: text for ``print``, a picture in a notebook, and `svg`.
+
+    >>> from rxllm import Fake, stream_generate, operators as ops
+    >>> diagram = MarbleDiagram()
+    >>> stream_generate(Fake("Hello"), "Hi").pipe(diagram.lane("events"), ops.to_text(), diagram.lane("text")).run()
+    'Hello'
+    >>> diagram.svg[:4]
+    '<svg'
+
+    It can be drawn while the streams run, too. `marble_diagram` makes one of a whole pipe.
+    """
+
+    def __init__(self) -> None:
+        self._lanes: list[Lane] = []
+        self._now: Callable[[], float] | None = None
+        self._is_over = False
+        self._drawn_in: object = None
+
+    def lane(self, label: str) -> Callable[[Observable[T]], Stream[T]]:
+        """Return an operator that passes a stream on, and draws it: its items, its ends, and each subscription."""
+        check_instance("label", label, str, "a string")
+        lane = Lane(label)
+        self._lanes.append(lane)
+
+        def watched(source: Observable[T], scheduler: abc.SchedulerBase) -> Observable[T]:
+            return source.pipe(ops.trace(partial(self._note, lane.begin(self._seconds(scheduler)))))
+
+        return lambda source: Stream.of(reactivex.defer(partial(watched, source)))
+
+    @property
+    def svg(self) -> str:
+        """The picture: of bounded size, light or dark as its viewer is, and without references to anything else."""
+        return draw_svg(self._lanes, self._end())
+
+    def __str__(self) -> str:
+        return draw_text(self._lanes, self._end()) if self._lanes else "MarbleDiagram()"
+
+    __repr__ = __str__
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        return {"text/plain": str(self), "image/svg+xml": self.svg}
+
+    def _ipython_display_(self) -> None:
+        if self._drawn_in is None or self._drawn_in != _cell():  # otherwise the cell shows it already
+            sys.modules["IPython"].display.display(self._repr_mimebundle_(), raw=True)
+        self._drawn_in = None
+
+    def _seconds(self, scheduler: abc.SchedulerBase | None) -> float:
+        if self._now is None:
+            now = stopwatch(scheduler)
+            started_at = now()
+            self._now = lambda: round(now() - started_at, 6)
+        return self._now()
+
+    def _note(self, span: Span, trace: Trace) -> None:
+        if not self._is_over:
+            span.note(trace.kind, self._seconds(None), trace.item)
+
+    def _end(self) -> float:
+        spans = [span for lane in self._lanes for span in lane.spans]
+        if self._is_over or self._now is None or all(span.outcome for span in spans):
+            return max((span.latest for span in spans), default=0.0)
+        return self._now()
+
+    def _run(self, over: Observable[Any]) -> None:
+        if _cell() is None:
+            run(over.pipe(rx.default_if_empty(None)))
+            return
+        handle = sys.modules["IPython"].display.display(self._repr_mimebundle_(), raw=True, display_id=True)
+        ticks = reactivex.interval(REDRAW_SECONDS).pipe(rx.take_until(over.pipe(rx.concat(reactivex.just(None)))))
+        try:
+            with to_iter(ticks) as items:
+                for _ in items:
+                    handle.update(self._repr_mimebundle_(), raw=True)
+        finally:
+            handle.update(self._repr_mimebundle_(), raw=True)
+            self._drawn_in = _cell()
+
+    def _run_virtually(self, over: Observable[Any]) -> None:
+        scheduler = HistoricalScheduler()
+        subscription = over.subscribe(scheduler=scheduler)
+        scheduler.advance_to(scheduler.now + timedelta(seconds=VIRTUAL_SECONDS))
+        self._is_over = True
+        subscription.dispose()
+
+
+def marble_diagram(
+    streams: Streams,
+    *operators: Callable[..., Any],
+    until: float | None = None,
+    labels: Sequence[str] | None = None,
+    virtual: bool = False,
+) -> MarbleDiagram:
+    """Run a stream through `operators`, and draw what happens: a lane for the stream, and one for each operator.
+
+    >>> import reactivex
+    >>> from rxllm import operators as ops
+    >>> ticks = reactivex.interval(2)
+    >>> print(marble_diagram(ticks, ops.tap(str), reactivex.operators.take(2), virtual=True))
+    ticks                        --a-b
+                                 ^---!
+    ops.tap(str)                 --a-b
+                                 ^---!
+    reactivex.operators.take(2)  --a-(b|)
+    a=0
+    b=1
+    a character is 1 s
+
+    The text is in the notation of ``rxllm.testing.marbles``; where a character is 1 s, ``check`` takes it. Write
+    ``marble_diagram(source, ...)`` for ``source.pipe(...)``. It waits until all is over, or disposes after `until`
+    seconds; errors are drawn, not raised. In a notebook, the cell shows the picture while it grows.
+
+    Several streams are a list or a dict. Each has its lane; the first operator joins them, and receives those of a list
+    as its arguments, and a dict as it is: ``marble_diagram([a, b], ops.race)``. Without operators they run side by
+    side. A stream with concurrent subscriptions, as in ``lambda answer: ops.hedge(answer, 1.0)``, has a row for each.
+
+    If `virtual`, time is virtual: pauses take none, and the picture is exact. A recording is drawn so at once, with the
+    times in its file: ``marble_diagram(rxllm.testing.replay_file("hello.jsonl"), virtual=True)``. After a day of
+    virtual time it is over. Networks have no virtual time.
+
+    `labels` are those of the lanes; by default they are the arguments as they are typed.
+
+    Raises ``ValidationError("invalid_option")`` for arguments of another kind.
+    """
+    check("until", until, until is None or is_positive(until), "a number of seconds above 0")
+    sources = _sources(streams)
+    count = len(sources) + len(operators)
+    names = _names(streams, list(sources), count, inspect.currentframe()) if labels is None else list(labels)
+    check("labels", labels, len(names) == count, f"one for each of the {count} lanes")
+    diagram = MarbleDiagram()
+    watched = {
+        key: source.pipe(diagram.lane(name)) for (key, source), name in zip(sources.items(), names, strict=False)
+    }
+    results = list(watched.values())
+    for index, operator in enumerate(operators):
+        check_function(f"operators[{index}]", operator)
+        if index or isinstance(streams, Observable):
+            stage = Stream.of(results[0]).pipe(operator)
+        else:
+            stage = operator(watched) if isinstance(streams, Mapping) else operator(*results)
+        check_instance(f"what operators[{index}] returns", stage, Observable, "an Observable")
+        results = [stage.pipe(diagram.lane(names[len(sources) + index]))]
+    silent = (result.pipe(rx.ignore_elements(), rx.catch(reactivex.empty())) for result in results)
+    end = reactivex.never() if until is None else reactivex.timer(until)
+    over = reactivex.merge(*silent).pipe(rx.take_until(end))
+    diagram._run_virtually(over) if virtual else diagram._run(over)  # pyright: ignore[reportPrivateUsage]
+    return diagram
+
+
+def _sources(streams: Any) -> dict[Any, Observable[Any]]:
+    several = streams
+    if not isinstance(streams, Mapping):
+        several = dict(enumerate(cast(Any, streams) if isinstance(streams, list | tuple) else [streams], 1))
+    sources = dict(cast(Mapping[Any, Any], several))
+    fits = bool(sources) and all(isinstance(source, Observable) for source in sources.values())
+    remedy = "an Observable, or a list or a dict of them; rxllm.testing.replay_file(path) is that of a recording"
+    check("streams", cast(object, streams), fits, remedy)
+    return sources
+
+
+def _names(streams: Any, keys: Sequence[Any], count: int, frame: FrameType | None) -> list[str]:
+    """Return the arguments of the call as they are typed, if its source is there, and otherwise their numbers."""
+    caller = cast(FrameType, cast(FrameType, frame).f_back)
+    first, last, left, right = list(caller.f_code.co_positions())[caller.f_lasti // 2]
+    place = ast.Pass(lineno=first or 0, end_lineno=last, col_offset=left or 0, end_col_offset=right)
+    source = "".join(linecache.getlines(caller.f_code.co_filename, caller.f_globals))
+    try:
+        call = ast.parse(ast.get_source_segment(source, place) or "", mode="eval").body
+    except (SyntaxError, IndexError, ValueError):  # the file is not there, or another by now
+        call = None
+    nodes = call.args if isinstance(call, ast.Call) else []
+    if nodes and isinstance(nodes[0], ast.List):
+        nodes = [*nodes[0].elts, *nodes[1:]]
+    names = [clipped(ast.unparse(node), 30) for node in nodes]
+    if isinstance(streams, Observable) and nodes and not isinstance(nodes[0], ast.Name):
+        names[0] = "source"
+    if isinstance(streams, Mapping):
+        names = [*map(str, keys), *names[1:]]
+    return names if len(names) == count else [str(number) for number in range(1, count + 1)]
+
+
+def _cell() -> object:
+    """Return the number of the notebook's cell that runs, None elsewhere."""
+    ipython = sys.modules.get("IPython")
+    shell: Any = ipython.get_ipython() if ipython is not None else None
+    return shell.execution_count if hasattr(shell, "kernel") else None

@@ -1,0 +1,299 @@
+"""A scenario for each operator, run in virtual time: its picture in ``docs/marbles``, which docs/operators.md shows.
+
+``python -m tests.operators_page`` draws them. An operator without a scenario fails a test by its name; it needs one
+entry in `SCENARIOS`: a source, and the stages by their labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import reactivex
+from reactivex import Observable, abc
+from reactivex.disposable import CompositeDisposable
+
+from rxllm import AdapterError, Fake, RetryPolicy, Session, StreamError, ToolCall, Usage, stream_generate, tool
+from rxllm import operators as ops
+from rxllm.display import MarbleDiagram, marble_diagram
+from rxllm.events import Event, MessageCompleted, MessageStarted, TextDelta
+from rxllm.runtime import Gate, Stream
+from rxllm.runtime._back_pressure import read_by
+from rxllm.testing.marbles import parse
+from rxllm.values import Thread, assistant, user
+
+FOLDER = Path(__file__).parent.parent / "docs" / "marbles"
+
+DOWN, CUT = AdapterError("provider_unavailable"), StreamError("truncated")
+THREAD = Thread((user("Six times seven?"),))
+CALL = ToolCall("c1", "multiply", {"a": 6, "b": 7})
+NOW = RetryPolicy(base_delay=0.0, jitter=0.0)
+
+Scenario = Callable[[], MarbleDiagram]
+
+
+def answer(*script: Any) -> Stream[Event]:
+    """The events of a model that says `script`; a number in it is a pause in seconds."""
+    return stream_generate(_model(*script), "Hi", retry=False)
+
+
+def answers(*scripts: list[Any]) -> Stream[Event]:
+    """The same, with another script for each call."""
+    model = Fake(scripts=[_pieces(script) for script in scripts])
+    return stream_generate(model, "Hi", retry=False)
+
+
+def plays(marbles: str, **values: Any) -> Observable[Any]:
+    """A source of plain items, as ``rxllm.testing.marbles`` writes them."""
+
+    def subscribe(observer: abc.ObserverBase[Any], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
+        def play(kind: str, value: Any, *_: object) -> None:
+            if kind == "next":
+                observer.on_next(value)
+            else:
+                observer.on_completed() if kind == "end" else observer.on_error(value)
+
+        assert scheduler is not None
+        notes = parse(marbles, values)
+        return CompositeDisposable(
+            *(scheduler.schedule_relative(tick, partial(play, kind, value)) for tick, kind, value in notes)
+        )
+
+    return Observable(subscribe)
+
+
+def draw(source: Any, stages: Mapping[str, Callable[..., Any]], until: float | None = None) -> MarbleDiagram:
+    names = list(source) if isinstance(source, Mapping) else ["source"]
+    return marble_diagram(source, *stages.values(), labels=[*names, *stages], until=until, virtual=True)
+
+
+def subscribed_at(*seconds: float) -> Callable[[Observable[Any]], Observable[Any]]:
+    """Subscribe then, and merge what comes; errors are events, so that they are seen."""
+    return lambda source: reactivex.merge(
+        *(reactivex.timer(at).pipe(reactivex.operators.flat_map(source.pipe(ops.errors_as_events()))) for at in seconds)
+    )
+
+
+def read_every(seconds: float) -> Callable[[Observable[Any]], Observable[Any]]:
+    """Take one item in so many seconds, as an iterator does whose loop has work to do."""
+
+    def operator(source: Observable[Any]) -> Observable[Any]:
+        def subscribe(observer: abc.ObserverBase[Any], scheduler: abc.SchedulerBase | None = None) -> Any:
+            gate = Gate(64)
+            asks = ended = False
+
+            def take(_: object = None) -> None:
+                nonlocal asks
+                asks = not gate.waiting
+                if gate.waiting:
+                    observer.on_next(gate.take())
+                elif ended:
+                    observer.on_completed()
+                else:
+                    gate.request()
+
+            def add(item: Any) -> None:
+                gate.waiting.append(item)
+                if asks:
+                    take()
+
+            def end() -> None:
+                nonlocal ended
+                ended = True
+                if asks:
+                    take()
+
+            with read_by(gate, lambda error: False):
+                source.subscribe(add, observer.on_error, end, scheduler=scheduler)
+            return reactivex.timer(2.0, seconds).subscribe(take, scheduler=scheduler)
+
+        return Observable(subscribe)
+
+    return operator
+
+
+def _model(*script: Any) -> Fake:
+    return Fake(_pieces(list(script)))
+
+
+def _pieces(script: list[Any]) -> list[Any]:
+    return [("delay", float(piece)) if isinstance(piece, int | float) else piece for piece in script]
+
+
+@tool
+def multiply(a: int, b: int) -> int:
+    """Multiply."""
+    return a * b
+
+
+def step_of(*script: Any) -> Callable[[Thread], Stream[Event]]:
+    return lambda thread: stream_generate(_model(*script), thread, retry=False).pipe(ops.run_tools([multiply]))
+
+
+class Pairs:
+    """Feeds pairs of items."""
+
+    def __init__(self) -> None:
+        self.waiting: list[str] = []
+
+    def feed(self, item: str) -> list[str]:
+        self.waiting.append(item)
+        return self.close() if len(self.waiting) == 2 else []
+
+    def close(self) -> list[str]:
+        pair, self.waiting = "".join(self.waiting), []
+        return [pair] if pair else []
+
+
+SCENARIOS: dict[str, Scenario] = {
+    "budget": lambda: draw(
+        answer(1, "Once ", 1, "upon ", 1, "a ", 1, "time"), {"budget(tokens=2)": ops.budget(tokens=2)}
+    ),
+    "checkpoint": lambda: draw(plays("-a-b-X", X=DOWN), {'checkpoint("model")': ops.checkpoint("model")}),
+    "circuit_breaker": lambda: draw(
+        answers([0.5, DOWN], [0.5, DOWN], [0.5, "Hi"], [0.5, "Hi"]),
+        {
+            "circuit_breaker(2, cooldown=4)": lambda calls: subscribed_at(0, 1, 2, 3, 6, 7)(
+                calls.pipe(ops.circuit_breaker(2, cooldown=4.0))
+            )
+        },
+    ),
+    "conflate": lambda: draw(
+        answer(1, "H", 1, "e", 1, "l", 1, "l", 1, "o"),
+        {"conflate()": ops.conflate(), "read every 2 s": read_every(2.0)},
+    ),
+    "continue_with": lambda: draw(
+        plays("-a|"), {"continue_with(fn)": ops.continue_with(lambda last: plays("--b|") if last == "a" else None)}
+    ),
+    "cost": lambda: draw(
+        answer(1, "Hi", 1, Usage(3, 1)),
+        {"cost(price=fn)": ops.cost(price=lambda usage: replace(usage, total_cost=0.1))},
+    ),
+    "count": lambda: draw(plays("-a-b-|"), {"count(fn)": ops.count(lambda counts: None)}),
+    "errors_as_events": lambda: draw(plays("-a-b-X", X=CUT), {"errors_as_events()": ops.errors_as_events()}),
+    "fallback": lambda: draw(
+        {"source": answer(2, DOWN), "second": answer(1, "Hi", 1)},
+        {"fallback(second)": lambda streams: streams["source"].pipe(ops.fallback(streams["second"]))},
+    ),
+    "filter_deltas": lambda: draw(
+        answer(1, "Hel", 1, "lo", 1), {"filter_deltas(text=False)": ops.filter_deltas(text=False)}
+    ),
+    "finally_result": lambda: draw(
+        answer(1, "Hel", 1, "lo", 1), {"finally_result(fn)": ops.finally_result(lambda response, outcome: None)}
+    ),
+    "gate": lambda: draw(
+        plays("--a-b-c-d-e-|"),
+        {"gate(while_open)": ops.gate(plays("T----F---T", T=True, F=False))},
+    ),
+    "guard": lambda: draw(
+        answer(1, "I know. ", 1, "The code ", 1, "is 4711. ", 1, "Use it!", 1),
+        {"guard(check)": ops.guard(lambda text: reactivex.timer(0.5).map(lambda _: "4711" not in text))},
+    ),
+    "hedge": lambda: draw(
+        answers([5, "slow"], [1, "Hel", 1, "lo", 1]), {"hedge(source, after=2)": lambda source: ops.hedge(source, 2.0)}
+    ),
+    "include_raw_chunks": lambda: draw(
+        answer(1, "H", 1, ("raw_chunk", {"x": 1}), 1, "i", 1), {"include_raw_chunks()": ops.include_raw_chunks()}
+    ),
+    "items": lambda: draw(answer(1, '["Lima", "Os', 2, 'lo", "Bon', 2, 'n"]', 1), {"items(str)": ops.items(str)}),
+    "keep_latest": lambda: draw(
+        plays("-a-b-c-d-e-f-|"), {"keep_latest()": ops.keep_latest(), "read every 4 s": read_every(4.0)}
+    ),
+    "lift": lambda: draw(plays("-a-b-c-|"), {"lift(Pairs)": ops.lift(Pairs)}),
+    "map_text": lambda: draw(answer(1, "Hel", 1, "lo", 1), {"map_text(str.upper)": ops.map_text(str.upper)}),
+    "merge_labelled": lambda: draw(
+        {"a": plays("-a---b-|"), "b": plays("--c-X", X=DOWN)}, {"merge_labelled({...})": ops.merge_labelled}
+    ),
+    "only": lambda: draw(answer(1, "Hel", 1, "lo", 1), {"only(TextDelta)": ops.only(TextDelta)}),
+    "parsed": lambda: draw(answer(1, '["Lima", ', 1, '"Oslo"]', 1), {"parsed(list[str])": ops.parsed(list[str])}),
+    "partial_json": lambda: draw(
+        answer(1, '{"city": "Li', 2, 'ma", "size', 2, '": 10}', 1), {"partial_json()": ops.partial_json()}
+    ),
+    "partials": lambda: draw(
+        answer(1, '{"city": "Li', 2, 'ma", "size', 2, '": 10}', 1), {"partials(dict)": ops.partials(dict[str, Any])}
+    ),
+    "race": lambda: draw(
+        {"a": answer(3, "slow"), "b": answer(2, "Hel", 1, "lo", 1), "c": answer(1, DOWN)},
+        {"race(a, b, c)": lambda streams: ops.race(*streams.values())},
+    ),
+    "raise_errors": lambda: draw(answer(1, "Hel", 1, "lo", 1, CUT), {"raise_errors()": ops.raise_errors()}),
+    "rate_limited": lambda: draw(
+        answer(1, "H", 1, "i", 1),
+        {
+            "rate_limited(concurrent=2)": lambda calls: subscribed_at(0, 1, 2)(
+                calls.pipe(ops.text(), ops.rate_limited(concurrent=2))
+            )
+        },
+    ),
+    "redact": lambda: draw(
+        answer(1, "key sk-", 1, "123", 1, ", ok?", 1), {r'redact(r"sk-\w+")': ops.redact(r"sk-\w+")}
+    ),
+    "repeat_until_halt": lambda: draw(
+        step_of(1, CALL)(THREAD),
+        {"repeat_until_halt(ask)": ops.repeat_until_halt(step_of(1, "42.", 1))},
+    ),
+    "restart": lambda: draw(answers([1, "Hel", 1, CUT], [1, "Hel", 1, "lo", 1]), {"restart()": ops.restart(NOW)}),
+    "retry_before_content": lambda: draw(
+        answers([1, DOWN], [1, "Hel", 1, "lo", 1]), {"retry_before_content()": ops.retry_before_content(NOW)}
+    ),
+    "run_tools": lambda: draw(answer(1, CALL, 1), {"run_tools([multiply])": ops.run_tools([multiply], thread=THREAD)}),
+    "scan_collect": lambda: draw(
+        answer(1, "Hel", 2, "lo", 2),
+        {
+            "scan_collect()": ops.scan_collect(),
+            ".current_text": reactivex.operators.map(lambda state: state.current_text),
+        },
+    ),
+    "sentences": lambda: draw(answer(1, "Hi. ", 1, "How ", 1, "are you?", 1), {"sentences()": ops.sentences()}),
+    "share_folded": lambda: draw(
+        answer(1, "Hel", 1, "lo ", 2, "you"),
+        {
+            "share_folded(5)": lambda source: subscribed_at(0, 3)(source.pipe(ops.share_folded(5.0), ops.text())),
+        },
+    ),
+    "smooth": lambda: draw(answer(1, "One two three ", 2, "four five six", 2), {"smooth(max_lag=1)": ops.smooth(1.0)}),
+    "snapshots": lambda: draw(answer(1, "H", 1, "e", 1, "y", 4, "!", 1), {"snapshots(every=2)": ops.snapshots(2.0)}),
+    "stall_warning": lambda: draw(
+        answer(1, "Hel", 5, "lo", 1), {"stall_warning(3, fn)": ops.stall_warning(3.0, lambda seconds, events: None)}
+    ),
+    "tap": lambda: draw(plays("-a-b-c-|"), {"tap(fn)": ops.tap(lambda item: None)}),
+    "text": lambda: draw(answer(1, "Hel", 1, "lo", 1), {"text()": ops.text()}),
+    "text_at": lambda: draw(
+        answer(1, '[{"name": "Li', 2, 'ma"}, {"name', 2, '": "Oslo"}]', 1),
+        {
+            'text_at("*", "name")': ops.text_at("*", "name"),
+            ".text": reactivex.operators.map(lambda piece: piece.text),
+        },
+    ),
+    "thinking": lambda: draw(
+        answer(1, ("thinking", "hm"), 1, ("thinking", "!"), 1, "Hi", 1), {"thinking()": ops.thinking()}
+    ),
+    "timeouts": lambda: draw(answer(1, "Hel", 1, "lo", 9, "!"), {"timeouts(idle=3)": ops.timeouts(idle=3.0)}),
+    "to_chat_result": lambda: draw(
+        step_of(1, CALL)(THREAD).pipe(ops.repeat_until_halt(step_of(1, "42.", 1))),
+        {"to_chat_result()": ops.to_chat_result()},
+    ),
+    "to_response": lambda: draw(answer(1, "Hel", 1, "lo", 1), {"to_response()": ops.to_response()}),
+    "to_session": lambda: draw(answer(1, "Hel", 1, "lo", 1), {"to_session(Session())": ops.to_session(Session())}),
+    "to_step_result": lambda: draw(step_of(1, CALL, 1)(THREAD), {"to_step_result()": ops.to_step_result()}),
+    "to_text": lambda: draw(answer(1, "Hel", 1, "lo", 1), {"to_text()": ops.to_text()}),
+    "tool_calls": lambda: draw(answer(1, CALL, 1), {"tool_calls()": ops.tool_calls()}),
+    "trace": lambda: draw(plays("-a-b-|"), {"trace(fn)": ops.trace(lambda trace: None)}),
+    "usage": lambda: draw(answer(1, "Hi", 1, Usage(3, 1), 1, Usage(3, 5), 1), {"usage()": ops.usage()}),
+    "verify": lambda: draw(
+        plays("-s-H-e|", s=MessageStarted(assistant("")), H=TextDelta("H"), e=MessageCompleted(assistant("H"), "stop")),
+        {"verify()": ops.verify()},
+    ),
+    "words": lambda: draw(answer(1, "Hel", 1, "lo wo", 1, "rld", 1), {"words()": ops.words()}),
+}
+
+
+def write() -> None:
+    FOLDER.mkdir(exist_ok=True)
+    for file in FOLDER.glob("*.svg"):
+        file.unlink()
+    for name, scenario in SCENARIOS.items():
+        (FOLDER / f"{name}.svg").write_text(scenario().svg)
