@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from typing import Any
@@ -166,6 +167,18 @@ def test_arguments_of_another_kind_are_refused_at_once(make: Any, fault: str) ->
         make()
 
 
+@pytest.mark.parametrize("item", ["off", 1, None])
+def test_what_is_not_a_boolean_is_an_error_and_opens_nothing(item: Any) -> None:
+    switch: Subject[Any] = Subject()
+    consumer = Consumer(ops.gate(switch))
+    consumer.say("waiting")
+    switch.on_next(item)
+    (error,) = consumer.ends
+    assert isinstance(error, ValidationError)
+    assert f"while_open must emit True or False, not {item!r}; write while_open.map" in str(error)
+    assert consumer.waiting == []
+
+
 # How many wait
 
 
@@ -218,6 +231,37 @@ def test_a_closed_gate_holds_the_server_back() -> None:
         switch.on_next(True)
         assert ended.wait(20)
     assert sum(map(len, texts)) == CHUNKS * 4000
+
+
+def test_a_source_that_schedules_item_after_item_waits_too() -> None:
+    switch = BehaviorSubject(False)
+    with to_iter(reactivex.range(10**9).pipe(ops.gate(switch, 8, limit=100))) as items:
+        threading.Timer(0.05, switch.on_next, [True]).start()
+        assert [next(items) for _ in range(200)] == list(range(200))
+
+
+def test_a_call_behind_it_does_not_wait_for_it() -> None:
+    """A pause holds the questions; the answer that has begun goes on."""
+    switch, answers, answered = BehaviorSubject(True), list[int](), threading.Event()
+
+    async def questions() -> Any:
+        yield "What?"
+        switch.on_next(False)
+        yield "Why?"
+
+    async def answer() -> Any:
+        while switch.value:
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0.01)
+        for number in range(200):
+            yield number
+        answered.set()
+
+    answering = from_async_iter(questions).pipe(ops.gate(switch, 1)).flat_map(lambda _: from_async_iter(answer))
+    subscription = answering.subscribe(answers.append)
+    assert answered.wait(5)
+    subscription.dispose()
+    assert answers == list(range(200))
 
 
 def test_a_slow_reader_behind_an_open_gate_holds_the_server_back() -> None:

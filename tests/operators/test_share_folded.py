@@ -7,6 +7,7 @@ from functools import reduce
 from typing import Any
 
 import pytest
+import reactivex
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reactivex import Observable, Subject, abc, from_iterable
@@ -429,6 +430,14 @@ def test_a_slow_watcher_does_not_pace_the_call() -> None:
     assert response.output_text == "".join(letters)
     assert fold([first, *rest]).to_response() == response
     assert len(rest) < 100
+
+
+def test_a_slow_first_watcher_does_not_pace_a_source_that_schedules_its_events() -> None:
+    letters = events(*"Hello" * 100)
+    shared = reactivex.range(len(letters)).map(letters.__getitem__).pipe(ops.share_folded(None))
+    with to_iter(shared, maxsize=1) as slow:
+        next(slow)
+        assert shared.pipe(ops.to_text()).run() == "Hello" * 100
 
 
 def test_what_waits_is_joined_across_the_usage_of_each_frame() -> None:
