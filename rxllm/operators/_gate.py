@@ -10,7 +10,19 @@ from reactivex import Observable, abc
 from reactivex.disposable import CompositeDisposable, SerialDisposable
 
 from rxllm.operators._shared.operate import operate
-from rxllm.runtime import LIMIT, MAX_WAITING, Gate, Hold, Stream, call_context, clock, current_gate, fail, paced
+from rxllm.runtime import (
+    LIMIT,
+    MAX_WAITING,
+    Gate,
+    Hold,
+    LoopScheduler,
+    Stream,
+    call_context,
+    clock,
+    current_gate,
+    fail,
+    paced,
+)
 from rxllm.values import StreamError
 from rxllm.values.argument_checks import check_count, check_instance, invalid_option, shown
 
@@ -124,7 +136,9 @@ class _Gated:
 
     def _soon(self) -> None:
         # Whoever opens the gate may be on another thread; it should not do this work.
-        if not self._wake.is_disposed:
+        if isinstance(self._clock, LoopScheduler) and self._clock.has_ended:
+            self._fail(StreamError("cancelled", "the event loop of the stream is closed"))
+        elif not self._wake.is_disposed:
             self._wake.disposable = self._clock.schedule(self._release_now)
 
     def _release_now(self, scheduler: abc.SchedulerBase, state: Any) -> None:

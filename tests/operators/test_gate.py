@@ -179,6 +179,19 @@ def test_what_is_not_a_boolean_is_an_error_and_opens_nothing(item: Any) -> None:
     assert consumer.waiting == []
 
 
+def test_a_button_outlives_the_loop_of_the_stream() -> None:
+    items, switch, errors = Subject[int](), Subject[bool](), list[Any]()
+
+    async def begin() -> None:
+        items.pipe(ops.gate(switch)).subscribe(on_error=errors.append)
+
+    asyncio.run(begin())
+    items.on_next(1)
+    switch.on_next(True)
+    assert [error.reason for error in errors] == ["cancelled"]
+    assert switch.observers == []
+
+
 # How many wait
 
 

@@ -222,6 +222,15 @@ def test_raw_recordings_of_providers_are_run_as_their_events() -> None:
     assert [row.text for row in result] == texts
 
 
+def test_an_async_check_fails_and_says_what_to_write() -> None:
+    async def check(text: str) -> None: ...
+
+    (row,) = backtest([from_iterable(events("Hello."))], ops.guard(check))
+    assert isinstance(row.error, StreamError)
+    assert (row.outcome, row.error.reason) == ("error", "guard_failed")
+    assert "under virtual time use a plain function or an Observable" in row.error.message
+
+
 # Backtest equals live
 
 GAP = 1.0
