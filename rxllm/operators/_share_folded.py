@@ -13,7 +13,7 @@ from rxllm.collector import StreamCollector
 from rxllm.events import Event
 from rxllm.operators._shared.event_operators import EVENTS, not_an_event
 from rxllm.operators._shared.watcher import Watcher
-from rxllm.runtime import LoopScheduler, Stream, clock, read_by
+from rxllm.runtime import LoopScheduler, Stream, clock, read_by, unpaced
 from rxllm.values import StreamError
 from rxllm.values.argument_checks import check_seconds
 
@@ -97,7 +97,7 @@ class _Shared:
                 self._watchers.append(watcher)
                 self._timer.disposable = Disposable()
         if is_first:
-            self._start()
+            self._start(scheduler)
         elif self._has_ended or not isinstance(self._clock, LoopScheduler) or self._clock.runs_here:
             watcher.deliver(self._clock)
         elif self._clock.has_ended:
@@ -106,11 +106,11 @@ class _Shared:
             watcher.deliver_soon(self._clock)
         return Disposable(lambda: self._leave(watcher))
 
-    def _start(self) -> None:
+    def _start(self, scheduler: abc.SchedulerBase | None) -> None:
         # Neither the first watcher's pace nor its listener is that of the call.
         with read_by(None, lambda error: False):
             self._subscription.disposable = self._source.subscribe(
-                self._on_next, self._end, self._end, scheduler=self._clock
+                self._on_next, self._end, self._end, scheduler=unpaced(scheduler)
             )
 
     def _on_next(self, event: Event) -> None:

@@ -161,6 +161,11 @@ def clock(scheduler: abc.SchedulerBase | None) -> abc.SchedulerBase:
     return scheduler.plain() if isinstance(scheduler, LoopScheduler) else scheduler
 
 
+def unpaced(scheduler: abc.SchedulerBase | None) -> abc.SchedulerBase | None:
+    """Return `scheduler`; in place of an iterator's, one that does not wait for its reader."""
+    return scheduler.plain() if isinstance(scheduler, PacedScheduler) else scheduler
+
+
 def stopwatch(scheduler: abc.SchedulerBase | None) -> Callable[[], float]:
     """Return a function that gives the scheduler's time in seconds; on a loop, or without one, it is monotonic."""
     if scheduler is None or isinstance(scheduler, LoopScheduler):

@@ -172,6 +172,8 @@ def test_wrong_arguments_are_refused(tmp_path: Path) -> None:
     path = tape(tmp_path / "a.jsonl", "Hi")
     with pytest.raises(ValidationError, match="operators"):
         backtest(path, [ops.text, ops.text()])  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValidationError, match=r"operators\.0 must be a function"):
+        backtest(path, Engine(Fake("Hi")))  # pyright: ignore[reportArgumentType]
     with pytest.raises(FileNotFoundError, match="there are no recordings"):
         backtest(tmp_path / "nowhere", [])
     with pytest.raises(ValidationError, match="backtest: source must be an Observable"):
