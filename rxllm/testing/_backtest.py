@@ -120,7 +120,7 @@ def backtest(
     Raises ``ValidationError("invalid_option")`` for a pipeline that is not made of operators, and ``FileNotFoundError``
     for a path where nothing is.
     """
-    operators = list(pipeline) if isinstance(pipeline, list | tuple) else [pipeline]
+    operators = [*cast(Sequence[Operator], pipeline if isinstance(pipeline, list | tuple) else (pipeline,))]
     check_operators(operators)
     rows: list[BacktestRow] = []
     for origin in _origins(recordings):
