@@ -142,13 +142,14 @@ class _Gated:
             self._wake.disposable = self._clock.schedule(self._release_now)
 
     def _release_now(self, scheduler: abc.SchedulerBase, state: Any) -> None:
+        context = self._context.copy()  # whoever opens the gate has another
         with self._lock:
             try:
-                self._context.copy().run(self._release)
+                context.run(self._release)
             except BaseException as error:  # raised by the subscriber; no caller would deliver it
-                fail(self._observer, error)
+                context.run(fail, self._observer, error)
             else:
-                self._end()
+                context.run(self._end)
 
     def _release(self) -> None:
         while self._gate.waiting and not (self._gate.closed or self._delivering):

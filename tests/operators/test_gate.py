@@ -17,7 +17,7 @@ from reactivex.testing import ReactiveTest, TestScheduler
 
 from rxllm import Fake, TextDelta, from_async_iter, stream_generate, to_iter
 from rxllm import operators as ops
-from rxllm.runtime import LIMIT
+from rxllm.runtime import LIMIT, Gate, current_gate
 from rxllm.testing import assert_operator
 from rxllm.testing._virtual_time import Clock
 from rxllm.testing.loopback import Loopback, Reply, endless
@@ -275,6 +275,15 @@ def test_a_call_behind_it_does_not_wait_for_it() -> None:
     assert answered.wait(5)
     subscription.dispose()
     assert answers == list(range(200))
+
+
+def test_what_follows_a_release_is_behind_the_readers_gate() -> None:
+    gates: list[Any] = []
+    opened = reactivex.timer(0.02).map(lambda _: True)
+    after = reactivex.defer(lambda _: gates.append(current_gate.get()) or of(2))
+    with to_iter(reactivex.of(1).pipe(ops.gate(opened)).concat(after)) as items:
+        assert list(items) == [1, 2]
+    assert [type(gate) for gate in gates] == [Gate]
 
 
 def test_a_slow_reader_behind_an_open_gate_holds_the_server_back() -> None:
