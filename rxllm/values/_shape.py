@@ -34,7 +34,7 @@ class Shape:
                 self._add(option)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return shape_of, (self.hint,)  # its decoder cannot be pickled
+        return _again, (self.hint,)  # its decoder cannot be pickled
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -87,6 +87,10 @@ class Shape:
 
 
 shape_of = cached_by_type(Shape)
+
+
+def _again(hint: Any) -> Shape:
+    return shape_of(hint)
 
 
 def plain(raw: str) -> Any:
