@@ -14,7 +14,15 @@ from rxllm.events import Event
 from rxllm.runtime import Retry
 from rxllm.runtime._stream_arguments import check_operators
 from rxllm.values import EngineError, Request, Tool, ValidationError, as_tool, name_fault
-from rxllm.values.argument_checks import check_function, did_you_mean, explains_options, must_be, shown
+from rxllm.values.argument_checks import (
+    call_fault,
+    check_function,
+    did_you_mean,
+    explains_options,
+    invalid_option,
+    must_be,
+    shown,
+)
 from rxllm.values.secret_names import MASK, is_secret_name, masked
 
 Operator = Callable[[Observable[Event]], Observable[Event]]
@@ -52,9 +60,11 @@ def alongside(check: Callable[[Request], Any]) -> Alongside:
         ...
     rxllm.values.errors.StreamError: the guard 'moderate' tripped: the question is not allowed
 
-    Raises ``ValidationError("invalid_option")`` if `check` is not a function.
+    Raises ``ValidationError("invalid_option")`` if `check` is not a function of a request.
     """
     check_function("check", check)
+    if call_fault(check, None) is not None:
+        raise invalid_option("check", must_be("a function of a request", check))
     return Alongside(check)
 
 

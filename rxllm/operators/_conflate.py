@@ -11,7 +11,7 @@ from rxllm.operators._shared.busy_consumer import WhileBusy
 from rxllm.operators._shared.join_deltas import continues, joined, text_of
 from rxllm.operators._shared.operate import operate
 from rxllm.runtime import Stream
-from rxllm.values.argument_checks import check_function
+from rxllm.values.argument_checks import call_fault, check, check_function
 
 T = TypeVar("T")
 
@@ -56,11 +56,12 @@ def conflate(join: Callable[[T, T], T] | None = None) -> Callable[[Observable[T]
 
     An exception of `join` ends the stream. `keep_latest` drops all but the newest.
 
-    Raises ``ValidationError("invalid_option")`` for a `join` that is not a function.
+    Raises ``ValidationError("invalid_option")`` for a `join` that is not a function of two items.
     """
     if join is None:
         return operate(lambda source, observer, scheduler: _JoiningTexts(observer, scheduler).start(source))
     check_function("join", join)
+    check("join", join, call_fault(join, None, None) is None, "a function of two items")
     return operate(lambda source, observer, scheduler: _JoiningAll(join, observer, scheduler).start(source))
 
 

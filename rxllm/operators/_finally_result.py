@@ -28,7 +28,7 @@ from rxllm.runtime import (
 from rxllm.runtime._endings import current_endings
 from rxllm.runtime._portal import is_read, live_on, start_on
 from rxllm.values import LLMError, Outcome, Response, StreamError
-from rxllm.values.argument_checks import check_function, invalid_option
+from rxllm.values.argument_checks import call_fault, check, check_function, invalid_option
 
 R = TypeVar("R")
 
@@ -87,10 +87,11 @@ def finally_result(
     but the end of ``asyncio.run`` cancels an ``async`` one, as it does all tasks. Under virtual time `fn` must be a
     plain function, and a dispose calls it at once.
 
-    Raises ``ValidationError("invalid_option")`` unless `fn` is a function, and `fold` has a result for a stream that
-    was disposed before its first event, and for one that failed.
+    Raises ``ValidationError("invalid_option")`` unless `fn` is a function of two arguments, and `fold` has a result for
+    a stream that was disposed before its first event, and for one that failed.
     """
     check_function("fn", fn)
+    check("fn", fn, call_fault(fn, None, "completed") is None, "a function of a result and an outcome")
     chosen = to_response() if fold is None else fold
     check_function("fold", chosen)
     _check_fold(chosen)
@@ -99,10 +100,10 @@ def finally_result(
 
 def _check_fold(fold: Fold[Any]) -> None:
     for what, events in (("without events", ()), ("that failed", (ErrorEvent(StreamError("truncated")),))):
-        state = _State(fold)
-        for event in events:
-            state.see(event)
         try:
+            state = _State(fold)
+            for event in events:
+                state.see(event)
             state.result()
         except Exception as error:
             remedy = "pass for example ops.to_response(), ops.to_chat_result(thread) or ops.to_session(session)"

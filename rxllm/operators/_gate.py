@@ -10,9 +10,21 @@ from reactivex import Observable, abc
 from reactivex.disposable import CompositeDisposable, SerialDisposable
 
 from rxllm.operators._shared.operate import operate
-from rxllm.runtime import LIMIT, MAX_WAITING, Gate, Hold, Stream, clock, current_gate, fail
+from rxllm.runtime import (
+    LIMIT,
+    MAX_WAITING,
+    Gate,
+    Hold,
+    LoopScheduler,
+    Stream,
+    call_context,
+    clock,
+    current_gate,
+    fail,
+    paced,
+)
 from rxllm.values import StreamError
-from rxllm.values.argument_checks import check_count, check_instance
+from rxllm.values.argument_checks import check_count, check_instance, invalid_option, shown
 
 T = TypeVar("T")
 
@@ -37,7 +49,7 @@ def gate(
     It is closed until the first boolean: write ``while_open.start_with(True)`` for a gate that begins open. Every item
     comes once and in order; the end waits behind them, and an ``on_error`` passes at once, without them. When
     `while_open` ends, an open gate stays open, and a closed one ends the stream with ``StreamError("cancelled")``,
-    since nothing could open it any more; its error passes at once.
+    since nothing could open it any more; its error passes at once, and an item that is not a boolean is one.
 
     While `maxsize` items wait, a source that can wait does, down to its socket. One that cannot, such as a `Subject`,
     is cut off with ``StreamError("overflow")`` when more than `limit` items would wait, by default 65,536.
@@ -67,6 +79,7 @@ class _Gated:
         self._clock = clock(scheduler)
         self._wake = SerialDisposable()
         self._lock = RLock()
+        self._context = call_context()
         self._reader = current_gate.get()
         self._gate = Hold(min(maxsize, limit))
         self._gate.closed = True
@@ -77,22 +90,21 @@ class _Gated:
 
     def start(self, source: Observable[Any], while_open: Observable[bool]) -> abc.DisposableBase:
         subscriptions = CompositeDisposable(self._wake)
-        reader = current_gate.set(None)  # a button does not wait for the reader
-        try:
-            subscriptions.add(
-                while_open.subscribe(self._switch, self._fail, self._on_switch_completed, scheduler=self._scheduler)
-            )
-            if not self._over:
-                current_gate.set(self._gate)
-                subscriptions.add(
-                    source.subscribe(self._on_next, self._fail, self._on_completed, scheduler=self._scheduler)
-                )
-        finally:
-            current_gate.reset(reader)
+        switch = paced(while_open, None)  # a button does not wait for the reader
+        subscriptions.add(
+            switch.subscribe(self._switch, self._fail, self._on_switch_completed, scheduler=self._scheduler)
+        )
+        if not self._over:
+            items = paced(source, self._gate)
+            subscriptions.add(items.subscribe(self._on_next, self._fail, self._on_completed, scheduler=self._scheduler))
         return subscriptions
 
-    def _switch(self, is_open: bool) -> None:
+    def _switch(self, is_open: Any) -> None:
         # Without the lock: whoever closes the gate does not wait for a delivery.
+        if not isinstance(is_open, bool):  # the text "off" is true
+            remedy = "write while_open.map(...) with a function that returns a boolean"
+            self._fail(invalid_option("while_open", f"must emit True or False, not {shown(is_open)}; {remedy}"))
+            return
         if not is_open:
             self._gate.closed = True
             return
@@ -124,17 +136,20 @@ class _Gated:
 
     def _soon(self) -> None:
         # Whoever opens the gate may be on another thread; it should not do this work.
-        if not self._wake.is_disposed:
+        if isinstance(self._clock, LoopScheduler) and self._clock.has_ended:
+            self._fail(StreamError("cancelled", "the event loop of the stream is closed"))
+        elif not self._wake.is_disposed:
             self._wake.disposable = self._clock.schedule(self._release_now)
 
     def _release_now(self, scheduler: abc.SchedulerBase, state: Any) -> None:
+        context = self._context.copy()  # whoever opens the gate has another
         with self._lock:
             try:
-                self._release()
+                context.run(self._release)
             except BaseException as error:  # raised by the subscriber; no caller would deliver it
-                fail(self._observer, error)
+                context.run(fail, self._observer, error)
             else:
-                self._end()
+                context.run(self._end)
 
     def _release(self) -> None:
         while self._gate.waiting and not (self._gate.closed or self._delivering):

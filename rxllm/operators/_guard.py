@@ -56,8 +56,9 @@ def guard(
     disposed, open blocks are completed, and an ``ErrorEvent`` ends the stream; before the first event it is
     ``on_error``. The error's metadata has the `guard`, the `reason` if there is one, and the `text`, cut to 80
     characters: do not show it. No tool of the step runs, whether the guard is an engine's operator or comes after
-    ``stream``; what an engine's guard has stopped is not sent to the model again either. An ``on_error`` of the source
-    passes at once, without what waits.
+    ``stream``; what an engine's guard has stopped is not sent to the model again either. After ``stream`` it comes in
+    front of what holds events back, such as `smooth`, `gate` and `share_folded`: tools do not wait for text that is on
+    its way to the guard. An ``on_error`` of the source passes at once, without what waits.
 
     With ``on_late="fail"`` nothing unchecked is shown, and a check may take `max_lag` seconds; without a `max_lag` it
     takes as long as it likes, so give it a timeout of its own. With ``on_late="release"`` no event waits longer than

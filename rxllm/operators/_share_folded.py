@@ -10,10 +10,10 @@ from reactivex import Observable, abc
 from reactivex.disposable import Disposable, SerialDisposable, SingleAssignmentDisposable
 
 from rxllm.collector import StreamCollector
-from rxllm.events import Event
+from rxllm.events import ErrorEvent, Event
 from rxllm.operators._shared.event_operators import EVENTS, not_an_event
 from rxllm.operators._shared.watcher import Watcher
-from rxllm.runtime import LoopScheduler, Stream, clock, read_by
+from rxllm.runtime import LoopScheduler, Stream, clock, read_by, unpaced
 from rxllm.values import StreamError
 from rxllm.values.argument_checks import check_seconds
 
@@ -80,6 +80,7 @@ class _Shared:
         self._clock: abc.SchedulerBase | None = None  # from the first watcher on
         self._subscription = SingleAssignmentDisposable()
         self._timer = SerialDisposable()  # while nobody watches
+        self._has_failed = False  # its last event is an ErrorEvent: a watcher may leave there, and the call is over
         self._has_ended = False
         self._error: Exception | None = None
 
@@ -110,7 +111,7 @@ class _Shared:
         # Neither the first watcher's pace nor its listener is that of the call.
         with read_by(None, lambda error: False):
             self._subscription.disposable = self._source.subscribe(
-                self._on_next, self._end, self._end, scheduler=scheduler
+                self._on_next, self._end, self._end, scheduler=unpaced(scheduler)
             )
 
     def _on_next(self, event: Event) -> None:
@@ -121,6 +122,7 @@ class _Shared:
                 if self._has_ended:
                     return
                 self._state = self._state.apply_event(event)
+                self._has_failed = type(event) is ErrorEvent
                 watchers = tuple(self._watchers)
                 for watcher in watchers:
                     watcher.add(event)
@@ -169,5 +171,5 @@ class _Shared:
                 return
             remedy = "subscribe to a new stream, or pass a longer grace"
             after = f"nobody had watched the shared call for {self._grace:g} s, so it was stopped: {remedy}"
-            self._end(StreamError("cancelled", after))
+            self._end(None if self._has_failed else StreamError("cancelled", after))
         self._subscription.dispose()

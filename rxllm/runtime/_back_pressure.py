@@ -22,6 +22,7 @@ import contextvars
 import threading
 from collections import deque
 from collections.abc import Callable, Generator
+from functools import partial
 from typing import Any
 
 from rxllm.runtime._endings import Endings, current_endings
@@ -85,16 +86,14 @@ class Gate:
         self._wake(self._sleepers)
 
     def when_open(self, wake: Callable[[], None]) -> None:
-        """Call `wake` once, on some thread, when the gate is open: now, or later."""
-        with self._guard:
-            self._sleepers.append(wake)
+        """Call `wake` once, on some thread, in the context of this call, when the gate is open: now, or later."""
+        self._add(self._sleepers, wake)
         if self._has_room():  # after the append, so that no `take` between the two is missed
             self.open()
 
     def when_idle(self, wake: Callable[[], None]) -> None:
-        """Call `wake` once, on some thread, when nothing waits: now, or later."""
-        with self._guard:
-            self._idlers.append(wake)
+        """Call `wake` once, as `when_open` does, when nothing waits: now, or later."""
+        self._add(self._idlers, wake)
         if self._is_idle():
             self._wake(self._idlers)
 
@@ -103,9 +102,8 @@ class Gate:
         start()
 
     def when_requested(self, wake: Callable[[], None]) -> None:
-        """Call `wake` once, on some thread, when the reader sleeps until an item comes: now, or later."""
-        with self._guard:
-            self._suppliers.append(wake)
+        """Call `wake` once, as `when_open` does, when the reader sleeps until an item comes: now, or later."""
+        self._add(self._suppliers, wake)
         if self._is_requested():
             self._wake(self._suppliers)
 
@@ -117,6 +115,12 @@ class Gate:
 
     def _is_requested(self) -> bool:
         return self._requested and not self.waiting
+
+    def _add(self, sleepers: list[Callable[[], None]], wake: Callable[[], None]) -> None:
+        # What is woken goes on for its subscription, behind its gate, and not for whoever takes an item.
+        woken = partial(contextvars.copy_context().run, wake)
+        with self._guard:
+            sleepers.append(woken)
 
     def _wake(self, sleepers: list[Callable[[], None]]) -> None:
         with self._guard:

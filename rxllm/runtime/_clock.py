@@ -16,8 +16,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from contextvars import copy_context
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TypeVar
 
 from reactivex import abc, typing
@@ -25,7 +24,7 @@ from reactivex.disposable import Disposable, SerialDisposable, SingleAssignmentD
 from reactivex.scheduler import CurrentThreadScheduler
 from reactivex.scheduler.periodicscheduler import PeriodicScheduler
 
-from rxllm.runtime._back_pressure import Gate
+from rxllm.runtime._back_pressure import Gate, current_gate
 from rxllm.runtime._portal import call_loop, chosen_loop, live_on, portal, running_loop, start_on
 from rxllm.runtime._unhandled import report_unheard
 
@@ -118,14 +117,18 @@ class LoopScheduler(PeriodicScheduler):
 
 
 class PacedScheduler(LoopScheduler):
-    """For an iterator: while its gate is full, sources that schedule item after item wait, such as ``range``."""
+    """For an iterator: while its gate is full, sources that schedule item after item wait, such as ``range``.
+
+    If an operator has a gate of its own in front of that, they wait for both.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, gate: Gate) -> None:
         super().__init__(loop)
         self._gate = gate
 
     def schedule(self, action: typing.ScheduledAction[S], state: S | None = None) -> abc.DisposableBase:
-        if not self._gate.full:
+        gate = current_gate.get() or self._gate
+        if not gate.full:
             return super().schedule(action, state)
         pending = SingleAssignmentDisposable()
 
@@ -133,7 +136,7 @@ class PacedScheduler(LoopScheduler):
             if not pending.is_disposed:
                 pending.disposable = self.schedule_relative(0.0, action, state)
 
-        self._gate.when_open(partial(copy_context().run, resume))
+        gate.when_open(resume)
         return pending
 
 
@@ -156,6 +159,11 @@ def clock(scheduler: abc.SchedulerBase | None) -> abc.SchedulerBase:
     if scheduler is None:
         return LoopScheduler(call_loop())
     return scheduler.plain() if isinstance(scheduler, LoopScheduler) else scheduler
+
+
+def unpaced(scheduler: abc.SchedulerBase | None) -> abc.SchedulerBase | None:
+    """Return `scheduler`; in place of an iterator's, one that does not wait for its reader."""
+    return scheduler.plain() if isinstance(scheduler, PacedScheduler) else scheduler
 
 
 def stopwatch(scheduler: abc.SchedulerBase | None) -> Callable[[], float]:

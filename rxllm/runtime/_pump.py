@@ -31,6 +31,7 @@ from rxllm.runtime._portal import call_context, call_loop, is_read, live_on, run
 from rxllm.runtime._stream import Stream
 from rxllm.runtime._unhandled import fail, report_unheard
 from rxllm.values import StreamError
+from rxllm.values.argument_checks import check
 
 T = TypeVar("T")
 Body = Callable[["Pump[T]"], Awaitable[None]]
@@ -58,7 +59,11 @@ def from_async_iter(factory: Callable[[], AsyncIterable[T]]) -> Stream[T]:
     ...     yield 2
     >>> list(from_async_iter(count))
     [1, 2]
+
+    Raises ``ValidationError("invalid_option")`` for a `factory` that is not a function, such as an async iterator.
     """
+    remedy = "a function that returns a new async iterator, such as an async generator function without its brackets"
+    check("factory", factory, callable(factory), remedy)
 
     async def body(pump: Pump[T]) -> None:
         items: Any = factory()

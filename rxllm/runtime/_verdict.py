@@ -22,6 +22,7 @@ from typing import Any, cast
 from reactivex import Observable, abc
 from reactivex import operators as rx_ops
 from reactivex.disposable import CompositeDisposable, Disposable
+from reactivex.scheduler import VirtualTimeScheduler
 
 from rxllm.runtime._clock import LoopScheduler
 from rxllm.runtime._pump import Pump, pumped
@@ -46,6 +47,11 @@ def result_of(function: Callable[[], Any]) -> Stream[Any]:
         elif not inspect.isawaitable(value):
             observer.on_next(value)
             observer.on_completed()
+            return Disposable()
+        elif isinstance(scheduler, VirtualTimeScheduler):
+            _close_unstarted(value)
+            message = "an async function needs an event loop; under virtual time use a plain function or an Observable"
+            observer.on_error(TypeError(message))
             return Disposable()
 
         async def body(pump: Pump[Any]) -> None:

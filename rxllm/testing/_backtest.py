@@ -114,13 +114,13 @@ def backtest(
     A pipeline that subscribes again (retry, ``hedge``) gets the next recording of the same request, if its cassette has
     one. An engine that it asks (``fallback``) answers if its adapter is a ``Fake`` or a ``Cassette(..., "replay")``,
     whose ``speed=1`` keeps the time; no other engine is ever called. What is not recorded is in the row's `missing`.
-    Functions that need a loop, such as async ones, do not end in virtual time. An error of the pipeline while it is
-    applied is raised.
+    Async functions need a loop, and fail in virtual time: write plain ones, or such as return a stream. An error of the
+    pipeline while it is applied is raised.
 
     Raises ``ValidationError("invalid_option")`` for a pipeline that is not made of operators, and ``FileNotFoundError``
     for a path where nothing is.
     """
-    operators = [pipeline] if callable(pipeline) else list(pipeline)
+    operators = [*cast(Sequence[Operator], pipeline if isinstance(pipeline, list | tuple) else (pipeline,))]
     check_operators(operators)
     rows: list[BacktestRow] = []
     for origin in _origins(recordings):

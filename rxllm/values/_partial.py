@@ -7,6 +7,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
+import msgspec
+
 from rxllm.values._json import unescaped
 from rxllm.values._shape import Shape, plain
 from rxllm.values.argument_checks import did_you_mean, no_attribute, shown
@@ -17,7 +19,7 @@ PartialState = Literal["missing", "growing", "done"]
 
 _CONTAINERS = ("{", "[")
 _CLOSING = {"{": "}", "[": "]", '"': '"'}
-_NOT_READ: Any = object()
+_NOT_READ: Any = msgspec.UNSET  # a copy has the same one
 
 
 class Pieces:
@@ -205,6 +207,8 @@ class Partial(Generic[T]):
     if not TYPE_CHECKING:  # to a type checker every name would be there
 
         def __getattr__(self, name: str) -> Any:
+            if name in self.__slots__:  # of a copy that is being made
+                raise AttributeError(name)
             raise no_attribute("Partial", name, (), {name: f"partial[{name!r}]"} if name in self._shape.names else {})
 
     def _count(self) -> int:

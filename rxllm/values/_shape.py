@@ -33,6 +33,9 @@ class Shape:
             with suppress(Exception):  # a name that cannot be resolved is reported by the parser
                 self._add(option)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _again, (self.hint,)  # its decoder cannot be pickled
+
     @property
     def names(self) -> tuple[str, ...]:
         """The names of the fields; none if any key may come."""
@@ -84,6 +87,10 @@ class Shape:
 
 
 shape_of = cached_by_type(Shape)
+
+
+def _again(hint: Any) -> Shape:
+    return shape_of(hint)
 
 
 def plain(raw: str) -> Any:

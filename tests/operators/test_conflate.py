@@ -307,7 +307,7 @@ def test_joining_by_a_function_keeps_every_rule() -> None:
     assert_operator(ops.conflate, events=["a", 1, "b", "c"], without={"at_once", "reentrant"})
 
 
-@pytest.mark.parametrize("join", ["add", 3])
+@pytest.mark.parametrize("join", ["add", 3, lambda item: item])
 def test_what_joins_is_a_function(join: Any) -> None:
     with pytest.raises(ValidationError, match="join must be a function"):
         ops.conflate(join)

@@ -575,6 +575,8 @@ def test_a_chat_that_is_disposed_in_its_first_step_has_a_result() -> None:
     ("fn", "fold", "name", "fault"),
     [
         (None, None, "fn", "must be a function"),
+        (lambda response: None, None, "fn", "must be a function of a result and an outcome"),
+        (print, ops.to_response, "fold", "pass for example ops.to_response(), "),
         (print, 3, "fold", "must be a function"),
         (print, ops.to_chat_result(), "fold", "has no result for a stream without events"),
         (print, ops.to_response(int), "fold", "has no result for a stream without events"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from typing import Any
@@ -16,7 +17,7 @@ from reactivex.testing import ReactiveTest, TestScheduler
 
 from rxllm import Fake, TextDelta, from_async_iter, stream_generate, to_iter
 from rxllm import operators as ops
-from rxllm.runtime import LIMIT
+from rxllm.runtime import LIMIT, Gate, current_gate
 from rxllm.testing import assert_operator
 from rxllm.testing._virtual_time import Clock
 from rxllm.testing.loopback import Loopback, Reply, endless
@@ -166,6 +167,31 @@ def test_arguments_of_another_kind_are_refused_at_once(make: Any, fault: str) ->
         make()
 
 
+@pytest.mark.parametrize("item", ["off", 1, None])
+def test_what_is_not_a_boolean_is_an_error_and_opens_nothing(item: Any) -> None:
+    switch: Subject[Any] = Subject()
+    consumer = Consumer(ops.gate(switch))
+    consumer.say("waiting")
+    switch.on_next(item)
+    (error,) = consumer.ends
+    assert isinstance(error, ValidationError)
+    assert f"while_open must emit True or False, not {item!r}; write while_open.map" in str(error)
+    assert consumer.waiting == []
+
+
+def test_a_button_outlives_the_loop_of_the_stream() -> None:
+    items, switch, errors = Subject[int](), Subject[bool](), list[Any]()
+
+    async def begin() -> None:
+        items.pipe(ops.gate(switch)).subscribe(on_error=errors.append)
+
+    asyncio.run(begin())
+    items.on_next(1)
+    switch.on_next(True)
+    assert [error.reason for error in errors] == ["cancelled"]
+    assert switch.observers == []
+
+
 # How many wait
 
 
@@ -218,6 +244,46 @@ def test_a_closed_gate_holds_the_server_back() -> None:
         switch.on_next(True)
         assert ended.wait(20)
     assert sum(map(len, texts)) == CHUNKS * 4000
+
+
+def test_a_source_that_schedules_item_after_item_waits_too() -> None:
+    switch = BehaviorSubject(False)
+    with to_iter(reactivex.range(10**9).pipe(ops.gate(switch, 8, limit=100))) as items:
+        threading.Timer(0.05, switch.on_next, [True]).start()
+        assert [next(items) for _ in range(200)] == list(range(200))
+
+
+def test_a_call_behind_it_does_not_wait_for_it() -> None:
+    """A pause holds the questions; the answer that has begun goes on."""
+    switch, answers, answered = BehaviorSubject(True), list[int](), threading.Event()
+
+    async def questions() -> Any:
+        yield "What?"
+        switch.on_next(False)
+        yield "Why?"
+
+    async def answer() -> Any:
+        while switch.value:
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0.01)
+        for number in range(200):
+            yield number
+        answered.set()
+
+    answering = from_async_iter(questions).pipe(ops.gate(switch, 1)).flat_map(lambda _: from_async_iter(answer))
+    subscription = answering.subscribe(answers.append)
+    assert answered.wait(5)
+    subscription.dispose()
+    assert answers == list(range(200))
+
+
+def test_what_follows_a_release_is_behind_the_readers_gate() -> None:
+    gates: list[Any] = []
+    opened = reactivex.timer(0.02).map(lambda _: True)
+    after = reactivex.defer(lambda _: gates.append(current_gate.get()) or of(2))
+    with to_iter(reactivex.of(1).pipe(ops.gate(opened)).concat(after)) as items:
+        assert list(items) == [1, 2]
+    assert [type(gate) for gate in gates] == [Gate]
 
 
 def test_a_slow_reader_behind_an_open_gate_holds_the_server_back() -> None:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import copy
 import json
+import pickle
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from datetime import date
@@ -222,6 +224,13 @@ def test_a_partial_never_changes() -> None:
 
 def snapshot(partial: Any) -> Any:
     return repr([(path, part.state, part.so_far, part.text, part.value) for path, part in parts(partial)])
+
+
+@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda partial: pickle.loads(pickle.dumps(partial))])
+def test_a_partial_can_be_copied_and_pickled(again: Any) -> None:
+    for partial in partials(Item, '{"name": "a', '", "price": 1', '.5, "colour": "red"}'):
+        assert again(partial) == partial
+        assert snapshot(again(partial)) == snapshot(partial)
 
 
 def test_a_key_that_is_repeated_begins_anew() -> None:

@@ -7,6 +7,7 @@ from functools import reduce
 from typing import Any
 
 import pytest
+import reactivex
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reactivex import Observable, Subject, abc, from_iterable
@@ -32,7 +33,7 @@ from rxllm.runtime import Gate, Stream, read_by
 from rxllm.testing import assert_operator, events
 from rxllm.testing._virtual_time import EVERY, Clock, Source
 from rxllm.testing.loopback import Loopback, Reply, endless
-from rxllm.values import ProviderPart, StreamError, Usage, ValidationError
+from rxllm.values import AdapterError, ProviderPart, StreamError, Usage, ValidationError
 from tests.laws import scripts
 from tests.runtime.support import assert_prompt, close_times, model, now
 
@@ -429,6 +430,22 @@ def test_a_slow_watcher_does_not_pace_the_call() -> None:
     assert response.output_text == "".join(letters)
     assert fold([first, *rest]).to_response() == response
     assert len(rest) < 100
+
+
+def test_a_slow_first_watcher_does_not_pace_a_source_that_schedules_its_events() -> None:
+    letters = events(*"Hello" * 100)
+    shared = reactivex.range(len(letters)).map(letters.__getitem__).pipe(ops.share_folded(None))
+    with to_iter(shared, maxsize=1) as slow:
+        next(slow)
+        assert shared.pipe(ops.to_text()).run() == "Hello" * 100
+
+
+def test_who_leaves_at_the_error_of_a_call_has_not_stopped_it() -> None:
+    shared = rxllm.stream_generate(Fake(["Hel", ("error", "timeout")]), "Hi").pipe(ops.share_folded(0))
+    with pytest.raises(AdapterError, match="timeout"):
+        shared.pipe(ops.raise_errors()).run()
+    response = shared.pipe(ops.to_response()).run()
+    assert (response.output_text, getattr(response.error, "reason", None)) == ("Hel", "timeout")
 
 
 def test_what_waits_is_joined_across_the_usage_of_each_frame() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
+import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -17,7 +18,8 @@ from reactivex.disposable import Disposable
 
 import rxllm
 from rxllm import StreamError, bridge, from_async_iter, to_async_iter, to_iter
-from rxllm.runtime import Gate, LoopScheduler, clock
+from rxllm import operators as ops
+from rxllm.runtime import Gate, LoopScheduler, clock, current_gate
 from rxllm.runtime._clock import PacedScheduler
 from tests.programs import python
 from tests.runtime.support import until
@@ -230,6 +232,25 @@ def test_what_is_disposed_while_it_is_held_never_runs() -> None:
         assert ran == []
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    "operator",
+    [ops.keep_latest(), ops.conflate(lambda waiting, item: item), ops.gate(reactivex.timer(0.03).map(lambda _: True))],
+    ids=["keep_latest", "conflate", "gate"],
+)
+def test_what_an_operator_releases_goes_on_behind_its_readers_gate(operator: Any) -> None:
+    """Not behind that of the operator, nor that of whoever wakes it: the reader's thread, or a button."""
+
+    async def slowly() -> AsyncIterator[int]:
+        for number in range(30):
+            yield number
+            await asyncio.sleep(0.003)
+
+    gates: list[Gate | None] = []
+    source = from_async_iter(slowly).pipe(operator).do_action(lambda _: gates.append(current_gate.get()))
+    assert read(source, see=lambda _: time.sleep(0.005), maxsize=4)[-1] == 29
+    assert {type(gate) for gate in gates} == {Gate}
 
 
 async def iterate(numbers: list[int]) -> AsyncIterator[int]:

@@ -13,6 +13,7 @@ from rxllm.runtime import Pump, pumped
 from rxllm.testing import World, simulate
 from rxllm.testing.loopback import Loopback, Reply
 from rxllm.testing.loopback import chat as said
+from rxllm.values import ValidationError
 from tests.runtime.support import STALLED, model, until
 
 ANSWER = Reply(said("Hel", "lo"))
@@ -78,6 +79,11 @@ class Items:
 
     async def aclose(self) -> None:
         self.closed = True
+
+
+def test_a_factory_is_a_function() -> None:
+    with pytest.raises(ValidationError, match=r"factory must be a function that returns a new async iterator.* not \["):
+        from_async_iter([1])  # pyright: ignore[reportArgumentType]
 
 
 def test_what_a_factory_returns_is_closed_when_it_is_left_before_the_end() -> None:

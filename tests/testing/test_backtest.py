@@ -172,6 +172,8 @@ def test_wrong_arguments_are_refused(tmp_path: Path) -> None:
     path = tape(tmp_path / "a.jsonl", "Hi")
     with pytest.raises(ValidationError, match="operators"):
         backtest(path, [ops.text, ops.text()])  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValidationError, match=r"operators\.0 must be a function"):
+        backtest(path, Engine(Fake("Hi")))  # pyright: ignore[reportArgumentType]
     with pytest.raises(FileNotFoundError, match="there are no recordings"):
         backtest(tmp_path / "nowhere", [])
     with pytest.raises(ValidationError, match="backtest: source must be an Observable"):
@@ -220,6 +222,15 @@ def test_raw_recordings_of_providers_are_run_as_their_events() -> None:
     assert [row.items for row in result] == [len(answer) for answer in answers]
     texts = ["".join(event.delta for event in answer if isinstance(event, TextDelta)) for answer in answers]
     assert [row.text for row in result] == texts
+
+
+def test_an_async_check_fails_and_says_what_to_write() -> None:
+    async def check(text: str) -> None: ...
+
+    (row,) = backtest([from_iterable(events("Hello."))], ops.guard(check))
+    assert isinstance(row.error, StreamError)
+    assert (row.outcome, row.error.reason) == ("error", "guard_failed")
+    assert "under virtual time use a plain function or an Observable" in row.error.message
 
 
 # Backtest equals live

@@ -8,6 +8,7 @@ from typing import TypeVar
 from reactivex import Observable, abc
 
 from rxllm.runtime import Stream
+from rxllm.runtime._stream_arguments import check_source
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -19,6 +20,8 @@ def operate(start: Start[T, R]) -> Callable[[Observable[T]], Stream[R]]:
     """Return an operator that calls ``start(source, observer, scheduler)`` for each subscription."""
 
     def operator(source: Observable[T]) -> Stream[R]:
+        check_source(source, "the operator")
+
         def subscribe(observer: abc.ObserverBase[R], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
             return start(source, observer, scheduler)
 
