@@ -1,5 +1,18 @@
 """Show streams to people, in a notebook or a terminal."""
 
-from rxllm.display._show import show
+from typing import Any
 
-__all__ = ["show"]
+from rxllm.display import _showing
+from rxllm.display._show import show
+from rxllm.display._showing import Showing
+
+__all__ = ["Showing", "last", "show"]
+
+last: Any
+"""The result of the latest `show` that has ended: after the stop button, or an error, what had come until then."""
+
+
+def __getattr__(name: str) -> Any:
+    if name == "last":
+        return _showing.latest.result
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
