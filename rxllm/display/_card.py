@@ -94,7 +94,7 @@ class Card(msgspec.Struct, frozen=True):
 
     >>> card = Card(begun=0.0).add(TextDelta("Hel"), 0.5).add(TextDelta("lo"), 1.0)
     >>> rows(card, 1.0), status(card, 1.0)
-    ([TextPart(text='Hello')], ['streaming', '0.5 s to the first token'])
+    ([TextPart(text='Hello')], ['streaming', '0.50 s to the first token'])
     """
 
     begun: float
@@ -134,6 +134,14 @@ class Card(msgspec.Struct, frozen=True):
     def is_empty(self) -> bool:
         """Whether nothing has come."""
         return self.has_events and not self.any_event
+
+    @property
+    def look(self) -> Literal["running", "done", "stopped", "failed"]:
+        """How it goes; of several streams, some end before the others."""
+        if self.end != "stopped" and (self.error or self.state.error):
+            return "failed"
+        has_ended = self.state.done or (self.state.finish_reason and not self.runs)
+        return self.end or ("done" if has_ended else "running")
 
     @property
     def ticks(self) -> bool:
@@ -245,7 +253,7 @@ def status(card: Card, now: float) -> list[str]:
     responses = [step.response for step in card.state.steps] + [card.state.to_response()]
     models = dict.fromkeys(response.model for response in responses if response.model)
     texts = [_state(card, now), ", ".join(models)]
-    texts += [f"{card.first - card.begun:.2g} s to the first token"] if card.first is not None else []
+    texts += [f"{card.first - card.begun:.2f} s to the first token"] if card.first is not None else []
     wrote = card.wrote + ((card.ended or now) - card.writing if card.writing is not None else 0.0)
     if usage.output_tokens and wrote >= 0.001:
         texts.append(f"{usage.output_tokens / wrote:,.0f} tokens/s")
@@ -258,10 +266,10 @@ def _spent(usage: Usage) -> list[str]:
 
 
 def _state(card: Card, now: float) -> str:
-    if card.end is None:
+    if card.look == "running":
         return _doing(card, now)
-    if card.end != "done":
-        return card.end
+    if card.look != "done":
+        return card.look
     result = card.state.chat_result
     reason = None if result is None or result.halted_reason == "completed" else result.halted_reason
     return reason or card.state.to_response().finish_reason or "completed"

@@ -39,10 +39,10 @@ def _card(card: Card, label: str | None, now: float) -> str:
     else:
         body = f'<div class="rxllm-value">{_value(card.value)}</div>'
         body += _note(Note("", card.error or card.state.error)) if card.error or card.state.error else ""
-        texts = [card.end] if card.end in ("stopped", "failed") else []
+        texts = [card.look] if card.look in ("stopped", "failed") else []
     line = " · ".join(map(_isolated, texts))
     footer = f"<footer>{line}</footer>" if line else ""
-    return f'<article data-state="{card.end or "running"}">{title}{body}{footer}</article>'
+    return f'<article data-state="{card.look}">{title}{body}{footer}</article>'
 
 
 def _row(row: Row) -> str:

@@ -50,6 +50,7 @@ class Cell:
         self._display: Any = import_module("IPython.display")
         self._handle: Any = None
         self._live: Any = None
+        self._box: Any = None
 
     def open(self, cards: Cards, stop: Callable[[], None] | None) -> None:
         html = cards_html(cards, min(card.begun for card in cards.values()))
@@ -58,7 +59,8 @@ class Cell:
             button = widgets.Button(description="Stop", icon="stop", tooltip="Stop the stream")
             button.on_click(partial(_ignore_button, stop))
             self._live = widgets.HTML(html)
-            self._handle = self._display.display(widgets.VBox([self._live, button]), display_id=True)
+            self._box = widgets.VBox([self._live, button])
+            self._handle = self._display.display(self._box, display_id=True)
         else:
             self._handle = self._display.display({"text/html": html}, raw=True, display_id=True)
 
@@ -75,7 +77,8 @@ class Cell:
     def finish(self, cards: Cards, now: float) -> None:
         self._handle.update({"text/html": cards_html(cards, now), "text/plain": plain_text(cards)}, raw=True)
         if self._live is not None:
-            self._live.close()
+            for widget in (self._box, *self._box.children):
+                widget.close()
 
 
 def _ignore_button(stop: Callable[[], None], button: Any) -> None:

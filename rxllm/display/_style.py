@@ -19,27 +19,26 @@ background:var(--green)}
 .rxllm [data-state=running]>footer::before{background:var(--blue)}
 .rxllm [data-state=stopped]>footer::before{background:var(--amber)}
 .rxllm [data-state=failed]>footer::before{background:var(--red)}
-.rxllm pre,.rxllm code{font-family:var(--jp-code-font-family,ui-monospace,monospace);font-size:13px;color:var(--fg);
-background:var(--soft);border-radius:4px}
-.rxllm code{padding:1px 4px}
-.rxllm pre{margin:6px 0;padding:6px 8px;max-height:320px;overflow:auto;white-space:pre-wrap}
-.rxllm pre code{padding:0}
-.rxllm a{color:var(--blue)}
-.rxllm p,.rxllm ul,.rxllm ol{margin:0 0 8px}
-.rxllm h1,.rxllm h2,.rxllm h3,.rxllm h4,.rxllm h5,.rxllm h6{font-size:1.1em;margin:8px 0 4px;line-height:1.3}
-.rxllm table{border-collapse:collapse;margin:6px 0;display:block;overflow-x:auto}
-.rxllm th,.rxllm td{border:1px solid var(--line);padding:2px 8px;text-align:start}
-.rxllm blockquote{margin:0 0 8px;padding-left:10px;border-left:3px solid var(--line);color:var(--dim)}
+.rxllm article :is(pre,code){font-family:var(--jp-code-font-family,ui-monospace,monospace);font-size:13px;
+color:var(--fg);background:var(--soft);border-radius:4px}
+.rxllm article code{padding:1px 4px}
+.rxllm article pre{margin:6px 0;padding:6px 8px;max-height:320px;overflow:auto;white-space:pre-wrap}
+.rxllm article pre code{padding:0}
+.rxllm article a{color:var(--blue)}
+.rxllm article :is(p,ul,ol){margin:0 0 8px}
+.rxllm article :is(h1,h2,h3,h4,h5,h6){font-size:1.1em;margin:8px 0 4px;line-height:1.3}
+.rxllm article table{border-collapse:collapse;margin:6px 0;display:block;overflow-x:auto}
+.rxllm article :is(th,td){border:1px solid var(--line);padding:2px 8px;text-align:start}
+.rxllm article blockquote{margin:0 0 8px;padding-left:10px;border-left:3px solid var(--line);color:var(--dim)}
 .rxllm details{color:var(--dim);margin:4px 0}
 .rxllm details>div{border-left:2px solid var(--line);padding-left:10px;max-height:320px;overflow:auto}
 .rxllm summary{cursor:pointer;font-size:12px}
 .rxllm-tool{border-left:3px solid var(--green);padding:2px 0 2px 8px;margin:6px 0}
-.rxllm-tool[data-state=arguments],.rxllm-tool[data-state=running],.rxllm-tool[data-state=called]
-{border-color:var(--blue)}
-.rxllm-tool[data-state=waiting],.rxllm-tool[data-state=stopped]{border-color:var(--amber)}
+.rxllm-tool:is([data-state=arguments],[data-state=running],[data-state=called]){border-color:var(--blue)}
+.rxllm-tool:is([data-state=waiting],[data-state=stopped]){border-color:var(--amber)}
 .rxllm-tool[data-state=failed]{border-color:var(--red)}
 .rxllm-error{border-left:3px solid var(--red);padding:2px 0 2px 8px;margin:6px 0}
 .rxllm-error b{color:var(--red)}
 .rxllm-tool .rxllm-error{border:0;padding:0}
-.rxllm img{max-width:100%;max-height:480px;border-radius:4px}
+.rxllm article img{max-width:100%;max-height:480px;border-radius:4px}
 """.strip().replace("\n", "")

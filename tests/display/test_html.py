@@ -127,13 +127,13 @@ def test_the_status_line_has_model_times_tokens_cost_and_finish():
     done = card(
         MessageStarted(message), TextDelta("a"), TextDelta("b"), UsageUpdated(usage), MessageCompleted(message, "stop")
     )
-    status = "stop · m-1 · 2 s to the first token · 30 tokens/s · 100 tokens · cost 0.00123"
+    status = "stop · m-1 · 2.00 s to the first token · 30 tokens/s · 100 tokens · cost 0.00123"
     assert text(done.finish("done", 6.0)).endswith(status)
 
 
 def test_a_stopped_card_says_so_and_keeps_what_came():
     stopped = card(TextDelta("half an ans")).finish("stopped", 2.0)
-    assert text(stopped) == "half an ans stopped · 1 s to the first token"
+    assert text(stopped) == "half an ans stopped · 1.00 s to the first token"
     assert 'data-state="stopped"' in drawn(stopped)
     assert stopped.result.output_text == "half an ans"
     assert not stopped.ticks
@@ -203,7 +203,7 @@ def test_a_question_of_a_tool_is_shown():
         folded = folded.add(event, 1.0)
     shown = text(folded.finish("done", 1.0))
     assert shown.count("Which city?") == 1
-    assert shown.endswith("ask_user · 1 s to the first token")
+    assert shown.endswith("ask_user · 1.00 s to the first token")
 
 
 def test_a_tool_of_a_resumed_chat_has_a_row():
