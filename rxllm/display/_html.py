@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any, cast
 
-from rxllm.display._card import Card, Note, Row, ToolRow, rows, status
+from rxllm.display._card import Card, Note, Row, ToolRow, rows_and_status
 from rxllm.display._markdown import escape, is_link, markdown
 from rxllm.display._style import STYLE
 from rxllm.values import FilePart, ImagePart, LLMError, SourcePart, TextPart, ThinkingPart
@@ -33,13 +33,13 @@ def cards_html(cards: Mapping[str | None, Card], now: float) -> str:
 
 def _card(card: Card, label: str | None, now: float) -> str:
     title = "" if label is None else f"<header>{_isolated(label)}</header>"
-    texts = status(card, now)
-    if card.has_events:
-        body = "".join(map(_row, rows(card, now)))
-    else:
-        body = f'<div class="rxllm-value">{_value(card.value)}</div>'
-        body += _note(Note("", card.error or card.state.error)) if card.error or card.state.error else ""
+    if card.has_value:
+        error = card.error or card.state.error
+        body = f'<div class="rxllm-value">{_value(card.value)}</div>{"" if error is None else _error(error)}'
         texts = [card.look] if card.look in ("stopped", "failed") else []
+    else:
+        found, texts = rows_and_status(card, now)
+        body = "".join(map(_row, found))
     line = " · ".join(map(_isolated, texts))
     footer = f"<footer>{line}</footer>" if line else ""
     return f'<article data-state="{card.look}">{title}{body}{footer}</article>'

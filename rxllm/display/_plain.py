@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from rxllm.display._card import EVENTS, Card, Note, ToolRow, rows
+from rxllm.display._card import EVENTS, Card, Note, ToolRow, rows_and_status
 from rxllm.display._markdown import clean
 from rxllm.events import (
     AskUserRequested,
@@ -108,9 +108,9 @@ def plain_text(cards: Mapping[str | None, Card]) -> str:
 
 
 def _text(card: Card) -> str:
-    if not card.has_events:
+    if card.has_value:
         return str(card.value)
-    found = [_row(row) for row in rows(card, card.ended or card.begun)]
+    found = [_row(row) for row in rows_and_status(card, card.ended or card.begun)[0]]
     return "\n\n".join(text for text in found if text)
 
 

@@ -14,7 +14,7 @@ from rich.panel import Panel
 from rich.segment import Segment, Segments
 from rich.text import Text
 
-from rxllm.display._card import Card, Note, Row, ToolRow, rows, status
+from rxllm.display._card import Card, Note, Row, ToolRow, rows_and_status
 from rxllm.display._markdown import clean
 from rxllm.values import FilePart, SourcePart, TextPart, ThinkingPart
 
@@ -54,12 +54,12 @@ def _drawn(cards: Cards, now: float) -> RenderableType:
 
 
 def _card(card: Card, now: float) -> RenderableType:
-    if not card.has_events:
+    if card.has_value:
         value = card.value if isinstance(card.value, str) else repr(card.value)
         return Text(clean(value))
-    found = rows(card, now)
+    found, texts = rows_and_status(card, now)
     drawn = [line for row in found for line in _row(row, row is found[-1])]
-    return Group(*drawn, Text(clean(" · ".join(status(card, now))), style="dim"))
+    return Group(*drawn, Text(clean(" · ".join(texts)), style="dim"))
 
 
 def _row(row: Row, is_last: bool) -> list[RenderableType]:

@@ -28,7 +28,7 @@ T = TypeVar("T")
 REFRESH_SECONDS = 0.05
 """The least pause between two draws: more often would flicker and keep the browser busy."""
 
-SHARE = 20
+SHARE = 100
 """A pause is at least so many times as long as the draw before it."""
 
 log = logging.getLogger("rxllm")
@@ -122,7 +122,7 @@ class Showing(abc.DisposableBase, Generic[T]):
             self._over.set()
             drawer.join()
             self._finish(end, failure)
-        if not self._stopped and all(card.is_empty for card in self._cards.values()):
+        if not self._stopped and not any(card.has_events or card.has_value for card in self._cards.values()):
             return empty().run()  # reactivex's own error
         return self._result
 

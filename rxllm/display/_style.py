@@ -19,17 +19,17 @@ background:var(--green)}
 .rxllm [data-state=running]>footer::before{background:var(--blue)}
 .rxllm [data-state=stopped]>footer::before{background:var(--amber)}
 .rxllm [data-state=failed]>footer::before{background:var(--red)}
-.rxllm article :is(pre,code){font-family:var(--jp-code-font-family,ui-monospace,monospace);font-size:13px;
+.rxllm.rxllm article :is(pre,code){font-family:var(--jp-code-font-family,ui-monospace,monospace);font-size:13px;
 color:var(--fg);background:var(--soft);border-radius:4px}
-.rxllm article code{padding:1px 4px}
-.rxllm article pre{margin:6px 0;padding:6px 8px;max-height:320px;overflow:auto;white-space:pre-wrap}
-.rxllm article pre code{padding:0}
-.rxllm article a{color:var(--blue)}
-.rxllm article :is(p,ul,ol){margin:0 0 8px}
-.rxllm article :is(h1,h2,h3,h4,h5,h6){font-size:1.1em;margin:8px 0 4px;line-height:1.3}
-.rxllm article table{border-collapse:collapse;margin:6px 0;display:block;overflow-x:auto}
-.rxllm article :is(th,td){border:1px solid var(--line);padding:2px 8px;text-align:start}
-.rxllm article blockquote{margin:0 0 8px;padding-left:10px;border-left:3px solid var(--line);color:var(--dim)}
+.rxllm.rxllm article code{padding:1px 4px}
+.rxllm.rxllm article pre{margin:6px 0;padding:6px 8px;max-height:320px;overflow:auto;white-space:pre-wrap}
+.rxllm.rxllm article pre code{padding:0}
+.rxllm.rxllm article a{color:var(--blue)}
+.rxllm.rxllm article :is(p,ul,ol){margin:0 0 8px}
+.rxllm.rxllm article :is(h1,h2,h3,h4,h5,h6){font-size:1.1em;margin:8px 0 4px;line-height:1.3}
+.rxllm.rxllm article table{border-collapse:collapse;margin:6px 0;display:block;overflow-x:auto}
+.rxllm.rxllm article :is(th,td){border:1px solid var(--line);padding:2px 8px;text-align:start}
+.rxllm.rxllm article blockquote{margin:0 0 8px;padding-left:10px;border-left:3px solid var(--line);color:var(--dim)}
 .rxllm details{color:var(--dim);margin:4px 0}
 .rxllm details>div{border-left:2px solid var(--line);padding-left:10px;max-height:320px;overflow:auto}
 .rxllm summary{cursor:pointer;font-size:12px}
@@ -40,5 +40,5 @@ color:var(--fg);background:var(--soft);border-radius:4px}
 .rxllm-error{border-left:3px solid var(--red);padding:2px 0 2px 8px;margin:6px 0}
 .rxllm-error b{color:var(--red)}
 .rxllm-tool .rxllm-error{border:0;padding:0}
-.rxllm article img{max-width:100%;max-height:480px;border-radius:4px}
+.rxllm.rxllm article img{max-width:100%;max-height:480px;border-radius:4px}
 """.strip().replace("\n", "")

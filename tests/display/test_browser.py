@@ -167,15 +167,15 @@ def lab(chromium: str, server: Loopback, gate: Path, tmp_path_factory: pytest.Te
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in sources])
     notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
     nbformat.write(notebook, folder / "cards.ipynb")
-    settings = folder / "settings/@jupyterlab/apputils-extension/themes.jupyterlab-settings"
-    settings.parent.mkdir(parents=True)
-    settings.write_text(json.dumps({"adaptive-theme": True}))
+    settings = folder / "settings/@jupyterlab/apputils-extension"
+    settings.mkdir(parents=True)
+    (settings / "themes.jupyterlab-settings").write_text('{"adaptive-theme": true}')
+    (settings / "notification.jupyterlab-settings").write_text('{"fetchNews": "false", "checkForUpdates": false}')
     homes = {"JUPYTER_RUNTIME_DIR": "runtime", "JUPYTER_CONFIG_DIR": "config", "JUPYTER_DATA_DIR": "data"}
     homes |= {"JUPYTERLAB_SETTINGS_DIR": "settings", "JUPYTERLAB_WORKSPACES_DIR": "workspaces", "IPYTHONDIR": "ipython"}
     environment = {**os.environ, **{name: str(folder / home) for name, home in homes.items()}}
     environment["PYTHONPATH"] = str(Path(__file__).parents[2])
     options = ("--no-browser", "--allow-root", "--ip=127.0.0.1", "--port=0", "--IdentityProvider.token=t0ken")
-    options += ("--LabApp.news_url=None", "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate")
     command = [sys.executable, "-m", "jupyterlab", *options, f"--ServerApp.root_dir={folder}"]
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)

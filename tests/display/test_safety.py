@@ -5,6 +5,7 @@ from html.parser import HTMLParser
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from rxllm.display import _markdown
 from rxllm.display._card import Card
 from rxllm.display._html import cards_html
 from rxllm.events import (
@@ -87,8 +88,8 @@ class Reader(HTMLParser):
             assert name != "src" or value.startswith("data:image/png;base64,")
         if tag not in VOID:
             self.open.append((tag, dict(attrs).get("class", "")))
-        if len(self.open) == 3 and tag != "style":
-            self.texts.append("")
+            if len(self.open) == 3:
+                self.texts.append("")
 
     def handle_endtag(self, tag):
         assert tag not in VOID
@@ -152,6 +153,21 @@ def test_any_text_cut_anywhere_leaves_the_rest_of_the_card_alone(text, cut):
     half = len(plain) // 2
     assert rows[half:] == plain[half:]  # the other card
     assert [row for row in rows[:half] if row in ("before\n", "behind\n")] == ["before\n", "behind\n"]
+
+
+@given(models_text, st.lists(st.integers(min_value=1, max_value=9), max_size=60))
+@example("1. a\n\n2. b\n\n3. c", [1] * 20)
+@example("a\n\n```\nb\n\nc\n```\n\nd\n===\n", [1] * 40)
+def test_a_text_that_grows_is_drawn_as_if_it_had_come_at_once(text, sizes):
+    text = text.replace("]:", "] ")  # an address for links is known from where it stands on
+    _markdown._finished.clear()
+    expected = _markdown.markdown(text)
+    _markdown._finished.clear()
+    position = 0
+    for size in sizes:
+        position += size
+        _markdown.markdown(text[:position])
+    assert _markdown.markdown(text) == expected
 
 
 @given(models_text)
