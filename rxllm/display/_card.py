@@ -6,6 +6,7 @@ of a stream that has no events, and how it ended. `rows_and_status` reads both.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
@@ -84,6 +85,17 @@ class ToolRow(msgspec.Struct, frozen=True):
     progress: Any = None
     result: str | None = None
     error: Exception | None = None
+
+    @property
+    def arguments(self) -> str:
+        """The JSON text of the arguments, as far as it has come."""
+        return self.call.raw_arguments or json.dumps(self.call.arguments, ensure_ascii=False, default=str)
+
+    @property
+    def description(self) -> str:
+        """How it goes, and for how long: ``running 1.5 s``."""
+        state = {"arguments": "…", "waiting": "waits for approval"}.get(self.state, self.state)
+        return state if self.seconds is None else f"{state} {self.seconds:.1f} s"
 
 
 class Note(msgspec.Struct, frozen=True):
@@ -206,7 +218,7 @@ def rows_and_status(card: Card, now: float) -> tuple[list[Row], list[str]]:
 def _rows(card: Card, messages: list[Message], now: float) -> list[Row]:
     called = {call.id: call for message in messages for call in message.tool_calls}
     # These look through all events: not for a long text without tools.
-    streaming = card.state.current_tool_calls if card.has_tools else {}
+    streaming: Mapping[str, ToolCall] = card.state.current_tool_calls if card.has_tools else {}
     answers = _answers(card) if card.has_tools else {}
     resumed = {id: ToolCall(id, run.name, dict(run.arguments)) for id, run in card.runs.items()}
 
@@ -291,3 +303,8 @@ def _doing(card: Card, now: float) -> str:
     if card.first is None and not card.has_value:
         return f"waiting for the first token, {now - card.begun:.1f} s"
     return "streaming" if card.writing is not None else "waiting"
+
+
+def clipped(text: str, width: int) -> str:
+    """Return the first characters of `text`, at most `width`."""
+    return text if len(text) <= width else f"{text[: width - 1]}…"

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any, cast
 
-from rxllm.display._card import Card, Note, Row, ToolRow, rows_and_status
+from rxllm.display._card import Card, Note, Row, ToolRow, clipped, rows_and_status
 from rxllm.display._markdown import escape, is_link, markdown
 from rxllm.display._style import STYLE
 from rxllm.values import FilePart, ImagePart, LLMError, SourcePart, TextPart, ThinkingPart
@@ -65,24 +64,9 @@ def _row(row: Row) -> str:
             return _note(row)
 
 
-_STATES = {
-    "arguments": "…",
-    "called": "called",
-    "waiting": "waits for approval",
-    "running": "running",
-    "done": "done",
-    "failed": "failed",
-    "stopped": "stopped",
-}
-
-
 def _tool(row: ToolRow) -> str:
-    call = row.call
-    arguments = call.raw_arguments or (json.dumps(call.arguments, ensure_ascii=False, default=str))
-    seconds = "" if row.seconds is None else f" {row.seconds:.1f} s"
-    name, shown = _isolated(call.name), _isolated(_clipped(arguments))
-    state = "done" if row.state == "done" and row.seconds is not None else _STATES[row.state]
-    head = f"<b>{name}</b> <code>{shown}</code> <span>{state}{seconds}</span>"
+    name, arguments = _isolated(row.call.name), _isolated(clipped(row.arguments, SHOWN))
+    head = f"<b>{name}</b> <code>{arguments}</code> <span>{row.description}</span>"
     body = "" if row.progress is None else _block("progress", _text(row.progress))
     if row.error is not None:
         body += _error(row.error)
@@ -96,7 +80,7 @@ def _text(value: Any) -> str:
 
 
 def _block(kind: str, text: str) -> str:
-    return f'<pre class="rxllm-{kind}" dir="auto">{escape(_clipped(text))}</pre>'
+    return f'<pre class="rxllm-{kind}" dir="auto">{escape(clipped(text, SHOWN))}</pre>'
 
 
 def _note(note: Note) -> str:
@@ -108,18 +92,18 @@ def _error(error: Exception) -> str:
     names = ("reason", "provider", "status", "code", "retry_after")
     facts = ", ".join(f"{name.replace('_', ' ')} {fields[name]}" for name in names if name in fields)
     about = f" <span>{_isolated(facts)}</span>" if facts else ""
-    message = f'<div dir="auto">{escape(_clipped(str(error)))}</div>'
+    message = f'<div dir="auto">{escape(clipped(str(error), SHOWN))}</div>'
     return f'<div class="rxllm-error"><b>{_isolated(type(error).__name__)}</b>{about}{message}</div>'
 
 
 def _source(source: Mapping[str, Any]) -> str:
     url = str(source.get("url") or source.get("uri") or "")
     title = str(source.get("title") or source.get("cited_text") or source.get("text") or url or source)
-    return _link(url, title) if is_link(url) else _isolated(_clipped(title))
+    return _link(url, title) if is_link(url) else _isolated(clipped(title, SHOWN))
 
 
 def _link(url: str, title: str) -> str:
-    return f'<a href="{escape(url)}" rel="noopener noreferrer" target="_blank">{_isolated(_clipped(title))}</a>'
+    return f'<a href="{escape(url)}" rel="noopener noreferrer" target="_blank">{_isolated(clipped(title, SHOWN))}</a>'
 
 
 def _file(file: Mapping[str, Any]) -> str:
@@ -154,7 +138,3 @@ def _pictures(bundle: Any) -> str:
 
 def _isolated(text: str) -> str:
     return f"<bdi>{escape(text)}</bdi>"
-
-
-def _clipped(text: str) -> str:
-    return text if len(text) <= SHOWN else f"{text[: SHOWN - 1]}…"

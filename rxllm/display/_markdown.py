@@ -32,7 +32,9 @@ def escape(text: str) -> str:
     return entities.escape(clean(text))
 
 
-_finished: deque[tuple[str, str, dict[str, Any]]] = deque(maxlen=32)
+Finished = tuple[str, str, dict[str, Any]]
+
+_finished: deque[Finished] = deque(maxlen=32)
 """Of the latest texts: the source of the blocks that will not change, their HTML, and the addresses of their links."""
 
 
@@ -48,7 +50,9 @@ def markdown(text: str) -> str:
     if parser is None:
         return f'<pre dir="auto">{escape(text)}</pre>'
     text = clean(text)
-    known = max((entry for entry in list(_finished) if text.startswith(entry[0])), key=_length, default=("", "", {}))
+    known: Finished = ("", "", {})
+    for old in list(_finished):
+        known = old if len(old[0]) > len(known[0]) and text.startswith(old[0]) else known
     source, html, env = known
     tail = text[len(source) :]
     tokens = parser.parse(tail, env)
@@ -63,11 +67,7 @@ def markdown(text: str) -> str:
     return html + parser.renderer.render(tokens[last:], parser.options, env)
 
 
-def _length(entry: tuple[str, str, dict[str, Any]]) -> int:
-    return len(entry[0])
-
-
-def _remember(old: tuple[str, str, dict[str, Any]], new: tuple[str, str, dict[str, Any]]) -> None:
+def _remember(old: Finished, new: Finished) -> None:
     with contextlib.suppress(ValueError):
         _finished.remove(old)
     _finished.append(new)

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from rxllm.display._card import EVENTS, Card, Note, ToolRow, rows_and_status
+from rxllm.display._card import EVENTS, Card, Note, ToolRow, clipped, rows_and_status
 from rxllm.display._markdown import clean
 from rxllm.events import (
     AskUserRequested,
@@ -23,11 +23,29 @@ from rxllm.events import (
 )
 from rxllm.values import Labelled, TextPart
 
+Cards = Mapping[str | None, Card]
+
 WIDTH = 200
 """How many characters of a tool's result or progress are printed."""
 
 
-class Plain:
+class Screen:
+    """A place where cards are drawn. `add` takes each item, on the thread that reads; `draw` is called on another."""
+
+    def open(self, cards: Cards, stop: Callable[[], None] | None) -> None:
+        pass
+
+    def add(self, item: Any) -> None:
+        pass
+
+    def draw(self, cards: Cards, now: float) -> None:
+        pass
+
+    def finish(self, cards: Cards, now: float) -> None:
+        pass
+
+
+class Plain(Screen):
     """Standard output: each addition as it comes, a blank line between different ones, a newline after the last.
 
     With `text_only` these are the texts and questions alone, unchanged; errors go to standard error.
@@ -37,32 +55,22 @@ class Plain:
         self._text_only = text_only
         self._kind = ""  # of the latest addition
 
-    def open(self, cards: Mapping[str | None, Card], stop: Callable[[], None] | None) -> None:
-        pass
-
-    def draw(self, cards: Mapping[str | None, Card], now: float) -> None:
-        pass
-
     def add(self, item: Any) -> None:
         if isinstance(item, Labelled):
             return  # of several streams at once, each is printed as a whole
-        if type(item) not in EVENTS:
-            print(item)
-            return
-        kind, text = _addition(item)
-        if kind == "text" or (text and not self._text_only):
-            self._print(kind, text)
+        kind, text = _addition(item) if type(item) in EVENTS else ("value", f"{item}\n")
+        if kind == "value":
+            print(text, end="")
         elif kind == "error":
             print(text, file=sys.stderr)
-        elif kind == "start" and self._kind:
-            self._kind = "note"  # the text of the next response begins a paragraph
+        elif kind == "start":
+            self._kind = self._kind and kind  # the text of the next response begins a paragraph
+        elif kind == "text" or (text and not self._text_only):
+            gap = "\n\n" if self._kind and not self._kind == kind != "note" else ""
+            self._kind = kind
+            print(gap + (text if self._text_only else clean(text)), end="", flush=True)
 
-    def _print(self, kind: str, text: str) -> None:
-        gap = "\n\n" if self._kind and not self._kind == kind != "note" else ""
-        self._kind = kind
-        print(gap + (text if self._text_only else clean(text)), end="", flush=True)
-
-    def finish(self, cards: Mapping[str | None, Card], now: float) -> None:
+    def finish(self, cards: Cards, now: float) -> None:
         if self._kind:
             print()
         if None not in cards:
@@ -73,32 +81,24 @@ def _addition(event: Event) -> tuple[str, str]:
     match event:
         case MessageStarted():
             return "start", ""
-        case TextDelta(delta=delta):
-            return "text", delta
-        case ThinkingDelta(delta=delta):
-            return "thinking", delta
-        case AskUserRequested(question=question):
-            return "text", question
+        case TextDelta(delta=text) | AskUserRequested(question=text):
+            return "text", text
+        case ThinkingDelta(delta=text):
+            return "thinking", text
         case ErrorEvent(error=error):
             return "error", f"{type(error).__name__}: {error}"
-        case _:
-            return "note", _note(event)
-
-
-def _note(event: Event) -> str:
-    match event:
         case ToolCallCompleted():
-            return f"{event.tool_call!r}"
+            return "note", f"{event.tool_call!r}"
         case ToolApprovalRequested(name=name):
-            return f"{name} waits for approval"
+            return "note", f"{name} waits for approval"
         case ToolProgress(name=name, data=data):
-            return f"{name}: {_clipped(str(data))}"
+            return "note", f"{name}: {clipped(str(data), WIDTH)}"
         case ToolResultEncoded(content=content):
-            return f"→ {_clipped(content)}"
+            return "note", f"→ {clipped(content, WIDTH)}"
         case StepRestarted(reason=reason):
-            return f"starting again: {reason}"
+            return "note", f"starting again: {reason}"
         case _:
-            return ""
+            return "", ""
 
 
 def plain_text(cards: Mapping[str | None, Card]) -> str:
@@ -119,12 +119,8 @@ def _row(row: Any) -> str:
         case TextPart(text=text):
             return text
         case ToolRow(call=call, result=result):
-            return f"{call!r}{'' if result is None else f' → {_clipped(result)}'}"
+            return f"{call!r}{'' if result is None else f' → {clipped(result, WIDTH)}'}"
         case Note(text=text, error=error):
             return text if error is None else f"{type(error).__name__}: {error}"
         case _:
             return ""
-
-
-def _clipped(text: str) -> str:
-    return text if len(text) <= WIDTH else f"{text[: WIDTH - 1]}…"

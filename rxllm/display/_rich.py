@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 from rich.columns import Columns
 from rich.console import Console, Group, RenderableType
@@ -14,17 +12,16 @@ from rich.panel import Panel
 from rich.segment import Segment, Segments
 from rich.text import Text
 
-from rxllm.display._card import Card, Note, Row, ToolRow, rows_and_status
+from rxllm.display._card import Card, Note, Row, ToolRow, clipped, rows_and_status
 from rxllm.display._markdown import clean
+from rxllm.display._plain import Cards, Screen
 from rxllm.values import FilePart, SourcePart, TextPart, ThinkingPart
-
-Cards = Mapping[str | None, Card]
 
 THINKING = 300
 """How many characters of the thinking are shown: the last ones, while nothing else has come."""
 
 
-class Terminal:
+class Terminal(Screen):
     """A terminal: what is drawn while the stream runs is the end of it, as far as it fits."""
 
     def __init__(self, console: Console | None = None) -> None:
@@ -33,9 +30,6 @@ class Terminal:
 
     def open(self, cards: Cards, stop: Callable[[], None] | None) -> None:
         self._live.start()
-
-    def add(self, item: Any) -> None:
-        pass
 
     def draw(self, cards: Cards, now: float) -> None:
         lines = self._console.render_lines(_drawn(cards, now), pad=False)[1 - self._console.height :]
@@ -86,15 +80,11 @@ _COLOURS = {"done": "green", "failed": "red", "waiting": "yellow", "stopped": "y
 
 
 def _tool(row: ToolRow) -> RenderableType:
-    arguments = row.call.raw_arguments or json.dumps(row.call.arguments, ensure_ascii=False, default=str)
-    seconds = "" if row.seconds is None else f" {row.seconds:.1f} s"
-    state = ("waits for approval" if row.state == "waiting" else row.state) + seconds
     latest = row.error or (row.progress if row.result is None else row.result)
-    shown = "" if latest is None else f"\n  {_clipped(str(latest))}"
+    shown = "" if latest is None else f"\n  {_line(str(latest))}"
     name = (clean(row.call.name), f"bold {_COLOURS.get(row.state, 'blue')}")
-    return Text.assemble(name, f" {_clipped(arguments)} ", (state, "dim"), clean(shown))
+    return Text.assemble(name, f" {_line(row.arguments)} ", (row.description, "dim"), shown)
 
 
-def _clipped(text: str) -> str:
-    line = clean(" ".join(text.split()))
-    return line if len(line) <= 200 else f"{line[:199]}…"
+def _line(text: str) -> str:
+    return clipped(clean(" ".join(text.split())), 200)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
+from importlib.util import find_spec
 from typing import Any, Literal, TypeVar, cast, overload
 
 from reactivex import Observable
 
-from rxllm.display._screens import choose_screen
+from rxllm.display._plain import Plain, Screen
+from rxllm.display._screens import Cell, Page
 from rxllm.display._showing import Showing, shown_once
 from rxllm.events import Event
 from rxllm.operators import merge_labelled
@@ -56,3 +59,18 @@ def show(stream: Any, *, block: bool = True) -> Any:
         source, labels = stream, []
     showing = Showing[Any](source, labels, choose_screen())
     return shown_once(showing.start() if not block else showing.run())
+
+
+def choose_screen() -> Screen:
+    """Return the screen of the program that runs here."""
+    ipython, marimo = sys.modules.get("IPython"), sys.modules.get("marimo")
+    shell = ipython.get_ipython() if ipython is not None else None
+    if shell is not None and hasattr(shell, "kernel"):
+        return Cell()
+    if marimo is not None and marimo.running_in_notebook():
+        return Page()
+    if sys.stdout.isatty() and find_spec("rich") is not None:
+        from rxllm.display._rich import Terminal
+
+        return Terminal()
+    return Plain(text_only=not sys.stdout.isatty())

@@ -19,7 +19,7 @@ from typing import Any, Generic, TypeVar, cast
 from reactivex import Observable, abc, empty
 
 from rxllm.display._card import Card, End
-from rxllm.display._screens import Screen
+from rxllm.display._plain import Screen
 from rxllm.runtime import to_iter
 from rxllm.values import Labelled
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import rxllm
 from rxllm.collector import StreamCollector
-from rxllm.display._screens import Cards, Cell
+from rxllm.display._plain import Cards
+from rxllm.display._screens import Cell
 from rxllm.display._showing import Showing
 from tests.benchmarks import wires
 from tests.benchmarks.report import Effort, Table, progress
