@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any, cast
@@ -123,9 +124,9 @@ def _value(value: Any) -> str:
     """Return the HTML of any value: its own, its Markdown, its picture, or its repr."""
     for name, draw in (("_repr_html_", str), ("_repr_markdown_", markdown), ("_repr_mimebundle_", _pictures)):
         method: Any = getattr(cast(Any, type(value)), name, None)
-        shown: Any = method(value) if method is not None else None
-        if shown:
-            return draw(shown)
+        with contextlib.suppress(Exception):  # of somebody's repr: there is another
+            if method is not None and (shown := method(value)):
+                return draw(shown)
     return f'<pre dir="auto">{escape(_text(value))}</pre>'
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rich.columns import Columns
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.markdown import Markdown
 from rich.panel import Panel
 from rich.segment import Segment, Segments
+from rich.table import Table
 from rich.text import Text
 
 from rxllm.display._card import Card, Note, Row, ToolRow, clipped, rows_and_status
@@ -43,8 +43,11 @@ class Terminal(Screen):
 def _drawn(cards: Cards, now: float) -> RenderableType:
     if None in cards:
         return _card(cards[None], now)
-    panels = [Panel(_card(card, now), title=Text(clean(str(label)))) for label, card in cards.items()]
-    return Columns(panels, equal=True, expand=True)
+    grid = Table.grid(expand=True)
+    for _ in cards:
+        grid.add_column(ratio=1)
+    grid.add_row(*(Panel(_card(card, now), title=Text(clean(str(label)))) for label, card in cards.items()))
+    return grid
 
 
 def _card(card: Card, now: float) -> RenderableType:

@@ -163,6 +163,17 @@ def test_a_value_is_shown_in_its_own_way_and_the_latest_alone():
     assert "<strong>user</strong>" in drawn(card(rxllm.user("Hi")))
 
 
+def test_a_value_whose_own_html_fails_is_shown_as_its_repr():
+    class Broken:
+        def _repr_html_(self):
+            raise ValueError("no")
+
+        def __repr__(self):
+            return "Broken(<1>)"
+
+    assert '<pre dir="auto">Broken(&lt;1&gt;)</pre>' in drawn(card(Broken()))
+
+
 def test_cards_with_labels_stand_side_by_side():
     html = cards_html({"a <1>": card(TextDelta("x")), "b": card(TextDelta("y"))}, 9.0)
     assert html.count("<article") == 2

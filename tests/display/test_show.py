@@ -3,6 +3,7 @@
 import asyncio
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -285,7 +286,7 @@ def test_a_terminal_with_rich_gets_the_card():
     assert "�[31m" in out
     assert "double" in out
     assert "stop" in out
-    assert "ann" in out
+    assert re.search(r"─ ann ─+.*─ bob ─", out)  # side by side
 
 
 def test_what_a_tool_was_told_is_shown_as_it_is():
