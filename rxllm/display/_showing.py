@@ -31,6 +31,8 @@ REFRESH_SECONDS = 0.05
 SHARE = 100
 """A pause is at least so many times as long as the draw before it."""
 
+WAKE_SECONDS = 0.1
+
 log = logging.getLogger("rxllm")
 
 
@@ -41,11 +43,22 @@ class _Latest:
 latest = _Latest()
 
 
-class Stopped(KeyboardInterrupt):
-    """The user has stopped a stream that was shown; a notebook shows one line for it."""
+class _OneLine(BaseException):
+    """What the stop button raises: a notebook shows one line for it."""
+
+    def __init__(self) -> None:
+        super().__init__("Stopped. What had come is in rxllm.display.last.")
 
     def _render_traceback_(self) -> list[str]:
         return [str(self)]
+
+
+class Stopped(_OneLine, KeyboardInterrupt):
+    """The user has stopped a stream that was shown."""
+
+
+class Cancelled(_OneLine, asyncio.CancelledError):
+    """The user has stopped a cell that awaits a stream that is shown."""
 
 
 class Showing(abc.DisposableBase, Generic[T]):
@@ -88,12 +101,17 @@ class Showing(abc.DisposableBase, Generic[T]):
         return self._future.result(timeout)
 
     def __await__(self) -> Generator[Any, None, T]:
+        return self._wait().__await__()
+
+    async def _wait(self) -> T:
+        future = asyncio.wrap_future(self._future)
         try:
-            result = yield from asyncio.wrap_future(self._future).__await__()
+            while not future.done():  # ipykernel's stop button cancels the task without waking its loop
+                await asyncio.wait({future}, timeout=WAKE_SECONDS)
         except asyncio.CancelledError:
             self.dispose()
-            raise
-        return shown_once(result)
+            raise Cancelled from None
+        return shown_once(future.result())
 
     def _settle(self) -> None:
         try:
@@ -114,7 +132,7 @@ class Showing(abc.DisposableBase, Generic[T]):
             end = "stopped" if self._stopped else "done"
         except KeyboardInterrupt:
             end = "stopped"
-            raise Stopped("Stopped. What had come is in rxllm.display.last.") from None
+            raise Stopped from None
         except Exception as error:
             failure = error
             raise

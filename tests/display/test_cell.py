@@ -111,3 +111,11 @@ def test_values_are_one_output_in_place(kernel):
     outputs = kernel.run('_ = rxllm.show(answer("Hi", ("delay", 0.2), "!").pipe(ops.snapshots(0.01)))')
     assert kinds(outputs).count("display_data") == 1
     assert "Hi!" in outputs[-1][1]
+
+
+def test_the_stop_button_stops_a_cell_that_awaits(kernel):
+    code = 'await rxllm.show(answer("half ", ("delay", 60), "whole"), block=False)'
+    outputs = kernel.run(code, interrupt_at="half")
+    assert ("error", "Stopped. What had come is in rxllm.display.last.") in outputs
+    kernel.run("import time; time.sleep(0.2)")
+    assert kernel.run("rxllm.display.last.output_text") == [("execute_result", "'half '")]
