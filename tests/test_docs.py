@@ -68,7 +68,7 @@ def test_the_tables_of_options_have_every_option_once() -> None:
 
 def test_the_table_of_extras_has_every_extra_but_those_of_developers() -> None:
     project = tomllib.loads((DOCS.parent / "pyproject.toml").read_text())["project"]
-    assert {*names_in("extra")} == project["optional-dependencies"].keys() - {"test", "bench"}
+    assert {*names_in("extra")} == project["optional-dependencies"].keys() - {"test", "bench", "browser"}
 
 
 def test_a_line_beside_that_of_another_library_can_be_written() -> None:

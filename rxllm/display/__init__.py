@@ -1,6 +1,19 @@
 """Show streams to people, in a notebook or a terminal."""
 
+from typing import Any
+
+from rxllm.display import _showing
 from rxllm.display._marble_diagram import MarbleDiagram, marble_diagram
 from rxllm.display._show import show
+from rxllm.display._showing import Showing
 
-__all__ = ["MarbleDiagram", "marble_diagram", "show"]
+__all__ = ["MarbleDiagram", "Showing", "last", "marble_diagram", "show"]
+
+last: Any
+"""The result of the latest `show` that has ended: after the stop button, or an error, what had come until then."""
+
+
+def __getattr__(name: str) -> Any:
+    if name == "last":
+        return _showing.latest.result
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,120 +1,76 @@
-"""`show`: draw the transcript of a stream while it runs, in a notebook cell or on a terminal."""
+"""`show`: draw a stream while it runs, in a notebook cell or on a terminal."""
 
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Callable
-from typing import Any, TypeVar, overload
+from collections.abc import Mapping
+from importlib.util import find_spec
+from typing import Any, Literal, TypeVar, cast, overload
 
-from reactivex import Observable, empty
+from reactivex import Observable
 
-from rxllm.collector import StreamCollector
-from rxllm.display._transcript import Transcript
-from rxllm.events import EVENT_CLASSES, Event
-from rxllm.runtime import to_iter
-from rxllm.values import ChatResult, Response, StepResult, Thread
+from rxllm.display._plain import Plain, Screen
+from rxllm.display._screens import Cell, Page
+from rxllm.display._showing import Showing, shown_once
+from rxllm.events import Event
+from rxllm.operators import merge_labelled
+from rxllm.values import ChatResult, Labelled, Response, StepResult
 from rxllm.values.argument_checks import check_instance
 
 T = TypeVar("T")
-_NOTHING: Any = object()
-
-REFRESH_SECONDS = 0.05
-"""A cell is redrawn at most this often: more would flicker and keep the browser busy."""
 
 
 @overload
-def show(stream: Observable[Event]) -> ChatResult | StepResult | Response[Any]: ...
+def show(stream: Observable[Any] | Mapping[str, Observable[Any]], *, block: Literal[False]) -> Showing[Any]: ...
 @overload
-def show(stream: Observable[T]) -> T: ...
-def show(stream: Observable[Any]) -> Any:
-    """Show the text of `stream` as it comes, with its thinking and its tools, and return its result.
+def show(stream: Observable[Event], *, block: Literal[True] = True) -> ChatResult | StepResult | Response[Any]: ...
+@overload
+def show(
+    stream: Mapping[str, Observable[Any]] | Observable[Labelled[Any]], *, block: Literal[True] = True
+) -> dict[str, Any]: ...
+@overload
+def show(stream: Observable[T], *, block: Literal[True] = True) -> T: ...
+def show(stream: Any, *, block: bool = True) -> Any:
+    """Show `stream` as it comes, with its thinking, tools, images, sources and costs, and return its result.
 
-    The result is a `ChatResult`, a `StepResult` or a `Response`, whichever the events fold to. A stream of other items
-    is shown item by item, and its last item returned. In a notebook the cell is redrawn in place, and the stop button
-    cancels the call; elsewhere the text goes to standard output. An error of the stream is raised after everything
-    before it has been shown, and ``SequenceContainsNoElementsError``, as by ``run``, if there was no item.
+    The result is a `ChatResult`, a `StepResult` or a `Response`, whichever the events fold to. Of a stream of other
+    items the latest is shown, in place, and the last returned. Several streams stand side by side, as a mapping or from
+    ``ops.merge_labelled``; the result is a dict by their labels, and one that fails does not end the others.
+
+    In a notebook it is a card, redrawn in place; on a terminal the same with rich, if that is installed. Elsewhere only
+    the text goes to standard output. The stop button, or Ctrl-C, cancels the call and raises ``KeyboardInterrupt``;
+    what had come stays, on the card and as ``rxllm.display.last``. With ``block=False`` a `Showing` comes back at once:
+    await it for the result, dispose it to stop; in a notebook with ipywidgets the card has a stop button of its own.
+
+    An error of the stream is raised after everything before it has been shown, and
+    ``SequenceContainsNoElementsError``, as by ``run``, if there was no item.
 
     >>> from rxllm import Fake, stream_generate
     >>> response = show(stream_generate(Fake(["Hel", "lo"]), "Hi"))
     Hello
     """
-    check_instance("stream", stream, Observable, "an Observable, such as rxllm.stream(...) returns")
-    screen = _Cell() if _in_notebook() else _Terminal()
-    transcript = Transcript()
-    state = StreamCollector(Thread())
-    item = _NOTHING
-    try:
-        with to_iter(stream) as items:
-            for item in items:
-                if isinstance(item, EVENT_CLASSES):
-                    event: Event = item
-                    state = state.apply_event(event)
-                    screen.draw(transcript.add(event), transcript.markdown)
-                else:
-                    screen.item(item)
-    finally:
-        screen.finish(transcript.markdown)
-    if item is _NOTHING:
-        return empty().run()  # reactivex's own error
-    return _result(state) if isinstance(item, EVENT_CLASSES) else item
+    check_instance("block", block, bool, "True or False")
+    if isinstance(stream, Mapping):
+        streams = cast(Mapping[str, Observable[Any]], stream)
+        source, labels = merge_labelled(streams), list(streams)
+    else:
+        expected = "an Observable, such as rxllm.stream(...) returns, or a mapping of labels to Observables"
+        check_instance("stream", stream, Observable, expected)
+        source, labels = stream, []
+    showing = Showing[Any](source, labels, choose_screen())
+    return shown_once(showing.start() if not block else showing.run())
 
 
-def _result(state: StreamCollector) -> ChatResult | StepResult | Response[Any]:
-    if state.chat_result is not None:
-        return state.chat_result
-    return state.steps[-1] if state.steps else state.to_response()
-
-
-def _in_notebook() -> bool:
-    ipython = sys.modules.get("IPython")
+def choose_screen() -> Screen:
+    """Return the screen of the program that runs here."""
+    ipython, marimo = sys.modules.get("IPython"), sys.modules.get("marimo")
     shell = ipython.get_ipython() if ipython is not None else None
-    return shell is not None and hasattr(shell, "kernel")
+    if shell is not None and hasattr(shell, "kernel"):
+        return Cell()
+    if marimo is not None and marimo.running_in_notebook():
+        return Page()
+    if sys.stdout.isatty() and find_spec("rich") is not None:
+        from rxllm.display._rich import Terminal
 
-
-class _Terminal:
-    """Standard output: each addition as it comes, and a newline after the last."""
-
-    def __init__(self) -> None:
-        self._has_text = False
-
-    def draw(self, addition: str, markdown: Callable[[], str]) -> None:
-        if addition:
-            self._has_text = True
-            print(addition, end="", flush=True)
-
-    def item(self, item: Any) -> None:
-        print(item)
-
-    def finish(self, markdown: Callable[[], str]) -> None:
-        if self._has_text:
-            print()
-
-
-class _Cell:
-    """The cell of a notebook: one output, which is redrawn."""
-
-    def __init__(self) -> None:
-        display = sys.modules["IPython"].display
-        self._markdown: Callable[[str], Any] = display.Markdown
-        self._display: Callable[..., Any] = display.display
-        self._handle: Any = None
-        self._drawn_at = 0.0
-
-    def draw(self, addition: str, markdown: Callable[[], str]) -> None:
-        if addition and time.monotonic() - self._drawn_at >= REFRESH_SECONDS:
-            self._draw(markdown())
-
-    def item(self, item: Any) -> None:
-        self._display(item)
-
-    def finish(self, markdown: Callable[[], str]) -> None:
-        if text := markdown():
-            self._draw(text)
-
-    def _draw(self, text: str) -> None:
-        if self._handle is None:
-            self._handle = self._display(self._markdown(text), display_id=True)
-        else:
-            self._handle.update(self._markdown(text))
-        self._drawn_at = time.monotonic()
+        return Terminal()
+    return Plain(text_only=not sys.stdout.isatty())

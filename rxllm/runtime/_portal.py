@@ -208,11 +208,14 @@ def on_portal() -> Generator[Portal]:
 
 def warn_if_blocking(what: str, instead: str, *, stacklevel: int) -> None:
     """Warn that `what` this thread's event loop, if one runs, unless it is a notebook's."""
-    if running_loop() is not None and not _in_ipython():
+    if running_loop() is not None and not _in_notebook():
         message = f"{what} this thread's event loop until the stream ends; inside a coroutine write: {instead}"
         warnings.warn(message, RuntimeWarning, stacklevel=stacklevel)
 
 
-def _in_ipython() -> bool:
-    ipython: Any = sys.modules.get("IPython")  # a library may have imported it for something else
-    return ipython is not None and ipython.get_ipython() is not None
+def _in_notebook() -> bool:
+    # A library may have imported them for something else.
+    ipython: Any = sys.modules.get("IPython")
+    marimo: Any = sys.modules.get("marimo")
+    in_ipython = ipython is not None and ipython.get_ipython() is not None
+    return in_ipython or (marimo is not None and marimo.running_in_notebook())

@@ -44,6 +44,8 @@ def _deltas(kind: str, count: int) -> list[str]:
     words = [WORDS[i % len(WORDS)] for i in range(count)]
     if kind == "tool":  # the arguments of one call
         words[0], words[-1] = '{"text": "' + words[0], words[-1] + '"}'
+    if kind == "paragraphs":
+        words[59::60] = [".\n\n"] * len(words[59::60])
     return words
 
 
@@ -85,6 +87,7 @@ def _write_chat(kind: str, deltas: list[str]) -> Iterator[bytes]:
 
 _CHAT_DELTAS: dict[str, Callable[[str], dict[str, Any]]] = {
     "text": lambda delta: {"content": delta},
+    "paragraphs": lambda delta: {"content": delta},
     "thinking": lambda delta: {"reasoning_content": delta},
     "tool": lambda delta: {"tool_calls": [{"index": 0, "function": {"arguments": delta}}]},
 }

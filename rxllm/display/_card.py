@@ -1,0 +1,310 @@
+"""Fold a stream to a card: what is shown of it.
+
+What happened is in the collector's state; a card adds what that does not keep: times, running tools, the latest value
+of a stream that has no events, and how it ended. `rows_and_status` reads both.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from rxllm.collector import StreamCollector, with_partial_step
+from rxllm.events import (
+    EVENT_CLASSES,
+    AskUserRequested,
+    ChatCompleted,
+    ErrorEvent,
+    Event,
+    FileAdded,
+    MessageCompleted,
+    SourceAdded,
+    StepCompleted,
+    StepRestarted,
+    TextCompleted,
+    TextDelta,
+    ThinkingCompleted,
+    ThinkingDelta,
+    ToolApprovalRequested,
+    ToolCallCompleted,
+    ToolCallDelta,
+    ToolCallStarted,
+    ToolExecutionCompleted,
+    ToolExecutionStarted,
+    ToolProgress,
+    ToolResultEncoded,
+)
+from rxllm.values import (
+    FilePart,
+    ImagePart,
+    Message,
+    ProviderPart,
+    Response,
+    SourcePart,
+    TextPart,
+    ThinkingPart,
+    Thread,
+    ToolCall,
+    ToolCallPart,
+    Usage,
+)
+
+NOTHING: Any = object()
+"""The value of a card that has none."""
+
+EVENTS = frozenset(EVENT_CLASSES)
+_DELTAS = frozenset((TextDelta, ThinkingDelta))
+_CALLS = frozenset((ToolCallStarted, ToolCallDelta, ToolCallCompleted))
+_WRITTEN = _DELTAS | _CALLS | {TextCompleted, ThinkingCompleted, SourceAdded, FileAdded}
+_TOOLS = _CALLS | {ToolResultEncoded, AskUserRequested, StepCompleted, ChatCompleted}
+
+End = Literal["done", "stopped", "failed"]
+
+
+class Run(msgspec.Struct, frozen=True):
+    """The run of one tool call. `waits` is whether it waits for approval; times are in seconds."""
+
+    name: str
+    arguments: Mapping[str, Any]
+    started: float | None = None
+    ended: float | None = None
+    waits: bool = False
+    progress: Any = None
+    error: Exception | None = None
+
+
+class ToolRow(msgspec.Struct, frozen=True):
+    """A tool call with its run and its result, as far as there are any."""
+
+    call: ToolCall
+    state: Literal["arguments", "called", "waiting", "running", "done", "failed", "stopped"]
+    seconds: float | None = None
+    progress: Any = None
+    result: str | None = None
+    error: Exception | None = None
+
+    @property
+    def arguments(self) -> str:
+        """The JSON text of the arguments, as far as it has come."""
+        return self.call.raw_arguments or json.dumps(self.call.arguments, ensure_ascii=False, default=str)
+
+    @property
+    def description(self) -> str:
+        """How it goes, and for how long: ``running 1.5 s``."""
+        state = {"arguments": "…", "waiting": "waits for approval"}.get(self.state, self.state)
+        return state if self.seconds is None else f"{state} {self.seconds:.1f} s"
+
+
+class Note(msgspec.Struct, frozen=True):
+    """What rxllm says itself."""
+
+    text: str
+    error: Exception | None = None
+
+
+Row = TextPart | ThinkingPart | SourcePart | FilePart | ImagePart | ToolRow | Note
+
+
+class Card(msgspec.Struct, frozen=True):
+    """What is shown of one stream. `begun`, `first` and `writing` are times, `wrote` is a sum of seconds.
+
+    >>> card = Card(begun=0.0).add(TextDelta("Hel"), 0.5).add(TextDelta("lo"), 1.0)
+    >>> rows_and_status(card, 1.0)
+    ([TextPart(text='Hello')], ['streaming', '0.50 s to the first token'])
+    """
+
+    begun: float
+    state: StreamCollector = msgspec.field(default_factory=lambda: StreamCollector(Thread()))
+    runs: Mapping[str, Run] = {}
+    first: float | None = None
+    writing: float | None = None
+    wrote: float = 0.0
+    restarted: str = ""
+    has_events: bool = False
+    has_tools: bool = False
+    value: Any = NOTHING
+    end: End | None = None
+    ended: float | None = None
+    error: Exception | None = None
+
+    def add(self, item: Any, now: float) -> Card:
+        """Return the card after `item`: an event, or the next value."""
+        if type(item) not in EVENTS:
+            return msgspec.structs.replace(self, value=item)
+        state = self.state.apply_event(item)
+        if self.writing is not None and type(item) in _DELTAS:
+            return msgspec.structs.replace(self, state=state)
+        runs, has_tools = _runs(self.runs, item, now), self.has_tools or type(item) in _TOOLS
+        timed = _timed(self, item, now)
+        return msgspec.structs.replace(timed, state=state, runs=runs, has_events=True, has_tools=has_tools)
+
+    def finish(self, end: End, now: float, error: Exception | None = None) -> Card:
+        """Return the card as it is left when its stream ends."""
+        return msgspec.structs.replace(self, end=end, ended=now, error=error)
+
+    @property
+    def has_value(self) -> bool:
+        """Whether the card shows a value instead of events."""
+        return self.value is not NOTHING
+
+    @property
+    def look(self) -> Literal["running", "done", "stopped", "failed"]:
+        """How it goes; of several streams, some end before the others."""
+        if self.end != "stopped" and (self.error or self.state.error):
+            return "failed"
+        has_ended = self.state.done or (self.state.finish_reason and not self.runs)
+        return self.end or ("done" if has_ended else "running")
+
+    @property
+    def ticks(self) -> bool:
+        """Whether the card changes while nothing comes: it waits for the first token, or for a tool."""
+        waiting = self.first is None and not self.has_value
+        return self.end is None and (
+            waiting or any(run.started is not None and run.ended is None for run in self.runs.values())
+        )
+
+    @property
+    def result(self) -> Any:
+        """The last value, or what the events fold to so far: a `ChatResult`, a `StepResult` or a `Response`."""
+        state = self.state
+        if self.has_value:
+            return self.value
+        if state.chat_result is not None:
+            return state.chat_result
+        if state.steps and state.length:  # a chat that was cut off in a later step
+            return with_partial_step(state, state.to_chat_result())
+        return state.steps[-1] if state.steps else state.to_response()
+
+
+def _timed(card: Card, event: Event, now: float) -> Card:
+    first, writing, wrote, restarted = card.first, card.writing, card.wrote, card.restarted
+    match event:
+        case MessageCompleted() | ErrorEvent() | StepRestarted():
+            writing, wrote = None, wrote + (now - writing if writing is not None else 0.0)
+            restarted = event.reason if isinstance(event, StepRestarted) else restarted
+        case _ if type(event) in _WRITTEN:
+            first, writing = now if first is None else first, now if writing is None else writing
+        case _:
+            pass
+    return msgspec.structs.replace(card, first=first, writing=writing, wrote=wrote, restarted=restarted)
+
+
+def _runs(runs: Mapping[str, Run], event: Event, now: float) -> Mapping[str, Run]:
+    match event:
+        case ToolApprovalRequested(id=id, name=name, arguments=arguments):
+            return {**runs, id: Run(name, arguments, waits=True)}
+        case ToolExecutionStarted(id=id, name=name, arguments=arguments):
+            return {**runs, id: Run(name, arguments, started=now)}
+        case ToolProgress(id=id, name=name, data=data):
+            return {**runs, id: msgspec.structs.replace(runs.get(id) or Run(name, {}), progress=data)}
+        case ToolExecutionCompleted(id=id, name=name, error=error):
+            run = runs.get(id) or Run(name, {})
+            return {**runs, id: msgspec.structs.replace(run, ended=now, waits=False, error=error)}
+        case _:
+            return runs
+
+
+def rows_and_status(card: Card, now: float) -> tuple[list[Row], list[str]]:
+    """Return the rows of a card of events, in the order in which they happened, and the texts of its status line."""
+    response = card.state.to_response()  # right after a step it is that step's
+    responses = [step.response for step in card.state.steps] + ([response] if card.state.length else [])
+    messages = [response.message or Message("assistant") for response in responses]
+    return _rows(card, messages, now), _status(card, responses, now)
+
+
+def _rows(card: Card, messages: list[Message], now: float) -> list[Row]:
+    called = {call.id: call for message in messages for call in message.tool_calls}
+    # These look through all events: not for a long text without tools.
+    streaming: Mapping[str, ToolCall] = card.state.current_tool_calls if card.has_tools else {}
+    answers = _answers(card) if card.has_tools else {}
+    resumed = {id: ToolCall(id, run.name, dict(run.arguments)) for id, run in card.runs.items()}
+
+    def row(call: ToolCall) -> ToolRow:
+        return _tool_row(card, call, answers.get(call.id), call.id not in called, now)
+
+    found: list[Row] = [row(call) for id, call in resumed.items() if id not in called and id not in streaming]
+    found += [Note(f"started again: {card.restarted}")] if card.restarted else []
+    for message in messages:
+        calls = {call.id: call for call in message.tool_calls}
+        for part in message.parts:
+            if isinstance(part, ToolCallPart):
+                found += [row(calls.pop(part.id))] if part.id in calls else []
+            elif not isinstance(part, ProviderPart):
+                found.append(part)
+        found += map(row, calls.values())
+    found += [row(call) for id, call in streaming.items() if id not in called]
+    return found + list(_last_rows(card))
+
+
+def _answers(card: Card) -> dict[str | None, str]:
+    messages = [*(message for step in card.state.steps for message in step.tool_results), *card.state.tool_results]
+    return {m.tool_call_id: str(m.content) if isinstance(m.content, dict) else m.text for m in messages}
+
+
+def _last_rows(card: Card) -> Iterator[Row]:
+    halt = card.state.halt if card.has_tools else None
+    steps, result = card.state.steps, card.state.chat_result
+    question = halt.question if isinstance(halt, AskUserRequested) else result.pending_question if result else None
+    question = question or (steps[-1].metadata.get("pending_question") if steps else None)
+    if question:
+        yield TextPart(question)
+    if (error := card.error or card.state.error) is not None:
+        yield Note("", error)
+
+
+def _tool_row(card: Card, call: ToolCall, answer: str | None, is_open: bool, now: float) -> ToolRow:
+    run = card.runs.get(call.id)
+    if run is None:
+        return ToolRow(call, "arguments" if is_open else "called" if answer is None else "done", result=answer)
+    seconds = (run.ended or card.ended or now) - run.started if run.started is not None else None
+    if run.ended is not None:
+        return ToolRow(call, "failed" if run.error else "done", seconds, None, answer, run.error)
+    if run.waits:
+        return ToolRow(call, "waiting")
+    return ToolRow(call, "stopped" if card.end else "running", seconds, run.progress)
+
+
+def _status(card: Card, responses: list[Response[Any]], now: float) -> list[str]:
+    """Return how it goes, the model, times, tokens and cost."""
+    usage = sum((step.response.usage for step in card.state.steps), card.state.usage)
+    models = dict.fromkeys(response.model for response in responses if response.model)
+    texts = [_state(card, responses, now), ", ".join(models)]
+    texts += [f"{card.first - card.begun:.2f} s to the first token"] if card.first is not None else []
+    wrote = card.wrote + ((card.ended or now) - card.writing if card.writing is not None else 0.0)
+    if usage.output_tokens and wrote >= 0.001:
+        texts.append(f"{usage.output_tokens / wrote:,.0f} tokens/s")
+    return [text for text in [*texts, *_spent(usage)] if text]
+
+
+def _spent(usage: Usage) -> list[str]:
+    tokens = [f"{usage.total:,} tokens"] if usage.total else []
+    return tokens + ([f"cost {usage.total_cost:.4g}"] if usage.total_cost is not None else [])
+
+
+def _state(card: Card, responses: list[Response[Any]], now: float) -> str:
+    if card.look == "running":
+        return _doing(card, now)
+    if card.look != "done":
+        return card.look
+    result = card.state.chat_result
+    reason = None if result is None or result.halted_reason == "completed" else result.halted_reason
+    return reason or (responses[-1].finish_reason if responses else None) or "completed"
+
+
+def _doing(card: Card, now: float) -> str:
+    running = [run.name for run in card.runs.values() if run.started is not None and run.ended is None]
+    if running:
+        return f"running {', '.join(dict.fromkeys(running))}"
+    if any(run.waits for run in card.runs.values()):
+        return "waiting for approval"
+    if card.first is None and not card.has_value:
+        return f"waiting for the first token, {now - card.begun:.1f} s"
+    return "streaming" if card.writing is not None else "waiting"
+
+
+def clipped(text: str, width: int) -> str:
+    """Return the first characters of `text`, at most `width`."""
+    return text if len(text) <= width else f"{text[: width - 1]}…"

@@ -1,0 +1,396 @@
+"""The card in JupyterLab, in a real browser: what a person sees at each moment. Providers are real servers.
+
+RXLLM_PICTURES names a folder for pictures of the page, light and dark.
+"""
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rxllm.testing.loopback import (
+    DONE,
+    Loopback,
+    Pause,
+    Reply,
+    Request,
+    chat,
+    chat_chunk,
+    chat_event,
+    chat_finish,
+    endless,
+)
+from tests.judges import absent, judge
+
+BOUND = 0.05
+"""Within so many seconds of the stop the provider sees its connection closed."""
+
+pytestmark = [
+    pytest.mark.timeout(300),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning"),
+]
+
+SETUP = """
+import pathlib, signal, time
+import rxllm
+from reactivex import Subject
+from rxllm import operators as ops
+
+engine = rxllm.Engine(rxllm.OpenAIChat(base_url={url!r}, api_key="k"), model="m")
+gate, decisions, stops = pathlib.Path({gate!r}), Subject(), []
+
+@rxllm.tool
+async def weather(city: str, context: rxllm.ToolContext) -> dict:
+    import asyncio
+    context.progress(f"asking {{city}}")
+    while not gate.exists():
+        await asyncio.sleep(0.01)
+    if city == "Oslo":
+        raise rxllm.ToolError("handler_raised", "no station in Oslo; ask for Bergen")
+    return {{"sky": "sunny in " + city}}
+
+@rxllm.tool(approval=True)
+def pay(amount: int) -> str:
+    return f"paid {{amount}}"
+
+def noted(*args):
+    stops.append(time.monotonic())
+    raise KeyboardInterrupt
+
+def ask(prompt, **options):
+    return rxllm.stream(engine, prompt, **options)
+"""
+
+CELLS = {
+    "silence": 'rxllm.show(ask("silence"))',
+    "arguments": 'rxllm.show(ask("arguments", tools=[weather]))',
+    "approval": 'paying = rxllm.show(ask("approval", tools=[pay], approve=lambda call: decisions), block=False)',
+    "yes": "decisions.on_next(True); decisions.on_completed(); (await paying).halted_reason",
+    "stop": 'signal.signal(signal.SIGINT, noted); rxllm.show(ask("endless"))',
+    "after": "print(stops[0]); rxllm.display.last.output_text[:10]",
+    "three": 'results = rxllm.show({name: ask(name) for name in ("ann", "bob", "broken")})',
+    "nasty": 'rxllm.show(ask("nasty"))',
+    "button": 'handle = rxllm.show(ask("endless"), block=False)',
+    "partial": '(await handle).output_text.startswith("0 1 ")',
+    "values": "rxllm.show(ask('silence').pipe(ops.snapshots(0.01))).output_text",
+    "rest": 'rxllm.show(ask("thinking"))',
+}
+
+NASTY = """1. It costs $5 and $6, not $$7$$ or \\\\(x\\\\).
+2. <script>document.title = "hacked"</script><img src=x onerror="document.title='hacked'">
+
+![pixel](http://127.0.0.1:9/pixel.png) [bad](javascript:alert(1)) [good](https://example.org)
+
+- an open list
+  ```python
+  and an open fence"""
+
+
+def call(id: str, index: int, *pieces: str, name: str) -> list[bytes]:
+    def delta(**function: str) -> bytes:
+        more = {"id": id, "type": "function"} if "name" in function else {}
+        return chat_event({"tool_calls": [{"index": index, **more, "function": function}]})
+
+    return [delta(name=name, arguments=""), *(delta(arguments=piece) for piece in pieces)]
+
+
+def reply(request: Request) -> Reply:
+    messages = request.json["messages"]
+    prompt = messages[0]["content"]
+    if messages[-1]["role"] == "tool":
+        usage = {"prompt_tokens": 120, "completion_tokens": 30, "total_tokens": 150}
+        frames = [chat_chunk("It is **"), Pause(0.1), chat_chunk("sunny**."), chat_finish("stop", usage=usage), DONE]
+        return Reply(frames)
+    return {
+        "silence": lambda: Reply(chat("after ", "silence"), before=3.0),
+        "arguments": lambda: Reply(
+            [
+                *call("c0", 0, '{"city": "Ro', name="weather"),
+                Pause(3.0),
+                *call("c0", 0, 'me"}', name="weather")[1:],
+                *call("c1", 1, '{"city": "Oslo"}', name="weather"),
+                chat_finish("tool_calls"),
+                DONE,
+            ]
+        ),
+        "approval": lambda: Reply([*call("c0", 0, '{"amount": 5}', name="pay"), chat_finish("tool_calls"), DONE]),
+        "endless": lambda: Reply(endless(every=0.02)),
+        "nasty": lambda: Reply(chat(*re.findall(r"(?s).{1,7}", NASTY))),
+        "broken": lambda: Reply.of_json({"error": {"message": "no such model: m; pass model='n'"}}, status=404),
+        "thinking": lambda: Reply(
+            [
+                chat_event({"reasoning_content": "The user wants a table. "}),
+                chat_chunk(
+                    "# Primes\n\n| n | prime |\n|---|---|\n| 2 | yes |\n\n```python\nprint(2)\n```\n\nSee `sympy`."
+                ),
+                chat_finish("stop", usage={"prompt_tokens": 9, "completion_tokens": 40, "total_tokens": 49}),
+                DONE,
+            ]
+        ),
+    }.get(prompt, lambda: Reply([chat_chunk(f"I am {prompt}. "), Pause(0.3), *chat("Done.")]))()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Loopback]:
+    with Loopback(reply) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def chromium() -> str:
+    for package in ("jupyterlab", "playwright", "ipywidgets"):
+        if importlib.util.find_spec(package) is None:
+            absent(package, "pip install 'rxllm[browser]'")
+    return judge("chromium")
+
+
+@pytest.fixture(scope="module")
+def gate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tools of the notebook wait until this file is there."""
+    return tmp_path_factory.mktemp("gate") / "open"
+
+
+@pytest.fixture(scope="module")
+def lab(chromium: str, server: Loopback, gate: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of the notebook in a JupyterLab of its own."""
+    import nbformat
+
+    folder = tmp_path_factory.mktemp("lab")
+    sources = [SETUP.format(url=server.url, gate=str(gate)), *CELLS.values()]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in sources])
+    notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    nbformat.write(notebook, folder / "cards.ipynb")
+    settings = folder / "settings/@jupyterlab/apputils-extension"
+    settings.mkdir(parents=True)
+    (settings / "themes.jupyterlab-settings").write_text('{"adaptive-theme": true}')
+    (settings / "notification.jupyterlab-settings").write_text('{"fetchNews": "false", "checkForUpdates": false}')
+    homes = {"JUPYTER_RUNTIME_DIR": "runtime", "JUPYTER_CONFIG_DIR": "config", "JUPYTER_DATA_DIR": "data"}
+    homes |= {"JUPYTERLAB_SETTINGS_DIR": "settings", "JUPYTERLAB_WORKSPACES_DIR": "workspaces", "IPYTHONDIR": "ipython"}
+    environment = {**os.environ, **{name: str(folder / home) for name, home in homes.items()}}
+    environment["PYTHONPATH"] = str(Path(__file__).parents[2])
+    options = ("--no-browser", "--allow-root", "--ip=127.0.0.1", "--port=0", "--IdentityProvider.token=t0ken")
+    command = [sys.executable, "-m", "jupyterlab", *options, f"--ServerApp.root_dir={folder}"]
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+        try:
+            yield f"{_address(folder / 'runtime', process)}doc/tree/cards.ipynb?token=t0ken"
+        finally:
+            process.terminate()
+            process.wait(30)
+
+
+def _address(runtime: Path, process: subprocess.Popen) -> str:
+    deadline = time.monotonic() + 90
+    while process.poll() is None and time.monotonic() < deadline:
+        for file in runtime.glob("jpserver-*.json"):
+            try:
+                return json.loads(file.read_text())["url"]
+            except ValueError:
+                pass  # it is being written
+        time.sleep(0.1)
+    raise TimeoutError("JupyterLab has not started")
+
+
+class Notebook:
+    """The notebook's page; cells by the names of `CELLS`."""
+
+    def __init__(self, page):
+        self.page = page
+        self.names = ["setup", *CELLS]
+
+    def cell(self, name):
+        return self.page.locator(".jp-Notebook-cell").nth(self.names.index(name))
+
+    def run(self, name):
+        cell = self.cell(name)
+        cell.locator(".cm-content").click()
+        self.page.keyboard.press("Control+Enter")
+        return cell.locator(".jp-OutputArea-output")
+
+    def card(self, name):
+        return self.cell(name).locator(".rxllm")
+
+    def idle(self):
+        from playwright.sync_api import expect
+
+        expect(self.page.locator(".jp-InputPrompt", has_text="[*]")).to_have_count(0, timeout=60_000)
+
+    def picture(self, name):
+        folder = os.environ.get("RXLLM_PICTURES")
+        for scheme in ("dark", "light") if folder else ():
+            self.page.emulate_media(color_scheme=scheme)
+            self.page.wait_for_timeout(1500)
+            self.cell(name).screenshot(path=f"{folder}/{name}-{scheme}.png")
+
+
+@pytest.fixture(scope="module")
+def notebook(lab: str, chromium: str) -> Iterator[Notebook]:
+    from playwright.sync_api import expect, sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium)
+        page = browser.new_page(viewport={"width": 1100, "height": 2400}, color_scheme="light")
+        page.set_default_timeout(15_000)
+        page.goto(lab)
+        notebook = Notebook(page)
+        expect(notebook.cell("setup")).to_be_visible(timeout=90_000)
+        page.wait_for_timeout(2000)  # for the kernel
+        notebook.run("setup")
+        expect(notebook.cell("setup").locator(".jp-InputPrompt")).to_have_text(re.compile(r"\[\d+\]"), timeout=60_000)
+        yield notebook
+        browser.close()
+
+
+def test_a_card_is_there_while_the_model_is_silent_and_the_answer_is_shown_once(notebook):
+    from playwright.sync_api import expect
+
+    outputs = notebook.run("silence")
+    card = notebook.card("silence")
+    expect(card.locator("footer")).to_contain_text("waiting for the first token", timeout=2800)
+    first = card.locator("footer").inner_text()
+    notebook.page.wait_for_timeout(300)
+    assert card.locator("footer").inner_text() != first  # its time ticks
+    expect(card.locator(".rxllm-text")).to_have_text("after silence")
+    expect(card.locator("footer")).to_contain_text("stop · loopback · 3.")
+    notebook.idle()
+    expect(outputs).to_have_count(1)
+
+
+def test_arguments_show_while_they_stream_then_two_tools_run_each_with_its_own_end(notebook, gate):
+    from playwright.sync_api import expect
+
+    notebook.run("arguments")
+    tools = notebook.card("arguments").locator(".rxllm-tool")
+    expect(tools).to_have_attribute("data-state", "arguments")
+    expect(tools.locator("code")).to_have_text('{"city": "Ro')
+    expect(tools).to_have_count(2)
+    expect(tools.nth(0)).to_contain_text("asking Rome")
+    expect(tools.nth(1)).to_contain_text("asking Oslo")
+    before = tools.nth(0).locator("span").first.inner_text()
+    assert before.startswith("running")
+    notebook.page.wait_for_timeout(400)
+    assert tools.nth(0).locator("span").first.inner_text() != before
+    notebook.picture("arguments")
+    gate.touch()
+    expect(tools.nth(0)).to_have_attribute("data-state", "done")
+    expect(tools.nth(0)).to_contain_text("sunny in Rome")
+    expect(tools.nth(1)).to_have_attribute("data-state", "failed")
+    expect(tools.nth(1)).to_contain_text("no station in Oslo; ask for Bergen")
+    expect(notebook.card("arguments").locator("footer")).to_contain_text("150 tokens")
+
+
+def test_an_approval_waits_and_is_answered(notebook):
+    from playwright.sync_api import expect
+
+    notebook.run("approval")
+    tool = notebook.card("approval").locator(".rxllm-tool")
+    expect(tool).to_have_attribute("data-state", "waiting")
+    expect(tool).to_contain_text("waits for approval")
+    notebook.picture("approval")
+    notebook.run("yes")
+    expect(tool).to_have_attribute("data-state", "done")
+    expect(tool).to_contain_text("paid 5")
+    expect(notebook.card("approval").locator(".rxllm-text")).to_have_text("It is sunny.")
+    expect(notebook.cell("yes").locator(".jp-OutputArea-output")).to_contain_text("completed")
+    expect(notebook.cell("approval").locator("button")).to_have_count(0)
+
+
+def test_the_stop_button_closes_the_connection_marks_the_card_and_raises_one_line(notebook, server):
+    from playwright.sync_api import expect
+
+    outputs = notebook.run("stop")
+    expect(notebook.card("stop").locator(".rxllm-text")).to_contain_text("0 1 2")
+    notebook.page.locator('[data-command="notebook:interrupt-kernel"]').click()
+    expect(notebook.card("stop").locator("article")).to_have_attribute("data-state", "stopped")
+    expect(notebook.card("stop").locator("footer")).to_contain_text("stopped")
+    expect(outputs).to_have_count(2)
+    expect(outputs.nth(1)).to_have_text("Stopped. What had come is in rxllm.display.last.")
+    notebook.picture("stop")
+    after = notebook.run("after")
+    expect(after).to_have_count(2)
+    expect(after.nth(1)).to_contain_text("'0 1 2 3 4 '")
+    stopped = float(after.nth(0).inner_text())
+    closed = [connection.closed_at for connection in server.connections if connection.closed_at]
+    assert 0 <= max(closed) - stopped < BOUND, max(closed) - stopped
+
+
+def test_three_streams_stand_side_by_side_and_one_that_fails_says_why(notebook):
+    from playwright.sync_api import expect
+
+    notebook.run("three")
+    cards = notebook.card("three").locator("article")
+    expect(cards).to_have_count(3)
+    expect(cards.nth(0)).to_contain_text("I am ann. Done.")
+    expect(cards.nth(1)).to_contain_text("I am bob. Done.")
+    expect(cards.nth(2)).to_contain_text("pass model='n'")
+    boxes = [cards.nth(n).bounding_box() for n in range(3)]
+    expect(notebook.card("three").locator('[data-state="failed"]')).to_have_count(1)
+    assert len({box["y"] for box in boxes}) == 1
+    assert boxes[0]["x"] < boxes[1]["x"] < boxes[2]["x"]
+    notebook.idle()
+    notebook.picture("three")
+
+
+def test_nothing_a_model_writes_is_run_fetched_or_typeset(notebook):
+    from playwright.sync_api import expect
+
+    requests = []
+    notebook.page.on("request", lambda request: requests.append(request.url))
+    notebook.run("nasty")
+    card = notebook.card("nasty")
+    expect(card.locator("footer")).to_contain_text("stop")
+    notebook.page.wait_for_timeout(1000)
+    text = card.locator(".rxllm-text").inner_text()
+    assert "It costs $5 and $6, not $$7$$ or \\(x\\)." in text
+    assert "<script>" in text
+    assert card.locator("mjx-container, script, img").count() == 0
+    assert card.locator("a").count() == 2
+    assert not any("pixel" in url or "9/" in url for url in requests)
+    assert "hacked" not in notebook.page.title()
+    notebook.picture("nasty")
+
+
+def test_the_button_on_the_card_stops_it(notebook, server):
+    from playwright.sync_api import expect
+
+    notebook.run("button")
+    cell = notebook.cell("button")
+    expect(cell.locator("article .rxllm-text")).to_contain_text("0 1 2")
+    notebook.picture("button")
+    cell.get_by_role("button", name="Stop").click()
+    expect(cell.locator("article")).to_have_attribute("data-state", "stopped")
+    expect(cell.get_by_role("button", name="Stop")).to_have_count(0)
+    server.wait_until(lambda: server.connections[-1].closed_at is not None)
+    expect(notebook.run("partial")).to_contain_text("True")
+
+
+def test_snapshots_are_one_value_in_place(notebook):
+    from playwright.sync_api import expect
+
+    outputs = notebook.run("values")
+    expect(outputs.first).to_contain_text("after silence")
+    expect(notebook.card("values")).to_have_count(1)
+
+
+def test_a_whole_card_in_the_theme_of_the_page(notebook):
+    from playwright.sync_api import expect
+
+    notebook.run("rest")
+    card = notebook.card("rest")
+    expect(card.locator("summary")).to_have_text("Thinking")
+    expect(card.locator("details div")).to_be_hidden()
+    expect(card.locator("td").first).to_have_text("2")
+    notebook.picture("rest")
+    colours = []
+    for scheme in ("light", "dark"):
+        notebook.page.emulate_media(color_scheme=scheme)
+        notebook.page.wait_for_timeout(1500)
+        colours.append(card.locator("p").last.evaluate("element => getComputedStyle(element).color"))
+    assert len(set(colours)) == 2

@@ -1,0 +1,121 @@
+"""`show` in a cell, in a real kernel: which outputs there are, in which order, and what is left of a stopped one."""
+
+from collections.abc import Iterator
+
+import pytest
+
+pytest.importorskip("ipykernel", reason="cells need rxllm[notebook]")
+
+pytestmark = [
+    pytest.mark.timeout(120),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning", "ignore::UserWarning"),
+]
+
+SETUP = """
+import rxllm
+from rxllm import Fake
+from rxllm import operators as ops
+
+def answer(*script):
+    return rxllm.stream_generate(Fake(list(script)), "Hi")
+"""
+
+
+class Kernel:
+    def __init__(self, manager, client) -> None:
+        self._manager, self._client = manager, client
+
+    def run(self, code: str, interrupt_at: str | None = None) -> list[tuple[str, str]]:
+        """The outputs of a cell, as (kind, text). The kernel is interrupted once an output has that text."""
+        id, outputs = self._client.execute(code), []
+        while True:
+            message = self._client.get_iopub_msg(timeout=60)
+            kind, content = message["msg_type"], message["content"]
+            if kind == "status" and message["parent_header"].get("msg_id") == id:
+                if content["execution_state"] == "idle":
+                    return outputs
+            elif kind in ("display_data", "update_display_data", "execute_result"):
+                outputs.append((kind, content["data"].get("text/html") or content["data"]["text/plain"]))
+            elif kind == "error":
+                outputs.append((kind, "\n".join(content["traceback"])))
+            if interrupt_at is not None and outputs and interrupt_at in outputs[-1][1]:
+                interrupt_at = None
+                self._manager.interrupt_kernel()
+
+
+@pytest.fixture(scope="module")
+def kernel() -> Iterator[Kernel]:
+    from jupyter_client.manager import KernelManager
+
+    manager = KernelManager(kernel_name="python3")
+    manager.start_kernel()
+    client = manager.client()
+    client.start_channels()
+    try:
+        client.wait_for_ready(timeout=60)
+        kernel = Kernel(manager, client)
+        kernel.run(SETUP)
+        yield kernel
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
+
+
+def kinds(outputs):
+    return [kind for kind, _ in outputs]
+
+
+def test_a_card_is_one_output_drawn_anew_and_shown_once(kernel):
+    outputs = kernel.run('rxllm.show(answer("Hel", ("delay", 0.2), "lo"))')
+    assert kinds(outputs)[0] == "display_data"
+    assert set(kinds(outputs)[1:]) == {"update_display_data"}
+    assert "waiting for the first token" in outputs[0][1]
+    assert "<p>" not in outputs[0][1]
+    assert any("Hel</p>" in html for _, html in outputs[1:-1])
+    assert "Hello</p>" in outputs[-1][1]
+
+
+def test_other_results_of_the_cell_are_shown_and_so_is_this_one_in_the_next(kernel):
+    assert kernel.run('kept = rxllm.show(answer("Hello"))\n5')[-1] == ("execute_result", "5")
+    [(kind, text)] = kernel.run("kept")
+    assert kind == "execute_result"
+    assert "Hello" in text
+
+
+def test_the_stop_button_leaves_the_card_raises_one_line_and_keeps_the_partial(kernel):
+    code = 'rxllm.show(answer(("thinking", "hm"), "half ", ("delay", 60), "whole"))'
+    outputs = kernel.run(code, interrupt_at="half")
+    assert 'data-state="stopped"' in outputs[-2][1]
+    assert outputs[-1] == ("error", "Stopped. What had come is in rxllm.display.last.")
+    assert kernel.run("rxllm.display.last.output_text, rxllm.display.last.thinking") == [
+        ("execute_result", "('half ', 'hm')")
+    ]
+
+
+def test_a_cell_that_does_not_block_returns_and_its_result_is_awaited(kernel):
+    outputs = kernel.run('showing = rxllm.show(answer("a", ("delay", 1), "b"), block=False)\nshowing')
+    assert "execute_result" not in kinds(outputs)
+    assert ("execute_result", "False") in kernel.run("showing._over.is_set()")
+    assert kernel.run("result = await showing; result.output_text")[-1] == ("execute_result", "'ab'")
+    assert "execute_result" not in kinds(kernel.run('await rxllm.show(answer("a"), block=False)'))
+
+
+def test_an_error_is_on_the_card_and_raised(kernel):
+    outputs = kernel.run('rxllm.show(answer("a", ("error", "timeout")).pipe(ops.raise_errors()))')
+    assert 'data-state="failed"' in outputs[-2][1]
+    assert "AdapterError" in outputs[-1][1]
+    assert kernel.run("rxllm.display.last.output_text") == [("execute_result", "'a'")]
+
+
+def test_values_are_one_output_in_place(kernel):
+    outputs = kernel.run('_ = rxllm.show(answer("Hi", ("delay", 0.2), "!").pipe(ops.snapshots(0.01)))')
+    assert kinds(outputs).count("display_data") == 1
+    assert "Hi!" in outputs[-1][1]
+
+
+def test_the_stop_button_stops_a_cell_that_awaits(kernel):
+    code = 'await rxllm.show(answer("half ", ("delay", 60), "whole"), block=False)'
+    outputs = kernel.run(code, interrupt_at="half")
+    assert ("error", "Stopped. What had come is in rxllm.display.last.") in outputs
+    kernel.run("import time; time.sleep(0.2)")
+    assert kernel.run("rxllm.display.last.output_text") == [("execute_result", "'half '")]
