@@ -1,0 +1,160 @@
+"""Draw cards as HTML: one string without scripts and outside addresses, in the colours of the page around it."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import Any, cast
+
+from rxllm.display._card import Card, Note, Row, ToolRow, rows, status
+from rxllm.display._markdown import escape, is_link, markdown
+from rxllm.display._style import STYLE
+from rxllm.values import FilePart, ImagePart, LLMError, SourcePart, TextPart, ThinkingPart
+
+SHOWN = 2_000
+"""How many characters of arguments, progress and results are shown."""
+
+_IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")
+
+
+def cards_html(cards: Mapping[str | None, Card], now: float) -> str:
+    """Return the HTML of `cards` at the time `now`: side by side, if they have labels.
+
+    >>> html = cards_html({None: Card(begun=0.0)}, 1.5)
+    >>> html[html.index("<footer") :]
+    '<footer><bdi>waiting for the first token, 1.5 s</bdi></footer></article></div>'
+    """
+    drawn = "".join(_card(card, label, now) for label, card in cards.items())
+    # Both classes keep JupyterLab and nbconvert from reading dollars as mathematics.
+    return f'<div class="rxllm tex2jax_ignore mathjax_ignore"><style>{STYLE}</style>{drawn}</div>'
+
+
+def _card(card: Card, label: str | None, now: float) -> str:
+    title = "" if label is None else f"<header>{_isolated(label)}</header>"
+    texts = status(card, now)
+    if card.has_events:
+        body = "".join(map(_row, rows(card, now)))
+    else:
+        body = f'<div class="rxllm-value">{_value(card.value)}</div>'
+        body += _note(Note("", card.error or card.state.error)) if card.error or card.state.error else ""
+        texts = [card.look] if card.look in ("stopped", "failed") else []
+    line = " · ".join(map(_isolated, texts))
+    footer = f"<footer>{line}</footer>" if line else ""
+    return f'<article data-state="{card.look}">{title}{body}{footer}</article>'
+
+
+def _row(row: Row) -> str:
+    match row:
+        case TextPart(text=text):
+            return f'<div class="rxllm-text" dir="auto">{markdown(text)}</div>'
+        case ThinkingPart(text=""):
+            return ""
+        case ThinkingPart(text=text):
+            return f'<details><summary>Thinking</summary><div dir="auto">{markdown(text)}</div></details>'
+        case ToolRow():
+            return _tool(row)
+        case SourcePart(source=source):
+            return f'<div class="rxllm-source">{_source(source)}</div>'
+        case FilePart(file=file):
+            return f'<div class="rxllm-file">{_file(file)}</div>'
+        case ImagePart(image=image):
+            return f'<div class="rxllm-file">{_isolated(repr(image))}</div>'
+        case Note():
+            return _note(row)
+
+
+_STATES = {
+    "arguments": "…",
+    "called": "called",
+    "waiting": "waits for approval",
+    "running": "running",
+    "done": "done",
+    "failed": "failed",
+    "stopped": "stopped",
+}
+
+
+def _tool(row: ToolRow) -> str:
+    call = row.call
+    arguments = call.raw_arguments or (json.dumps(call.arguments, ensure_ascii=False, default=str))
+    seconds = "" if row.seconds is None else f" {row.seconds:.1f} s"
+    name, shown = _isolated(call.name), _isolated(_clipped(arguments))
+    state = "done" if row.state == "done" and row.seconds is not None else _STATES[row.state]
+    head = f"<b>{name}</b> <code>{shown}</code> <span>{state}{seconds}</span>"
+    body = "" if row.progress is None else _block("progress", _text(row.progress))
+    if row.error is not None:
+        body += _error(row.error)
+    elif row.result is not None:
+        body += _block("result", row.result)
+    return f'<div class="rxllm-tool" data-state="{row.state}"><div>{head}</div>{body}</div>'
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else repr(value)
+
+
+def _block(kind: str, text: str) -> str:
+    return f'<pre class="rxllm-{kind}" dir="auto">{escape(_clipped(text))}</pre>'
+
+
+def _note(note: Note) -> str:
+    return _error(note.error) if note.error is not None else f'<div class="rxllm-note">{_isolated(note.text)}</div>'
+
+
+def _error(error: Exception) -> str:
+    fields = error.fields() if isinstance(error, LLMError) else {}
+    names = ("reason", "provider", "status", "code", "retry_after")
+    facts = ", ".join(f"{name.replace('_', ' ')} {fields[name]}" for name in names if name in fields)
+    about = f" <span>{_isolated(facts)}</span>" if facts else ""
+    message = f'<div dir="auto">{escape(_clipped(str(error)))}</div>'
+    return f'<div class="rxllm-error"><b>{_isolated(type(error).__name__)}</b>{about}{message}</div>'
+
+
+def _source(source: Mapping[str, Any]) -> str:
+    url = str(source.get("url") or source.get("uri") or "")
+    title = str(source.get("title") or source.get("cited_text") or source.get("text") or url or source)
+    return _link(url, title) if is_link(url) else _isolated(_clipped(title))
+
+
+def _link(url: str, title: str) -> str:
+    return f'<a href="{escape(url)}" rel="noopener noreferrer" target="_blank">{_isolated(_clipped(title))}</a>'
+
+
+def _file(file: Mapping[str, Any]) -> str:
+    mime, data, url = str(file.get("mime_type") or ""), file.get("data"), str(file.get("url") or "")
+    name = str(file.get("name") or mime or "file")
+    if mime in _IMAGES and isinstance(data, bytes):
+        return f'<img alt="{escape(name)}" src="data:{mime};base64,{_base64(data)}">'
+    return _link(url, name) if is_link(url) else _isolated(name)
+
+
+@lru_cache(4)
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def _value(value: Any) -> str:
+    """Return the HTML of any value: its own, its Markdown, its picture, or its repr."""
+    for name, draw in (("_repr_html_", str), ("_repr_markdown_", markdown), ("_repr_mimebundle_", _pictures)):
+        method: Any = getattr(cast(Any, type(value)), name, None)
+        shown: Any = method(value) if method is not None else None
+        if shown:
+            return draw(shown)
+    return f'<pre dir="auto">{escape(_text(value))}</pre>'
+
+
+def _pictures(bundle: Any) -> str:
+    found: Iterable[tuple[str, Any]] = bundle.items()
+    return bundle.get("text/html") or "".join(
+        f'<img alt="" src="data:{mime};base64,{data}">' for mime, data in found if mime in _IMAGES
+    )
+
+
+def _isolated(text: str) -> str:
+    return f"<bdi>{escape(text)}</bdi>"
+
+
+def _clipped(text: str) -> str:
+    return text if len(text) <= SHOWN else f"{text[: SHOWN - 1]}…"
