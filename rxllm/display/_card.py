@@ -6,7 +6,7 @@ of a stream that has no events, and how it ended. `rows` and `status` read both.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
 import msgspec
@@ -204,20 +204,26 @@ def rows(card: Card, now: float) -> list[Row]:
 
     def row(call: ToolCall, is_open: bool = False) -> ToolRow:
         answer = answers.get(call.id)
-        return _tool_row(card, call, None if answer is None else _content(answer), is_open, now)
+        return _tool_row(card, call, None if answer is None else content_of(answer), is_open, now)
 
     found: list[Row] = [row(call) for call in resumed if call.id not in {call.id for call in open_calls}]
     found += [Note(f"started again: {card.restarted}")] if card.restarted else []
     for message in messages:
-        calls = {call.id: call for call in message.tool_calls}
-        for part in message.parts:
-            if isinstance(part, ToolCallPart):
-                found += [row(calls.pop(part.id))] if part.id in calls else []
-            elif isinstance(part, TextPart | ThinkingPart | SourcePart | FilePart | ImagePart):
-                found.append(part)
-        found += map(row, calls.values())
+        found += rows_of(message, row)
     found += [row(call, is_open=True) for call in open_calls]
     return found + list(_last_rows(card))
+
+
+def rows_of(message: Message, row: Callable[[ToolCall], Row]) -> Iterator[Row]:
+    """Yield the rows of a message, with a `row` for each of its tool calls, in its place or else behind the parts."""
+    calls = {call.id: call for call in message.tool_calls}
+    for part in message.parts:
+        if isinstance(part, ToolCallPart):
+            if part.id in calls:
+                yield row(calls.pop(part.id))
+        elif isinstance(part, TextPart | ThinkingPart | SourcePart | FilePart | ImagePart):
+            yield part
+    yield from map(row, calls.values())
 
 
 def _last_rows(card: Card) -> Iterator[Row]:
@@ -243,7 +249,8 @@ def _tool_row(card: Card, call: ToolCall, answer: str | None, is_open: bool, now
     return ToolRow(call, "stopped" if card.end else "running", seconds, run.progress)
 
 
-def _content(message: Message) -> str:
+def content_of(message: Message) -> str:
+    """Return the text of a tool's message."""
     return str(message.content) if isinstance(message.content, dict) else message.text
 
 
@@ -257,10 +264,11 @@ def status(card: Card, now: float) -> list[str]:
     wrote = card.wrote + ((card.ended or now) - card.writing if card.writing is not None else 0.0)
     if usage.output_tokens and wrote >= 0.001:
         texts.append(f"{usage.output_tokens / wrote:,.0f} tokens/s")
-    return [text for text in [*texts, *_spent(usage)] if text]
+    return [text for text in [*texts, *spent(usage)] if text]
 
 
-def _spent(usage: Usage) -> list[str]:
+def spent(usage: Usage) -> list[str]:
+    """Return the tokens and the cost, as far as they are known."""
     tokens = [f"{usage.total:,} tokens"] if usage.total else []
     return tokens + ([f"cost {usage.total_cost:.4g}"] if usage.total_cost is not None else [])
 
