@@ -1,12 +1,13 @@
 """Fold a stream to a card: what is shown of it.
 
 What happened is in the collector's state; a card adds what that does not keep: times, running tools, the latest value
-of a stream that has no events, and how it ended. `rows` and `status` read both.
+of a stream that has no events, and how it ended. `rows_and_status` reads both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import json
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 import msgspec
@@ -15,11 +16,13 @@ from rxllm.collector import StreamCollector, with_partial_step
 from rxllm.events import (
     EVENT_CLASSES,
     AskUserRequested,
+    ChatCompleted,
     ErrorEvent,
     Event,
     FileAdded,
     MessageCompleted,
     SourceAdded,
+    StepCompleted,
     StepRestarted,
     TextCompleted,
     TextDelta,
@@ -32,11 +35,14 @@ from rxllm.events import (
     ToolExecutionCompleted,
     ToolExecutionStarted,
     ToolProgress,
+    ToolResultEncoded,
 )
 from rxllm.values import (
     FilePart,
     ImagePart,
     Message,
+    ProviderPart,
+    Response,
     SourcePart,
     TextPart,
     ThinkingPart,
@@ -50,8 +56,10 @@ NOTHING: Any = object()
 """The value of a card that has none."""
 
 EVENTS = frozenset(EVENT_CLASSES)
-_DELTAS = frozenset((TextDelta, ThinkingDelta, ToolCallDelta))
-_WRITTEN = _DELTAS | {TextCompleted, ThinkingCompleted, ToolCallStarted, ToolCallCompleted, SourceAdded, FileAdded}
+_DELTAS = frozenset((TextDelta, ThinkingDelta))
+_CALLS = frozenset((ToolCallStarted, ToolCallDelta, ToolCallCompleted))
+_WRITTEN = _DELTAS | _CALLS | {TextCompleted, ThinkingCompleted, SourceAdded, FileAdded}
+_TOOLS = _CALLS | {ToolResultEncoded, AskUserRequested, StepCompleted, ChatCompleted}
 
 End = Literal["done", "stopped", "failed"]
 
@@ -78,6 +86,17 @@ class ToolRow(msgspec.Struct, frozen=True):
     result: str | None = None
     error: Exception | None = None
 
+    @property
+    def arguments(self) -> str:
+        """The JSON text of the arguments, as far as it has come."""
+        return self.call.raw_arguments or json.dumps(self.call.arguments, ensure_ascii=False, default=str)
+
+    @property
+    def description(self) -> str:
+        """How it goes, and for how long: ``running 1.5 s``."""
+        state = {"arguments": "…", "waiting": "waits for approval"}.get(self.state, self.state)
+        return state if self.seconds is None else f"{state} {self.seconds:.1f} s"
+
 
 class Note(msgspec.Struct, frozen=True):
     """What rxllm says itself."""
@@ -93,7 +112,7 @@ class Card(msgspec.Struct, frozen=True):
     """What is shown of one stream. `begun`, `first` and `writing` are times, `wrote` is a sum of seconds.
 
     >>> card = Card(begun=0.0).add(TextDelta("Hel"), 0.5).add(TextDelta("lo"), 1.0)
-    >>> rows(card, 1.0), status(card, 1.0)
+    >>> rows_and_status(card, 1.0)
     ([TextPart(text='Hello')], ['streaming', '0.50 s to the first token'])
     """
 
@@ -104,7 +123,8 @@ class Card(msgspec.Struct, frozen=True):
     writing: float | None = None
     wrote: float = 0.0
     restarted: str = ""
-    any_event: bool = False
+    has_events: bool = False
+    has_tools: bool = False
     value: Any = NOTHING
     end: End | None = None
     ended: float | None = None
@@ -117,23 +137,18 @@ class Card(msgspec.Struct, frozen=True):
         state = self.state.apply_event(item)
         if self.writing is not None and type(item) in _DELTAS:
             return msgspec.structs.replace(self, state=state)
-        return msgspec.structs.replace(
-            _timed(self, item, now), state=state, runs=_runs(self.runs, item, now), any_event=True
-        )
+        runs, has_tools = _runs(self.runs, item, now), self.has_tools or type(item) in _TOOLS
+        timed = _timed(self, item, now)
+        return msgspec.structs.replace(timed, state=state, runs=runs, has_events=True, has_tools=has_tools)
 
     def finish(self, end: End, now: float, error: Exception | None = None) -> Card:
         """Return the card as it is left when its stream ends."""
         return msgspec.structs.replace(self, end=end, ended=now, error=error)
 
     @property
-    def has_events(self) -> bool:
-        """Whether the card shows events; else it shows a value."""
-        return self.value is NOTHING
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing has come."""
-        return self.has_events and not self.any_event
+    def has_value(self) -> bool:
+        """Whether the card shows a value instead of events."""
+        return self.value is not NOTHING
 
     @property
     def look(self) -> Literal["running", "done", "stopped", "failed"]:
@@ -146,7 +161,7 @@ class Card(msgspec.Struct, frozen=True):
     @property
     def ticks(self) -> bool:
         """Whether the card changes while nothing comes: it waits for the first token, or for a tool."""
-        waiting = self.first is None and self.has_events
+        waiting = self.first is None and not self.has_value
         return self.end is None and (
             waiting or any(run.started is not None and run.ended is None for run in self.runs.values())
         )
@@ -155,7 +170,7 @@ class Card(msgspec.Struct, frozen=True):
     def result(self) -> Any:
         """The last value, or what the events fold to so far: a `ChatResult`, a `StepResult` or a `Response`."""
         state = self.state
-        if not self.has_events:
+        if self.has_value:
             return self.value
         if state.chat_result is not None:
             return state.chat_result
@@ -192,45 +207,48 @@ def _runs(runs: Mapping[str, Run], event: Event, now: float) -> Mapping[str, Run
             return runs
 
 
-def rows(card: Card, now: float) -> list[Row]:
-    """Return the rows of a card of events, in the order in which they happened."""
-    state = card.state
-    messages = [step.response.message or Message("assistant") for step in state.steps] + [state.message]
-    open_calls = [call for call in state.current_tool_calls.values() if call not in state.message.tool_calls]
-    shown = {call.id for message in messages for call in message.tool_calls}
-    resumed = [ToolCall(id, run.name, dict(run.arguments)) for id, run in card.runs.items() if id not in shown]
-    answers = {m.tool_call_id: m for step in state.steps for m in step.tool_results}
-    answers |= {message.tool_call_id: message for message in state.tool_results}
+def rows_and_status(card: Card, now: float) -> tuple[list[Row], list[str]]:
+    """Return the rows of a card of events, in the order in which they happened, and the texts of its status line."""
+    response = card.state.to_response()  # right after a step it is that step's
+    responses = [step.response for step in card.state.steps] + ([response] if card.state.length else [])
+    messages = [response.message or Message("assistant") for response in responses]
+    return _rows(card, messages, now), _status(card, responses, now)
 
-    def row(call: ToolCall, is_open: bool = False) -> ToolRow:
-        answer = answers.get(call.id)
-        return _tool_row(card, call, None if answer is None else content_of(answer), is_open, now)
 
-    found: list[Row] = [row(call) for call in resumed if call.id not in {call.id for call in open_calls}]
+def _rows(card: Card, messages: list[Message], now: float) -> list[Row]:
+    called = {call.id: call for message in messages for call in message.tool_calls}
+    # These look through all events: not for a long text without tools.
+    streaming: Mapping[str, ToolCall] = card.state.current_tool_calls if card.has_tools else {}
+    answers = _answers(card) if card.has_tools else {}
+    resumed = {id: ToolCall(id, run.name, dict(run.arguments)) for id, run in card.runs.items()}
+
+    def row(call: ToolCall) -> ToolRow:
+        return _tool_row(card, call, answers.get(call.id), call.id not in called, now)
+
+    found: list[Row] = [row(call) for id, call in resumed.items() if id not in called and id not in streaming]
     found += [Note(f"started again: {card.restarted}")] if card.restarted else []
     for message in messages:
-        found += rows_of(message, row)
-    found += [row(call, is_open=True) for call in open_calls]
+        calls = {call.id: call for call in message.tool_calls}
+        for part in message.parts:
+            if isinstance(part, ToolCallPart):
+                found += [row(calls.pop(part.id))] if part.id in calls else []
+            elif not isinstance(part, ProviderPart):
+                found.append(part)
+        found += map(row, calls.values())
+    found += [row(call) for id, call in streaming.items() if id not in called]
     return found + list(_last_rows(card))
 
 
-def rows_of(message: Message, row: Callable[[ToolCall], Row]) -> Iterator[Row]:
-    """Yield the rows of a message, with a `row` for each of its tool calls, in its place or else behind the parts."""
-    calls = {call.id: call for call in message.tool_calls}
-    for part in message.parts:
-        if isinstance(part, ToolCallPart):
-            if part.id in calls:
-                yield row(calls.pop(part.id))
-        elif isinstance(part, TextPart | ThinkingPart | SourcePart | FilePart | ImagePart):
-            yield part
-    yield from map(row, calls.values())
+def _answers(card: Card) -> dict[str | None, str]:
+    messages = [*(message for step in card.state.steps for message in step.tool_results), *card.state.tool_results]
+    return {m.tool_call_id: str(m.content) if isinstance(m.content, dict) else m.text for m in messages}
 
 
 def _last_rows(card: Card) -> Iterator[Row]:
-    halt = card.state.halt
-    result = card.state.chat_result
+    halt = card.state.halt if card.has_tools else None
+    steps, result = card.state.steps, card.state.chat_result
     question = halt.question if isinstance(halt, AskUserRequested) else result.pending_question if result else None
-    question = question or (card.state.steps[-1].metadata.get("pending_question") if card.state.steps else None)
+    question = question or (steps[-1].metadata.get("pending_question") if steps else None)
     if question:
         yield TextPart(question)
     if (error := card.error or card.state.error) is not None:
@@ -249,38 +267,31 @@ def _tool_row(card: Card, call: ToolCall, answer: str | None, is_open: bool, now
     return ToolRow(call, "stopped" if card.end else "running", seconds, run.progress)
 
 
-def content_of(message: Message) -> str:
-    """Return the text of a tool's message."""
-    return str(message.content) if isinstance(message.content, dict) else message.text
-
-
-def status(card: Card, now: float) -> list[str]:
-    """Return the texts of the status line: how it goes, the model, times, tokens, cost."""
+def _status(card: Card, responses: list[Response[Any]], now: float) -> list[str]:
+    """Return how it goes, the model, times, tokens and cost."""
     usage = sum((step.response.usage for step in card.state.steps), card.state.usage)
-    responses = [step.response for step in card.state.steps] + [card.state.to_response()]
     models = dict.fromkeys(response.model for response in responses if response.model)
-    texts = [_state(card, now), ", ".join(models)]
+    texts = [_state(card, responses, now), ", ".join(models)]
     texts += [f"{card.first - card.begun:.2f} s to the first token"] if card.first is not None else []
     wrote = card.wrote + ((card.ended or now) - card.writing if card.writing is not None else 0.0)
     if usage.output_tokens and wrote >= 0.001:
         texts.append(f"{usage.output_tokens / wrote:,.0f} tokens/s")
-    return [text for text in [*texts, *spent(usage)] if text]
+    return [text for text in [*texts, *_spent(usage)] if text]
 
 
-def spent(usage: Usage) -> list[str]:
-    """Return the tokens and the cost, as far as they are known."""
+def _spent(usage: Usage) -> list[str]:
     tokens = [f"{usage.total:,} tokens"] if usage.total else []
     return tokens + ([f"cost {usage.total_cost:.4g}"] if usage.total_cost is not None else [])
 
 
-def _state(card: Card, now: float) -> str:
+def _state(card: Card, responses: list[Response[Any]], now: float) -> str:
     if card.look == "running":
         return _doing(card, now)
     if card.look != "done":
         return card.look
     result = card.state.chat_result
     reason = None if result is None or result.halted_reason == "completed" else result.halted_reason
-    return reason or card.state.to_response().finish_reason or "completed"
+    return reason or (responses[-1].finish_reason if responses else None) or "completed"
 
 
 def _doing(card: Card, now: float) -> str:
@@ -289,6 +300,11 @@ def _doing(card: Card, now: float) -> str:
         return f"running {', '.join(dict.fromkeys(running))}"
     if any(run.waits for run in card.runs.values()):
         return "waiting for approval"
-    if card.first is None and card.has_events:
+    if card.first is None and not card.has_value:
         return f"waiting for the first token, {now - card.begun:.1f} s"
     return "streaming" if card.writing is not None else "waiting"
+
+
+def clipped(text: str, width: int) -> str:
+    """Return the first characters of `text`, at most `width`."""
+    return text if len(text) <= width else f"{text[: width - 1]}…"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import html
+import contextlib
+import html as entities
 import re
+from collections import deque
 from functools import lru_cache
 from importlib import import_module
 from typing import Any
@@ -27,20 +29,48 @@ def escape(text: str) -> str:
     >>> escape("<b> & c")
     '&lt;b&gt; &amp; c'
     """
-    return html.escape(clean(text))
+    return entities.escape(clean(text))
 
 
-@lru_cache(256)
+Finished = tuple[str, str, dict[str, Any]]
+
+_finished: deque[Finished] = deque(maxlen=32)
+"""Of the latest texts: the source of the blocks that will not change, their HTML, and the addresses of their links."""
+
+
 def markdown(text: str) -> str:
     """Return the HTML of `text`; without markdown-it-py, the text as it is.
 
     >>> markdown("*Hi* <script>")
     '<p dir="auto"><em>Hi</em> &lt;script&gt;</p>\\n'
+
+    Of a text that grows, only what is behind its finished blocks is read again.
     """
     parser = _parser()
     if parser is None:
         return f'<pre dir="auto">{escape(text)}</pre>'
-    return parser.render(clean(text))
+    text = clean(text)
+    known: Finished = ("", "", {})
+    for old in list(_finished):
+        known = old if len(old[0]) > len(known[0]) and text.startswith(old[0]) else known
+    source, html, env = known
+    tail = text[len(source) :]
+    tokens = parser.parse(tail, env)
+    # The start of a block closes those before it once its line is complete: "2" may become "2.", a list's next item.
+    complete = tail.count("\n")
+    starts = [n for n, token in enumerate(tokens) if token.level == 0 and token.map and token.map[0] < complete]
+    last = starts[-1] if starts else 0
+    if last:
+        lines = tail.split("\n")[: tokens[last].map[0]]
+        html += parser.renderer.render(tokens[:last], parser.options, env)
+        _remember(known, (source + "".join(f"{line}\n" for line in lines), html, env))
+    return html + parser.renderer.render(tokens[last:], parser.options, env)
+
+
+def _remember(old: Finished, new: Finished) -> None:
+    with contextlib.suppress(ValueError):
+        _finished.remove(old)
+    _finished.append(new)
 
 
 @lru_cache(1)
@@ -49,7 +79,8 @@ def _parser() -> Any:
         markdown_it: Any = import_module("markdown_it")
     except ImportError:
         return None
-    parser = markdown_it.MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"]).disable("image")
+    parser = markdown_it.MarkdownIt("commonmark", {"html": False, "xhtmlOut": False})
+    parser.enable(["table", "strikethrough"]).disable("image")
     parser.validateLink = is_link
     parser.core.ruler.push("rxllm", _set_attributes)
     return parser
