@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, Literal
 
-from rxllm.display._card import Note, Row, ToolRow, content_of, rows_of
-from rxllm.display._html import clipped, isolated, row_html
+from rxllm.display._card import Note, Row, ToolRow, clipped, content_of, rows_of
+from rxllm.display._html import SHOWN, isolated, row_html
 from rxllm.display._markdown import escape
 from rxllm.values import (
     FilePart,
@@ -61,7 +61,7 @@ def thread_html(thread: Thread, unanswered: State = "called") -> str:
 
 def message_html(message: Message, answers: Iterable[Message] = (), unanswered: State = "called") -> str:
     """Return the HTML of a message with its role, and of the tools' `answers` behind it."""
-    name = clipped(f"{message.role} {message.name or ''}".strip())
+    name = clip(f"{message.role} {message.name or ''}".strip())
     body = "".join(message_rows(message, answers, unanswered))
     if message.role == "system" and len(message.text) > 600:
         return folded(name, f"<section>{body}</section>")
@@ -93,7 +93,7 @@ def part_html(row: Row, role: str) -> str:
     """Return the HTML of a part of a message by `role`."""
     match row:
         case TextPart(text=text) if role == "tool":
-            return f'<pre dir="auto">{escape(clipped(text))}</pre>'
+            return f'<pre dir="auto">{escape(clip(text))}</pre>'
         case TextPart(text=text) if role != "assistant":  # people's texts are shown as they wrote them
             return f'<div class="rxllm-plain" dir="auto">{escape(cut(text))}</div>'
         case TextPart(text=text):
@@ -114,7 +114,7 @@ def _as_file(image: Image) -> dict[str, Any]:
     try:
         return {"mime_type": image.mime_type, "name": repr(image), "data": image.to_binary()}
     except (ValidationError, OSError):  # it is elsewhere, or cannot be read
-        return {"name": clipped(repr(image)), "url": cut(str(image.data))}
+        return {"name": clip(repr(image)), "url": cut(str(image.data))}
 
 
 def cut(text: str) -> str:
@@ -122,13 +122,18 @@ def cut(text: str) -> str:
     return text if len(text) <= LONG else f"{text[:LONG]}\n\n… {len(text) - LONG:,} more characters"
 
 
+def clip(text: str) -> str:
+    """Return the beginning of what is not a message's own text."""
+    return clipped(text, SHOWN)
+
+
 def _cut_all(data: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: clipped(entry) if isinstance(entry, str) else entry for name, entry in data.items()}
+    return {name: clip(entry) if isinstance(entry, str) else entry for name, entry in data.items()}
 
 
 def folded(title: str, body: str) -> str:
     """Return `body` behind its title, to be unfolded."""
-    return f'<details class="rxllm-folded"><summary>{isolated(clipped(title))}</summary>{body}</details>'
+    return f'<details class="rxllm-folded"><summary>{isolated(clip(title))}</summary>{body}</details>'
 
 
 def count(number: int, noun: str) -> str:

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from itertools import islice
 from typing import Any, cast
 
 from rxllm.collector import StreamCollector
-from rxllm.display._card import Card, Note, rows, spent
-from rxllm.display._html import article, clipped, isolated, page, row_html
+from rxllm.display._card import Card, Note, rows_and_status, spent
+from rxllm.display._html import article, isolated, page, row_html
 from rxllm.display._markdown import escape, is_link, markdown
-from rxllm.display._messages import LONG, MANY, count, cut, folded, message_html, message_rows, part_html, thread_html
+from rxllm.display._messages import (
+    LONG,
+    MANY,
+    clip,
+    count,
+    cut,
+    folded,
+    message_html,
+    message_rows,
+    part_html,
+    thread_html,
+)
 from rxllm.engine import Engine, settings
 from rxllm.values import (
     ChatResult,
@@ -58,7 +68,7 @@ def value_html(value: Any) -> str | None:
     if drawing is None:
         return None
     body, texts, look = drawing
-    return page(f"<style>{_STYLE}</style>{article(look, body, [clipped(text) for text in texts if text])}")
+    return page(f"<style>{_STYLE}</style>{article(look, body, [clip(text) for text in texts if text])}")
 
 
 def _drawing(value: Any) -> Drawing | None:
@@ -89,7 +99,8 @@ def _drawing(value: Any) -> Drawing | None:
             body = f'<pre dir="auto">{escape(cut(text))}</pre>'
             return body, [value.state], "done" if value.state == "done" else "running"
         case StreamCollector():
-            body = "".join(part_html(row, "assistant") for row in islice(rows(Card(0.0, value), 0.0), MANY))
+            found, _ = rows_and_status(Card(0.0, value, has_events=True, has_tools=True), 0.0)
+            body = "".join(part_html(row, "assistant") for row in found[:MANY])
             texts = [value.finish_reason or "streaming", *spent(value.usage)]
             return body, texts, "done" if value.finish_reason else "running"
         case _:
@@ -102,7 +113,7 @@ def _answer(value: Response[Any] | StepResult[Any]) -> Drawing:
     message = response.message or Message("assistant", response.output_text, tool_calls=response.tool_calls)
     body = "".join(message_rows(message, results))
     if response.parsed is not None:
-        body = f'<pre dir="auto">{escape(clipped(repr(response.parsed)))}</pre>{folded("Text", body)}'
+        body = f'<pre dir="auto">{escape(clip(repr(response.parsed)))}</pre>{folded("Text", body)}'
     texts = [response.finish_reason or "", response.model or "", *spent(response.usage)]
     return body + _error(response.error), texts, "failed" if response.error else "done"
 
@@ -126,7 +137,7 @@ def _session(session: Session, usage: Usage) -> Drawing:
 
 
 def _error(error: Any) -> str:
-    note = Note("", error) if isinstance(error, Exception) else Note(f"error: {clipped(str(error))}")
+    note = Note("", error) if isinstance(error, Exception) else Note(f"error: {clip(str(error))}")
     return "" if error is None else row_html(note)
 
 
@@ -135,7 +146,7 @@ def _images(response: ImageResponse) -> Drawing:
     for image in response.images[:MANY]:
         url = str(image.data)[:LONG] if image.source == "url" else ""
         picture = f'<img alt="" src="{escape(url)}">' if is_link(url) else part_html(ImagePart(image), "assistant")
-        note = row_html(Note(clipped(image.revised_prompt))) if image.revised_prompt else ""
+        note = row_html(Note(clip(image.revised_prompt))) if image.revised_prompt else ""
         body += f"<figure>{picture}{note}</figure>"
     usage = Usage(response.usage.input_tokens, response.usage.output_tokens, total_cost=response.usage.total_cost)
     return body, [response.model or "", count(len(response.images), "image"), *spent(usage)], "value"
@@ -166,7 +177,7 @@ def _tool(tool: Tool) -> Drawing:
         needed = "required" if name in (tool.schema.get("required") or ()) else default
         lines.append((name, _type(spec), needed, about))
     table = _table(("argument", "type", "default", "description"), lines) if lines else ""
-    body = f"<b>{isolated(clipped(tool.name))}</b>{part_html(TextPart(tool.description), 'user')}{table}"
+    body = f"<b>{isolated(clip(tool.name))}</b>{part_html(TextPart(tool.description), 'user')}{table}"
     return body, ["run by the caller" if tool.manual else "", "needs approval" if tool.approval else ""], "value"
 
 
@@ -188,4 +199,4 @@ def _table(head: Sequence[str], lines: Sequence[Sequence[Any]]) -> str:
 def _cell(value: Any) -> str:
     if isinstance(value, int | float) and not isinstance(value, bool):
         return f'<td class="rxllm-number">{value:{"," if isinstance(value, int) else ".6g"}}</td>'
-    return f"<td>{isolated(clipped('' if value is None else str(value)))}</td>"
+    return f"<td>{isolated(clip('' if value is None else str(value)))}</td>"

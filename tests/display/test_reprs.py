@@ -420,12 +420,10 @@ def test_ipython_gets_html_with_the_text_and_the_markdown():
 def test_without_a_parser_the_text_is_shown_as_it_is(monkeypatch):
     from rxllm.display import _markdown
 
-    for function in (_markdown._parser, _markdown.markdown):
-        function.cache_clear()
+    _markdown._parser.cache_clear()
     monkeypatch.setitem(sys.modules, "markdown_it", None)
     assert '<pre dir="auto">- *a*</pre>' in assistant("- *a*")._repr_html_()
-    for function in (_markdown._parser, _markdown.markdown):
-        function.cache_clear()
+    _markdown._parser.cache_clear()
 
 
 def test_a_value_in_a_card_has_no_frame_of_its_own():
