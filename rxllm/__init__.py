@@ -144,6 +144,7 @@ from rxllm.values import (
     tool_result,
     user,
 )
+from rxllm.values import drawing as _drawing
 
 if TYPE_CHECKING:
     from rxllm import bridge, chunks, serializer, session, testing
@@ -311,6 +312,14 @@ if not TYPE_CHECKING:  # to a type checker every name would be there
         if name in _LAZY_MODULES:
             return import_module(f"rxllm.{name}")
         return getattr(import_module("rxllm.display" if name == "show" else "rxllm.adapters"), name)
+
+
+def _draw(value: Any) -> str | None:
+    # Only notebooks need it.
+    return import_module("rxllm.display").value_html(value)
+
+
+_drawing.draw_with(_draw)
 
 
 def _is_help() -> bool:

@@ -23,6 +23,7 @@ from rxllm.values.argument_checks import (
     must_be,
     shown,
 )
+from rxllm.values.drawing import drawn
 from rxllm.values.secret_names import MASK, is_secret_name, masked
 
 Operator = Callable[[Observable[Event]], Observable[Event]]
@@ -145,10 +146,9 @@ class Engine:
             object.__setattr__(self, name, _checked(name, getattr(self, name)))
 
     def __repr__(self) -> str:
-        shown_params = {**self.params, **({"headers": MASK} if "headers" in self.params else {})}
-        settings = {**{spec.name: getattr(self, spec.name) for spec in fields(self)}, "params": shown_params}
-        values = (f"{name}={masked(value)!r}" for name, value in settings.items())
-        return f"Engine({', '.join(values)})"
+        return f"Engine({', '.join(f'{name}={value!r}' for name, value in settings(self).items())})"
+
+    _repr_html_ = drawn
 
     def __getstate__(self) -> dict[str, Any]:
         # As in an adapter, headers with keys stay here.
@@ -206,6 +206,18 @@ class Engine:
             return replace(replacement, **own)
         own.setdefault("model", _model_of(name))
         return cls(_adapter_of(name, own["model"], others), **own)
+
+
+def settings(engine: Engine) -> dict[str, Any]:
+    """Return the settings of `engine` that are not the defaults, without its secrets.
+
+    >>> settings(Engine(model="small", params={"headers": {"x-api-key": "abc"}, "seed": 1}))
+    {'model': 'small', 'params': {'headers': '[key]', 'seed': 1}}
+    """
+    shown_params = {**engine.params, **({"headers": MASK} if "headers" in engine.params else {})}
+    entries = {spec.name: getattr(engine, spec.name) for spec in fields(engine)} | {"params": shown_params}
+    defaults = vars(Engine())
+    return {name: masked(value) for name, value in entries.items() if value != defaults.get(name)}
 
 
 def _advice(_: str, option: str, value: Any) -> str:

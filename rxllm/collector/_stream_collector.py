@@ -45,6 +45,7 @@ from rxllm.values import (
     ToolCall,
     Usage,
 )
+from rxllm.values.drawing import drawn
 
 _LOGGED = frozenset(
     {
@@ -294,3 +295,5 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
 
     def __repr__(self) -> str:
         return f"StreamCollector({self.current_text!r}, {self.finish_reason}, {len(self.steps)} steps)"
+
+    _repr_html_ = drawn

@@ -6,8 +6,9 @@ from rxllm.display import _showing
 from rxllm.display._marble_diagram import MarbleDiagram, marble_diagram
 from rxllm.display._show import show
 from rxllm.display._showing import Showing
+from rxllm.display._values import value_html
 
-__all__ = ["MarbleDiagram", "Showing", "last", "marble_diagram", "show"]
+__all__ = ["MarbleDiagram", "Showing", "last", "marble_diagram", "show", "value_html"]
 
 last: Any
 """The result of the latest `show` that has ended: after the stop button, or an error, what had come until then."""

@@ -7,7 +7,7 @@ of a stream that has no events, and how it ended. `rows_and_status` reads both.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
 import msgspec
@@ -228,20 +228,31 @@ def _rows(card: Card, messages: list[Message], now: float) -> list[Row]:
     found: list[Row] = [row(call) for id, call in resumed.items() if id not in called and id not in streaming]
     found += [Note(f"started again: {card.restarted}")] if card.restarted else []
     for message in messages:
-        calls = {call.id: call for call in message.tool_calls}
-        for part in message.parts:
-            if isinstance(part, ToolCallPart):
-                found += [row(calls.pop(part.id))] if part.id in calls else []
-            elif not isinstance(part, ProviderPart):
-                found.append(part)
-        found += map(row, calls.values())
+        found += rows_of(message, row)
     found += [row(call) for id, call in streaming.items() if id not in called]
     return found + list(_last_rows(card))
 
 
+def rows_of(message: Message, row: Callable[[ToolCall], Row]) -> Iterator[Row]:
+    """Yield the rows of a message, with a `row` for each of its tool calls, in its place or else behind the parts."""
+    calls = {call.id: call for call in message.tool_calls}
+    for part in message.parts:
+        if isinstance(part, ToolCallPart):
+            if part.id in calls:
+                yield row(calls.pop(part.id))
+        elif not isinstance(part, ProviderPart):
+            yield part
+    yield from map(row, calls.values())
+
+
 def _answers(card: Card) -> dict[str | None, str]:
     messages = [*(message for step in card.state.steps for message in step.tool_results), *card.state.tool_results]
-    return {m.tool_call_id: str(m.content) if isinstance(m.content, dict) else m.text for m in messages}
+    return {message.tool_call_id: content_of(message) for message in messages}
+
+
+def content_of(message: Message) -> str:
+    """Return the text of a tool's message."""
+    return str(message.content) if isinstance(message.content, dict) else message.text
 
 
 def _last_rows(card: Card) -> Iterator[Row]:
@@ -276,10 +287,11 @@ def _status(card: Card, responses: list[Response[Any]], now: float) -> list[str]
     wrote = card.wrote + ((card.ended or now) - card.writing if card.writing is not None else 0.0)
     if usage.output_tokens and wrote >= 0.001:
         texts.append(f"{usage.output_tokens / wrote:,.0f} tokens/s")
-    return [text for text in [*texts, *_spent(usage)] if text]
+    return [text for text in [*texts, *spent(usage)] if text]
 
 
-def _spent(usage: Usage) -> list[str]:
+def spent(usage: Usage) -> list[str]:
+    """Return the tokens and the cost, as far as they are known."""
     tokens = [f"{usage.total:,} tokens"] if usage.total else []
     return tokens + ([f"cost {usage.total_cost:.4g}"] if usage.total_cost is not None else [])
 

@@ -26,26 +26,36 @@ def cards_html(cards: Mapping[str | None, Card], now: float) -> str:
     >>> html[html.index("<footer") :]
     '<footer><bdi>waiting for the first token, 1.5 s</bdi></footer></article></div>'
     """
-    drawn = "".join(_card(card, label, now) for label, card in cards.items())
+    return page("".join(_card(card, label, now) for label, card in cards.items()))
+
+
+def page(drawn: str) -> str:
+    """Return what is drawn with the style it needs."""
     # Both classes keep JupyterLab and nbconvert from reading dollars as mathematics.
     return f'<div class="rxllm tex2jax_ignore mathjax_ignore"><style>{STYLE}</style>{drawn}</div>'
 
 
 def _card(card: Card, label: str | None, now: float) -> str:
-    title = "" if label is None else f"<header>{_isolated(label)}</header>"
+    title = "" if label is None else f"<header>{isolated(label)}</header>"
     if card.has_value:
         error = card.error or card.state.error
         body = f'<div class="rxllm-value">{_value(card.value)}</div>{"" if error is None else _error(error)}'
         texts = [card.look] if card.look in ("stopped", "failed") else []
     else:
         found, texts = rows_and_status(card, now)
-        body = "".join(map(_row, found))
-    line = " · ".join(map(_isolated, texts))
+        body = "".join(map(row_html, found))
+    return article(card.look, title + body, texts)
+
+
+def article(look: str, body: str, texts: Iterable[str]) -> str:
+    """Return the frame of a card: its body, and its status line of `texts`."""
+    line = " · ".join(map(isolated, texts))
     footer = f"<footer>{line}</footer>" if line else ""
-    return f'<article data-state="{card.look}">{title}{body}{footer}</article>'
+    return f'<article data-state="{look}">{body}{footer}</article>'
 
 
-def _row(row: Row) -> str:
+def row_html(row: Row) -> str:
+    """Return the HTML of one row."""
     match row:
         case TextPart(text=text):
             return f'<div class="rxllm-text" dir="auto">{markdown(text)}</div>'
@@ -60,13 +70,13 @@ def _row(row: Row) -> str:
         case FilePart(file=file):
             return f'<div class="rxllm-file">{_file(file)}</div>'
         case ImagePart(image=image):
-            return f'<div class="rxllm-file">{_isolated(repr(image))}</div>'
+            return f'<div class="rxllm-file">{isolated(repr(image))}</div>'
         case Note():
             return _note(row)
 
 
 def _tool(row: ToolRow) -> str:
-    name, arguments = _isolated(row.call.name), _isolated(clipped(row.arguments, SHOWN))
+    name, arguments = isolated(row.call.name), isolated(clipped(row.arguments, SHOWN))
     head = f"<b>{name}</b> <code>{arguments}</code> <span>{row.description}</span>"
     body = "" if row.progress is None else _block("progress", _text(row.progress))
     if row.error is not None:
@@ -85,26 +95,26 @@ def _block(kind: str, text: str) -> str:
 
 
 def _note(note: Note) -> str:
-    return _error(note.error) if note.error is not None else f'<div class="rxllm-note">{_isolated(note.text)}</div>'
+    return _error(note.error) if note.error is not None else f'<div class="rxllm-note">{isolated(note.text)}</div>'
 
 
 def _error(error: Exception) -> str:
     fields = error.fields() if isinstance(error, LLMError) else {}
     names = ("reason", "provider", "status", "code", "retry_after")
     facts = ", ".join(f"{name.replace('_', ' ')} {fields[name]}" for name in names if name in fields)
-    about = f" <span>{_isolated(facts)}</span>" if facts else ""
+    about = f" <span>{isolated(facts)}</span>" if facts else ""
     message = f'<div dir="auto">{escape(clipped(str(error), SHOWN))}</div>'
-    return f'<div class="rxllm-error"><b>{_isolated(type(error).__name__)}</b>{about}{message}</div>'
+    return f'<div class="rxllm-error"><b>{isolated(type(error).__name__)}</b>{about}{message}</div>'
 
 
 def _source(source: Mapping[str, Any]) -> str:
     url = str(source.get("url") or source.get("uri") or "")
     title = str(source.get("title") or source.get("cited_text") or source.get("text") or url or source)
-    return _link(url, title) if is_link(url) else _isolated(clipped(title, SHOWN))
+    return _link(url, title) if is_link(url) else isolated(clipped(title, SHOWN))
 
 
 def _link(url: str, title: str) -> str:
-    return f'<a href="{escape(url)}" rel="noopener noreferrer" target="_blank">{_isolated(clipped(title, SHOWN))}</a>'
+    return f'<a href="{escape(url)}" rel="noopener noreferrer" target="_blank">{isolated(clipped(title, SHOWN))}</a>'
 
 
 def _file(file: Mapping[str, Any]) -> str:
@@ -112,7 +122,7 @@ def _file(file: Mapping[str, Any]) -> str:
     name = str(file.get("name") or mime or "file")
     if mime in _IMAGES and isinstance(data, bytes):
         return f'<img alt="{escape(name)}" src="data:{mime};base64,{_base64(data)}">'
-    return _link(url, name) if is_link(url) else _isolated(name)
+    return _link(url, name) if is_link(url) else isolated(name)
 
 
 @lru_cache(4)
@@ -137,5 +147,6 @@ def _pictures(bundle: Any) -> str:
     )
 
 
-def _isolated(text: str) -> str:
+def isolated(text: str) -> str:
+    """Return `text` as HTML whose direction ends with it."""
     return f"<bdi>{escape(text)}</bdi>"

@@ -14,6 +14,7 @@ from rxllm.testing._backtest_run import Operator, Run, Shown, Tape, tapes_of
 from rxllm.testing._backtest_table import markdown, plain
 from rxllm.testing._record import as_path
 from rxllm.values import Usage, ValidationError
+from rxllm.values.drawing import drawn
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,8 @@ class Backtest:
 
     def _repr_markdown_(self) -> str:
         return markdown(self.to_dicts())
+
+    _repr_html_ = drawn
 
 
 def backtest(

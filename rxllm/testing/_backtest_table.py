@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rxllm.values._response import shorten
 
+_SPECIAL = re.compile(r"[\\`*_\[\]<>|~$&]")
 _ROWS = 50
 _WIDTH = 48
 _COLUMNS = {
@@ -34,7 +36,7 @@ def plain(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return the same as a table in Markdown."""
-    head, *body = [[cell.replace("|", "\\|").replace("<", "&lt;") for cell in line] for line in _cells(rows)]
+    head, *body = [[_SPECIAL.sub(r"\\\g<0>", cell) for cell in line] for line in _cells(rows)]
     lines = [head, ["---"] * len(head), *body]
     return "\n".join(["| " + " | ".join(line) + " |" for line in lines] + ["", _totals(rows)])
 

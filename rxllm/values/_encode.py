@@ -32,6 +32,7 @@ from dataclasses_json import DataClassJsonMixin, config  # pyright: ignore[repor
 from rxllm.values._decode import VALUE_CLASSES, decode_value
 from rxllm.values._json import json_data
 from rxllm.values.argument_checks import no_attribute
+from rxllm.values.drawing import drawn
 from rxllm.values.errors import LLMError, ValidationError
 
 T = TypeVar("T", bound="Value")
@@ -53,6 +54,8 @@ class Value(DataClassJsonMixin):
             items = getattr(self, name)
             if isinstance(items, list):
                 object.__setattr__(self, name, tuple(cast(list[Any], items)))
+
+    _repr_html_ = drawn
 
     # Defined once for all values: each frozen dataclass would compile half a dozen methods, which slows the import.
 

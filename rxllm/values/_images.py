@@ -195,11 +195,6 @@ class ImageResponse(Value):
     def __repr__(self) -> str:
         return f"ImageResponse({list(self.images)}{f', {self.model}' if self.model else ''})"
 
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
-        bundles = [image._repr_mimebundle_() for image in self.images]  # pyright: ignore[reportPrivateUsage]
-        html = "".join(as_html(bundle) for bundle in bundles)
-        return {"text/plain": repr(self), **({"text/html": html} if html else {})}
-
 
 def image_request(prompt: str, **fields: Any) -> ImageRequest:
     """Return a request for images of `prompt`, with the fields of `ImageRequest` by keyword.
@@ -211,10 +206,3 @@ def image_request(prompt: str, **fields: Any) -> ImageRequest:
     Nothing is checked here; ``validate.image_request`` checks it.
     """
     return ImageRequest(prompt=prompt, **fields)
-
-
-def as_html(bundle: dict[str, str]) -> str:
-    """Return the HTML of an image's bundle for Jupyter; empty if the image cannot be shown."""
-    if "text/html" in bundle:
-        return bundle["text/html"]
-    return "".join(f'<img src="data:{mime};base64,{data}">' for mime, data in bundle.items() if mime != "text/plain")

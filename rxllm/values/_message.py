@@ -7,7 +7,7 @@ from dataclasses import field
 from typing import Any, ClassVar, Literal
 
 from rxllm.values._encode import Value, value
-from rxllm.values._images import Image, as_html
+from rxllm.values._images import Image
 from rxllm.values._tool import ToolCall
 
 
@@ -114,7 +114,8 @@ class Message(Value):
         calls = "".join(f"\n\n`{call!r}`" for call in self.tool_calls)
         text = str(self.content) if isinstance(self.content, dict) else self.text
         text = as_code(text) if self.role == "tool" and text else text
-        return f"**{self.role}**{': ' if text else ''}{text}{shown_attached(self.parts)}{calls}"
+        gap = "\n\n" if text else ""
+        return f"**{self.role}**{gap}{text}{shown_attached(self.parts)}{calls}"
 
 
 def system(text: str) -> Message:
@@ -156,13 +157,12 @@ def attached(parts: Iterable[Part]) -> str:
 
 
 def shown_attached(parts: Iterable[Part]) -> str:
-    """Return Markdown that shows the images among `parts` and names the files."""
+    """Return Markdown that names the images and files among `parts`."""
     blocks: list[str] = []
     for part in parts:
         image = _image_of(part)
         if image is not None:
-            bundle = image._repr_mimebundle_()  # pyright: ignore[reportPrivateUsage]
-            blocks.append(as_html(bundle) or as_code(repr(image)))
+            blocks.append(as_code(repr(image)))
         elif isinstance(part, FilePart):
             names = (part.file.get("name"), part.file.get("mime_type"))
             blocks.append(as_code(", ".join(str(name) for name in names if name) or "file"))

@@ -12,6 +12,7 @@ import msgspec
 from rxllm.values._json import unescaped
 from rxllm.values._shape import Shape, plain
 from rxllm.values.argument_checks import did_you_mean, no_attribute, shown
+from rxllm.values.drawing import drawn
 
 T = TypeVar("T", covariant=True)
 
@@ -203,6 +204,8 @@ class Partial(Generic[T]):
 
     def __repr__(self) -> str:
         return f"Partial({self._state}, {shown(self.so_far)})"
+
+    _repr_html_ = drawn
 
     if not TYPE_CHECKING:  # to a type checker every name would be there
 

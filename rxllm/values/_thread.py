@@ -23,6 +23,9 @@ class Dumpable(Protocol):
     def model_dump(self, *, exclude_none: bool = ...) -> dict[str, Any]: ...
 
 
+_LAST = 20
+"""How many messages of a long thread are shown besides the first."""
+
 MessageLike = Message | Response[Any] | Mapping[str, object] | Dumpable
 """A message, the response that has it, or a message in OpenAI's form."""
 
@@ -125,7 +128,10 @@ class Thread(Value):
         return f"Thread({len(self)} messages{last})"
 
     def _repr_markdown_(self) -> str:
-        return "\n\n".join(message._repr_markdown_() for message in self)  # pyright: ignore[reportPrivateUsage]
+        texts = [message._repr_markdown_() for message in (*self[:1], *self[1:][-_LAST:])]  # pyright: ignore[reportPrivateUsage]
+        left_out = len(self) - len(texts)
+        texts[1:1] = [f"*{left_out:,} more messages: `thread[1:{left_out + 1}]`*"] if left_out else []
+        return "\n\n".join(texts)
 
 
 def as_messages(value: object) -> tuple[Message, ...]:

@@ -160,7 +160,7 @@ def test_a_value_is_shown_in_its_own_way_and_the_latest_alone():
     assert '<div class="rxllm-value"><table></table></div>' in drawn(card(1, Table()))
     assert "<pre" in drawn(card(Table(), "a <b>"))
     assert "a &lt;b&gt;" in drawn(card(Table(), "a <b>"))
-    assert "<strong>user</strong>" in drawn(card(rxllm.user("Hi")))
+    assert "<bdi>user</bdi>" in drawn(card(rxllm.user("Hi")))
 
 
 def test_a_value_whose_own_html_fails_is_shown_as_its_repr():

@@ -291,7 +291,7 @@ def test_a_terminal_with_rich_gets_the_card():
 
 def test_what_a_tool_was_told_is_shown_as_it_is():
     message = rxllm.Message("tool", "<awaiting user response>", tool_call_id="c0")
-    assert message._repr_markdown_() == "**tool**: `<awaiting user response>`"
+    assert message._repr_markdown_() == "**tool**\n\n`<awaiting user response>`"
 
 
 @rxllm.tool

@@ -79,7 +79,7 @@ def test_the_remedies_exist_and_nothing_else_is_answered(value: Any) -> None:
         name = remedy.replace(",", " ").split()[0]
         assert name.startswith("rxllm.") or attrgetter(name)(value) is not Ellipsis
     assert not set(type(value)._other_names) & set(dir(value))
-    assert not hasattr(value, "_repr_html_")
+    assert not hasattr(value, "_repr_latex_")
     assert pickle.loads(pickle.dumps(value)) == copy.copy(value) == copy.deepcopy(value) == value
 
 

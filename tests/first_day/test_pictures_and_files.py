@@ -191,12 +191,13 @@ def test_reprs_say_that_images_and_files_are_there() -> None:
     assert repr(Response(drawn, finish_reason="stop")) == "Response('', 1 image, stop, 0 tokens)"
 
 
-def test_notebooks_show_images_and_name_files() -> None:
+def test_markdown_names_images_and_files() -> None:
     message = user("What is this?", "photo.png", "https://example.com/a.png?x=1&y=2", "report.pdf")
     shown = message._repr_markdown_()
-    image = f'<img src="data:image/png;base64,{base64.b64encode(PNG).decode()}">'
-    remote = '<img src="https://example.com/a.png?x=1&amp;y=2">'
-    assert shown == f"**user**: What is this?\n\n{image}\n\n{remote}\n\n`report.pdf, application/pdf`"
+    image = f"`Image(binary, image/png, {len(PNG)} bytes)`"
+    remote = "`Image(url, 'https://example.com/a.png')`"
+    assert shown.startswith("**user**\n\nWhat is this?\n\n`Image(")
+    assert shown.endswith(f"{remote}\n\n`report.pdf, application/pdf`")
     assert shown in (Thread() + message)._repr_markdown_()
     drawn = Message("assistant", (FilePart({"mime_type": "image/png", "data": PNG}),))
     assert image in Response(drawn)._repr_markdown_()

@@ -198,11 +198,11 @@ def test_notebooks_get_markdown() -> None:
     response = Response(message, "Hi", finish_reason="stop", usage=Usage(1, 2), error=StreamError("truncated"))
     step = StepResult(Thread((message,)), response, (tool_result("a", "2"),))
     chat = ChatResult(Thread((message,)), response, (step,), "completed")
-    assert message._repr_markdown_() == "**assistant**: Hi\n\n`add(x=1)`"
+    assert message._repr_markdown_() == "**assistant**\n\nHi\n\n`add(x=1)`"
     assert response._repr_markdown_() == "Hi\n\n**StreamError**: stream error: truncated\n\n*stop, 3 tokens*"
-    assert step._repr_markdown_().endswith("**tool**: `2`")
+    assert step._repr_markdown_().endswith("**tool**\n\n`2`")
     assert chat._repr_markdown_().endswith("*completed, 1 steps, 0 tokens*")
-    assert (Thread((user("a"), user("b"))))._repr_markdown_() == "**user**: a\n\n**user**: b"
+    assert (Thread((user("a"), user("b"))))._repr_markdown_() == "**user**\n\na\n\n**user**\n\nb"
 
 
 def test_a_call_never_shows_its_key() -> None:
