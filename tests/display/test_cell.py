@@ -36,6 +36,8 @@ class Kernel:
                     return outputs
             elif kind in ("display_data", "update_display_data", "execute_result"):
                 outputs.append((kind, content["data"].get("text/html") or content["data"]["text/plain"]))
+            elif kind == "comm_msg":  # a widget's
+                outputs.append((kind, str(content["data"])))
             elif kind == "error":
                 outputs.append((kind, "\n".join(content["traceback"])))
             if interrupt_at is not None and outputs and interrupt_at in outputs[-1][1]:
