@@ -1,4 +1,8 @@
-"""Judges: programs outside Python that some tests need. Without one its tests are skipped by name; CI requires all."""
+"""Judges: programs that some tests need. Without one its tests are skipped by name; CI requires all.
+
+RXLLM_JUDGES is ``required`` for those beside the README's test command, and ``browser`` for those of the browser's tests,
+which CI runs afterwards, one by one.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +13,15 @@ from typing import NoReturn
 import pytest
 
 
-def judge(program: str) -> str:
-    """Return the path of `program`; without it the test is skipped, or fails if RXLLM_JUDGES is ``required``."""
+def judge(program: str, kind: str = "required") -> str:
+    """Return the path of `program`; without it the test is skipped, or fails if RXLLM_JUDGES is `kind`."""
     found = shutil.which(program, path=f"{os.environ.get('PATH', os.defpath)}{os.pathsep}/usr/sbin")
-    return found or absent(program, f"apt-get install {program}")
+    return found or absent(program, f"apt-get install {program}", kind)
 
 
-def absent(name: str, remedy: str) -> NoReturn:
-    """Skip the test, or fail it if RXLLM_JUDGES is ``required``."""
+def absent(name: str, remedy: str, kind: str = "required") -> NoReturn:
+    """Skip the test, or fail it if RXLLM_JUDGES is `kind`."""
     reason = f"{name} is not installed: {remedy}"
-    if os.environ.get("RXLLM_JUDGES") == "required":
-        pytest.fail(f"{reason}; RXLLM_JUDGES=required allows no test to be skipped for that")
+    if os.environ.get("RXLLM_JUDGES") == kind:
+        pytest.fail(f"{reason}; RXLLM_JUDGES={kind} allows no test to be skipped for that")
     pytest.skip(reason)

@@ -147,8 +147,8 @@ def server() -> Iterator[Loopback]:
 def chromium() -> str:
     for package in ("jupyterlab", "playwright", "ipywidgets"):
         if importlib.util.find_spec(package) is None:
-            absent(package, "pip install 'rxllm[browser]'")
-    return judge("chromium")
+            absent(package, "pip install 'rxllm[browser]'", "browser")
+    return judge("chromium", "browser")
 
 
 @pytest.fixture(scope="module")

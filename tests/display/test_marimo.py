@@ -25,7 +25,7 @@ def _():
 @pytest.mark.timeout(180)
 def test_a_card_is_on_the_page_without_raw_markdown(tmp_path: Path):
     if importlib.util.find_spec("marimo") is None:
-        absent("marimo", "pip install 'rxllm[browser]'")
+        absent("marimo", "pip install 'rxllm[browser]'", "browser")
     (tmp_path / "notebook.py").write_text(NOTEBOOK)
     command = [sys.executable, "-m", "marimo", "export", "html", "notebook.py", "-o", "page.html"]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "HOME": str(tmp_path)}
