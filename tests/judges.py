@@ -1,7 +1,7 @@
 """Judges: programs that some tests need. Without one its tests are skipped by name; CI requires all.
 
-RXLLM_JUDGES is ``required`` for those beside the README's test command, and ``browser`` for those of the browser's tests,
-which CI runs afterwards, one by one.
+RXLLM_JUDGES is ``required`` for those beside the README's test command, and ``browser`` for those of the tests in a
+browser, which CI runs afterwards, one by one.
 """
 
 from __future__ import annotations
