@@ -7,6 +7,7 @@ import contextlib
 import gc
 import logging
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -480,6 +481,42 @@ def test_an_async_function_goes_on_when_the_stream_is_disposed_meanwhile() -> No
         assert (saved, ended) == (["completed"], [])
 
     asyncio.run(main())
+
+
+def test_a_reader_that_is_cancelled_while_the_function_runs_goes_on_when_it_is_done() -> None:
+    saved: list[str] = []
+
+    async def save(response: Response[Any], outcome: str) -> None:
+        begun.set()
+        await asyncio.sleep(0.05)
+        saved.append(outcome)
+
+    async def read(events: Stream[Event]) -> None:
+        try:
+            await events
+        finally:
+            assert saved == ["completed"]
+
+    async def main() -> None:
+        reader = asyncio.ensure_future(read(stream_generate(Fake("Hi"), "Hello").pipe(ops.finally_result(save))))
+        await begun.wait()
+        reader.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reader
+
+    begun = asyncio.Event()
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("pieces", [["Once"], ENDLESS])
+def test_a_function_that_exits_keeps_no_reader(pieces: list[Any]) -> None:
+    def leave(response: Response[Any], outcome: str) -> None:
+        raise SystemExit(3)
+
+    answer, began = stream_generate(Fake(pieces), "A story!"), time.monotonic()
+    with contextlib.suppress(SystemExit), rxllm.to_iter(answer.pipe(ops.finally_result(leave))) as events:
+        next(events)
+    assert time.monotonic() - began < PATIENCE
 
 
 def test_what_it_returns_may_be_a_stream(caplog: pytest.LogCaptureFixture) -> None:
