@@ -14,6 +14,7 @@ from rxllm.testing._backtest_run import Operator, Run, Shown, Tape, tapes_of
 from rxllm.testing._backtest_table import markdown, plain
 from rxllm.testing._record import as_path
 from rxllm.values import Usage, ValidationError
+from rxllm.values.argument_checks import check, check_function
 
 
 @dataclass(frozen=True)
@@ -120,8 +121,12 @@ def backtest(
     Raises ``ValidationError("invalid_option")`` for a pipeline that is not made of operators, and ``FileNotFoundError``
     for a path where nothing is.
     """
+    is_list = isinstance(pipeline, Sequence) and not isinstance(pipeline, str)
+    check("pipeline", pipeline, callable(pipeline) or is_list, "an operator, or a list of operators")
     operators = [pipeline] if callable(pipeline) else list(pipeline)
     check_operators(operators)
+    if progress is not None:
+        check_function("progress", progress)
     rows: list[BacktestRow] = []
     for origin in _origins(recordings):
         for row in _rows(origin, operators):
