@@ -248,9 +248,8 @@ class _Ending:
             returned = self._fn(self._state.result(), outcome)
         except Exception as error:
             self._log(error)
-        except BaseException:  # such as SystemExit
-            self._release_reader()
-            raise
+        except BaseException as error:  # such as SystemExit
+            report_unheard(error)
         if not isawaitable(returned):
             finish()
         elif self._loop is None:

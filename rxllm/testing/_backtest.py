@@ -121,10 +121,7 @@ def backtest(
     Raises ``ValidationError("invalid_option")`` for a pipeline that is not made of operators, and ``FileNotFoundError``
     for a path where nothing is.
     """
-    is_list = isinstance(pipeline, Sequence) and not isinstance(pipeline, str)
-    check("pipeline", pipeline, callable(pipeline) or is_list, "an operator, or a list of operators")
-    operators = [pipeline] if callable(pipeline) else list(pipeline)
-    check_operators(operators)
+    operators = _operators(pipeline)
     if progress is not None:
         check_function("progress", progress)
     rows: list[BacktestRow] = []
@@ -134,6 +131,14 @@ def backtest(
             if progress is not None:
                 progress(row)
     return Backtest(tuple(rows))
+
+
+def _operators(pipeline: Any) -> list[Operator]:
+    if not callable(pipeline):
+        check("pipeline", pipeline, isinstance(pipeline, list | tuple), "an operator, or a list of operators")
+    operators: list[Any] = [pipeline] if callable(pipeline) else [*pipeline]
+    check_operators(operators)
+    return operators
 
 
 def _origins(recordings: Any) -> Iterator[Path | Observable[Any]]:
