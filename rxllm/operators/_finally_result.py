@@ -170,6 +170,8 @@ class _Ending:
         self._has_failed = False
 
     def start(self, source: Observable[Event]) -> abc.DisposableBase:
+        if self._endings is not None:
+            self._endings.expect()
         if self._loop is not None and self._live is not None:
             start_on(self._loop, self._register)
         subscription = source.subscribe(self._on_next, self._on_error, self._on_completed, scheduler=self._scheduler)
