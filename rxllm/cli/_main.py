@@ -23,9 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.debug:
         logging.basicConfig()
         logging.getLogger("rxllm").setLevel(logging.DEBUG)
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a model may write what the terminal's encoding lacks
+    _open_streams()
     try:
         return options.run(options)
     except KeyboardInterrupt:
@@ -38,6 +36,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         report(error)
         return 1
+
+
+def _open_streams() -> None:
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # closed by the shell, or by a service without them
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
+        if isinstance(stream := getattr(sys, name), io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a pipe, or a model, may have what its encoding lacks
 
 
 def _parser() -> argparse.ArgumentParser:

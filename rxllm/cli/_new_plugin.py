@@ -17,7 +17,7 @@ _FILES = ("*.toml", "*.md", "src/*/*.py", "src/*/py.typed", "tests/*.py")
 def run(options: Namespace) -> int:
     """Write ``rxllm-NAME`` into the working directory. Raise ``FileExistsError`` if it is there already."""
     name, folder = options.name, Path(f"rxllm-{options.name}")
-    sources = [path for pattern in _FILES for path in TEMPLATE.glob(pattern)]
+    sources = _sources()
     if not sources:
         raise FileNotFoundError(f"{TEMPLATE} is not a folder: check rxllm out with links, or install it from its wheel")
     folder.mkdir()
@@ -30,12 +30,22 @@ def run(options: Namespace) -> int:
     return 0
 
 
+def _sources() -> list[Path]:
+    return [path for pattern in _FILES for path in TEMPLATE.glob(pattern)]
+
+
 def checked(name: str) -> str:
     """Return `name` if it can be that of a new provider. Raise ``ArgumentTypeError``."""
     if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name):
         raise ArgumentTypeError(f"{name!r} must be small letters, digits and hyphens, such as acme or acme-ai")
     if name in rxllm.providers():
         raise ArgumentTypeError(f"there is a provider {name} already; choose another name")
+    adapter = renamed("Cohere", name)
+    words = {word for source in _sources() for word in re.findall(r"\w+", source.read_text(encoding="utf-8"))}
+    if adapter.startswith("Test") or adapter in words - {"Cohere"}:  # pytest collects the one, the other is taken
+        raise ArgumentTypeError(
+            f"{name} makes a class {adapter}, a name with another meaning; write for example the-{name}"
+        )
     return name
 
 

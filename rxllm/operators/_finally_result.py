@@ -171,6 +171,8 @@ class _Ending:
         self._has_failed = False
 
     def start(self, source: Observable[Event]) -> abc.DisposableBase:
+        if self._endings is not None:
+            self._endings.expect()
         if self._loop is not None and self._live is not None:
             start_on(self._loop, self._register)
         subscription = source.subscribe(self._on_next, self._on_error, self._on_completed, scheduler=self._scheduler)
@@ -198,6 +200,7 @@ class _Ending:
     def _end(self, outcome: Outcome, notify: Callable[[], None], error: Exception | None = None) -> None:
         if not self._ended.acquire(blocking=False):
             return
+        self._hold_reader()
         if isinstance(error, LLMError):
             self._state.see(ErrorEvent(error))
         if self._loop is None or running_loop() is self._loop:
@@ -207,10 +210,14 @@ class _Ending:
 
     def dispose(self) -> None:
         if self._ended.acquire(blocking=False):
-            if self._endings is not None:
-                self._release_reader = self._endings.begin()
+            self._hold_reader()
             # An operator that raises the error of an ErrorEvent disposes its source too.
-            self._soon("failed" if self._has_failed else "cancelled", self._release_reader)
+            self._soon("failed" if self._has_failed else "cancelled", lambda: None)
+
+    def _hold_reader(self) -> None:
+        # Also at an end by itself: the reader may be cancelled while the function runs.
+        if self._endings is not None:
+            self._release_reader = self._endings.begin()
 
     def _soon(self, outcome: Outcome, notify: Callable[[], None]) -> None:
         """Call the function on the call's loop, not inside the caller: it may be a thread, or the garbage collector."""
@@ -234,25 +241,32 @@ class _Ending:
         """Call the function, and `notify` when it is done: at once, unless it is asynchronous."""
         if self._live is not None:
             self._live.calls.discard(self)
+
+        def finish() -> None:
+            self._release_reader()
+            notify()
+
         returned: Any = None
         try:
             returned = self._fn(self._state.result(), outcome)
         except Exception as error:
             self._log(error)
+        except BaseException as error:  # such as SystemExit
+            report_unheard(error)
         if not isawaitable(returned):
-            notify()
+            finish()
         elif self._loop is None:
             self._log(TypeError("an async function needs an event loop; under virtual time use a plain function"))
             if iscoroutine(returned):
                 returned.close()
-            notify()
+            finish()
         else:
-            waiting = self._wait(returned, notify)
+            waiting = self._wait(returned, finish)
             task = asyncio.get_running_loop().create_task(waiting, name="rxllm-finally", context=self._context)
             _running.add(task)
             task.add_done_callback(_running.discard)
 
-    async def _wait(self, pending: Awaitable[Any], notify: Callable[[], None]) -> None:
+    async def _wait(self, pending: Awaitable[Any], finish: Callable[[], None]) -> None:
         limit = asyncio.timeout(SECONDS)
         try:
             async with limit:
@@ -268,7 +282,7 @@ class _Ending:
         except BaseException as error:
             report_unheard(error)
         try:
-            notify()
+            finish()
         except BaseException as error:
             report_unheard(error)
 

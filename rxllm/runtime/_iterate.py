@@ -135,6 +135,7 @@ class Items(_Reader[T], Iterator[T]):
 
     def __init__(self, source: Observable[T], maxsize: int = MAX_WAITING, limit: int | None = None) -> None:
         self._source = source
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._wakeup = threading.Event()
         self._buffer: Buffer[T] = Buffer(maxsize, limit, self._wakeup.set)
 
@@ -159,7 +160,8 @@ class Items(_Reader[T], Iterator[T]):
     def close(self) -> None:
         """Dispose the subscription; no more items come."""
         self._close()
-        self._buffer.endings.wait_blocking()
+        if self._loop is not None:
+            self._buffer.endings.wait_blocking(self._loop)
 
     def __enter__(self) -> Self:
         if self._subscription is None:
@@ -172,6 +174,7 @@ class Items(_Reader[T], Iterator[T]):
     def _start(self) -> None:
         with on_portal() as portal:
             warn_if_blocking("a plain for stops", "async for", stacklevel=4)
+            self._loop = portal.loop
             self._subscription = self._buffer.subscribe_to(self._source, portal.loop)
 
 

@@ -38,7 +38,7 @@ def run(source: Observable[T], scheduler: abc.SchedulerBase | None = None) -> T:
     finally:
         waiter.awaited = False
         subscription.dispose()
-        waiter.endings.wait_blocking()
+        waiter.endings.wait_blocking(portal.loop)
     return waiter.result()
 
 

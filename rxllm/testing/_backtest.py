@@ -14,6 +14,7 @@ from rxllm.testing._backtest_run import Operator, Run, Shown, Tape, tapes_of
 from rxllm.testing._backtest_table import markdown, plain
 from rxllm.testing._record import as_path
 from rxllm.values import Usage, ValidationError
+from rxllm.values.argument_checks import check, check_function
 from rxllm.values.drawing import drawn
 
 
@@ -123,8 +124,9 @@ def backtest(
     Raises ``ValidationError("invalid_option")`` for a pipeline that is not made of operators, and ``FileNotFoundError``
     for a path where nothing is.
     """
-    operators = [*cast(Sequence[Operator], pipeline if isinstance(pipeline, list | tuple) else (pipeline,))]
-    check_operators(operators)
+    operators = _operators(pipeline)
+    if progress is not None:
+        check_function("progress", progress)
     rows: list[BacktestRow] = []
     for origin in _origins(recordings):
         for row in _rows(origin, operators):
@@ -132,6 +134,14 @@ def backtest(
             if progress is not None:
                 progress(row)
     return Backtest(tuple(rows))
+
+
+def _operators(pipeline: Any) -> list[Operator]:
+    if not callable(pipeline):
+        check("pipeline", pipeline, isinstance(pipeline, list | tuple), "an operator, or a list of operators")
+    operators: list[Any] = [pipeline] if callable(pipeline) else [*pipeline]
+    check_operators(operators)
+    return operators
 
 
 def _origins(recordings: Any) -> Iterator[Path | Observable[Any]]:

@@ -28,6 +28,7 @@ from reactivex import Observable, abc
 from reactivex.disposable import CompositeDisposable, Disposable
 
 from rxllm.runtime import Stream
+from rxllm.runtime._endings import current_endings
 from rxllm.serializer import to_json
 from rxllm.values import LLMError, StreamError, ValidationError
 
@@ -72,6 +73,8 @@ def recording_with(begin: Callable[[Callable[[], float]], Recording]) -> Callabl
     def operator(source: Observable[T]) -> Stream[T]:
         def subscribe(observer: abc.ObserverBase[T], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
             recording = begin(stopwatch(scheduler))
+            if (endings := current_endings.get()) is not None:
+                endings.expect()
             delivering = False  # stays True when a subscriber raises: that error is not the stream's
 
             def on_next(item: T) -> None:

@@ -6,15 +6,18 @@ entry without an end, which a killed process has left behind, does not count.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import msgspec
 
 from rxllm.serializer import from_json
 from rxllm.values import LLMError, StreamError, ValidationError
+
+T = TypeVar("T")
 
 _HEAD = b'{"request"'
 _LEFT = "the recording ends here because its subscriber left"
@@ -61,7 +64,7 @@ class Recorded:
             return {}
         number, line = self.head
         try:
-            return msgspec.json.decode(line, type=dict[str, dict[str, Any]])["request"]
+            return _decode(line, dict[str, dict[str, Any]])["request"]
         except _FAULTS as error:
             raise _bad(self.path, number, str(error)) from error
 
@@ -75,7 +78,7 @@ class Recorded:
         notes: list[Note] = []
         for number, line in self.lines:
             try:
-                note = _note(msgspec.json.decode(line, type=_Line))
+                note = _note(_decode(line, _Line))
             except _FAULTS as error:
                 raise _bad(self.path, number, str(error)) from error
             if (note.item is None) != (number == self.lines[-1][0]):
@@ -89,7 +92,7 @@ class Recorded:
     def is_whole(self) -> bool:
         """Whether the last line is the end of a stream."""
         try:
-            return bool(self.lines) and _note(msgspec.json.decode(self.lines[-1][1], type=_Line)).item is None
+            return bool(self.lines) and _note(_decode(self.lines[-1][1], _Line)).item is None
         except _FAULTS:
             return False
 
@@ -118,6 +121,24 @@ def _entries(path: Path, lines: Iterable[bytes]) -> Iterator[Recorded]:
         else:
             entry.lines.append((number, line))
     yield entry
+
+
+def _decode(line: bytes, type: type[T]) -> T:
+    try:
+        return msgspec.json.decode(line, type=type)
+    except msgspec.DecodeError as error:  # half a surrogate pair, or a number out of range
+        try:
+            data: Any = json.loads(line)
+        except ValueError:
+            raise error from None
+        if type is _Line and isinstance(data, dict):
+            fields = cast(dict[str, Any], data).items()
+            data = {name: _raw(entry) if name in ("next", "error") else entry for name, entry in fields}
+        return msgspec.convert(data, type)
+
+
+def _raw(data: Any) -> msgspec.Raw:
+    return msgspec.Raw(json.dumps(data).encode())
 
 
 def _note(line: _Line) -> Note:

@@ -18,7 +18,7 @@ from rxllm import operators as ops
 from rxllm.cli import main
 from rxllm.testing import sandbox
 from rxllm.testing.loopback import STALL, Loopback, Reply, chat, chat_chunk, chat_event, chat_finish, endless
-from tests.cli.terminal import CTRL_C, Terminal, environment, piped
+from tests.cli.terminal import CTRL_C, SECONDS, Terminal, environment, piped
 from tests.programs import python_without
 from tests.runtime.support import BOUND, assert_prompt, close_times
 
@@ -59,6 +59,36 @@ def test_text_that_is_piped_in_follows_the_prompt_and_the_system_prompt_comes_fi
 def test_text_that_is_piped_in_can_be_the_question() -> None:
     with Loopback(HELLO) as server:
         assert piped("ask", server=server, input="Hi\n").stdout == "Hello\n"
+    assert sent(server) == [("user", "Hi")]
+
+
+@pytest.mark.parametrize("locale", ["C", "C.UTF-8"])
+def test_piped_in_bytes_that_are_no_text_are_replaced(locale: str) -> None:
+    with Loopback(HELLO) as server:
+        ran = subprocess.run(
+            [sys.executable, "-m", "rxllm", "ask"],
+            input=b"caf\xe9",
+            capture_output=True,
+            env=environment(server, LC_ALL=locale, PYTHONIOENCODING="utf-8"),
+            timeout=SECONDS,
+        )
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, b"Hello\n", b"")
+    assert sent(server) == [("user", "caf\ufffd")]
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_are_empty_ones(closed: str) -> None:
+    with Loopback(HELLO) as server:
+        command = f"{sys.executable} -m rxllm ask Hi {closed}"
+        ran = subprocess.run(
+            ["sh", "-c", command],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            env=environment(server),
+            timeout=SECONDS,
+        )
+    assert (ran.returncode, ran.stderr) == (0, b"")
+    assert ran.stdout == (b"" if ">&-" in closed.split() else b"Hello\n")
     assert sent(server) == [("user", "Hi")]
 
 

@@ -40,7 +40,9 @@ def test_it_is_the_example_under_another_name(tmp_path: Path, monkeypatch, capsy
     assert files(EXAMPLE) == {renamed(name, "cohere"): text for name, text in files(EXAMPLE).items()}
 
 
-@pytest.mark.parametrize("name", ["Acme", "acme_ai", "2acme", "../acme", "acme-", "openai", "local"])
+@pytest.mark.parametrize(
+    "name", ["Acme", "acme_ai", "2acme", "../acme", "acme-", "openai", "local", "none", "request", "tests"]
+)
 def test_a_name_that_cannot_be_is_wrong_usage(name: str, tmp_path: Path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as ended:

@@ -7,7 +7,9 @@ import contextlib
 import gc
 import logging
 import threading
+import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reactivex import Subject
 from reactivex import operators as rx
-from reactivex.disposable import SerialDisposable
+from reactivex.disposable import CompositeDisposable, Disposable, SerialDisposable
 from reactivex.testing import TestScheduler
 
 import rxllm
@@ -25,6 +27,7 @@ from rxllm import operators as ops
 from rxllm.events import ErrorEvent, Event, MessageCompleted, StepRestarted, TextDelta
 from rxllm.runtime import Stream
 from rxllm.runtime._portal import portal
+from rxllm.testing import record as record_file
 from rxllm.testing.loopback import Loopback
 from rxllm.testing.marbles import check, cold, record
 from rxllm.values import Message, Response, Session, Thread, ValidationError, user
@@ -480,6 +483,62 @@ def test_an_async_function_goes_on_when_the_stream_is_disposed_meanwhile() -> No
         assert (saved, ended) == (["completed"], [])
 
     asyncio.run(main())
+
+
+def test_a_reader_that_is_cancelled_while_the_function_runs_goes_on_when_it_is_done() -> None:
+    saved: list[str] = []
+
+    async def save(response: Response[Any], outcome: str) -> None:
+        begun.set()
+        await asyncio.sleep(0.05)
+        saved.append(outcome)
+
+    async def read(events: Stream[Event]) -> None:
+        try:
+            await events
+        finally:
+            assert saved == ["completed"]
+
+    async def main() -> None:
+        reader = asyncio.ensure_future(read(stream_generate(Fake("Hi"), "Hello").pipe(ops.finally_result(save))))
+        await begun.wait()
+        reader.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reader
+
+    begun = asyncio.Event()
+    asyncio.run(main())
+
+
+def disposed_slowly(source: Stream[Event]) -> Stream[Event]:
+    def subscribe(observer: Any, scheduler: Any = None) -> Any:
+        subscription = source.subscribe(observer, scheduler=scheduler)
+        return CompositeDisposable(Disposable(lambda: time.sleep(0.005)), subscription)
+
+    return Stream(subscribe)
+
+
+@pytest.mark.parametrize("read", [lambda events: events.run(), list], ids=["run", "for"])
+def test_a_reader_waits_while_its_stream_is_still_being_disposed_on_the_loop(read: Any, tmp_path: Path) -> None:
+    saved: list[str] = []
+    for number in range(20):  # the reader's own dispose may be first
+        tape = tmp_path / f"{number}.jsonl"
+        save = ops.finally_result(lambda response, outcome: saved.append(outcome))
+        events = stream_generate(Fake(ENDLESS), "A story!").pipe(save, record_file(tape), disposed_slowly)
+        read(events.take(2))
+        assert saved == ["cancelled"] * (number + 1)
+        assert '"disposed": true' in tape.read_text()
+
+
+@pytest.mark.parametrize("pieces", [["Once"], ENDLESS])
+def test_a_function_that_exits_keeps_no_reader(pieces: list[Any]) -> None:
+    def leave(response: Response[Any], outcome: str) -> None:
+        raise SystemExit(3)
+
+    answer, began = stream_generate(Fake(pieces), "A story!"), time.monotonic()
+    with contextlib.suppress(SystemExit), rxllm.to_iter(answer.pipe(ops.finally_result(leave))) as events:
+        next(events)
+    assert time.monotonic() - began < PATIENCE
 
 
 def test_what_it_returns_may_be_a_stream(caplog: pytest.LogCaptureFixture) -> None:

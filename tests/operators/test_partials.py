@@ -403,6 +403,12 @@ def test_nothing_shows_from_the_first_fault_on() -> None:
     assert partial.so_far == {"city": "Lima"}
 
 
+@pytest.mark.parametrize("escape", [r"\x", r"\u12x4", r"\ud800x", r"\udc00", "\n"])
+def test_a_broken_escape_is_a_fault_and_what_came_before_it_shows(escape: str) -> None:
+    partial = growing(Seen, f'{{"city": "Li{escape}ma', '", "year": 3}')[-1]
+    assert (partial["city"].text, partial.so_far) == ("Li", {"city": "Li"})
+
+
 def test_deep_nesting_is_no_recursion() -> None:
     partial = growing(dict[str, Any], '{"a": ', "[" * 50_000)[-1]
     assert partial.so_far is None  # no parser reads as deep

@@ -172,8 +172,11 @@ def test_wrong_arguments_are_refused(tmp_path: Path) -> None:
     path = tape(tmp_path / "a.jsonl", "Hi")
     with pytest.raises(ValidationError, match="operators"):
         backtest(path, [ops.text, ops.text()])  # pyright: ignore[reportArgumentType]
-    with pytest.raises(ValidationError, match=r"operators\.0 must be a function"):
-        backtest(path, Engine(Fake("Hi")))  # pyright: ignore[reportArgumentType]
+    for pipeline in (path, None, "text", 3, Engine(Fake("Hi"))):  # the first as by arguments in the wrong order
+        with pytest.raises(ValidationError, match="pipeline must be an operator, or a list of operators, not"):
+            backtest(path, pipeline)  # type: ignore[arg-type]
+    with pytest.raises(ValidationError, match="progress must be a function, not 3"):
+        backtest(path, [], progress=3)  # type: ignore[arg-type]
     with pytest.raises(FileNotFoundError, match="there are no recordings"):
         backtest(tmp_path / "nowhere", [])
     with pytest.raises(ValidationError, match="backtest: source must be an Observable"):

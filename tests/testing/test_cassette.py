@@ -164,6 +164,18 @@ def test_what_the_model_sees_counts(path: Path, change: dict[str, Any]) -> None:
         generate(Cassette(path, Fake("No."), "replay"), "Hi", **change).run()
 
 
+HALF = "caf\udce9"  # a byte that is not UTF-8, as sys.argv and input() pass it on
+
+
+@pytest.mark.parametrize("number", [1, 10**30])
+def test_half_a_surrogate_pair_and_a_long_number_come_back(path: Path, number: int) -> None:
+    call = ToolCall("c1", "add", {"x": number})
+    for mode in ("once", "replay"):
+        engine = Engine(Cassette(path, Fake(HALF, call), mode))
+        assert generate(engine, HALF).run().output_text == HALF
+        assert generate(engine, HALF, seed=number).run().tool_calls[0].arguments == {"x": number}
+
+
 def test_two_providers_share_a_file(path: Path) -> None:
     with Loopback(Reply(chat_body("From one."))) as server:
         adapter = live(server)

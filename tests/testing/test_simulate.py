@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import gc
 import os
 import random
 import threading
 import time
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
 import pytest
 import reactivex
 from reactivex import operators as rx
+from reactivex.scheduler import NewThreadScheduler
 
 import rxllm
 from rxllm import AdapterError, LLMError, Stream, Timeouts, ValidationError, session, tool
@@ -111,6 +115,49 @@ def test_nothing_may_block_the_loop_or_start_a_thread() -> None:
         simulate(start)
 
 
+def test_a_thread_is_a_failure_even_where_its_error_is_swallowed() -> None:
+    async def app(world: World) -> None:
+        reactivex.of(1).pipe(rx.observe_on(NewThreadScheduler())).subscribe()
+
+    with pytest.raises(SimulationError, match="the app started a thread"):
+        simulate(app)
+
+
+def test_threads_simulate_one_after_the_other_and_leave_the_process_as_it_was() -> None:
+    def trace() -> tuple[Any, ...]:
+        return simulate(children, 3).trace
+
+    def functions() -> tuple[Any, ...]:
+        return time.monotonic, os.urandom, threading.Thread.start, random.getstate(), gc.isenabled()
+
+    before, expected = functions(), trace()
+    with ThreadPoolExecutor(3) as pool:
+        assert [future.result() for future in [pool.submit(trace) for _ in range(9)]] == [expected] * 9
+    assert functions() == before
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3)])
+def test_an_app_that_is_stopped_leaves_the_process_as_it_was(error: BaseException) -> None:
+    async def app(world: World) -> None:
+        random.seed(world.seed)
+        await asyncio.sleep(1)
+        raise error
+
+    before = time.monotonic, random.getstate(), gc.isenabled()
+    with pytest.raises(type(error)):
+        simulate(app, 1)
+    assert (time.monotonic, random.getstate(), gc.isenabled()) == before
+
+
+def test_a_simulation_inside_another_is_refused() -> None:
+    async def app(world: World) -> None:
+        simulate(chat_with_tools)
+
+    with pytest.raises(SimulationError, match="cannot run inside another"):
+        simulate(app)
+    assert simulate(chat_with_tools, faults=()).value == "It is 42."
+
+
 def test_randomness_comes_from_the_seed_and_the_process_has_its_own_again() -> None:
     async def app(world: World) -> tuple[float, bytes, float]:
         return random.random(), os.urandom(4), world.random.random()
@@ -170,6 +217,36 @@ def test_aiohttp_and_plain_sockets_are_told_what_a_simulation_lacks() -> None:
 
     with pytest.raises(SimulationError, match="no TLS"):
         simulate(app)
+
+
+SYSTEM: dict[str, Callable[[], Awaitable[Any]]] = {
+    "create_server": lambda: asyncio.start_server(print, "127.0.0.1", 0),
+    "subprocess_exec": lambda: asyncio.create_subprocess_exec("true"),
+    "create_datagram_endpoint": lambda: asyncio.get_running_loop().create_datagram_endpoint(asyncio.DatagramProtocol),
+}
+
+
+@pytest.mark.parametrize("name", SYSTEM)
+def test_what_reaches_the_system_is_told_so(name: str) -> None:
+    async def app(world: World) -> None:
+        await SYSTEM[name]()
+
+    with pytest.raises(SimulationError, match=f"cut off from the system and has no loop.{name}"):
+        simulate(app)
+
+
+def test_a_host_outside_is_told_so_and_a_port_without_a_server_is_in_the_trace() -> None:
+    async def outside(world: World) -> None:
+        world.serve(Reply(chat("Hi")))
+        await rxllm.generate(rxllm.OpenAIChat(base_url="http://example.org:8000", api_key="k"), "Hi", model="m")
+
+    async def closed(world: World) -> None:
+        await rxllm.generate(rxllm.OpenAIChat(base_url="http://127.0.0.1:8001", api_key="k"), "Hi", model="m")
+
+    with pytest.raises(SimulationError, match="a simulation has no host"):
+        simulate(outside, faults=())
+    with pytest.raises(SimulationError, match="no server of this simulation has the port 8001"):
+        simulate(closed, faults=())
 
 
 # Faults, failures and their replay
@@ -278,10 +355,28 @@ def test_an_error_of_a_call_is_a_failure_only_without_a_fault() -> None:
         simulate(app, faults=())
 
 
-@pytest.mark.parametrize("options", [{"faults": "cut"}, {"faults": {"rain"}}, {"cancel": 0}, {"seed": 1.5}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        *({"faults": faults} for faults in ("cut", {"rain"}, None, [["cut"]], iter(["cut"]))),
+        *({"limit": limit} for limit in (0, "1", None, float("nan"))),
+        {"cancel": 0},
+        {"seed": 1.5},
+    ],
+)
 def test_a_wrong_option_is_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ValidationError, match=next(iter(options))):
         simulate(chat_with_tools, **options)
+
+
+def test_an_app_without_a_name_fails_as_others_do() -> None:
+    async def app(world: World, error: Exception) -> None:
+        raise error
+
+    with pytest.raises(SimulationError, match="the app raised ValueError"):
+        simulate(functools.partial(app, error=ValueError()))
+    with pytest.raises(ValidationError, match="seeds must be an iterable"):
+        simulate_many(chat_with_tools, 100)  # type: ignore[arg-type]
 
 
 # rxllm itself

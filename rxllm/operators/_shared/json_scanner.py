@@ -92,7 +92,7 @@ class PathMatch:
 
 
 class JSONScanner:
-    """Text in; calls to the `sink` out. `at` is how many characters are behind it, less an escape that is cut off."""
+    """Text in; calls to the `sink` out. `at` is how many characters are behind it, less an escape cut off or broken."""
 
     def __init__(self, sink: Sink) -> None:
         self.at = 0
@@ -201,9 +201,8 @@ class JSONScanner:
         found = _TEXT.match(text, at)
         end = found.end() if found else at
         if end < len(text) and text[end] != '"':
-            if _CUT.match(text, end):
-                self._pending = text[end:]
-            else:
+            self._pending = text[end:]
+            if not _CUT.match(text, end):
                 self.stop()
         return end
 

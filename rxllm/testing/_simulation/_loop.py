@@ -10,7 +10,7 @@ import socket
 import weakref
 from collections.abc import Callable, Generator
 from itertools import groupby
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 from rxllm.testing._simulation._faults import Faults, Moment
 from rxllm.testing._simulation._network import connect, of_world, world_context
@@ -20,6 +20,14 @@ MAX_STEPS = 1_000_000
 
 RUNS = "runs"
 """What the trace says of a step of a task."""
+
+LACKING = (
+    *("create_server", "create_unix_server", "create_unix_connection", "create_datagram_endpoint", "start_tls"),
+    *("subprocess_exec", "subprocess_shell", "connect_read_pipe", "connect_write_pipe", "connect_accepted_socket"),
+    *("add_reader", "remove_reader", "add_writer", "remove_writer", "add_signal_handler", "remove_signal_handler"),
+    *("sock_recv", "sock_recv_into", "sock_recvfrom", "sock_sendall", "sock_sendto", "sock_accept", "sock_sendfile"),
+)
+"""Methods of other loops that reach the system."""
 
 TIMER_SECONDS = 1e-9
 """What setting a timer takes, so that of two alike the first rings first; they ring in the same turn."""
@@ -207,6 +215,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
     # The network
 
     async def getaddrinfo(self, host: Any, port: Any, **options: Any) -> list[Any]:
+        name = host.decode() if isinstance(host, bytes) else host
+        if name not in (None, "", "localhost", "127.0.0.1"):
+            fault = f"a simulation has no host {name!r}: connect to the url of world.serve(...)"
+            raise socket.gaierror(socket.EAI_NONAME, fault)
         return [(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", ("127.0.0.1", int(port or 0)))]
 
     async def create_connection(
@@ -216,11 +228,25 @@ class VirtualLoop(asyncio.BaseEventLoop):
             port = self._sockets.pop(options["sock"])
         if options.get("ssl") or port is None:
             raise OSError(errno.EPROTONOSUPPORT, "a simulation has no TLS and no sockets: connect to a host and a port")
+        if host is not None:
+            await self.getaddrinfo(host, port)
         return await connect(self, protocol_factory, int(port))
 
     async def sock_connect(self, sock: socket.socket, address: Any) -> None:
         self._sockets[sock] = address[1]  # as aiohttp does, which then has its connection made of it
         sock.close()
+
+
+def _refusing(name: str) -> Callable[..., NoReturn]:
+    def refuse(*args: Any, **options: Any) -> NoReturn:
+        fault = f"a simulation is cut off from the system and has no loop.{name}"
+        raise NotImplementedError(f"{fault}; world.serve(...) is its only server, and a stand-in must do the rest")
+
+    return refuse
+
+
+for _name in LACKING:
+    setattr(VirtualLoop, _name, _refusing(_name))
 
 
 @contextlib.contextmanager

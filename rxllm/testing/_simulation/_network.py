@@ -44,7 +44,9 @@ async def connect(loop: VirtualLoop, factory: Callable[[], Any], port: int) -> t
         loop.inject(who, f"stall: connecting takes {fault.seconds:.3g} s")
         await asyncio.sleep(min(fault.seconds, 1e5))
     if listener is None:
-        raise ConnectionRefusedError(errno.ECONNREFUSED, f"no server of this simulation has the port {port}")
+        fault = f"no server of this simulation has the port {port}"
+        loop.note(who, fault)  # which the error of a client seldom says
+        raise ConnectionRefusedError(errno.ECONNREFUSED, fault)
     if faults.strikes("refuse"):
         loop.inject(who, "refuse: the connection is refused")
         raise ConnectionRefusedError(errno.ECONNREFUSED, "the connection was refused")

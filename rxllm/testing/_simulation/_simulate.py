@@ -10,7 +10,7 @@ import gc
 import traceback
 from collections.abc import Awaitable, Callable, Collection, Generator, Iterable
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from rxllm.runtime import daemon_threads, running_loop
 from rxllm.runtime._http_client_settings import prepare
@@ -19,10 +19,10 @@ from rxllm.testing._simulation._faults import FAULTS, Faults, Moment
 from rxllm.testing._simulation._loop import MAX_STEPS, RUNS, NumberedTask, StuckError, VirtualLoop
 from rxllm.testing._simulation._network import world_context
 from rxllm.testing._simulation._pools import PoolWatch
-from rxllm.testing._simulation._stand_ins import stand_ins
+from rxllm.testing._simulation._stand_ins import check_outside, stand_ins
 from rxllm.testing._simulation._world import World
 from rxllm.values import AdapterError, StreamError
-from rxllm.values.argument_checks import invalid_option, must_be
+from rxllm.values.argument_checks import check, invalid_option, is_positive, must_be
 
 App = Callable[[World], Awaitable[Any]]
 
@@ -97,11 +97,13 @@ def simulate(
     With `cancel` that happens before the step of that number; `simulate_cancels` tries all of them. `limit` is how many
     seconds of virtual time the app may take. Blocking functions, such as sync tools, run in place, and what they sleep
     delays their results. Starting a thread raises, and so does ``run()``, which would wait for its own loop. Not
-    virtual are ``datetime.now()`` and the order of a set of strings.
+    virtual are ``datetime.now()``, waits for locks of ``threading``, and the order of a set of strings. Of several
+    threads that simulate, one runs at a time.
 
     Raises ``ValidationError("invalid_option")`` for wrong arguments.
     """
-    _check(app, seed, faults, cancel)
+    _check(app, seed, faults, cancel, limit)
+    check_outside()
     _import(chosen_transport().modules)
     run = functools.partial(contextvars.copy_context().run, _Run(app, seed, faults, cancel, limit).run)
     # A thread has one loop that runs, so a notebook's cell, or a coroutine, waits for another thread.
@@ -116,6 +118,7 @@ def _import(modules: tuple[str, ...]) -> None:
 
 def simulate_many(app: App, seeds: Iterable[int] = range(1000), **options: Any) -> list[Simulation]:
     """Run `app` with each of `seeds` until one fails; `options` are those of `simulate`. The results have no traces."""
+    check("seeds", seeds, isinstance(seeds, Iterable), "an iterable of seeds, such as range(1000)")  # pyright: ignore[reportUnnecessaryIsInstance]
     return [simulate(app, seed, **options)._replace(trace=()) for seed in seeds]
 
 
@@ -181,6 +184,8 @@ class _Run:
 
     def _judge(self, error: BaseException, what: str) -> None:
         """Keep an error; the failure of a call is what faults lead to, and everything else is a problem."""
+        if error is self.error:
+            return
         self.error = self.error or error
         if not (isinstance(error, AdapterError | StreamError) and self.world.faults):
             self.problems.append(f"{what} {error!r}")
@@ -240,7 +245,7 @@ class _Run:
             f"seed {self.seed}: " + "\n".join(self.problems),
             f"{len(faults)} faults:" + "".join(f"\n{fault}" for fault in faults),
             f"the end of the trace, which has {len(self.loop.trace)} lines:" + "".join(f"\n{line}" for line in shown),
-            f"again: simulate({self.app.__qualname__}, seed={self.seed}, {self.options})",
+            f"again: simulate({getattr(self.app, '__qualname__', self.app)}, seed={self.seed}, {self.options})",
         ]
         return "\n\n".join(parts)
 
@@ -275,12 +280,12 @@ def _shown(timer: Any) -> str:
     return f"{name}, due at {timer.when():.4f} s"
 
 
-def _check(app: Any, seed: Any, faults: Any, cancel: Any) -> None:
-    if not callable(app):
-        raise invalid_option("app", must_be("an async function of the world", app))
-    if type(seed) is not int:
-        raise invalid_option("seed", must_be("a whole number", seed))
-    if isinstance(faults, str) or not set(faults) <= set(FAULTS):
-        raise invalid_option("faults", must_be(f"a collection of {', '.join(FAULTS)}", faults))
+def _check(app: object, seed: object, faults: Any, cancel: object, limit: object) -> None:
+    check("app", app, callable(app), "an async function of the world")
+    check("seed", seed, type(seed) is int, "a whole number")
+    is_collection = not isinstance(faults, str) and isinstance(faults, Collection)
+    kinds: list[object] = list(cast(Collection[object], faults)) if is_collection else [None]
+    check("faults", cast(object, faults), all(kind in FAULTS for kind in kinds), f"a collection of {', '.join(FAULTS)}")
     if cancel is not None and (type(cancel) is not int or cancel < 1):
         raise invalid_option("cancel", must_be("None, or the number of a step, 1 or more", cancel))
+    check("limit", limit, is_positive(limit), "a number of seconds above 0")

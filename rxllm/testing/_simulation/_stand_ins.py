@@ -82,7 +82,13 @@ def stand_ins(loop: VirtualLoop, seed: int, pools: PoolWatch) -> Generator[None]
     def number(scope: object) -> int:
         return scopes.setdefault(id(scope), (len(scopes), scope))[0]
 
-    with contextlib.ExitStack() as stack:
+    def no_thread(thread: threading.Thread) -> NoReturn:
+        fault = f"a simulation has no threads, and {thread.name!r} was to be started"
+        error = RuntimeError(f"{fault}; use tasks, asyncio.to_thread or timers of Rx")
+        loop.call_exception_handler({"message": "the app started a thread", "exception": error})  # Rx may swallow it
+        raise error
+
+    with _one_at_a_time, contextlib.ExitStack() as stack:
         for owner, name, stand_in in (
             (time, "monotonic", loop.time),
             (time, "perf_counter", loop.time),
@@ -95,7 +101,7 @@ def stand_ins(loop: VirtualLoop, seed: int, pools: PoolWatch) -> Generator[None]
             (random, "_urandom", bytes_of),  # of SystemRandom, secrets and so on
             (reactivex.scheduler.scheduler, "default_now", lambda: datetime.fromtimestamp(EPOCH + loop.time(), UTC)),
             (TimeoutScheduler, "singleton", lambda: scheduler),
-            (threading.Thread, "start", _no_thread),
+            (threading.Thread, "start", no_thread),
             (CancelScope, "__hash__", number),  # anyio iterates sets of them
             (pool, "__init__", pools.opening(pool.__init__)),
             (pool, "handle_async_request", pools.requesting(pool.handle_async_request)),
@@ -113,6 +119,14 @@ def stand_ins(loop: VirtualLoop, seed: int, pools: PoolWatch) -> Generator[None]
 
 _here = threading.local()
 """What stands in for the functions of the process on this thread, by their names."""
+_one_at_a_time = threading.Lock()
+"""The functions, and the state of ``random``, are the process's: another thread's simulation waits for this one."""
+
+
+def check_outside() -> None:
+    """Raise ``RuntimeError`` in a simulation's app."""
+    if vars(_here):
+        raise RuntimeError("a simulation cannot run inside another: await what its app does, or run it afterwards")
 
 
 def _replace(owner: Any, name: str, stand_in: Callable[..., Any]) -> Callable[[], None]:
@@ -132,8 +146,3 @@ def _replace(owner: Any, name: str, stand_in: Callable[..., Any]) -> Callable[[]
     setattr(_here, key, stand_in)
     setattr(owner, name, staticmethod(call) if isinstance(original, classmethod) else call)
     return undo
-
-
-def _no_thread(thread: threading.Thread) -> NoReturn:
-    message = f"a simulation has no threads, and {thread.name!r} was to be started"
-    raise RuntimeError(f"{message}; use tasks, asyncio.to_thread or timers of Rx")
