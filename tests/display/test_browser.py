@@ -381,7 +381,7 @@ def test_snapshots_are_one_value_in_place(notebook):
 
     outputs = notebook.run("values")
     expect(outputs.first).to_contain_text("after silence")
-    expect(notebook.card("values")).to_have_count(1)
+    expect(outputs.filter(has=notebook.page.locator(".rxllm"))).to_have_count(1)
 
 
 def test_a_whole_card_in_the_theme_of_the_page(notebook):
