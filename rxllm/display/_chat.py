@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
@@ -13,7 +12,8 @@ from reactivex import abc
 from rxllm import ChatOptions, Engine, EngineError, Message, Outcome, Session, SessionError, ToolCall, Turn, user
 from rxllm import operators as ops
 from rxllm import session as turns
-from rxllm.display._html import article, cards_html, page
+from rxllm.display._card import ToolRow
+from rxllm.display._html import article, cards_html, page, row_html
 from rxllm.display._messages import message_html, thread_html
 from rxllm.display._plain import Cards, Screen
 from rxllm.display._showing import Showing
@@ -23,7 +23,7 @@ from rxllm.values.argument_checks import check_instance
 
 
 def chat(engine: Engine | str | Any, session: Session | None = None, **opts: Unpack[ChatOptions]) -> ChatPanel:
-    """Return a panel that talks with the model: a text box, the cards of the answers, and a stop button.
+    """Return a panel to talk with the model: a text box, the cards of the answers, and a stop button.
 
     ::
 
@@ -31,9 +31,9 @@ def chat(engine: Engine | str | Any, session: Session | None = None, **opts: Unp
         panel                   # in a cell
         panel.session           # the conversation so far, in any later cell
 
-    It goes on from `session`, if there is one. A tool with ``approval=True`` waits for the button "Approve" or "Deny",
-    unless the options have `approve`. What is stopped keeps what had come; an error is on its card, and the next
-    message can be sent. The options are those of ``rxllm.chat``.
+    It goes on from `session`, if there is one. A tool with ``approval=True`` waits for the buttons "Approve" and
+    "Deny", unless the options have `approve`. A stopped answer keeps what had come; an error is on the card, and the
+    next message can be sent. The options are those of ``rxllm.chat``.
 
     Raises ``EngineError("missing_dependency")`` without ipywidgets.
     """
@@ -42,34 +42,27 @@ def chat(engine: Engine | str | Any, session: Session | None = None, **opts: Unp
 
 
 class ChatPanel(abc.DisposableBase):
-    """A conversation in a notebook: `session` is its state, `send` and `stop` do what its buttons do.
-
-    Dispose it to stop the answer and to take the panel away.
-    """
+    """A conversation in a notebook: `widget` shows it, `session` is its state. Dispose it to take it away."""
 
     def __init__(self, engine: Any, session: Session, opts: ChatOptions) -> None:
-        self._widgets = widgets = _ipywidgets()
-        self._engine, self._session, self._opts = engine, session, opts
         turns.stream_reply(engine, Session(), "", **opts)  # raises what is wrong with the options
+        self._engine, self._session, self._opts = engine, session, opts
         self._showing: Showing[Any] | None = None
         self._decisions: dict[str, bool | str] = {}
-        self._history = widgets.VBox([])
+        self._widgets = widgets = _ipywidgets()
+        self._history, self._questions = widgets.VBox(), widgets.VBox()
         self._text = widgets.Text(placeholder="Message", layout={"flex": "1 1 auto"})
         self._text.on_msg(self._on_text)
-        self._send = widgets.Button(description="Send", icon="paper-plane")
-        self._send.on_click(self._submit)
-        self._stop = widgets.Button(description="Stop", icon="stop", tooltip="Stop the answer")
-        self._stop.on_click(self._press_stop)
-        self._questions = widgets.VBox([])
+        self._send, self._stop = self._button("Send", self._submit), self._button("Stop", self.stop)
         row = widgets.HBox([self._text, self._send, self._stop])
         self.widget: Any = widgets.VBox([self._history, self._questions, row])
         if session.messages:
-            self._add(page(article("done", thread_html(session.thread), ())))
+            self._add(_html(thread_html(session.thread)))
         self._rest()
 
     @property
     def session(self) -> Session:
-        """The conversation so far: of an answer that is running, what was before it."""
+        """The conversation so far; while an answer runs, what was before its message."""
         return self._session
 
     def send(self, message: str | Message) -> Showing[Any]:
@@ -78,12 +71,13 @@ class ChatPanel(abc.DisposableBase):
         Raises `SessionError` while an answer runs, or calls of tools wait for approval.
         """
         if not self._stop.disabled:
-            fault = "an answer is running: wait for what send has returned, or call panel.stop()"
+            fault = "an answer is running: wait until it ends, or call panel.stop()"
             raise SessionError("invalid_status_for_operation", fault)
         self._session.require("reply")
         sent = user(message) if isinstance(message, str) else message
-        self._add(page(article("done", message_html(sent), ())))
-        return self._show(turns.stream_reply(self._engine, self._session, sent, **self._opts))
+        events = turns.stream_reply(self._engine, self._session, sent, **self._opts)
+        self._add(_html(message_html(sent)))
+        return self._show(events)
 
     def stop(self) -> None:
         """Stop the answer, and keep what has come."""
@@ -97,56 +91,53 @@ class ChatPanel(abc.DisposableBase):
     def _repr_mimebundle_(self, **options: Any) -> Any:
         return self.widget._repr_mimebundle_(**options)
 
+    def _button(self, description: str, act: Any, style: str = "") -> Any:
+        def press(_: Any) -> None:
+            act()
+
+        button = self._widgets.Button(description=description, button_style=style)
+        button.on_click(press)
+        return button
+
     def _on_text(self, _: Any, content: Any, __: Any) -> None:
-        if content.get("event") == "submit":  # Enter; a change of the value is also a click elsewhere
+        if content.get("event") == "submit":  # Enter; the value changes without it too
             self._submit()
 
-    def _press_stop(self, _: Any) -> None:
-        self.stop()
-
-    def _submit(self, _: Any = None) -> None:
-        text = self._text.value.strip()
-        if text and not self._send.disabled:
+    def _submit(self) -> None:
+        if (text := self._text.value.strip()) and not self._send.disabled:
             self._text.value = ""
             self.send(text)
 
     def _show(self, events: Stream[Event]) -> Showing[Any]:
         self._send.disabled, self._stop.disabled, self._questions.children = True, False, ()
         keep = ops.finally_result(self._keep, ops.to_session(self._session, keep_partial=True))
-        self._showing = Showing[Any](events.pipe(keep), (), _Answer(self._add))
+        self._showing = Showing[Any](events.pipe(keep), (), _Answer(self))
         return self._showing.start()
 
     def _keep(self, turn: Turn, outcome: Outcome) -> None:
         after = turn.session
-        if after.thread != self._session.thread:  # else nothing has come, and pending calls are still pending
+        if after.thread != self._session.thread:  # else nothing has come, and what was pending still is
             self._session = replace(after, status="idle") if after.status == "error" else after
         self._rest()
 
     def _rest(self) -> None:
-        """Wait for the user: for a message, or for decisions about the calls that are pending."""
+        """Wait for a message, or for decisions about the calls that are pending."""
         pending = self._session.pending_tool_calls if self._session.status == "awaiting_tools" else ()
         self._decisions = {}
-        self._questions.children = tuple(self._question(call) for call in pending)
+        self._questions.children = [self._question(call) for call in pending]
         self._send.disabled, self._stop.disabled = bool(pending), True
 
     def _question(self, call: ToolCall) -> Any:
-        widgets = self._widgets
-        label = widgets.Label(
-            f"{call.name}({', '.join(f'{name}={value!r}' for name, value in call.arguments.items())})"
-        )
-        row = widgets.HBox([label])
-        for description, style, decision in (("Approve", "success", True), ("Deny", "danger", False)):
-            button = widgets.Button(description=description, button_style=style)
-            button.on_click(partial(self._decide, call.id, decision, row))
-            row.children += (button,)
+        row = self._widgets.HBox([self._widgets.HTML(_html(row_html(ToolRow(call, "waiting"))))])
+        for text, style, decision in (("Approve", "success", True), ("Deny", "danger", False)):
+            row.children += (self._button(text, partial(self._decide, call.id, decision, row), style),)
         return row
 
-    def _decide(self, id: str, decision: bool, row: Any, _: Any) -> None:
+    def _decide(self, id: str, decision: bool, row: Any) -> None:
         self._decisions[id] = decision
-        self._questions.children = tuple(other for other in self._questions.children if other is not row)
+        self._questions.children = [other for other in self._questions.children if other is not row]
         if not self._questions.children:
-            decided = dict(self._decisions)
-            self._show(turns.stream_resume(self._engine, self._session, approvals=decided, **self._opts))
+            self._show(turns.stream_resume(self._engine, self._session, approvals=self._decisions, **self._opts))
 
     def _add(self, html: str) -> Any:
         drawn = self._widgets.HTML(html)
@@ -155,18 +146,19 @@ class ChatPanel(abc.DisposableBase):
 
 
 class _Answer(Screen):
-    """The card of one answer in the history."""
+    """The card of an answer in the history of a panel."""
 
-    def __init__(self, add: Callable[[str], Any]) -> None:
-        self._add = add
-
-    def open(self, cards: Cards, stop: Callable[[], None] | None) -> None:
-        self._drawn = self._add(cards_html(cards, min(card.begun for card in cards.values())))
+    def __init__(self, panel: ChatPanel) -> None:
+        self._drawn = panel._add("")  # pyright: ignore[reportPrivateUsage]
 
     def draw(self, cards: Cards, now: float) -> None:
         self._drawn.value = cards_html(cards, now)
 
     finish = draw
+
+
+def _html(body: str) -> str:
+    return page(article("done", body, ()))
 
 
 def _ipywidgets() -> Any:

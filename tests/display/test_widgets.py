@@ -224,13 +224,16 @@ def test_a_call_that_needs_approval_waits_for_its_buttons(press, answer):
     wait(lambda: "done" in cards(panel)[2])
 
 
-def test_an_error_is_on_the_card_and_the_next_message_works():
-    panel = chat(Fake(["half", ("error", "timeout")], "whole"))
-    panel.send("Hi").result(10)
-    wait(lambda: "rxllm-error" in cards(panel)[1])
+@pytest.mark.parametrize("turn", [["half", ("error", "timeout")], ("error", "timeout")])
+def test_an_error_is_on_the_card_and_the_next_message_works(turn):
+    panel = chat(Fake(turn, "whole"))
+    panel.send("Hi")
+    wait(lambda: "rxllm-error" in cards(panel)[1] and 'data-state="failed"' in cards(panel)[1])
+    wait(lambda: panel.session.status == "idle" and panel.session.messages)
     panel.send("Again").result(10)
     wait(lambda: "whole" in cards(panel)[3])
     assert panel.session.messages[-1].text == "whole"
+    assert [message.text for message in panel.session.messages if message.role == "user"] == ["Hi", "Again"]
     panel.dispose()
 
 
