@@ -3,12 +3,24 @@
 from typing import Any
 
 from rxllm.display import _showing
+from rxllm.display._chat import ChatPanel, chat
+from rxllm.display._from_widget import from_widget
 from rxllm.display._marble_diagram import MarbleDiagram, marble_diagram
 from rxllm.display._show import show
 from rxllm.display._showing import Showing
 from rxllm.display._values import value_html
 
-__all__ = ["MarbleDiagram", "Showing", "last", "marble_diagram", "show", "value_html"]
+__all__ = [
+    "ChatPanel",
+    "MarbleDiagram",
+    "Showing",
+    "chat",
+    "from_widget",
+    "last",
+    "marble_diagram",
+    "show",
+    "value_html",
+]
 
 last: Any
 """The result of the latest `show` that has ended: after the stop button, or an error, what had come until then."""

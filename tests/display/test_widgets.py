@@ -1,0 +1,258 @@
+"""Widgets as streams, and the chat panel: with ipywidgets in this process, and in a real kernel."""
+
+import sys
+import threading
+import time
+
+import pytest
+from reactivex import operators as rx
+
+import rxllm
+from rxllm import EngineError, Fake, SessionError, ToolCall, ValidationError
+from rxllm.display import chat, from_widget
+from rxllm.testing.loopback import Loopback, Reply, Request, endless
+from rxllm.testing.loopback import chat as chat_frames
+from tests.display.test_cell import Kernel, kernel  # noqa: F401
+
+ipywidgets = pytest.importorskip("ipywidgets", reason="widgets need rxllm[notebook]")
+
+BOUND = 0.05
+"""Within so many seconds of a change the provider sees the connection of the former answer closed."""
+
+pytestmark = [
+    pytest.mark.timeout(120),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning", "ignore::UserWarning"),
+]
+
+
+def wait(condition, seconds: float = 10.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def observers(widget) -> list:
+    return widget._trait_notifiers.get("value", {}).get("change", [])
+
+
+def test_a_slider_emits_its_value_and_then_its_changes_until_it_is_disposed():
+    slider, seen = ipywidgets.IntSlider(3), []
+    before = len(observers(slider))
+    subscription = from_widget(slider).subscribe(seen.append)
+    for value in (4, 4, 5):
+        slider.value = value
+    wait(lambda: seen == [3, 4, 5])
+    subscription.dispose()
+    slider.value = 6
+    time.sleep(0.05)
+    assert seen == [3, 4, 5]
+    assert len(observers(slider)) == before
+
+
+def test_nothing_is_delivered_after_a_dispose_inside_on_next_or_from_another_subscription():
+    slider, seen = ipywidgets.IntSlider(0), []
+    from_widget(slider).pipe(rx.take(2)).subscribe(seen.append)
+    other = []
+    second = from_widget(slider).subscribe(other.append)
+    for value in range(1, 6):
+        slider.value = value
+    wait(lambda: other == [0, 1, 2, 3, 4, 5])
+    second.dispose()
+    assert seen == [0, 1]
+
+
+def test_changes_from_other_threads_come_one_at_a_time_on_the_loop_of_the_subscription():
+    sliders = ipywidgets.IntSlider(0, max=10_000)
+    seen, threads = [], set()
+
+    def add(value):
+        threads.add(threading.get_ident())
+        seen.append(value)
+
+    subscription = from_widget(sliders).subscribe(add)
+
+    def change(start):
+        for value in range(start, 400, 4):
+            sliders.value = value
+
+    changers = [threading.Thread(target=change, args=(start,)) for start in range(1, 5)]
+    for changer in changers:
+        changer.start()
+    for changer in changers:
+        changer.join()
+    wait(lambda: len(seen) > 100)
+    subscription.dispose()
+    assert len(threads) == 1
+    assert threading.get_ident() not in threads
+
+
+def test_in_virtual_time():
+    from reactivex.testing import TestScheduler
+
+    scheduler, seen, slider = TestScheduler(), [], ipywidgets.IntSlider(1)
+    from_widget(slider).pipe(rx.debounce(10)).subscribe(seen.append, scheduler=scheduler)
+    for at, value in ((5, 2), (8, 3), (30, 4)):
+        scheduler.schedule_absolute(at, lambda *_, value=value: setattr(slider, "value", value))
+    scheduler.advance_to(17)
+    assert seen == []
+    scheduler.advance_to(20)
+    assert seen == [3]
+    scheduler.advance_to(100)
+    assert seen == [3, 4]
+
+
+def test_a_button_emits_its_clicks_and_another_trait_can_be_named():
+    button, clicks, labels = ipywidgets.Button(description="a"), [], []
+    first = from_widget(button).subscribe(clicks.append)
+    second = from_widget(button, "description").subscribe(labels.append)
+    button.click()
+    button.click()
+    button.description = "b"
+    wait(lambda: clicks == [button, button] and labels == ["a", "b"])
+    first.dispose()
+    second.dispose()
+    button.click()
+    time.sleep(0.02)
+    assert len(clicks) == 2
+    assert button._click_handlers.callbacks == []
+
+
+def test_what_is_no_widget_is_refused_at_the_call():
+    with pytest.raises(ValidationError, match=r"widget must be a widget of ipywidgets or anywidget.*not 5"):
+        from_widget(5)
+    with pytest.raises(ValidationError, match=r"trait must be a trait of IntSlider.*not 'valeu'"):
+        from_widget(ipywidgets.IntSlider(), "valeu")
+
+
+def test_in_a_kernel_a_slider_asks_again_and_the_former_answer_is_closed(kernel):  # noqa: F811
+    def reply(request: Request) -> Reply:
+        is_last = request.json["messages"][0]["content"] == "days: 9"
+        return Reply(chat_frames("nine ", "days") if is_last else endless(every=0.01))
+
+    with Loopback(reply) as server:
+        kernel.run(f"""
+import time, ipywidgets, rxllm.display
+from reactivex import operators as rx
+engine = rxllm.Engine(rxllm.OpenAIChat(base_url={server.url!r}, api_key="k"), model="m")
+slider, answers = ipywidgets.IntSlider(3), []
+asking = rxllm.display.from_widget(slider).pipe(
+    rx.debounce(0.2),
+    rx.switch_map(lambda days: rxllm.stream_generate(engine, f"days: {{days}}").pipe(ops.snapshots(0.01))),
+)
+showing = rxllm.show(asking, block=False)
+""")
+        server.wait_requests(1)
+        kernel.run("for days in (5, 7, 9):\n    slider.value = days\n    time.sleep(0.05)\n")
+        server.wait_requests(2)
+        asked_again = time.monotonic()
+        server.wait_until(lambda: server.connections[0].closed_at is not None)
+        assert (server.connections[0].closed_at or 0.0) - asked_again < BOUND
+        assert [request.json["messages"][0]["content"] for request in server.requests] == ["days: 3", "days: 9"]
+        kernel.run("time.sleep(0.3); showing.dispose()")
+        assert kernel.run("(await showing).output_text")[-1] == ("execute_result", "'nine days'")
+
+
+@rxllm.tool(approval=True)
+def pay(amount: int) -> str:
+    return f"paid {amount}"
+
+
+def cards(panel) -> list[str]:
+    return [drawn.value for drawn in panel.widget.children[0].children]
+
+
+def type_and_enter(panel, text: str) -> None:
+    box = panel.widget.children[2].children[0]
+    box.value = text
+    box._handle_custom_msg({"event": "submit"}, [])
+
+
+def buttons(panel) -> list:
+    return [widget for row in panel.widget.children[1].children for widget in row.children[1:]]
+
+
+def test_messages_are_answered_in_the_history_and_remembered():
+    engine = Fake(["Hello ", "**Ann**"], "You are Ann")
+    panel = chat(engine)
+    type_and_enter(panel, "I am <Ann>")
+    wait(lambda: panel.session.status == "completed")
+    type_and_enter(panel, "Who am I?")
+    wait(lambda: len(panel.session.messages) == 4)
+    wait(lambda: "You are Ann" in cards(panel)[3] and 'data-state="done"' in cards(panel)[3])
+    assert [message.text for message in panel.session.messages][::2] == ["I am <Ann>", "Who am I?"]
+    assert "I am &lt;Ann&gt;" in cards(panel)[0]
+    assert "<strong>Ann</strong>" in cards(panel)[1]
+    again = chat(engine, panel.session)
+    assert "Who am I?" in cards(again)[0]
+
+
+def test_the_stop_button_keeps_the_partial_and_closes_the_call():
+    with Loopback(lambda request: Reply(endless(every=0.01))) as server:
+        engine = rxllm.Engine(rxllm.OpenAIChat(base_url=server.url, api_key="k"), model="m")
+        panel = chat(engine)
+        showing = panel.send("Count")
+        wait(lambda: "0 1 2" in cards(panel)[1])
+        with pytest.raises(SessionError, match=r"an answer is running.*panel.stop"):
+            panel.send("More")
+        stopped = time.monotonic()
+        panel.widget.children[2].children[2].click()
+        server.wait_until(lambda: server.open_count == 0)
+        assert time.monotonic() - stopped < BOUND * 4  # the server's own time is the judge of the call's tests
+        showing.result(10)
+    wait(lambda: len(panel.session.messages) == 2)
+    assert panel.session.messages[-1].text.startswith("0 1 2")
+    assert panel.session.messages[-1].metadata["partial"] == "cancelled"
+    assert 'data-state="stopped"' in cards(panel)[1]
+    assert not panel.widget.children[2].children[1].disabled
+
+
+@pytest.mark.parametrize(("press", "answer"), [(0, "paid 5"), (1, "denied")])
+def test_a_call_that_needs_approval_waits_for_its_buttons(press, answer):
+    engine = Fake(ToolCall("c0", "pay", {"amount": 5}), "done")
+    panel = chat(engine, tools=[pay])
+    type_and_enter(panel, "Pay")
+    wait(lambda: buttons(panel))
+    with pytest.raises(SessionError):
+        panel.send("Well?")
+    type_and_enter(panel, "Well?")
+    assert len(cards(panel)) == 2
+    buttons(panel)[press].click()
+    wait(lambda: panel.session.status == "completed")
+    assert buttons(panel) == []
+    assert answer in panel.session.messages[2].text.lower()
+    wait(lambda: "done" in cards(panel)[2])
+
+
+@pytest.mark.parametrize("turn", [["half", ("error", "timeout")], ("error", "timeout")])
+def test_an_error_is_on_the_card_and_the_next_message_works(turn):
+    panel = chat(Fake(turn, "whole"))
+    panel.send("Hi")
+    wait(lambda: "rxllm-error" in cards(panel)[1] and 'data-state="failed"' in cards(panel)[1])
+    wait(lambda: panel.session.status == "idle" and panel.session.messages)
+    panel.send("Again").result(10)
+    wait(lambda: "whole" in cards(panel)[3])
+    assert panel.session.messages[-1].text == "whole"
+    assert [message.text for message in panel.session.messages if message.role == "user"] == ["Hi", "Again"]
+    panel.dispose()
+
+
+def test_without_ipywidgets_the_error_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ipywidgets", None)
+    with pytest.raises(EngineError, match=r"pip install 'rxllm\[notebook\]'"):
+        chat(Fake("Hi"))
+
+
+def test_wrong_arguments_are_refused_at_the_call():
+    with pytest.raises(ValidationError, match="session must be a Session"):
+        chat(Fake("Hi"), "Hi")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(rxllm.LLMError):
+        chat(Fake("Hi"), tols=[])  # pyright: ignore[reportCallIssue]
+
+
+def test_in_a_kernel_the_panel_is_a_widget(kernel):  # noqa: F811
+    outputs = kernel.run('import rxllm.display\npanel = rxllm.display.chat(Fake("Hello"))\npanel')
+    assert outputs[-1][0] in ("execute_result", "display_data")
+    assert "VBox" in outputs[-1][1] or "ChatPanel" in outputs[-1][1]
+    kernel.run('panel.send("Hi").result(10)')
+    assert kernel.run("panel.session.messages[-1].text") == [("execute_result", "'Hello'")]
