@@ -226,7 +226,7 @@ def test_a_call_that_needs_approval_waits_for_its_buttons(press, answer):
 
 @pytest.mark.parametrize("turn", [["half", ("error", "timeout")], ("error", "timeout")])
 def test_an_error_is_on_the_card_and_the_next_message_works(turn):
-    panel = chat(Fake(turn, "whole"))
+    panel = chat(Fake(turn, "whole"), retry=False)
     panel.send("Hi")
     wait(lambda: "rxllm-error" in cards(panel)[1] and 'data-state="failed"' in cards(panel)[1])
     wait(lambda: panel.session.status == "idle" and panel.session.messages)
