@@ -58,7 +58,8 @@ def serve(path: Path, n_ctx: int) -> Server:
 
 def _start(path: Path, n_ctx: int) -> Server:
     llama = bindings()
-    slow = threading.Timer(SLOW_SECONDS, report, (f"loading {path.name} ...",))
+    # Not in a notebook: whether a load is slow depends on the machine, and stderr is a red box that stays in the file.
+    slow = threading.Timer(SLOW_SECONDS, report, (f"loading {path.name} ...",), {"notebook": False})
     slow.daemon = True
     slow.start()
     began = time.perf_counter()

@@ -73,11 +73,11 @@ def fetch() -> Path:
     return target
 
 
-def report(message: str, *, end: str = "\n") -> None:
-    """Log a message, and print it to a terminal or a notebook. A line that will be overwritten is not logged."""
+def report(message: str, *, end: str = "\n", notebook: bool = True) -> None:
+    """Log a message, and print it to a terminal, or a `notebook`. A line that will be overwritten is not logged."""
     if end == "\n":
         _log.info(message)
-    if sys.stderr is not None and (sys.stderr.isatty() or _in_notebook()):  # pyright: ignore[reportUnnecessaryComparison]
+    if sys.stderr is not None and (sys.stderr.isatty() or (notebook and _in_notebook())):  # pyright: ignore[reportUnnecessaryComparison]
         print(f"rxllm: {message}", end=end, file=sys.stderr, flush=True)
 
 
