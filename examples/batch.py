@@ -16,6 +16,7 @@ from typing import Any
 import rxllm
 
 AT_A_TIME = 8
+MAX_TOKENS = 300  # of each answer: a small model may never come to an end
 
 
 def read(path: Path) -> list[dict[str, Any]]:
@@ -35,8 +36,8 @@ def run(prompts: Path, answers: Path, model: str) -> int:
     answered = {answer["id"] for answer in read(answers)}
     tasks = [task for task in read(prompts) if task["id"] not in answered]
     print(f"{len(answered)} answered before, {len(tasks)} to do", file=sys.stderr)
-    prompts_to_do = [task["prompt"] for task in tasks]
-    responses = rxllm.generate_many(model, prompts_to_do, concurrency=AT_A_TIME, ordered=False)
+    to_do = [task["prompt"] for task in tasks]
+    responses = rxllm.generate_many(model, to_do, concurrency=AT_A_TIME, ordered=False, max_tokens=MAX_TOKENS)
     tokens, failures = 0, list[str]()
     with answers.open("a", encoding="utf-8") as file:
         for done, response in enumerate(responses, 1):

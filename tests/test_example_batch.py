@@ -107,7 +107,7 @@ def test_half_a_line_of_a_run_that_was_killed_is_dropped(tmp_path: Path) -> None
 
 def test_without_a_key_a_small_model_on_this_machine_answers(tmp_path: Path) -> None:
     pytest.importorskip("xllamacpp", reason="the example's model needs rxllm[local]")
-    ran = python(*write(tmp_path, "Say hello.", "Say goodbye.")[:3])
+    ran = python(*write(tmp_path, "Name three primes.", "Name a prime.")[:3])
     assert ran.returncode == 0, ran.stderr
     assert all(answers(tmp_path)[number] for number in range(2))
 

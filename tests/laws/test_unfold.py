@@ -166,7 +166,7 @@ muddle = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=200)
 @given(muddle, st.integers(0, 12))
 def test_blocks_that_are_muddled_unfold_at_every_cut(events: list[Event], cut: int) -> None:
     check_laws(events, cut, lawful=False)
