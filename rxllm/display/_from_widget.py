@@ -26,7 +26,7 @@ def from_widget(widget: Any, trait: str = "value") -> Stream[Any]:
     hearing of changes: use ``block=False``, or ``subscribe``. The stream has no end; it observes the widget until it is
     disposed, and emits on the loop or scheduler of its subscription, whichever thread changes the widget.
 
-    Raises ``ValidationError("invalid_option")`` for what is no widget, or has no such trait.
+    Raises ``ValidationError("invalid_option")`` if `widget` is not a widget, or has no such trait.
     """
     check_instance("trait", trait, str, "the name of a trait")
     is_button = hasattr(widget, "on_click") and trait == "value"

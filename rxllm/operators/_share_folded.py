@@ -50,7 +50,7 @@ def share_folded(grace: float | None) -> Callable[[Observable[Event]], Stream[Ev
     Leaving is not stopping. `grace` seconds after the last watcher has left, unless another comes, the call ends; with
     0 it ends at once, with None never by itself. To stop it for all, end the source:
     ``stream.take_until(stop).pipe(share_folded(None))``. A call that has ended does not begin again: a watcher that
-    comes after the grace gets what has been said, and a ``StreamError("cancelled")``.
+    comes after the grace gets what had come until then, and a ``StreamError("cancelled")``.
 
     The call runs on the loop of its first watcher, and calls all watchers there, late ones too, whatever thread they
     subscribe on. No watcher makes the call or another watcher wait, as long as its functions do not block that loop:

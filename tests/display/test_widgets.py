@@ -80,7 +80,8 @@ def test_changes_from_other_threads_come_one_at_a_time_on_the_loop_of_the_subscr
     for changer in changers:
         changer.start()
     for changer in changers:
-        changer.join()
+        changer.join(10)
+        assert not changer.is_alive()
     wait(lambda: len(seen) > 100)
     subscription.dispose()
     assert len(threads) == 1

@@ -544,7 +544,8 @@ def test_a_late_watcher_on_another_thread_leaves_before_it_is_called() -> None:
         seen = list[Event]()
         thread = threading.Thread(target=lambda: shared.subscribe(seen.append).dispose())
         thread.start()
-        thread.join()  # the loop does nothing meanwhile
+        thread.join(10)
+        assert not thread.is_alive()  # the loop does nothing meanwhile
         assert await first == "ab"
         assert seen == []
 

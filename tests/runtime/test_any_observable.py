@@ -120,7 +120,8 @@ def test_a_thread_that_feeds_a_subject_goes_on_when_its_reader_is_cut_off() -> N
         feeder = threading.Timer(0.01, lambda: [subject.on_next(number) for number in range(1000)])
         feeder.start()
         assert next(items) == 0
-        feeder.join()
+        feeder.join(10)
+        assert not feeder.is_alive()
         assert subject.observers == []
         assert list(itertools.islice(items, 99)) == list(range(1, 100))
         with pytest.raises(StreamError, match="does not wait"):

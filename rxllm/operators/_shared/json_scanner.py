@@ -18,7 +18,7 @@ any            anything else                   ended, as nothing after a fault c
 =============  ==============================  ==================================================================
 
 Each character is scanned once, and nesting is a list, so neither length nor depth changes what a character costs. The
-scanner is no judge of the text: a parser reads the whole of it in the end.
+scanner does not validate the text: a parser reads the whole of it in the end.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ def simulate(
     The same seed gives the same run in every process, step by step; `SimulationError` has the seed and the trace of a
     run that failed. A run fails if the app raises, waits for ever, or leaves behind a task, a timer, an open connection
     or a lost place in a connection pool; tasks have 30 seconds to end. An `AdapterError` or `StreamError` after a fault
-    is no failure: it is the result's `error`.
+    does not fail the run: it is the result's `error`.
 
     ============  ====================================================================================================
     ``faults``    each kind strikes in about a third of all runs
