@@ -14,9 +14,9 @@ from rxllm import operators as ops
 from rxllm import session as turns
 from rxllm.display._card import ToolRow
 from rxllm.display._html import article, cards_html, page, row_html
-from rxllm.display._messages import message_html, thread_html
 from rxllm.display._plain import Cards, Screen
 from rxllm.display._showing import Showing
+from rxllm.display._values import value_html
 from rxllm.events import Event
 from rxllm.runtime import Stream
 from rxllm.values.argument_checks import check_instance
@@ -57,7 +57,7 @@ class ChatPanel(abc.DisposableBase):
         row = widgets.HBox([self._text, self._send, self._stop])
         self.widget: Any = widgets.VBox([self._history, self._questions, row])
         if session.messages:
-            self._add(_html(thread_html(session.thread)))
+            self._add(value_html(session.thread) or "")
         self._rest()
 
     @property
@@ -76,7 +76,7 @@ class ChatPanel(abc.DisposableBase):
         self._session.require("reply")
         sent = user(message) if isinstance(message, str) else message
         events = turns.stream_reply(self._engine, self._session, sent, **self._opts)
-        self._add(_html(message_html(sent)))
+        self._add(value_html(sent) or "")
         return self._show(events)
 
     def stop(self) -> None:
