@@ -1,4 +1,4 @@
-"""The events of a stream: a closed union of 25 frozen classes.
+"""The events of a stream: a closed union of 27 frozen classes.
 
 Adding a class is a breaking change, adding a field is not; ``match`` over `Event` is exhaustive. Every adapter keeps
 these rules:
@@ -44,8 +44,10 @@ __all__ = [
     "FileAdded",
     "MessageCompleted",
     "MessageStarted",
+    "Nested",
     "RawChunk",
     "SourceAdded",
+    "Steered",
     "StepCompleted",
     "StepRestarted",
     "TextCompleted",
@@ -281,6 +283,24 @@ class Custom(msgspec.Struct, frozen=True, tag="custom", tag_field="type"):
     data: Any = None
 
 
+class Nested(msgspec.Struct, frozen=True, tag="nested", tag_field="type"):
+    """An event of an agent that runs as a tool.
+
+    `path` has the ids of the tool calls around it, the outermost first; `event` is never a `Nested` itself. The ids in
+    `event` are unique in the agent's own thread only.
+    """
+
+    path: tuple[str, ...]
+    event: Any
+
+
+class Steered(msgspec.Struct, frozen=True, tag="steered", tag_field="type"):
+    """A user's message joins a running chat: the next step answers it. `used` is False if the chat ended before."""
+
+    message: Message
+    used: bool = True
+
+
 Event = (
     MessageStarted
     | TextDelta
@@ -307,6 +327,8 @@ Event = (
     | ToolApprovalRequested
     | StepRestarted
     | Custom
+    | Nested
+    | Steered
 )
 
 E = TypeVar("E", bound=Event)

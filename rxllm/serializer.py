@@ -26,6 +26,7 @@ Every fault of a text is a ``ValidationError("invalid_request")`` whose `errors`
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from functools import cache, partial
 from itertools import repeat
 from typing import Any, Never, TypeVar, cast, get_args, get_origin, overload
@@ -37,6 +38,7 @@ from rxllm.events import (
     EVENT_TAGS,
     AskUserRequested,
     Event,
+    Nested,
     ToolExecutionCompleted,
     ToolHalt,
     ToolProgress,
@@ -52,7 +54,7 @@ from rxllm.values._decode import (
     readers_of,
     wrong,
 )
-from rxllm.values._encode import at, encode, encode_result, not_serializable
+from rxllm.values._encode import at, encode, encode_items, encode_result, not_serializable
 from rxllm.values._json import is_encodable
 from rxllm.values.errors import ERROR_CLASSES
 
@@ -138,8 +140,14 @@ def _write_event(event: Event) -> dict[str, Any]:
     for spec in _fields(type(event)):
         value = getattr(event, spec.name)
         if spec.required or value != _default(spec):
-            data[spec.name] = at(spec.name, encode_result if (type(event), spec.name) in _RESULTS else encode, value)
+            data[spec.name] = at(spec.name, _encoder(type(event), spec.name), value)
     return data
+
+
+def _encoder(cls: type[Event], field: str) -> Callable[[Any], Any]:
+    if cls is Nested:
+        return _write_event if field == "event" else encode_items
+    return encode_result if (cls, field) in _RESULTS else encode
 
 
 @cache
@@ -200,7 +208,17 @@ def _event_class(tag: Any) -> type[Event] | None:
 
 def _read_event(cls: type[Event], data: dict[str, Any]) -> Event:
     required = (spec.name for spec in _fields(cls) if spec.required)
-    return cls(**decode_fields(cls, required, readers_of(cls), data))
+    readers = readers_of(cls)
+    if cls is Nested:
+        readers["event"] = _read_nested
+    return cls(**decode_fields(cls, required, readers, data))
+
+
+def _read_nested(data: Any) -> Event:
+    cls = _event_class(cast(dict[str, Any], data).get("type")) if isinstance(data, dict) else None
+    if cls is None or cls is Nested:
+        raise wrong("unknown_type_tag" if isinstance(data, dict) else "malformed_struct", "must be an event")
+    return _read_event(cls, cast(dict[str, Any], data))
 
 
 def _is_known(expected: Any) -> bool:

@@ -48,6 +48,8 @@ def test_the_union_is_closed() -> None:
         "tool_approval_requested",
         "step_restarted",
         "custom",
+        "nested",
+        "steered",
     ]
     assert tuple(EVENT_TAGS.values()) == EVENT_CLASSES
 

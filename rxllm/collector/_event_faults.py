@@ -11,7 +11,9 @@ from rxllm.events import (
     EVENT_CLASSES,
     MessageCompleted,
     MessageStarted,
+    Nested,
     RawChunk,
+    Steered,
     TextDelta,
     ThinkingDelta,
     UsageUpdated,
@@ -123,8 +125,20 @@ def _raw_fault(event: RawChunk) -> str | None:
     return f"data has no number, or no dict, for {', '.join(wrong)}" if wrong else None
 
 
+def _nested_fault(event: Nested) -> str | None:
+    if not event.path or not all(isinstance(cast(object, id), str) for id in event.path):
+        return "path has no ids of tool calls, or some that are not strings"
+    inner = cast(object, event.event)
+    if isinstance(inner, Nested):
+        return "event is a Nested itself; it must be one event, under the whole path"
+    fault = event_fault(inner)
+    return f"event is malformed: {fault}" if fault else None
+
+
 _CHECKS: dict[type[Any], Callable[[Any], str | None]] = {
     MessageStarted: lambda event: _message_fault(event.message),
     MessageCompleted: _completed_fault,
     RawChunk: _raw_fault,
+    Nested: _nested_fault,
+    Steered: lambda event: _message_fault(event.message),
 }

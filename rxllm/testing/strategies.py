@@ -221,6 +221,7 @@ _event_fields: dict[str, st.SearchStrategy[Any]] = {
     "data": free,
     "attempt": st.integers(1, 9),
     "content": texts,
+    "used": st.booleans(),
 }
 
 
@@ -238,9 +239,10 @@ def _event(cls: type[ev.Event]) -> st.SearchStrategy[Any]:
     return st.builds(cls, **{**fields, **special.get(cls, {})})
 
 
-events = st.one_of([_event(cls) for cls in ev.EVENT_CLASSES]) | st.builds(
+_own_events = st.one_of([_event(cls) for cls in ev.EVENT_CLASSES if cls is not ev.Nested]) | st.builds(
     ev.RawChunk, st.just("usage"), st.fixed_dictionaries({}, optional={"input_tokens": st.integers(0, 99)})
 )
+events = _own_events | st.builds(ev.Nested, st.lists(texts, min_size=1, max_size=3).map(tuple), _own_events)
 """Any event at all."""
 
 event_lists = st.lists(events, max_size=8)

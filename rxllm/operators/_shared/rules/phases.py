@@ -13,6 +13,7 @@ tools      a tool's event                                      tools
 tools      ``StepCompleted``                                   step
 failed     ``StepCompleted``                                   step
 step       ``MessageStarted``, ``ErrorEvent``                  message, lost
+step       ``Steered``                                         step
 step       ``ChatCompleted``                                   chat
 lost       ``ChatCompleted``                                   chat
 any step   ``StepRestarted``: the step's events are void       start
@@ -36,8 +37,10 @@ from rxllm.events import (
     FileAdded,
     MessageCompleted,
     MessageStarted,
+    Nested,
     RawChunk,
     SourceAdded,
+    Steered,
     StepCompleted,
     StepRestarted,
     TextCompleted,
@@ -67,7 +70,7 @@ _CONTENT = (
 )
 _TOOLS = (
     *(ToolApprovalRequested, ToolExecutionStarted, ToolProgress, ToolExecutionCompleted),
-    *(ToolResultEncoded, ToolHalt, AskUserRequested, Custom),
+    *(Nested, ToolResultEncoded, ToolHalt, AskUserRequested, Custom),
 )
 _ENDED: dict[type[Any], str] = {StepCompleted: "step", StepRestarted: "start"}
 
@@ -87,6 +90,7 @@ _NEXT: dict[str, dict[type[Any], str]] = {
         ErrorEvent: "lost",
         ChatCompleted: "chat",
         Custom: "step",
+        Steered: "step",
         StepRestarted: "start",
     },
     "lost": {ChatCompleted: "chat"},
