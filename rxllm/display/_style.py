@@ -33,6 +33,7 @@ color:var(--fg);background:var(--soft);border-radius:4px}
 .rxllm details{color:var(--dim);margin:4px 0}
 .rxllm details>div{border-left:2px solid var(--line);padding-left:10px;max-height:320px;overflow:auto}
 .rxllm summary{cursor:pointer;font-size:12px}
+.rxllm.rxllm article .rxllm-tool code{white-space:normal}
 .rxllm-tool{border-left:3px solid var(--green);padding:2px 0 2px 8px;margin:6px 0}
 .rxllm-tool:is([data-state=arguments],[data-state=running],[data-state=called]){border-color:var(--blue)}
 .rxllm-tool:is([data-state=waiting],[data-state=stopped]){border-color:var(--amber)}

