@@ -132,12 +132,12 @@ class _Execution(abc.DisposableBase):
         self._observer.on_next(ToolExecutionStarted(self._call.id, self._call.name, self._call.arguments))
         if self._ended:
             return
-        self._arm()
         try:
             handler = self._settings.bind(self._tool, self._context)
         except ToolError as error:
             self._fail(error)
             return
+        self._arm()  # not before: the first check of arguments may import jsonschema, for longer than a short timeout
         function = self._settings.executor or self._tool.handler
         self._resolve(handler, _is_async(function), self._return, self._progress)
 
