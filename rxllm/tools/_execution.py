@@ -142,13 +142,14 @@ class _Execution(abc.DisposableBase):
         self._resolve(handler, _is_async(function), self._return, self._progress)
 
     def _arm(self) -> None:
-        seconds = self._settings.tool_timeout
-        if seconds is not None:
+        if (seconds := self._settings.timeout_of(self._tool)) is not None:
             self._timer.disposable = clock(self._scheduler).schedule_relative(seconds, self._time_out)
 
     def _time_out(self, scheduler: abc.SchedulerBase, state: Any) -> None:
         self._context.cancelled.set()
-        message = f"the tool {self._tool.name!r} did not finish within {self._settings.tool_timeout} s (tool_timeout)"
+        option = "tool_timeout" if self._tool.timeout == "default" else "its timeout"
+        seconds = self._settings.timeout_of(self._tool)
+        message = f"the tool {self._tool.name!r} did not finish within {seconds} s ({option})"
         self._fail(self._error("timeout", message))
 
     def _resolve(

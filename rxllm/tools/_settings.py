@@ -82,6 +82,10 @@ class ToolSettings(msgspec.Struct, frozen=True):
         """Return how many of `calls` run at once: by default twice the number of processors."""
         return self.max_concurrency or max(1, min(calls, 2 * (os.cpu_count() or 1)))
 
+    def timeout_of(self, tool: Tool) -> float | None:
+        """Return how long `tool` may run, in seconds; None for no limit."""
+        return self.tool_timeout if tool.timeout == "default" else tool.timeout
+
     def bind(self, tool: Tool, context: ToolContext) -> Callable[[], Any]:
         """Return a function that runs the tool call of `context`. Raises ``ToolError("invalid_arguments")``."""
         call = context.tool_call

@@ -6,11 +6,11 @@ import inspect
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, ParamSpec, TypeVar, get_args, get_type_hints
 
 from rxllm.values._encode import Value, encode_result, value
 from rxllm.values._json import read_arguments
-from rxllm.values.argument_checks import must_be
+from rxllm.values.argument_checks import is_positive, must_be
 from rxllm.values.errors import ToolError, ValidationError
 
 if TYPE_CHECKING:
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+ToolTimeout = float | Literal["default"] | None
+"""Seconds, None for no limit, or "default", which is the option ``tool_timeout`` of the call."""
 
 
 @value
@@ -89,7 +92,10 @@ class Tool(Value):
     """A function that the model may call.
 
     `schema` is the JSON schema of its arguments, an object. `manual` tools are never run here: the chat halts and the
-    caller answers. `approval` tools run once their call is approved. A tool with a `handler` is code and has no JSON.
+    caller answers. `approval` tools run once their call is approved. `timeout` is the longest run in seconds, None for
+    no limit; it goes before the option ``tool_timeout``. A tool with a `handler` is code and has no JSON.
+
+    Raises ``ValidationError("invalid_tool")`` for a `timeout` of another kind.
     """
 
     name: str
@@ -101,9 +107,13 @@ class Tool(Value):
     manual: bool = False
     approval: bool = False
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
+    timeout: ToolTimeout = "default"
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if not (self.timeout in ("default", None) or is_positive(self.timeout)):
+            fault = must_be("a number of seconds above 0, or None for no limit", self.timeout)
+            raise ValidationError("invalid_tool", f"timeout {fault}", errors=[(("timeout",), fault)])
         for flag in ("manual", "approval"):
             if not isinstance(getattr(self, flag), bool):
                 raise TypeError(f"{flag} of the tool {self.name!r} must be True or False")

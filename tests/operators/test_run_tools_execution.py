@@ -132,6 +132,33 @@ def test_each_tool_has_its_own_time() -> None:
     assert [event.content for _, event in notes if isinstance(event, ToolResultEncoded)] == ["done"] * 3
 
 
+@pytest.mark.parametrize(("own", "option", "ends"), [(30, 20, 31), (30, None, 31), (10, 20, 11), (None, 20, 501)])
+def test_the_timeout_of_a_tool_goes_before_the_option(own: float | None, option: float | None, ends: int) -> None:
+    scheduler = TestScheduler()
+    slow = scheduler.create_cold_observable(ReactiveTest.on_next(500, "done"), ReactiveTest.on_completed(500))
+    work = tool(name="work", handler=lambda arguments: slow, timeout=own)
+    notes = timed(scheduler, [work], "work", tool_timeout=option)
+    tick, completed = next((tick, event) for tick, event in notes if isinstance(event, ToolExecutionCompleted))
+    assert tick == ends
+    assert slow.subscriptions == [ReactiveTest.subscribe(START + 1, START + ends)]
+    if own is None:
+        assert completed.error is None
+    else:
+        assert completed.error is not None
+        assert f"did not finish within {own} s (its timeout)" in completed.error.message
+
+
+def test_tools_with_and_without_a_timeout_run_beside_each_other() -> None:
+    scheduler = TestScheduler()
+    tools = [
+        tool(name=name, handler=lambda arguments: reactivex.timer(50).map(lambda _: "done"), **timeout)
+        for name, timeout in {"quick": {"timeout": 5}, "long": {"timeout": None}, "plain": {}}.items()
+    ]
+    notes = timed(scheduler, tools, "quick", "long", "plain", tool_timeout=20, max_concurrency=3)
+    ends = {event.id: (tick, event.error is None) for tick, event in notes if isinstance(event, ToolExecutionCompleted)}
+    assert ends == {"quick": (6, False), "plain": (21, False), "long": (51, True)}
+
+
 def test_without_a_timeout_a_tool_may_take_its_time() -> None:
     scheduler = TestScheduler()
     work = tool(name="work", handler=lambda arguments: reactivex.timer(500).map(lambda _: "done"))
