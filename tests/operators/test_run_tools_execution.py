@@ -150,10 +150,8 @@ def test_the_timeout_of_a_tool_goes_before_the_option(own: float | None, option:
 
 def test_tools_with_and_without_a_timeout_run_beside_each_other() -> None:
     scheduler = TestScheduler()
-    tools = [
-        tool(name=name, handler=lambda arguments: reactivex.timer(50).map(lambda _: "done"), **timeout)
-        for name, timeout in {"quick": {"timeout": 5}, "long": {"timeout": None}, "plain": {}}.items()
-    ]
+    plain = tool(name="plain", handler=lambda arguments: reactivex.timer(50).map(lambda _: "done"))
+    tools = [plain, replace(plain, name="quick", timeout=5), replace(plain, name="long", timeout=None)]
     notes = timed(scheduler, tools, "quick", "long", "plain", tool_timeout=20, max_concurrency=3)
     ends = {event.id: (tick, event.error is None) for tick, event in notes if isinstance(event, ToolExecutionCompleted)}
     assert ends == {"quick": (6, False), "plain": (21, False), "long": (51, True)}

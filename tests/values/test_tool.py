@@ -217,8 +217,9 @@ def test_a_tool_without_a_handler_cannot_run() -> None:
 @pytest.mark.parametrize("flag", ["manual", "approval"])
 def test_flags_are_true_or_false(flag: str) -> None:
     for wrong in (None, 1, "yes"):
+        options: dict[str, Any] = {flag: wrong}
         with pytest.raises(TypeError, match=flag):
-            tool(name="f", **{flag: wrong})
+            tool(name="f", **options)
 
 
 @pytest.mark.parametrize("timeout", [2.5, 600, None])
@@ -252,7 +253,7 @@ def test_a_timeout_that_is_no_time_is_refused(timeout: Any) -> None:
 
 
 def test_what_other_libraries_call_a_timeout_is_explained() -> None:
-    with pytest.raises(ValidationError, match="tool has no option 'tool_timeout' .did you mean 'timeout'"):
+    with pytest.raises(ValidationError, match=r"tool has no option 'tool_timeout' .did you mean 'timeout'"):
         tool(name="f", tool_timeout=1)  # type: ignore[call-overload]
 
 
