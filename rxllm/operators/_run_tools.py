@@ -142,6 +142,7 @@ class _Step:
         if thread is None:
             self._observer.on_error(_no_thread())
             return
+        self._question.thread = thread
         self._state = replace(self._state, thread=thread)
         step = self._state.to_step_result()
         calls = step.response.tool_calls if step.response.finish_reason == "tool_calls" else ()

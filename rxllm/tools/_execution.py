@@ -22,6 +22,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import AsyncIterator, Callable, Generator
+from functools import partial
 from typing import Any, cast
 
 from reactivex import Observable, abc
@@ -44,6 +45,7 @@ from rxllm.runtime import (
     shown_frames,
     within,
 )
+from rxllm.tools._idempotency_key import idempotency_key
 from rxllm.tools._outcome import failed, own, returned
 from rxllm.tools._settings import ToolSettings
 from rxllm.values import Tool, ToolCall, ToolContext, ToolError, denied
@@ -100,6 +102,7 @@ class _Execution(abc.DisposableBase):
             request_id=question.request_id,
             engine=question.engine,
             progress=self._progress,
+            make_key=partial(idempotency_key, call, question, scope.tool_key),
         )
 
     def start(self) -> None:
@@ -127,7 +130,7 @@ class _Execution(abc.DisposableBase):
             self._abort(TypeError(f"{message} (for the tool {self._tool.name!r})"))
 
     def _execute(self) -> None:
-        self._scope = self._scope.of_tool(self._call.id)
+        self._scope = self._scope.of_tool(self._call.id, lambda: self._context.idempotency_key)
         self._is_approved = True
         self._observer.on_next(ToolExecutionStarted(self._call.id, self._call.name, self._call.arguments))
         if self._ended:

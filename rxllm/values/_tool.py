@@ -6,6 +6,7 @@ import inspect
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, ParamSpec, TypeVar, get_args, get_type_hints
 
 from rxllm.values._encode import Value, encode_result, value
@@ -76,6 +77,8 @@ class ToolContext:
     """What a tool may know of its call; every parameter annotated with this class receives it.
 
     `progress` emits a ``ToolProgress`` event at once. `cancelled` is set when nobody waits for the result any more.
+    `tool_call` has the arguments with which the tool runs, also if an approval has edited them. `make_key` is called
+    when `idempotency_key` is first read.
     """
 
     tool_call: ToolCall
@@ -85,6 +88,18 @@ class ToolContext:
     engine: Any = None
     progress: Callable[[Any], None] = lambda data: None
     cancelled: threading.Event = field(default_factory=threading.Event)
+    make_key: Callable[[], str] = field(default=str, repr=False, compare=False)
+
+    @cached_property
+    def idempotency_key(self) -> str:
+        """A text that is equal whenever this call is run: again, after a retry, or in another process by ``resume``.
+
+        Pass it to a service that must not do a thing twice, such as a payment. It is a hash of the conversation before
+        the call, the session's id, the call with the model's arguments, and the key of the tool call around it, if an
+        agent makes the call. Without a `session_id`, two conversations with equal messages and equal call ids have
+        equal keys; some providers number their calls, so give each conversation an id.
+        """
+        return self.make_key()
 
 
 @value
