@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from inspect import iscoroutinefunction
 from typing import Any, Literal, cast
 
@@ -20,14 +21,18 @@ from rxllm.values import (
     described,
     schema_faults,
 )
-from rxllm.values._json import json_text, well_formed
+from rxllm.values._json import json_data, json_text, well_formed
+from rxllm.values._parameters import convert
 from rxllm.values._response import shorten
-from rxllm.values.argument_checks import check, invalid_option, is_count, is_positive, shown
+from rxllm.values.argument_checks import check, did_you_mean, invalid_option, is_count, is_positive, shown
+from rxllm.values.errors import Path
 
 Executor = Callable[[Tool, Mapping[str, Any], ToolContext], Any]
 Encoder = Callable[[Any], str]
 OnToolError = Literal["continue", "halt"] | Callable[[ToolCall, ToolError], Any]
 Approve = Callable[[ToolCall], Any]
+Approval = bool | str | Mapping[str, Any]
+"""A decision about a tool call: True, False or the reason for a denial, or the arguments to run it with instead."""
 
 TOO_DEEP = "nested too deeply"
 
@@ -49,7 +54,7 @@ RESERVED_HALTS = frozenset(
 
 
 class ToolSettings(msgspec.Struct, frozen=True):
-    """The options of one ``run_tools``; `tool_timeout` is in seconds, None for no limit.
+    """The options of one ``run_tools``; the timeouts are in seconds, None for no limit.
 
     Raises ``ValidationError("invalid_option")`` for wrong values.
     """
@@ -63,6 +68,7 @@ class ToolSettings(msgspec.Struct, frozen=True):
     executor: Executor | None = None
     encoder: Encoder | None = None
     approve: Approve | None = None
+    approve_timeout: float | None = None
     tools_by_name: Mapping[str, Tool] = {}  # follows from `tools`
 
     def __post_init__(self) -> None:
@@ -73,6 +79,9 @@ class ToolSettings(msgspec.Struct, frozen=True):
         check("on_tool_error", policy, fits, "'continue', 'halt' or a plain function")
         is_timeout = timeout in (None, math.inf) or is_positive(timeout)
         check("tool_timeout", timeout, is_timeout, "None or a number of seconds above 0")
+        patience = self.approve_timeout
+        fits = patience is None or is_positive(patience)
+        check("approve_timeout", patience, fits, "None or a number of seconds above 0")
         check("max_concurrency", limit, limit is None or is_count(limit), "None or a whole number of at least 1")
         if len(self.tools_by_name) < len(self.tools):
             names = ", ".join(tool.name for tool in self.tools)
@@ -133,13 +142,47 @@ def _checks_its_arguments(tool: Tool) -> bool:
     return isinstance(tool, FunctionTool)
 
 
-def _check_arguments(tool: Tool, call: ToolCall) -> None:
-    """Raise ``ToolError("invalid_arguments")`` if the arguments break the tool's schema, see `schema_faults`."""
+def edited(tool: Tool, call: ToolCall, arguments: Mapping[str, Any], *path: str) -> ToolCall:
+    """Return `call` with a copy of `arguments`, as JSON data, in place of the model's.
+
+    Raises ``ValidationError("invalid_option")``, under `path`, for arguments that do not fit `tool`.
+    """
     try:
-        faults = schema_faults(tool.schema, call.arguments)
-    except Exception as error:  # from jsonschema, about the schema
-        faults = [((), f"the schema of the tool is wrong: {str(error).partition(chr(10))[0]}")]
+        data = json_data(dict(arguments))
+        faults = _edit_faults(tool, data)
+    except ValidationError as error:
+        data, faults = {}, list(error.errors) or [((), error.message)]
     if faults:
+        message = f"the arguments with which {'.'.join(path)} edits the tool call {call.id} do not fit {tool.name!r}"
+        message = (
+            f"{message}: {shorten(described(faults), 400)}; pass all arguments of the tool, as its schema has them"
+        )
+        raise ValidationError("invalid_option", message, errors=[((*path, *at), fault) for at, fault in faults])
+    metadata = {name: note for name, note in call.metadata.items() if name != "error"}
+    return replace(call, arguments=data, raw_arguments=None, metadata=metadata)
+
+
+def _edit_faults(tool: Tool, arguments: Mapping[str, Any]) -> list[tuple[Path, str]]:
+    if not isinstance(tool, FunctionTool):
+        return _argument_faults(tool, arguments)
+    names = tool.parameters
+    unknown = [name for name in arguments if name not in names]
+    if not unknown:
+        convert(names, arguments)
+    return [((name,), f"is not a parameter{did_you_mean(name, names)}") for name in unknown]
+
+
+def _argument_faults(tool: Tool, arguments: Mapping[str, Any]) -> list[tuple[Path, str]]:
+    """Return where the arguments break the tool's schema, see `schema_faults`."""
+    try:
+        return schema_faults(tool.schema, arguments)
+    except Exception as error:  # from jsonschema, about the schema
+        return [((), f"the schema of the tool is wrong: {str(error).partition(chr(10))[0]}")]
+
+
+def _check_arguments(tool: Tool, call: ToolCall) -> None:
+    """Raise ``ToolError("invalid_arguments")`` if the arguments break the tool's schema."""
+    if faults := _argument_faults(tool, call.arguments):
         message = f"the arguments do not fit: {shorten(described(faults), 400)}"
         raise ToolError("invalid_arguments", message, tool_name=tool.name, tool_call_id=call.id)
 

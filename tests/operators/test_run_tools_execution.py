@@ -614,7 +614,7 @@ def test_an_approver_that_raises_ends_the_call_with_its_error_and_no_tool_runs(i
 
 
 @pytest.mark.parametrize(
-    "approve", [lambda call: None, lambda call: reactivex.empty(), lambda call: 1, lambda call: {"ok": True}]
+    "approve", [lambda call: None, lambda call: reactivex.empty(), lambda call: 1, lambda call: halt("found")]
 )
 def test_an_answer_that_is_neither_yes_nor_no_is_the_approver_s_bug(approve: Callable[[ToolCall], Any]) -> None:
     ran: list[Any] = []

@@ -109,6 +109,14 @@ def test_it_is_equal_when_calls_beside_it_were_answered_and_the_chat_has_gone_on
     assert {"c1": [key()]} == KEYS
 
 
+def test_an_edit_keeps_it() -> None:
+    edited = key(approve=lambda call: {"amount": 1})
+    halted = rxllm.chat(Fake(call()), "Pay!", tools=[pay]).run()
+    KEYS.clear()
+    resume(Fake("Done."), halted, approvals={"c1": {"amount": 2}}, tools=[pay]).run()
+    assert KEYS == {"c1": [edited]} == {"c1": [key()]}
+
+
 def test_metadata_does_not_count() -> None:
     thread = Thread((user("Pay!"),))
     noted = Thread((replace(user("Pay!"), metadata={"agents": {}}),), {"x": 1})
