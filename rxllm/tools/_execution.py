@@ -140,8 +140,6 @@ class _Execution(abc.DisposableBase):
 
     def _ask_approval(self, approve: Callable[[ToolCall], Any]) -> None:
         self._observer.on_next(ToolApprovalRequested(self._call.id, self._call.name, self._call.arguments))
-        if self._ended:
-            return
         if self._settings.approve_timeout is not None:
             self._start_timer(self._settings.approve_timeout, self._time_out_approval)
         self._resolve(lambda: approve(own(self._call)), _is_async(approve), self._answered, lambda item: None)

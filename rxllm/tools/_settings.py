@@ -153,10 +153,8 @@ def edited(tool: Tool, call: ToolCall, arguments: Mapping[str, Any], *path: str)
     except ValidationError as error:
         data, faults = {}, list(error.errors) or [((), error.message)]
     if faults:
-        message = f"the arguments with which {'.'.join(path)} edits the tool call {call.id} do not fit {tool.name!r}"
-        message = (
-            f"{message}: {shorten(described(faults), 400)}; pass all arguments of the tool, as its schema has them"
-        )
+        message = f"{'.'.join(path)} edits the arguments of the tool call {call.id}, but they do not fit {tool.name!r}"
+        message = f"{message}: {shorten(described(faults), 400)}; pass all arguments, as the tool's schema has them"
         raise ValidationError("invalid_option", message, errors=[((*path, *at), fault) for at, fault in faults])
     metadata = {name: note for name, note in call.metadata.items() if name != "error"}
     return replace(call, arguments=data, raw_arguments=None, metadata=metadata)
