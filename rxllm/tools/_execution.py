@@ -26,7 +26,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Generator, Mapping
 from contextvars import copy_context
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Any, cast
 
 from reactivex import Observable, abc
@@ -119,7 +119,7 @@ class _Execution(abc.DisposableBase):
             request_id=question.request_id,
             engine=question.engine,
             progress=self._progress,
-            make_key=partial(idempotency_key, call, question, scope.tool_key),
+            make_key=cache(partial(idempotency_key, call, question, scope.tool_key)),
         )
 
     def edit(self, call: ToolCall) -> None:
@@ -178,7 +178,7 @@ class _Execution(abc.DisposableBase):
             self._execute()
 
     def _execute(self) -> None:
-        self._scope = self._scope.of_tool(self._call.id, lambda: self._context.idempotency_key)
+        self._scope = self._scope.of_tool(self._call.id, self._context.make_key)
         self._is_approved = True
         self._observer.on_next(ToolExecutionStarted(self._call.id, self._call.name, self._call.arguments))
         if self._ended:
