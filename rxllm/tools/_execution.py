@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import AsyncIterator, Callable, Generator, Mapping
+from collections.abc import AsyncIterator, Callable, Generator
 from contextvars import copy_context
 from dataclasses import replace
 from functools import cache, partial
@@ -49,16 +49,13 @@ from rxllm.runtime import (
     shown_frames,
     within,
 )
+from rxllm.tools._approval import NO_ANSWER, decided
 from rxllm.tools._idempotency_key import idempotency_key
 from rxllm.tools._outcome import failed, own, returned
-from rxllm.tools._settings import ToolSettings, edited
-from rxllm.values import Halt, Tool, ToolCall, ToolContext, ToolError, ValidationError, denied
-from rxllm.values.argument_checks import shown
+from rxllm.tools._settings import ToolSettings
+from rxllm.values import Tool, ToolCall, ToolContext, ToolError, ValidationError
 
 log = logging.getLogger("rxllm")
-
-_NO_ITEM = object()
-"""The answer of an approver whose Observable ends without an item."""
 
 THREADS_LEFT = 100
 """How many plain functions may run on after their timeout or dispose; with so many, no other one starts."""
@@ -148,34 +145,22 @@ class _Execution(abc.DisposableBase):
         self._timer.disposable = Disposable()
         if self._ended:
             return
-        match answer:
-            case True:
-                self._execute()
-            case False | str():
-                self._deny(answer)
-            case Mapping():
-                self._execute_edited(cast(Mapping[str, Any], answer))
-            case Halt(reason="approval"):
-                self._finish([])
-            case _:
-                options = "True, False or the reason as text, a mapping with other arguments, or halt('approval')"
-                wrong = "a stream without items" if answer is _NO_ITEM else shown(answer)
-                self._abort(TypeError(f"approve must return {options}, not {wrong} (for the tool {self._tool.name!r})"))
-
-    def _deny(self, verdict: bool | str) -> None:
-        self._finish(failed(denied(self._call, verdict), self._call, self._settings))
+        try:
+            decision = decided(answer, self._tool, self._call)
+        except (TypeError, ValidationError) as error:
+            self._abort(error)
+            return
+        if decision is None:
+            self._finish([])
+        elif isinstance(decision, ToolError):
+            self._finish(failed(decision, self._call, self._settings))
+        else:
+            if decision is not self._call:
+                self.edit(decision)
+            self._execute()
 
     def _time_out_approval(self, scheduler: abc.SchedulerBase, state: Any) -> None:
-        self._deny(f"there was no answer within {self._settings.approve_timeout} s (approve_timeout)")
-
-    def _execute_edited(self, arguments: Mapping[str, Any]) -> None:
-        try:
-            call = edited(self._tool, self._call, arguments, "approve")
-        except ValidationError as error:
-            self._abort(error)
-        else:
-            self.edit(call)
-            self._execute()
+        self._answered(f"there was no answer within {self._settings.approve_timeout} s (approve_timeout)")
 
     def _execute(self) -> None:
         self._scope = self._scope.of_tool(self._call.id, self._context.make_key)
@@ -237,7 +222,7 @@ class _Execution(abc.DisposableBase):
         done: Callable[[Any], None],
         on_item: Callable[[Any], None] = lambda item: None,
     ) -> None:
-        last: Any = None if self._is_approved else _NO_ITEM
+        last: Any = None if self._is_approved else NO_ANSWER
         subscription = self._running.disposable = SingleAssignmentDisposable()
 
         def on_next(item: Any) -> None:

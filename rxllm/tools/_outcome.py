@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
 from rxllm.collector import AWAITING_USER
-from rxllm.events import (
-    AskUserRequested,
-    Event,
-    ToolApprovalRequested,
-    ToolExecutionCompleted,
-    ToolExecutionStarted,
-    ToolHalt,
-    ToolResultEncoded,
-)
+from rxllm.events import AskUserRequested, Event, ToolExecutionCompleted, ToolHalt, ToolResultEncoded
 from rxllm.tools._settings import RESERVED_HALTS, TOO_DEEP, ToolSettings
 from rxllm.values import Halt, ToolCall, ToolError
 
@@ -68,25 +59,6 @@ def _decide(error: ToolError, call: ToolCall, settings: ToolSettings) -> Event:
 def is_halting(event: Event) -> bool:
     """Return whether `event` ends the chat when the step's other tools have finished."""
     return isinstance(event, ToolHalt | AskUserRequested)
-
-
-class WaitingCalls:
-    """The tool calls that wait for the caller's approval: it was requested, and they have not run or been denied."""
-
-    def __init__(self) -> None:
-        self._ids: set[str] = set()
-
-    def note(self, event: Event) -> None:
-        """Follow an event of `execution`."""
-        if isinstance(event, ToolApprovalRequested):
-            self._ids.add(event.id)
-        elif isinstance(event, ToolExecutionStarted | ToolExecutionCompleted):
-            self._ids.discard(event.id)
-
-    def of(self, calls: Iterable[ToolCall]) -> dict[str, Any]:
-        """Return the metadata of a step that made `calls`: those that wait, if there are any."""
-        waiting = tuple(call for call in calls if call.id in self._ids)
-        return {"approval_tool_calls": waiting} if waiting else {}
 
 
 def _outcome(result: Any, call: ToolCall, settings: ToolSettings) -> Event:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from inspect import iscoroutinefunction
 from typing import Any, Literal, cast
 
@@ -21,10 +20,9 @@ from rxllm.values import (
     described,
     schema_faults,
 )
-from rxllm.values._json import json_data, json_text, well_formed
-from rxllm.values._parameters import convert
+from rxllm.values._json import json_text, well_formed
 from rxllm.values._response import shorten
-from rxllm.values.argument_checks import check, did_you_mean, invalid_option, is_count, is_positive, shown
+from rxllm.values.argument_checks import check, invalid_option, is_count, is_positive, shown
 from rxllm.values.errors import Path
 
 Executor = Callable[[Tool, Mapping[str, Any], ToolContext], Any]
@@ -142,35 +140,7 @@ def _checks_its_arguments(tool: Tool) -> bool:
     return isinstance(tool, FunctionTool)
 
 
-def edited(tool: Tool, call: ToolCall, arguments: Mapping[str, Any], *path: str) -> ToolCall:
-    """Return `call` with a copy of `arguments`, as JSON data, in place of the model's.
-
-    Raises ``ValidationError("invalid_option")``, under `path`, for arguments that do not fit `tool`.
-    """
-    try:
-        data = json_data(dict(arguments))
-        faults = _edit_faults(tool, data)
-    except ValidationError as error:
-        data, faults = {}, list(error.errors) or [((), error.message)]
-    if faults:
-        message = f"{'.'.join(path)} edits the arguments of the tool call {call.id}, but they do not fit {tool.name!r}"
-        message = f"{message}: {shorten(described(faults), 400)}; pass all arguments, as the tool's schema has them"
-        raise ValidationError("invalid_option", message, errors=[((*path, *at), fault) for at, fault in faults])
-    metadata = {name: note for name, note in call.metadata.items() if name != "error"}
-    return replace(call, arguments=data, raw_arguments=None, metadata=metadata)
-
-
-def _edit_faults(tool: Tool, arguments: Mapping[str, Any]) -> list[tuple[Path, str]]:
-    if not isinstance(tool, FunctionTool):
-        return _argument_faults(tool, arguments)
-    names = tool.parameters
-    unknown = [name for name in arguments if name not in names]
-    if not unknown:
-        convert(names, arguments)
-    return [((name,), f"is not a parameter{did_you_mean(name, names)}") for name in unknown]
-
-
-def _argument_faults(tool: Tool, arguments: Mapping[str, Any]) -> list[tuple[Path, str]]:
+def argument_faults(tool: Tool, arguments: Mapping[str, Any]) -> list[tuple[Path, str]]:
     """Return where the arguments break the tool's schema, see `schema_faults`."""
     try:
         return schema_faults(tool.schema, arguments)
@@ -180,7 +150,7 @@ def _argument_faults(tool: Tool, arguments: Mapping[str, Any]) -> list[tuple[Pat
 
 def _check_arguments(tool: Tool, call: ToolCall) -> None:
     """Raise ``ToolError("invalid_arguments")`` if the arguments break the tool's schema."""
-    if faults := _argument_faults(tool, call.arguments):
+    if faults := argument_faults(tool, call.arguments):
         message = f"the arguments do not fit: {shorten(described(faults), 400)}"
         raise ToolError("invalid_arguments", message, tool_name=tool.name, tool_call_id=call.id)
 

@@ -171,7 +171,7 @@ class Halt(Value):
 def halt(reason: str, result: Any = None) -> Halt:
     """Return this from a tool to end the chat with `reason` once the tools beside it have finished.
 
-    `result` is the tool's result.
+    `result` is the tool's result. An approver returns ``halt("approval")`` to leave a call to the caller.
     """
     return Halt(reason, result)
 
