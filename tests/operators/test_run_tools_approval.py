@@ -17,14 +17,17 @@ from typing import Any
 
 import pytest
 import reactivex
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from reactivex import never, of
 from reactivex.subject import Subject
 from reactivex.testing import ReactiveTest, TestScheduler
 
 import rxllm
-from rxllm import ChatResult, Fake, ToolContext, ValidationError, halt, serializer, session, tool
+from rxllm import ChatResult, Fake, OpenAIChat, ToolContext, ValidationError, halt, serializer, session, tool
 from rxllm import operators as ops
 from rxllm.events import (
+    ChatCompleted,
     Event,
     StepCompleted,
     ToolApprovalRequested,
@@ -33,8 +36,10 @@ from rxllm.events import (
     ToolHalt,
     ToolResultEncoded,
 )
-from rxllm.pipelines import resume
+from rxllm.pipelines import resume, stream_resume
 from rxllm.runtime import call_loop, daemon_threads
+from rxllm.testing import strategies
+from rxllm.testing.loopback import DONE, Loopback, Reply, chat, chat_event, chat_finish
 from rxllm.testing.marbles import START, cold, record
 from rxllm.values import Tool, ToolCall
 from tests.operators.tools import THREAD, calling, contents, events_of, response, result, told
@@ -110,6 +115,19 @@ def test_the_thread_keeps_the_call_as_the_model_wrote_it() -> None:
     assert done.thread[1].tool_calls == done.steps[0].response.tool_calls == (CALL,)
     assert fake.requests[1].messages[1].tool_calls == (CALL,)
     assert contents(done.steps[0]) == {"c1": "paid 5 to Bob"}
+
+
+def test_over_a_real_socket_the_model_is_sent_its_own_arguments_again() -> None:
+    function = {"name": "pay", "arguments": '{"amount":500}'}
+    call = chat_event({"tool_calls": [{"index": 0, "id": "c1", "function": function}]})
+    replies = iter([Reply([call, chat_finish("tool_calls"), DONE]), Reply(chat("Done."))])
+    with Loopback(lambda request: next(replies)) as server:
+        engine = OpenAIChat(base_url=server.url, api_key="k")
+        done = rxllm.chat(engine, "Pay!", model="m", tools=[pay], approve=lambda call: EDIT).run()
+        sent = [json.loads(request.body)["messages"] for request in server.requests]
+    assert (done.output_text, RAN) == ("Done.", [(5, "Bob")])
+    assert sent[1][1]["tool_calls"][0]["function"] == function
+    assert sent[1][2]["content"] == "paid 5 to Bob"
 
 
 def test_tools_executors_and_policies_see_what_is_run() -> None:
@@ -223,6 +241,30 @@ def test_arguments_with_objects_are_kept_as_their_json() -> None:
     assert started.arguments == {"day": "2026-05-01"}
     assert [serializer.from_json(serializer.to_json(event)) for event in made] == made
     assert ToolResultEncoded("c1", "01.05.") in made
+
+
+scalars = st.none() | st.booleans() | st.integers() | st.floats() | strategies.texts
+data = st.recursive(scalars, lambda inner: st.lists(inner) | st.dictionaries(strategies.texts, inner), max_leaves=5)
+edits = st.dictionaries(strategies.texts, data, max_size=3)
+
+
+@settings(deadline=None, max_examples=60)
+@given(edits, st.booleans())
+def test_a_live_edit_and_a_resumed_one_are_one(edit: dict[str, Any], from_json: bool) -> None:
+    """Law: what edits a call, live or later, is what the tool and the events have; the thread keeps the model's."""
+    seen: list[Any] = []
+    made = tool(name="pay", handler=seen.append, approval=True)
+    live = list(rxllm.stream(Fake(CALL, "Done."), "Pay!", tools=[made], approve=lambda call: edit))
+    halted = rxllm.chat(Fake(CALL), "Pay!", tools=[made]).run()
+    if from_json:
+        halted = serializer.from_json(serializer.to_json(halted), ChatResult)
+    later = list(stream_resume(Fake("Done."), halted, tools=[made], approvals={"c1": edit}))
+    (now,), (then,) = ([e for e in events if isinstance(e, ToolExecutionStarted)] for events in (live, later))
+    assert repr(now) == repr(then)
+    assert repr(seen) == repr([dict(now.arguments)] * 2)
+    ends = [event.result for event in (live[-1], later[-1]) if isinstance(event, ChatCompleted)]
+    assert ends[0].thread == ends[1].thread
+    assert ends[0].thread[1].tool_calls == (CALL,)
 
 
 # Left to the caller
@@ -469,6 +511,28 @@ def test_an_async_approver_needs_a_loop() -> None:
     source = cold(scheduler, "-(abc|)", dict(zip("abc", response(CALL), strict=True)))
     notes = record(scheduler, lambda: source.pipe(ops.run_tools([pay], thread=THREAD, approve=edit_later)))
     assert (notes[-1][1], "needs an event loop" in str(notes[-1][2])) == ("error", True)
+
+
+def test_a_tool_s_observable_on_another_thread_is_heard_on_the_call_s_loop_too() -> None:
+    feed, threads = Subject[Any](), set[threading.Thread]()
+
+    def push() -> None:
+        eventually(lambda: bool(feed.observers))
+        feed.on_next("half")
+        feed.on_next("done")
+        feed.on_completed()
+
+    def work(arguments: Any) -> Any:
+        threading.Thread(target=push, daemon=True).start()
+        return feed
+
+    async def main() -> Any:
+        tools = ops.run_tools([tool(name="work", handler=work)], thread=THREAD)
+        note = ops.tap(lambda event: threads.add(threading.current_thread()))
+        return await asyncio.wait_for(calling("work").pipe(tools, note, ops.to_step_result()), PATIENCE)
+
+    assert contents(asyncio.run(main())) == {"work": "done"}
+    assert threads == {threading.current_thread()}
 
 
 # Dispose
