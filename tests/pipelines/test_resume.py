@@ -232,6 +232,20 @@ def test_an_edit_that_does_not_fit_is_refused_before_any_tool_runs(edit: Any, at
     assert (RUNS, fake.requests) == ([], [])
 
 
+def test_an_edit_that_does_not_fit_is_refused_before_a_policy_hears_of_a_denial() -> None:
+    heard: list[ToolCall] = []
+    answers: dict[str, Any] = {"approvals": {"a": False, "b": {"amont": 1}}}
+    with pytest.raises(ValidationError, match="did you mean 'amount'"):
+        resume(
+            Fake("x"),
+            halted(call("pay", "a"), call("pay", "b")),
+            **answers,
+            tools=TOOLS,
+            on_tool_error=lambda call, error: heard.append(call) or "continue",
+        ).run()
+    assert heard == []
+
+
 def test_a_manual_call_cannot_be_edited() -> None:
     with pytest.raises(ValidationError, match="manual"):
         resume(Fake("x"), halted(call("sign")), approvals={"c1": {"x": 1}}, tools=TOOLS).run()
