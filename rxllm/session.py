@@ -40,6 +40,7 @@ from rxllm.pipelines import ChatOptions, Input, StepOptions, as_thread
 from rxllm.pipelines._option_help import with_options
 from rxllm.pipelines._options import set_options
 from rxllm.runtime import Stream, clock, returned_by
+from rxllm.tools import Approval
 from rxllm.values import LLMError, Message, Session, Turn, ValidationError, reader
 from rxllm.values.argument_checks import must_be
 
@@ -90,7 +91,7 @@ def resume(
     engine: Engine | str | Any,
     session: Session,
     *,
-    approvals: Mapping[str, bool | str] = NOTHING,
+    approvals: Mapping[str, Approval] = NOTHING,
     results: Mapping[str, str | Mapping[str, Any]] = NOTHING,
     **opts: Unpack[ChatOptions],
 ) -> Stream[Turn]:
@@ -132,7 +133,7 @@ def stream_resume(
     engine: Engine | str | Any,
     session: Session,
     *,
-    approvals: Mapping[str, bool | str] = NOTHING,
+    approvals: Mapping[str, Approval] = NOTHING,
     results: Mapping[str, str | Mapping[str, Any]] = NOTHING,
     **opts: Unpack[ChatOptions],
 ) -> Stream[Event]:

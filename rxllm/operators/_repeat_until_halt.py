@@ -19,7 +19,6 @@ from rxllm.operators._shared.event_operators import EVENTS, not_an_event
 from rxllm.operators._shared.operate import operate
 from rxllm.runtime import (
     Question,
-    Scope,
     ScopedObserver,
     Stream,
     behind,
@@ -111,7 +110,7 @@ class _Chat:
         scope = current_scope.get()
         self._question = Question()  # for a source without run_tools, which is an error unless it fails
         self._outside = scope.below_model()  # of the user's functions
-        self._scope = Scope(scope.request_id or new_id(), scope.parent_id, scope.path, question=self._question)
+        self._scope = replace(self._outside, request_id=scope.request_id or new_id(), question=self._question)
         self._current = SerialDisposable()
         self._source: list[Event] = []  # the events of the source
         self._last: Event | None = None  # the last event of the current step

@@ -26,7 +26,7 @@ from rxllm.runtime import (
     fail,
     within,
 )
-from rxllm.tools import Approve, Encoder, Executor, OnToolError, ToolSettings, execution, is_halting
+from rxllm.tools import Approve, Encoder, Executor, OnToolError, ToolSettings, WaitingCalls, execution, is_halting
 from rxllm.values import EngineError, StepResult, Thread, Tool, ToolCall, ValidationError, as_tools
 from rxllm.values.argument_checks import check_instance, invalid_option
 
@@ -43,6 +43,7 @@ def run_tools(
     executor: Executor | None = None,
     encoder: Encoder | None = None,
     approve: Approve | None = None,
+    approve_timeout: float | None = None,
 ) -> Callable[[Observable[Event]], Stream[Event]]:
     """Pass the events of a response on, run the tools it calls concurrently, and end with a ``StepCompleted``.
 
@@ -67,19 +68,22 @@ def run_tools(
     ``ValidationError("invalid_option")`` through ``on_error``, before any tool runs.
 
     With ``mode="manual"``, and for ``manual`` tools, nothing runs and the tool calls are left to the caller.
-    `tool_timeout` is in seconds for each tool. A tool that fails does not end the stream: `on_tool_error` is
-    ``"continue"`` (the model gets the error as the result), ``"halt"``, or a function of the `ToolCall` and the
-    `ToolError` that returns one of these words, a replacement for the result, or ``halt(...)``; raising that error
-    again halts too. Halts are emitted when all tools have finished, in the order of the calls. If one of the tools does
-    not exist, none runs, and an ``ErrorEvent`` with ``EngineError("unknown_tool")`` is emitted. What a tool raises is
-    logged with its traceback, unless it is a `ToolError`.
+    `tool_timeout` is in seconds for each tool without a timeout of its own. A tool that fails does not end the stream:
+    `on_tool_error` is ``"continue"`` (the model gets the error as the result), ``"halt"``, or a function of the
+    `ToolCall` and the `ToolError` that returns one of these words, a replacement for the result, or ``halt(...)``;
+    raising that error again halts too. Halts are emitted when all tools have finished, in the order of the calls. If
+    one of the tools does not exist, none runs, and an ``ErrorEvent`` with ``EngineError("unknown_tool")`` is emitted.
+    What a tool raises is logged with its traceback, unless it is a `ToolError`.
 
-    Tools with ``approval=True`` run after ``approve(tool_call)`` returns True; it returns a bool, a reason to refuse,
-    or an awaitable or Observable of these. Without `approve` their calls are left to the caller. What `approve` raises,
-    a ``TypeError`` for any other answer, and ``ToolError("encoding_failed")`` for a result that has no JSON are bugs of
-    the caller's code: they end the stream through ``on_error``, and the model never sees them. At most
-    `max_concurrency` tools run at once. `executor(tool, arguments, context)` runs a tool instead of its handler,
-    `encoder(result)` returns the text for the model, `context` is the mapping in the tools' `ToolContext`.
+    Tools with ``approval=True`` run after ``approve(tool_call)`` returns True, or a mapping, which replaces the
+    arguments; False or text, the reason, refuses. ``halt("approval")`` leaves the call to the caller, as do all calls
+    without `approve`. The answer may be awaitable, or an Observable, whose last item counts; after `approve_timeout`
+    seconds the call is refused. The thread keeps the model's arguments. What `approve` raises, a ``TypeError`` for any
+    other answer, ``ValidationError("invalid_option")`` for arguments that do not fit the tool, and
+    ``ToolError("encoding_failed")`` for a result that has no JSON are bugs of the caller's code: they end the stream
+    through ``on_error``, and the model never sees them. At most `max_concurrency` tools run at once. `executor(tool,
+    arguments, context)` runs a tool instead of its handler, `encoder(result)` returns the text for the model, `context`
+    is the mapping in the tools' `ToolContext`.
 
     Raises ``ValidationError("invalid_option")`` for wrong options.
     """
@@ -94,6 +98,7 @@ def run_tools(
         executor=executor,
         encoder=encoder,
         approve=approve,
+        approve_timeout=approve_timeout,
     )
     return operate(lambda source, observer, scheduler: _Step(settings, thread, observer, scheduler).start(source))
 
@@ -118,6 +123,7 @@ class _Step:
         self._tools = SerialDisposable()
         self._gate = current_gate.get()
         self._halts: dict[int, Event] = {}
+        self._waiting = WaitingCalls()
         self._metadata: dict[str, Any] = {}
 
     def start(self, source: Observable[Event]) -> abc.DisposableBase:
@@ -142,6 +148,7 @@ class _Step:
         if thread is None:
             self._observer.on_error(_no_thread())
             return
+        self._question.thread = thread
         self._state = replace(self._state, thread=thread)
         step = self._state.to_step_result()
         calls = step.response.tool_calls if step.response.finish_reason == "tool_calls" else ()
@@ -208,6 +215,7 @@ class _Step:
         return runnable, {"manual_tool_calls": tuple(manual), "approval_tool_calls": tuple(waiting)}
 
     def _receive(self, index: int, event: Event) -> None:
+        self._waiting.note(event)
         if is_halting(event):
             self._halts[index] = event
         else:
@@ -223,7 +231,9 @@ class _Step:
     def _finish(self) -> None:
         for index in sorted(self._halts):
             self._deliver(self._halts[index])
-        self._complete(self._state.to_step_result())
+        step = self._state.to_step_result()
+        self._metadata.update(self._waiting.of(step.response.tool_calls))
+        self._complete(step)
 
     def _complete(self, result: StepResult) -> None:
         if self._metadata:

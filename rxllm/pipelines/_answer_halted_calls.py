@@ -5,8 +5,9 @@ an unanswered tool call               is
 ====================================  ==================================================================================
 with a result                         answered by it: ``ToolResultEncoded``
 approved                              run, once: ``ToolExecutionStarted``, ..., as by ``run_tools``
+approved with other arguments         the same, with these; they are checked before any tool runs
 denied                                a ``ToolError("denied")``, passed to the model by ``on_tool_error``
-of an approval tool, with `approve`   put to ``approve``, as in a chat that does not halt
+of an approval tool, with `approve`   put to ``approve``, as in a chat that does not halt; it may stay open
 anything else                         ``EngineError("missing_tool_results")``, before any tool runs
 ====================================  ==================================================================================
 
@@ -30,7 +31,7 @@ from rxllm.pipelines._deferred import Deferred
 from rxllm.pipelines._options import request_id
 from rxllm.pipelines._request import unanswered_calls
 from rxllm.runtime import Bounded, Question, Scope, Stream, clock, conclude, current_scope, fail
-from rxllm.tools import ToolSettings, execution, failed, is_halting
+from rxllm.tools import Approval, ToolSettings, WaitingCalls, edited, execution, failed, is_halting
 from rxllm.values import (
     EngineError,
     Message,
@@ -63,8 +64,8 @@ class HaltedStep(msgspec.Struct, frozen=True):
         calls = unanswered(thread)
         return cls(thread if question is None else thread[:-1], calls, question) if calls or question else None
 
-    def completed(self, state: StreamCollector) -> StepResult:
-        """Return the step, with the results that `state` has collected."""
+    def completed(self, state: StreamCollector, waiting: WaitingCalls) -> StepResult:
+        """Return the step, with the results that `state` has collected, and the calls that still wait."""
         thread = with_results(self.thread, {result.tool_call_id or "": result for result in state.tool_results})
         calling = (message for message in reversed(thread.messages) if not all(map(is_server, message.tool_calls)))
         message = next(calling, Message("assistant"))
@@ -73,7 +74,8 @@ class HaltedStep(msgspec.Struct, frozen=True):
         response = Response[Any](message, message.text, calls, "tool_calls")
         results = tuple(result for result in thread if result.role == "tool" and result.tool_call_id in ids)
         metadata = self._question_metadata() or halt_metadata(state.halt)
-        return StepResult(thread, response, results, done=bool(metadata), metadata=metadata)
+        done = bool(metadata)
+        return StepResult(thread, response, results, done=done, metadata=metadata | waiting.of(self.calls))
 
     def _question_metadata(self) -> dict[str, Any]:
         if self.question is None:
@@ -86,9 +88,9 @@ class HaltedStep(msgspec.Struct, frozen=True):
 
 
 class Answers(msgspec.Struct, frozen=True):
-    """A caller's answers by the ids of tool calls; an approval is True, False or the reason for a denial."""
+    """A caller's answers by the ids of tool calls."""
 
-    approvals: Mapping[str, bool | str]
+    approvals: Mapping[str, Approval]
     results: Mapping[str, Any]
 
     def check(self, calls: tuple[ToolCall, ...], settings: ToolSettings) -> None:
@@ -100,8 +102,9 @@ class Answers(msgspec.Struct, frozen=True):
             remedy = "give each a result or, if its tool runs here, an approval"
             raise unanswered_calls(missing, remedy, tool_names=names)
         for call in calls:
-            if call.id not in self.results and self.approvals.get(call.id) is True:
-                self._approved_tool(call, settings)
+            verdict = self.approvals.get(call.id)
+            if call.id not in self.results and (verdict is True or isinstance(verdict, Mapping)):
+                self._edited_call(self._approved_tool(call, settings), call)
 
     def outcome(self, call: ToolCall, settings: ToolSettings, question: Question, scope: Scope) -> Observable[Event]:
         """Return the events that follow from the answer to `call`."""
@@ -112,7 +115,11 @@ class Answers(msgspec.Struct, frozen=True):
             return from_iterable(failed(denied(call, verdict), call, settings))
         tool = self._approved_tool(call, settings)
         tool = replace(tool, approval=tool.approval and verdict is None)
-        return execution(tool, call, settings, question, scope)
+        return execution(tool, call, settings, question, scope, self._edited_call(tool, call))
+
+    def _edited_call(self, tool: Tool, call: ToolCall) -> ToolCall | None:
+        verdict = self.approvals.get(call.id)
+        return edited(tool, call, verdict, "approvals", call.id) if isinstance(verdict, Mapping) else None
 
     def _covers(self, call: ToolCall, settings: ToolSettings) -> bool:
         tool = settings.tools_by_name.get(call.name)
@@ -155,13 +162,15 @@ class _Completing:
     def __init__(self, halted: HaltedStep) -> None:
         self._halted = halted
         self._state = StreamCollector()
+        self._waiting = WaitingCalls()
 
     def feed(self, event: Event) -> Iterator[Event]:
         self._state = self._state.apply_event(event)
+        self._waiting.note(event)
         yield event
 
     def close(self) -> Iterable[Event]:
-        return [StepCompleted(self._halted.completed(self._state))]
+        return [StepCompleted(self._halted.completed(self._state, self._waiting))]
 
 
 def _merged(sources: Iterable[Observable[Event]], limit: int) -> Stream[Event]:

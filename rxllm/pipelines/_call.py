@@ -130,7 +130,7 @@ class Setup(msgspec.Struct, frozen=True):
     def tool_options(self) -> dict[str, Any]:
         """Return the arguments of ``run_tools`` for this call."""
         options, engine = self.options, self.engine
-        plain = ("mode", "on_tool_error", "tool_timeout", "max_concurrency", "approve")
+        plain = ("mode", "on_tool_error", "tool_timeout", "max_concurrency", "approve", "approve_timeout")
         return {
             "tools": self.complete(Request()).tools,
             "context": {**engine.context, **options.get("context", {})},

@@ -134,7 +134,10 @@ _RULES: dict[str, _Rule] = {
         "'continue', 'halt' or a function",
         lambda value: value in ("continue", "halt") or callable(value),
     ),
-    "tool_timeout": ("None, or " + _SECONDS, lambda value: value is None or is_positive(value)),
+    **dict.fromkeys(
+        ("tool_timeout", "approve_timeout"),
+        ("None, or " + _SECONDS, lambda value: value is None or is_positive(value)),
+    ),
     "max_concurrency": ("None, or " + _COUNT[0], lambda value: value is None or is_count(value)),
     "max_turns": _COUNT,
     "structured_finalize": _FLAG,

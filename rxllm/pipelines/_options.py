@@ -27,7 +27,7 @@ from rxllm.values.argument_checks import invalid_option, must_be
 
 MAX_TURNS = 8
 
-UNLIMITED = frozenset({"tool_timeout", "max_concurrency"})
+UNLIMITED = frozenset({"tool_timeout", "max_concurrency", "approve_timeout"})
 """The options whose None means no limit."""
 
 
@@ -111,7 +111,7 @@ class PlainStepOptions(PlainOptions, total=False):
     """What follows the failure of a tool: "continue" tells the model, "halt" ends the chat, and a function of the call
     and the error returns a replacement or ``halt(...)``. Default: ``"continue"``."""
     tool_timeout: float | None
-    """The longest run of one tool, in seconds; None is no limit. Default: ``30.0``."""
+    """The longest run of one tool without a timeout of its own, in seconds; None is no limit. Default: ``30.0``."""
     max_concurrency: int | None
     """How many tools run at a time; None is no limit. Default: ``None``."""
     tool_executor: Executor | None
@@ -119,8 +119,12 @@ class PlainStepOptions(PlainOptions, total=False):
     tool_result_encoder: Encoder | None
     """A function that writes a tool's result as the text for the model. Default: the engine's, which is JSON."""
     approve: Approve | None
-    """A function that decides about calls of tools with ``approval=True``: True, False or the reason for a refusal,
-    also awaitable. Default: such a call halts the chat."""
+    """A function that decides about calls of tools with ``approval=True``: True, False or the reason for a refusal, a
+    mapping with the arguments to run with instead, or ``halt("approval")``, which halts the chat; also awaitable, or an
+    Observable. Default: such a call halts the chat."""
+    approve_timeout: float | None
+    """How long `approve` may take for a call, in seconds; then the call is refused. None is no limit. Default:
+    ``None``."""
 
 
 class StepOptions(PlainStepOptions, GenerateOptions, total=False):

@@ -18,7 +18,7 @@ from rxllm.pipelines._options import ChatOptions, PlainChatOptions, chat_options
 from rxllm.pipelines._request import Input, as_thread
 from rxllm.pipelines._spans import ChatSpan, StepSpan
 from rxllm.runtime import Stream
-from rxllm.tools import ToolSettings
+from rxllm.tools import Approval, ToolSettings
 from rxllm.values import ChatResult, Request, Thread, ValidationError
 from rxllm.values.argument_checks import must_be
 
@@ -32,7 +32,7 @@ def stream_resume(
     engine: Engine | str | Any,
     thread: Input,
     *,
-    approvals: Mapping[str, bool | str] = NONE,
+    approvals: Mapping[str, Approval] = NONE,
     results: Mapping[str, str | Mapping[str, Any]] = NONE,
     **opts: Unpack[ChatOptions],
 ) -> Stream[Event]:
@@ -51,7 +51,7 @@ def resume(
     engine: Engine | str | Any,
     thread: Input,
     *,
-    approvals: Mapping[str, bool | str] = NONE,
+    approvals: Mapping[str, Approval] = NONE,
     results: Mapping[str, str | Mapping[str, Any]] = NONE,
     response_format: type[T],
     **opts: Unpack[PlainChatOptions],
@@ -61,7 +61,7 @@ def resume(
     engine: Engine | str | Any,
     thread: Input,
     *,
-    approvals: Mapping[str, bool | str] = NONE,
+    approvals: Mapping[str, Approval] = NONE,
     results: Mapping[str, str | Mapping[str, Any]] = NONE,
     **opts: Unpack[ChatOptions],
 ) -> Stream[ChatResult]: ...
@@ -70,7 +70,7 @@ def resume(
     engine: Engine | str | Any,
     thread: Input,
     *,
-    approvals: Mapping[str, bool | str] = NONE,
+    approvals: Mapping[str, Approval] = NONE,
     results: Mapping[str, str | Mapping[str, Any]] = NONE,
     **opts: Any,
 ) -> Stream[ChatResult[Any]]:
@@ -85,15 +85,17 @@ def resume(
     ('approval', 'Done.')
 
     `thread` may be the halted chat's `ChatResult`, and come from JSON. Every unanswered tool call needs an answer, by
-    its id: a result, or an approval, which is True (the tool is run, once per subscription), False or the reason for a
-    denial (the model sees a ``ToolError("denied")``). With the option ``approve``, calls of approval tools may be left
-    to it. The first of the result's `steps` is the step that had halted, now complete; it calls no model, so it does
-    not count for ``max_turns`` and its usage is empty. If the model fails once tools have run, that is the `error` of
-    the result, so that what the tools did is not lost. To answer a question to the user, append a message and use
-    `chat`; here it stays open. A chat without unanswered calls, such as a completed one, calls the model once more.
+    its id: a result, or an approval, which is True (the tool is run, once per subscription), a mapping (it is run with
+    these arguments instead of the model's, which the thread keeps), False or the reason for a denial (the model sees a
+    ``ToolError("denied")``). With the option ``approve``, calls of approval tools may be left to it. The first of the
+    result's `steps` is the step that had halted, now complete; it calls no model, so it does not count for
+    ``max_turns`` and its usage is empty. If the model fails once tools have run, that is the `error` of the result, so
+    that what the tools did is not lost. To answer a question to the user, append a message and use `chat`; here it
+    stays open. A chat without unanswered calls, such as a completed one, calls the model once more.
 
     Raises ``EngineError("missing_tool_results")``, which names the calls without an answer, and
-    ``ValidationError("invalid_option")`` for an id that is not an unanswered call's, both before any tool runs.
+    ``ValidationError("invalid_option")`` for an id that is not an unanswered call's and for arguments that do not fit
+    their tool, all before any tool runs.
     """
     setup = Setup.of(engine, ChatOptions, opts)
     events = _events(setup, as_thread(thread), _answers(approvals, results))
@@ -121,7 +123,7 @@ def _events(setup: Setup, thread: Thread, answers: Answers) -> Stream[Event]:
 
 def _answers(approvals: Any, results: Any) -> Answers:
     faults = [
-        *_faults("approvals", approvals, "True, False or a reason", bool | str),
+        *_faults("approvals", approvals, "True, False, a reason or a mapping of arguments", bool | str | Mapping),
         *_faults("results", results, "a string or a mapping", str | Mapping),
     ]
     if faults:

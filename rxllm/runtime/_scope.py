@@ -10,7 +10,7 @@ subscriber             sets for everything below
 `run_tools`            a `Question`, still open
 model source           the path and the parent only, after it filled in the nearest open question: calls by an adapter
                        or by the engine's operators are not part of the step
-tool                   the path with its tool call at the end, itself as the parent, and nothing else
+tool                   the path with its tool call at the end, itself as the parent, its key, and nothing else
 observed call,         itself as the parent
 step or chat
 =====================  ================================================================================================
@@ -23,7 +23,7 @@ from __future__ import annotations
 import contextlib
 import os
 from base64 import urlsafe_b64encode
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextvars import ContextVar
 from typing import Any
 
@@ -56,7 +56,8 @@ class Scope(msgspec.Struct, frozen=True):
     """Where a subscription belongs.
 
     `request_id` is the chat's, `usage` that of its earlier steps. `parent_id` is the telemetry id of the innermost
-    enclosing call, step, chat or tool; `path` holds the ids of the enclosing tool calls, the outermost first.
+    enclosing call, step, chat or tool; `path` holds the ids of the enclosing tool calls, the outermost first, and
+    `tool_key` makes the idempotency key of the innermost of them.
     """
 
     request_id: str | None = None
@@ -64,14 +65,18 @@ class Scope(msgspec.Struct, frozen=True):
     path: tuple[str, ...] = ()
     usage: Usage = Usage()
     question: Question | None = None
+    tool_key: Callable[[], str] | None = None
 
     def below_model(self) -> Scope:
         """Return the scope of the subscriptions of a model source."""
-        return Scope(parent_id=self.parent_id, path=self.path) if self.parent_id or self.path else NO_SCOPE
+        if not (self.parent_id or self.path):
+            return NO_SCOPE
+        return Scope(parent_id=self.parent_id, path=self.path, tool_key=self.tool_key)
 
-    def of_tool(self, tool_call_id: str) -> Scope:
+    def of_tool(self, tool_call_id: str, tool_key: Callable[[], str]) -> Scope:
         """Return the scope of a tool that runs."""
-        return Scope(parent_id=tool_id(self.parent_id, tool_call_id), path=(*self.path, tool_call_id))
+        path = (*self.path, tool_call_id)
+        return Scope(parent_id=tool_id(self.parent_id, tool_call_id), path=path, tool_key=tool_key)
 
 
 NO_SCOPE = Scope()

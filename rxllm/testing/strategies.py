@@ -126,6 +126,7 @@ tools = st.builds(
     manual=st.booleans(),
     approval=st.booleans(),
     metadata=maps,
+    timeout=st.just("default") | st.none() | st.floats(0.001, 600),
 )
 requests = st.builds(
     va.Request,

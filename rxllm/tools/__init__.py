@@ -1,15 +1,19 @@
 """Run tools: `execution` is one tool call as a stream of events, `ToolSettings` holds its options."""
 
+from rxllm.tools._approval import WaitingCalls, edited
 from rxllm.tools._execution import execution
 from rxllm.tools._outcome import failed, is_halting
-from rxllm.tools._settings import Approve, Encoder, Executor, OnToolError, ToolSettings, encode_result
+from rxllm.tools._settings import Approval, Approve, Encoder, Executor, OnToolError, ToolSettings, encode_result
 
 __all__ = [
+    "Approval",
     "Approve",
     "Encoder",
     "Executor",
     "OnToolError",
     "ToolSettings",
+    "WaitingCalls",
+    "edited",
     "encode_result",
     "execution",
     "failed",

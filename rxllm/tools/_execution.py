@@ -13,8 +13,10 @@ The result may be an awaitable, an Observable or a generator, asynchronous or no
 ``ToolProgress``, and the last item is the result.
 
 What a tool raises is logged with its traceback, unless it is a `ToolError`, and goes to the model by ``on_tool_error``.
-What an approver raises, an answer that it cannot give, and a result that cannot be encoded are errors of the caller's
-code: they end the stream through ``on_error``.
+What an approver raises, an answer that it cannot give, arguments of its own that do not fit the tool, and a result that
+cannot be encoded are errors of the caller's code: they end the stream through ``on_error``. An approver runs as a tool
+does; of an Observable the last item is its answer. If that leaves the call to the caller, the stream ends without an
+outcome.
 """
 
 from __future__ import annotations
@@ -22,10 +24,13 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import AsyncIterator, Callable, Generator
+from contextvars import copy_context
+from dataclasses import replace
+from functools import cache, partial
 from typing import Any, cast
 
 from reactivex import Observable, abc
-from reactivex.disposable import CompositeDisposable, SerialDisposable, SingleAssignmentDisposable
+from reactivex.disposable import CompositeDisposable, Disposable, SerialDisposable, SingleAssignmentDisposable
 from reactivex.scheduler import VirtualTimeScheduler
 
 from rxllm.events import Event, ToolApprovalRequested, ToolExecutionStarted, ToolProgress
@@ -44,10 +49,11 @@ from rxllm.runtime import (
     shown_frames,
     within,
 )
+from rxllm.tools._approval import NO_ANSWER, decided
+from rxllm.tools._idempotency_key import idempotency_key
 from rxllm.tools._outcome import failed, own, returned
 from rxllm.tools._settings import ToolSettings
-from rxllm.values import Tool, ToolCall, ToolContext, ToolError, denied
-from rxllm.values.argument_checks import shown
+from rxllm.values import Tool, ToolCall, ToolContext, ToolError, ValidationError
 
 log = logging.getLogger("rxllm")
 
@@ -55,15 +61,24 @@ THREADS_LEFT = 100
 """How many plain functions may run on after their timeout or dispose; with so many, no other one starts."""
 
 
-def execution(tool: Tool, call: ToolCall, settings: ToolSettings, question: Question, scope: Scope) -> Stream[Event]:
+def execution(
+    tool: Tool,
+    call: ToolCall,
+    settings: ToolSettings,
+    question: Question,
+    scope: Scope,
+    edited_call: ToolCall | None = None,
+) -> Stream[Event]:
     """Return the stream of ``ToolExecutionStarted``, progress, ``ToolExecutionCompleted`` and the outcome of `call`.
 
     It fails only by an error of the caller's code, see above. `question` is what the step asks its model, `scope` is
-    the step's.
+    the step's. The tool runs with the arguments of `edited_call`, if there is one.
     """
 
     def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
         run = _Execution(tool, call, settings, question, scope, observer, scheduler)
+        if edited_call is not None:
+            run.edit(edited_call)
         run.start()
         return run
 
@@ -92,6 +107,7 @@ class _Execution(abc.DisposableBase):
         self._all = CompositeDisposable(self._running, self._timer)
         self._is_approved = False
         self._loop = None if isinstance(scheduler, VirtualTimeScheduler) else call_loop()
+        self._own_context = copy_context()
         self._ended = False
         self._context = ToolContext(
             tool_call=own(call),
@@ -100,7 +116,13 @@ class _Execution(abc.DisposableBase):
             request_id=question.request_id,
             engine=question.engine,
             progress=self._progress,
+            make_key=cache(partial(idempotency_key, call, question, scope.tool_key)),
         )
+
+    def edit(self, call: ToolCall) -> None:
+        """Let `call` run, which has other arguments than the model's."""
+        self._call = call
+        self._context = replace(self._context, tool_call=own(call))
 
     def start(self) -> None:
         if self._tool.approval and self._settings.approve is not None:
@@ -115,40 +137,58 @@ class _Execution(abc.DisposableBase):
 
     def _ask_approval(self, approve: Callable[[ToolCall], Any]) -> None:
         self._observer.on_next(ToolApprovalRequested(self._call.id, self._call.name, self._call.arguments))
+        if self._settings.approve_timeout is not None:
+            self._start_timer(self._settings.approve_timeout, self._time_out_approval)
         self._resolve(lambda: approve(own(self._call)), _is_async(approve), self._answered, lambda item: None)
 
     def _answered(self, answer: Any) -> None:
-        if answer is True:
-            self._execute()
-        elif answer is False or isinstance(answer, str):
-            self._finish(failed(denied(self._call, answer), self._call, self._settings))
+        self._timer.disposable = Disposable()
+        if self._ended:
+            return
+        try:
+            decision = decided(answer, self._tool, self._call)
+        except (TypeError, ValidationError) as error:
+            self._abort(error)
+            return
+        if decision is None:
+            self._finish([])
+        elif isinstance(decision, ToolError):
+            self._finish(failed(decision, self._call, self._settings))
         else:
-            message = f"approve must return True, False or the reason for a denial as text, not {shown(answer)}"
-            self._abort(TypeError(f"{message} (for the tool {self._tool.name!r})"))
+            if decision is not self._call:
+                self.edit(decision)
+            self._execute()
+
+    def _time_out_approval(self, scheduler: abc.SchedulerBase, state: Any) -> None:
+        self._answered(f"there was no answer within {self._settings.approve_timeout} s (approve_timeout)")
 
     def _execute(self) -> None:
-        self._scope = self._scope.of_tool(self._call.id)
+        self._scope = self._scope.of_tool(self._call.id, self._context.make_key)
         self._is_approved = True
         self._observer.on_next(ToolExecutionStarted(self._call.id, self._call.name, self._call.arguments))
         if self._ended:
             return
-        self._arm()
         try:
             handler = self._settings.bind(self._tool, self._context)
         except ToolError as error:
             self._fail(error)
             return
+        self._arm()  # not before: the first check of arguments may import jsonschema, for longer than a short timeout
         function = self._settings.executor or self._tool.handler
         self._resolve(handler, _is_async(function), self._return, self._progress)
 
     def _arm(self) -> None:
-        seconds = self._settings.tool_timeout
-        if seconds is not None:
-            self._timer.disposable = clock(self._scheduler).schedule_relative(seconds, self._time_out)
+        if (seconds := self._settings.timeout_of(self._tool)) is not None:
+            self._start_timer(seconds, self._time_out)
+
+    def _start_timer(self, seconds: float, action: Callable[[abc.SchedulerBase, Any], None]) -> None:
+        self._timer.disposable = clock(self._scheduler).schedule_relative(seconds, action)
 
     def _time_out(self, scheduler: abc.SchedulerBase, state: Any) -> None:
         self._context.cancelled.set()
-        message = f"the tool {self._tool.name!r} did not finish within {self._settings.tool_timeout} s (tool_timeout)"
+        option = "tool_timeout" if self._tool.timeout == "default" else "its timeout"
+        seconds = self._settings.timeout_of(self._tool)
+        message = f"the tool {self._tool.name!r} did not finish within {seconds} s ({option})"
         self._fail(self._error("timeout", message))
 
     def _resolve(
@@ -182,7 +222,7 @@ class _Execution(abc.DisposableBase):
         done: Callable[[Any], None],
         on_item: Callable[[Any], None] = lambda item: None,
     ) -> None:
-        last: Any = None
+        last: Any = None if self._is_approved else NO_ANSWER
         subscription = self._running.disposable = SingleAssignmentDisposable()
 
         def on_next(item: Any) -> None:
@@ -192,12 +232,15 @@ class _Execution(abc.DisposableBase):
 
         with within(self._scope):
             subscription.disposable = source.subscribe(
-                on_next, self._on_failure, lambda: done(last), scheduler=self._scheduler
+                on_next,
+                lambda error: self._on_loop(self._on_failure, error),
+                lambda: self._on_loop(done, last),
+                scheduler=self._scheduler,
             )
 
     def _in_place(self, fn: Callable[[], Any], is_async: bool) -> Any:
         if is_async:
-            message = "an async tool needs an event loop; under virtual time use a plain function or an Observable"
+            message = "an async function needs an event loop; under virtual time use a plain one or an Observable"
             raise self._error("handler_raised", message)
         with within(self._scope):
             return self._drained(fn())
@@ -214,7 +257,7 @@ class _Execution(abc.DisposableBase):
         return last
 
     async def _call_function(self, pump: Pump[Any], fn: Callable[[], Any], is_async: bool) -> None:
-        name = f"the tool {self._tool.name!r}"
+        name = f"{'' if self._is_approved else 'the approver of '}the tool {self._tool.name!r}"
         try:
             if not is_async and daemon_threads().left >= THREADS_LEFT:
                 message = f"{name} was not run: {THREADS_LEFT} others still run in threads after a timeout or a dispose"
@@ -262,11 +305,14 @@ class _Execution(abc.DisposableBase):
         self._observer.on_completed()
 
     def _progress(self, data: Any) -> None:
-        event = ToolProgress(self._call.id, self._call.name, data)
+        self._on_loop(self._report, ToolProgress(self._call.id, self._call.name, data))
+
+    def _on_loop(self, fn: Callable[[Any], None], argument: Any) -> None:
+        """Call `fn` on the call's loop, also if a tool or an Observable calls from another thread."""
         if self._loop is None or running_loop() is self._loop:
-            self._report(event)
+            fn(argument)
         elif not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._report, event)
+            self._loop.call_soon_threadsafe(fn, argument, context=self._own_context)
 
     def _report(self, event: Event) -> None:
         if not self._ended:

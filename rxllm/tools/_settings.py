@@ -23,11 +23,14 @@ from rxllm.values import (
 from rxllm.values._json import json_text, well_formed
 from rxllm.values._response import shorten
 from rxllm.values.argument_checks import check, invalid_option, is_count, is_positive, shown
+from rxllm.values.errors import Path
 
 Executor = Callable[[Tool, Mapping[str, Any], ToolContext], Any]
 Encoder = Callable[[Any], str]
 OnToolError = Literal["continue", "halt"] | Callable[[ToolCall, ToolError], Any]
 Approve = Callable[[ToolCall], Any]
+Approval = bool | str | Mapping[str, Any]
+"""A decision about a tool call: True, False or the reason for a denial, or the arguments to run it with instead."""
 
 TOO_DEEP = "nested too deeply"
 
@@ -49,7 +52,7 @@ RESERVED_HALTS = frozenset(
 
 
 class ToolSettings(msgspec.Struct, frozen=True):
-    """The options of one ``run_tools``; `tool_timeout` is in seconds, None for no limit.
+    """The options of one ``run_tools``; the timeouts are in seconds, None for no limit.
 
     Raises ``ValidationError("invalid_option")`` for wrong values.
     """
@@ -63,6 +66,7 @@ class ToolSettings(msgspec.Struct, frozen=True):
     executor: Executor | None = None
     encoder: Encoder | None = None
     approve: Approve | None = None
+    approve_timeout: float | None = None
     tools_by_name: Mapping[str, Tool] = {}  # follows from `tools`
 
     def __post_init__(self) -> None:
@@ -73,6 +77,9 @@ class ToolSettings(msgspec.Struct, frozen=True):
         check("on_tool_error", policy, fits, "'continue', 'halt' or a plain function")
         is_timeout = timeout in (None, math.inf) or is_positive(timeout)
         check("tool_timeout", timeout, is_timeout, "None or a number of seconds above 0")
+        patience = self.approve_timeout
+        fits = patience is None or is_positive(patience)
+        check("approve_timeout", patience, fits, "None or a number of seconds above 0")
         check("max_concurrency", limit, limit is None or is_count(limit), "None or a whole number of at least 1")
         if len(self.tools_by_name) < len(self.tools):
             names = ", ".join(tool.name for tool in self.tools)
@@ -81,6 +88,10 @@ class ToolSettings(msgspec.Struct, frozen=True):
     def concurrency(self, calls: int) -> int:
         """Return how many of `calls` run at once: by default twice the number of processors."""
         return self.max_concurrency or max(1, min(calls, 2 * (os.cpu_count() or 1)))
+
+    def timeout_of(self, tool: Tool) -> float | None:
+        """Return how long `tool` may run, in seconds; None for no limit."""
+        return self.tool_timeout if tool.timeout == "default" else tool.timeout
 
     def bind(self, tool: Tool, context: ToolContext) -> Callable[[], Any]:
         """Return a function that runs the tool call of `context`. Raises ``ToolError("invalid_arguments")``."""
@@ -129,13 +140,17 @@ def _checks_its_arguments(tool: Tool) -> bool:
     return isinstance(tool, FunctionTool)
 
 
-def _check_arguments(tool: Tool, call: ToolCall) -> None:
-    """Raise ``ToolError("invalid_arguments")`` if the arguments break the tool's schema, see `schema_faults`."""
+def argument_faults(tool: Tool, arguments: Mapping[str, Any]) -> list[tuple[Path, str]]:
+    """Return where the arguments break the tool's schema, see `schema_faults`."""
     try:
-        faults = schema_faults(tool.schema, call.arguments)
+        return schema_faults(tool.schema, arguments)
     except Exception as error:  # from jsonschema, about the schema
-        faults = [((), f"the schema of the tool is wrong: {str(error).partition(chr(10))[0]}")]
-    if faults:
+        return [((), f"the schema of the tool is wrong: {str(error).partition(chr(10))[0]}")]
+
+
+def _check_arguments(tool: Tool, call: ToolCall) -> None:
+    """Raise ``ToolError("invalid_arguments")`` if the arguments break the tool's schema."""
+    if faults := argument_faults(tool, call.arguments):
         message = f"the arguments do not fit: {shorten(described(faults), 400)}"
         raise ToolError("invalid_arguments", message, tool_name=tool.name, tool_call_id=call.id)
 

@@ -17,7 +17,7 @@ from rxllm.values._encode import value
 from rxllm.values._faults import described
 from rxllm.values._parameters import Parameter, convert, object_schema
 from rxllm.values._response import shorten
-from rxllm.values._tool import Tool, ToolContext, is_context
+from rxllm.values._tool import Tool, ToolContext, ToolTimeout, is_context
 from rxllm.values.argument_checks import did_you_mean, invalid_option, must_be
 from rxllm.values.errors import ToolError, ValidationError
 
@@ -95,10 +95,11 @@ def tool(
     manual: bool = False,
     approval: bool = False,
     metadata: dict[str, Any] | None = None,
+    timeout: ToolTimeout = "default",
 ) -> Tool: ...
 @overload
 def tool(
-    *, description: str = "", manual: bool = False, approval: bool = False
+    *, description: str = "", manual: bool = False, approval: bool = False, timeout: ToolTimeout = "default"
 ) -> Callable[[Callable[P, R]], FunctionTool[P, R]]: ...
 def tool(function: Callable[..., Any] | None = None, /, *, name: str | None = None, **options: Any) -> Any:
     """Make a tool: as a decorator, from a function's name, docstring and hints; with ``name=``, also from arguments.
@@ -110,7 +111,8 @@ def tool(function: Callable[..., Any] | None = None, /, *, name: str | None = No
     >>> add(2, 3), add.name, add.description, add.schema["required"]
     (5, 'add', 'Add two numbers.', ['a'])
 
-    ``@tool(name=..., description=..., approval=True)`` sets these in place of the function's own.
+    ``@tool(name=..., description=..., approval=True)`` sets these in place of the function's own. `timeout` is the
+    longest run in seconds, None for no limit; without one the option ``tool_timeout`` counts.
 
     A hint is any type that JSON can be read as: plain ones and ``Literal``, enums, datetimes, dataclasses,
     ``TypedDict``, msgspec's and pydantic's models, lists, dicts and unions of these. The model is told of the type, the
@@ -122,7 +124,7 @@ def tool(function: Callable[..., Any] | None = None, /, *, name: str | None = No
     without a name and for a lambda, which has none.
     """
     _refuse_unknown(options)
-    fields = ["name"] * (name is not None) + sorted(options.keys() - {"manual", "approval"})
+    fields = ["name"] * (name is not None) + sorted(options.keys() - {"manual", "approval", "timeout"})
     if function is None and fields == ["description"]:
         return partial(_from_function, **options)
     if function is None and name is not None:
@@ -210,8 +212,9 @@ def _place_of(item: Tool) -> str:
     return f"{function.__module__}.{function.__qualname__}" if hasattr(function, "__qualname__") else repr(item)
 
 
-_OPTIONS = ("name", "description", "schema", "handler", "manual", "approval", "metadata")
+_OPTIONS = ("name", "description", "schema", "handler", "manual", "approval", "metadata", "timeout")
 _MEANT = {
+    **dict.fromkeys(("tool_timeout", "timeout_seconds", "time_limit"), "timeout"),
     **dict.fromkeys(("needs_approval", "requires_approval", "require_approval", "confirm"), "approval"),
     **dict.fromkeys(("parameters", "input_schema", "args_schema", "inputSchema"), "schema"),
     **dict.fromkeys(("function", "func", "fn", "callback"), "handler"),
@@ -235,13 +238,22 @@ def renamed(settings: Tool, function: Callable[P, R]) -> FunctionTool[P, R]:
         message = f"the tool {settings.name!r} has a schema or handler of its own and decorates no function"
         raise TypeError(message)
     result = _from_function(
-        function, description=settings.description, manual=settings.manual, approval=settings.approval
+        function,
+        description=settings.description,
+        manual=settings.manual,
+        approval=settings.approval,
+        timeout=settings.timeout,
     )
     return replace(result, name=settings.name, metadata=settings.metadata)
 
 
 def _from_function(
-    function: Callable[P, R], *, description: str = "", manual: bool = False, approval: bool = False
+    function: Callable[P, R],
+    *,
+    description: str = "",
+    manual: bool = False,
+    approval: bool = False,
+    timeout: ToolTimeout = "default",
 ) -> FunctionTool[P, R]:
     name = _name_of(function)
     signed = _signed(name, function)
@@ -256,9 +268,9 @@ def _from_function(
         if parameter in schema["properties"]:
             schema["properties"][parameter].setdefault("description", text)
     description = description or re.split(r"\n\s*\n|\n\s*Args:", docstring)[0].strip()
-    return FunctionTool(
-        name, description, schema, function, manual, approval, parameters=parameters, context=context, unbound=unbound
-    )
+    flags: dict[str, Any] = {"manual": manual, "approval": approval, "timeout": timeout}
+    known: dict[str, Any] = {"parameters": parameters, "context": context, "unbound": unbound}
+    return FunctionTool(name, description, schema, function, **flags, **known)
 
 
 def _imported(module: str, name: str) -> Any:

@@ -6,11 +6,12 @@ import inspect
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar, get_args, get_type_hints
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, ParamSpec, TypeVar, get_args, get_type_hints
 
 from rxllm.values._encode import Value, encode_result, value
 from rxllm.values._json import read_arguments
-from rxllm.values.argument_checks import must_be
+from rxllm.values.argument_checks import is_positive, must_be
 from rxllm.values.errors import ToolError, ValidationError
 
 if TYPE_CHECKING:
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+ToolTimeout = float | Literal["default"] | None
+"""Seconds, None for no limit, or "default", which is the option ``tool_timeout`` of the call."""
 
 
 @value
@@ -73,6 +77,8 @@ class ToolContext:
     """What a tool may know of its call; every parameter annotated with this class receives it.
 
     `progress` emits a ``ToolProgress`` event at once. `cancelled` is set when nobody waits for the result any more.
+    `tool_call` has the arguments with which the tool runs, also if an approval has edited them. `make_key` is called
+    when `idempotency_key` is first read.
     """
 
     tool_call: ToolCall
@@ -82,6 +88,18 @@ class ToolContext:
     engine: Any = None
     progress: Callable[[Any], None] = lambda data: None
     cancelled: threading.Event = field(default_factory=threading.Event)
+    make_key: Callable[[], str] = field(default=str, repr=False, compare=False)
+
+    @cached_property
+    def idempotency_key(self) -> str:
+        """A text that is equal whenever this call is run: again, after a retry, or in another process by ``resume``.
+
+        Pass it to a service that must not do a thing twice, such as a payment. It is a hash of the conversation before
+        the call, the session's id, the call with the model's arguments, and the key of the tool call around it, if an
+        agent makes the call. Without a `session_id`, two conversations with equal messages and equal call ids have
+        equal keys; some providers number their calls, so give each conversation an id.
+        """
+        return self.make_key()
 
 
 @value
@@ -89,7 +107,10 @@ class Tool(Value):
     """A function that the model may call.
 
     `schema` is the JSON schema of its arguments, an object. `manual` tools are never run here: the chat halts and the
-    caller answers. `approval` tools run once their call is approved. A tool with a `handler` is code and has no JSON.
+    caller answers. `approval` tools run once their call is approved. `timeout` is the longest run in seconds, None for
+    no limit; it goes before the option ``tool_timeout``. A tool with a `handler` is code and has no JSON.
+
+    Raises ``ValidationError("invalid_tool")`` for a `timeout` of another kind.
     """
 
     name: str
@@ -101,9 +122,13 @@ class Tool(Value):
     manual: bool = False
     approval: bool = False
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
+    timeout: ToolTimeout = "default"
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if not (self.timeout in ("default", None) or is_positive(self.timeout)):
+            fault = must_be("a number of seconds above 0, or None for no limit", self.timeout)
+            raise ValidationError("invalid_tool", f"timeout {fault}", errors=[(("timeout",), fault)])
         for flag in ("manual", "approval"):
             if not isinstance(getattr(self, flag), bool):
                 raise TypeError(f"{flag} of the tool {self.name!r} must be True or False")
@@ -146,7 +171,7 @@ class Halt(Value):
 def halt(reason: str, result: Any = None) -> Halt:
     """Return this from a tool to end the chat with `reason` once the tools beside it have finished.
 
-    `result` is the tool's result.
+    `result` is the tool's result. An approver returns ``halt("approval")`` to leave a call to the caller.
     """
     return Halt(reason, result)
 

@@ -115,7 +115,15 @@ step_options = st.fixed_dictionaries(
     optional={
         "mode": st.sampled_from(["auto", "auto", "manual"]),
         "on_tool_error": st.sampled_from(["continue", "halt", _policy, _raising, _halting]),
-        "approve": st.sampled_from([lambda call: True, lambda call: False, lambda call: "no"]),
+        "approve": st.sampled_from(
+            [
+                lambda call: True,
+                lambda call: False,
+                lambda call: "no",
+                lambda call: {"x": 3},
+                lambda call: halt("approval"),
+            ]
+        ),
         "max_concurrency": st.integers(1, 2),
     },
 )

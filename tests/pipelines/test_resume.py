@@ -7,6 +7,7 @@ import threading
 from typing import Any
 
 import pytest
+import reactivex
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -176,6 +177,113 @@ def test_an_approved_call_is_not_asked_for_again() -> None:
     kinds = [type(e) for e in stream_resume(Fake("x"), halted(call("pay")), approvals={"c1": True}, tools=TOOLS)]
     assert kinds[:4] == [ToolExecutionStarted, ToolExecutionCompleted, ToolResultEncoded, StepCompleted]
     assert kinds[-1] is ChatCompleted
+
+
+# Edits
+
+
+def test_an_approval_may_edit_the_arguments() -> None:
+    waiting = halted(call("pay", amount=700))
+    fake = Fake("Thanks.")
+    events = list(stream_resume(fake, waiting, approvals={"c1": {"amount": 7}}, tools=TOOLS))
+    assert ToolExecutionStarted("c1", "pay", {"amount": 7}) in events
+    assert not any(isinstance(event, ToolApprovalRequested) for event in events)
+    result = events[-1].result
+    assert (RUNS, contents(result)) == (["pay 7"], [("c1", "paid 7")])
+    assert result.thread[1] == waiting.thread[1] == fake.requests[0].messages[1]
+
+
+def test_an_edit_is_what_a_live_edit_is() -> None:
+    script: Any = [Usage(5, 2), call("pay")]
+    live = rxllm.chat(Fake(script, "Thanks."), "Hi", tools=TOOLS, approve=lambda call: {"amount": 3}).run()
+    later = resume(Fake("Thanks."), halted(call("pay")), approvals={"c1": {"amount": 3}}, tools=TOOLS).run()
+    assert (later.thread, later.halted_reason) == (live.thread, live.halted_reason)
+    assert RUNS == ["pay 3", "pay 3"]
+
+
+def test_any_call_that_runs_here_may_be_edited() -> None:
+    waiting = halted(call("double", "a", x="two"), call("pay", "b"), mode="manual")
+    result = resume(Fake("6."), waiting, approvals={"a": {"x": 3}, "b": {}}, tools=TOOLS).run()
+    assert (RUNS, contents(result)) == (["double 3", "pay 1"], [("a", "6"), ("b", "paid 1")])
+
+
+def test_a_tool_of_an_edited_call_sees_the_edit() -> None:
+    seen: list[Any] = []
+
+    @tool(approval=True)
+    def look(at: str, context: ToolContext) -> str:
+        seen.append((at, context.tool_call.arguments))
+        return "seen"
+
+    waiting = rxllm.chat(Fake(call("look", at="x")), "Hi", tools=[look]).run()
+    resume(Fake("x"), waiting, approvals={"c1": {"at": "y"}}, tools=[look]).run()
+    assert seen == [("y", {"at": "y"})]
+
+
+@pytest.mark.parametrize(
+    ("edit", "at"), [({"amount": "much"}, "amount"), ({"amont": 1}, "amont"), ({"amount": object()}, None)]
+)
+def test_an_edit_that_does_not_fit_is_refused_before_any_tool_runs(edit: Any, at: str | None) -> None:
+    waiting, fake = halted(call("pay", "a"), call("pay", "b")), Fake("never asked")
+    with pytest.raises(ValidationError, match=r"approvals\.b edits the arguments of the tool call b") as caught:
+        resume(fake, waiting, approvals={"a": True, "b": edit}, tools=TOOLS).run()
+    path = ("approvals", "b", at) if at else ("approvals", "b")
+    assert (caught.value.reason, [where for where, _ in caught.value.errors]) == ("invalid_option", [path])
+    assert (RUNS, fake.requests) == ([], [])
+
+
+def test_an_edit_that_does_not_fit_is_refused_before_a_policy_hears_of_a_denial() -> None:
+    heard: list[ToolCall] = []
+    answers: dict[str, Any] = {"approvals": {"a": False, "b": {"amont": 1}}}
+    with pytest.raises(ValidationError, match="did you mean 'amount'"):
+        resume(
+            Fake("x"),
+            halted(call("pay", "a"), call("pay", "b")),
+            **answers,
+            tools=TOOLS,
+            on_tool_error=lambda call, error: heard.append(call) or "continue",
+        ).run()
+    assert heard == []
+
+
+def test_a_manual_call_cannot_be_edited() -> None:
+    with pytest.raises(ValidationError, match="manual"):
+        resume(Fake("x"), halted(call("sign")), approvals={"c1": {"x": 1}}, tools=TOOLS).run()
+
+
+def test_a_mapping_that_changes_later_reaches_no_event() -> None:
+    edit: dict[str, Any] = {"parts": [1]}
+
+    @tool(approval=True)
+    def send(parts: list[int]) -> int:
+        edit["parts"].append(2)
+        return len(parts)
+
+    waiting = rxllm.chat(Fake(call("send", parts=[])), "Hi", tools=[send]).run()
+    events = list(stream_resume(Fake("x"), waiting, approvals={"c1": edit}, tools=[send]))
+    assert ToolExecutionStarted("c1", "send", {"parts": [1]}) in events
+    assert contents(events[-1].result) == [("c1", "1")]
+
+
+def test_an_approver_may_be_too_late_here_too() -> None:
+    result = resume(
+        Fake("Pity."),
+        halted(call("pay"), call("sign", "c2")),
+        results={"c2": "ok"},
+        tools=TOOLS,
+        approve=lambda call: reactivex.never(),
+        approve_timeout=0.01,
+    ).run()
+    assert "no answer within 0.01 s" in contents(result)[0][1]
+    assert (RUNS, result.output_text) == ([], "Pity.")
+
+
+def test_calls_that_an_approver_leaves_again_halt_again_beside_a_question() -> None:
+    waiting = halted(call("ask", "a"), call("pay", "b"), call("pay", "c", amount=2))
+    leave: Any = lambda call: halt("approval") if call.id == "b" else True  # noqa: E731
+    result = resume(Fake("never asked"), waiting, tools=TOOLS, approve=leave).run()
+    assert (result.halted_reason, [each.id for each in result.pending_tool_calls]) == ("ask_user", ["b"])
+    assert (RUNS, result.pending_question) == (["pay 2"], "Which one?")
 
 
 # What a resumed chat is
@@ -409,16 +517,25 @@ def test_any_halted_chat_can_go_on(script: Any, options: Any, data: st.DataObjec
     """Law: a chat that halts with pending calls, written to JSON and resumed with an answer to each, asks the model
     with a thread in which every call is answered once; result = fold of the events.
     """
-    options.pop("approve", None)
+    approver = options.pop("approve", None)
     engine = rxllm.Engine(scripts.fake(script), tools=tuple(scripts.TOOLS), retry=False)
     try:
         waiting = rxllm.chat(engine, "Hi", **options).run()
     except rxllm.LLMError:
         return
     waiting = serializer.from_json(serializer.to_json(waiting), ChatResult)
-    results = {call.id: "ok" for call in waiting.pending_tool_calls}
+    left = {call.id for call in waiting.pending_tool_calls if approver and call.name == "approval"}
+    results = {call.id: "ok" for call in waiting.pending_tool_calls if call.id not in left}
     model = Fake("Thanks.")
     after = rxllm.Engine(model, tools=tuple(scripts.TOOLS))
+    if left:
+        options = {"results": results, "approve": approver}
+        decided = stream_resume(after, waiting, **options).pipe(ops.to_chat_result()).run()
+        assert decided == resume(after, waiting, **options).run()
+        assert {call.id for call in decided.pending_tool_calls} <= left
+        results |= dict.fromkeys(left, "ok")
+        model = Fake("Thanks.")
+        after = rxllm.Engine(model, tools=tuple(scripts.TOOLS))
     result = stream_resume(after, waiting, results=results).pipe(ops.to_chat_result()).run()
     assert result == resume(after, waiting, results=results).run()
     answered = [message.tool_call_id for message in result.thread if message.role == "tool"]

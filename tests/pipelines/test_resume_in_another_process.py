@@ -16,10 +16,10 @@ from tests.programs import python
 ROOT = Path(__file__).parents[2]
 
 
-def process(what: str, model: str, given: str = "") -> str:
-    program = str(Path(__file__).with_name("resumable.py"))
+def process(what: str, argument: str, given: str = "", program: str = "resumable.py") -> str:
+    program = str(Path(__file__).with_name(program))
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    ran = python("-W", "error", program, what, model, input=given, cwd=ROOT, env=environment)
+    ran = python("-W", "error", program, what, argument, input=given, cwd=ROOT, env=environment)
     assert ran.returncode == 0, ran.stderr
     return ran.stdout
 
@@ -60,3 +60,23 @@ def test_so_is_a_session(told: tuple[list[Any], list[Any]], place: int) -> None:
 
 def test_an_approved_tool_runs_once_in_the_process_that_approves(told: tuple[list[Any], list[Any]]) -> None:
     assert [values[-1].metadata["paid"] for values in told] == [0, 2]  # the chat's and the session's
+
+
+def paid(path: Path) -> list[list[str]]:
+    return [line.split() for line in path.read_text().splitlines()]
+
+
+def test_a_call_has_the_same_key_in_the_process_that_resumes_it_and_may_be_edited_there(tmp_path: Path) -> None:
+    alive, resumed = tmp_path / "alive", tmp_path / "resumed"
+    process("live", str(alive), program="paying.py")
+    halted = process("ask", str(resumed), program="paying.py")
+    assert not resumed.exists()
+    done = serializer.from_json(process("answer", str(resumed), halted, program="paying.py"), ChatResult)
+    assert [amount for _, amount in paid(alive)] == ["5", "5", "9"]
+    assert [amount for _, amount in paid(resumed)] == ["5", "2", "9"]
+    assert [key for key, _ in paid(resumed)] == [key for key, _ in paid(alive)]
+    assert len({key for key, _ in paid(alive)}) == 3
+    assert done.halted_reason == "completed"
+    assert [call.arguments for call in done.thread[1].tool_calls] == [{"amount": 5}, {"amount": 5}, {}]
+    process("answer", str(resumed), halted, program="paying.py")
+    assert paid(resumed)[3:] == paid(resumed)[:3]  # the keys tell a payment service that it has seen these

@@ -64,7 +64,7 @@ def test_the_first_of_several_models_answers() -> None:
     assert step.run().thread[0] == user("Hi")
 
 
-def test_a_chat_inside_a_tool_inherits_nothing_but_its_path() -> None:
+def test_a_chat_inside_a_tool_inherits_nothing_but_its_path_and_key() -> None:
     seen: list[Scope] = []
     contexts: list[ToolContext] = []
 
@@ -80,7 +80,7 @@ def test_a_chat_inside_a_tool_inherits_nothing_but_its_path() -> None:
     model = Fake([ToolCall("c1", "research"), Usage(100, 100)], "Done.")
     result = rxllm.chat(model, "Outer?", tools=[research], request_id="r1", session_id="s1").run()
     assert result.steps[0].tool_results[0].text == "6"
-    assert seen == [Scope(parent_id="/c1", path=("c1",))]
+    assert seen == [Scope(parent_id="/c1", path=("c1",), tool_key=contexts[0].make_key)]
     assert (contexts[0].request_id, contexts[0].session_id) == ("r1", "s1")
 
 

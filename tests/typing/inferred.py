@@ -23,6 +23,7 @@ from rxllm import (
     Event,
     Fake,
     FunctionTool,
+    Halt,
     Labelled,
     Partial,
     Response,
@@ -145,6 +146,9 @@ assert_type(rxllm.step(fake, "Hello", response_format=City).run().response.parse
 assert_type(rxllm.step(fake, "Hello", response_format=City).run().parsed, City | None)
 assert_type(rxllm.chat(fake, "Hello", response_format=City).run().parsed, City | None)
 assert_type(rxllm.resume(fake, Thread(), response_format=City, approvals={"c1": True}), Stream[ChatResult[City]])
+rxllm.resume(fake, Thread(), approvals={"c1": True, "c2": "too dear", "c3": {"amount": 5}})
+assert_type(rxllm.stream_resume(fake, Thread(), approvals={"c1": {"amount": 5}}), Stream[Event])
+rxllm.session.resume(fake, rxllm.Session(), approvals={call.id: {"amount": 5} for call in ()})
 assert_type(rxllm.stream(fake, "Hello", response_format=City), Stream[Event])
 assert_type(events.pipe(ops.to_chat_result(parse=City)), Stream[ChatResult[City]])
 assert_type(events.pipe(ops.to_step_result(Thread(), parse=int)), Stream[StepResult[int]])
@@ -400,7 +404,16 @@ assert_type(add(a=1, b=2), int)
 assert_type(add.name, str)
 as_tool: Tool = add
 as_function: FunctionTool[..., int] = add
-assert_type(tool(name="look", handler=print, manual=True), Tool)
+assert_type(tool(name="look", handler=print, manual=True, timeout=None), Tool)
+
+
+@tool(timeout=5, approval=True)
+def search(query: str, context: ToolContext) -> str:
+    """Search with a limit of five seconds."""
+    return query + context.idempotency_key
+
+
+assert_type(search("milk", ToolContext(ToolCall("c1", "search"), make_key=lambda: "k1")), str)
 
 
 class Shop:
@@ -432,3 +445,19 @@ def policy(call: ToolCall, error: ToolError) -> str:
 rxllm.generate(fake, "Hi", temperature=0.0, tools=[add, pay], stop=("END",), options={"top_k": 1}, on_event=print)
 rxllm.chat(fake, "Hi", tools=[add], on_tool_error=policy, max_turns=3, halt_when=lambda step: step.done)
 rxllm.step(fake, "Hi", mode="manual", tool_timeout=None, approve=lambda call: call.name == "pay", retry=False)
+
+
+def decide(call: ToolCall) -> bool | str | dict[str, int] | Halt | Observable[bool]:
+    match call.arguments:
+        case {"amount": int(amount)} if amount > 50:
+            return {"amount": 50}
+        case {"amount": 0}:
+            return "nothing to pay"
+        case {"to": "boss"}:
+            return rxllm.halt("approval")
+        case _:
+            return reactivex.of(True)
+
+
+rxllm.chat(fake, "Hi", approve=decide, approve_timeout=60)
+events.pipe(ops.run_tools([pay], approve=decide, approve_timeout=None))

@@ -65,6 +65,9 @@ def add(a: int, b: int = 1) -> int:
 add("1")  # pyright: ignore[reportArgumentType]
 add()  # pyright: ignore[reportCallIssue]
 tool(handler=print)  # pyright: ignore
+tool(name="x", timeout="5")  # pyright: ignore
+rxllm.resume(fake, "Hi", approvals={"c1": 1})  # pyright: ignore
+rxllm.chat(fake, "Hi", approve_timeout="5")  # pyright: ignore[reportArgumentType]
 
 # Values and events are frozen
 

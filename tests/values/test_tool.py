@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import pytest
 
+from rxllm import serializer
 from rxllm.values import (
     FunctionTool,
     Halt,
@@ -216,8 +217,44 @@ def test_a_tool_without_a_handler_cannot_run() -> None:
 @pytest.mark.parametrize("flag", ["manual", "approval"])
 def test_flags_are_true_or_false(flag: str) -> None:
     for wrong in (None, 1, "yes"):
+        options: dict[str, Any] = {flag: wrong}
         with pytest.raises(TypeError, match=flag):
-            tool(name="f", **{flag: wrong})
+            tool(name="f", **options)
+
+
+@pytest.mark.parametrize("timeout", [2.5, 600, None])
+def test_a_tool_has_a_timeout_of_its_own(timeout: float | None) -> None:
+    @tool(timeout=timeout)
+    def plain() -> None: ...
+
+    @tool(name="named", timeout=timeout)
+    def other() -> None: ...
+
+    pieces = tool(name="pieces", timeout=timeout)
+    assert [made.timeout for made in (plain, other, pieces)] == [timeout] * 3
+
+
+def test_no_timeout_is_not_the_same_as_none_that_is_set_in_json_too() -> None:
+    tools = [Tool("f"), Tool("f", timeout=None), Tool("f", timeout=2), Tool("f", timeout=2.5)]
+    assert len({tool.timeout for tool in tools}) == 4
+    texts = [serializer.to_json(made) for made in tools]
+    assert ["timeout" in text for text in texts] == [False, True, True, True]
+    assert [serializer.from_json(text, Tool) for text in texts] == tools
+    assert tools[0].timeout == "default"
+
+
+@pytest.mark.parametrize("timeout", [0, -1.0, "30", True, float("nan"), float("inf"), ()])
+def test_a_timeout_that_is_no_time_is_refused(timeout: Any) -> None:
+    with pytest.raises(ValidationError, match="timeout must be a number of seconds above 0, or None for no limit, not"):
+        tool(name="f", timeout=timeout)
+    with pytest.raises(ValidationError) as caught:
+        tool(timeout=timeout)(weather.handler or print)
+    assert (caught.value.reason, caught.value.errors[0][0]) == ("invalid_tool", ("timeout",))
+
+
+def test_what_other_libraries_call_a_timeout_is_explained() -> None:
+    with pytest.raises(ValidationError, match=r"tool has no option 'tool_timeout' .did you mean 'timeout'"):
+        tool(name="f", tool_timeout=1)  # type: ignore[call-overload]
 
 
 # Halts

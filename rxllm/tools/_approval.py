@@ -1,0 +1,86 @@
+"""Read what an approver answers: run the call, run it with other arguments, deny it, or leave it to the caller."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any, cast
+
+from rxllm.events import Event, ToolApprovalRequested, ToolExecutionCompleted, ToolExecutionStarted
+from rxllm.tools._settings import argument_faults
+from rxllm.values import FunctionTool, Halt, Tool, ToolCall, ToolError, ValidationError, denied, described
+from rxllm.values._json import json_data
+from rxllm.values._parameters import convert
+from rxllm.values._response import shorten
+from rxllm.values.argument_checks import did_you_mean, shown
+from rxllm.values.errors import Path
+
+NO_ANSWER = object()
+"""The answer of an approver whose Observable ends without an item."""
+
+
+def decided(answer: object, tool: Tool, call: ToolCall) -> ToolCall | ToolError | None:
+    """Return the call to run, the error of a call that is denied, or None for one that is left to the caller.
+
+    Raises ``TypeError`` for another answer, and ``ValidationError("invalid_option")`` as `edited` does.
+    """
+    match answer:
+        case True:
+            return call
+        case False | str():
+            return denied(call, answer)
+        case Mapping():
+            return edited(tool, call, cast(Mapping[str, Any], answer), "approve")
+        case Halt(reason="approval"):
+            return None
+        case _:
+            options = "True, False or the reason as text, a mapping with other arguments, or halt('approval')"
+            got = "a stream without items" if answer is NO_ANSWER else shown(answer)
+            raise TypeError(f"approve must return {options}, not {got} (for the tool {tool.name!r})")
+
+
+def edited(tool: Tool, call: ToolCall, arguments: Mapping[str, Any], *path: str) -> ToolCall:
+    """Return `call` with a copy of `arguments`, as JSON data, in place of the model's.
+
+    Raises ``ValidationError("invalid_option")``, under `path`, for arguments that do not fit `tool`.
+    """
+    try:
+        data = json_data(dict(arguments))
+        faults = _edit_faults(tool, data)
+    except ValidationError as error:
+        data, faults = {}, list(error.errors) or [((), error.message)]
+    if faults:
+        message = f"{'.'.join(path)} edits the arguments of the tool call {call.id}, but they do not fit {tool.name!r}"
+        message = f"{message}: {shorten(described(faults), 400)}; pass all arguments, as the tool's schema has them"
+        raise ValidationError("invalid_option", message, errors=[((*path, *at), fault) for at, fault in faults])
+    metadata = {name: note for name, note in call.metadata.items() if name != "error"}
+    return replace(call, arguments=data, raw_arguments=None, metadata=metadata)
+
+
+def _edit_faults(tool: Tool, arguments: Mapping[str, Any]) -> list[tuple[Path, str]]:
+    if not isinstance(tool, FunctionTool):
+        return argument_faults(tool, arguments)
+    names = tool.parameters
+    unknown = [name for name in arguments if name not in names]
+    if not unknown:
+        convert(names, arguments)
+    return [((name,), f"is not a parameter{did_you_mean(name, names)}") for name in unknown]
+
+
+class WaitingCalls:
+    """The tool calls that wait for the caller's approval: it was requested, and they have not run or been denied."""
+
+    def __init__(self) -> None:
+        self._ids: set[str] = set()
+
+    def note(self, event: Event) -> None:
+        """Follow an event of `execution`."""
+        if isinstance(event, ToolApprovalRequested):
+            self._ids.add(event.id)
+        elif isinstance(event, ToolExecutionStarted | ToolExecutionCompleted):
+            self._ids.discard(event.id)
+
+    def of(self, calls: Iterable[ToolCall]) -> dict[str, Any]:
+        """Return the metadata of a step that made `calls`: those that wait, if there are any."""
+        waiting = tuple(call for call in calls if call.id in self._ids)
+        return {"approval_tool_calls": waiting} if waiting else {}

@@ -1,0 +1,55 @@
+"""The idempotency key of a tool call: a text that names the call wherever, and however often, it is run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from rxllm.runtime import Question
+from rxllm.values import ImagePart, Message, Part, TextPart, Thread, ToolCall, unanswered
+from rxllm.values._encode import encode
+
+
+def idempotency_key(call: ToolCall, question: Question, enclosing_key: Callable[[], str] | None) -> str:
+    """Return 32 hexadecimal characters, equal whenever the same call of the same conversation is run.
+
+    They follow from the key of the tool call around this one, the session's id, the messages before the call, and its
+    id, name and arguments as the model wrote them. Nothing random, no clock and no metadata is part of it: metadata may
+    hold how far the call has come.
+    """
+    from hashlib import sha256  # it loads OpenSSL, which importing rxllm should not
+
+    around = enclosing_key() if enclosing_key is not None else None
+    messages = [encode(_plain(message)) for message in _messages_before(call, question.thread)]
+    data = [around, question.session_id, messages, encode(_plain_call(call))]
+    return sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def _messages_before(call: ToolCall, thread: Thread | None) -> Iterator[Message]:
+    """Yield the messages that the model had seen when it made `call`, also if the thread has gone on since."""
+    if thread is None:
+        return
+    is_open = any(other.id == call.id for other in unanswered(thread))
+    for message in thread:
+        if is_open and any(other.id == call.id for other in message.tool_calls):
+            return
+        yield message
+
+
+def _plain(message: Message) -> Message:
+    content = message.content
+    if isinstance(content, tuple):
+        content = tuple(map(_plain_part, content))
+    calls = tuple(map(_plain_call, message.tool_calls))
+    return replace(message, content=content, tool_calls=calls, metadata={})
+
+
+def _plain_part(part: Part) -> Part:
+    return replace(part, metadata={}) if isinstance(part, TextPart | ImagePart) else part
+
+
+def _plain_call(call: ToolCall) -> ToolCall:
+    """Return `call` without metadata, and without the text of arguments that could be read, which writers spell out."""
+    raw = call.raw_arguments if call.metadata.get("error") else None
+    return replace(call, raw_arguments=raw, metadata={})
