@@ -201,6 +201,7 @@ class _Chat:
     def _on_completed(self) -> Observable[Event] | None:
         """Return the next step, if there is one; else end the chat."""
         try:
+            self._steering.raise_error()
             with within(self._outside):
                 following = self._following()
         except BaseException as error:  # from a function of the user's, or about the step

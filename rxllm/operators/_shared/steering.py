@@ -43,6 +43,7 @@ class Steering(abc.DisposableBase):
         self._steer = steer
         self._waiting = deque[Message]()
         self._messages = SingleAssignmentDisposable()
+        self._error: Exception | None = None
         self._failure = SerialDisposable()
         self._subscriptions = CompositeDisposable(self._messages, self._failure)
 
@@ -54,6 +55,7 @@ class Steering(abc.DisposableBase):
 
         def on_error(error: Exception) -> None:
             self._messages.dispose()
+            self._error = error
             self._failure.disposable = loop.schedule(lambda *_: context.run(fail, error))
 
         def on_next(item: Any) -> None:
@@ -65,6 +67,11 @@ class Steering(abc.DisposableBase):
         # What a user types does not wait for the reader, and a call that it is made of is not a step of the chat.
         messages = scoped(paced(self._steer, None), current_scope.get().below_model())
         self._messages.disposable = messages.subscribe(on_next, on_error, scheduler=unpaced(scheduler))
+
+    def raise_error(self) -> None:
+        """Raise the error that there was, if it has not been passed on yet."""
+        if self._error is not None:
+            raise self._error
 
     def waits(self) -> bool:
         """Whether there are messages."""
