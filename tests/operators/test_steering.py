@@ -94,7 +94,7 @@ def play(script: Any, *plan: tuple[Any, str | Message], **options: Any) -> tuple
     typist, fake = Typist(*plan), script if isinstance(script, Fake) else Fake(*script)
     options.setdefault("tools", [double])
     source = rxllm.stream(fake, "Hi", steer=typist.steer, **options).pipe(ops.verify())
-    result = source.pipe(ops.tap(typist.see)).run().result  # type: ignore[union-attr]
+    result: Any = source.pipe(ops.tap(typist.see)).run().result  # type: ignore[union-attr]
     assert not typist.steer.observers
     assert reduce(StreamCollector.apply_event, typist.events, StreamCollector()).to_chat_result() == result
     return typist, result, fake

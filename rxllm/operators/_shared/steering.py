@@ -56,7 +56,7 @@ class Steering(abc.DisposableBase):
         def on_error(error: Exception) -> None:
             self._messages.dispose()
             self._error = error
-            self._failure.disposable = loop.schedule(lambda *_: context.run(fail, error))
+            self._failure.disposable = loop.schedule(lambda scheduler, state: context.run(fail, error))
 
         def on_next(item: Any) -> None:
             try:
