@@ -79,15 +79,16 @@ def repeat_until_halt(
     with an ``ErrorEvent``, end in an ``ErrorEvent`` and a ``ChatCompleted`` with that error. All steps share one
     request id, and the usage of each counts against the budget of the next.
 
-    `steer` emits what the user types meanwhile, as texts or user's messages, on any thread; it is subscribed to once a
-    chat. With ``steer_at="sentence"`` the model stops at the end of its sentence: its connection is closed, what it has
-    said is its message (finish reason ``stop``, raw ``steered``), and of its usage only what has arrived is known. With
-    ``"step"`` it finishes. Thinking, a response that has begun a tool call, and running tools are never interrupted.
-    Then there is a ``Steered`` for each message, and the model answers them all, even if the chat would have completed.
-    A step after a correction is a turn like any other, and `halt_when` decides about the step before it. Messages for
-    which there is no further turn, and those that come while the chat halts in any other way or finalizes, are told as
-    ``Steered(message, used=False)`` before the ``ChatCompleted``, whose metadata has them as ``unused_steering``. Blank
-    messages are ignored. An error of `steer`, and an item that is not a message, end the chat through ``on_error``.
+    `steer` emits what the user types meanwhile, texts or user's messages, on any thread. Each chat subscribes to it
+    once. With ``steer_at="sentence"`` a message stops the model at the end of its sentence: the connection is closed,
+    what has been said becomes the model's message (finish reason ``stop``, raw ``steered``), and its usage is what had
+    arrived. With ``"step"`` the model finishes. Thinking, a response that has begun a tool call, and running tools are
+    never interrupted. Then comes a ``Steered`` for each message, and the model answers all of them, even if the chat
+    would have completed. Every step counts for `max_turns`, and `halt_when` decides about the step before a message.
+    Messages for which no turn is left, and those that come while the chat halts for another reason or finalizes, are
+    emitted as ``Steered(message, used=False)`` before the ``ChatCompleted``; its metadata has them under
+    ``unused_steering``. Blank messages are ignored. An error of `steer`, or an item that is not a message, ends the chat
+    through ``on_error``.
 
     Raises ``ValidationError("invalid_option")`` for wrong arguments. A step that does not end with a ``StepCompleted``
     is a ``StreamError("malformed_event")`` through ``on_error``.

@@ -35,8 +35,8 @@ MOST = 1024
 class Steering(abc.DisposableBase):
     """The messages of one chat; `steer` may emit them on any thread, at its subscription, and inside a delivery.
 
-    A provider may take messages in the middle of a response, as OpenAI's Responses API does over WebSocket with
-    ``response.steer``. Its adapter would receive them from here, through the scope, as `until_sentence` does.
+    The place for a provider that takes messages in the middle of a response, such as OpenAI's Responses API over
+    WebSocket with ``response.steer``, is here: its adapter would take them through the scope, as `until_sentence` does.
     """
 
     def __init__(self, steer: Steer | None) -> None:
@@ -55,7 +55,7 @@ class Steering(abc.DisposableBase):
 
         def on_error(error: Exception) -> None:
             self._messages.dispose()
-            self._error = error
+            self._error = self._error or error
             self._failure.disposable = loop.schedule(lambda scheduler, state: context.run(fail, error))
 
         def on_next(item: Any) -> None:
