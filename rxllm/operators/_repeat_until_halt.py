@@ -87,8 +87,8 @@ def repeat_until_halt(
     would have completed. Every step counts for `max_turns`, and `halt_when` decides about the step before a message.
     Messages for which no turn is left, and those that come while the chat halts for another reason or finalizes, are
     emitted as ``Steered(message, used=False)`` before the ``ChatCompleted``; its metadata has them under
-    ``unused_steering``. Blank messages are ignored. An error of `steer`, or an item that is not a message, ends the chat
-    through ``on_error``.
+    ``unused_steering``. Blank messages are ignored. An error of `steer`, or an item that is not a message, ends the
+    chat through ``on_error``.
 
     Raises ``ValidationError("invalid_option")`` for wrong arguments. A step that does not end with a ``StepCompleted``
     is a ``StreamError("malformed_event")`` through ``on_error``.

@@ -141,7 +141,7 @@ class PlainChatOptions(PlainStepOptions, total=False):
     """What the user types while the chat runs, as texts or user's messages: each is answered by the next step; see
     ``operators.repeat_until_halt``. Default: none."""
     steer_at: Literal["sentence", "step"] | None
-    """Where `steer` stops the model: at the end of its "sentence" or of its "step". Default: ``"sentence"``; with a
+    """Where `steer` stops the model: at the end of its "sentence" or of its "step". Default: "sentence"; with a
     `response_format` "step"."""
     structured_finalize_nudge: str | None
     """The user's message in the request of `structured_finalize`; "" sends none. Default: ``"Now provide your final

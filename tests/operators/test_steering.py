@@ -664,6 +664,27 @@ def test_nothing_is_left_behind_whatever_happens() -> None:
     simulate_cancels(steering)
 
 
+def test_a_thousand_steered_chats_leave_nothing() -> None:
+    steer: Subject[str] = Subject()
+
+    async def main() -> None:
+        before = len(asyncio.all_tasks()), threading.active_count()
+        for i in range(1000):
+            model = Fake([("delay", 0.0001), "Aye. ", "Bee."], "Ok.")
+            source = rxllm.chat(model, "Hi", steer=steer.start_with("Stop"))
+            if i % 2:
+                assert (await source).output_text == "Ok."
+            else:
+                subscription = source.subscribe()
+                await asyncio.sleep(0.0001)
+                subscription.dispose()
+        await asyncio.sleep(0.01)
+        assert (len(asyncio.all_tasks()), threading.active_count()) == before
+
+    asyncio.run(main())
+    assert not steer.observers
+
+
 # By hand, resumed, and in sessions
 
 
