@@ -20,6 +20,7 @@ from rxllm.events import (
     MessageStarted,
     RawChunk,
     SourceAdded,
+    Steered,
     StepCompleted,
     StepRestarted,
     TextCompleted,
@@ -415,8 +416,15 @@ def test_a_restart_voids_the_step() -> None:
 
 @given(strategies.event_lists, strategies.lawful_events)
 def test_nothing_of_a_restarted_step_is_left(void: list[Event], rest: list[Event]) -> None:
-    void = [event for event in void if not isinstance(event, StepCompleted | ChatCompleted)]
+    void = [event for event in void if not isinstance(event, StepCompleted | ChatCompleted | Steered)]  # not its own
     assert fold(*void, StepRestarted("timeout", 2), *rest, thread=THREAD) == fold(*rest, thread=THREAD)
+
+
+def test_a_restarted_step_keeps_the_correction_that_it_answers() -> None:
+    before = [StepCompleted(step()), Steered(Message("user", "Stop"))]
+    restarted = fold(*before, TextDelta("void"), StepRestarted("timeout", 2), thread=THREAD)
+    assert restarted.thread == step().thread + "Stop"
+    assert Steered(Message("user", "Stop")) in restarted.to_events()
 
 
 # What a chat is without its end

@@ -18,6 +18,7 @@ from rxllm.collector._partial_step import with_partial_step
 from rxllm.collector._step_outcome import (
     AWAITING_USER,
     PAUSE,
+    STEERED,
     answer,
     halt_metadata,
     is_incomplete,
@@ -30,6 +31,7 @@ from rxllm.collector._unfinished import Unfinished
 __all__ = [
     "AWAITING_USER",
     "PAUSE",
+    "STEERED",
     "BlockKey",
     "StreamCollector",
     "Unfinished",

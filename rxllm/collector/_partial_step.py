@@ -5,17 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rxllm.collector._fold_message import content_of
-from rxllm.collector._step_outcome import is_server
+from rxllm.collector._step_outcome import is_server, unsigned
 from rxllm.collector._stream_collector import StreamCollector
-from rxllm.values import (
-    ChatResult,
-    FilePart,
-    Message,
-    Part,
-    ProviderPart,
-    ThinkingPart,
-    ToolCallPart,
-)
+from rxllm.values import ChatResult, FilePart, Message, ToolCallPart
 from rxllm.values._thread import unanswered, with_results
 
 
@@ -53,20 +45,10 @@ def _without_loose_ends(message: Message, answered: set[str]) -> Message:
     parts = [part for part in [*message.parts, *unmarked] if not isinstance(part, ToolCallPart) or part.id not in loose]
     marks = [place for place, part in enumerate(parts, 1) if isinstance(part, ToolCallPart) and part.id in answered]
     end = marks[-1] if marks else 0
-    kept = parts[:end] + [part for part in map(_unsigned, parts[end:]) if part is not None]
+    kept = parts[:end] + [part for part in map(unsigned, parts[end:]) if part is not None]
     ids = {part.id for part in kept if isinstance(part, ToolCallPart)}
     calls = tuple(call for call in message.tool_calls if call.id in ids)
     return replace(message, content=content_of(tuple(kept)), tool_calls=calls)
-
-
-def _unsigned(part: Part) -> Part | None:
-    match part:
-        case ToolCallPart() | ProviderPart():
-            return None
-        case ThinkingPart(text=text):
-            return ThinkingPart(text) if text else None
-        case _:
-            return part
 
 
 def _has_files(message: Message) -> bool:

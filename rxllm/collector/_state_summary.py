@@ -15,7 +15,7 @@ class Summary(msgspec.Struct, frozen=True):
     """Everything in a state except the log.
 
     `error` and `metadata` outlive the step; `earlier` are their values before the step, which a restart brings back.
-    `past` are the events of the completed steps, unfolded.
+    `past` are the events of the completed steps, unfolded, and those between two steps.
     """
 
     steps: tuple[StepResult, ...] = ()
@@ -73,6 +73,10 @@ def next_step(summary: Summary, result: StepResult, events: tuple[Event, ...]) -
         past=(*summary.past, events),
         fresh=True,
     )
+
+
+def between_steps(summary: Summary, event: Event) -> Summary:
+    return msgspec.structs.replace(summary, past=(*summary.past, (event,)))
 
 
 def same_step(summary: Summary) -> Summary:

@@ -7,7 +7,7 @@ from typing import Any
 
 from rxllm.collector._fold_message import content_of
 from rxllm.events import AskUserRequested, Event, ToolHalt, ToolResultEncoded
-from rxllm.values import Message, Response, ToolCall, ToolCallPart
+from rxllm.values import Message, Part, ProviderPart, Response, ThinkingPart, ToolCall, ToolCallPart
 
 AWAITING_USER = "<awaiting user response>"
 """The result of a tool call that waits for the user, as the model sees it."""
@@ -15,12 +15,21 @@ AWAITING_USER = "<awaiting user response>"
 PAUSE = "pause_turn"
 """The raw finish reason by which a provider asks to be called again with its message so far."""
 
+STEERED = "steered"
+"""The raw finish reason of a response that was ended with its sentence, since the user corrected it."""
+
 
 def answer(response: Response[Any]) -> tuple[Message, ...]:
-    """Return what a response adds to its thread: its message, with only the calls that are to be answered."""
+    """Return what a response adds to its thread: its message, with only the calls that are to be answered.
+
+    The message of a response that was cut keeps what every provider takes back.
+    """
     message = response.message
     if message is None:
         return ()
+    if response.raw_finish_reason == STEERED:
+        parts = (unsigned(part) for part in message.parts)
+        message = replace(message, content=content_of(tuple(part for part in parts if part is not None)))
     kept = tuple(call for call in message.tool_calls if is_server(call)) + response.tool_calls
     kept = kept if response.finish_reason == "tool_calls" else tuple(call for call in kept if is_server(call))
     if kept == message.tool_calls:
@@ -30,6 +39,17 @@ def answer(response: Response[Any]) -> tuple[Message, ...]:
     parts = tuple(part for part in message.parts if not isinstance(part, ToolCallPart) or part.id in ids)
     content = content_of(parts)
     return (replace(message, content=content, tool_calls=calls),) if content or calls else ()
+
+
+def unsigned(part: Part) -> Part | None:
+    """Return what can be kept of a part that goes back to its provider as a whole or not at all."""
+    match part:
+        case ToolCallPart() | ProviderPart():
+            return None
+        case ThinkingPart(text=text):
+            return ThinkingPart(text) if text else None
+        case _:
+            return part
 
 
 def is_unfinished(response: Response[Any]) -> bool:

@@ -9,7 +9,7 @@ import msgspec
 
 from rxllm.collector._event_faults import event_fault
 from rxllm.collector._fold_message import fold_calls, fold_message
-from rxllm.collector._state_summary import Summary, apply_to_summary, complete, next_step, same_step
+from rxllm.collector._state_summary import Summary, apply_to_summary, between_steps, complete, next_step, same_step
 from rxllm.collector._step_outcome import answer, halt_metadata, is_incomplete, is_server, is_unfinished, tool_message
 from rxllm.collector._unfold import unfold
 from rxllm.events import (
@@ -21,6 +21,7 @@ from rxllm.events import (
     MessageStarted,
     RawChunk,
     SourceAdded,
+    Steered,
     StepCompleted,
     StepRestarted,
     TextCompleted,
@@ -110,6 +111,9 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
                 return StreamCollector(result.thread, [], 0, next_step(self.summary, result, events))
             case StepRestarted():
                 return StreamCollector(self.thread, [], 0, same_step(self.summary))
+            case Steered():
+                thread = self.thread + event.message if self.thread is not None and event.used else self.thread
+                return StreamCollector(thread, self.log, self.length, between_steps(self.summary, event))
             case _:
                 changed = apply_to_summary(self.summary, event)
                 return self if changed is self.summary else StreamCollector(self.thread, self.log, self.length, changed)

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from functools import partial, reduce
 from inspect import iscoroutinefunction
 from threading import get_ident
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from msgspec.structs import replace
 from reactivex import Observable, abc
-from reactivex.disposable import SerialDisposable, SingleAssignmentDisposable
+from reactivex.disposable import CompositeDisposable, SerialDisposable, SingleAssignmentDisposable
 
-from rxllm.collector import StreamCollector, is_unfinished
-from rxllm.events import ChatCompleted, ErrorEvent, Event, MessageStarted, StepCompleted
+from rxllm.collector import PAUSE, StreamCollector, is_unfinished
+from rxllm.events import ChatCompleted, ErrorEvent, Event, MessageStarted, Steered, StepCompleted
 from rxllm.operators._errors_as_events import errors_as_events
 from rxllm.operators._shared.event_operators import EVENTS, not_an_event
 from rxllm.operators._shared.operate import operate
+from rxllm.operators._shared.steering import Steer, Steering
 from rxllm.runtime import (
     Question,
     ScopedObserver,
@@ -31,7 +33,7 @@ from rxllm.runtime import (
 )
 from rxllm.values import ChatResult, LLMError, StepResult, StreamError, Thread, Usage
 from rxllm.values._session import question
-from rxllm.values.argument_checks import check, check_count, check_function, shown
+from rxllm.values.argument_checks import check, check_count, check_function, check_instance, shown
 
 Ask = Callable[[Thread], Observable[Event]]
 
@@ -45,6 +47,8 @@ def repeat_until_halt(
     max_turns: int = 8,
     halt_when: Callable[[StepResult], bool] | None = None,
     finalize: Ask | None = None,
+    steer: Steer | None = None,
+    steer_at: Literal["sentence", "step"] = "sentence",
 ) -> Callable[[Observable[Event]], Stream[Event]]:
     """Continue with ``ask(thread)`` after each step until the chat halts, and end with a ``ChatCompleted``.
 
@@ -74,16 +78,29 @@ def repeat_until_halt(
     with an ``ErrorEvent``, end in an ``ErrorEvent`` and a ``ChatCompleted`` with that error. All steps share one
     request id, and the usage of each counts against the budget of the next.
 
+    `steer` emits what the user types meanwhile, texts or user's messages, on any thread. Each chat subscribes to it
+    once. With ``steer_at="sentence"`` a message stops the model at the end of its sentence: the connection is closed,
+    what has been said becomes the model's message (finish reason ``stop``, raw ``steered``), and its usage is what had
+    arrived. With ``"step"`` the model finishes. Thinking, a response that has begun a tool call, and running tools are
+    never interrupted. Then comes a ``Steered`` for each message, and the model answers all of them, even if the chat
+    would have completed. Every step counts for `max_turns`, and `halt_when` decides about the step before a message.
+    Messages for which no turn is left, and those that come while the chat halts for another reason or finalizes, are
+    emitted as ``Steered(message, used=False)`` before the ``ChatCompleted``; its metadata has them under
+    ``unused_steering``. Blank messages are ignored. An error of `steer`, or an item that is not a message, ends the
+    chat through ``on_error``.
+
     Raises ``ValidationError("invalid_option")`` for wrong arguments. A step that does not end with a ``StepCompleted``
     is a ``StreamError("malformed_event")`` through ``on_error``.
     """
     check_function("ask", ask)
+    check_instance("steer", steer, Observable | None, "an Observable of texts or user's messages")
+    check("steer_at", steer_at, steer_at in ("sentence", "step"), "'sentence' or 'step'")
     check_count("max_turns", max_turns)
     for name, function in (("halt_when", halt_when), ("finalize", finalize)):
         if function is not None:
             check_function(name, function)
     check("halt_when", halt_when, not iscoroutinefunction(halt_when), "a plain function")  # a coroutine is always true
-    make_chat = partial(_Chat, ask, max_turns, halt_when, finalize)
+    make_chat = partial(_Chat, ask, max_turns, halt_when, finalize, steer, steer_at == "sentence")
     return operate(lambda source, observer, scheduler: make_chat(observer, scheduler).start(source))
 
 
@@ -96,6 +113,8 @@ class _Chat:
         max_turns: int,
         halt_when: Callable[[StepResult], bool] | None,
         finalize: Ask | None,
+        steer: Steer | None,
+        cuts: bool,
         observer: abc.ObserverBase[Event],
         scheduler: abc.SchedulerBase | None,
     ) -> None:
@@ -110,19 +129,28 @@ class _Chat:
         scope = current_scope.get()
         self._question = Question()  # for a source without run_tools, which is an error unless it fails
         self._outside = scope.below_model()  # of the user's functions
+        self._steering = Steering(steer)
+        self._interrupt = self._steering.waits if cuts and steer is not None else None
         self._scope = replace(self._outside, request_id=scope.request_id or new_id(), question=self._question)
         self._current = SerialDisposable()
         self._source: list[Event] = []  # the events of the source
         self._last: Event | None = None  # the last event of the current step
         self._steps: list[StepResult] = []
+        self._thread = Thread()  # of the last step, and what the user has added to it
         self._usage = Usage()  # of all steps
         self._turns = 0
 
     def start(self, source: Observable[Event]) -> abc.DisposableBase:
+        self._steering.start(self._fail, self._scheduler)
+        self._scope = replace(self._scope, is_steered=self._interrupt if self._max_turns > 1 else None)
         following = self._subscribe(source, self._on_source)
         if following is not None:
             self._run(following)
-        return self._current
+        return CompositeDisposable(self._current, self._steering)
+
+    def _fail(self, error: Exception) -> None:
+        self._current.dispose()
+        fail(self._observer, error)
 
     def _run(self, following: Observable[Event]) -> None:
         """Run a step, and in a loop those after it, as long as each ends while it is being subscribed to."""
@@ -173,18 +201,26 @@ class _Chat:
     def _on_completed(self) -> Observable[Event] | None:
         """Return the next step, if there is one; else end the chat."""
         try:
+            self._steering.raise_error()
             with within(self._outside):
                 following = self._following()
         except BaseException as error:  # from a function of the user's, or about the step
             fail(self._observer, error)
             return None
         if isinstance(following, ChatResult):
-            conclude(self._observer, (ChatCompleted(following),))
+            conclude(self._observer, self._end(following))
             return None
         return following
 
-    def _following(self) -> Observable[Event] | ChatResult:
-        """Return the next step, or the result of the chat."""
+    def _end(self, result: ChatResult) -> list[Event]:
+        self._steering.dispose()
+        unused = tuple(self._steering.take())
+        if unused:
+            result = dataclasses.replace(result, metadata={**result.metadata, "unused_steering": unused})
+        return [*(Steered(message, used=False) for message in unused), ChatCompleted(result)]
+
+    def _following(self) -> Observable[Event] | ChatResult | None:
+        """Return the next step, or the result of the chat; None if it has been disposed."""
         match self._last:
             case StepCompleted(result=step):
                 return self._after(step)
@@ -199,24 +235,33 @@ class _Chat:
             case last:
                 raise _no_step(last)
 
-    def _after(self, step: StepResult) -> Observable[Event] | ChatResult:
+    def _after(self, step: StepResult) -> Observable[Event] | ChatResult | None:
         if not self._steps:
             self._turns = int(any(isinstance(event, MessageStarted) for event in self._source))
             self._source.clear()
         self._steps.append(step)
+        self._thread = step.thread
         self._usage += step.response.usage
         reason = self._halted(step)
         if reason is None:
-            return self._next(self._ask, self._turns + 1)
+            self._steer(step)
+            return None if self._current.is_disposed else self._next(self._ask, self._turns + 1)
         if self._finalize is not None and self._first_end is None and reason in FINALIZED:
             self._first_end, self._max_turns = reason, 1
             return self._next(self._finalize, 1)
         return self._result(reason, step.response.error)
 
+    def _steer(self, step: StepResult) -> None:
+        """Add the messages that wait to the thread, unless the model is to go on with a message that has paused."""
+        for message in self._steering.take() if step.response.raw_finish_reason != PAUSE else ():
+            self._thread += message
+            self._observer.on_next(Steered(message))
+
     def _next(self, ask: Ask, turns: int) -> Observable[Event]:
         self._turns = turns
-        self._scope = replace(self._scope, usage=self._usage, question=None)
-        step: Any = ask(self._steps[-1].thread)
+        interrupt = self._interrupt if turns < self._max_turns else None  # with no further turn, nobody would go on
+        self._scope = replace(self._scope, usage=self._usage, question=None, is_steered=interrupt)
+        step: Any = ask(self._thread)
         if not isinstance(step, Observable):
             raise TypeError(f"repeat_until_halt(ask): ask must return an Observable of events, not {shown(step)}")
         return cast(Observable[Event], step)
@@ -234,17 +279,21 @@ class _Chat:
                 return "error"
             case _ if isinstance(reason := step.response.metadata.get("halted_reason"), str):
                 return reason  # from an operator
-            case _ if not is_unfinished(step.response):
+            case _ if not is_unfinished(step.response) and not self._is_steered():
                 return "completed"
             case _ if self._halt_when is not None and self._halt_when(step):
                 return "halt_when"
             case _:
                 return "max_turns" if self._turns >= self._max_turns else None
 
+    def _is_steered(self) -> bool:
+        """Whether a chat that would have completed goes on."""
+        return self._steering.waits() and self._turns < self._max_turns
+
     def _result(self, reason: str, error: LLMError | None) -> ChatResult:
         last = self._steps[-1]
         metadata = last.metadata
-        thread = last.thread
+        thread = self._thread
         if reason == "ask_user":
             thread += question(metadata["pending_question"], metadata["pending_tool_call_id"])
         pending = (*metadata.get("manual_tool_calls", ()), *metadata.get("approval_tool_calls", ()))

@@ -14,6 +14,7 @@ from rxllm.collector import StreamCollector
 from rxllm.events import ErrorEvent, Event, StepCompleted, ToolApprovalRequested
 from rxllm.operators._shared.event_operators import EVENTS, not_an_event
 from rxllm.operators._shared.operate import operate
+from rxllm.operators._shared.steering import until_sentence
 from rxllm.runtime import (
     Bounded,
     Question,
@@ -118,7 +119,8 @@ class _Step:
         self._scheduler = scheduler
         self._thread = thread
         self._question = Question()
-        self._scope = replace(current_scope.get(), question=self._question)
+        self._is_steered = current_scope.get().is_steered
+        self._scope = replace(current_scope.get(), question=self._question, is_steered=None)
         self._state = StreamCollector()
         self._tools = SerialDisposable()
         self._gate = current_gate.get()
@@ -127,6 +129,8 @@ class _Step:
         self._metadata: dict[str, Any] = {}
 
     def start(self, source: Observable[Event]) -> abc.DisposableBase:
+        if self._is_steered is not None:
+            source = until_sentence(source, self._is_steered)
         with within(self._scope):
             subscription = source.subscribe(
                 self._emit, self._observer.on_error, self._on_completed, scheduler=self._scheduler

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
+from reactivex import Observable
+
 from rxllm.engine import Engine
 from rxllm.pipelines._option_advice import advice
 from rxllm.pipelines._options import ChatOptions, StepOptions, set_options
@@ -140,6 +142,11 @@ _RULES: dict[str, _Rule] = {
     ),
     "max_concurrency": ("None, or " + _COUNT[0], lambda value: value is None or is_count(value)),
     "max_turns": _COUNT,
+    "steer": (
+        "an Observable of texts or user's messages, such as a reactivex Subject; rxllm.from_async_iter makes one",
+        lambda value: isinstance(value, Observable),
+    ),
+    "steer_at": ("'sentence' or 'step'", lambda value: value in ("sentence", "step")),
     "structured_finalize": _FLAG,
     "structured_finalize_nudge": ("a string", lambda value: isinstance(value, str)),
 }

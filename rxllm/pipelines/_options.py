@@ -13,12 +13,15 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypedDict
 
+from reactivex import Observable
+
 from rxllm.events import Event
 from rxllm.pipelines._option_help import describe
 from rxllm.runtime import Retry, Timeouts, current_scope, new_id
 from rxllm.tools import Approve, Encoder, Executor, OnToolError
 from rxllm.values import (
     ApiKey,
+    Message,
     ResponseFormat,
     StepResult,
     Tool,
@@ -138,6 +141,12 @@ class PlainChatOptions(PlainStepOptions, total=False):
     """After how many steps the chat ends. Default: ``8``, or ``RXLLM_MAX_TURNS`` from the environment."""
     halt_when: Callable[[StepResult], bool] | None
     """A function of each step's result that ends the chat when it is true. Default: none."""
+    steer: Observable[str | Message] | None
+    """What the user types while the chat runs, as texts or user's messages: each is answered by the next step; see
+    ``operators.repeat_until_halt``. Default: none."""
+    steer_at: Literal["sentence", "step"] | None
+    """Where `steer` stops the model: at the end of its "sentence" or of its "step". Default: "sentence"; with a
+    `response_format` "step"."""
     structured_finalize_nudge: str | None
     """The user's message in the request of `structured_finalize`; "" sends none. Default: ``"Now provide your final
     structured response."``."""
@@ -174,4 +183,6 @@ def chat_options(options: Mapping[str, Any]) -> dict[str, Any]:
         turns = 0
     if turns < 1:
         raise invalid_option("RXLLM_MAX_TURNS", must_be("a whole number of at least 1", value))
-    return {"max_turns": turns, "halt_when": options.get("halt_when")}
+    place = "sentence" if options.get("response_format", "text") == "text" else "step"  # half a JSON helps nobody
+    steering = {"steer": options.get("steer"), "steer_at": options.get("steer_at", place)}
+    return {"max_turns": turns, "halt_when": options.get("halt_when"), **steering}

@@ -6,8 +6,8 @@ calls below read it there. It is never part of an event, so no prompt leaves the
 =====================  ================================================================================================
 subscriber             sets for everything below
 =====================  ================================================================================================
-`repeat_until_halt`    one request id for all steps, and the usage of earlier ones
-`run_tools`            a `Question`, still open
+`repeat_until_halt`    one request id for all steps, the usage of earlier ones, and whether the user corrects the model
+`run_tools`            a `Question`, still open; corrections are its own to see to
 model source           the path and the parent only, after it filled in the nearest open question: calls by an adapter
                        or by the engine's operators are not part of the step
 tool                   the path with its tool call at the end, itself as the parent, its key, and nothing else
@@ -57,7 +57,8 @@ class Scope(msgspec.Struct, frozen=True):
 
     `request_id` is the chat's, `usage` that of its earlier steps. `parent_id` is the telemetry id of the innermost
     enclosing call, step, chat or tool; `path` holds the ids of the enclosing tool calls, the outermost first, and
-    `tool_key` makes the idempotency key of the innermost of them.
+    `tool_key` makes the idempotency key of the innermost of them. `is_steered` tells whether the model is to stop at
+    the end of its sentence, since messages of the user's wait.
     """
 
     request_id: str | None = None
@@ -66,6 +67,7 @@ class Scope(msgspec.Struct, frozen=True):
     usage: Usage = Usage()
     question: Question | None = None
     tool_key: Callable[[], str] | None = None
+    is_steered: Callable[[], bool] | None = None
 
     def below_model(self) -> Scope:
         """Return the scope of the subscriptions of a model source."""

@@ -9,7 +9,10 @@ from typing import Any
 
 import httpx
 import pytest
+from reactivex import Subject
 
+import rxllm
+from rxllm import operators
 from rxllm.adapters.local import Local
 from rxllm.adapters.local.weights import find
 from rxllm.collector import StreamCollector
@@ -133,6 +136,26 @@ def test_a_tool_is_called_and_its_result_told(
     )
     assert answer.finish_reason == "stop"
     assert result in answer.output_text.lower()
+
+
+def test_a_correction_stops_the_model_and_is_answered(local: Local) -> None:
+    steer = Subject[str]()
+
+    def type_once(event: Event) -> None:
+        if isinstance(event, TextDelta) and steer.observers and "." in event.delta:
+            steer.on_next("Stop. Name a colour, in one word.")
+            steer.on_completed()
+
+    options: Any = {"max_tokens": 120, "temperature": 0.0, "seed": 1}
+    thread = [user("Write a long story of a fox.")]
+    source = rxllm.stream(local, thread, steer=steer, **options).pipe(operators.tap(type_once))
+    result: Any = source.run().result  # type: ignore[union-attr]
+    assert [message.role for message in result.thread] == ["user", "assistant", "user", "assistant"]
+    first, second = (step.response for step in result.steps)
+    assert first.raw_finish_reason == "steered"
+    assert first.output_text.rstrip()[-1] in '.!?"'
+    assert second.output_text
+    assert result.halted_reason == "completed"
 
 
 def test_no_tool_is_called_under_none(local: Local) -> None:

@@ -15,7 +15,7 @@ import rxllm
 from rxllm import ChatResult, Fake, ToolCall, ToolContext, serializer, tool
 from rxllm.pipelines import resume
 
-FILE = Path(sys.argv[2])
+FILE = Path(sys.argv[-1])
 
 
 @tool(approval=True)

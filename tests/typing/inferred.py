@@ -444,6 +444,9 @@ def policy(call: ToolCall, error: ToolError) -> str:
 
 rxllm.generate(fake, "Hi", temperature=0.0, tools=[add, pay], stop=("END",), options={"top_k": 1}, on_event=print)
 rxllm.chat(fake, "Hi", tools=[add], on_tool_error=policy, max_turns=3, halt_when=lambda step: step.done)
+rxllm.chat(fake, "Hi", steer=reactivex.Subject[str](), steer_at="step")
+rxllm.stream(fake, "Hi", steer=reactivex.Subject[rxllm.Message]())
+ops.repeat_until_halt(lambda thread: rxllm.stream_step(fake, thread), steer=reactivex.of("Stop", rxllm.user("Now")))
 rxllm.step(fake, "Hi", mode="manual", tool_timeout=None, approve=lambda call: call.name == "pay", retry=False)
 
 

@@ -22,6 +22,9 @@ rxllm.generate(fake, "Hi", temperature="hot")  # pyright: ignore[reportArgumentT
 rxllm.chat(fake, "Hi", mode="sometimes")  # pyright: ignore[reportArgumentType]
 rxllm.chat(fake, "Hi", on_tool_error="ignore")  # pyright: ignore[reportArgumentType]
 rxllm.chat(fake, "Hi", halt_when=lambda step: step.nothing)  # pyright: ignore
+rxllm.chat(fake, "Hi", steer="Stop")  # pyright: ignore[reportArgumentType]
+rxllm.chat(fake, "Hi", steer_at="word")  # pyright: ignore[reportArgumentType]
+rxllm.step(fake, "Hi", steer_at="step")  # pyright: ignore[reportCallIssue]
 rxllm.generate(fake, "Hi", response_format=3)  # pyright: ignore
 rxllm.generate(fake, "Hi", response_format=int, top_k=1)  # pyright: ignore[reportCallIssue]
 rxllm.generate(fake, 3)  # pyright: ignore[reportArgumentType]

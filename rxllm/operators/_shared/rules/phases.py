@@ -15,6 +15,7 @@ failed     ``StepCompleted``                                   step
 step       ``MessageStarted``, ``ErrorEvent``                  message, lost
 step       ``Steered``                                         step
 step       ``ChatCompleted``                                   chat
+lost       ``Steered``, which came too late                    lost
 lost       ``ChatCompleted``                                   chat
 any step   ``StepRestarted``: the step's events are void       start
 =========  ==================================================  ======================================================
@@ -93,7 +94,7 @@ _NEXT: dict[str, dict[type[Any], str]] = {
         Steered: "step",
         StepRestarted: "start",
     },
-    "lost": {ChatCompleted: "chat"},
+    "lost": {Steered: "lost", ChatCompleted: "chat"},
     "chat": {},
 }
 
