@@ -10,7 +10,15 @@ import msgspec
 from rxllm.collector._event_faults import event_fault
 from rxllm.collector._fold_message import fold_calls, fold_message
 from rxllm.collector._state_summary import Summary, apply_to_summary, complete, next_step, same_step
-from rxllm.collector._step_outcome import answer, halt_metadata, is_incomplete, is_server, is_unfinished, tool_message
+from rxllm.collector._step_outcome import (
+    answer,
+    halt_metadata,
+    halted_by,
+    is_incomplete,
+    is_server,
+    is_unfinished,
+    tool_message,
+)
 from rxllm.collector._unfold import unfold
 from rxllm.events import (
     AskUserRequested,
@@ -251,7 +259,7 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
             thread=self.thread,
             final_response=self.steps[-1].response if self.steps else self.to_response(),
             steps=self.steps,
-            halted_reason="cancelled" if self.error is None else "error",
+            halted_reason="cancelled" if self.error is None else halted_by(self.error),
             usage=sum((step.response.usage for step in self.steps), self.usage),
             error=self.error,
             metadata=dict(self.metadata),

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from reactivex import Observable, abc
 from reactivex.disposable import SerialDisposable, SingleAssignmentDisposable
 
-from rxllm.collector import StreamCollector, is_unfinished
+from rxllm.collector import StreamCollector, halted_by, is_unfinished
 from rxllm.events import ChatCompleted, ErrorEvent, Event, MessageStarted, StepCompleted
 from rxllm.operators._errors_as_events import errors_as_events
 from rxllm.operators._shared.event_operators import EVENTS, not_an_event
@@ -111,7 +111,8 @@ class _Chat:
         scope = current_scope.get()
         self._question = Question()  # for a source without run_tools, which is an error unless it fails
         self._outside = scope.below_model()  # of the user's functions
-        self._scope = Scope(scope.request_id or new_id(), scope.parent_id, scope.path, question=self._question)
+        own = Scope(scope.request_id or new_id(), scope.parent_id, scope.path, shares=scope.shares, chat={})
+        self._scope = replace(own, question=self._question)
         self._current = SerialDisposable()
         self._source: list[Event] = []  # the events of the source
         self._last: Event | None = None  # the last event of the current step
@@ -190,7 +191,7 @@ class _Chat:
             case StepCompleted(result=step):
                 return self._after(step)
             case ErrorEvent(error=error) if self._steps:  # a later step that failed before its first event
-                return self._result("error", error)
+                return self._result(halted_by(error), error)
             case ErrorEvent():
                 start = StreamCollector(self._question.thread or Thread())
                 return reduce(StreamCollector.apply_event, self._source, start).to_chat_result()
@@ -232,7 +233,7 @@ class _Chat:
             case {"manual_tool_calls": _} | {"mode": "manual"}:
                 return "manual_tool_calls"
             case _ if step.response.finish_reason == "error":
-                return "error"
+                return "error" if step.response.error is None else halted_by(step.response.error)
             case _ if isinstance(reason := step.response.metadata.get("halted_reason"), str):
                 return reason  # from an operator
             case _ if not is_unfinished(step.response):

@@ -113,7 +113,8 @@ class _Step:
         self._scheduler = scheduler
         self._thread = thread
         self._question = Question()
-        self._scope = replace(current_scope.get(), question=self._question)
+        scope = current_scope.get()
+        self._scope = replace(scope, question=self._question, chat={} if scope.chat is None else scope.chat)
         self._state = StreamCollector()
         self._tools = SerialDisposable()
         self._gate = current_gate.get()
