@@ -27,7 +27,7 @@ from rxllm.events import (
     UsageUpdated,
 )
 from rxllm.operators._shared.operate import operate
-from rxllm.operators._shared.response_count import NOTHING, Price, ResponseCount, estimate
+from rxllm.operators._shared.response_count import NOTHING, Estimate, ResponseCount, estimate
 from rxllm.runtime import (
     Budget,
     ChatBudget,
@@ -41,7 +41,7 @@ from rxllm.runtime import (
     current_scope,
     scoped,
 )
-from rxllm.values import StreamError, Usage
+from rxllm.values import StreamError
 from rxllm.values.argument_checks import invalid_option
 
 _DELTAS = frozenset({TextDelta, ThinkingDelta, ToolCallDelta})
@@ -134,8 +134,7 @@ class _Operator:
             return operate(partial(_of_call, budget, call))(source)
         if self._shared is not None:
             return operate(partial(_of_pipe, self._shared))(source)
-        make = self._make
-        return operate(lambda source, observer, scheduler: _Meter(observer, make).start(source, scheduler))(source)
+        return operate(partial(_of_stream, self._make))(source)
 
     def budget_of(self, chat: dict[Any, Budget]) -> Budget:
         """Return the shared budget, or that of the chat whose budgets are in `chat`."""
@@ -152,10 +151,9 @@ def _of_call(
     scope = current_scope.get()
     if budget in scope.counted:
         return source.subscribe(observer, scheduler=scheduler)
-    request, price = estimate(call) if budget.reserves else (NOTHING, None)
     meter = _Meter(observer, lambda: budget)
     try:
-        meter.reserve(request, request.total_cost if budget.reserves else 0.0, price)
+        meter.reserve(estimate(call) if budget.reserves else NOTHING)
     except StreamError as error:
         observer.on_error(error)
         return Disposable()
@@ -170,6 +168,15 @@ def _of_pipe(
     share = Share(budget)
     below = scoped(source, replace(scope, shares=(*scope.shares, share)))
     return _Meter(observer, lambda: budget, share).start(below, scheduler)
+
+
+def _of_stream(
+    make: Callable[[], Budget],
+    source: Observable[Event],
+    observer: abc.ObserverBase[Event],
+    scheduler: abc.SchedulerBase | None,
+) -> abc.DisposableBase:
+    return _Meter(observer, make).start(source, scheduler)
 
 
 class _Response:
@@ -197,8 +204,9 @@ class _Meter:
         self._ended = False
         self._is_disposed = False
 
-    def reserve(self, request: Usage, usd: float | None, price: Price | None) -> None:
-        self._responses[()] = _Response(ResponseCount(request, price), self._budget.reserve(request.total, usd))
+    def reserve(self, request: Estimate) -> None:
+        tokens, usd = request.usage.total, request.usage.total_cost
+        self._responses[()] = _Response(ResponseCount(request), self._budget.reserve(tokens, usd))
 
     def start(self, source: Observable[Event], scheduler: abc.SchedulerBase | None) -> abc.DisposableBase:
         try:
@@ -217,7 +225,7 @@ class _Meter:
             self._observer.on_next(event)
             return
         path, inner = (event.path, event.event) if type(event) is Nested else ((), event)
-        kind = type(inner)
+        kind: type[Any] = type(inner)
         if kind is MessageStarted:
             self._begin(path)
         response = self._count(path, inner) if kind in _COUNTED else None

@@ -31,12 +31,12 @@ class Budget:
     >>> generate(engine, "Hello", max_tokens=5_000).run()
     Traceback (most recent call last):
         ...
-    rxllm.values.errors.StreamError: the budget has 4988 of 5000 tokens left, and this request may use 5002; it is not \
-sent: raise the budget, or pass a smaller max_tokens
+    rxllm.values.errors.StreamError: the budget has 4988 of 5000 tokens left, and this request may use 5002: the \
+request is not sent; raise the budget, or pass a smaller max_tokens
 
     `spent` is a value with JSON. A program that starts again goes on with ``Budget(tokens=5_000, spent=spending)``;
-    what was reserved when the value was read counts as spent then. A Budget is state and has no copies: pickling it is
-    a ``TypeError``.
+    what was reserved when the value was read counts as spent then. A Budget is state: a copy is the Budget itself, and
+    pickling it is a ``TypeError``.
 
     Raises ``ValidationError("invalid_option")`` without a limit, and for a limit that is not a number above 0.
     """
@@ -140,9 +140,15 @@ sent: raise the budget, or pass a smaller max_tokens
         limits = {"tokens": self._tokens, "usd": self._usd, "spent": self.spent}
         return f"Budget({', '.join(f'{name}={item!r}' for name, item in limits.items() if item is not None)})"
 
+    def __copy__(self) -> Budget:
+        return self  # a copy of an engine shares it too
+
+    def __deepcopy__(self, memo: object) -> Budget:
+        return self
+
     def __reduce__(self) -> NoReturn:
         message = (
-            "a Budget is state that calls share and cannot be pickled or copied; "
+            "a Budget cannot be pickled, because calls share it; "
             "send its limits and budget.spent, and make a Budget(..., spent=spending) there"
         )
         raise TypeError(message)
@@ -204,7 +210,7 @@ def _refusal(name: str, limit: float, used: float, needed: float | None) -> Stre
     left = max(limit - used, 0)
     needs = f", and this request may use {needed:.10g}" if needed else ""
     remedy = "raise the budget, or pass a smaller max_tokens" if needed else "raise the budget"
-    message = f"the budget has {left:.10g} of {limit:.10g} {unit} left{needs}; it is not sent: {remedy}"
+    message = f"the budget has {left:.10g} of {limit:.10g} {unit} left{needs}: the request is not sent; {remedy}"
     return StreamError("budget_exceeded", message, metadata={"limit": name, "left": left, "needed": needed})
 
 

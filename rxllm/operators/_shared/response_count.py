@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import msgspec
+
 from rxllm.events import (
     Event,
     MessageStarted,
@@ -24,19 +26,26 @@ CHARACTERS_PER_TOKEN = 4
 OUTPUT_TOKENS = 1_000
 """What is reserved for an answer if neither the request nor the catalogue limits it."""
 
-NOTHING = Usage(0, 0)
 
-Price = Callable[[Usage], Usage]
+class Estimate(msgspec.Struct, frozen=True):
+    """What a request may use: `usage`, with its cost if the catalogue has the `price`; its answer has a `limit`."""
+
+    usage: Usage = Usage(0, 0, total_cost=0.0)
+    price: Callable[[Usage], Usage] | None = None
+    limit: int | None = None
 
 
-def estimate(call: EngineCall) -> tuple[Usage, Price | None]:
-    """Return what a request may use, with its cost, and the price of its model, as far as the catalogue knows them."""
+NOTHING = Estimate()
+
+
+def estimate(call: EngineCall) -> Estimate:
+    """Return what the request of `call` may use."""
     request, model = call.request, models.find(call.provider, call.request.model)
     limit = None if model is None else model.max_output_tokens
     usage = Usage(tokens_of(sum(map(_length, request.messages))), request.max_tokens or limit or OUTPUT_TOKENS)
     if model is None or not model.has_prices:
-        return usage, None
-    return model.priced(usage), model.priced
+        return Estimate(usage, None, request.max_tokens)
+    return Estimate(model.priced(usage), model.priced, request.max_tokens)
 
 
 def tokens_of(characters: int) -> int:
@@ -59,9 +68,8 @@ def _length(message: Message) -> int:
 class ResponseCount:
     """What one response has used so far: as its provider states, and an estimate of what came after that."""
 
-    def __init__(self, request: Usage = NOTHING, price: Price | None = None) -> None:
-        self._input = request.input_tokens or 0
-        self._price = price
+    def __init__(self, request: Estimate = NOTHING) -> None:
+        self._request = request
         self._void = Spending()  # spent before a restart
         self._begin()
 
@@ -93,27 +101,34 @@ class ResponseCount:
 
     @property
     def _since_restart(self) -> int:
-        answer = tokens_of(self._characters)
-        if self._stated is not None:
-            return self._stated.total + answer
-        return answer + (self._input if self._has_begun else 0)
+        return self._answer + (self._input if self._stated is None else self._stated.total)
+
+    @property
+    def _answer(self) -> int:
+        """The tokens of the answer that nobody has stated."""
+        tokens, limit = tokens_of(self._characters), self._request.limit
+        return tokens if limit is None else min(tokens, limit)
+
+    @property
+    def _input(self) -> int:
+        return (self._request.usage.input_tokens or 0) if self._has_begun else 0
 
     @property
     def usd(self) -> float | None:
         """The cost since the last restart, None if nobody knows it."""
-        answer, stated = tokens_of(self._characters), self._stated
+        stated, price = self._stated, self._request.price
         if stated is not None and stated.total_cost is not None:
             return stated.total_cost
-        if self._price is None:
+        if price is None:
             return None
         if stated is None:
-            return self._price(Usage(self._input if self._has_begun else 0, answer)).total_cost
-        return self._price(replace(stated, output_tokens=(stated.output_tokens or 0) + answer)).total_cost
+            return price(Usage(self._input, self._answer)).total_cost
+        return price(replace(stated, output_tokens=(stated.output_tokens or 0) + self._answer)).total_cost
 
     @property
     def spent(self) -> Spending:
         void, usd = self._void, self.usd
-        estimated = tokens_of(self._characters) if self._stated is not None else self._since_restart
+        estimated = self._since_restart if self._stated is None else self._answer
         is_unpriced = void.unpriced or (usd is None and self._since_restart > 0)
         known = [cost for cost in (void.usd, usd) if cost is not None]
         return Spending(
