@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, overload
 
 from msgspec.structs import replace
 from reactivex import Observable, abc
@@ -33,6 +33,7 @@ from rxllm.runtime import (
     ChatBudget,
     EngineCall,
     Reservation,
+    Scope,
     Share,
     Stream,
     budget_passed,
@@ -40,6 +41,7 @@ from rxllm.runtime import (
     current_engine_call,
     current_scope,
     scoped,
+    within,
 )
 from rxllm.values import StreamError
 from rxllm.values.argument_checks import invalid_option
@@ -50,6 +52,10 @@ _COUNTED = _DELTAS | {MessageStarted, UsageUpdated, RawChunk, StepRestarted, Mes
 _HALT = {"halted_reason": "budget"}
 
 
+@overload
+def budget(shared: Budget, /) -> Callable[[Observable[Event]], Stream[Event]]: ...
+@overload
+def budget(tokens: int | None = None, usd: float | None = None) -> Callable[[Observable[Event]], Stream[Event]]: ...
 def budget(
     tokens: int | Budget | None = None, usd: float | None = None
 ) -> Callable[[Observable[Event]], Stream[Event]]:
@@ -157,7 +163,7 @@ def _of_call(
     except StreamError as error:
         observer.on_error(error)
         return Disposable()
-    return meter.start(scoped(source, replace(scope, counted=(*scope.counted, budget))), scheduler)
+    return meter.start(source, scheduler, replace(scope, counted=(*scope.counted, budget)))
 
 
 def _of_pipe(
@@ -166,8 +172,8 @@ def _of_pipe(
     """Hand the budget down to the model calls below; if there are none, count the events."""
     scope = current_scope.get()
     share = Share(budget)
-    below = scoped(source, replace(scope, shares=(*scope.shares, share)))
-    return _Meter(observer, lambda: budget, share).start(below, scheduler)
+    below = scoped(source, replace(scope, shares=(*scope.shares, share)))  # the subscriber's own calls are not part
+    return _Meter(observer, lambda: budget, share).start(below, scheduler, scope)
 
 
 def _of_stream(
@@ -176,7 +182,7 @@ def _of_stream(
     observer: abc.ObserverBase[Event],
     scheduler: abc.SchedulerBase | None,
 ) -> abc.DisposableBase:
-    return _Meter(observer, make).start(source, scheduler)
+    return _Meter(observer, make).start(source, scheduler, current_scope.get())
 
 
 class _Response:
@@ -197,6 +203,7 @@ class _Meter:
         self._make = make
         self._share = share
         self._budget = make()
+        self._scope = current_scope.get()
         self._running = SingleAssignmentDisposable()
         self._responses: dict[tuple[str, ...], _Response] = {}
         self._seen: list[Event] = []
@@ -208,11 +215,13 @@ class _Meter:
         tokens, usd = request.usage.total, request.usage.total_cost
         self._responses[()] = _Response(ResponseCount(request), self._budget.reserve(tokens, usd))
 
-    def start(self, source: Observable[Event], scheduler: abc.SchedulerBase | None) -> abc.DisposableBase:
+    def start(self, source: Observable[Event], scheduler: abc.SchedulerBase | None, below: Scope) -> abc.DisposableBase:
+        """Subscribe to `source` within the scope `below`."""
         try:
-            self._running.disposable = source.subscribe(
-                self._on_next, self._on_error, self._on_completed, scheduler=scheduler
-            )
+            with within(below):
+                self._running.disposable = source.subscribe(
+                    self._on_next, self._on_error, self._on_completed, scheduler=scheduler
+                )
         except BaseException:
             self._settle_all()
             raise
@@ -224,8 +233,19 @@ class _Meter:
         if self._share is not None and self._share.is_taken:
             self._observer.on_next(event)
             return
-        path, inner = (event.path, event.event) if type(event) is Nested else ((), event)
-        kind: type[Any] = type(inner)
+        kind: Any = type(event)
+        if kind in _DELTAS and (response := self._responses.get(())) is not None:  # as nearly all events
+            delta: Any = event
+            response.count.characters += len(delta.arguments_delta if kind is ToolCallDelta else delta.delta)
+            self._seen.append(event)
+            self._observer.on_next(event)
+            self._check(response)
+            return
+        path: tuple[str, ...] = ()
+        inner: Any = event
+        if isinstance(event, Nested):
+            path, inner = event.path, event.event
+        kind = type(inner)
         if kind is MessageStarted:
             self._begin(path)
         response = self._count(path, inner) if kind in _COUNTED else None
@@ -241,9 +261,13 @@ class _Meter:
             if kind is StepRestarted:
                 self._seen.clear()
             self._seen.append(event)
+        if kind is ErrorEvent:  # another call may follow
+            with within(self._scope):
+                self._observer.on_next(event)
+            return
         self._observer.on_next(event)
-        if kind in _DELTAS and response is not None and not self._ended and not self._fits(response):
-            self._cut()
+        if kind in _DELTAS and response is not None:
+            self._check(response)
 
     def _begin(self, path: tuple[str, ...]) -> None:
         if path:
@@ -263,9 +287,11 @@ class _Meter:
         response.count.see(event)
         return response
 
-    def _fits(self, response: _Response) -> bool:
-        count, reservation = response.count, response.reservation
-        return count.tokens <= reservation.tokens or reservation.grow(count.tokens, count.usd)
+    def _check(self, response: _Response) -> None:
+        """Cut the response if it takes more than is left."""
+        tokens, reservation = response.count.tokens, response.reservation
+        if tokens > reservation.tokens and not self._ended and not reservation.grow(tokens, response.count.usd):
+            self._cut()
 
     def _complete(self, path: tuple[str, ...], event: Event) -> Event:
         """Settle a response, and return its last event with what was spent."""
@@ -324,9 +350,11 @@ class _Meter:
 
     def _on_error(self, error: Exception) -> None:
         self._settle_all()
-        self._observer.on_error(error)
+        with within(self._scope):
+            self._observer.on_error(error)
 
     def _on_completed(self) -> None:
         self._settle_all()
         if not self._ended:
-            self._observer.on_completed()
+            with within(self._scope):
+                self._observer.on_completed()

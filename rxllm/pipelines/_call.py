@@ -158,7 +158,8 @@ class Setup(msgspec.Struct, frozen=True):
             own = budgets_of(self.engine.operators, chat)
             operators = (*self.engine.operators, *_handed_down(scope, own))
             events = self._adapter_events(sent, model, call)
-            if own or scope.shares:  # an operator's own calls, made upon an event, are not part of what is counted
+            if (own or scope.shares) and len(self.engine.operators) > len(own):
+                # What another operator asks for itself upon an event is not part of the answer that a budget counts.
                 events = scoped(events, current_scope.get())
             events = events.pipe(*operators)
         return events.pipe(ops.tap(self.options["on_event"])) if "on_event" in self.options else events

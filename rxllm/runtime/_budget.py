@@ -70,8 +70,8 @@ request is not sent; raise the budget, or pass a smaller max_tokens
     def spent(self) -> Spending:
         """What has been used so far, and what is reserved."""
         with self._lock:
-            tokens, usd = self._reserved()
-            return replace(self._settled, reserved=tokens, reserved_usd=usd)
+            tokens = self._committed() - self._settled.tokens
+            return replace(self._settled, reserved=tokens, reserved_usd=self._reserved_usd())
 
     def reserve(self, tokens: int, usd: float | None) -> Reservation:
         """Keep so much back for a call; `usd` is None if nobody knows its price.
@@ -79,12 +79,13 @@ request is not sent; raise the budget, or pass a smaller max_tokens
         Raises ``StreamError("budget_exceeded")`` if that is not left.
         """
         with self._lock:
-            used, used_usd = self._committed()
-            if self._tokens is not None and used + tokens > self._tokens:
+            if self._tokens is not None and (used := self._committed()) + tokens > self._tokens:
                 raise _refusal("tokens", self._tokens, used, tokens)
             # Without a price a request may use anything, so it is sent as long as anything is left.
-            if self._usd is not None and (used_usd >= self._usd if usd is None else used_usd + usd > self._usd):
-                raise _refusal("usd", self._usd, used_usd, usd)
+            if self._usd is not None:
+                spent = self._committed_usd()
+                if spent >= self._usd if usd is None else spent + usd > self._usd:
+                    raise _refusal("usd", self._usd, spent, usd)
             return self._begin(tokens, usd or 0.0)
 
     def catch_up(self, usage: Usage) -> None:
@@ -118,9 +119,8 @@ request is not sent; raise the budget, or pass a smaller max_tokens
             if reservation in self._running:
                 reservation.tokens = max(reservation.tokens, tokens)
                 reservation.usd = max(reservation.usd, usd or 0.0)
-            used, used_usd = self._committed()
-        has_tokens = self._tokens is None or used <= self._tokens
-        return has_tokens and (self._usd is None or usd is None or used_usd <= self._usd)
+            has_tokens = self._tokens is None or self._committed() <= self._tokens
+            return has_tokens and (self._usd is None or usd is None or self._committed_usd() <= self._usd)
 
     def _settle(self, reservation: Reservation, used: Spending) -> Spending:
         with self._lock:
@@ -128,13 +128,15 @@ request is not sent; raise the budget, or pass a smaller max_tokens
                 self._settled = _sum(self._settled, used)
             return self._settled
 
-    def _committed(self) -> tuple[int, float]:
-        tokens, usd = self._reserved()
-        return self._settled.tokens + tokens, (self._settled.usd or 0.0) + usd
+    def _committed(self) -> int:
+        return self._settled.tokens + sum([entry.tokens for entry in self._running])
 
-    def _reserved(self) -> tuple[int, float]:
+    def _committed_usd(self) -> float:
+        return (self._settled.usd or 0.0) + self._reserved_usd()
+
+    def _reserved_usd(self) -> float:
         # Summed afresh: dollars that are added and subtracted again would not come back to 0.
-        return sum(entry.tokens for entry in self._running), math.fsum(entry.usd for entry in self._running)
+        return math.fsum(entry.usd for entry in self._running)
 
     def __repr__(self) -> str:
         limits = {"tokens": self._tokens, "usd": self._usd, "spent": self.spent}

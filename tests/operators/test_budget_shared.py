@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ from rxllm import (
     Fake,
     ModelInfo,
     Spending,
+    Stream,
     StreamError,
     Thread,
     ToolCall,
@@ -35,7 +37,9 @@ from rxllm import (
     generate,
     generate_many,
     models,
+    resume,
     serializer,
+    session,
     stream,
     stream_generate,
     tool,
@@ -56,7 +60,7 @@ from rxllm.events import (
 )
 from rxllm.testing import World, assert_operator, simulate_cancels
 from rxllm.testing.loopback import Loopback, Reply, chat_chunk, endless
-from rxllm.values import Response, StepResult, assistant
+from rxllm.values import Message, Response, StepResult, assistant, tool_result
 from tests.runtime.support import assert_prompt, model, until
 from tests.testing.simulated import engine_of, slowly
 
@@ -113,10 +117,6 @@ def test_tool_calls_results_and_thinking_are_part_of_the_request() -> None:
     budget, seen = Budget(tokens=5000), list[Spending]()
     engine = under(budget, ANSWER).with_operators(ops.tap(lambda event: seen.append(budget.spent)))
     call = ToolCall("c", "now", {"zone": "utc"}, '{"zone": "utc"}')
-    thread = Thread((user("x" * 4),)) + Response(assistant(""), tool_calls=(call,), finish_reason="tool_calls")
-    assert thread.messages
-    from rxllm.values import Message, tool_result
-
     thread = Thread((user("x" * 4), Message("assistant", "", tool_calls=(call,)), tool_result("c", {"a": "b" * 10})))
     generate(engine, thread, max_tokens=10).run()
     assert seen[0].reserved == 10 + -(-(4 + 15 + len(str({"a": "b" * 10}))) // 4)
@@ -126,7 +126,7 @@ def test_a_request_that_would_pass_the_budget_is_not_sent() -> None:
     budget = Budget(tokens=100)
     fake = Fake(ANSWER)
     engine = Engine(fake, operators=[ops.budget(budget)])
-    with pytest.raises(StreamError, match="has 100 of 100 tokens left, and this request may use 102: .* max_tokens"):
+    with pytest.raises(StreamError, match=r"has 100 of 100 tokens left, and this request may use 102: .* max_tokens"):
         generate(engine, "When?", max_tokens=100).run()
     assert (fake.requests, budget.spent) == ([], Spending())
     assert generate(engine, "When?", max_tokens=98).run().output_text == "Noon."
@@ -212,8 +212,6 @@ def test_what_has_arrived_when_it_is_left_counts() -> None:
 
 def test_a_source_that_raises_gives_back_what_was_reserved() -> None:
     def broken(events: Any) -> Any:
-        from rxllm import Stream
-
         def subscribe(observer: Any, scheduler: Any = None) -> Any:
             raise ValueError("mine")
 
@@ -292,14 +290,15 @@ def test_two_in_one_engine_and_one_in_a_pipe_count_once() -> None:
     assert budget.spent == Spending(8, calls=1, unpriced=1)
 
 
-def test_a_call_that_an_operator_makes_for_itself_counts_too() -> None:
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_call_that_an_operator_makes_for_itself_counts_too(order: int) -> None:
     budget = Budget(tokens=5000)
     judge = under(budget, ["Fine.", Usage(3, 1)])
 
     async def check(text: str) -> None:
         await generate(judge, text)
 
-    engine = Engine(Fake(ANSWER), operators=[ops.guard(check), ops.budget(budget)])
+    engine = Engine(Fake(ANSWER), operators=[ops.guard(check), ops.budget(budget)][::order])
     assert generate(engine, "Hi").run().output_text == "Noon."
     assert budget.spent == Spending(12, calls=2, unpriced=2)
 
@@ -532,7 +531,7 @@ def test_a_chat_s_own_budget_counts_what_its_tools_use_over_its_steps() -> None:
     assert (result.halted_reason, len(child.requests)) == (
         "budget",
         2,
-    )  # the third step passes it, and its tool asks nobody
+    )  # the third step passes it
     assert result.final_response is not None
     assert result.final_response.metadata["budget"] == {"tokens": 100, "tokens_spent": 3 * 15 + 2 * 30}
     assert chat(engine, "Go", tools=[now]).run().steps  # the next chat begins anew
@@ -564,6 +563,41 @@ def test_it_reaches_a_child_s_child() -> None:
 
     chat(Engine(asking(1), operators=[ops.budget(budget)]), "Go", tools=[ask]).run()
     assert budget.spent == Spending(4 * 15 + 30, calls=5, unpriced=5)
+
+
+def test_a_tool_that_runs_in_a_resumed_chat_keeps_to_it() -> None:
+    budget = Budget(tokens=5000)
+    child = Engine(Fake(["Noon.", Usage(20, 10)]))
+
+    @tool(approval=True)
+    async def ask(question: str) -> str:
+        """Ask another model."""
+        return (await generate(child, question)).output_text
+
+    engine = Engine(asking(1), operators=[ops.budget(budget)])
+    halted = chat(engine, "Go", tools=[ask]).run()
+    assert (halted.halted_reason, budget.spent.tokens) == ("approval", 15)
+    result = resume(engine, halted, tools=[ask], approvals={"c0": True}).run()
+    assert (result.halted_reason, budget.spent) == ("completed", Spending(15 + 30 + 15, calls=3, unpriced=3))
+
+
+def test_a_session_can_be_read_after_it_was_halted() -> None:
+    budget = Budget(tokens=40)
+    engine = Engine(asking(), operators=[ops.budget(budget)])
+    turn = session.start(engine, "Go", tools=[now_as_ask()], max_tokens=20).run()
+    assert turn.result.halted_reason == "budget"
+    assert serializer.from_json(serializer.to_json(turn.session)) == turn.session
+    again = session.reply(Engine(Fake("Done.")), replace(turn.session, status="idle"), "Go on!").run()
+    assert again.output_text == "Done."
+
+
+def now_as_ask() -> Any:
+    @tool(name="ask")
+    def ask(question: str) -> str:
+        """The time."""
+        return "12"
+
+    return ask
 
 
 def test_in_a_pipe_it_holds_for_all_calls_of_the_chat() -> None:

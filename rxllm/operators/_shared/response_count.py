@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -42,19 +43,11 @@ def estimate(call: EngineCall) -> Estimate:
     """Return what the request of `call` may use."""
     request, model = call.request, models.find(call.provider, call.request.model)
     limit = None if model is None else model.max_output_tokens
-    usage = Usage(tokens_of(sum(map(_length, request.messages))), request.max_tokens or limit or OUTPUT_TOKENS)
+    characters = sum(map(_length, request.messages))
+    usage = Usage(math.ceil(characters / CHARACTERS_PER_TOKEN), request.max_tokens or limit or OUTPUT_TOKENS)
     if model is None or not model.has_prices:
         return Estimate(usage, None, request.max_tokens)
     return Estimate(model.priced(usage), model.priced, request.max_tokens)
-
-
-def tokens_of(characters: int) -> int:
-    """Return about how many tokens so many characters are.
-
-    >>> tokens_of(0), tokens_of(1), tokens_of(9)
-    (0, 1, 3)
-    """
-    return -(-characters // CHARACTERS_PER_TOKEN)
 
 
 def _length(message: Message) -> int:
@@ -70,48 +63,44 @@ class ResponseCount:
 
     def __init__(self, request: Estimate = NOTHING) -> None:
         self._request = request
+        self._limit = math.inf if request.limit is None else request.limit
         self._void = Spending()  # spent before a restart
         self._begin()
 
     def _begin(self) -> None:
         self._stated: Usage | None = None
-        self._characters = 0  # of the answer, since the provider's last usage
-        self._has_begun = False
+        self._known = self._void.tokens  # all tokens but those of `characters`
+        self.characters = 0
+        """Those of the answer that came after the provider's last usage."""
 
     def see(self, event: Event) -> None:
         match event:
             case TextDelta(delta=text) | ThinkingDelta(delta=text) | ToolCallDelta(arguments_delta=text):
-                self._characters += len(text)
-                self._has_begun = True
-            case MessageStarted():
-                self._has_begun = True
+                self.characters += len(text)
+            case MessageStarted() if self._stated is None:
+                self._known = self._void.tokens + (self._request.usage.input_tokens or 0)
             case UsageUpdated(usage=usage):
-                self._stated, self._characters = usage, 0
+                self._state(usage)
             case RawChunk(kind="usage", data=data) if (usage := raw_usage(data)) is not None:
-                self._stated, self._characters = usage, 0
+                self._state(usage)
             case StepRestarted():
                 self._void = self.spent
                 self._begin()
             case _:
                 pass
 
-    @property
-    def tokens(self) -> int:
-        return self._void.tokens + self._since_restart
+    def _state(self, usage: Usage) -> None:
+        self._stated, self._known, self.characters = usage, self._void.tokens + usage.total, 0
 
     @property
-    def _since_restart(self) -> int:
-        return self._answer + (self._input if self._stated is None else self._stated.total)
+    def tokens(self) -> int:
+        return self._known + self._answer
 
     @property
     def _answer(self) -> int:
         """The tokens of the answer that nobody has stated."""
-        tokens, limit = tokens_of(self._characters), self._request.limit
-        return tokens if limit is None else min(tokens, limit)
-
-    @property
-    def _input(self) -> int:
-        return (self._request.usage.input_tokens or 0) if self._has_begun else 0
+        tokens = -(-self.characters // CHARACTERS_PER_TOKEN)
+        return tokens if tokens <= self._limit else int(self._limit)
 
     @property
     def usd(self) -> float | None:
@@ -122,19 +111,18 @@ class ResponseCount:
         if price is None:
             return None
         if stated is None:
-            return price(Usage(self._input, self._answer)).total_cost
+            return price(Usage(self._known - self._void.tokens, self._answer)).total_cost
         return price(replace(stated, output_tokens=(stated.output_tokens or 0) + self._answer)).total_cost
 
     @property
     def spent(self) -> Spending:
         void, usd = self._void, self.usd
-        estimated = self._since_restart if self._stated is None else self._answer
-        is_unpriced = void.unpriced or (usd is None and self._since_restart > 0)
-        known = [cost for cost in (void.usd, usd) if cost is not None]
+        used = self.tokens - void.tokens
+        costs = [cost for cost in (void.usd, usd) if cost is not None]
         return Spending(
             self.tokens,
-            sum(known) if known else None,
+            sum(costs) if costs else None,
             calls=1,
-            estimated=void.estimated + estimated,
-            unpriced=int(is_unpriced),
+            estimated=void.estimated + (used if self._stated is None else self._answer),
+            unpriced=int(void.unpriced > 0 or (usd is None and used > 0)),
         )
