@@ -191,6 +191,7 @@ class _Response:
     def __init__(self, count: ResponseCount, reservation: Reservation) -> None:
         self.count = count
         self.reservation = reservation
+        self.unchecked = 0.0  # so many characters may come before it is checked whether they are within the budget
 
 
 class _Meter:
@@ -207,7 +208,7 @@ class _Meter:
         self._running = SingleAssignmentDisposable()
         self._responses: dict[tuple[str, ...], _Response] = {}
         self._seen: list[Event] = []
-        self._is_step_over = False
+        self._is_between_steps = False
         self._ended = False
         self._is_disposed = False
 
@@ -232,73 +233,86 @@ class _Meter:
             return
         if self._share is not None and self._share.is_taken:
             self._observer.on_next(event)
-            return
-        kind: Any = type(event)
-        if kind in _DELTAS and (response := self._responses.get(())) is not None:  # as nearly all events
-            delta: Any = event
-            response.count.characters += len(delta.arguments_delta if kind is ToolCallDelta else delta.delta)
-            self._seen.append(event)
-            self._observer.on_next(event)
-            self._check(response)
-            return
-        path: tuple[str, ...] = ()
-        inner: Any = event
-        if isinstance(event, Nested):
-            path, inner = event.path, event.event
-        kind = type(inner)
-        if kind is MessageStarted:
-            self._begin(path)
-        response = self._count(path, inner) if kind in _COUNTED else None
-        if kind is ErrorEvent:
-            self._settle(path)
-        elif kind is MessageCompleted:
-            event = self._complete(path, event)
-        elif kind is StepCompleted and not path:
-            self._is_step_over = True
-        elif kind is ChatCompleted and not path:
-            self._is_step_over = False
-        if not path and kind is not RawChunk:
-            if kind is StepRestarted:
-                self._seen.clear()
-            self._seen.append(event)
-        if kind is ErrorEvent:  # another call may follow
-            with within(self._scope):
-                self._observer.on_next(event)
-            return
+        elif type(event) in _DELTAS:
+            self._on_delta(event)
+        elif isinstance(event, Nested):
+            self._on_nested(event.path, event.event, event)
+        else:
+            self._on_other(event)
+
+    def _on_delta(self, event: Any) -> None:
+        response = self._responses.get(()) or self._open(())
+        response.count.characters += len(event.arguments_delta if type(event) is ToolCallDelta else event.delta)
+        self._seen.append(event)
         self._observer.on_next(event)
-        if kind in _DELTAS and response is not None:
+        if response.count.characters > response.unchecked:
             self._check(response)
 
-    def _begin(self, path: tuple[str, ...]) -> None:
-        if path:
+    def _on_nested(self, path: tuple[str, ...], inner: object, event: Event) -> None:
+        if type(inner) is MessageStarted:
+            self._settle(path)  # a response that never ended
+        if type(inner) in _COUNTED:
+            self._count(path, inner)
+        if type(inner) is MessageCompleted or type(inner) is ErrorEvent:
             self._settle(path)
-            return
-        self._seen.clear()
-        if not self._is_step_over:  # in a pipe a response, or a chat, has a budget of its own
-            self._budget = self._make()
-        self._is_step_over = False
+        self._observer.on_next(event)
+        if type(inner) in _DELTAS and (response := self._responses.get(path)) is not None:
+            self._check(response)
 
-    def _count(self, path: tuple[str, ...], event: Event) -> _Response:
-        response = self._responses.get(path)
-        if response is None:
-            response = self._responses[path] = _Response(ResponseCount(), self._budget.begin())
-            if self._is_disposed:
-                self._settle(path)
-        response.count.see(event)
+    def _on_other(self, event: Event) -> None:
+        if type(event) is MessageStarted:
+            self._begin()
+        if type(event) in _COUNTED:
+            self._count((), event)
+        match event:
+            case RawChunk():
+                self._observer.on_next(event)
+                return
+            case ErrorEvent():
+                self._settle(())
+                with within(self._scope):  # another call may follow
+                    self._observer.on_next(event)
+                return
+            case MessageCompleted():
+                event = self._complete(event)
+            case StepRestarted():
+                self._seen.clear()
+            case StepCompleted() | ChatCompleted():
+                self._is_between_steps = isinstance(event, StepCompleted)
+            case _:
+                pass
+        self._seen.append(event)
+        self._observer.on_next(event)
+
+    def _begin(self) -> None:
+        self._seen.clear()
+        if not self._is_between_steps:  # in a pipe a response, or a chat, has a budget of its own
+            self._budget = self._make()
+        self._is_between_steps = False
+
+    def _open(self, path: tuple[str, ...]) -> _Response:
+        response = self._responses[path] = _Response(ResponseCount(), self._budget.begin())
+        if self._is_disposed:  # meanwhile, on another thread
+            self._settle(path)
         return response
+
+    def _count(self, path: tuple[str, ...], event: object) -> None:
+        response = self._responses.get(path) or self._open(path)
+        response.count.see(event)
+        response.unchecked = 0
 
     def _check(self, response: _Response) -> None:
         """Cut the response if it takes more than is left."""
-        tokens, reservation = response.count.tokens, response.reservation
-        if tokens > reservation.tokens and not self._ended and not reservation.grow(tokens, response.count.usd):
+        count, reservation = response.count, response.reservation
+        if count.tokens > reservation.tokens and not self._ended and not reservation.grow(count.tokens, count.usd):
             self._cut()
+        else:
+            response.unchecked = count.characters_of(reservation.tokens + reservation.slack())
 
-    def _complete(self, path: tuple[str, ...], event: Event) -> Event:
-        """Settle a response, and return its last event with what was spent."""
-        spending = self._settle(path)
-        if not isinstance(event, MessageCompleted):
-            return event
-        if self._budget.usd is not None and spending["usd_spent"] is None:
+    def _complete(self, event: MessageCompleted) -> MessageCompleted:
+        """Settle the response, and return its end with what was spent."""
+        spending = self._settle(())
+        if spending.get("usd_spent", 0.0) is None:
             self._budget.warn_of_unknown_cost()
         # It halts the chat if too much was spent and the chat would continue.
         halt = _HALT if self._is_over(spending) and self._continues(event) else {}

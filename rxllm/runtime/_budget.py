@@ -15,6 +15,11 @@ from rxllm.values.argument_checks import check, check_count, check_instance, inv
 log = logging.getLogger("rxllm")
 
 
+AHEAD = 32
+"""How many tokens a call under a chat's own budget may use before it looks what is left: so it does not do so at every
+delta, and several tools at once pass the budget by no more than this each."""
+
+
 class Budget:
     """So many tokens, so many dollars, or both, for all calls that share it: of any engine, chat, loop and thread.
 
@@ -27,7 +32,7 @@ class Budget:
     >>> generate(engine, "Hello", max_tokens=100).run().output_text
     'Hi'
     >>> shared.spent
-    Spending(tokens=12, calls=1)
+    Spending(tokens=12, calls=1, unpriced=1)
     >>> generate(engine, "Hello", max_tokens=5_000).run()
     Traceback (most recent call last):
         ...
@@ -128,6 +133,10 @@ request is not sent; raise the budget, or pass a smaller max_tokens
                 self._settled = _sum(self._settled, used)
             return self._settled
 
+    def _left(self) -> float:
+        with self._lock:
+            return math.inf if self._tokens is None else self._tokens - self._committed()
+
     def _committed(self) -> int:
         return self._settled.tokens + sum([entry.tokens for entry in self._running])
 
@@ -175,6 +184,12 @@ class Reservation:
     def grow(self, tokens: int, usd: float | None) -> bool:
         """Keep at least so much back, which has been used; return whether the budget has that much."""
         return self.budget._grow(self, tokens, usd)  # pyright: ignore[reportPrivateUsage]
+
+    def slack(self) -> float:
+        """Return how many more tokens may come before this has to grow."""
+        if self.budget.reserves:
+            return 0
+        return min(AHEAD, self.budget._left())  # pyright: ignore[reportPrivateUsage]
 
     def settle(self, used: Spending) -> Spending:
         """Put what was `used` in place of this, once; return all that has been used."""

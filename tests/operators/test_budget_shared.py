@@ -22,6 +22,7 @@ from reactivex import operators as rx
 from rxllm import (
     AdapterError,
     Budget,
+    ChatResult,
     Engine,
     Event,
     Fake,
@@ -585,6 +586,7 @@ def test_a_session_can_be_read_after_it_was_halted() -> None:
     budget = Budget(tokens=40)
     engine = Engine(asking(), operators=[ops.budget(budget)])
     turn = session.start(engine, "Go", tools=[now_as_ask()], max_tokens=20).run()
+    assert isinstance(turn.result, ChatResult)
     assert turn.result.halted_reason == "budget"
     assert serializer.from_json(serializer.to_json(turn.session)) == turn.session
     again = session.reply(Engine(Fake("Done.")), replace(turn.session, status="idle"), "Go on!").run()
@@ -738,4 +740,4 @@ def test_limits_that_are_none_are_refused(limits: dict[str, Any], named: str) ->
 
 def test_a_shared_one_has_its_own_limits() -> None:
     with pytest.raises(ValidationError, match="usd must be left out"):
-        ops.budget(Budget(tokens=1), usd=1.0)
+        ops.budget(Budget(tokens=1), usd=1.0)  # type: ignore[call-overload]

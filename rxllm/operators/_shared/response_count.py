@@ -9,7 +9,6 @@ from dataclasses import replace
 import msgspec
 
 from rxllm.events import (
-    Event,
     MessageStarted,
     RawChunk,
     StepRestarted,
@@ -73,7 +72,7 @@ class ResponseCount:
         self.characters = 0
         """Those of the answer that came after the provider's last usage."""
 
-    def see(self, event: Event) -> None:
+    def see(self, event: object) -> None:
         match event:
             case TextDelta(delta=text) | ThinkingDelta(delta=text) | ToolCallDelta(arguments_delta=text):
                 self.characters += len(text)
@@ -95,6 +94,10 @@ class ResponseCount:
     @property
     def tokens(self) -> int:
         return self._known + self._answer
+
+    def characters_of(self, tokens: float) -> float:
+        """Return how many characters since the last usage make so many tokens."""
+        return (tokens - self._known) * CHARACTERS_PER_TOKEN
 
     @property
     def _answer(self) -> int:
