@@ -259,11 +259,15 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
             thread=self.thread,
             final_response=self.steps[-1].response if self.steps else self.to_response(),
             steps=self.steps,
-            halted_reason="cancelled" if self.error is None else halted_by(self.error),
+            halted_reason=self._halted() if self.error is None else halted_by(self.error),
             usage=sum((step.response.usage for step in self.steps), self.usage),
             error=self.error,
             metadata=dict(self.metadata),
         )
+
+    def _halted(self) -> str:
+        reason = self.metadata.get("halted_reason")  # from an operator that has cut the stream
+        return reason if isinstance(reason, str) else "cancelled"
 
     def to_events(self) -> list[Event]:
         """Return the shortest lawful stream of events with this state: folded, they give it again.

@@ -93,6 +93,13 @@ request is not sent; raise the budget, or pass a smaller max_tokens
                     raise _refusal("usd", self._usd, spent, usd)
             return self._begin(tokens, usd or 0.0)
 
+    @property
+    def is_passed(self) -> bool:
+        """Whether more has been used than there was."""
+        with self._lock:
+            usd = self._usd is not None and self._committed_usd() > self._usd
+            return usd or (self._tokens is not None and self._committed() > self._tokens)
+
     def catch_up(self, usage: Usage) -> None:
         """Count `usage` as spent, as far as it is more than what was."""
         with self._lock:
@@ -232,7 +239,7 @@ def _refusal(name: str, limit: float, used: float, needed: float | None) -> Stre
 
 
 def budget_passed(budget: Budget) -> StreamError:
-    """Return the error for a stream that is cut because an agent in it has passed the budget."""
+    """Return the error for a stream that is cut where no response of its own runs."""
     limits = {"tokens": budget.tokens, "dollars": budget.usd}
     shown = " or ".join(f"{limit:.10g} {unit}" for unit, limit in limits.items() if limit is not None)
-    return StreamError("budget_exceeded", f"an agent has passed the budget of {shown}: it is cut; raise the budget")
+    return StreamError("budget_exceeded", f"the stream has passed the budget of {shown} and is cut; raise the budget")
