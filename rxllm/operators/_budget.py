@@ -18,6 +18,7 @@ from rxllm.runtime import (
     Budget,
     ChatBudget,
     EngineCall,
+    HoldsBudget,
     Share,
     Stream,
     current_engine_call,
@@ -100,7 +101,7 @@ def budget(
     return _Operator(None, make)
 
 
-class _Operator:
+class _Operator(HoldsBudget):
     """The operator; an engine with it holds its own calls, and those of their tools, to the budget."""
 
     def __init__(self, shared: Budget | None, make: Callable[[], Budget]) -> None:

@@ -23,7 +23,7 @@ files                                          hold
 from rxllm.runtime._attempts import Plan, attempting
 from rxllm.runtime._back_pressure import LIMIT, MAX_WAITING, Gate, current_gate, read_by
 from rxllm.runtime._bounded import Bounded
-from rxllm.runtime._budget import Budget, ChatBudget, Reservation, budget_passed, budgets_of
+from rxllm.runtime._budget import Budget, ChatBudget, HoldsBudget, Reservation, budget_passed, budgets_of
 from rxllm.runtime._clock import LoopScheduler, clock, stopwatch, unpaced
 from rxllm.runtime._content import is_content, is_prelude
 from rxllm.runtime._engine_call import EngineCall, applying_operators, current_engine_call, provider_name
@@ -74,6 +74,7 @@ __all__ = [
     "Exchange",
     "Gate",
     "Hold",
+    "HoldsBudget",
     "Items",
     "LoopScheduler",
     "OnRetry",

@@ -7,7 +7,7 @@ import math
 import threading
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, NoReturn, Protocol, runtime_checkable
+from typing import Any, NoReturn
 
 from rxllm.values import Spending, StreamError, Usage
 from rxllm.values.argument_checks import check, check_count, check_instance, invalid_option, is_positive
@@ -203,13 +203,12 @@ class Reservation:
         return self.budget._settle(self, used)  # pyright: ignore[reportPrivateUsage]
 
 
-@runtime_checkable
-class HoldsBudget(Protocol):
-    """An operator that keeps the calls of its engine within a budget, and so those that their tools make."""
+class HoldsBudget:
+    """The base class of an operator that keeps the calls of its engine within a budget, and so those that their tools make."""
 
     def budget_of(self, chat: dict[Any, Budget]) -> Budget:
         """Return the shared budget, or that of the chat whose budgets are in `chat`."""
-        ...
+        raise NotImplementedError
 
 
 def budgets_of(operators: Iterable[Any], chat: dict[Any, Budget]) -> list[Budget]:
