@@ -204,7 +204,7 @@ class Reservation:
 
 
 class HoldsBudget:
-    """The base class of an operator that keeps the calls of its engine within a budget, and so those that their tools make."""
+    """The base class of operators that keep an engine's calls, and those of its tools, within a budget."""
 
     def budget_of(self, chat: dict[Any, Budget]) -> Budget:
         """Return the shared budget, or that of the chat whose budgets are in `chat`."""
