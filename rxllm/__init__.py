@@ -63,6 +63,7 @@ from rxllm.pipelines import (
     stream_step,
 )
 from rxllm.runtime import (
+    Budget,
     RetryPolicy,
     Stream,
     Timeouts,
@@ -114,6 +115,7 @@ from rxllm.values import (
     SessionError,
     SessionStatus,
     SourcePart,
+    Spending,
     StepFinished,
     StepResult,
     StepStarted,
@@ -170,6 +172,7 @@ __all__ = [
     "AdapterError",
     "Anthropic",
     "Attachment",
+    "Budget",
     "Call",
     "CallFinished",
     "CallStarted",
@@ -225,6 +228,7 @@ __all__ = [
     "SessionError",
     "SessionStatus",
     "SourcePart",
+    "Spending",
     "StepFinished",
     "StepOptions",
     "StepResult",

@@ -7,7 +7,7 @@ from typing import Any
 
 from rxllm.collector._fold_message import content_of
 from rxllm.events import AskUserRequested, Event, ToolHalt, ToolResultEncoded
-from rxllm.values import Message, Part, ProviderPart, Response, ThinkingPart, ToolCall, ToolCallPart
+from rxllm.values import LLMError, Message, Part, ProviderPart, Response, ThinkingPart, ToolCall, ToolCallPart
 
 AWAITING_USER = "<awaiting user response>"
 """The result of a tool call that waits for the user, as the model sees it."""
@@ -70,6 +70,11 @@ def tool_message(event: Event) -> Message | None:
             return Message("tool", AWAITING_USER, tool_call_id=event.tool_call_id)
         case _:
             return None
+
+
+def halted_by(error: LLMError) -> str:
+    """Return the reason why a chat halts that has failed with `error`."""
+    return "budget" if error.reason == "budget_exceeded" else "error"
 
 
 def halt_metadata(halt: ToolHalt | AskUserRequested | None) -> dict[str, Any]:

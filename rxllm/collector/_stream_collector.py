@@ -10,7 +10,15 @@ import msgspec
 from rxllm.collector._event_faults import event_fault
 from rxllm.collector._fold_message import fold_calls, fold_message
 from rxllm.collector._state_summary import Summary, apply_to_summary, between_steps, complete, next_step, same_step
-from rxllm.collector._step_outcome import answer, halt_metadata, is_incomplete, is_server, is_unfinished, tool_message
+from rxllm.collector._step_outcome import (
+    answer,
+    halt_metadata,
+    halted_by,
+    is_incomplete,
+    is_server,
+    is_unfinished,
+    tool_message,
+)
 from rxllm.collector._unfold import unfold
 from rxllm.events import (
     AskUserRequested,
@@ -255,11 +263,15 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
             thread=self.thread,
             final_response=self.steps[-1].response if self.steps else self.to_response(),
             steps=self.steps,
-            halted_reason="cancelled" if self.error is None else "error",
+            halted_reason=self._halted() if self.error is None else halted_by(self.error),
             usage=sum((step.response.usage for step in self.steps), self.usage),
             error=self.error,
             metadata=dict(self.metadata),
         )
+
+    def _halted(self) -> str:
+        reason = self.metadata.get("halted_reason")  # from an operator that has cut the stream
+        return reason if isinstance(reason, str) else "cancelled"
 
     def to_events(self) -> list[Event]:
         """Return the shortest lawful stream of events with this state: folded, they give it again.

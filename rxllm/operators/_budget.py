@@ -1,41 +1,41 @@
-"""Limit what a response or a chat may use."""
+"""Limit what a response, a chat, or all calls that share a budget may use."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, overload
 
-import msgspec
+from msgspec.structs import replace
 from reactivex import Observable, abc
-from reactivex.disposable import SingleAssignmentDisposable
+from reactivex.disposable import Disposable
 
-from rxllm.collector import StreamCollector, Unfinished, fold_message, is_unfinished
-from rxllm.events import (
-    ErrorEvent,
-    Event,
-    MessageCompleted,
-    MessageStarted,
-    RawChunk,
-    StepRestarted,
-    TextDelta,
-    ThinkingDelta,
-    ToolCallDelta,
-    UsageUpdated,
+from rxllm.events import Event
+from rxllm.operators._shared.budget_meter import Meter
+from rxllm.operators._shared.operate import operate
+from rxllm.operators._shared.response_count import NOTHING, estimate
+from rxllm.runtime import (
+    Budget,
+    ChatBudget,
+    EngineCall,
+    HoldsBudget,
+    Share,
+    Stream,
+    current_engine_call,
+    current_scope,
+    scoped,
 )
-from rxllm.operators._shared.costs import raw_usage
-from rxllm.runtime import Stream, conclude, current_engine_call
-from rxllm.values import Usage
-from rxllm.values.argument_checks import check, check_count, invalid_option, is_positive
-
-log = logging.getLogger("rxllm")
-
-CHARACTERS_PER_TOKEN = 4
-
-_HALT = {"halted_reason": "budget"}
+from rxllm.values import StreamError
+from rxllm.values.argument_checks import invalid_option
 
 
-def budget(tokens: int | None = None, usd: float | None = None) -> Callable[[Observable[Event]], Stream[Event]]:
+@overload
+def budget(shared: Budget, /) -> Callable[[Observable[Event]], Stream[Event]]: ...
+@overload
+def budget(tokens: int | None = None, usd: float | None = None) -> Callable[[Observable[Event]], Stream[Event]]: ...
+def budget(
+    tokens: int | Budget | None = None, usd: float | None = None
+) -> Callable[[Observable[Event]], Stream[Event]]:
     """Halt a chat before its next step once it has used so many tokens or dollars; cut a response over the tokens.
 
     ::
@@ -49,9 +49,9 @@ def budget(tokens: int | None = None, usd: float | None = None) -> Callable[[Obs
     >>> result.halted_reason, result.final_response.output_text, result.final_response.metadata["budget"]
     ('budget', 'Once upon ', {'tokens': 2, 'tokens_spent': 3})
 
-    As an engine's operator it counts over the steps of each chat; in a pipe, after ``stream_generate``, over the
-    response. The provider's usage counts; until it arrives, four characters of the answer are taken for a token. Events
-    that an ``ops.restart`` before it makes void count too.
+    It counts over the steps of each chat, both as an engine's operator and in a pipe after ``stream``; after
+    ``stream_generate``, over the response. The provider's usage counts; until it arrives, four characters of the answer
+    are taken for a token. Events that an ``ops.restart`` before it makes void count too.
 
     Over the tokens inside a response, the source is disposed, which closes its connection, open blocks are completed,
     and ``MessageCompleted`` has the finish reason ``length``. A response that ends by itself stays as it is; if it
@@ -61,130 +61,102 @@ def budget(tokens: int | None = None, usd: float | None = None) -> Callable[[Obs
     Dollars are ``Usage.total_cost``, known when a response ends: put ``ops.cost()`` before, unless the provider or
     ``rxllm.models`` states them. An unknown cost breaks no limit: ``usd_spent`` is None, and a warning is logged.
 
+    With a shared `Budget` in place of `tokens`, all calls that share it count, in any engine, chat and thread::
+
+        shared = rxllm.Budget(tokens=50_000, usd=2.0)
+        engine = Engine("openai:gpt-5", operators=[ops.cost(), ops.budget(shared)])
+
+    ======================  ============================================================================================
+    before a request        it reserves its messages, four characters a token, and its `max_tokens`; without them the
+                            `max_output_tokens` of its entry in ``rxllm.models``, or else 1,000 tokens; and their price,
+                            if that entry has one
+    if more is reserved     the request is not sent, but fails with ``StreamError("budget_exceeded")``; a chat that has
+    and spent than allowed  had a step halts with the `halted_reason` ``"budget"``
+    while the answer comes  what exceeds the reservation is reserved too; if it is not left, the answer is cut
+    at its end              the usage that the provider states counts; for what it has not stated, when a call fails
+                            or is left early, say, the estimate (``shared.spent.estimated``)
+    a price nobody knows    reserves and counts nothing; ``shared.spent.unpriced`` is the number of those calls
+    ======================  ============================================================================================
+
+    So calls at the same time pass the budget only by what their providers state beyond these estimates, and by one
+    delta for each.
+
+    Calls that the tools of an engine make keep to its budgets as well, at any depth, shared or not. In a pipe, a shared
+    Budget holds for all model calls of the stream, and a budget of its own counts the events, those of agents
+    (``Nested``) included: one that is passed inside an agent ends the stream with an ``ErrorEvent``.
+
+    A call counts once in each Budget. Where operators ask again or elsewhere (``hedge``, ``fallback``, ``restart``,
+    ``retry_before_content``), the budget after them in the list counts the answer that passes; before them, it reserves
+    and counts every attempt, with what the losers have said until they are cancelled. The engine's own retries belong
+    to one call.
+
     Raises ``ValidationError("invalid_option")`` without a limit, and for a limit that is not a number above 0.
     """
-    if tokens is None and usd is None:
-        raise invalid_option("tokens", "must be a number of tokens, unless usd is given")
-    if tokens is not None:
-        check_count("tokens", tokens)
-    check("usd", usd, usd is None or is_positive(usd), "None or a number above 0")
+    if isinstance(tokens, Budget):
+        if usd is not None:
+            raise invalid_option("usd", "must be left out: a shared Budget has its own limits")
+        return _Operator(tokens, lambda: tokens)
+    make = partial(ChatBudget, tokens, usd)
+    make()  # the limits are checked here
+    return _Operator(None, make)
 
-    def operator(source: Observable[Event]) -> Stream[Event]:
+
+class _Operator(HoldsBudget):
+    """The operator; an engine with it holds its own calls, and those of their tools, to the budget."""
+
+    def __init__(self, shared: Budget | None, make: Callable[[], Budget]) -> None:
+        self._shared = shared
+        self._make = make
+
+    def __call__(self, source: Observable[Event]) -> Stream[Event]:
         call = current_engine_call.get()
-        before = call.before if call is not None else Usage()
-        return Stream(lambda observer, scheduler=None: _Budget(tokens, usd, before, observer).start(source, scheduler))
+        if call is not None:
+            budget = self.budget_of(call.chat)
+            if not budget.reserves:
+                budget.catch_up(call.before)  # other engines may have answered
+            return operate(partial(_of_call, budget, call))(source)
+        if self._shared is not None:
+            return operate(partial(_of_pipe, self._shared))(source)
+        return operate(partial(_of_stream, self._make))(source)
 
-    return operator
+    def budget_of(self, chat: dict[Any, Budget]) -> Budget:
+        """Return the shared budget, or that of the chat whose budgets are in `chat`."""
+        return self._shared or chat.setdefault(self, self._make())
 
 
-class _Budget:
-    def __init__(self, tokens: int | None, usd: float | None, before: Usage, observer: abc.ObserverBase[Event]) -> None:
-        self._tokens = tokens
-        self._usd = usd
-        self._before = before
-        self._observer = observer
-        self._running = SingleAssignmentDisposable()
-        self._seen: list[Event] = []
-        self._ended = False
-        self._begin()
+def _of_call(
+    budget: Budget,
+    call: EngineCall,
+    source: Observable[Event],
+    observer: abc.ObserverBase[Event],
+    scheduler: abc.SchedulerBase | None,
+) -> abc.DisposableBase:
+    scope = current_scope.get()
+    if budget in scope.counted:
+        return source.subscribe(observer, scheduler=scheduler)
+    meter = Meter(observer, lambda: budget)
+    try:
+        meter.reserve(estimate(call) if budget.reserves else NOTHING)
+    except StreamError as error:
+        observer.on_error(error)
+        return Disposable()
+    return meter.start(source, scheduler, replace(scope, counted=(*scope.counted, budget)))
 
-    def start(self, source: Observable[Event], scheduler: abc.SchedulerBase | None) -> abc.DisposableBase:
-        self._running.disposable = source.subscribe(
-            self._on_next, self._observer.on_error, self._on_completed, scheduler=scheduler
-        )
-        return self._running
 
-    def _begin(self) -> None:
-        self._usage = Usage()
-        self._characters = 0  # of the answer, since the provider's last usage
-        self._void_tokens = 0  # spent before a restart
-        self._void_usd = 0.0
+def _of_pipe(
+    budget: Budget, source: Observable[Event], observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None
+) -> abc.DisposableBase:
+    """Hand the budget down to the model calls below; if there are none, count the events."""
+    scope = current_scope.get()
+    share = Share(budget)
+    below = scoped(source, replace(scope, shares=(*scope.shares, share)))  # the subscriber's own calls are not part
+    return Meter(observer, lambda: budget, share).start(below, scheduler, scope)
 
-    def _on_next(self, event: Event) -> None:
-        if self._ended:
-            return
-        match event:
-            case TextDelta(delta=text) | ThinkingDelta(delta=text) | ToolCallDelta(arguments_delta=text):
-                self._characters += len(text)
-                self._seen.append(event)
-                self._observer.on_next(event)
-                if self._tokens is not None and not self._ended and self._tokens_spent() > self._tokens:
-                    self._cut()
-                return
-            case UsageUpdated(usage=usage):
-                self._usage, self._characters = usage, 0
-            case RawChunk():
-                if event.kind == "usage" and (usage := raw_usage(event.data)) is not None:
-                    self._usage, self._characters = usage, 0
-                self._observer.on_next(event)
-                return
-            case MessageStarted():
-                self._seen.clear()
-            case StepRestarted():
-                self._void_tokens += self._response_tokens()
-                self._void_usd += self._usage.total_cost or 0.0
-                self._usage, self._characters = Usage(), 0
-                self._seen.clear()
-            case MessageCompleted():
-                event = self._with_spending(event)
-                self._begin()
-            case ErrorEvent():
-                self._begin()
-            case _:
-                pass
-        self._seen.append(event)
-        self._observer.on_next(event)
 
-    def _on_completed(self) -> None:
-        if not self._ended:
-            self._observer.on_completed()
-
-    def _cut(self) -> None:
-        self._ended = True
-        self._running.dispose()
-        unfinished = Unfinished()
-        for event in self._seen:
-            unfinished.see(event)
-        closing = unfinished.close()
-        message = fold_message([*self._seen, *closing])
-        metadata = {"budget": self._spending(), **_HALT}
-        conclude(self._observer, [*closing, MessageCompleted(message, "length", metadata=metadata)])
-
-    def _with_spending(self, event: MessageCompleted) -> MessageCompleted:
-        """Return the end with what was spent; it halts the chat if that is too much and the chat would continue."""
-        spending = self._spending()
-        if self._usd is not None and spending["usd_spent"] is None:
-            log.warning(
-                "budget(usd=%s) has no effect: the cost of the response is unknown; put ops.cost() before it", self._usd
-            )
-        halt = _HALT if self._is_over(spending) and self._continues(event) else {}
-        spending = {**event.metadata.get("budget", {}), **spending}  # there may be another budget
-        return msgspec.structs.replace(event, metadata={**event.metadata, "budget": spending, **halt})
-
-    def _continues(self, end: MessageCompleted) -> bool:
-        state = StreamCollector()
-        for event in (*self._seen, end):
-            state = state.apply_event(event)
-        return is_unfinished(state.to_response())
-
-    def _spending(self) -> dict[str, Any]:
-        spending: dict[str, Any] = {}
-        if self._tokens is not None:
-            spending |= {"tokens": self._tokens, "tokens_spent": self._tokens_spent()}
-        if self._usd is not None:
-            spending |= {"usd": self._usd, "usd_spent": self._usd_spent()}
-        return spending
-
-    def _is_over(self, spending: dict[str, Any]) -> bool:
-        limits = [limit for limit in ("tokens", "usd") if limit in spending]
-        return any((spending[f"{limit}_spent"] or 0) > spending[limit] for limit in limits)
-
-    def _tokens_spent(self) -> int:
-        return self._before.total + self._void_tokens + self._response_tokens()
-
-    def _response_tokens(self) -> int:
-        return self._usage.total - (-self._characters // CHARACTERS_PER_TOKEN)
-
-    def _usd_spent(self) -> float | None:
-        cost = self._usage.total_cost
-        return None if cost is None else (self._before.total_cost or 0.0) + self._void_usd + cost
+def _of_stream(
+    make: Callable[[], Budget],
+    source: Observable[Event],
+    observer: abc.ObserverBase[Event],
+    scheduler: abc.SchedulerBase | None,
+) -> abc.DisposableBase:
+    return Meter(observer, make).start(source, scheduler, current_scope.get())

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from reactivex import Observable, abc
 from reactivex.disposable import CompositeDisposable, SerialDisposable, SingleAssignmentDisposable
 
-from rxllm.collector import PAUSE, StreamCollector, is_unfinished
+from rxllm.collector import PAUSE, StreamCollector, halted_by, is_unfinished
 from rxllm.events import ChatCompleted, ErrorEvent, Event, MessageStarted, Steered, StepCompleted
 from rxllm.operators._errors_as_events import errors_as_events
 from rxllm.operators._shared.event_operators import EVENTS, not_an_event
@@ -131,7 +131,8 @@ class _Chat:
         self._outside = scope.below_model()  # of the user's functions
         self._steering = Steering(steer)
         self._interrupt = self._steering.waits if cuts and steer is not None else None
-        self._scope = replace(self._outside, request_id=scope.request_id or new_id(), question=self._question)
+        own = replace(self._outside, request_id=scope.request_id or new_id(), chat={})
+        self._scope = replace(own, question=self._question)
         self._current = SerialDisposable()
         self._source: list[Event] = []  # the events of the source
         self._last: Event | None = None  # the last event of the current step
@@ -225,7 +226,7 @@ class _Chat:
             case StepCompleted(result=step):
                 return self._after(step)
             case ErrorEvent(error=error) if self._steps:  # a later step that failed before its first event
-                return self._result("error", error)
+                return self._result(halted_by(error), error)
             case ErrorEvent():
                 start = StreamCollector(self._question.thread or Thread())
                 return reduce(StreamCollector.apply_event, self._source, start).to_chat_result()
@@ -276,7 +277,7 @@ class _Chat:
             case {"manual_tool_calls": _} | {"mode": "manual"}:
                 return "manual_tool_calls"
             case _ if step.response.finish_reason == "error":
-                return "error"
+                return "error" if step.response.error is None else halted_by(step.response.error)
             case _ if isinstance(reason := step.response.metadata.get("halted_reason"), str):
                 return reason  # from an operator
             case _ if not is_unfinished(step.response) and not self._is_steered():

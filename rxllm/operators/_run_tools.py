@@ -119,8 +119,10 @@ class _Step:
         self._scheduler = scheduler
         self._thread = thread
         self._question = Question()
-        self._is_steered = current_scope.get().is_steered
-        self._scope = replace(current_scope.get(), question=self._question, is_steered=None)
+        scope = current_scope.get()
+        self._is_steered = scope.is_steered
+        chat = {} if scope.chat is None else scope.chat
+        self._scope = replace(scope, question=self._question, chat=chat, is_steered=None)
         self._state = StreamCollector()
         self._tools = SerialDisposable()
         self._gate = current_gate.get()

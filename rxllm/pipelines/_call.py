@@ -13,7 +13,7 @@ from reactivex import Observable
 from rxllm import operators as ops
 from rxllm import validate
 from rxllm.adapters import as_adapter
-from rxllm.engine import Engine, as_engine
+from rxllm.engine import Engine, Operator, as_engine
 from rxllm.events import Event
 from rxllm.pipelines._deferred import Deferred
 from rxllm.pipelines._observers import Ids, Observers, Span, notify_retry, watched
@@ -25,11 +25,14 @@ from rxllm.pipelines._request import complete_request, option_for, unanswered_ca
 from rxllm.pipelines._spans import CallSpan
 from rxllm.runtime import (
     NO_TIMEOUTS,
+    Budget,
     EngineCall,
     Question,
+    Scope,
     Stream,
     Timeouts,
     applying_operators,
+    budgets_of,
     current_scope,
     models,
     policy,
@@ -38,7 +41,7 @@ from rxllm.runtime import (
     scoped,
     within,
 )
-from rxllm.values import Call, ModelInfo, Request, Thread, Usage, as_tools, reader, unanswered
+from rxllm.values import Call, ModelInfo, Request, Thread, as_tools, reader, unanswered
 
 T = TypeVar("T")
 BeginSpan = Callable[[Observers, Callable[[], float], Ids], Span]
@@ -84,8 +87,10 @@ class Setup(msgspec.Struct, frozen=True):
             scope, id = current_scope.get(), request_id(self.options)
             if scope.question is not None:
                 self.ask(scope.question, Thread(request.messages) if thread is None else thread, id)
-            answer = partial(self._answer, request, self._call(id), scope.usage)
+            answer = partial(self._answer, request, self._call(id), scope)
             below = scope.below_model()
+            if scope.counted:  # this answers in place of another engine
+                below = msgspec.structs.replace(below, counted=scope.counted)
             with within(below):
                 return scoped(prepared(self.engine.prepare, self.complete(request), answer), below)
 
@@ -139,7 +144,7 @@ class Setup(msgspec.Struct, frozen=True):
             **{name: options[name] for name in plain if name in options},
         }
 
-    def _answer(self, request: Request, call: Call, before: Usage, sent: Request) -> Stream[Event]:
+    def _answer(self, request: Request, call: Call, scope: Scope, sent: Request) -> Stream[Event]:
         validate.request(sent)
         model = self.model_info(sent)
         if model is not None:
@@ -147,9 +152,16 @@ class Setup(msgspec.Struct, frozen=True):
         missing = unanswered(Thread(sent.messages))
         if missing:
             raise unanswered_calls(missing, "append rxllm.tool_result(id, content) for each")
-        ask = partial(self._ask_other, replace(request, messages=sent.messages), sent, call, before)
-        with applying_operators(EngineCall(sent, call, ask, provider_name(self.engine.adapter), before)):
-            events = self._adapter_events(sent, model, call).pipe(*self.engine.operators)
+        ask = partial(self._ask_other, replace(request, messages=sent.messages), sent, call, scope)
+        provider, chat = provider_name(self.engine.adapter), {} if scope.chat is None else scope.chat
+        with applying_operators(EngineCall(sent, call, ask, provider, scope.usage, chat)):
+            own = budgets_of(self.engine.operators, chat)
+            operators = (*self.engine.operators, *_handed_down(scope, own))
+            events = self._adapter_events(sent, model, call)
+            if (own or scope.shares) and len(self.engine.operators) > len(own):
+                # What another operator asks for itself upon an event is not part of the answer that a budget counts.
+                events = scoped(events, current_scope.get())
+            events = events.pipe(*operators)
         return events.pipe(ops.tap(self.options["on_event"])) if "on_event" in self.options else events
 
     def _adapter_events(self, request: Request, model: ModelInfo | None, call: Call) -> Stream[Event]:
@@ -168,13 +180,14 @@ class Setup(msgspec.Struct, frozen=True):
         return watched(events, lambda now, ids: CallSpan(observers, now, ids, *about), call.request_id)
 
     def _ask_other(
-        self, request: Request, sent: Request, call: Call, before: Usage, engine: Any, model: str | None = None
+        self, request: Request, sent: Request, call: Call, scope: Scope, engine: Any, model: str | None = None
     ) -> Stream[Event]:
         """Return another engine's answer to `request`, which this one sends as `sent`."""
         other = other_engine(engine, model, self.engine)
         setup = Setup.of(other, ChatOptions, {**other_options(self.own_options), "request_id": call.request_id})
         events = setup.model_events(other_request(request, sent, self.own_options, other))
-        return scoped(events, msgspec.structs.replace(current_scope.get(), usage=before))
+        about_chat = {"usage": scope.usage, "chat": scope.chat}
+        return Deferred(lambda: scoped(events, msgspec.structs.replace(current_scope.get(), **about_chat)))
 
     def _call(self, request_id: str) -> Call:
         return Call(
@@ -186,3 +199,10 @@ class Setup(msgspec.Struct, frozen=True):
             headers={**(self.engine.params.get("headers") or {}), **self.own_options.get("headers", {})},
             observers=(self.observers.tell,) if self.observers else (),
         )
+
+
+def _handed_down(scope: Scope, own: list[Budget]) -> list[Operator]:
+    """Return the operators for the budgets of `scope` that are not the engine's `own`: each counts a call once."""
+    for share in scope.shares:
+        share.is_taken = True
+    return [ops.budget(share.budget) for share in scope.shares if share.budget not in own]

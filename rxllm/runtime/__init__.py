@@ -15,6 +15,7 @@ files                                          hold
 ``_redact_secrets``                            keys, kept out of errors, URLs and logs
 ``_attempts``, ``_retry``, ``_bounded``         attempts at a call, when another follows, and several streams at once
 ``_scope``, ``_engine_call``                      what a subscription and an operator know of the call they belong to
+``_budget``                                    what calls may use together
 ``keys``, ``models``                           public modules: API keys, and the catalogue of models
 =============================================  ======================================================================
 """
@@ -22,6 +23,7 @@ files                                          hold
 from rxllm.runtime._attempts import Plan, attempting
 from rxllm.runtime._back_pressure import LIMIT, MAX_WAITING, Gate, current_gate, read_by
 from rxllm.runtime._bounded import Bounded
+from rxllm.runtime._budget import Budget, ChatBudget, HoldsBudget, Reservation, budget_passed, budgets_of
 from rxllm.runtime._clock import LoopScheduler, clock, stopwatch, unpaced
 from rxllm.runtime._content import is_content, is_prelude
 from rxllm.runtime._engine_call import EngineCall, applying_operators, current_engine_call, provider_name
@@ -41,6 +43,7 @@ from rxllm.runtime._scope import (
     Question,
     Scope,
     ScopedObserver,
+    Share,
     current_scope,
     new_id,
     scoped,
@@ -63,28 +66,35 @@ __all__ = [
     "WRITE_SECONDS",
     "AsyncItems",
     "Bounded",
+    "Budget",
+    "ChatBudget",
     "Clients",
     "Decoder",
     "EngineCall",
     "Exchange",
     "Gate",
     "Hold",
+    "HoldsBudget",
     "Items",
     "LoopScheduler",
     "OnRetry",
     "Plan",
     "Pump",
     "Question",
+    "Reservation",
     "Retry",
     "RetryPolicy",
     "Scope",
     "ScopedObserver",
+    "Share",
     "Stream",
     "Timeouts",
     "aiohttp_client",
     "applying_operators",
     "attempting",
     "behind",
+    "budget_passed",
+    "budgets_of",
     "call_context",
     "call_loop",
     "check_failed",

@@ -15,6 +15,7 @@ import msgspec
 from reactivex import Observable
 
 from rxllm.events import Event
+from rxllm.runtime._budget import Budget
 from rxllm.values import Call, Request, Usage
 
 
@@ -27,8 +28,8 @@ class Ask(Protocol):
 class EngineCall(msgspec.Struct, frozen=True):
     """The call that operators are applied to: its `request` with all options, and the `call` beside it.
 
-    `provider` is the adapter's name, `before` the usage of the chat's earlier steps. ``ask(engine)`` is a cold
-    Observable of another engine's answer to the request.
+    `provider` is the adapter's name, `before` the usage of the chat's earlier steps, `chat` has the chat's budgets.
+    ``ask(engine)`` is a cold Observable of another engine's answer to the request.
     """
 
     request: Request
@@ -36,6 +37,7 @@ class EngineCall(msgspec.Struct, frozen=True):
     ask: Ask
     provider: str
     before: Usage
+    chat: dict[Any, Budget] = msgspec.field(default_factory=dict[Any, Budget])
 
 
 current_engine_call: contextvars.ContextVar[EngineCall | None] = contextvars.ContextVar(

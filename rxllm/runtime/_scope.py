@@ -6,11 +6,14 @@ calls below read it there. It is never part of an event, so no prompt leaves the
 =====================  ================================================================================================
 subscriber             sets for everything below
 =====================  ================================================================================================
-`repeat_until_halt`    one request id for all steps, the usage of earlier ones, and whether the user corrects the model
+`repeat_until_halt`    one request id for all steps, the usage of earlier ones, a place for the chat's budgets, and
+                       whether the user corrects the model
 `run_tools`            a `Question`, still open; corrections are its own to see to
+`budget`               in a pipe, its budget for all calls below; in an engine, that it counts what comes from below
 model source           the path and the parent only, after it filled in the nearest open question: calls by an adapter
                        or by the engine's operators are not part of the step
-tool                   the path with its tool call at the end, itself as the parent, its key, and nothing else
+tool                   the path with its tool call at the end, itself as the parent, its key, the budgets of its engine
+                       too, and nothing else
 observed call,         itself as the parent
 step or chat
 =====================  ================================================================================================
@@ -23,14 +26,16 @@ from __future__ import annotations
 import contextlib
 import os
 from base64 import urlsafe_b64encode
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from contextvars import ContextVar
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 from reactivex import Observable, abc
 
 from rxllm.events import ErrorEvent
+from rxllm.runtime._budget import Budget
 from rxllm.runtime._stream import Stream
 from rxllm.values import Thread, Usage
 
@@ -52,13 +57,22 @@ class Question(msgspec.Struct):
         return "Question()"  # without the thread, which is private
 
 
+class Share(msgspec.Struct, eq=False):
+    """A budget that is handed down; `is_taken` as soon as a model source keeps to it."""
+
+    budget: Budget
+    is_taken: bool = False
+
+
 class Scope(msgspec.Struct, frozen=True):
     """Where a subscription belongs.
 
     `request_id` is the chat's, `usage` that of its earlier steps. `parent_id` is the telemetry id of the innermost
     enclosing call, step, chat or tool; `path` holds the ids of the enclosing tool calls, the outermost first, and
-    `tool_key` makes the idempotency key of the innermost of them. `is_steered` tells whether the model is to stop at
-    the end of its sentence, since messages of the user's wait.
+    `tool_key` makes the idempotency key of the innermost of them. All model calls below keep to the budgets in
+    `shares`, except those that an operator above already counts (`counted`). `chat` holds the chat's own budgets, by
+    their operators. `is_steered` tells whether the model is to stop at the end of its sentence, since messages of the
+    user's wait.
     """
 
     request_id: str | None = None
@@ -67,18 +81,27 @@ class Scope(msgspec.Struct, frozen=True):
     usage: Usage = Usage()
     question: Question | None = None
     tool_key: Callable[[], str] | None = None
+    shares: tuple[Share, ...] = ()
+    counted: tuple[Budget, ...] = ()
+    chat: dict[Any, Budget] | None = None
     is_steered: Callable[[], bool] | None = None
 
     def below_model(self) -> Scope:
         """Return the scope of the subscriptions of a model source."""
-        if not (self.parent_id or self.path):
+        if not (self.parent_id or self.path or self.shares):
             return NO_SCOPE
-        return Scope(parent_id=self.parent_id, path=self.path, tool_key=self.tool_key)
+        return Scope(parent_id=self.parent_id, path=self.path, tool_key=self.tool_key, shares=self.shares)
+
+    def under(self, budgets: Iterable[Budget]) -> Scope:
+        """Return the scope of calls that keep to these budgets too."""
+        known = [share.budget for share in self.shares]
+        added = [Share(budget) for budget in budgets if budget not in known]
+        return replace(self, shares=(*self.shares, *added)) if added else self
 
     def of_tool(self, tool_call_id: str, tool_key: Callable[[], str]) -> Scope:
         """Return the scope of a tool that runs."""
-        path = (*self.path, tool_call_id)
-        return Scope(parent_id=tool_id(self.parent_id, tool_call_id), path=path, tool_key=tool_key)
+        parent_id, path = tool_id(self.parent_id, tool_call_id), (*self.path, tool_call_id)
+        return Scope(parent_id=parent_id, path=path, tool_key=tool_key, shares=self.shares)
 
 
 NO_SCOPE = Scope()

@@ -55,6 +55,7 @@ __all__ = [
     "parts",
     "requests",
     "responses",
+    "spendings",
     "step_results",
     "texts",
     "threads",
@@ -204,9 +205,17 @@ chat_results = st.builds(
     metadata=maps,
 )
 halts = st.builds(va.Halt, texts, free, st.none() | texts, maps)
+spendings = st.builds(
+    va.Spending,
+    tokens=st.integers(0, 9999),
+    usd=st.none() | st.floats(0, 10),
+    estimated=st.integers(0, 9999),
+    reserved=st.integers(0, 9999),
+    reserved_usd=st.floats(0, 10),
+)
 values = st.one_of(
     *(usages, tool_calls, images, parts, messages, threads, tools, requests, responses),
-    *(step_results, chat_results, halts),
+    *(step_results, chat_results, halts, spendings),
 )
 
 # Events

@@ -39,6 +39,7 @@ from rxllm.runtime import (
     Question,
     Scope,
     Stream,
+    budgets_of,
     call_loop,
     clock,
     daemon_threads,
@@ -99,7 +100,9 @@ class _Execution(abc.DisposableBase):
         self._tool = tool
         self._call = call
         self._settings = settings
-        self._scope = scope.below_model()  # of `approve`; then of the tool
+        operators = getattr(question.engine, "operators", ())
+        below = scope.below_model().under(budgets_of(operators, {} if scope.chat is None else scope.chat))
+        self._scope = below  # of `approve`; then of the tool
         self._observer = observer
         self._scheduler = scheduler
         self._running = SerialDisposable()

@@ -27,6 +27,7 @@ from rxllm.values._response import FinishReason, Response
 from rxllm.values._results import ChatResult, StepResult
 from rxllm.values._schema import ResponseFormat, as_response_format, is_type, reader, schema_faults
 from rxllm.values._session import Session, SessionStatus, Turn
+from rxllm.values._spending import Spending
 from rxllm.values._stream_items import Labelled, Progress, TextAt, Trace
 from rxllm.values._telemetry import (
     CallFinished,
@@ -104,6 +105,7 @@ __all__ = [
     "SessionError",
     "SessionStatus",
     "SourcePart",
+    "Spending",
     "StepFinished",
     "StepResult",
     "StepStarted",

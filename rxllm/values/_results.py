@@ -75,7 +75,7 @@ class ChatResult(Value, Generic[T]):
     """The result of a chat up to its halt.
 
     `halted_reason` is ``completed``, ``error``, ``max_turns``, ``halt_when``, ``ask_user``, ``tool_error``,
-    ``manual_tool_calls``, ``approval``, ``cancelled`` or a tool's own. `usage` is the sum over the steps.
+    ``manual_tool_calls``, ``approval``, ``budget``, ``cancelled`` or a tool's own. `usage` is the sum over the steps.
     """
 
     _encoders: ClassVar = {"metadata": encode_metadata}

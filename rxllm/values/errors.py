@@ -5,7 +5,7 @@
     LLMError                   everything that rxllm raises or streams
     ├── AdapterError           the provider refused, or could not be reached
     │   └── ImageAdapterError  the same, for images
-    ├── StreamError            the stream broke, or a guard stopped it: truncated, cancelled, guard_tripped
+    ├── StreamError            the stream broke, or a guard or budget stopped it: truncated, guard_tripped
     ├── EngineError            the call is set up wrongly: no adapter, no key, an unknown option
     ├── ValidationError        an argument or a value is invalid; `errors` says where
     ├── ToolError              a tool failed
@@ -135,7 +135,7 @@ class ImageAdapterError(AdapterError):
 
 
 class StreamError(LLMError):
-    """The stream itself failed, or a guard stopped it, before or after its first event."""
+    """The stream itself failed, or a guard or a budget stopped it, before or after its first event."""
 
     TITLE = "stream error"
     FIELDS = ("provider", "event_index")
@@ -148,6 +148,7 @@ class StreamError(LLMError):
             "truncated",
             "oversized_frame",
             "overflow",
+            "budget_exceeded",
             "guard_tripped",
             "guard_failed",
             "guard_late",

@@ -1,0 +1,244 @@
+"""Keep the calls that share a budget within it."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any, NoReturn
+
+from rxllm.values import Spending, StreamError, Usage
+from rxllm.values.argument_checks import check, check_count, check_instance, invalid_option, is_positive
+
+log = logging.getLogger("rxllm")
+
+
+AHEAD = 32
+"""How many tokens a call under a chat's own budget may use before it looks what is left: so it does not do so at every
+delta, and several tools at once pass the budget by no more than this each."""
+
+
+class Budget:
+    """So many tokens, so many dollars, or both, for all calls that share it: of any engine, chat, loop and thread.
+
+    ``ops.budget(shared)`` puts calls under it. A request reserves what it may use before it is sent, and is not sent if
+    that is more than is left; at the end of the call the reservation becomes what the call has used.
+
+    >>> from rxllm import Engine, Fake, Usage, generate, operators as ops
+    >>> shared = Budget(tokens=5_000)
+    >>> engine = Engine(Fake(["Hi", Usage(10, 2)]), operators=[ops.budget(shared)])
+    >>> generate(engine, "Hello", max_tokens=100).run().output_text
+    'Hi'
+    >>> shared.spent
+    Spending(tokens=12, calls=1, unpriced=1)
+    >>> generate(engine, "Hello", max_tokens=5_000).run()
+    Traceback (most recent call last):
+        ...
+    rxllm.values.errors.StreamError: the budget has 4988 of 5000 tokens left, and this request may use 5002: the \
+request is not sent; raise the budget, or pass a smaller max_tokens
+
+    `spent` is a value with JSON. A program that starts again goes on with ``Budget(tokens=5_000, spent=spending)``;
+    what was reserved when the value was read counts as spent then. A Budget is state: a copy is the Budget itself, and
+    pickling it is a ``TypeError``.
+
+    Raises ``ValidationError("invalid_option")`` without a limit, and for a limit that is not a number above 0.
+    """
+
+    reserves = True
+    """Whether requests reserve what they may use; otherwise they count as their answers come."""
+
+    def __init__(self, tokens: int | None = None, usd: float | None = None, *, spent: Spending | None = None) -> None:
+        if tokens is None and usd is None:
+            raise invalid_option("tokens", "must be a number of tokens, unless usd is given")
+        if tokens is not None:
+            check_count("tokens", tokens)
+        check("usd", usd, usd is None or is_positive(usd), "None or a number above 0")
+        check_instance("spent", spent, Spending | None, "a Spending, the `spent` of another Budget")
+        self._tokens = tokens
+        self._usd = usd
+        self._lock = threading.RLock()
+        self._settled = Spending() if spent is None else _with_reserved(spent)
+        self._running: dict[Reservation, None] = {}
+        self._has_warned = False
+
+    @property
+    def tokens(self) -> int | None:
+        return self._tokens
+
+    @property
+    def usd(self) -> float | None:
+        return self._usd
+
+    @property
+    def spent(self) -> Spending:
+        """What has been used so far, and what is reserved."""
+        with self._lock:
+            tokens = self._committed() - self._settled.tokens
+            return replace(self._settled, reserved=tokens, reserved_usd=self._reserved_usd())
+
+    def reserve(self, tokens: int, usd: float | None) -> Reservation:
+        """Keep so much back for a call; `usd` is None if nobody knows its price.
+
+        Raises ``StreamError("budget_exceeded")`` if that is not left.
+        """
+        with self._lock:
+            if self._tokens is not None and (used := self._committed()) + tokens > self._tokens:
+                raise _refusal("tokens", self._tokens, used, tokens)
+            # Without a price a request may use anything, so it is sent as long as anything is left.
+            if self._usd is not None:
+                spent = self._committed_usd()
+                if spent >= self._usd if usd is None else spent + usd > self._usd:
+                    raise _refusal("usd", self._usd, spent, usd)
+            return self._begin(tokens, usd or 0.0)
+
+    @property
+    def is_passed(self) -> bool:
+        """Whether more has been used than there was."""
+        with self._lock:
+            usd = self._usd is not None and self._committed_usd() > self._usd
+            return usd or (self._tokens is not None and self._committed() > self._tokens)
+
+    def catch_up(self, usage: Usage) -> None:
+        """Count `usage` as spent, as far as it is more than what was."""
+        with self._lock:
+            if usage.total > self._settled.tokens:
+                self._settled = replace(self._settled, tokens=usage.total)
+            if (usage.total_cost or 0.0) > (self._settled.usd or 0.0):
+                self._settled = replace(self._settled, usd=usage.total_cost)
+
+    def warn_of_unknown_cost(self) -> None:
+        """Log, once, that a response had no cost."""
+        with self._lock:
+            has_warned, self._has_warned = self._has_warned, True
+        if not has_warned:
+            message = "budget(usd=%s) has no effect: the cost of the response is unknown; put ops.cost() before it"
+            log.warning(message, self._usd)
+
+    def begin(self) -> Reservation:
+        """Return the reservation of a response that runs already."""
+        return self._begin(0, 0.0)
+
+    def _begin(self, tokens: int, usd: float) -> Reservation:
+        with self._lock:
+            reservation = Reservation(self, tokens, usd)
+            self._running[reservation] = None
+            return reservation
+
+    def _grow(self, reservation: Reservation, tokens: int, usd: float | None) -> bool:
+        with self._lock:
+            if reservation in self._running:
+                reservation.tokens = max(reservation.tokens, tokens)
+                reservation.usd = max(reservation.usd, usd or 0.0)
+            has_tokens = self._tokens is None or self._committed() <= self._tokens
+            return has_tokens and (self._usd is None or usd is None or self._committed_usd() <= self._usd)
+
+    def _settle(self, reservation: Reservation, used: Spending) -> Spending:
+        with self._lock:
+            if self._running.pop(reservation, reservation) is None:
+                self._settled = _sum(self._settled, used)
+            return self._settled
+
+    def _left(self) -> float:
+        with self._lock:
+            return math.inf if self._tokens is None else self._tokens - self._committed()
+
+    def _committed(self) -> int:
+        return self._settled.tokens + sum([entry.tokens for entry in self._running])
+
+    def _committed_usd(self) -> float:
+        return (self._settled.usd or 0.0) + self._reserved_usd()
+
+    def _reserved_usd(self) -> float:
+        # Summed afresh: dollars that are added and subtracted again would not come back to 0.
+        return math.fsum(entry.usd for entry in self._running)
+
+    def __repr__(self) -> str:
+        limits = {"tokens": self._tokens, "usd": self._usd, "spent": self.spent}
+        return f"Budget({', '.join(f'{name}={item!r}' for name, item in limits.items() if item is not None)})"
+
+    def __copy__(self) -> Budget:
+        return self  # a copy of an engine shares it too
+
+    def __deepcopy__(self, memo: object) -> Budget:
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        message = (
+            "a Budget cannot be pickled, because calls share it; "
+            "send its limits and budget.spent, and make a Budget(..., spent=spending) there"
+        )
+        raise TypeError(message)
+
+
+class ChatBudget(Budget):
+    """The budget of one chat or one stream: its requests are sent as long as it has not been passed."""
+
+    reserves = False
+
+
+class Reservation:
+    """What is kept back for one call; at least what it has used so far."""
+
+    __slots__ = ("budget", "tokens", "usd")
+
+    def __init__(self, budget: Budget, tokens: int, usd: float) -> None:
+        self.budget = budget
+        self.tokens = tokens
+        self.usd = usd
+
+    def grow(self, tokens: int, usd: float | None) -> bool:
+        """Keep at least so much back, which has been used; return whether the budget has that much."""
+        return self.budget._grow(self, tokens, usd)  # pyright: ignore[reportPrivateUsage]
+
+    def slack(self) -> float:
+        """Return how many more tokens may come before this has to grow."""
+        if self.budget.reserves:
+            return 0
+        return min(AHEAD, self.budget._left())  # pyright: ignore[reportPrivateUsage]
+
+    def settle(self, used: Spending) -> Spending:
+        """Put what was `used` in place of this, once; return all that has been used."""
+        return self.budget._settle(self, used)  # pyright: ignore[reportPrivateUsage]
+
+
+class HoldsBudget:
+    """The base class of operators that keep an engine's calls, and those of its tools, within a budget."""
+
+    def budget_of(self, chat: dict[Any, Budget]) -> Budget:
+        """Return the shared budget, or that of the chat whose budgets are in `chat`."""
+        raise NotImplementedError
+
+
+def budgets_of(operators: Iterable[Any], chat: dict[Any, Budget]) -> list[Budget]:
+    """Return the budgets that `operators` keep."""
+    return [operator.budget_of(chat) for operator in operators if isinstance(operator, HoldsBudget)]
+
+
+def _with_reserved(spent: Spending) -> Spending:
+    """Return `spent` with what was reserved as spent, for those calls were paid for, whatever became of them."""
+    running = Spending(spent.reserved, spent.reserved_usd or None, estimated=spent.reserved)
+    return _sum(replace(spent, reserved=0, reserved_usd=0.0), running)
+
+
+def _sum(a: Spending, b: Spending) -> Spending:
+    usd = a.usd if b.usd is None else b.usd if a.usd is None else a.usd + b.usd
+    tokens, calls = a.tokens + b.tokens, a.calls + b.calls
+    return Spending(tokens, usd, calls, a.estimated + b.estimated, a.unpriced + b.unpriced)
+
+
+def _refusal(name: str, limit: float, used: float, needed: float | None) -> StreamError:
+    unit = "dollars" if name == "usd" else name
+    left = max(limit - used, 0)
+    needs = f", and this request may use {needed:.10g}" if needed else ""
+    remedy = "raise the budget, or pass a smaller max_tokens" if needed else "raise the budget"
+    message = f"the budget has {left:.10g} of {limit:.10g} {unit} left{needs}: the request is not sent; {remedy}"
+    return StreamError("budget_exceeded", message, metadata={"limit": name, "left": left, "needed": needed})
+
+
+def budget_passed(budget: Budget) -> StreamError:
+    """Return the error for a stream that is cut where no response of its own runs."""
+    limits = {"tokens": budget.tokens, "dollars": budget.usd}
+    shown = " or ".join(f"{limit:.10g} {unit}" for unit, limit in limits.items() if limit is not None)
+    return StreamError("budget_exceeded", f"the stream has passed the budget of {shown} and is cut; raise the budget")
