@@ -61,6 +61,7 @@ from rxllm.pipelines import (
     stream_generate,
     stream_resume,
     stream_step,
+    trim_thread,
 )
 from rxllm.runtime import (
     RetryPolicy,
@@ -123,6 +124,7 @@ from rxllm.values import (
     TextPart,
     ThinkingPart,
     Thread,
+    TokenCount,
     Tool,
     ToolCall,
     ToolCallPart,
@@ -238,6 +240,7 @@ __all__ = [
     "ThinkingPart",
     "Thread",
     "Timeouts",
+    "TokenCount",
     "Tool",
     "ToolCall",
     "ToolCallPart",
@@ -287,6 +290,7 @@ __all__ = [
     "to_iter",
     "tool",
     "tool_result",
+    "trim_thread",
     "use_transport",
     "user",
     "validate",

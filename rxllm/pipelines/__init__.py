@@ -11,6 +11,7 @@ from rxllm.pipelines._options import ChatOptions, GenerateOptions, StepOptions
 from rxllm.pipelines._request import Input, as_thread, request
 from rxllm.pipelines._resume import resume, stream_resume
 from rxllm.pipelines._step import step, stream_step
+from rxllm.pipelines._trim_thread import trim_thread
 
 __all__ = [
     "ChatOptions",
@@ -32,4 +33,5 @@ __all__ = [
     "stream_generate",
     "stream_resume",
     "stream_step",
+    "trim_thread",
 ]
