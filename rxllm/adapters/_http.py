@@ -37,10 +37,10 @@ class HTTPAdapter(HTTPBase):
 
     def stream(self, request: Request, call: Call) -> Stream[Event]:
         """Return the events of the answer. Each subscription sends the request again."""
-        return http_stream(lambda: _Exchange(self, request, call))
+        return http_stream(lambda: HTTPExchange(self, request, call))
 
 
-class _Exchange:
+class HTTPExchange:
     """One call, as the HTTP source needs it: how to send it, and how to read its answer."""
 
     def __init__(self, adapter: HTTPAdapter, request: Request, call: Call) -> None:
@@ -56,8 +56,11 @@ class _Exchange:
         self._call = await self._adapter.with_key(self._call)
         await self._adapter.prepare(self._request, self._call)
         client = await self._adapter._clients.get()  # pyright: ignore[reportPrivateUsage]
-        self._built = self._typed(lambda: self._adapter.build(self._request, self._call))
+        self._built = self._typed(lambda: self.build(self._request, self._call))
         return client, self._built
+
+    def build(self, request: Request, call: Call) -> httpx.Request:
+        return self._adapter.build(request, call)
 
     def decoder(self) -> Decoder:
         decoder = self._typed(lambda: self._adapter.decoder(self._request, raw=self._call.raw))

@@ -84,7 +84,7 @@ class Setup(msgspec.Struct, frozen=True):
             scope, id = current_scope.get(), request_id(self.options)
             if scope.question is not None:
                 self.ask(scope.question, Thread(request.messages) if thread is None else thread, id)
-            answer = partial(self._answer, request, self._call(id), scope.usage)
+            answer = partial(self._answer, request, self.call(id), scope.usage)
             below = scope.below_model()
             with within(below):
                 return scoped(prepared(self.engine.prepare, self.complete(request), answer), below)
@@ -176,7 +176,8 @@ class Setup(msgspec.Struct, frozen=True):
         events = setup.model_events(other_request(request, sent, self.own_options, other))
         return scoped(events, msgspec.structs.replace(current_scope.get(), usage=before))
 
-    def _call(self, request_id: str) -> Call:
+    def call(self, request_id: str) -> Call:
+        """Return what the adapter may know of a call with this id."""
         return Call(
             request_id=request_id,
             api_key=self.options.get("api_key"),

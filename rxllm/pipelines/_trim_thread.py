@@ -22,7 +22,7 @@ def trim_thread(*, tokens: int) -> Callable[[Request], Request]:
     (['Now three primes.'], 4)
 
     An exchange is a user's message with everything up to the next one, so a tool call stays with its results. System
-    messages are always sent, and so is the last exchange: if it is too long by itself, it is left to the provider, whose
+    messages are always sent, and so is the last exchange: if that alone is too long, it is left to the provider, whose
     refusal is ``AdapterError("context_length_exceeded")``. The thread and the results keep every message.
 
     Tokens are estimated, at four bytes of text a token, see `count_tokens`; tools and the format count too. Leave some
