@@ -40,7 +40,7 @@ from typing import TYPE_CHECKING, Any
 
 from rxllm import events, operators, plugins, validate
 from rxllm.collector import StreamCollector
-from rxllm.engine import Engine, aclose, alongside
+from rxllm.engine import Engine, Prepared, aclose, alongside
 from rxllm.events import *  # noqa: F403
 from rxllm.pipelines import (
     ChatOptions,
@@ -49,6 +49,7 @@ from rxllm.pipelines import (
     Input,
     StepOptions,
     chat,
+    compact_thread,
     count_tokens,
     edit_image,
     generate,
@@ -217,6 +218,7 @@ __all__ = [
     "Outcome",
     "Part",
     "Partial",
+    "Prepared",
     "Progress",
     "ProviderPart",
     "Request",
@@ -260,6 +262,7 @@ __all__ = [
     "bridge",
     "chat",
     "chunks",
+    "compact_thread",
     "count_tokens",
     "edit_image",
     "from_async_iter",

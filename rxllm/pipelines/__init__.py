@@ -5,6 +5,7 @@ hold options, requests, telemetry and entry points.
 """
 
 from rxllm.pipelines._chat import chat, stream
+from rxllm.pipelines._compact_thread import compact_thread
 from rxllm.pipelines._count_tokens import count_tokens
 from rxllm.pipelines._generate import generate, generate_many, stream_generate
 from rxllm.pipelines._images import ImageOptions, edit_image, generate_image, image_variations
@@ -22,6 +23,7 @@ __all__ = [
     "StepOptions",
     "as_thread",
     "chat",
+    "compact_thread",
     "count_tokens",
     "edit_image",
     "generate",
