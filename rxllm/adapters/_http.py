@@ -17,6 +17,8 @@ from rxllm.wire.frames import FrameDecoder, unreadable
 if TYPE_CHECKING:
     import httpx
 
+Build = Callable[[Request, Call], "httpx.Request"]
+
 T = TypeVar("T")
 E = TypeVar("E", bound=LLMError)
 
@@ -43,12 +45,13 @@ class HTTPAdapter(HTTPBase):
 class HTTPExchange:
     """One call, as the HTTP source needs it: how to send it, and how to read its answer."""
 
-    def __init__(self, adapter: HTTPAdapter, request: Request, call: Call) -> None:
+    def __init__(self, adapter: HTTPAdapter, request: Request, call: Call, build: Build | None = None) -> None:
         self.provider, self.model, self.request_id = adapter.provider, request.model, call.request_id
         self.content_only = call.timeout is None and adapter.timeout is not None
         self._adapter = adapter
         self._request = request
         self._call = call
+        self._build = build or adapter.build
         self._built: httpx.Request | None = None
 
     async def open(self) -> tuple[httpx.AsyncClient, httpx.Request]:
@@ -56,11 +59,8 @@ class HTTPExchange:
         self._call = await self._adapter.with_key(self._call)
         await self._adapter.prepare(self._request, self._call)
         client = await self._adapter._clients.get()  # pyright: ignore[reportPrivateUsage]
-        self._built = self._typed(lambda: self.build(self._request, self._call))
+        self._built = self._typed(lambda: self._build(self._request, self._call))
         return client, self._built
-
-    def build(self, request: Request, call: Call) -> httpx.Request:
-        return self._adapter.build(request, call)
 
     def decoder(self) -> Decoder:
         decoder = self._typed(lambda: self._adapter.decoder(self._request, raw=self._call.raw))

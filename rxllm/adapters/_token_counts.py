@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from reactivex import Observable, just, throw
 
-from rxllm.adapters._http import HTTPAdapter, HTTPExchange
+from rxllm.adapters._http import Build, HTTPAdapter, HTTPExchange
 from rxllm.events import ErrorEvent
 from rxllm.runtime import Decoder, Stream, http_stream
 from rxllm.values import AdapterError, Call, Request, StreamError, TokenCount, estimated_tokens
 from rxllm.values._json import UNREADABLE, read_json
-
-if TYPE_CHECKING:
-    import httpx
 
 LONGEST = 1 << 20
 """The largest answer, in bytes: it is a number."""
@@ -22,9 +18,7 @@ LONGEST = 1 << 20
 _NOT_THERE = (404, 405, 501)
 
 
-def counted(
-    adapter: HTTPAdapter, request: Request, call: Call, build: Callable[[Request, Call], httpx.Request], field: str
-) -> Stream[TokenCount]:
+def counted(adapter: HTTPAdapter, request: Request, call: Call, build: Build, field: str) -> Stream[TokenCount]:
     """Return the count in the `field` of the server's answer to the request that `build` returns.
 
     A compatible server may lack the path: then it is an estimate. At the provider's own address that is an error.
@@ -52,17 +46,9 @@ def _count_or_raise(item: Any) -> TokenCount:
 class _Counting(HTTPExchange):
     """The exchange of a count: another request, and an answer that is read at its end."""
 
-    def __init__(
-        self,
-        adapter: HTTPAdapter,
-        request: Request,
-        call: Call,
-        build: Callable[[Request, Call], httpx.Request],
-        field: str,
-    ) -> None:
-        super().__init__(adapter, request, call)
+    def __init__(self, adapter: HTTPAdapter, request: Request, call: Call, build: Build, field: str) -> None:
+        super().__init__(adapter, request, call, build)
         self.content_only = False
-        self.build = build
         self._field = field
 
     def decoder(self) -> Decoder:

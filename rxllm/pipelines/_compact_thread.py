@@ -121,7 +121,7 @@ def compact_thread(
         if count is None:
             return compacted(request, sent, last, place, estimated_tokens(sent))
         counted = result_of(partial(count, sent)).map(_tokens)
-        return counted.flat_map(lambda tokens: _as_observable(compacted(request, sent, last, place, tokens)))
+        return counted.flat_map(lambda tokens: result_of(lambda: compacted(request, sent, last, place, tokens)))
 
     def compacted(request: Request, sent: Request, last: _Summary, place: int, tokens: int) -> Any:
         if tokens <= at:
@@ -204,7 +204,3 @@ def _tokens(result: Any) -> int:
         return tokens
     fault = must_be("a function that returns a TokenCount or a number of tokens", result)
     raise ValidationError("invalid_option", errors=[(("count",), fault)])
-
-
-def _as_observable(value: Any) -> Observable[Any]:
-    return value if isinstance(value, Observable) else just(value)

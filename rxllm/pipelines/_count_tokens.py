@@ -48,4 +48,5 @@ def _count(setup: Setup, request: Request) -> Observable[TokenCount]:
         return just(TokenCount(estimated_tokens(request), estimated=True))
     call = setup.call(request_id(setup.options))
     rules: Any = policy(setup.options.get("retry", setup.engine.retry), setup.engine.retry)
-    return retrying(lambda: count(request, call), rules)
+    counts: Any = retrying(lambda: count(request, call), rules)
+    return counts

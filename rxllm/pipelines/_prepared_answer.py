@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -11,9 +11,9 @@ from reactivex import Observable, throw
 from reactivex import operators as rx_ops
 
 from rxllm import operators as ops
+from rxllm.collector import StreamCollector
 from rxllm.engine import Prepared
 from rxllm.events import Event, MessageCompleted, MessageStarted, RawChunk, UsageUpdated
-from rxllm.operators._shared.costs import raw_usage
 from rxllm.runtime import Stream
 from rxllm.values import LLMError, Message, Usage
 
@@ -60,10 +60,10 @@ class _Telling:
                 yield msgspec.structs.replace(event, message=self._noted(event.message))
             case UsageUpdated():
                 yield from self._total(event.usage)
-            case RawChunk(kind="usage", data=Mapping()):
+            case RawChunk(kind="usage"):
                 yield event
-                self._usage = None  # the fold has taken what the frame says
-                yield from self._total(raw_usage(event.data) or Usage())
+                self._usage = stated = StreamCollector().apply_event(event).usage  # as every fold takes it
+                yield from self._total(stated)
             case _:
                 yield event
 
