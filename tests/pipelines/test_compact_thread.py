@@ -1,4 +1,4 @@
-"""compact_thread: a summary by a model in place of the older part of a conversation, made once and kept in the thread."""
+"""compact_thread: a summary by a model in place of older exchanges, made once and kept in the thread."""
 
 from __future__ import annotations
 
@@ -104,9 +104,8 @@ def test_the_summary_is_of_the_older_messages_and_their_tool_calls() -> None:
     assert [message.role for message in asked.messages] == ["system", "user"]
     assert asked.messages[0].text == "Sum up."
     lines = asked.messages[1].text.split("\n\n")
-    assert lines == ["user: Read [file a.pdf]", 'assistant calls look({"at":"fox"})', "result of look: seen"] + [
-        f"assistant: {LONG.strip()}"
-    ]
+    called = 'assistant calls look({"at":"fox"})'
+    assert lines == ["user: Read [file a.pdf]", called, "result of look: seen", f"assistant: {LONG.strip()}"]
 
 
 def test_a_short_request_is_sent_as_it_is() -> None:
@@ -122,6 +121,12 @@ def test_the_last_exchanges_are_never_summed_up_however_long() -> None:
     rxllm.chat(engine_with(model, summaries, at=1, keep=3), Thread(OLD)).run()
     assert model.requests[0].messages == OLD
     assert summaries.requests == []
+
+
+def test_usage_that_comes_as_a_raw_chunk_counts_too() -> None:
+    model = Fake(["Because.", rxllm.RawChunk("usage", {"input_tokens": 7})])
+    response = rxllm.generate(engine_with(model, summarizer()), Thread(OLD)).run()
+    assert response.usage.input_tokens == 57
 
 
 @given(conversations(min_exchanges=1), st.integers(1, 200), st.integers(1, 3))
@@ -213,12 +218,11 @@ def test_another_system_message_and_other_metadata_change_nothing() -> None:
     assert texts(model.requests[1])[:4] == ["Be verbose.", "Today is Monday.", QUESTION, "Summary 1."]
 
 
-FOREIGN = {"digest": "", "text": "x"}
+def foreign(messages: int) -> dict[str, Any]:
+    return {"messages": messages, "digest": "", "text": "x"}
 
 
-@pytest.mark.parametrize(
-    "noted", [3, None, {}, {"messages": 4}, {"messages": -1, **FOREIGN}, {"messages": 9, **FOREIGN}]
-)
+@pytest.mark.parametrize("noted", [3, None, {}, {"messages": 4}, *map(foreign, (-1, 0, 4, 9))])
 def test_metadata_that_is_no_summary_is_left_alone(noted: Any) -> None:
     model, summaries = Fake("Because."), summarizer()
     thread = Thread((*OLD[:-2], replace(OLD[-2], metadata={"summary": noted}), OLD[-1]))
