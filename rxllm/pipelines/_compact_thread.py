@@ -158,12 +158,9 @@ def _last_summary(spoken: Sequence[Message]) -> _Summary:
 
 def _digest(messages: Sequence[Message]) -> str:
     """Return what tells these messages from others, whatever is noted in their metadata."""
-    told = [
-        (message.role, message.name, message.content, message.tool_call_id)
-        + tuple((call.id, call.name, call.arguments) for call in message.tool_calls)
-        for message in messages
-    ]
-    return sha256(json_bytes(told)).hexdigest()[:32]
+    calls = [[(call.id, call.name, call.arguments) for call in message.tool_calls] for message in messages]
+    texts = [(message.role, message.name, message.content, message.tool_call_id) for message in messages]
+    return sha256(json_bytes([texts, calls])).hexdigest()[:32]
 
 
 def _with_summary(messages: tuple[Message, ...], summary: _Summary) -> tuple[Message, ...]:

@@ -18,19 +18,19 @@ from rxllm.runtime import Stream
 from rxllm.values import LLMError, Message, Usage
 
 
-def told(answer: Observable[Event], prepared: Prepared) -> Stream[Event]:
+def annotated(answer: Observable[Event], prepared: Prepared) -> Stream[Event]:
     """Return the events of `answer` with what `prepared` says.
 
     ::
 
         answer    --start-------------H--i--usage------end--|
-        told      --start+-event-use--H--i--usage+use--end+-|
+        annotated --start+-event-use--H--i--usage+use--end+-|
     """
 
     def failed(error: Exception, _: Any) -> Observable[Event]:
         return throw(_with_usage(error, prepared.usage))
 
-    return Stream.of(answer.pipe(ops.lift(lambda: _Telling(prepared)), rx_ops.catch(failed)))
+    return Stream.of(answer.pipe(ops.lift(lambda: _Annotating(prepared)), rx_ops.catch(failed)))
 
 
 def _with_usage(error: Exception, usage: Usage) -> Exception:
@@ -41,7 +41,7 @@ def _with_usage(error: Exception, usage: Usage) -> Exception:
     return noted
 
 
-class _Telling:
+class _Annotating:
     """Adds to the events of one answer, which may begin again after ``StepRestarted``."""
 
     def __init__(self, prepared: Prepared) -> None:
