@@ -15,7 +15,8 @@ def exchange_starts(messages: Sequence[Message]) -> list[int]:
     [1, 3]
 
     What stands before the first user's message, except system messages, is an exchange too. A user's message between a
-    tool call and its result begins none, since a result must stay with its call.
+    tool call and its result begins none, since a result must stay with its call, and neither does one behind a call
+    without a result, whose refusal must not depend on the length of the thread.
     """
     starts: list[int] = []
     reach = _last_results(messages)
@@ -28,14 +29,17 @@ def exchange_starts(messages: Sequence[Message]) -> list[int]:
 
 
 def _last_results(messages: Sequence[Message]) -> dict[int, int]:
-    """Return the places of messages with tool calls, each with the place of its last result."""
+    """Return the places of messages with tool calls, each with the place of its last result: the end if one is missing."""
     made_at: dict[str, int] = {}
     reach: dict[int, int] = {}
+    unanswered: dict[str, int] = {}
     for i, message in enumerate(messages):
         if message.role == "tool" and message.tool_call_id in made_at:
             reach[made_at[message.tool_call_id]] = i
+            unanswered.pop(message.tool_call_id, None)
         made_at.update((call.id, i) for call in message.tool_calls)
-    return reach
+        unanswered.update((call.id, i) for call in message.tool_calls if not call.metadata.get("server"))
+    return reach | dict.fromkeys(unanswered.values(), len(messages))
 
 
 def from_exchange(messages: Sequence[Message], start: int) -> tuple[Message, ...]:

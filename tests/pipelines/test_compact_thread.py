@@ -262,7 +262,7 @@ def test_a_result_is_the_fold_of_its_stream() -> None:
 
 def test_an_answer_that_begins_again_is_told_again() -> None:
     turns = Fake(["Be", ("error", AdapterError("network_error"))], "Because.")
-    engine = replace(engine_with(turns, summarizer()), operators=(ops.restart(),), retry=False)
+    engine = replace(engine_with(turns, summarizer()), operators=(ops.restart({"base_delay": 0}),), retry=False)
     events = list(rxllm.stream_generate(engine, Thread(OLD)).pipe(ops.verify()))
     names = [each.name for each in events if isinstance(each, Custom)]
     assert names == ["thread_compacted", "step_abandoned", "thread_compacted"]
@@ -376,6 +376,34 @@ def test_wrong_arguments_raise_at_once(opts: Any, fault: str) -> None:
 def test_unknown_options_raise_at_once() -> None:
     with pytest.raises(rxllm.EngineError, match="colour"):
         compact_thread(Fake("Hi"), at=100, colour="red")  # type: ignore[call-arg]
+
+
+def test_a_call_without_a_result_is_refused_however_long_the_thread() -> None:
+    call = Message("assistant", LONG, tool_calls=(ToolCall("c1", "look"),))
+    thread = Thread((user(LONG), call, user("And?"), assistant("Then."), user("Why?")))
+    with pytest.raises(rxllm.EngineError, match="unanswered tool calls"):
+        rxllm.chat(engine_with(Fake("Because."), summarizer()), thread).run()
+
+
+# Nothing is left
+
+
+def test_a_thousand_summaries_that_fail_or_are_cancelled_leave_nothing() -> None:
+    async def main() -> None:
+        failing = engine_with(Fake("Because."), Engine(Fake(lambda request: AdapterError("rate_limited")), retry=False))
+        stuck = engine_with(Fake("Because."), Fake(lambda request: ["Once", ("delay", 60)]))
+        threads = threading.active_count()
+        for _ in range(1000):
+            with pytest.raises(AdapterError):
+                await rxllm.generate(failing, Thread(OLD))
+            subscription = rxllm.stream(stuck, Thread(OLD)).subscribe()
+            await asyncio.sleep(0)
+            subscription.dispose()
+        await asyncio.sleep(0.01)
+        assert len(asyncio.all_tasks()) == 1
+        assert threading.active_count() <= threads
+
+    asyncio.run(main())
 
 
 # Sockets
