@@ -46,9 +46,11 @@ from rxllm import (
 from rxllm import operators as ops
 from rxllm.adapters import Anthropic, Gemini, Ollama, OpenAIChat, OpenAIResponses
 from rxllm.pipelines._compact_thread import QUESTION
+from rxllm.testing import World, simulate, simulate_cancels, simulate_many
 from rxllm.testing.loopback import Loopback, Reply, chat, endless
 from rxllm.values import Call, estimated_tokens, unanswered
 from tests.pipelines.conversations import conversations
+from tests.testing.simulated import engine_of, slowly
 
 LONG = "word " * 40  # 54 tokens with its message
 OLD = (system("Be brief."), user(LONG), assistant(LONG), user("And?"), assistant("Then."), user("Why?"))
@@ -404,6 +406,19 @@ def test_a_thousand_summaries_that_fail_or_are_cancelled_leave_nothing() -> None
         assert threading.active_count() <= threads
 
     asyncio.run(main())
+
+
+async def compacting_chat(world: World) -> str:
+    summaries = engine_of(world.serve(slowly))
+    answers = engine_of(world.serve(Reply(chat("Because."))), prepare=[compact_thread(summaries, at=100, keep=1)])
+    result = await rxllm.chat(answers, Thread(OLD))
+    return result.output_text
+
+
+def test_a_cancel_at_any_await_leaves_no_socket_and_no_task() -> None:
+    assert simulate(compacting_chat, faults=()).value == "Because."
+    assert len(simulate_cancels(compacting_chat)) > 10
+    simulate_many(compacting_chat, range(20))
 
 
 # Sockets
