@@ -29,7 +29,7 @@ def exchange_starts(messages: Sequence[Message]) -> list[int]:
 
 
 def _last_results(messages: Sequence[Message]) -> dict[int, int]:
-    """Return the places of messages with tool calls, with the places of their last results; a missing one is the end."""
+    """Return the places of messages with tool calls, with those of their last results; a missing one is the end."""
     made_at: dict[str, int] = {}
     reach: dict[int, int] = {}
     unanswered: dict[str, int] = {}
