@@ -17,6 +17,7 @@ from rxllm.values import EngineError, Request, Tool, Usage, ValidationError, as_
 from rxllm.values.argument_checks import (
     call_fault,
     check_function,
+    check_instance,
     did_you_mean,
     explains_options,
     invalid_option,
@@ -49,6 +50,11 @@ class Prepared:
     metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
     event: Custom | None = None
     usage: Usage = field(default_factory=Usage)
+
+    def __post_init__(self) -> None:
+        check_instance("metadata", self.metadata, Mapping, "a mapping")
+        check_instance("event", self.event, Custom | None, "a Custom event or None")
+        check_instance("usage", self.usage, Usage, "a Usage")
 
 
 Prepare = Callable[[Request], Any] | Alongside
