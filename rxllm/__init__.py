@@ -40,7 +40,7 @@ from typing import TYPE_CHECKING, Any
 
 from rxllm import events, operators, plugins, validate
 from rxllm.collector import StreamCollector
-from rxllm.engine import Engine, aclose, alongside
+from rxllm.engine import Engine, Prepared, aclose, alongside
 from rxllm.events import *  # noqa: F403
 from rxllm.pipelines import (
     ChatOptions,
@@ -49,6 +49,8 @@ from rxllm.pipelines import (
     Input,
     StepOptions,
     chat,
+    compact_thread,
+    count_tokens,
     edit_image,
     generate,
     generate_image,
@@ -61,6 +63,7 @@ from rxllm.pipelines import (
     stream_generate,
     stream_resume,
     stream_step,
+    trim_thread,
 )
 from rxllm.runtime import (
     Budget,
@@ -125,6 +128,7 @@ from rxllm.values import (
     TextPart,
     ThinkingPart,
     Thread,
+    TokenCount,
     Tool,
     ToolCall,
     ToolCallPart,
@@ -217,6 +221,7 @@ __all__ = [
     "Outcome",
     "Part",
     "Partial",
+    "Prepared",
     "Progress",
     "ProviderPart",
     "Request",
@@ -242,6 +247,7 @@ __all__ = [
     "ThinkingPart",
     "Thread",
     "Timeouts",
+    "TokenCount",
     "Tool",
     "ToolCall",
     "ToolCallPart",
@@ -260,6 +266,8 @@ __all__ = [
     "bridge",
     "chat",
     "chunks",
+    "compact_thread",
+    "count_tokens",
     "edit_image",
     "from_async_iter",
     "generate",
@@ -291,6 +299,7 @@ __all__ = [
     "to_iter",
     "tool",
     "tool_result",
+    "trim_thread",
     "use_transport",
     "user",
     "validate",

@@ -23,6 +23,9 @@ OF_RXLLM = {
     **dict.fromkeys(("Conversation", "History", "Messages"), "rxllm.Thread()"),
     **dict.fromkeys(("function_tool", "tool_plain"), "@rxllm.tool"),
     **dict.fromkeys(("guard", "input_guard", "input_guardrail"), "alongside(check), or operators.guard(check)"),
+    **dict.fromkeys(("trim_messages", "trim"), "trim_thread(tokens=...), in Engine(prepare=[...])"),
+    **dict.fromkeys(("summarize", "compact", "compaction"), "compact_thread(engine, at=...), in Engine(prepare=[...])"),
+    **dict.fromkeys(("token_counter", "num_tokens", "tokens"), "rxllm.count_tokens(engine, request)"),
     **dict.fromkeys(("batch", "map", "generate_all"), "rxllm.generate_many(engine, requests)"),
     **dict.fromkeys(("ops", "op"), "from rxllm import operators as ops, or rxllm.operators"),
 }

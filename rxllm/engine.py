@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, cast
 
 from reactivex import Observable
 
-from rxllm.events import Event
+from rxllm.events import Custom, Event
 from rxllm.runtime import Retry
 from rxllm.runtime._stream_arguments import check_operators
-from rxllm.values import EngineError, Request, Tool, ValidationError, as_tool, name_fault
+from rxllm.values import EngineError, Request, Tool, Usage, ValidationError, as_tool, name_fault
 from rxllm.values.argument_checks import (
     call_fault,
     check_function,
+    check_instance,
     did_you_mean,
     explains_options,
     invalid_option,
@@ -36,8 +37,28 @@ class Alongside:
     check: Callable[[Request], Any]
 
 
+@dataclass(frozen=True)
+class Prepared:
+    """What a function of `prepare` may return for a `Request`: the one to send, and what to tell with the answer.
+
+    `metadata` is added to that of the answer's message, so it stays in the thread, where the next call finds it; it is
+    data that JSON can hold. `event` is emitted once the answer has begun. `usage`, of the calls that the function has
+    made, is added to the answer's; if the answer fails before it begins, it is the error's ``metadata["usage"]``.
+    """
+
+    request: Request
+    metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    event: Custom | None = None
+    usage: Usage = field(default_factory=Usage)
+
+    def __post_init__(self) -> None:
+        check_instance("metadata", self.metadata, Mapping, "a mapping")
+        check_instance("event", self.event, Custom | None, "a Custom event or None")
+        check_instance("usage", self.usage, Usage, "a Usage")
+
+
 Prepare = Callable[[Request], Any] | Alongside
-"""A function from a `Request` to the `Request` that is sent, or to an awaitable or an Observable of it."""
+"""A function from a `Request` to the `Request` that is sent, or a `Prepared`, or an awaitable or Observable of one."""
 
 
 def alongside(check: Callable[[Request], Any]) -> Alongside:
@@ -81,8 +102,8 @@ class Engine:
     `context`                                  what tools receive as ``ToolContext.context``
     `operators`                                middleware: applied in order to the events of every response
     `prepare`                                  functions that take each `Request` and return the one that is sent, in
-                                               order; they may be async, return an Observable, raise an error to refuse
-                                               the request, or be `alongside`
+                                               order; they may be async, return an Observable or a `Prepared`, raise an
+                                               error to refuse the request, or be `alongside`
     `observers`                                functions that receive telemetry values
     `retry`                                    a `RetryPolicy`, a mapping of its fields, or False for no retries
     `image_adapter`                            the adapter for images

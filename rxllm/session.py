@@ -3,11 +3,12 @@
 ::
 
     turn = session.start(engine, "Hi").run()            # or session.start(engine, Session(id="s1", ...))
-    turn = session.reply(engine, turn.session, "And in Rome?").run()
+    turn = session.reply(engine, turn, "And in Rome?").run()
 
-Each function has a streaming form, whose events ``operators.to_session`` folds to the same turn. The first of them is
-``Custom("session_turn")``, which holds the whole session with its context: like ``StepCompleted`` and
-``ChatCompleted``, it must not be forwarded raw.
+A turn that is passed in means its session, ``turn.session``, which goes to JSON and back. Each function has a streaming
+form, whose events ``operators.to_session`` folds to the same turn. The first of them is ``Custom("session_turn")``,
+which holds the whole session with its context: like ``StepCompleted`` and ``ChatCompleted``, it must not be forwarded
+raw.
 
 A turn that is stopped emits no `Turn`. ``save(turn, outcome)`` is called at every end, and with `keep_partial` the
 session has the text so far, not the user's message alone::
@@ -79,17 +80,26 @@ def start(engine: Engine | str | Any, input: Session | Input, **opts: Unpack[Cha
 
 @with_options(ChatOptions)
 def reply(
-    engine: Engine | str | Any, session: Session, text: str | Message, **opts: Unpack[ChatOptions]
+    engine: Engine | str | Any, session: Session | Turn, text: str | Message, **opts: Unpack[ChatOptions]
 ) -> Stream[Turn]:
-    """Append the user's `text`, which may answer a pending question, and go on with the chat."""
-    turns = stream_reply(engine, session, text, **opts).pipe(_to_turn(engine, session, opts))
+    """Append the user's `text`, which may answer a pending question, and go on with the chat.
+
+    >>> from rxllm import Fake
+    >>> engine, turn = Fake("Hello", "Rome."), Session()
+    >>> for text in ("Hi", "And in Italy?"):
+    ...     turn = reply(engine, turn, text).run()
+    ...     print(turn.output_text)
+    Hello
+    Rome.
+    """
+    turns = stream_reply(engine, session, text, **opts).pipe(_to_turn(engine, _session_of(session), opts))
     return returned_by("session.reply", turns, items=Turn)
 
 
 @with_options(ChatOptions)
 def resume(
     engine: Engine | str | Any,
-    session: Session,
+    session: Session | Turn,
     *,
     approvals: Mapping[str, Approval] = NOTHING,
     results: Mapping[str, str | Mapping[str, Any]] = NOTHING,
@@ -100,13 +110,13 @@ def resume(
     ``SessionError("unknown_tool_call_id")`` or ``SessionError("no_pending_tool_call")`` goes to ``on_error``.
     """
     events = stream_resume(engine, session, approvals=approvals, results=results, **opts)
-    return returned_by("session.resume", events.pipe(_to_turn(engine, session, opts)), items=Turn)
+    return returned_by("session.resume", events.pipe(_to_turn(engine, _session_of(session), opts)), items=Turn)
 
 
 @with_options(StepOptions)
-def step(engine: Engine | str | Any, session: Session, **opts: Unpack[StepOptions]) -> Stream[Turn]:
+def step(engine: Engine | str | Any, session: Session | Turn, **opts: Unpack[StepOptions]) -> Stream[Turn]:
     """Run one step; the turn's `result` is a `StepResult`. The session is ``idle`` until the chat is done."""
-    turns = stream_step(engine, session, **opts).pipe(_to_turn(engine, session, opts))
+    turns = stream_step(engine, session, **opts).pipe(_to_turn(engine, _session_of(session), opts))
     return returned_by("session.step", turns, items=Turn)
 
 
@@ -120,10 +130,11 @@ def stream_start(engine: Engine | str | Any, input: Session | Input, **opts: Unp
 
 @with_options(ChatOptions)
 def stream_reply(
-    engine: Engine | str | Any, session: Session, text: str | Message, **opts: Unpack[ChatOptions]
+    engine: Engine | str | Any, session: Session | Turn, text: str | Message, **opts: Unpack[ChatOptions]
 ) -> Stream[Event]:
     """Emit the events of `reply`."""
-    replied = _check_session(session).replied(_check_text(text))
+    session = _session_of(session)
+    replied = session.replied(_check_text(text))
     events = pipelines.stream(engine, replied.thread, **_options(session, opts))
     return _turn_events(session, replied, "reply", events)
 
@@ -131,22 +142,24 @@ def stream_reply(
 @with_options(ChatOptions)
 def stream_resume(
     engine: Engine | str | Any,
-    session: Session,
+    session: Session | Turn,
     *,
     approvals: Mapping[str, Approval] = NOTHING,
     results: Mapping[str, str | Mapping[str, Any]] = NOTHING,
     **opts: Unpack[ChatOptions],
 ) -> Stream[Event]:
     """Emit the events of `resume`."""
-    thread, options = _check_session(session).thread, _options(session, opts)
+    session = _session_of(session)
+    thread, options = session.thread, _options(session, opts)
     events = pipelines.stream_resume(engine, thread, approvals=approvals, results=results, **options)
     return _turn_events(session, session, "resume", events, (*approvals, *results))
 
 
 @with_options(StepOptions)
-def stream_step(engine: Engine | str | Any, session: Session, **opts: Unpack[StepOptions]) -> Stream[Event]:
+def stream_step(engine: Engine | str | Any, session: Session | Turn, **opts: Unpack[StepOptions]) -> Stream[Event]:
     """Emit the events of `step`."""
-    events = pipelines.stream_step(engine, _check_session(session).thread, **_options(session, opts))
+    session = _session_of(session)
+    events = pipelines.stream_step(engine, session.thread, **_options(session, opts))
     return _turn_events(session, session, "step", events)
 
 
@@ -204,7 +217,7 @@ def _options(session: Session, opts: Mapping[str, Any]) -> Any:
 def _as_session(input: Any, opts: Mapping[str, Any]) -> Session:
     """Return the session that `input` is, or a new one that begins with it and keeps the call's context and id."""
     if isinstance(input, Session | Turn):
-        return input if isinstance(input, Session) else input.session
+        return _session_of(input)
     try:
         session = Session(thread=as_thread(input))
     except ValidationError as error:
@@ -215,11 +228,11 @@ def _as_session(input: Any, opts: Mapping[str, Any]) -> Session:
     return replace(session, id=id if isinstance(id, str) else None, context=context)
 
 
-def _check_session(session: Any) -> Session:
-    if not isinstance(session, Session):
-        remedy = "turn.session" if isinstance(session, Turn) else "session.start makes the first one"
-        raise _invalid_input("session", f"a Session ({remedy})", session)
-    return session
+def _session_of(value: Any) -> Session:
+    """Return `value`, a session, or a turn, which means its session."""
+    if isinstance(value, Session | Turn):
+        return value if isinstance(value, Session) else value.session
+    raise _invalid_input("session", "a Session or a Turn (session.start makes the first one)", value)
 
 
 def _check_text(text: Any) -> Any:

@@ -52,7 +52,8 @@ def add(a: int, b: int) -> int:
 
 def test_what_is_right_passes() -> None:
     image = ImagePart(Image.from_url("https://example.org/a.png"))
-    thread = Thread((system("Be brief."), user([TextPart("What is it?"), image]), tool_result("a", {"x": 1})))
+    call = Message("assistant", tool_calls=(ToolCall("a", "look"),))
+    thread = Thread((system("Be brief."), user([TextPart("What is it?"), image]), call, tool_result("a", {"x": 1})))
     full = Request(
         thread.messages,
         tools=(add, Tool("look-up_2", "finds", {})),
@@ -67,6 +68,31 @@ def test_what_is_right_passes() -> None:
     assert validate.thread(thread) is None
     assert validate.message(user("")) is None
     assert validate.tool(add) is None
+
+
+CALL = Message("assistant", tool_calls=(ToolCall("a", "look"), ToolCall("b", "look")))
+
+
+@pytest.mark.parametrize(
+    ("messages", "index"),
+    [
+        ((tool_result("a", "1"), user("Hi")), 0),
+        ((user("Hi"), CALL, tool_result("a", "1"), tool_result("c", "2")), 3),
+        ((user("Hi"), tool_result("a", "1"), CALL), 1),
+    ],
+)
+def test_a_result_without_its_call_is_a_fault_with_its_remedy(messages: Any, index: int) -> None:
+    fault = ((("messages", index, "tool_call_id"), "result_without_call"),)
+    assert faults(validate.thread, Thread(messages)) == fault
+    assert faults(validate.request, Request(messages)) == fault
+    with pytest.raises(ValidationError, match=r"keep the assistant's message with the call.*rxllm\.trim_thread"):
+        validate.request(Request(messages))
+
+
+@pytest.mark.parametrize("option", ["previous_response_id", "conversation"])
+def test_a_call_may_be_in_the_messages_that_the_server_has(option: str) -> None:
+    validate.request(Request((tool_result("a", "1"),), options={option: "resp_1"}))
+    assert faults(validate.request, Request((tool_result("a", "1"),), options={option: None})) != ()
 
 
 def test_an_empty_thread_passes_and_an_empty_request_does_not() -> None:

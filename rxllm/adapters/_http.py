@@ -17,6 +17,8 @@ from rxllm.wire.frames import FrameDecoder, unreadable
 if TYPE_CHECKING:
     import httpx
 
+Build = Callable[[Request, Call], "httpx.Request"]
+
 T = TypeVar("T")
 E = TypeVar("E", bound=LLMError)
 
@@ -37,18 +39,19 @@ class HTTPAdapter(HTTPBase):
 
     def stream(self, request: Request, call: Call) -> Stream[Event]:
         """Return the events of the answer. Each subscription sends the request again."""
-        return http_stream(lambda: _Exchange(self, request, call))
+        return http_stream(lambda: HTTPExchange(self, request, call))
 
 
-class _Exchange:
+class HTTPExchange:
     """One call, as the HTTP source needs it: how to send it, and how to read its answer."""
 
-    def __init__(self, adapter: HTTPAdapter, request: Request, call: Call) -> None:
+    def __init__(self, adapter: HTTPAdapter, request: Request, call: Call, build: Build | None = None) -> None:
         self.provider, self.model, self.request_id = adapter.provider, request.model, call.request_id
         self.content_only = call.timeout is None and adapter.timeout is not None
         self._adapter = adapter
         self._request = request
         self._call = call
+        self._build = build or adapter.build
         self._built: httpx.Request | None = None
 
     async def open(self) -> tuple[httpx.AsyncClient, httpx.Request]:
@@ -56,7 +59,7 @@ class _Exchange:
         self._call = await self._adapter.with_key(self._call)
         await self._adapter.prepare(self._request, self._call)
         client = await self._adapter._clients.get()  # pyright: ignore[reportPrivateUsage]
-        self._built = self._typed(lambda: self._adapter.build(self._request, self._call))
+        self._built = self._typed(lambda: self._build(self._request, self._call))
         return client, self._built
 
     def decoder(self) -> Decoder:

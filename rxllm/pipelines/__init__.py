@@ -5,12 +5,15 @@ hold options, requests, telemetry and entry points.
 """
 
 from rxllm.pipelines._chat import chat, stream
+from rxllm.pipelines._compact_thread import compact_thread
+from rxllm.pipelines._count_tokens import count_tokens
 from rxllm.pipelines._generate import generate, generate_many, stream_generate
 from rxllm.pipelines._images import ImageOptions, edit_image, generate_image, image_variations
 from rxllm.pipelines._options import ChatOptions, GenerateOptions, StepOptions
 from rxllm.pipelines._request import Input, as_thread, request
 from rxllm.pipelines._resume import resume, stream_resume
 from rxllm.pipelines._step import step, stream_step
+from rxllm.pipelines._trim_thread import trim_thread
 
 __all__ = [
     "ChatOptions",
@@ -20,6 +23,8 @@ __all__ = [
     "StepOptions",
     "as_thread",
     "chat",
+    "compact_thread",
+    "count_tokens",
     "edit_image",
     "generate",
     "generate_image",
@@ -32,4 +37,5 @@ __all__ = [
     "stream_generate",
     "stream_resume",
     "stream_step",
+    "trim_thread",
 ]

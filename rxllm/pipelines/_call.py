@@ -87,7 +87,7 @@ class Setup(msgspec.Struct, frozen=True):
             scope, id = current_scope.get(), request_id(self.options)
             if scope.question is not None:
                 self.ask(scope.question, Thread(request.messages) if thread is None else thread, id)
-            answer = partial(self._answer, request, self._call(id), scope)
+            answer = partial(self._answer, request, self.call(id), scope)
             below = scope.below_model()
             if scope.counted:  # this answers in place of another engine
                 below = msgspec.structs.replace(below, counted=scope.counted)
@@ -189,7 +189,8 @@ class Setup(msgspec.Struct, frozen=True):
         about_chat = {"usage": scope.usage, "chat": scope.chat}
         return Deferred(lambda: scoped(events, msgspec.structs.replace(current_scope.get(), **about_chat)))
 
-    def _call(self, request_id: str) -> Call:
+    def call(self, request_id: str) -> Call:
+        """Return what the adapter may know of a call with this id."""
         return Call(
             request_id=request_id,
             api_key=self.options.get("api_key"),

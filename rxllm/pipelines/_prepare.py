@@ -21,9 +21,10 @@ from typing import Any
 from reactivex import Observable, abc
 from reactivex.disposable import CompositeDisposable, SingleAssignmentDisposable
 
-from rxllm.engine import Alongside, Prepare
+from rxllm.engine import Alongside, Prepare, Prepared
 from rxllm.events import Event
 from rxllm.pipelines._deferred import Deferred
+from rxllm.pipelines._prepared_answer import annotated
 from rxllm.runtime import Hold, Stream, current_scope, fail, paced, result_of, scoped, verdict_error
 from rxllm.values import Request, ValidationError
 from rxllm.values.argument_checks import must_be
@@ -44,6 +45,8 @@ def prepared(functions: Sequence[Prepare], request: Request, answer: Answer, ind
     function = functions[index]
 
     def go_on(result: Any) -> Stream[Event]:
+        if isinstance(result, Prepared):
+            return annotated(go_on(result.request), result)
         return prepared(functions, _check_request(result, index), answer, index + 1)
 
     if isinstance(function, Alongside):

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from rxllm.events import ErrorEvent, MessageCompleted
-from rxllm.values import ImageResponse, LLMError
+from rxllm.values import ImageResponse, LLMError, TokenCount
 
 if TYPE_CHECKING:
     from rxllm.runtime._http_stream import Decoder
@@ -83,7 +83,7 @@ class _DebugLog(RequestLog):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         error = self._last.error if type(self._last) is ErrorEvent else error
-        if isinstance(self._last, MessageCompleted | ImageResponse):
+        if isinstance(self._last, MessageCompleted | ImageResponse | TokenCount):
             self._after("completed")
         elif isinstance(error, Exception):
             self._after(f"failed ({_named(error)})")

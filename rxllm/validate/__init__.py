@@ -8,8 +8,10 @@ provider can know is not checked.
 `request`                   messages ``empty``; tools ``duplicate_name``; temperature ``out_of_range`` (0 to 2);
                             top_p ``out_of_range`` (above 0 to 1); max_tokens ``must_be_positive``;
                             response_format ``invalid_shape``;
-                            structured_finalize ``requires_json_schema``; and the faults of its messages and tools
-`thread`                    the faults of its messages
+                            structured_finalize ``requires_json_schema``; the faults of its messages and tools; and
+                            those of a thread, unless its `options` have ``previous_response_id`` or ``conversation``
+`thread`                    the faults of its messages; tool_call_id ``result_without_call`` of a tool message whose
+                            call is in no earlier message
 `message`                   role ``unknown``; content ``invalid_type``, ``invalid_part_type``; tool_call_id ``required``
 `tool`                      name ``empty``, ``reserved_tool_name``, ``invalid_format``; description ``not_a_string``;
                             schema ``not_a_map``

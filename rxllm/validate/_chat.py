@@ -24,6 +24,9 @@ from rxllm.values import (
 RESERVED_NAMES = frozenset({"auto", "none", "required"})
 """The words of `tool_choice`, which no tool can have as its name."""
 
+_ON_THE_SERVER = ("previous_response_id", "conversation")
+"""The options by which a server has the earlier messages, and so the calls that results answer."""
+
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
@@ -34,6 +37,8 @@ def request_faults(value: Any) -> Iterator[Fault]:
     if value.messages == ():
         yield ("messages",), "empty"
     yield from each_of("messages", value.messages, message_faults)
+    if not (isinstance(value.options, Mapping) and any(map(value.options.get, _ON_THE_SERVER))):  # pyright: ignore[reportUnnecessaryIsInstance]
+        yield from _orphan_faults(value.messages)
     yield from each_of("tools", value.tools, tool_faults)
     if isinstance(value.tools, tuple):  # pyright: ignore[reportUnnecessaryIsInstance]
         names = [tool.name for tool in value.tools if isinstance(tool, Tool) and isinstance(tool.name, str)]  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -53,8 +58,22 @@ def request_faults(value: Any) -> Iterator[Fault]:
 def thread_faults(value: Any) -> Iterator[Fault]:
     if isinstance(value, Thread):
         yield from each_of("messages", value.messages, message_faults)
+        yield from _orphan_faults(value.messages)
     else:
         yield (), "wrong_type"
+
+
+def _orphan_faults(messages: Any) -> Iterator[Fault]:
+    """Yield a fault for each tool result without its call, as at the start of ``thread[2:]``: providers refuse it."""
+    ids: set[str] = set()
+    for i, message in enumerate(cast(tuple[Any, ...], messages if isinstance(messages, tuple) else ())):
+        if not isinstance(message, Message):
+            continue
+        id, calls = message.tool_call_id, message.tool_calls
+        if message.role == "tool" and isinstance(id, str) and id and id not in ids:
+            yield ("messages", i, "tool_call_id"), "result_without_call"
+        if isinstance(calls, tuple):  # pyright: ignore[reportUnnecessaryIsInstance]
+            ids.update(call.id for call in calls if isinstance(call, ToolCall))  # pyright: ignore[reportUnnecessaryIsInstance]
 
 
 def session_faults(value: Any) -> Iterator[Fault]:

@@ -46,6 +46,7 @@ from rxllm.values._telemetry import (
     ToolStarted,
 )
 from rxllm.values._thread import MessageLike, Thread, listed, unanswered, with_results
+from rxllm.values._token_count import TokenCount, estimated_tokens, message_tokens
 from rxllm.values._tool import Halt, Tool, ToolCall, ToolContext, ask_user, denied, halt
 from rxllm.values._usage import Usage
 from rxllm.values._user import Attachment, user
@@ -115,6 +116,7 @@ __all__ = [
     "TextPart",
     "ThinkingPart",
     "Thread",
+    "TokenCount",
     "Tool",
     "ToolCall",
     "ToolCallPart",
@@ -134,11 +136,13 @@ __all__ = [
     "assistant",
     "denied",
     "described",
+    "estimated_tokens",
     "halt",
     "image_request",
     "is_type",
     "json_schema",
     "listed",
+    "message_tokens",
     "name_fault",
     "reader",
     "schema_faults",

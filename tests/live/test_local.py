@@ -12,13 +12,13 @@ import pytest
 from reactivex import Subject
 
 import rxllm
-from rxllm import operators
+from rxllm import Engine, compact_thread, count_tokens, operators, session
 from rxllm.adapters.local import Local
 from rxllm.adapters.local.weights import find
 from rxllm.collector import StreamCollector
 from rxllm.events import Event, MessageCompleted, TextDelta, ToolCallDelta, UsageUpdated
 from rxllm.runtime import run
-from rxllm.values import Call, EngineError, Message, Request, Response, Tool, system, tool, tool_result, user
+from rxllm.values import Call, EngineError, Message, Request, Response, Session, Tool, system, tool, tool_result, user
 from tests.programs import python
 from tests.wire.lawful import lawful
 
@@ -212,3 +212,14 @@ def test_a_program_ends_cleanly_with_a_stream_alive(local: Local, tokens: int) -
     program = textwrap.dedent(LEFT_ALIVE % tokens)
     ended = python("-W", "error", "-c", program, cwd=Path(__file__).parents[2])
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
+
+
+def test_it_counts_and_sums_up_a_conversation(local: Local) -> None:
+    summaries = Engine(local, params={"temperature": 0.0, "seed": 0, "max_tokens": 24})
+    compact = compact_thread(summaries, at=100, keep=1, count=lambda request: count_tokens(local, request))
+    engine = Engine(local, params={"temperature": 0.0, "seed": 0, "max_tokens": 16}, prepare=[compact])
+    turn = session.reply(engine, Session(), "My dog is called Rex. " * 12).run()
+    assert "summary" not in turn.session.messages[-1].metadata  # the only exchange is kept
+    turn = session.reply(engine, turn, "What is my dog called?").run()
+    assert "summary" in turn.session.messages[-1].metadata
+    assert (turn.session.status, len(turn.session.messages)) == ("completed", 4)

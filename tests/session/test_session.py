@@ -437,3 +437,18 @@ def test_a_subscriber_that_wants_one_event_asks_no_model() -> None:
 def test_the_streams_end_with_the_chat() -> None:
     assert isinstance(session.stream_start(Fake("Hello"), "Hi").run(), ChatCompleted)
     assert isinstance(session.stream_step(Fake("Hello"), IDLE).run(), StepCompleted)
+
+
+def test_a_turn_means_its_session_wherever_a_session_is_taken() -> None:
+    turn = session.start(Fake("Hello"), "Hi").run()
+    for value in (turn, turn.session):
+        assert texts(session.reply(Fake("Rome"), value, "And in Italy?").run().session)[-2:] == [
+            "And in Italy?",
+            "Rome",
+        ]
+    halted = session.start(Fake(ToolCall("c1", "pay")), "Pay!", tools=[rxllm.Tool("pay", manual=True)]).run()
+    resumed = session.resume(Fake("Paid."), halted, results={"c1": "ok"}).run()
+    assert texts(resumed.session)[-2:] == ["ok", "Paid."]
+    assert texts(session.step(Fake("More."), resumed).run().session)[-1] == "More."
+    with pytest.raises(ValidationError, match="session must be a Session or a Turn"):
+        session.reply(Fake("Hello"), "s1", "Hi")  # type: ignore[arg-type]

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from rxllm.adapters._http import HTTPAdapter
 from rxllm.adapters._http_base import missing_model, versioned
+from rxllm.adapters._token_counts import counted
 from rxllm.adapters.anthropic.decoder import MessagesDecoder
 from rxllm.adapters.anthropic.errors import anthropic_http_error
-from rxllm.adapters.anthropic.request import messages_body
-from rxllm.values import AdapterError, Call, Request
+from rxllm.adapters.anthropic.request import count_body, messages_body
+from rxllm.runtime import Stream
+from rxllm.values import AdapterError, Call, Request, TokenCount
 
 if TYPE_CHECKING:
     import httpx
@@ -45,15 +48,25 @@ class Anthropic(HTTPAdapter):
 
     def build(self, request: Request, call: Call) -> httpx.Request:
         """Return the HTTP request. Raise ``EngineError("missing_model")`` without a model."""
+        return self._post_body("/messages", messages_body, request, call)
+
+    def count_tokens(self, request: Request, call: Call) -> Stream[TokenCount]:
+        """Emit what the server counts: https://platform.claude.com/docs/en/build-with-claude/token-counting."""
+        build = partial(self._post_body, "/messages/count_tokens", count_body)
+        return counted(self, request, call, build, "input_tokens")
+
+    def _post_body(
+        self, path: str, body_of: Callable[..., dict[str, Any]], request: Request, call: Call
+    ) -> httpx.Request:
         if not request.model:
             raise missing_model(self.provider, self)
         key = self.key(call)
         headers = {"anthropic-version": VERSION} | ({"x-api-key": key} if key else {})
-        body = messages_body(request, provider=self.provider)
+        body = body_of(request, provider=self.provider)
         betas = body.pop("betas", None)
         if betas:
             headers["anthropic-beta"] = ",".join(betas)
-        return self.post("/messages", body, call, headers=headers)
+        return self.post(path, body, call, headers=headers)
 
     def decoder(self, request: Request, *, raw: bool = False) -> MessagesDecoder:
         return MessagesDecoder(provider=self.provider, messages=request.messages, raw=raw)

@@ -77,6 +77,19 @@ def messages_body(request: Request, *, provider: str = "anthropic") -> dict[str,
     return {name: value for name, value in body.items() if value is not None and (value or name not in optional)}
 
 
+COUNTED = (
+    *("model", "messages", "system", "tools", "tool_choice", "thinking", "output_config"),
+    *("cache_control", "speed", "user_profile_id", "workspace_id", "mcp_servers", "context_management", "betas"),
+)
+"""The fields that ``/messages/count_tokens`` takes; it refuses others."""
+
+
+def count_body(request: Request, *, provider: str = "anthropic") -> dict[str, Any]:
+    """Return the body that asks how many tokens `request` has."""
+    body = messages_body(request, provider=provider)
+    return {name: body[name] for name in COUNTED if name in body}
+
+
 def default_max_tokens(model: str) -> int:
     """Return the limit to send when the request has none, as the API demands one: the highest that every model takes.
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from rxllm.adapters._http import HTTPAdapter
 from rxllm.adapters._http_base import missing_model
+from rxllm.adapters._token_counts import counted
 from rxllm.adapters.gemini.auth import GoogleKeys, model_path
 from rxllm.adapters.gemini.decoder import GeminiDecoder
 from rxllm.adapters.gemini.errors import answer_error
-from rxllm.adapters.gemini.request import gemini_body
-from rxllm.values import AdapterError, Call, Request
+from rxllm.adapters.gemini.request import count_body, gemini_body
+from rxllm.runtime import Stream
+from rxllm.values import AdapterError, Call, Request, TokenCount
 
 if TYPE_CHECKING:
     import httpx
@@ -31,11 +34,21 @@ class Gemini(GoogleKeys, HTTPAdapter):
 
     def build(self, request: Request, call: Call) -> httpx.Request:
         """Return the HTTP request. Raise ``EngineError("missing_model")`` without a model."""
+        return self._post_body("streamGenerateContent?alt=sse", gemini_body, request, call)
+
+    def count_tokens(self, request: Request, call: Call) -> Stream[TokenCount]:
+        """Emit what the server counts: https://ai.google.dev/api/tokens."""
+        build = partial(self._post_body, "countTokens", partial(count_body, is_vertex="aiplatform." in self.base_url))
+        return counted(self, request, call, build, "totalTokens")
+
+    def _post_body(
+        self, method: str, body_of: Callable[[Request], dict[str, Any]], request: Request, call: Call
+    ) -> httpx.Request:
         if not request.model:
             raise missing_model(self.provider, self)
         key = self.key(call)
-        path = f"/{model_path(request.model)}:streamGenerateContent?alt=sse"
-        return self.post(path, gemini_body(request), call, headers=self._auth(key) if key else {})
+        path = f"/{model_path(request.model)}:{method}"
+        return self.post(path, body_of(request), call, headers=self._auth(key) if key else {})
 
     def decoder(self, request: Request, *, raw: bool = False) -> GeminiDecoder:
         return GeminiDecoder(messages=request.messages, raw=raw)

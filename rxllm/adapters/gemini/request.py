@@ -82,6 +82,15 @@ def gemini_body(request: Request) -> dict[str, Any]:
     return {name: value for name, value in merged.items() if value or name == "contents"}
 
 
+def count_body(request: Request, *, is_vertex: bool = False) -> dict[str, Any]:
+    """Return the body of ``countTokens``: Vertex takes the request's fields, the Gemini API the request as a whole."""
+    body, model = gemini_body(request), request.model or ""
+    if is_vertex:
+        fields = ("contents", "systemInstruction", "tools", "generationConfig")
+        return {name: body[name] for name in fields if name in body}
+    return {"generateContentRequest": {"model": model if "/" in model else f"models/{model}", **body}}
+
+
 def _without_none(**fields: Any) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rxllm.adapters._http_base import adapter_advice
 from rxllm.adapters._parts import Carries, sendable
+from rxllm.adapters._token_counts import counted
 from rxllm.adapters.local import weights
 from rxllm.adapters.local.decoder import CallDecoder
 from rxllm.adapters.local.in_process_server import Server, bindings, serve
 from rxllm.adapters.local.tools import in_plain_words, must_call
 from rxllm.adapters.openai_chat import OpenAIChat
 from rxllm.adapters.openai_chat.request import chat_body
-from rxllm.runtime import CONNECT_SECONDS, READ_SECONDS, WRITE_SECONDS, Decoder, in_thread
-from rxllm.values import Call, Request
+from rxllm.runtime import CONNECT_SECONDS, READ_SECONDS, WRITE_SECONDS, Decoder, Stream, in_thread
+from rxllm.values import Call, Request, TokenCount
 from rxllm.values.argument_checks import explains_options, invalid_option, must_be
 
 if TYPE_CHECKING:
@@ -79,10 +81,18 @@ class Local(OpenAIChat):
 
     def build(self, request: Request, call: Call) -> httpx.Request:
         """Return the HTTP request. Before the first call, it is for a model whose chat template has no tools."""
+        return self._post_body("/chat/completions", request, call)
+
+    def count_tokens(self, request: Request, call: Call) -> Stream[TokenCount]:
+        """Emit what the model's own tokenizer counts, of the prompt that its chat template makes of `request`."""
+        build = partial(self._post_body, "/chat/completions/input_tokens")
+        return counted(self, request, call, build, "input_tokens")
+
+    def _post_body(self, path: str, request: Request, call: Call) -> httpx.Request:
         prompt = _readable(request)
         prompt = prompt if self._knows_tools else in_plain_words(prompt)
         # The server has one model and ignores the name, but might refuse one that it does not know.
-        return self.post("/chat/completions", chat_body(replace(prompt, model=None), is_openai=False), call, headers={})
+        return self.post(path, chat_body(replace(prompt, model=None), is_openai=False), call, headers={})
 
     def decoder(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, request: Request, *, raw: bool = False

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from rxllm.adapters._http import HTTPAdapter
 from rxllm.adapters._http_base import missing_model
 from rxllm.adapters._http_errors import http_error
+from rxllm.adapters._token_counts import counted
 from rxllm.adapters.openai_chat.adapter import OPENAI, bearer
 from rxllm.adapters.openai_responses.decoder import ResponsesDecoder
 from rxllm.adapters.openai_responses.frames import as_item
-from rxllm.adapters.openai_responses.request import responses_body
-from rxllm.values import AdapterError, Call, Request
+from rxllm.adapters.openai_responses.request import count_body, responses_body
+from rxllm.runtime import Stream
+from rxllm.values import AdapterError, Call, Request, TokenCount
 
 if TYPE_CHECKING:
     import httpx
@@ -41,10 +44,19 @@ class OpenAIResponses(HTTPAdapter):
 
     def build(self, request: Request, call: Call) -> httpx.Request:
         """Return the request as it will be sent. Raise ``EngineError("missing_model")`` without a model."""
+        return self._post_body("/responses", responses_body, request, call)
+
+    def count_tokens(self, request: Request, call: Call) -> Stream[TokenCount]:
+        """Emit what the server counts: https://developers.openai.com/api/docs/guides/token-counting."""
+        build = partial(self._post_body, "/responses/input_tokens", count_body)
+        return counted(self, request, call, build, "input_tokens")
+
+    def _post_body(
+        self, path: str, body_of: Callable[..., dict[str, Any]], request: Request, call: Call
+    ) -> httpx.Request:
         if not request.model:
             raise missing_model(self.provider, self)
-        body = responses_body(request, provider=self.provider)
-        return self.post("/responses", body, call, headers=bearer(self, call))
+        return self.post(path, body_of(request, provider=self.provider), call, headers=bearer(self, call))
 
     def decoder(self, request: Request, *, raw: bool = False) -> ResponsesDecoder:
         from_options = (as_item(tool).get("name") for tool in request.options.get("tools") or ())

@@ -86,6 +86,19 @@ def responses_body(request: Request, *, provider: str = "openai") -> dict[str, A
     return {name: value for name, value in body.items() if value is not None}
 
 
+COUNTED = (
+    *("model", "input", "instructions", "tools", "tool_choice", "parallel_tool_calls", "text", "reasoning"),
+    *("previous_response_id", "conversation", "truncation", "personality"),
+)
+"""The fields that ``/responses/input_tokens`` takes."""
+
+
+def count_body(request: Request, *, provider: str = "openai") -> dict[str, Any]:
+    """Return the body that asks how many tokens `request` has."""
+    body = responses_body(request, provider=provider)
+    return {name: body[name] for name in COUNTED if name in body}
+
+
 def _thinks(request: Request) -> bool:
     is_told_to = bool(request.reasoning_effort) or bool(request.options.get("reasoning"))
     return is_told_to or _REASONERS.match(request.model or "") is not None

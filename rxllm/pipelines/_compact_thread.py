@@ -1,0 +1,203 @@
+"""compact_thread: send a summary in place of the older part of a long conversation.
+
+The summary is in the metadata of the answer that it was made for, ``metadata["summary"]``, and so in the thread and its
+JSON. It has the number of `messages` that it stands for, without system messages, their `digest`, and its `text`. A
+later call uses the last one whose messages are still those at the beginning of the thread.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from hashlib import sha256
+from typing import Any, Literal, Unpack
+
+import msgspec
+from reactivex import Observable, just, throw
+from reactivex import operators as rx_ops
+
+from rxllm import validate
+from rxllm.engine import Engine, Prepared, as_engine
+from rxllm.events import Custom
+from rxllm.pipelines._call import Setup
+from rxllm.pipelines._exchanges import exchange_starts
+from rxllm.pipelines._generate import generate
+from rxllm.pipelines._option_help import with_options
+from rxllm.pipelines._options import GenerateOptions
+from rxllm.pipelines._transcript import transcript
+from rxllm.runtime import result_of
+from rxllm.values import (
+    AdapterError,
+    LLMError,
+    Message,
+    Request,
+    Response,
+    TokenCount,
+    assistant,
+    estimated_tokens,
+    system,
+    user,
+)
+from rxllm.values._json import json_bytes
+from rxllm.values.argument_checks import check, check_count, check_function, must_be
+from rxllm.values.errors import ValidationError
+
+INSTRUCTIONS = (
+    "Summarize the conversation in the user's message for the assistant who will continue it. Keep names, numbers, "
+    "decisions, results of tools, open questions, and what the user wants. Write nothing but the summary, in the "
+    "language of the conversation."
+)
+QUESTION = "What has been said so far?"
+"""The user's message that the summary answers, so that roles alternate as every chat template wants it."""
+
+_log = logging.getLogger("rxllm")
+
+
+class _Summary(msgspec.Struct, frozen=True):
+    """What stands for the first `messages` messages of a conversation, without its system messages."""
+
+    messages: int = 0
+    digest: str = ""
+    text: str = ""
+
+
+@with_options(GenerateOptions)
+def compact_thread(
+    engine: Engine | str | Any,
+    *,
+    at: int,
+    keep: int = 2,
+    instructions: str = INSTRUCTIONS,
+    on_error: Literal["raise", "continue"] = "raise",
+    count: Callable[[Request], Any] | None = None,
+    **opts: Unpack[GenerateOptions],
+) -> Callable[[Request], Any]:
+    """Return a function for ``Engine(prepare=[...])``: in a request of more than `at` tokens, `engine` sums up all but
+    the last `keep` exchanges.
+
+    >>> from rxllm import Fake, Thread, assistant, chat
+    >>> summaries, model = Fake("The user likes foxes."), Fake("Rex?")
+    >>> thread = Thread() + "I like foxes. " * 50 + assistant("So do I.") + "A name for one?"
+    >>> result = chat(Engine(model, prepare=[compact_thread(summaries, at=100, keep=1)]), thread).run()
+    >>> [message.text for message in model.requests[0].messages]
+    ['What has been said so far?', 'The user likes foxes.', 'A name for one?']
+    >>> len(result.thread), result.thread.last.metadata["summary"]["messages"]
+    (4, 2)
+
+    The model gets the system messages, the summary, and the kept exchanges as they are; the thread and the results keep
+    every message. The summary is made once: it is in the metadata of the answer's message, from where the next steps
+    and turns take it, also after JSON, as long as the messages that it stands for are the same. When the request passes
+    `at` again, the summary and what has followed are summed up. An exchange is a user's message with everything up to
+    the next one; if there are no more than `keep`, nothing is done, however long they are. Put it first in `prepare`.
+
+    The answer's stream has a ``Custom("thread_compacted", {"messages", "tokens_before", "tokens_after", "usage"})``
+    behind its start, and its usage includes that of the summary. The summary is an ordinary call of `engine` with the
+    options `opts`; a dispose cancels it. If it fails, its error is the call's; with ``on_error="continue"`` the whole
+    thread is sent, a warning is logged, and there is a ``Custom("thread_compaction_failed", {"error"})``.
+
+    Tokens are estimated, see `count_tokens`; ``count=lambda request: rxllm.count_tokens(engine, request)`` asks the
+    provider at each step. `instructions` is the system message for the summary.
+
+    Raises ``ValidationError("invalid_option")`` for wrong arguments, and what ``generate`` raises for wrong options.
+    """
+    check_count("at", at)
+    check_count("keep", keep)
+    check("instructions", instructions, isinstance(instructions, str), "a text")  # pyright: ignore[reportUnnecessaryIsInstance]
+    check("on_error", on_error, on_error in ("raise", "continue"), '"raise" or "continue"')
+    if count is not None:
+        check_function("count", count)
+    engine = as_engine(engine)
+    Setup.of(engine, GenerateOptions, opts)  # raises for wrong options
+
+    def prepare(request: Request) -> Any:
+        validate.request(request)
+        last = _last_summary(_spoken(request.messages))
+        sent = replace(request, messages=_with_summary(request.messages, last))
+        place = _place_of_kept(request.messages, keep)
+        if len(_spoken(request.messages[:place])) <= last.messages:
+            return sent
+        if count is None:
+            return compacted(request, sent, last, place, estimated_tokens(sent))
+        counted = result_of(partial(count, sent)).map(_tokens)
+        return counted.flat_map(lambda tokens: result_of(lambda: compacted(request, sent, last, place, tokens)))
+
+    def compacted(request: Request, sent: Request, last: _Summary, place: int, tokens: int) -> Any:
+        if tokens <= at:
+            return sent
+        older = _spoken(request.messages[:place])
+        text = transcript(last.text, older[last.messages :])
+        summary = generate(engine, Request((system(instructions), user(text))), **opts).map(_checked)
+        finished = summary.map(lambda response: _prepared(request, older, response, tokens))
+        return finished if on_error == "raise" else finished.pipe(rx_ops.catch(partial(_uncompacted, sent)))
+
+    return prepare
+
+
+def _spoken(messages: Sequence[Message]) -> tuple[Message, ...]:
+    return tuple(message for message in messages if message.role != "system")
+
+
+def _place_of_kept(messages: Sequence[Message], keep: int) -> int:
+    starts = exchange_starts(messages)
+    return starts[-keep] if len(starts) >= keep else 0
+
+
+def _last_summary(spoken: Sequence[Message]) -> _Summary:
+    """Return the last summary in the metadata of `spoken` that stands for their beginning; an empty one without any."""
+    for message in reversed(spoken):
+        match message.metadata.get("summary"):
+            case {"messages": int(number), "digest": str(digest), "text": str(text)}:
+                if 0 < number <= len(spoken) and digest == _digest(spoken[:number]):
+                    return _Summary(number, digest, text)
+            case _:
+                pass
+    return _Summary()
+
+
+def _digest(messages: Sequence[Message]) -> str:
+    """Return what tells these messages from others, whatever is noted in their metadata."""
+    calls = [[(call.id, call.name, call.arguments) for call in message.tool_calls] for message in messages]
+    texts = [(message.role, message.name, message.content, message.tool_call_id) for message in messages]
+    return sha256(json_bytes([texts, calls])).hexdigest()[:32]
+
+
+def _with_summary(messages: tuple[Message, ...], summary: _Summary) -> tuple[Message, ...]:
+    if not summary.messages:
+        return messages
+    places = [i for i, message in enumerate(messages) if message.role != "system"]
+    place = places[summary.messages] if summary.messages < len(places) else len(messages)
+    head = (message for message in messages[:place] if message.role == "system")
+    return (*head, user(QUESTION), assistant(summary.text), *messages[place:])
+
+
+def _checked(response: Response[Any]) -> Response[Any]:
+    response.raise_for_error()
+    if not response.output_text.strip():
+        message = f"the summary of the conversation is empty (finish reason {response.finish_reason})"
+        raise AdapterError("malformed_response", message)
+    return response
+
+
+def _prepared(request: Request, older: Sequence[Message], response: Response[Any], tokens: int) -> Prepared:
+    summary = _Summary(len(older), _digest(older), response.output_text.strip())
+    sent = replace(request, messages=_with_summary(request.messages, summary))
+    numbers = {"messages": len(older), "tokens_before": tokens, "tokens_after": estimated_tokens(sent)}
+    event = Custom("thread_compacted", {**numbers, "usage": response.usage})
+    return Prepared(sent, {"summary": msgspec.structs.asdict(summary)}, event, response.usage)
+
+
+def _uncompacted(sent: Request, error: Exception, _: Any) -> Observable[Prepared]:
+    if not isinstance(error, LLMError):
+        return throw(error)
+    _log.warning("the conversation could not be summed up, it is sent as it is: %s", type(error).__name__)
+    return just(Prepared(sent, event=Custom("thread_compaction_failed", {"error": error})))
+
+
+def _tokens(result: Any) -> int:
+    tokens = result.tokens if isinstance(result, TokenCount) else result
+    if isinstance(tokens, int) and not isinstance(tokens, bool):
+        return tokens
+    fault = must_be("a function that returns a TokenCount or a number of tokens", result)
+    raise ValidationError("invalid_option", errors=[(("count",), fault)])
