@@ -7,6 +7,7 @@ from collections.abc import Callable
 from reactivex import Observable, abc
 
 from rxllm.events import Event, TextDelta, ThinkingDelta, ToolCallDelta
+from rxllm.operators._shared.agents import innermost
 from rxllm.operators._shared.event_operators import handle_each
 from rxllm.runtime import Stream
 from rxllm.values.argument_checks import check_instance
@@ -15,7 +16,7 @@ from rxllm.values.argument_checks import check_instance
 def filter_deltas(
     text: bool = True, tool: bool = True, thinking: bool = True
 ) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Drop the deltas whose flag is False; completions always pass, so the fold stays the same.
+    """Drop the deltas whose flag is False; completions always pass, so the fold stays the same. Agents' deltas too.
 
     ::
 
@@ -36,7 +37,7 @@ def filter_deltas(
 
     def make_handler(on_next: abc.OnNext[Event], on_error: abc.OnError) -> abc.OnNext[Event]:
         def handle(event: Event) -> None:
-            if type(event) not in dropped:
+            if type(innermost(event)) not in dropped:
                 on_next(event)
 
         return handle
