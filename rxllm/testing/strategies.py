@@ -310,6 +310,7 @@ def _lawful(draw: st.DrawFn) -> list[ev.Event]:
 lawful_events = _lawful()
 """One response as every adapter emits it: a start, closed blocks, calls with deltas, one end."""
 
+
 @st.composite
 def _chat(draw: st.DrawFn, depth: int, ends: str = "completed") -> list[ev.Event]:
     """A chat whose agents have agents in turn, `depth` deep. It `ends` as ``"approval"`` where an agent of it does."""
@@ -359,7 +360,7 @@ def _execution(draw: st.DrawFn, call: va.ToolCall, kind: str, depth: int) -> lis
 lawful_chats = st.sampled_from([2, 1, 0]).flatmap(
     lambda depth: st.sampled_from(["completed", "completed", "approval"]).flatmap(lambda ends: _chat(depth, ends))
 )
-"""A chat as ``stream`` emits it: steps with tools, agents up to two deep, users' corrections; some wait for approval."""
+"""A chat as ``stream`` emits it: steps, tools, agents up to two deep, users' corrections; some wait for approval."""
 
 
 @st.composite

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from rxllm.events import Event, Nested
 from rxllm.operators._lift import Feeder
@@ -33,12 +33,13 @@ def nest(id: str, event: Event) -> Nested:
 
 
 def with_agents(message: Message, change: Callable[[str, Thread], Thread]) -> Message:
-    """Return `message` with the threads of the agents that wait in it, by their tool calls, as `change` returns them."""
-    waiting = message.metadata.get(AGENTS)
-    if not isinstance(waiting, dict):
+    """Return `message` with the threads of its halted agents as ``change(id, thread)`` returns them."""
+    threads: Any = message.metadata.get(AGENTS)
+    if not isinstance(threads, dict):
         return message
-    threads = {id: change(id, thread) if isinstance(thread, Thread) else thread for id, thread in waiting.items()}
-    return replace(message, metadata={**message.metadata, AGENTS: threads})
+    entries = cast(dict[str, Any], threads).items()  # an entry that is no thread is the user's own
+    changed = {id: change(id, entry) if isinstance(entry, Thread) else entry for id, entry in entries}
+    return replace(message, metadata={**message.metadata, AGENTS: changed})
 
 
 class Agents(Generic[F]):

@@ -1,5 +1,4 @@
-"""Join adjacent deltas of the same block or tool call of one agent, and adjacent strings, for a consumer that is behind.
-"""
+"""Join adjacent deltas of one block or tool call, and adjacent strings, for a consumer that is behind."""
 
 from __future__ import annotations
 

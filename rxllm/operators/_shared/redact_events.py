@@ -31,9 +31,9 @@ from rxllm.values import ChatResult, Message, Part, Response, StepResult, TextPa
 
 
 class Redacting:
-    """Redacts one chat. Each open block, by class of delta and id, has its own `Redactor`, and each agent its own of all.
+    """Redacts one chat. Each open block, by class of delta and id, has its own `Redactor`.
 
-    The answer of an agent is a tool's result where it ends up, and redacted there too.
+    Each agent has a `Redacting` of its own; its answer, which is the result of a tool call, is redacted here.
     """
 
     def __init__(self, make: Callable[[], Redactor]) -> None:
@@ -125,7 +125,10 @@ class Redacting:
         return replace(thread, messages=self._messages(thread.messages))
 
     def _messages(self, messages: Iterable[Message]) -> tuple[Message, ...]:
-        return tuple(self._message(m) if m.role == "assistant" or m.tool_call_id in self._agents else m for m in messages)
+        return tuple(self._message(message) if self._is_changed(message) else message for message in messages)
+
+    def _is_changed(self, message: Message) -> bool:
+        return message.role == "assistant" or message.tool_call_id in self._agents
 
     def _step(self, step: StepResult[Any]) -> StepResult[Any]:
         return replace(
