@@ -7,12 +7,13 @@ from collections.abc import Callable
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.markdown import Markdown
+from rich.padding import Padding
 from rich.panel import Panel
 from rich.segment import Segment, Segments
 from rich.table import Table
 from rich.text import Text
 
-from rxllm.display._card import Card, Note, Row, ToolRow, clipped, rows_and_status
+from rxllm.display._card import Card, Note, Row, ToolRow, Words, clipped, rows_and_status
 from rxllm.display._markdown import clean
 from rxllm.display._plain import Cards, Screen
 from rxllm.values import FilePart, SourcePart, TextPart, ThinkingPart
@@ -66,7 +67,10 @@ def _row(row: Row, is_last: bool) -> list[RenderableType]:
         case ThinkingPart(text=text):
             return [Text(clean(text[-THINKING:]) if is_last else "(thinking)", style="dim italic")]
         case ToolRow():
-            return [_tool(row)]
+            inside = [line for inner in row.rows for line in _row(inner, inner is row.rows[-1])]
+            return [_tool(row), *(Padding(line, (0, 0, 0, 2)) for line in inside)]
+        case Words(text=text, used=used):
+            return [Text.assemble(("> ", "dim"), clean(text), ("" if used else " not used", "dim"))]
         case SourcePart(source=source):
             return [Text(clean(str(source.get("title") or source.get("url") or source)), style="dim")]
         case FilePart(file=file):
@@ -86,7 +90,9 @@ def _tool(row: ToolRow) -> RenderableType:
     latest = row.error or (row.progress if row.result is None else row.result)
     shown = "" if latest is None else f"\n  {_line(str(latest))}"
     name = (clean(row.call.name), f"bold {_COLOURS.get(row.state, 'blue')}")
-    return Text.assemble(name, f" {_line(row.arguments)} ", (row.description, "dim"), shown)
+    return Text.assemble(
+        name, f" {_line(row.arguments)} ", (" · ".join((row.description, *map(clean, row.facts))), "dim"), shown
+    )
 
 
 def _line(text: str) -> str:
