@@ -122,12 +122,13 @@ def _addition(event: Event) -> tuple[str, str]:
         case StepRestarted(reason=reason):
             return "note", f"starting again: {reason}"
         case Steered(message=message, used=used):
-            return "note", _words(message.text, used)
+            return "note", words(message.text, used)
         case _:
             return "", ""
 
 
-def _words(text: str, used: bool) -> str:
+def words(text: str, used: bool) -> str:
+    """Return what the user has said while the model spoke, each line with a mark."""
     lines = text.replace("\n", "\n> ")
     return f"> {lines}{'' if used else ' (not used)'}"
 
@@ -154,7 +155,7 @@ def _row(row: Any) -> str:
             inside = f"\n{indent(rows, '  ')}" if rows else ""
             return f"{call!r}{'' if result is None else f' → {clipped(result, WIDTH)}'}{inside}"
         case Words(text=text, used=used):
-            return _words(text, used)
+            return words(text, used)
         case Note(text=text, error=error):
             return text if error is None else f"{type(error).__name__}: {error}"
         case _:

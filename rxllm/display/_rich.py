@@ -15,7 +15,7 @@ from rich.text import Text
 
 from rxllm.display._card import Card, Note, Row, ToolRow, Words, clipped, rows_and_status
 from rxllm.display._markdown import clean
-from rxllm.display._plain import Cards, Screen
+from rxllm.display._plain import Cards, Screen, words
 from rxllm.values import FilePart, SourcePart, TextPart, ThinkingPart
 
 THINKING = 300
@@ -67,10 +67,9 @@ def _row(row: Row, is_last: bool) -> list[RenderableType]:
         case ThinkingPart(text=text):
             return [Text(clean(text[-THINKING:]) if is_last else "(thinking)", style="dim italic")]
         case ToolRow():
-            inside = [line for inner in row.rows for line in _row(inner, inner is row.rows[-1])]
-            return [_tool(row), *(Padding(line, (0, 0, 0, 2)) for line in inside)]
+            return _tool(row)
         case Words(text=text, used=used):
-            return [Text.assemble(("> ", "dim"), clean(text), ("" if used else " not used", "dim"))]
+            return [Text(clean(words(text, used)), style="bold")]
         case SourcePart(source=source):
             return [Text(clean(str(source.get("title") or source.get("url") or source)), style="dim")]
         case FilePart(file=file):
@@ -86,13 +85,13 @@ def _row(row: Row, is_last: bool) -> list[RenderableType]:
 _COLOURS = {"done": "green", "failed": "red", "waiting": "yellow", "stopped": "yellow"}
 
 
-def _tool(row: ToolRow) -> RenderableType:
+def _tool(row: ToolRow) -> list[RenderableType]:
     latest = row.error or (row.progress if row.result is None else row.result)
-    shown = "" if latest is None else f"\n  {_line(str(latest))}"
     name = (clean(row.call.name), f"bold {_COLOURS.get(row.state, 'blue')}")
-    return Text.assemble(
-        name, f" {_line(row.arguments)} ", (" · ".join((row.description, *map(clean, row.facts))), "dim"), shown
-    )
+    about = " · ".join((row.description, *map(clean, row.facts)))
+    inside = [line for inner in row.rows for line in _row(inner, inner is row.rows[-1])]
+    inside += [] if latest is None else [Text(_line(str(latest)))]
+    return [Text.assemble(name, f" {_line(row.arguments)} ", (about, "dim")), Padding(Group(*inside), (0, 0, 0, 2))]
 
 
 def _line(text: str) -> str:

@@ -16,8 +16,10 @@ def is_content(event: Event) -> bool:
 
     An agent's work is output too, and so are the starts and ends of its responses; its provider's pings are not.
     """
-    inner, silent = (event.event, _PINGS) if type(event) is Nested else (event, _NO_CONTENT)
-    return type(inner) not in silent or (isinstance(inner, RawChunk) and isinstance(inner.data, ProviderPart))
+    silent = _NO_CONTENT
+    if type(event) is Nested:
+        event, silent = event.event, _PINGS
+    return type(event) not in silent or (isinstance(event, RawChunk) and isinstance(event.data, ProviderPart))
 
 
 def is_prelude(event: Event) -> bool:
