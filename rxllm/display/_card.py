@@ -269,10 +269,14 @@ def _rows(card: Card, messages: list[Message], now: float) -> list[Row]:
     found: list[Row] = [row(call) for id, call in resumed.items() if id not in called and id not in streaming]
     found += [Note(f"started again: {card.restarted}")] if card.restarted else []
     for number, message in enumerate(messages, 1):
-        found += rows_of(message, row)
-        found += [Words(event.message.text, event.used) for steps, event in card.steered if steps == number]
+        found += [*rows_of(message, row), *_words(card, number)]
     found += [row(call) for id, call in streaming.items() if id not in called]
     return found + list(_last_rows(card))
+
+
+def _words(card: Card, steps: int) -> Iterator[Words]:
+    """Yield what the user has said after so many steps."""
+    return (Words(event.message.text, event.used) for number, event in card.steered if number == steps)
 
 
 def rows_of(message: Message, row: Callable[[ToolCall], Row]) -> Iterator[Row]:
