@@ -33,7 +33,7 @@ def verify() -> Callable[[Observable[Event]], Stream[Event]]:
     block_closed 2
 
     The source is a stream of an adapter, ``stream_generate``, ``stream_step``, ``stream`` or ``stream_resume``, before
-    an operator that drops deltas. The error is ``StreamError("malformed_event")``: its ``event_index`` is the position
+    an operator that drops events. The error is ``StreamError("malformed_event")``: its ``event_index`` is the position
     of the event, ``metadata["event"]`` its tag and ``metadata["rule"]`` the broken rule:
 
     ======================  =======================================================================================

@@ -221,6 +221,14 @@ def test_what_is_redacted_leaves_neither_in_an_agent_nor_in_its_answer(is_open: 
     )
 
 
+def test_an_answer_that_is_data_is_redacted_too() -> None:
+    ran = ToolExecutionCompleted("c1", "ask", {"output_text": "12 Elm Road", "found": ["12 Elm Road", 1]})
+    told = ToolExecutionCompleted("c2", "look_up", "12 Elm Road")  # a tool's own result is not the model's
+    events = through(ops.redact(r"\d+ Elm Road"), [*agent(TextDelta("Hm")), ran, told])
+    assert events[1].result == {"output_text": "[redacted]", "found": ["[redacted]", 1]}
+    assert events[2] == told
+
+
 def test_interleaved_agents_do_not_complete_each_others_secrets() -> None:
     pieces = [("a", "12 El"), ("b", "m Road"), ("a", "m Road"), ("b", "!")]
     events = through(ops.redact(r"\d+ Elm Road"), [Nested((id,), TextDelta(text)) for id, text in pieces])

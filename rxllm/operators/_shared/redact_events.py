@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -95,9 +95,21 @@ class Redacting:
         return event if text == event.text else ThinkingCompleted(text, id=event.id)
 
     def _executed(self, event: ToolExecutionCompleted) -> ToolExecutionCompleted:
-        if event.id not in self._agents or not isinstance(event.result, str):
+        if event.id not in self._agents:
             return event
-        return msgspec.structs.replace(event, result=self._whole(event.result))
+        return msgspec.structs.replace(event, result=self._data(event.result))
+
+    def _data(self, value: Any) -> Any:
+        """Return a result with its texts redacted: the answer, or one that is parsed to plain data."""
+        match value:
+            case str():
+                return self._whole(value)
+            case dict():
+                return {key: self._data(entry) for key, entry in cast(dict[Any, Any], value).items()}
+            case list():
+                return [self._data(entry) for entry in cast(list[Any], value)]
+            case _:
+                return value
 
     def _message(self, message: Message) -> Message:
         message = with_agents(message, lambda id, thread: self._agents[id].thread(thread))
