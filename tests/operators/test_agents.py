@@ -313,6 +313,53 @@ def test_an_agents_event_wins_a_race() -> None:
     assert record(scheduler, lambda: ops.race(*sources)) == [(3, "next", notes["n"]), (5, "end", None)]
 
 
+# Checks
+
+
+def guarded(check: Callable[..., Any], events: Iterable[Event]) -> list[Any]:
+    return through(ops.guard(check), events)
+
+
+@given(strategies.lawful_chats)
+def test_what_passes_its_check_is_unchanged_in_every_agent(events: list[Event]) -> None:
+    passed = guarded(lambda text: None, events)
+    for path in [(), *paths(events)]:
+        assert [e for e in of(path, passed) if not isinstance(e, TextDelta | ThinkingDelta)] == [
+            e for e in of(path, events) if not isinstance(e, TextDelta | ThinkingDelta)
+        ]
+        assert fold(of(path, passed)) == fold(of(path, events))
+
+
+def test_sentences_of_agents_side_by_side_are_checked_whole() -> None:
+    checked: list[str] = []
+    pieces = [("a", "My key "), ("b", "All is "), ("a", "is 4711. "), ("b", "well. "), ("a", "Bye.")]
+    events = [Nested((id,), TextDelta(text)) for id, text in pieces]
+    passed = guarded(lambda text: checked.append(text), events)
+    assert sorted(checked) == ["All is well. ", "Bye.", "My key is 4711. "]
+    for id in "ab":
+        assert "".join(e.event.delta for e in passed if e.path == (id,)) == "".join(t for i, t in pieces if i == id)
+
+
+def test_what_an_agent_must_not_say_ends_the_stream_before_it_is_shown() -> None:
+    secret = agent(TextDelta("All is well. "), TextDelta("The key is "), TextDelta("4711. "), TextDelta("Bye."))
+    passed = guarded(lambda text: "a key" if "4711" in text else None, [*secret, *agent(TextCompleted("..."))])
+    assert passed[:-1] == agent(TextDelta("All is well. "))
+    assert passed[-1].error.reason == "guard_tripped"
+
+
+def test_an_agent_that_breaks_off_does_not_hold_back_the_others() -> None:
+    ran = ToolExecutionCompleted("a", "ask", None)
+    events = [Nested(("a",), TextDelta("I beg")), Nested(("b",), TextDelta("Done. ")), Nested(("b",), TextDelta("Xo"))]
+    source = Subject[Event]()
+    passed: list[Any] = []
+    source.pipe(ops.guard(lambda text: None)).subscribe(passed.append)
+    for event in events:
+        source.on_next(event)
+    assert passed == []
+    source.on_next(ran)
+    assert passed == [*events[:2]]
+
+
 # The top level
 
 
@@ -357,7 +404,7 @@ def test_an_error_of_an_agent_is_not_one_of_the_chat(make: Callable[[], Any]) ->
     assert through(ops.only(Nested), through(make(), events)) == failed
 
 
-@pytest.mark.parametrize("name", ["guard", "share_folded", "finally_result", "tap", "raise_errors", "race"])
+@pytest.mark.parametrize("name", ["share_folded", "finally_result", "tap", "raise_errors", "race"])
 @given(events=strategies.lawful_chats)
 def test_agents_and_corrections_pass(name: str, events: list[Event]) -> None:
     of_people = (Nested, Steered)
