@@ -16,7 +16,7 @@ from rxllm.values.argument_checks import check_instance
 def filter_deltas(
     text: bool = True, tool: bool = True, thinking: bool = True
 ) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Drop the deltas whose flag is False; completions always pass, so the fold stays the same. Agents' deltas too.
+    """Drop the deltas whose flag is False; completions always pass, so the fold stays the same.
 
     ::
 
@@ -27,6 +27,8 @@ def filter_deltas(
     >>> quiet = stream_generate(Fake("Hi"), "Hello").pipe(filter_deltas(text=False))
     >>> [type(event).__name__ for event in quiet]
     ['MessageStarted', 'TextCompleted', 'MessageCompleted']
+
+    The deltas of agents (``Nested``) are dropped too.
 
     Raises ``ValidationError("invalid_option")`` for a flag that is not True or False.
     """
