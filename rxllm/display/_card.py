@@ -21,7 +21,9 @@ from rxllm.events import (
     Event,
     FileAdded,
     MessageCompleted,
+    Nested,
     SourceAdded,
+    Steered,
     StepCompleted,
     StepRestarted,
     TextCompleted,
@@ -77,7 +79,11 @@ class Run(msgspec.Struct, frozen=True):
 
 
 class ToolRow(msgspec.Struct, frozen=True):
-    """A tool call with its run and its result, as far as there are any."""
+    """A tool call with its run and its result, as far as there are any.
+
+    That of an agent has the agent's `rows` too, and in `facts` its models and what it has used; its result is left out
+    if it is the last text of the rows.
+    """
 
     call: ToolCall
     state: Literal["arguments", "called", "waiting", "running", "done", "failed", "stopped"]
@@ -85,6 +91,8 @@ class ToolRow(msgspec.Struct, frozen=True):
     progress: Any = None
     result: str | None = None
     error: Exception | None = None
+    rows: tuple[Row, ...] = ()
+    facts: tuple[str, ...] = ()
 
     @property
     def arguments(self) -> str:
@@ -105,11 +113,20 @@ class Note(msgspec.Struct, frozen=True):
     error: Exception | None = None
 
 
-Row = TextPart | ThinkingPart | SourcePart | FilePart | ImagePart | ToolRow | Note
+class Words(msgspec.Struct, frozen=True):
+    """What the user has said while the model spoke."""
+
+    text: str
+    used: bool
+
+
+Row = TextPart | ThinkingPart | SourcePart | FilePart | ImagePart | ToolRow | Note | Words
 
 
 class Card(msgspec.Struct, frozen=True):
     """What is shown of one stream. `begun`, `first` and `writing` are times, `wrote` is a sum of seconds.
+
+    `agents` are the cards of the tool calls that are agents; `steered` has the number of steps before each correction.
 
     >>> card = Card(begun=0.0).add(TextDelta("Hel"), 0.5).add(TextDelta("lo"), 1.0)
     >>> rows_and_status(card, 1.0)
@@ -119,6 +136,8 @@ class Card(msgspec.Struct, frozen=True):
     begun: float
     state: StreamCollector = msgspec.field(default_factory=lambda: StreamCollector(Thread()))
     runs: Mapping[str, Run] = {}
+    agents: Mapping[str, Card] = {}
+    steered: tuple[tuple[int, Steered], ...] = ()
     first: float | None = None
     writing: float | None = None
     wrote: float = 0.0
@@ -137,13 +156,20 @@ class Card(msgspec.Struct, frozen=True):
         state = self.state.apply_event(item)
         if self.writing is not None and type(item) in _DELTAS:
             return msgspec.structs.replace(self, state=state)
-        runs, has_tools = _runs(self.runs, item, now), self.has_tools or type(item) in _TOOLS
-        timed = _timed(self, item, now)
-        return msgspec.structs.replace(timed, state=state, runs=runs, has_events=True, has_tools=has_tools)
+        return msgspec.structs.replace(
+            _timed(self, item, now),
+            state=state,
+            runs=_runs(self.runs, item, now),
+            agents=_agents(self.agents, item, now),
+            steered=(*self.steered, (len(state.steps), item)) if type(item) is Steered else self.steered,
+            has_events=True,
+            has_tools=self.has_tools or type(item) in _TOOLS,
+        )
 
     def finish(self, end: End, now: float, error: Exception | None = None) -> Card:
         """Return the card as it is left when its stream ends."""
-        return msgspec.structs.replace(self, end=end, ended=now, error=error)
+        agents = {id: agent if agent.end else agent.finish(end, now) for id, agent in self.agents.items()}
+        return msgspec.structs.replace(self, end=end, ended=now, error=error, agents=agents)
 
     @property
     def has_value(self) -> bool:
@@ -207,12 +233,27 @@ def _runs(runs: Mapping[str, Run], event: Event, now: float) -> Mapping[str, Run
             return runs
 
 
+def _agents(agents: Mapping[str, Card], event: Event, now: float) -> Mapping[str, Card]:
+    match event:
+        case Nested(path=(id, *path)):
+            inner = Nested(tuple(path), event.event) if path else event.event
+            return {**agents, id: (agents.get(id) or Card(now)).add(inner, now)}
+        case ToolExecutionCompleted(id=id, error=error) if id in agents:
+            return {**agents, id: agents[id].finish("failed" if error else "done", now)}
+        case _:
+            return agents
+
+
 def rows_and_status(card: Card, now: float) -> tuple[list[Row], list[str]]:
     """Return the rows of a card of events, in the order in which they happened, and the texts of its status line."""
-    response = card.state.to_response()  # right after a step it is that step's
-    responses = [step.response for step in card.state.steps] + ([response] if card.state.length else [])
+    responses = _responses(card)
     messages = [response.message or Message("assistant") for response in responses]
     return _rows(card, messages, now), _status(card, responses, now)
+
+
+def _responses(card: Card) -> list[Response[Any]]:
+    # Right after a step the response is that step's.
+    return [step.response for step in card.state.steps] + ([card.state.to_response()] if card.state.length else [])
 
 
 def _rows(card: Card, messages: list[Message], now: float) -> list[Row]:
@@ -227,10 +268,15 @@ def _rows(card: Card, messages: list[Message], now: float) -> list[Row]:
 
     found: list[Row] = [row(call) for id, call in resumed.items() if id not in called and id not in streaming]
     found += [Note(f"started again: {card.restarted}")] if card.restarted else []
-    for message in messages:
-        found += rows_of(message, row)
+    for number, message in enumerate(messages, 1):
+        found += [*rows_of(message, row), *_words(card, number)]
     found += [row(call) for id, call in streaming.items() if id not in called]
     return found + list(_last_rows(card))
+
+
+def _words(card: Card, steps: int) -> Iterator[Words]:
+    """Yield what the user has said after so many steps."""
+    return (Words(event.message.text, event.used) for number, event in card.steered if number == steps)
 
 
 def rows_of(message: Message, row: Callable[[ToolCall], Row]) -> Iterator[Row]:
@@ -267,6 +313,27 @@ def _last_rows(card: Card) -> Iterator[Row]:
 
 
 def _tool_row(card: Card, call: ToolCall, answer: str | None, is_open: bool, now: float) -> ToolRow:
+    row = _row_of_call(card, call, answer, is_open, now)
+    agent = card.agents.get(call.id)
+    return row if agent is None else _with_agent(row, agent, now)
+
+
+def _with_agent(row: ToolRow, agent: Card, now: float) -> ToolRow:
+    rows, _ = rows_and_status(agent, now)
+    chat, responses = agent.state.chat_result, _responses(agent)
+    waits = chat is not None and chat.halted_reason == "approval" and row.state in ("running", "stopped")
+    is_shown = bool(responses) and row.result == responses[-1].output_text
+    return msgspec.structs.replace(
+        row,
+        state="waiting" if waits else row.state,
+        seconds=None if waits else row.seconds,
+        result=None if is_shown else row.result,
+        rows=tuple(inner for inner in rows if row.error is None or not isinstance(inner, Note) or inner.error is None),
+        facts=(*_models(responses), *spent(_used(agent))),
+    )
+
+
+def _row_of_call(card: Card, call: ToolCall, answer: str | None, is_open: bool, now: float) -> ToolRow:
     run = card.runs.get(call.id)
     if run is None:
         return ToolRow(call, "arguments" if is_open else "called" if answer is None else "done", result=answer)
@@ -280,14 +347,26 @@ def _tool_row(card: Card, call: ToolCall, answer: str | None, is_open: bool, now
 
 def _status(card: Card, responses: list[Response[Any]], now: float) -> list[str]:
     """Return how it goes, the model, times, tokens and cost."""
-    usage = sum((step.response.usage for step in card.state.steps), card.state.usage)
-    models = dict.fromkeys(response.model for response in responses if response.model)
-    texts = [_state(card, responses, now), ", ".join(models)]
+    usage = _own_usage(card)
+    texts = [_state(card, responses, now), ", ".join(_models(responses))]
     texts += [f"{card.first - card.begun:.2f} s to the first token"] if card.first is not None else []
     wrote = card.wrote + ((card.ended or now) - card.writing if card.writing is not None else 0.0)
     if usage.output_tokens and wrote >= 0.001:
         texts.append(f"{usage.output_tokens / wrote:,.0f} tokens/s")
-    return [text for text in [*texts, *spent(usage)] if text]
+    return [text for text in [*texts, *spent(_used(card))] if text]
+
+
+def _models(responses: list[Response[Any]]) -> list[str]:
+    return list(dict.fromkeys(response.model for response in responses if response.model))
+
+
+def _own_usage(card: Card) -> Usage:
+    return sum((step.response.usage for step in card.state.steps), card.state.usage)
+
+
+def _used(card: Card) -> Usage:
+    """Return the usage of the card, and of all agents inside it."""
+    return sum(map(_used, card.agents.values()), _own_usage(card))
 
 
 def spent(usage: Usage) -> list[str]:
@@ -307,14 +386,21 @@ def _state(card: Card, responses: list[Response[Any]], now: float) -> str:
 
 
 def _doing(card: Card, now: float) -> str:
+    if any(map(_waits, card.agents.values())):
+        return "waiting for approval"
     running = [run.name for run in card.runs.values() if run.started is not None and run.ended is None]
     if running:
         return f"running {', '.join(dict.fromkeys(running))}"
-    if any(run.waits for run in card.runs.values()):
+    if _waits(card):
         return "waiting for approval"
     if card.first is None and not card.has_value:
         return f"waiting for the first token, {now - card.begun:.1f} s"
     return "streaming" if card.writing is not None else "waiting"
+
+
+def _waits(card: Card) -> bool:
+    is_open = card.end is None
+    return is_open and (any(run.waits for run in card.runs.values()) or any(map(_waits, card.agents.values())))
 
 
 def clipped(text: str, width: int) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any, cast
 
-from rxllm.display._card import Card, Note, Row, ToolRow, clipped, rows_and_status
+from rxllm.display._card import Card, Note, Row, ToolRow, Words, clipped, rows_and_status
 from rxllm.display._markdown import escape, is_link, markdown
 from rxllm.display._style import STYLE
 from rxllm.values import FilePart, ImagePart, LLMError, SourcePart, TextPart, ThinkingPart
@@ -73,12 +73,17 @@ def row_html(row: Row) -> str:
             return f'<div class="rxllm-file">{isolated(repr(image))}</div>'
         case Note():
             return _note(row)
+        case Words(text=text, used=used):
+            unused = "" if used else "<span>not used</span>"
+            return f'<div class="rxllm-words" dir="auto">{escape(clipped(text, SHOWN))}{unused}</div>'
 
 
 def _tool(row: ToolRow) -> str:
     name, arguments = isolated(row.call.name), isolated(clipped(row.arguments, SHOWN))
-    head = f"<b>{name}</b> <code>{arguments}</code> <span>{row.description}</span>"
-    body = "" if row.progress is None else _block("progress", _text(row.progress))
+    about = " · ".join((row.description, *map(isolated, row.facts)))
+    head = f"<b>{name}</b> <code>{arguments}</code> <span>{about}</span>"
+    body = f'<div class="rxllm-agent">{"".join(map(row_html, row.rows))}</div>' if row.rows else ""
+    body += "" if row.progress is None else _block("progress", _text(row.progress))
     if row.error is not None:
         body += _error(row.error)
     elif row.result is not None:

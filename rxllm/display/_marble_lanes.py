@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, cast
 
-from rxllm.events import EVENT_CLASSES
+from rxllm.events import EVENT_CLASSES, Nested, Steered
 from rxllm.values import Labelled
 
 MAX_SPANS, MAX_MARKS = 200, 4000
@@ -122,6 +122,11 @@ def _described(item: Any) -> tuple[Kind, str]:
         labelled = cast(Labelled[Any], item)
         kind, label = _described(labelled.item)
         return kind, f"{labelled.label}: {label}"
+    if isinstance(item, Nested):
+        kind, label = _described(item.event)
+        return kind, f"{'/'.join(item.path)}: {label}"
+    if isinstance(item, Steered):
+        return ("message", False), item.message.text
     if isinstance(item, BaseException):
         return ("error", False), getattr(item, "reason", type(item).__name__)
     name, is_complete, field = _KINDS.get(type(item).__name__, ("value", False, ""))

@@ -4,26 +4,33 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from textwrap import indent
 from typing import Any
 
-from rxllm.display._card import EVENTS, Card, Note, ToolRow, clipped, rows_and_status
+from rxllm.display._card import EVENTS, Card, Note, ToolRow, Words, clipped, rows_and_status
 from rxllm.display._markdown import clean
 from rxllm.events import (
     AskUserRequested,
     ErrorEvent,
     Event,
     MessageStarted,
+    Nested,
+    Steered,
     StepRestarted,
     TextDelta,
     ThinkingDelta,
     ToolApprovalRequested,
     ToolCallCompleted,
+    ToolExecutionStarted,
     ToolProgress,
     ToolResultEncoded,
 )
 from rxllm.values import Labelled, TextPart
 
 Cards = Mapping[str | None, Card]
+
+Path = tuple[str, ...]
+"""The tool calls around what an agent emits; empty for the chat's own."""
 
 WIDTH = 200
 """How many characters of a tool's result or progress are printed."""
@@ -48,33 +55,50 @@ class Screen:
 class Plain(Screen):
     """Standard output: each addition as it comes, a blank line between different ones, a newline after the last.
 
-    With `text_only` these are the texts and questions alone, unchanged; errors go to standard error.
+    What agents do is indented and has the names of their tools. With `text_only` these are the texts and questions
+    alone, unchanged, and of agents only the questions; errors go to standard error.
     """
 
     def __init__(self, *, text_only: bool) -> None:
         self._text_only = text_only
-        self._kind = ""  # of the latest addition
+        self._latest: tuple[Path, str] | None = None  # where the latest addition is from, and its kind
+        self._names: dict[Path, str] = {}  # of the agents
 
     def add(self, item: Any) -> None:
         if isinstance(item, Labelled):
             return  # of several streams at once, each is printed as a whole
-        kind, text = _addition(item) if type(item) in EVENTS else ("value", f"{item}\n")
+        path, event = (item.path, item.event) if type(item) is Nested else ((), item)
+        if isinstance(event, ToolExecutionStarted):
+            self._names[*path, event.id] = event.name
+        kind, text = _addition(event) if type(event) in EVENTS else ("value", f"{item}\n")
         if kind == "value":
             print(text, end="")
-        elif kind == "error":
+        elif kind == "error" and not path:
             print(text, file=sys.stderr)
         elif kind == "start":
-            self._kind = self._kind and kind  # the text of the next response begins a paragraph
-        elif kind == "text" or (text and not self._text_only):
-            gap = "\n\n" if self._kind and not self._kind == kind != "note" else ""
-            self._kind = kind
-            print(gap + (text if self._text_only else clean(text)), end="", flush=True)
+            if self._latest is not None and self._latest[0] == path:
+                self._latest = (path, kind)  # the text of the next response begins a paragraph
+        elif text and (not self._text_only or _is_answer(path, kind, event)):
+            self._print(path, kind, text)
+
+    def _print(self, path: Path, kind: str, text: str) -> None:
+        continues = self._latest == (path, kind) and kind != "note"
+        gap = "\n\n" if self._latest is not None and not continues else ""
+        self._latest = (path, kind)
+        margin = "  " * len(path)
+        name = f"{margin}{self._names.get(path, 'agent')}: " if path and not continues else ""
+        shown = (name + text).replace("\n", f"\n{margin}")
+        print(gap + (shown if self._text_only else clean(shown)), end="", flush=True)
 
     def finish(self, cards: Cards, now: float) -> None:
-        if self._kind:
+        if self._latest is not None:
             print()
         if None not in cards:
             print(plain_text(cards))
+
+
+def _is_answer(path: Path, kind: str, event: Event) -> bool:
+    return kind == "text" and (not path or isinstance(event, AskUserRequested))
 
 
 def _addition(event: Event) -> tuple[str, str]:
@@ -97,8 +121,16 @@ def _addition(event: Event) -> tuple[str, str]:
             return "note", f"→ {clipped(content, WIDTH)}"
         case StepRestarted(reason=reason):
             return "note", f"starting again: {reason}"
+        case Steered(message=message, used=used):
+            return "note", words(message.text, used)
         case _:
             return "", ""
+
+
+def words(text: str, used: bool) -> str:
+    """Return what the user has said while the model spoke, each line with a mark."""
+    lines = text.replace("\n", "\n> ")
+    return f"> {lines}{'' if used else ' (not used)'}"
 
 
 def plain_text(cards: Mapping[str | None, Card]) -> str:
@@ -119,7 +151,11 @@ def _row(row: Any) -> str:
         case TextPart(text=text):
             return text
         case ToolRow(call=call, result=result):
-            return f"{call!r}{'' if result is None else f' → {clipped(result, WIDTH)}'}"
+            rows = "\n\n".join(filter(None, map(_row, row.rows)))
+            inside = f"\n{indent(rows, '  ')}" if rows else ""
+            return f"{call!r}{'' if result is None else f' → {clipped(result, WIDTH)}'}{inside}"
+        case Words(text=text, used=used):
+            return words(text, used)
         case Note(text=text, error=error):
             return text if error is None else f"{type(error).__name__}: {error}"
         case _:

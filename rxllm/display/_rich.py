@@ -7,14 +7,15 @@ from collections.abc import Callable
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.markdown import Markdown
+from rich.padding import Padding
 from rich.panel import Panel
 from rich.segment import Segment, Segments
 from rich.table import Table
 from rich.text import Text
 
-from rxllm.display._card import Card, Note, Row, ToolRow, clipped, rows_and_status
+from rxllm.display._card import Card, Note, Row, ToolRow, Words, clipped, rows_and_status
 from rxllm.display._markdown import clean
-from rxllm.display._plain import Cards, Screen
+from rxllm.display._plain import Cards, Screen, words
 from rxllm.values import FilePart, SourcePart, TextPart, ThinkingPart
 
 THINKING = 300
@@ -66,7 +67,9 @@ def _row(row: Row, is_last: bool) -> list[RenderableType]:
         case ThinkingPart(text=text):
             return [Text(clean(text[-THINKING:]) if is_last else "(thinking)", style="dim italic")]
         case ToolRow():
-            return [_tool(row)]
+            return _tool(row)
+        case Words(text=text, used=used):
+            return [Text(clean(words(text, used)), style="bold")]
         case SourcePart(source=source):
             return [Text(clean(str(source.get("title") or source.get("url") or source)), style="dim")]
         case FilePart(file=file):
@@ -82,11 +85,13 @@ def _row(row: Row, is_last: bool) -> list[RenderableType]:
 _COLOURS = {"done": "green", "failed": "red", "waiting": "yellow", "stopped": "yellow"}
 
 
-def _tool(row: ToolRow) -> RenderableType:
+def _tool(row: ToolRow) -> list[RenderableType]:
     latest = row.error or (row.progress if row.result is None else row.result)
-    shown = "" if latest is None else f"\n  {_line(str(latest))}"
     name = (clean(row.call.name), f"bold {_COLOURS.get(row.state, 'blue')}")
-    return Text.assemble(name, f" {_line(row.arguments)} ", (row.description, "dim"), shown)
+    about = " · ".join((row.description, *map(clean, row.facts)))
+    inside = [line for inner in row.rows for line in _row(inner, inner is row.rows[-1])]
+    inside += [] if latest is None else [Text(_line(str(latest)))]
+    return [Text.assemble(name, f" {_line(row.arguments)} ", (about, "dim")), Padding(Group(*inside), (0, 0, 0, 2))]
 
 
 def _line(text: str) -> str:

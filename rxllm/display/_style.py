@@ -12,7 +12,7 @@ display:flex;flex-wrap:wrap;gap:12px;color:var(--fg);font-size:14px;line-height:
 .rxllm article{flex:1 1 260px;min-width:0;max-width:900px;border:1px solid var(--line);border-radius:6px;
 padding:8px 12px;overflow-wrap:anywhere}
 .rxllm header{font-weight:600;border-bottom:1px solid var(--line);margin-bottom:8px;padding-bottom:4px}
-.rxllm footer,.rxllm-note,.rxllm-source,.rxllm-tool span,.rxllm-error span{color:var(--dim);font-size:12px}
+.rxllm footer,.rxllm-note,.rxllm-source,:is(.rxllm-tool,.rxllm-error,.rxllm-words) span{color:var(--dim);font-size:12px}
 .rxllm footer{margin-top:6px}
 .rxllm footer::before{content:"";display:inline-block;width:8px;height:8px;border-radius:4px;margin-right:6px;
 background:var(--green)}
@@ -38,6 +38,10 @@ color:var(--fg);background:var(--soft);border-radius:4px}
 .rxllm-tool:is([data-state=arguments],[data-state=running],[data-state=called]){border-color:var(--blue)}
 .rxllm-tool:is([data-state=waiting],[data-state=stopped]){border-color:var(--amber)}
 .rxllm-tool[data-state=failed]{border-color:var(--red)}
+.rxllm-agent{margin:4px 0 0 8px}
+.rxllm-words{width:fit-content;max-width:80%;margin:8px 0 8px auto;padding:4px 10px;border-radius:6px;
+background:var(--soft);white-space:pre-wrap}
+.rxllm-words span{margin-left:8px}
 .rxllm-error{border-left:3px solid var(--red);padding:2px 0 2px 8px;margin:6px 0}
 .rxllm-error b{color:var(--red)}
 .rxllm-tool .rxllm-error{border:0;padding:0}

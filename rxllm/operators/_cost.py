@@ -42,7 +42,8 @@ def cost(
     result, total and budget has the costs; after ``ops.fallback`` the price is that of the model that answers. In a
     pipe name them: ``"provider:model"``; otherwise the response's own model name is looked up under any provider. Costs
     stay None for models that are not in the list, and stated costs stay. Searches, sound, images, one-hour caches and
-    service tiers have prices of their own. The prices of your own contract belong in an entry of ``rxllm.models``.
+    service tiers have prices of their own. An agent's costs are those of its own engine, and are not filled in here,
+    so that nothing is charged twice. The prices of your own contract belong in an entry of ``rxllm.models``.
 
     With `price`, that function returns the usage with its costs, and genai-prices is not needed:
 

@@ -31,7 +31,8 @@ def count(fn: Callable[[Mapping[str, int]], object]) -> Callable[[Observable[T]]
     'Hi'
 
     Over is completed, failed or disposed; `fn` is called before the observer hears of it. An exception of `fn` after a
-    normal end ends the stream with it. For the number of all items there is reactivex's ``count`` method.
+    normal end ends the stream with it. The events of agents all count as ``Nested``. For the number of all items there
+    is reactivex's ``count`` method.
 
     Raises ``ValidationError("invalid_option")`` if `fn` is not a function.
     """

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from reactivex import Observable, abc
 
 from rxllm.events import Event, TextDelta, ThinkingDelta, ToolCallDelta
+from rxllm.operators._shared.agents import innermost
 from rxllm.operators._shared.event_operators import handle_each
 from rxllm.runtime import Stream
 from rxllm.values.argument_checks import check_instance
@@ -27,6 +28,8 @@ def filter_deltas(
     >>> [type(event).__name__ for event in quiet]
     ['MessageStarted', 'TextCompleted', 'MessageCompleted']
 
+    The deltas of agents (``Nested``) are dropped too.
+
     Raises ``ValidationError("invalid_option")`` for a flag that is not True or False.
     """
     for name, flag in ("text", text), ("tool", tool), ("thinking", thinking):
@@ -36,7 +39,7 @@ def filter_deltas(
 
     def make_handler(on_next: abc.OnNext[Event], on_error: abc.OnError) -> abc.OnNext[Event]:
         def handle(event: Event) -> None:
-            if type(event) not in dropped:
+            if type(innermost(event)) not in dropped:
                 on_next(event)
 
         return handle

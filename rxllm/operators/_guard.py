@@ -65,8 +65,9 @@ def guard(
     `max_lag`. A late check can still end the stream, until its response is complete, or four newer ones run.
 
     Thinking is checked too, unless `thinking` is False. Raw frames, which repeat text before it is checked, are
-    dropped. White space alone passes. Tool calls and their results are not checked: that is what ``approve`` is for. A
-    plain function is called on the call's loop and must not block it. While 1,024 events wait, the source waits too.
+    dropped. White space alone passes. Tool calls and their results are not checked: that is what ``approve`` is for.
+    What agents write (``Nested``) is checked like the chat's own text, that of each agent by itself. A plain function
+    is called on the call's loop and must not block it. While 1,024 events wait, the source waits too.
     For the user's input see ``rxllm.alongside``.
 
     Raises ``ValidationError("invalid_option")`` for wrong arguments, and for ``on_late="release"`` without a `max_lag`.

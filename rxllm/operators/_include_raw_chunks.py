@@ -7,6 +7,7 @@ from collections.abc import Callable
 from reactivex import Observable, abc
 
 from rxllm.events import Event, RawChunk
+from rxllm.operators._shared.agents import innermost
 from rxllm.operators._shared.event_operators import handle_each
 from rxllm.runtime import Stream
 from rxllm.values import ProviderPart
@@ -14,7 +15,7 @@ from rxllm.values.argument_checks import check_instance
 
 
 def include_raw_chunks(include: bool = False) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Drop ``RawChunk`` events unless `include`; usage and message parts always pass.
+    """Drop ``RawChunk`` events, those of agents too, unless `include`; usage and message parts always pass.
 
     It cannot add chunks: the decoder emits them if the call has the option ``include_raw_chunks=True``.
 
@@ -34,7 +35,8 @@ def include_raw_chunks(include: bool = False) -> Callable[[Observable[Event]], S
 
     def make_handler(on_next: abc.OnNext[Event], on_error: abc.OnError) -> abc.OnNext[Event]:
         def handle(event: Event) -> None:
-            if type(event) is not RawChunk or event.kind == "usage" or isinstance(event.data, ProviderPart):
+            raw = innermost(event)
+            if type(raw) is not RawChunk or raw.kind == "usage" or isinstance(raw.data, ProviderPart):
                 on_next(event)
 
         return handle

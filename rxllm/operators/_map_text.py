@@ -15,12 +15,14 @@ from rxllm.events import (
     ChatCompleted,
     Event,
     MessageCompleted,
+    Nested,
     StepCompleted,
     StepRestarted,
     TextCompleted,
     TextDelta,
 )
 from rxllm.operators._lift import lift
+from rxllm.operators._shared.agents import AGENTS, Agents, with_agents
 from rxllm.operators._shared.event_operators import EVENTS, not_an_event
 from rxllm.runtime import Stream
 from rxllm.values import ChatResult, Message, Response, StepResult, TextPart, Thread
@@ -44,8 +46,9 @@ def map_text(fn: Callable[[str], str]) -> Callable[[Observable[Event]], Stream[E
     without text events, `fn` gets the whole text. Thinking and tool calls stay as they are.
 
     Results agree with their events: the responses and threads in ``StepCompleted`` and ``ChatCompleted`` have the new
-    text. As an engine's operator it also changes what the model reads in later steps; after ``stream`` it does not. An
-    exception of `fn` ends the stream with it.
+    text. As an engine's operator it also changes what the model reads in later steps; after ``stream`` it does not. The
+    text of agents (``Nested``) is replaced too, at any depth, but not where an agent's answer is the result of a tool
+    call. An exception of `fn` ends the stream with it.
 
     Raises ``ValidationError("invalid_option")`` if `fn` is not a function.
     """
@@ -60,6 +63,7 @@ class _Mapping:
         self._fn = fn
         self._steps: list[tuple[StepResult, StepResult]] = []  # before and after
         self._places: defaultdict[int, list[int]] = defaultdict(list)  # indexes in steps, by length of thread
+        self._agents = Agents(lambda: _Mapping(fn))
         self._begin()
 
     def _begin(self) -> None:
@@ -68,6 +72,8 @@ class _Mapping:
         self._open: dict[BlockKey, list[str]] = {}
 
     def feed(self, event: Event) -> Iterable[Event]:
+        if type(event) is Nested:
+            return self._agents.feed(event)
         mapped = self._map(event)
         if mapped is None:
             return ()
@@ -131,8 +137,8 @@ class _Mapping:
                 return new
         candidates.append(len(self._steps))
         new = replace(step, response=self._response(step.response))
-        self._steps.append((step, new))  # for _thread
-        new = replace(new, thread=self._thread(step.thread))
+        self._steps.append((step, new))  # for `thread`
+        new = replace(new, thread=self.thread(step.thread))
         self._steps[-1] = (step, new)
         return new
 
@@ -142,15 +148,25 @@ class _Mapping:
         final = next((new for old, new in responses if old == chat.final_response), None)
         if final is None and chat.final_response is not None:
             final = self._response(chat.final_response)
-        return replace(chat, thread=self._thread(chat.thread), final_response=final, steps=steps)
+        return replace(chat, thread=self.thread(chat.thread), final_response=final, steps=steps)
 
-    def _thread(self, thread: Thread) -> Thread:
+    def thread(self, thread: Thread) -> Thread:
         """Return `thread` with the new answers of the steps so far; earlier messages stay."""
-        messages = list(thread.messages)
+        messages = [with_agents(message, lambda id, thread: self._agents[id].thread(thread)) for message in thread]
         end = len(messages)
         for old, new in reversed(self._steps):
-            place = next((i for i in reversed(range(end)) if (messages[i],) == answer(old.response)), None)
+            was = tuple(map(_without_agents, answer(old.response)))
+            place = next((i for i in reversed(range(end)) if (_without_agents(messages[i]),) == was), None)
             if place is not None:
-                messages[place : place + 1] = answer(new.response)
+                waiting = {key: value for key, value in messages[place].metadata.items() if key == AGENTS}
+                mapped = answer(new.response)
+                messages[place : place + 1] = [replace(m, metadata={**m.metadata, **waiting}) for m in mapped]
                 end = place
         return replace(thread, messages=tuple(messages))
+
+
+def _without_agents(message: Message) -> Message:
+    # The thread of a halted agent is in its chat's thread alone.
+    if AGENTS not in message.metadata:
+        return message
+    return replace(message, metadata={key: value for key, value in message.metadata.items() if key != AGENTS})

@@ -26,6 +26,16 @@ def only(*types: type[E]) -> Callable[[Observable[Any]], Stream[E]]:
     >>> list(stream_generate(Fake("Hi"), "Hello").pipe(only(TextDelta)))
     [TextDelta(delta='Hi', id='block_0')]
 
+    The events of agents that run as tools are all `Nested`, so ``only(TextDelta)`` has the chat's own text; for that of
+    the agents, take what is inside:
+
+    >>> from reactivex import from_iterable
+    >>> from rxllm import operators as ops
+    >>> from rxllm.events import Nested
+    >>> chat = from_iterable([TextDelta("Ask."), Nested(("c1",), TextDelta("Yes.")), Nested(("c2",), TextDelta("No."))])
+    >>> list(chat.pipe(only(Nested)).filter(lambda nested: nested.path == ("c1",)).map(lambda nested: nested.event))
+    [TextDelta(delta='Yes.', id=None)]
+
     Raises ``ValidationError("invalid_option")`` without arguments, and for one that is not a class.
     """
     if not types:

@@ -42,6 +42,9 @@ def redact(
     Thinking that was changed loses its signature and provider data, which no longer vouch for it. Tool calls, their
     results, users' messages and a response's `parsed` do not change. `replacement` is literal text.
 
+    The events of agents (``Nested``) are redacted in the same way, at any depth, and so are their answers, which are
+    the results of tool calls: text and plain data, but not an object that an answer is parsed to.
+
     Raises ``EngineError("missing_dependency")`` without ``rxllm[redact]``, because Python's own ``re`` cannot tell what
     may still match; ``ValidationError("invalid_option")`` for a `pattern` that is not a regular expression or matches
     the empty text, and for other wrong options.

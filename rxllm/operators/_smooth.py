@@ -40,8 +40,9 @@ def smooth(max_lag: float = 0.25) -> Callable[[Observable[Event]], Stream[Event]
 
     A burst is spread over the expected time until the next one, judged by the last ones, and at most over `max_lag`;
     text that arrives evenly, a word at a time, is hardly delayed. In scripts without spaces between words (Chinese,
-    Japanese, Thai, ...) the text is split into characters, each with its marks. Other events, and the end, wait for the
-    text before them. An ``on_error`` releases all waiting events before it. 0 seconds means no smoothing.
+    Japanese, Thai, ...) the text is split into characters, each with its marks. Other events, those of agents
+    among them, and the end wait for the text before them. An ``on_error`` releases all waiting events before it.
+    0 seconds means no smoothing.
 
     Raises ``ValidationError("invalid_option")`` unless `max_lag` is a number of seconds.
     """

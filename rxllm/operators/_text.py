@@ -25,6 +25,7 @@ def text() -> Callable[[Observable[Event]], Stream[str]]:
     ['Hel', 'lo']
 
     A block whose deltas were dropped is emitted whole when it is completed. Text before a ``StepRestarted`` has already
-    been emitted and cannot be taken back; folds such as `to_text` forget it.
+    been emitted and cannot be taken back; folds such as `to_text` forget it. What agents write inside a chat is not its
+    text: see `only`.
     """
     return extract("text", lambda: TextPieces(TextDelta, TextCompleted), TextDelta, TextCompleted, StepRestarted)

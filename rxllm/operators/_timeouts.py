@@ -30,11 +30,12 @@ def timeouts(
     ['MessageStarted', 'TextDelta', 'TextCompleted', 'ErrorEvent']
 
     Content is what the model produces: message starts and ends, usage and raw frames, by which a provider shows that it
-    is alive, do not extend a limit. At a limit, open blocks and calls are completed, and an ``ErrorEvent`` with
-    ``StreamError("timeout")`` ends the stream; before the first event it is ``on_error`` with
-    ``AdapterError("timeout")``. The error's metadata has the `limit` that was exceeded, its `seconds`, and the number
-    of `events` so far. The source is disposed, which closes its connection. While the consumer is behind, only `total`
-    counts. After a ``MessageCompleted`` no limit counts until another event arrives.
+    is alive, do not extend a limit. An agent that works does, but not by its provider's usage and raw frames. At a
+    limit, open blocks and calls are completed, and an ``ErrorEvent`` with ``StreamError("timeout")`` ends the stream;
+    before the first event it is ``on_error`` with ``AdapterError("timeout")``. The error's metadata has the `limit`
+    that was exceeded, its `seconds`, and the number of `events` so far. The source is disposed, which closes its
+    connection. While the consumer is behind, only `total` counts. After a ``MessageCompleted`` no limit counts until
+    another event arrives.
 
     The call option ``timeout``, a number or a `Timeouts`, does the same below retry: a call whose first content is late
     is a failed attempt there, which is retried.

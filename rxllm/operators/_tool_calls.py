@@ -24,6 +24,8 @@ def tool_calls() -> Callable[[Observable[Event]], Stream[ToolCall]]:
     >>> from rxllm import Fake, ToolCall, stream_generate
     >>> list(stream_generate(Fake(ToolCall("c1", "add", {"a": 1})), "Hi").pipe(tool_calls()))
     [add(a=1)]
+
+    Those of agents, which answer them themselves, are not among them.
     """
     return extract("tool_calls", lambda: _call, ToolCallCompleted)
 

@@ -7,7 +7,8 @@ from typing import Any, cast
 
 from reactivex import Observable
 
-from rxllm.events import Event, RawChunk, StepCompleted, StepRestarted, UsageUpdated
+from rxllm.events import Event, Nested, RawChunk, StepCompleted, StepRestarted, UsageUpdated
+from rxllm.operators._shared.agents import innermost, unnest
 from rxllm.operators._shared.event_operators import extract
 from rxllm.runtime import Stream
 from rxllm.values import Usage
@@ -24,29 +25,57 @@ def usage() -> Callable[[Observable[Event]], Stream[Usage]]:
     >>> from rxllm import Fake, Usage, stream_generate
     >>> list(stream_generate(Fake(["Hi", Usage(3, 1)]), "Hello").pipe(usage()))
     [Usage(input_tokens=3, output_tokens=1)]
+
+    What agents use counts as it comes, at any depth, even that of an agent which is cut off inside its step.
     """
-    return extract("usage", _Total, UsageUpdated, RawChunk, StepCompleted, StepRestarted)
+    return extract("usage", _Changes, Nested, *_COUNTED)
 
 
-class _Total:
+_COUNTED = (UsageUpdated, RawChunk, StepCompleted, StepRestarted)
+
+
+class _Changes:
     def __init__(self) -> None:
-        self._before = Usage()  # of the completed steps
+        self._total = _Total()
         self._last = Usage()
 
     def __call__(self, event: Event) -> Iterable[Usage]:
+        if not isinstance(innermost(event), _COUNTED):
+            return ()
+        self._total.add(event)
+        last, self._last = self._last, self._total.usage
+        return (self._last,) if self._last != last else ()
+
+
+class _Total:
+    """The usage of a chat: its completed steps, the current response, and the agents of the current step."""
+
+    def __init__(self) -> None:
+        self._before = Usage()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._response = Usage()
+        self._agents: dict[str, _Total] = {}
+
+    @property
+    def usage(self) -> Usage:
+        return sum((agent.usage for agent in self._agents.values()), self._before + self._response)
+
+    def add(self, event: Event) -> None:
         match event:
             case UsageUpdated(usage=usage):
-                return self._if_changed(self._before + usage)
+                self._response = usage
             case RawChunk(kind="usage", data=Mapping()):
-                return self._if_changed(self._before + Usage(**cast(Mapping[str, Any], event.data)))
+                self._response = Usage(**cast(Mapping[str, Any], event.data))
+            case Nested():
+                id, inner = unnest(event)
+                self._agents.setdefault(id, _Total()).add(inner)
             case StepCompleted(result=result):
-                self._before += result.response.usage
-                return self._if_changed(self._before)
+                self._response = result.response.usage
+                self._before = self.usage
+                self._begin()
             case StepRestarted():
-                return self._if_changed(self._before)
+                self._begin()
             case _:
-                return ()
-
-    def _if_changed(self, total: Usage) -> Iterable[Usage]:
-        changed, self._last = total != self._last, total
-        return (total,) if changed else ()
+                pass

@@ -33,7 +33,7 @@ def verify() -> Callable[[Observable[Event]], Stream[Event]]:
     block_closed 2
 
     The source is a stream of an adapter, ``stream_generate``, ``stream_step``, ``stream`` or ``stream_resume``, before
-    an operator that drops deltas. The error is ``StreamError("malformed_event")``: its ``event_index`` is the position
+    an operator that drops events. The error is ``StreamError("malformed_event")``: its ``event_index`` is the position
     of the event, ``metadata["event"]`` its tag and ``metadata["rule"]`` the broken rule:
 
     ======================  =======================================================================================
@@ -54,8 +54,11 @@ def verify() -> Callable[[Observable[Event]], Stream[Event]]:
     ``finish_reason``       a response with calls does not finish as ``stop``, ``other`` or None
     ``terminal``            exactly one ``MessageCompleted`` or ``ErrorEvent``, last in its response
     ``step_completed``      tools run after the response's end and before one ``StepCompleted``
+    ``nested``              an agent's events come while its tool call runs, which ends with the agent's chat
     ``chat_completed``      several steps end with one ``ChatCompleted``, and nothing follows it
     ======================  =======================================================================================
+
+    The events of each agent (``Nested``) keep all rules by themselves, and the message names the path of a broken one.
 
     Each event costs constant time; a response's events are kept until its end. An ``on_error`` of the source passes.
     """

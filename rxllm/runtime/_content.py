@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from rxllm.events import ErrorEvent, Event, MessageCompleted, MessageStarted, RawChunk, UsageUpdated
+from rxllm.events import ErrorEvent, Event, MessageCompleted, MessageStarted, Nested, RawChunk, UsageUpdated
 from rxllm.values import ProviderPart
 
-_NO_CONTENT = frozenset({MessageStarted, UsageUpdated, RawChunk, MessageCompleted, ErrorEvent})
-"""The ends, and what a provider sends while its model is silent, unless it is a part of the message."""
+_PINGS = frozenset({UsageUpdated, RawChunk})
+"""What a provider sends while its model is silent, unless it is a part of the message."""
+
+_NO_CONTENT = frozenset({MessageStarted, MessageCompleted, ErrorEvent, *_PINGS})
 
 
 def is_content(event: Event) -> bool:
-    """Whether `event` is output of the model: it ends a silence, and is the first token."""
-    return type(event) not in _NO_CONTENT or (isinstance(event, RawChunk) and isinstance(event.data, ProviderPart))
+    """Whether `event` is output of the model: it ends a silence, and is the first token.
+
+    An agent's work is output too, and so are the starts and ends of its responses; its provider's pings are not.
+    """
+    silent = _NO_CONTENT
+    if type(event) is Nested:
+        event, silent = event.event, _PINGS
+    return type(event) not in silent or (isinstance(event, RawChunk) and isinstance(event.data, ProviderPart))
 
 
 def is_prelude(event: Event) -> bool:

@@ -13,7 +13,7 @@ from reactivex.scheduler import ImmediateScheduler
 
 from rxllm.chunks import ChunkFeeder, StreamChunk, validate
 from rxllm.collector import fold_message
-from rxllm.events import EVENT_CLASSES, ErrorEvent, Event, RawChunk, UsageUpdated
+from rxllm.events import EVENT_CLASSES, ErrorEvent, Event, Nested, RawChunk, Steered, UsageUpdated
 from rxllm.runtime import Stream, from_async_iter
 from rxllm.testing._adapter_run import AdapterRun
 from rxllm.testing._chunks import chunkings
@@ -123,6 +123,8 @@ def _counts(usage: Usage) -> dict[str, float]:
 
 @ADAPTER_RULES.rule("lawful", "the events keep the rules of operators.verify, with and without raw chunks")
 def _lawful(run: AdapterRun) -> None:
+    for event in run.observed.events:
+        expect(not isinstance(event, Nested | Steered), f"it emitted {clip(event)}, which a chat alone does")
     expect_lawful(run.observed.events)
     expect_lawful(run.observe(run.stream(include_raw_chunks=True)).events)
 

@@ -16,6 +16,7 @@ from rxllm.events import (
     Event,
     MessageCompleted,
     MessageStarted,
+    Nested,
     StepCompleted,
     StepRestarted,
     TextCompleted,
@@ -60,9 +61,10 @@ def inconsistency(events: Iterable[Event]) -> str | None:
 
     Only what is there is compared: an operator may leave out what it likes.
     """
-    step = _Step()
+    chats: dict[tuple[str, ...], _Step] = {}  # the chat and its agents, by path
     for event in events:
-        if fault := step.feed(event):
+        path, inner = (event.path, event.event) if isinstance(event, Nested) else ((), event)
+        if fault := chats.setdefault(path, _Step()).feed(inner):
             return f"{fault}, at {event}"
     return None
 

@@ -11,7 +11,15 @@ from reactivex import Observable, Subject
 from reactivex import operators as rx
 
 from rxllm.adapters import Fake
-from rxllm.events import EVENT_CLASSES, ErrorEvent, MessageCompleted, TextCompleted, TextDelta
+from rxllm.events import (
+    EVENT_CLASSES,
+    ErrorEvent,
+    MessageCompleted,
+    Nested,
+    TextCompleted,
+    TextDelta,
+    ToolExecutionStarted,
+)
 from rxllm.pipelines import stream
 from rxllm.testing._event_checks import inconsistency
 from rxllm.testing._events import events, played
@@ -261,12 +269,16 @@ def _lawful_inputs() -> list[list[Any]]:
     blocks = [TextDelta("Hel", "a"), TextDelta("lo", "a"), TextCompleted("Hello", "a"), TextDelta("World", "b")]
     add = tool(name="add", handler=_increment)
     chat = stream(Fake(["Let me ", "see", call], ["It is ", "2"]), "What is 1 + 1?", tools=[add])
+    alone = played(chat)
+    begun = 1 + next(index for index, event in enumerate(alone) if isinstance(event, ToolExecutionStarted))
+    nested = [Nested((call.id,), event) for event in alone]
     return [
         events("Hel", "lo", thinking=("h", "m"), usage=Usage(3, 2)),
         events("a", ("thinking", "b"), "c", *deltas, "d"),
         events(*blocks, TextCompleted("World", "b"), call),
         events("Hel", "lo", StreamError("truncated")),
-        played(chat),
+        alone,
+        [*alone[:begun], *nested, *alone[begun:]],  # as if the tool were an agent
     ]
 
 

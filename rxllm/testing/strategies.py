@@ -9,6 +9,7 @@
 
 =====================================================================  =============================================
 `lawful_events`                                                        one response, as every adapter emits it
+`lawful_chats`                                                         a chat: steps, tools, agents at any depth
 `events`, `event_lists`                                                any event, and any events in any order
 `errors`                                                               any error of rxllm's
 `values`; `messages`, `requests`, `responses`, `threads`, `tools` ...  any value, and those of one kind
@@ -21,6 +22,7 @@ Needs hypothesis, which rxllm does not install.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import reduce
 from typing import Any
 
 import msgspec
@@ -34,7 +36,7 @@ except ModuleNotFoundError as error:
 
 from rxllm import events as ev
 from rxllm import values as va
-from rxllm.collector import fold_message, is_server
+from rxllm.collector import StreamCollector, fold_message, is_server
 from rxllm.testing._chunks import cut
 from rxllm.values.errors import ERROR_CLASSES
 
@@ -49,6 +51,7 @@ __all__ = [
     "halts",
     "ids",
     "images",
+    "lawful_chats",
     "lawful_events",
     "maps",
     "messages",
@@ -285,30 +288,89 @@ def _call(draw: st.DrawFn, call: str) -> list[ev.Event]:
 
 
 @st.composite
-def _lawful(draw: st.DrawFn) -> list[ev.Event]:
+def _body(draw: st.DrawFn, kinds: list[str], prefix: str = "") -> list[ev.Event]:
     body: list[ev.Event] = []
-    for i in range(draw(st.integers(0, 4))):
-        kind = draw(st.sampled_from(["text", "thinking", "call", "source", "usage"]))
+    for i, kind in enumerate(kinds):
         match kind:
             case "call":
-                body += draw(_call(f"call_{i}"))
+                body += draw(_call(f"call_{prefix}{i}"))
             case "source":
                 body.append(ev.SourceAdded(draw(maps)))
             case "usage":
                 body.append(ev.UsageUpdated(replace(draw(usages), total_tokens=i)))  # another each time
             case _:
                 body += draw(_block(kind, draw(st.sampled_from([None, str(i)]))))
-    started = ev.MessageStarted(va.Message("assistant", metadata={"id": "r", "model": "m"}))
-    message = fold_message([started, *body])
+    return [ev.MessageStarted(va.Message("assistant", metadata={"id": "r", "model": "m"})), *body]
+
+
+_kinds = st.lists(st.sampled_from(["text", "thinking", "call", "source", "usage"]), max_size=4)
+
+
+@st.composite
+def _lawful(draw: st.DrawFn) -> list[ev.Event]:
+    body = draw(_kinds.flatmap(_body))
+    message = fold_message(body)
     waits = any(not is_server(call) for call in message.tool_calls)
     waiting: st.SearchStrategy[va.FinishReason | None] = st.sampled_from(["tool_calls", "length", "content_filter"])
     reasons = waiting if waits else finish_reasons
     completed = ev.MessageCompleted(message, draw(reasons.filter(lambda reason: reason != "error")))
-    return [started, *body, draw(st.sampled_from([completed, ev.ErrorEvent(va.StreamError("truncated"))]))]
+    return [*body, draw(st.sampled_from([completed, ev.ErrorEvent(va.StreamError("truncated"))]))]
 
 
 lawful_events = _lawful()
 """One response as every adapter emits it: a start, closed blocks, calls with deltas, one end."""
+
+
+@st.composite
+def _chat(draw: st.DrawFn, depth: int, ends: str = "completed") -> list[ev.Event]:
+    """A chat whose agents have agents in turn, `depth` deep. It `ends` as ``"approval"`` where an agent of it does."""
+    events: list[ev.Event] = []
+    state = StreamCollector(va.Thread((va.user("Hi"),)))
+    for number in range(draw(st.integers(1, 3)), 0, -1):
+        goes_on = number > 1 or ends == "approval"
+        kinds = [kind for kind in draw(_kinds) if goes_on or kind != "call"] + ["call"] * goes_on
+        step = draw(_body(kinds, f"{number}_"))
+        message = fold_message(step)
+        step.append(ev.MessageCompleted(message, "tool_calls" if message.tool_calls else "stop"))
+        calls = reduce(StreamCollector.apply_event, step, state).to_response().tool_calls
+        halts = ends == "approval" and number == 1 and bool(calls)
+        for call in calls:
+            kind = "open" if halts and call is calls[-1] else draw(st.sampled_from(["tool", "agent", "broken"]))
+            step += draw(_execution(call, kind, depth))
+        result = reduce(StreamCollector.apply_event, step, state).to_step_result()
+        result = replace(result, done=True, metadata={"halted_reason": ends}) if halts else result
+        step.append(ev.StepCompleted(result))
+        state = reduce(StreamCollector.apply_event, step, state)
+        events += step
+        if not calls:
+            break
+        if number > 1 and draw(st.booleans()):
+            events.append(ev.Steered(va.user(draw(texts))))
+    return [*events, ev.ChatCompleted(replace(state.to_chat_result(), halted_reason=ends))]
+
+
+@st.composite
+def _execution(draw: st.DrawFn, call: va.ToolCall, kind: str, depth: int) -> list[ev.Event]:
+    """What one call emits: a tool's, that of an agent which answers, of a broken one, or of one that stays open."""
+    started = ev.ToolExecutionStarted(call.id, call.name, call.arguments)
+    nested: list[ev.Event] = []
+    if kind != "tool" and depth:
+        inner = draw(_chat(depth - 1, "approval" if kind == "open" and depth > 1 else "completed"))
+        inner = inner[: draw(st.integers(0, len(inner) - 1))] if kind == "broken" else inner
+        paths = ((event.path, event.event) if isinstance(event, ev.Nested) else ((), event) for event in inner)
+        nested = [ev.Nested((call.id, *path), event) for path, event in paths]
+    if kind == "open":
+        return [started, *nested]
+    error = va.ToolError("handler_raised", tool_name=call.name) if kind == "broken" else None
+    result = draw(texts)
+    completed = ev.ToolExecutionCompleted(call.id, call.name, None if error else result, error)
+    return [started, *nested, completed, ev.ToolResultEncoded(call.id, result)]
+
+
+lawful_chats = st.sampled_from([2, 1, 0]).flatmap(
+    lambda depth: st.sampled_from(["completed", "completed", "approval"]).flatmap(lambda ends: _chat(depth, ends))
+)
+"""A chat as ``stream`` emits it: steps, tools, agents up to two deep, users' corrections; some wait for approval."""
 
 
 @st.composite

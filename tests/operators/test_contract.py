@@ -10,11 +10,24 @@ from reactivex import Observable, from_iterable, never, of
 from reactivex.testing import ReactiveTest, TestScheduler
 
 from rxllm import operators as ops
-from rxllm.events import ErrorEvent, Event, MessageCompleted, MessageStarted, StepCompleted, TextCompleted, TextDelta
+from rxllm.events import (
+    ChatCompleted,
+    ErrorEvent,
+    Event,
+    MessageCompleted,
+    MessageStarted,
+    Nested,
+    StepCompleted,
+    TextCompleted,
+    TextDelta,
+    ToolExecutionCompleted,
+    ToolExecutionStarted,
+)
 from rxllm.runtime import Stream
 from rxllm.testing import assert_operator, events
 from rxllm.testing.marbles import START, cold, record
 from rxllm.values import (
+    ChatResult,
     Message,
     Response,
     Session,
@@ -146,6 +159,18 @@ def of_steps(make: Callable[[], Any]) -> Callable[[], Any]:
 def test_it_keeps_every_rule(name: str) -> None:
     make = of_steps(OPERATORS[name]) if name == "repeat_until_halt" else OPERATORS[name]
     assert_operator(make, without=EXCEPTIONS.get(name, ()))
+
+
+@pytest.mark.parametrize(
+    "name", ["filter_deltas", "include_raw_chunks", "redact", "map_text", "usage", "verify", "conflate"]
+)
+def test_what_acts_on_agents_keeps_every_rule_there(name: str) -> None:
+    response = [*events("Hello", ("raw_chunk", 1), usage=Usage(3, 2), thinking="lull")]
+    nested = [Nested(("c1",), event) for event in [*response, *STEP]]
+    before = [*events(tool_calls=[ToolCall("c1", "ask")]), ToolExecutionStarted("c1", "ask", {})]
+    ended = ChatCompleted(ChatResult(Thread(), STEP[0].response))
+    chat = [*before, *nested, Nested(("c1",), ended), ToolExecutionCompleted("c1", "ask", "l"), *STEP, ended]
+    assert_operator(OPERATORS[name], events=chat)
 
 
 def test_run_tools_keeps_every_rule_while_tools_run() -> None:

@@ -21,7 +21,9 @@ from rxllm.events import (
     Event,
     MessageCompleted,
     MessageStarted,
+    Nested,
     RawChunk,
+    Steered,
     StepCompleted,
     StepRestarted,
     TextCompleted,
@@ -31,6 +33,7 @@ from rxllm.events import (
     ToolCallCompleted,
     ToolCallDelta,
     ToolCallStarted,
+    ToolExecutionCompleted,
     ToolExecutionStarted,
     ToolProgress,
     UsageUpdated,
@@ -48,8 +51,10 @@ from rxllm.values import (
     StreamError,
     Thread,
     ToolCall,
+    ToolError,
     Usage,
     halt,
+    user,
 )
 from tests.laws import scripts
 from tests.laws.scripts import fake
@@ -64,6 +69,15 @@ FAILED = ErrorEvent(StreamError("truncated"))
 STEP = StepCompleted(StepResult(Thread(), Response(Message("assistant"))))
 CHAT = ChatCompleted(ChatResult(Thread(), Response(Message("assistant"))))
 RUN = ToolExecutionStarted("c", "f", {"x": 1})
+RAN = ToolExecutionCompleted("c", "f", 1)
+CALLING = [START, *CALL, CALLED, CALLS]
+CHILD = [START, *HI, END, STEP, CHAT]
+
+
+def nested(id: str, events: Any = CHILD) -> list[Nested]:
+    """What the agent that is the tool call `id` emits; with an id instead of events, what an agent inside it does."""
+    inner = nested(events) if isinstance(events, str) else events
+    return [Nested((id, *getattr(event, "path", ())), getattr(event, "event", event)) for event in inner]
 
 
 def fault(*events: Any) -> StreamError | None:
@@ -169,6 +183,20 @@ PLANTED: dict[str, tuple[str, int, list[Any]]] = {
         5,
         [START, MessageCompleted(Message("assistant")), STEP, START, MessageCompleted(Message("assistant"))],
     ),
+    "an agent without its tool call": ("nested", 6, [*CALLING, *nested("c")]),
+    "an agent before its tool call runs": ("nested", 6, [*CALLING, *nested("c"), RUN]),
+    "an agent after its tool call has run": ("nested", 8, [*CALLING, RUN, RAN, *nested("c"), STEP]),
+    "an agent of another tool call": ("nested", 7, [*CALLING, RUN, *nested("d")]),
+    "an agent in an agent without a call": (
+        "nested",
+        13,
+        [*CALLING, RUN, *nested("c", CALLING), *nested("c", "c")],
+    ),
+    "a result in the middle of an agent's chat": ("nested", 9, [*CALLING, RUN, *nested("c", CHILD[:2]), RAN]),
+    "a step that ends in an agent's chat": ("nested", 13, [*CALLING, RUN, *nested("c", CHILD[:6]), STEP]),
+    "an agent whose text is another": ("block_text", 9, [*CALLING, RUN, *nested("c", [START, HI[0], HI[2]])]),
+    "an agent's events in a response": ("terminal", 1, [START, *nested("c")]),
+    "a correction in a response": ("terminal", 1, [START, Steered(user("No!"))]),
     "something after the chat": (
         "chat_completed",
         4,
@@ -248,6 +276,26 @@ LAWFUL: dict[str, list[Event]] = {
     "an unknown tool": [START, *CALL, CALLED, CALLS, ErrorEvent(EngineError("unknown_tool")), STEP],
     "a chat that lost its second step": [START, *CALL, CALLED, CALLS, RUN, STEP, FAILED, CHAT],
     "a chat": [START, *CALL, CALLED, CALLS, Custom("mine"), RUN, STEP, Custom("mine"), START, *HI, END, STEP, CHAT],
+    "a chat with a correction": [*CALLING, RUN, STEP, Steered(user("No!")), START, *HI, END, STEP, CHAT],
+    "an agent": [*CALLING, RUN, *nested("c"), RAN, STEP, START, *HI, END, STEP, CHAT],
+    "an agent in an agent": [
+        *(*CALLING, RUN),
+        *nested("c", [*CALLING, RUN]),
+        *nested("c", "c"),
+        *nested("c", [RAN, STEP, CHAT]),
+        *(RAN, STEP, CHAT),
+    ],
+    "agents side by side": [
+        *(*CALLING, RUN, ToolExecutionStarted("d", "f", {})),
+        *(event for pair in zip(nested("c"), nested("d"), strict=True) for event in pair),
+        *(RAN, ToolExecutionCompleted("d", "f"), STEP, CHAT),
+    ],
+    "an agent that fails midway": [
+        *(*CALLING, RUN, *nested("c", CHILD[:3])),
+        *(ToolExecutionCompleted("c", "f", error=ToolError("handler_raised")), STEP, CHAT),
+    ],
+    "an agent that waits for approval": [*CALLING, RUN, *nested("c"), STEP, CHAT],
+    "an agent that is resumed": [RUN, *nested("c", [RUN, RAN, STEP, *CHILD]), RAN, STEP, START, *HI, END, STEP, CHAT],
     "a chat that is resumed": [RUN, STEP, START, *HI, END, STEP, CHAT],
 }
 
@@ -263,6 +311,18 @@ def test_what_is_lawful_passes(events: list[Event]) -> None:
 @given(strategies.lawful_events)
 def test_any_lawful_response_passes(events: list[Event]) -> None:
     assert fault(*events) is None
+
+
+@given(strategies.lawful_chats)
+def test_any_lawful_chat_with_agents_passes(events: list[Event]) -> None:
+    assert fault(*events) is None
+
+
+def test_a_fault_of_an_agent_names_its_path() -> None:
+    torn = [Nested(("c", "c"), event) for event in (START, HI[0], HI[2])]
+    error = fault(*CALLING, RUN, *nested("c", [*CALLING, RUN]), *torn)
+    assert error is not None
+    assert "in the agent c/c" in error.message
 
 
 @given(scripts.scripts, scripts.chat_options)

@@ -26,7 +26,9 @@ from rxllm.events import (
     FileAdded,
     MessageCompleted,
     MessageStarted,
+    Nested,
     RawChunk,
+    Steered,
     TextCompleted,
     TextDelta,
     ThinkingCompleted,
@@ -64,6 +66,7 @@ from rxllm.values import (
     StreamError,
     ToolCall,
     Usage,
+    user,
 )
 from tests.testing.test_adapter_conformance import TestFake as FakeSuite
 from tests.testing.wires import OpenAIChatWire
@@ -711,6 +714,12 @@ def broken_adapters() -> dict[str, Any]:
         "chunks": Counting("Hello"),
         **{rule: Careless(lose) for rule, lose in LOST.items()},
     }
+
+
+def test_an_adapter_emits_what_a_chat_emits_only_against_the_rules() -> None:
+    for event in (Nested(("c1",), TextDelta("Hi")), Steered(user("No!"))):
+        with pytest.raises(AssertionError, match=rf"lawful: .*{type(event).__name__}.*, which a chat alone does"):
+            assert_adapter(saying(TextDelta("Hi"), event), only=["lawful"])
 
 
 def test_a_key_that_is_said_is_found_also_where_the_author_gives_none() -> None:

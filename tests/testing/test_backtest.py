@@ -15,7 +15,7 @@ from reactivex.testing import TestScheduler
 
 from rxllm import Engine, Fake, OpenAIChat, generate, models, stream_generate
 from rxllm import operators as ops
-from rxllm.events import TextDelta
+from rxllm.events import Nested, TextDelta
 from rxllm.runtime import LoopScheduler, Stream
 from rxllm.testing import Backtest, Cassette, backtest, events, record
 from rxllm.testing.loopback import Cut, Loopback, Pause, Reply, Request, chat_chunk, chat_finish
@@ -351,3 +351,9 @@ def test_a_backtest_equals_the_live_run(tmp_path: Path) -> None:
     print(f"{len(lags)} notifications of {len(clear)} streams, largest lag {max(lags):.3f} s")
     assert len(clear) >= 50
     assert sorted(lags)[len(lags) // 2] < 0.1
+
+
+def test_an_agent_counts_and_its_text_is_not_the_chats() -> None:
+    nested = [Nested(("c1",), event) for event in events("of the agent", usage=Usage(3, 2))]
+    (row,) = backtest(from_iterable([*events("of the chat", usage=Usage(10)), *nested]), ops.tap(lambda event: None))
+    assert (row.text, row.tokens, row.items) == ("of the chat", 15, 10)

@@ -167,7 +167,7 @@ def test_a_whole_chat_survives(path: Path) -> None:
     assert type(emitted[-1]).__name__ == "ChatCompleted"
 
 
-@given(strategies.event_lists)
+@given(strategies.event_lists | strategies.lawful_chats)
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_any_events_survive(path: Path, emitted: list[Event]) -> None:
     passed = played(from_iterable(emitted).pipe(record(path)))

@@ -1,8 +1,8 @@
 """Cut the text of events into the parts that a guard checks, and tell which parts each event must wait for.
 
 A part ends with its sentence, at its longest length, and where its block does; white space follows the part before it.
-The cuts depend on the text alone. Where a completion, a message or a result has another text than the deltas before it,
-or where there were none, its own text is checked.
+The cuts depend on the text alone; that of each agent is cut by itself. Where a completion, a message or a result has
+another text than the deltas before it, or where there were none, its own text is checked.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from rxllm.events import (
     Event,
     MessageCompleted,
     MessageStarted,
+    Nested,
     RawChunk,
     SourceAdded,
     StepCompleted,
@@ -27,9 +28,11 @@ from rxllm.events import (
     TextDelta,
     ThinkingCompleted,
     ThinkingDelta,
+    ToolExecutionCompleted,
     ToolProgress,
     UsageUpdated,
 )
+from rxllm.operators._shared.agents import nest, unnest
 from rxllm.operators._shared.event_operators import EVENTS, not_an_event
 from rxllm.operators._shared.words_and_sentences import Segmenter, find_sentence
 from rxllm.values import Message, ProviderPart, Response, TextPart, ThinkingPart
@@ -52,17 +55,32 @@ class Part(msgspec.Struct):
     text: str = ""
 
 
-class GuardParts:
-    """The parts of one stream; `count` of them have begun."""
+class _Parts:
+    """What a chat and its agents share: how many parts have begun, and those that have ended by their numbers."""
 
-    def __init__(self, every: str | int, thinking: bool) -> None:
-        self.count = 0
-        self._complete: list[Part] = []
+    def __init__(self) -> None:
+        self.begun = 0
+        self.taken = 0
+        self.ended: dict[int, Part] = {}
+
+
+class GuardParts:
+    """The parts of one stream, with those of its agents; `count` of them have begun."""
+
+    def __init__(self, every: str | int, thinking: bool, parts: _Parts | None = None) -> None:
+        self._every = every
         self._thinking = thinking
+        self._parts = parts or _Parts()
+        self._agents: dict[str, GuardParts] = {}
         self._cutter = _Cutter(every)
+        self._number = 0  # of the open part
         self._pieces: list[str] = []  # of the open part
         self._block: BlockKey | None = None  # of the open part
         self._begin()
+
+    @property
+    def count(self) -> int:
+        return self._parts.begun
 
     def _begin(self) -> None:
         self._texts: list[list[str]] = []  # of the response's blocks, in order
@@ -73,30 +91,54 @@ class GuardParts:
         """Return the event, cut in pieces where parts end, each with the number of parts that must have passed."""
         if type(event) not in EVENTS:
             raise not_an_event("guard", event)
+        if type(event) is Nested:
+            return self._nested(event)
         if type(event) is TextDelta or (type(event) is ThinkingDelta and self._thinking):
             return self._delta(event)
         if type(event) is RawChunk and event.kind != "usage" and not isinstance(event.data, ProviderPart):
             return ()  # it repeats the text of the next events, unchecked
         if type(event) not in _PASSING and type(event) is not ThinkingDelta:
-            self.close()
+            self._close(event)
             self._whole(self._new_text(event))
         return ((event, self.count),)
 
-    def take(self) -> list[Part]:
-        """Return the parts that have ended since the last time."""
-        parts, self._complete = self._complete, []
-        return parts
+    def take(self) -> Iterable[Part]:
+        """Yield the parts that have ended since the last time, in order, up to the first that is open."""
+        parts = self._parts
+        while (part := parts.ended.pop(parts.taken + 1, None)) is not None:
+            parts.taken += 1
+            yield part
 
     def close(self) -> None:
-        """End the open part."""
+        """End the open parts."""
+        self._close_own()
+        for agent in self._agents.values():
+            agent.close()
+
+    def _close_own(self) -> None:
         self._cutter.reset()
         self._end()
+
+    def _close(self, event: Event) -> None:
+        """End what `event` ends: the open part, that of an agent, or at the end of the step all."""
+        self._close_own()
+        if isinstance(event, ToolExecutionCompleted) and event.id in self._agents:
+            self._agents[event.id].close()
+        elif isinstance(event, StepCompleted | StepRestarted):
+            self.close()
+            self._agents.clear()
+
+    def _nested(self, event: Nested) -> Iterable[tuple[Event, int]]:
+        id, inner = unnest(event)
+        if id not in self._agents:
+            self._agents[id] = GuardParts(self._every, self._thinking, self._parts)
+        return [(nest(id, piece), number) for piece, number in self._agents[id].feed(inner)]
 
     def _end(self) -> None:
         if not self._pieces or self._block is None:
             return
         kind, text = self._block[0], "".join(self._pieces)
-        self._complete.append(Part(self.count, self._before[kind], text))
+        self._parts.ended[self._number] = Part(self._number, self._before[kind], text)
         self._before[kind] = (self._before[kind] + text)[-CONTEXT:]
         self._pieces = []
 
@@ -115,14 +157,16 @@ class GuardParts:
 
     def _cut(self, block: BlockKey, text: str) -> list[tuple[str, int]]:
         if block != self._block:
-            self.close()
+            self._close_own()
             self._block = block
         pieces: list[tuple[str, int]] = []
         for piece, ends in self._cutter.feed(text):
             if piece:
-                self.count += not self._pieces
+                if not self._pieces:
+                    self._parts.begun += 1
+                    self._number = self._parts.begun
                 self._pieces.append(piece)
-                pieces.append((piece, self.count))
+                pieces.append((piece, self._number))
             if ends:
                 self._end()
         return pieces
@@ -130,7 +174,7 @@ class GuardParts:
     def _whole(self, text: str) -> None:
         if text:
             self._cut((TextDelta, None), text)
-            self.close()
+            self._close_own()
 
     def _new_text(self, event: Event) -> str:
         """Return the text of `event` if it is not that of the events before it."""

@@ -59,6 +59,7 @@ from rxllm.events import (
     ToolResultEncoded,
     UsageUpdated,
 )
+from rxllm.operators._shared.agents import unnest
 from rxllm.operators._shared.event_operators import EVENTS
 from rxllm.operators._shared.rules.response import Broken, Response
 from rxllm.values import StreamError
@@ -126,11 +127,12 @@ class Rules:
         self._steps = 0
         self._used: set[str] = set()  # ids of the tool calls of earlier steps
         self._response = Response(self._used)
+        self._agents: dict[str, Rules] = {}  # of the tool calls that run, which may be agents
 
     def feed(self, event: Event) -> Iterable[Event]:
         self._index += 1
         try:
-            self._check(event)
+            self.check(event)
         except Broken as broken:
             raise self._error(broken, event) from None
         return (event,)
@@ -142,7 +144,8 @@ class Rules:
         self._index += 1
         raise self._error(Broken(_MISSING[self._phase], "missing at the end"), None)
 
-    def _check(self, event: Event) -> None:
+    def check(self, event: Event) -> None:
+        """Raise `Broken` if `event` breaks a rule."""
         if type(event) not in EVENTS:
             raise Broken("event", "not one of the classes of rxllm.Event")
         if fault := event_fault(event):
@@ -152,13 +155,41 @@ class Rules:
             raise Broken(*_OUT_OF_PLACE[self._phase])
         if following == "start":
             self._response = Response(self._used)
+            self._agents.clear()
         elif self._phase == "message" or following == "message":
             self._response.feed(event)
+        else:
+            self._check_agents(event)
         if following == "step" and self._phase != "step":
             self._steps += 1
             self._used |= self._response.ids
             self._response = Response(self._used)
         self._phase = following
+
+    def _check_agents(self, event: Event) -> None:
+        match event:
+            case ToolExecutionStarted(id=id):
+                self._agents[id] = Rules()
+            case Nested():
+                id, inner = unnest(event)
+                if id not in self._agents:
+                    raise Broken("nested", f"no tool call {id!r} runs")
+                self._agents[id].check(inner)
+            case ToolExecutionCompleted(id=id, error=error):
+                agent = self._agents.pop(id, None)
+                if agent is not None and error is None:  # one that fails may end anywhere
+                    agent.check_end(id)
+            case StepCompleted():
+                for id, agent in self._agents.items():
+                    agent.check_end(id)
+                self._agents.clear()
+            case _:
+                pass
+
+    def check_end(self, id: str) -> None:
+        """Raise `Broken` if the agent that is the tool call `id` has begun and not completed its chat."""
+        if self._phase not in ("start", "chat"):
+            raise Broken("nested", f"the agent of the tool call {id!r} has not completed its chat")
 
     def _following(self, event: Event) -> str | None:
         if self._phase == "over" and isinstance(event, ErrorEvent) and event.error.reason == "unknown_tool":
@@ -167,6 +198,8 @@ class Rules:
 
     def _error(self, broken: Broken, event: Any) -> StreamError:
         rule, why = broken.args
+        if type(event) is Nested:
+            why = f"{why}, in the agent {'/'.join(event.path)}"
         malformed = rule == "event" and type(event) in EVENTS  # its repr may fail too
         place = "the end" if event is None else type(event).__name__ if malformed else repr(event)[:200]
         config = getattr(event, "__struct_config__", None)

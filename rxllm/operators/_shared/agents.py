@@ -1,0 +1,70 @@
+"""The events of agents inside a stream: each agent's are a stream of their own, under the id of its tool call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Generic, TypeVar, cast
+
+from rxllm.events import Event, Nested
+from rxllm.operators._lift import Feeder
+from rxllm.values import Message, Thread
+
+F = TypeVar("F", bound=Feeder[Event, Event])
+
+AGENTS = "agents"
+"""The key of the metadata of an assistant's message that has the threads of its halted agents."""
+
+
+def innermost(event: Event) -> Event:
+    """Return the event that an agent has emitted, at any depth; any other event is returned unchanged."""
+    return event.event if type(event) is Nested else event
+
+
+def unnest(event: Nested) -> tuple[str, Event]:
+    """Return the id of the outermost tool call, and the event as its agent has emitted it."""
+    id, *path = event.path
+    return id, Nested(tuple(path), event.event) if path else event.event
+
+
+def nest(id: str, event: Event) -> Nested:
+    """Return the event of the agent that is the tool call `id`, as the chat that runs it emits it."""
+    return Nested((id, *event.path), event.event) if type(event) is Nested else Nested((id,), event)
+
+
+def with_agents(message: Message, change: Callable[[str, Thread], Thread]) -> Message:
+    """Return `message` with the threads of its halted agents as ``change(id, thread)`` returns them."""
+    threads: Any = message.metadata.get(AGENTS)
+    if not isinstance(threads, dict):
+        return message
+    entries = cast(dict[str, Any], threads).items()  # an entry that is no thread is the user's own
+    changed = {id: change(id, entry) if isinstance(entry, Thread) else entry for id, entry in entries}
+    return replace(message, metadata={**message.metadata, AGENTS: changed})
+
+
+class Agents(Generic[F]):
+    """The agents of one chat, each with a feeder of its own, which takes care of the agents inside it."""
+
+    def __init__(self, make: Callable[[], F]) -> None:
+        self._make = make
+        self._feeders: dict[str, F] = {}
+
+    def __getitem__(self, id: str) -> F:
+        """Return the feeder of the agent that is the tool call `id`, a new one for a new agent."""
+        return self._feeders.get(id) or self._feeders.setdefault(id, self._make())
+
+    def __contains__(self, id: object) -> bool:
+        return id in self._feeders
+
+    def feed(self, event: Nested) -> list[Event]:
+        """Return what the agent's feeder makes of `event`."""
+        id, inner = unnest(event)
+        return [nest(id, result) for result in self[id].feed(inner)]
+
+    def clear(self) -> None:
+        self._feeders.clear()
+
+    def close(self, id: str | None = None) -> list[Event]:
+        """Return what is left of one agent, or of all; the feeders stay."""
+        ids = list(self._feeders) if id is None else [id] if id in self else []
+        return [nest(id, result) for id in ids for result in self._feeders[id].close()]
