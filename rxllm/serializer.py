@@ -43,7 +43,7 @@ from rxllm.events import (
     ToolHalt,
     ToolProgress,
 )
-from rxllm.values import LLMError, Value
+from rxllm.values import LLMError, ValidationError, Value
 from rxllm.values._decode import (
     VALUE_CLASSES,
     brief,
@@ -81,14 +81,33 @@ def to_json(value: Value | LLMError | Event | list[Any]) -> str:
     Raises ``ValidationError("not_serializable")``, with the path, if something inside is not data.
     """
     try:
-        data = _write_root(value)
+        data = to_data(value)
         text = json.dumps(data, ensure_ascii=False, allow_nan=False)
         # Half a surrogate pair must be escaped, or no file could hold it.
         return text if is_encodable(text) else json.dumps(data, allow_nan=False)
     except RecursionError as error:
-        raise not_serializable(f"{type(value).__name__} is nested too deeply, or holds itself") from error
+        raise _too_deep(value) from error
     except ValueError as error:
         raise not_serializable(f"{type(value).__name__} holds a number that is too long: {error}") from error
+
+
+def to_data(value: Value | LLMError | Event | list[Any]) -> Any:
+    """Return what `to_json` writes as data: dicts, lists and scalars, for those who write the JSON themselves.
+
+    >>> from rxllm.events import TextDelta
+    >>> to_data(TextDelta("Hi"))
+    {'type': 'text_delta', 'delta': 'Hi', 'v': 1}
+
+    Raises as `to_json` does.
+    """
+    try:
+        return _write_root(value)
+    except RecursionError as error:
+        raise _too_deep(value) from error
+
+
+def _too_deep(value: object) -> ValidationError:
+    return not_serializable(f"{type(value).__name__} is nested too deeply, or holds itself")
 
 
 @overload
@@ -117,6 +136,15 @@ def from_json(text: str | bytes, type: Any = None) -> Any:
         data = json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise wrong("malformed", f"malformed JSON: {error}", "json") from error
+    return from_data(data, type)
+
+
+@overload
+def from_data(data: Any) -> Any: ...
+@overload
+def from_data(data: Any, type: type[T]) -> T: ...
+def from_data(data: Any, type: Any = None) -> Any:
+    """Return what `to_data` wrote; see `from_json`."""
     try:
         return _read_root(data, type)
     except RecursionError:

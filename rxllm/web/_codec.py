@@ -1,0 +1,134 @@
+"""What the protocols share: their encoders and decoders by name, and frames as server-sent events."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from importlib import import_module
+from typing import Any, ClassVar, Protocol, cast
+
+import msgspec
+from reactivex import Observable
+
+from rxllm import Event, Stream, StreamError
+from rxllm import operators as ops
+from rxllm.wire import SSEDecoder
+
+Frame = dict[str, Any]
+"""One message of a protocol: a JSON object."""
+
+PROTOCOLS = {"rxllm": "_own"}
+"""The modules of the protocols; each has an `Encoder` and a `Decoder`."""
+
+
+class Encoder(Protocol):
+    """Events to frames. `END` is what follows the last frame on the wire, `HEADERS` are those of the response."""
+
+    END: ClassVar[bytes]
+    HEADERS: ClassVar[dict[str, str]]
+
+    def feed(self, event: Event, /) -> Iterable[Frame]: ...
+
+    def close(self) -> Iterable[Frame]: ...
+
+
+class Decoder(Protocol):
+    """Frames to events. A stream that is cut off ends with ``ErrorEvent(StreamError("truncated"))``.
+
+    A malformed frame raises ``StreamError("malformed_event")``.
+    """
+
+    def feed(self, frame: Frame, /) -> Iterable[Event]: ...
+
+    def close(self) -> Iterable[Event]: ...
+
+
+def encoder(protocol: str) -> Encoder:
+    """Return a fresh encoder. Raises ``ValueError`` for an unknown `protocol`."""
+    return _module(protocol).Encoder()
+
+
+def decoder(protocol: str) -> Decoder:
+    """Return a fresh decoder. Raises ``ValueError`` for an unknown `protocol`."""
+    return _module(protocol).Decoder()
+
+
+def encode(protocol: str) -> Callable[[Observable[Event]], Stream[Frame]]:
+    """Emit the events of a stream as frames of `protocol`; an error becomes a frame too, and the stream completes.
+
+    >>> import rxllm
+    >>> hello = rxllm.stream_generate(rxllm.Fake("Hello"), "Hi").pipe(ops.only(rxllm.TextDelta))
+    >>> list(hello.pipe(encode("rxllm")))
+    [{'type': 'text_delta', 'delta': 'Hello', 'id': 'block_0'}, {'type': 'end'}]
+
+    Put `for_client` before it: frames hold all that the events hold. Raises ``ValueError`` for an unknown `protocol`.
+    """
+    _module(protocol)
+
+    def operator(source: Observable[Event]) -> Stream[Frame]:
+        return source.pipe(ops.errors_as_events(), ops.lift(lambda: encoder(protocol)))
+
+    return operator
+
+
+def decode(protocol: str) -> Callable[[Observable[Frame]], Stream[Event]]:
+    """Emit frames of `protocol` as the events that were encoded, but for what the protocol cannot say.
+
+    >>> from reactivex import of
+    >>> list(of({"type": "text_delta", "delta": "Hello"}, {"type": "end"}).pipe(decode("rxllm")))
+    [TextDelta(delta='Hello', id=None)]
+
+    Raises ``ValueError`` for an unknown `protocol`.
+    """
+    _module(protocol)
+    return ops.lift(lambda: decoder(protocol))
+
+
+def sse(frame: Frame) -> bytes:
+    r"""Return `frame` as a server-sent event.
+
+    >>> sse({"type": "end"})
+    b'data: {"type":"end"}\n\n'
+    """
+    try:
+        data = msgspec.json.encode(frame)
+    except UnicodeEncodeError:  # half a surrogate pair must be escaped
+        data = json.dumps(frame).encode()
+    return b"data: %b\n\n" % data
+
+
+def from_sse(chunks: Iterable[bytes]) -> Iterator[Frame]:
+    """Return the frames of server-sent events, whose bytes may be cut anywhere. ``[DONE]`` is left out.
+
+    Raises ``StreamError``: ``malformed_event`` for what is not a JSON object, ``oversized_frame``.
+    """
+    lines = SSEDecoder()
+    for chunk in chunks:
+        yield from _frames(lines.feed(chunk))
+    yield from _frames(lines.close())
+
+
+def _frames(events: Iterable[tuple[str, bytes]]) -> Iterator[Frame]:
+    for _, data in events:
+        if data == b"[DONE]":
+            continue
+        try:
+            frame = json.loads(data)
+        except (ValueError, RecursionError):
+            frame = None
+        if not isinstance(frame, dict):
+            raise malformed(data)
+        yield cast(Frame, frame)
+
+
+def malformed(frame: object) -> StreamError:
+    """Return the error for a `frame` that its protocol does not allow."""
+    return StreamError("malformed_event", f"not a frame of this protocol: {str(frame)[:80]}")
+
+
+def _module(protocol: str) -> Any:
+    try:
+        return import_module(f"rxllm.web.{PROTOCOLS[protocol]}")
+    except (KeyError, TypeError):
+        names = ", ".join(map(repr, PROTOCOLS))
+        raise ValueError(f"protocol must be one of {names}, not {str(protocol)[:80]!r}") from None

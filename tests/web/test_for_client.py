@@ -1,0 +1,176 @@
+"""Nothing private leaves: every secret place holds a canary, and no frame of any protocol sings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from reactivex import from_iterable
+
+import rxllm
+from rxllm import (
+    AdapterError,
+    ChatCompleted,
+    Custom,
+    ErrorEvent,
+    Event,
+    Fake,
+    Message,
+    MessageCompleted,
+    MessageStarted,
+    Nested,
+    ProviderPart,
+    RawChunk,
+    Stream,
+    StreamCollector,
+    StreamError,
+    TextDelta,
+    TextPart,
+    ThinkingCompleted,
+    ThinkingPart,
+    Thread,
+    ToolCall,
+    ToolCallCompleted,
+    ToolCallStarted,
+    ToolError,
+    ToolExecutionCompleted,
+    ToolHalt,
+    ToolProgress,
+    Usage,
+    UsageUpdated,
+    serializer,
+    session,
+    web,
+)
+from rxllm.testing import strategies
+from tests.laws import scripts
+from tests.web.streams import DECODERS, of_recordings, of_script
+
+CANARY = "CANARY"
+
+
+def client(events: list[Event]) -> list[Event]:
+    return list(Stream.of(from_iterable(events)).pipe(web.for_client()))
+
+
+PRIVATE = {"anything": CANARY, "a": {"b": [CANARY]}}
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        MessageStarted(Message("assistant", metadata=PRIVATE)),
+        MessageCompleted(
+            Message(
+                "assistant",
+                (
+                    TextPart("Hi", PRIVATE),
+                    ThinkingPart("Hm", "signature", PRIVATE),
+                    ProviderPart("openai", PRIVATE),
+                ),
+                tool_calls=(ToolCall("c1", "f", metadata=PRIVATE),),
+                metadata=PRIVATE,
+            ),
+            "stop",
+            metadata=PRIVATE,
+        ),
+        ThinkingCompleted("Hm", "signature", PRIVATE),
+        ToolCallStarted("c1", "f", PRIVATE),
+        ToolCallCompleted("c1", "f", {}, "{}", PRIVATE),
+        RawChunk("frame", PRIVATE),
+        RawChunk("part", ProviderPart("openai", PRIVATE)),
+        UsageUpdated(Usage(1, extra=PRIVATE)),
+        ErrorEvent(AdapterError("unknown", CANARY, code=CANARY, request_id=CANARY, metadata=PRIVATE)),
+        ErrorEvent(StreamError("truncated", CANARY, metadata=PRIVATE)),
+        ToolExecutionCompleted("c1", "f", None, ToolError("handler_raised", CANARY, metadata=PRIVATE)),
+        ToolExecutionCompleted("c1", "f", object()),
+        ToolHalt("c1", "stopped", metadata=PRIVATE),
+        Custom("session_turn", PRIVATE),
+        Custom("step_abandoned", PRIVATE),
+        ChatCompleted(
+            rxllm.ChatResult(
+                Thread((Message("system", CANARY),), PRIVATE),
+                rxllm.Response(output_text=CANARY),
+                pending_tool_calls=(ToolCall("c1", "f", metadata=PRIVATE),),
+                error=AdapterError("unknown", CANARY),
+                metadata=PRIVATE,
+            )
+        ),
+    ],
+    ids=lambda event: type(event).__name__,
+)
+def test_what_is_private_stays(event: Event) -> None:
+    start = [TextDelta("Hi"), rxllm.TextCompleted("Hi")]
+    for events in ([*start, event], [*start, Nested(("c1", "c2"), event)]):
+        for kept in client(events):
+            assert CANARY not in serializer.to_json(kept)
+
+
+def test_a_system_prompt_and_a_history_stay() -> None:
+    thread = [rxllm.system(CANARY), rxllm.user(CANARY), rxllm.assistant(CANARY), rxllm.user(CANARY)]
+    model = Fake(ToolCall("c1", "add", {"x": 1}), "Two")
+    events = list(rxllm.stream(model, thread, tools=scripts.TOOLS).pipe(web.for_client()))
+    assert CANARY not in "".join(map(serializer.to_json, events))
+    assert events[-1].result.output_text == "Two"
+
+
+def test_a_session_stays() -> None:
+    start = rxllm.Session(context={"secret": CANARY}, thread=Thread((rxllm.system(CANARY),)))
+    events = list(session.stream_reply(Fake("Hello"), start, "Hi").pipe(web.for_client()))
+    assert CANARY not in "".join(map(serializer.to_json, events))
+    assert isinstance(events[-1], ChatCompleted)
+
+
+def test_what_a_client_needs_passes() -> None:
+    events: list[Event] = [
+        *(TextDelta("a"), rxllm.TextCompleted("a"), rxllm.SourceAdded({"url": "https://example.org"})),
+        *(ToolProgress("c1", "f", {"done": 0.5}), Custom("weather", {"degrees": 20})),
+        Nested(("c1",), TextDelta("b")),
+        rxllm.AskUserRequested("c1", "ask", "Which?", {"choices": ["a"]}),
+    ]
+    assert client(events) == events
+
+
+def test_usage_in_raw_frames_is_told() -> None:
+    assert client([RawChunk("usage", {"input_tokens": 7}), RawChunk("usage", {"input_tokens": 7})]) == [
+        UsageUpdated(Usage(7))
+    ]
+
+
+@settings(deadline=None, max_examples=60)
+@given(scripts.scripts, st.sampled_from([rxllm.stream, rxllm.stream_step]))
+def test_results_are_folds_of_what_the_client_sees(script: Any, function: Any) -> None:
+    events = client(of_script(script, function))
+    state = StreamCollector(Thread())
+    for event in events:
+        if isinstance(event, rxllm.StepCompleted):
+            folded = state.to_step_result() if not state.summary.fresh else event.result
+            assert folded.response == event.result.response
+            assert event.result.thread == Thread()
+        state = state.apply_event(event)
+    assert CANARY not in "".join(map(serializer.to_json, events))
+
+
+@settings(deadline=None, max_examples=100)
+@given(strategies.event_lists)
+def test_it_takes_any_events(events: list[Event]) -> None:
+    client(events)
+
+
+@pytest.mark.parametrize("api", DECODERS)
+def test_the_text_calls_and_usage_of_recorded_streams_survive(api: str) -> None:
+    for name, events in of_recordings(api, every=8):
+        before, after = StreamCollector(Thread()), StreamCollector(Thread())
+        for event in events:
+            before = before.apply_event(event)
+        for event in client(events):
+            after = after.apply_event(event)
+        ours, theirs = before.to_response(), after.to_response()
+        assert theirs.output_text == ours.output_text, name
+        assert theirs.thinking == ours.thinking, name
+        assert [(call.id, call.name, call.arguments) for call in theirs.tool_calls] == [
+            (call.id, call.name, call.arguments) for call in ours.tool_calls
+        ], name
+        assert (theirs.usage.total, theirs.finish_reason) == (ours.usage.total, ours.finish_reason), name
