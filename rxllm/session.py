@@ -41,6 +41,7 @@ from rxllm.pipelines._option_help import with_options
 from rxllm.pipelines._options import set_options
 from rxllm.runtime import Stream, clock, returned_by
 from rxllm.values import LLMError, Message, Session, Turn, ValidationError, reader
+from rxllm.values._agents import open_agents
 from rxllm.values.argument_checks import must_be
 
 __all__ = [
@@ -123,7 +124,9 @@ def stream_reply(
 ) -> Stream[Event]:
     """Emit the events of `reply`."""
     replied = _check_session(session).replied(_check_text(text))
-    events = pipelines.stream(engine, replied.thread, **_options(session, opts))
+    # A question of an agent's is answered in the agent's thread, and then the tool call of the agent goes on.
+    go_on = pipelines.stream_resume if open_agents(replied.thread) else pipelines.stream
+    events = go_on(engine, replied.thread, **_options(session, opts))
     return _turn_events(session, replied, "reply", events)
 
 

@@ -31,6 +31,7 @@ from rxllm.runtime import (
     within,
 )
 from rxllm.values import ChatResult, LLMError, StepResult, StreamError, Thread, Usage
+from rxllm.values._agents import waits_in_agent
 from rxllm.values._session import question
 from rxllm.values.argument_checks import check, check_count, check_function, shown
 
@@ -205,7 +206,7 @@ class _Chat:
             self._turns = int(any(isinstance(event, MessageStarted) for event in self._source))
             self._source.clear()
         self._steps.append(step)
-        self._usage += step.response.usage
+        self._usage += step.usage
         reason = self._halted(step)
         if reason is None:
             return self._next(self._ask, self._turns + 1)
@@ -246,7 +247,7 @@ class _Chat:
         last = self._steps[-1]
         metadata = last.metadata
         thread = last.thread
-        if reason == "ask_user":
+        if reason == "ask_user" and not waits_in_agent(thread, metadata["pending_tool_call_id"]):
             thread += question(metadata["pending_question"], metadata["pending_tool_call_id"])
         pending = (*metadata.get("manual_tool_calls", ()), *metadata.get("approval_tool_calls", ()))
         return ChatResult(

@@ -19,6 +19,7 @@ from rxllm.runtime import (
     Question,
     ScopedObserver,
     Stream,
+    behind,
     clock,
     conclude,
     current_gate,
@@ -187,7 +188,8 @@ class _Step:
         self._metadata.update({name: calls for name, calls in left.items() if calls})
         for call in left["approval_tool_calls"]:
             self._deliver(ToolApprovalRequested(call.id, call.name, call.arguments))
-        running.start(self._scheduler)
+        with behind(self._gate):  # agents below wait for the reader too
+            running.start(self._scheduler)
         return running
 
     def _partition(
@@ -227,7 +229,7 @@ class _Step:
 
     def _complete(self, result: StepResult) -> None:
         if self._metadata:
-            result = dataclasses.replace(result, metadata={**result.metadata, **self._metadata})
+            result = dataclasses.replace(result, metadata=_joined(self._metadata, result.metadata))
         conclude(self._observer, (StepCompleted(result),))
 
     def _unknown(self, calls: list[ToolCall]) -> EngineError:
@@ -235,6 +237,12 @@ class _Step:
         known = ", ".join(repr(tool.name) for tool in self._settings.tools) or "none"
         message = f"the model called {names}, but there is no such tool; the tools are: {known}"
         return EngineError("unknown_tool", message, metadata={"tool_name": calls[0].name})
+
+
+def _joined(own: Mapping[str, Any], nested: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the metadata of a step and its agents; calls that both wait for are put together."""
+    both = {name: (*own[name], *nested[name]) for name in own if name in nested and isinstance(own[name], tuple)}
+    return {**nested, **own, **both}
 
 
 def _no_thread() -> ValidationError:

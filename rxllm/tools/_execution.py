@@ -24,11 +24,12 @@ import logging
 from collections.abc import AsyncIterator, Callable, Generator
 from typing import Any, cast
 
-from reactivex import Observable, abc
+from reactivex import Observable, abc, of
 from reactivex.disposable import CompositeDisposable, SerialDisposable, SingleAssignmentDisposable
 from reactivex.scheduler import VirtualTimeScheduler
 
-from rxllm.events import Event, ToolApprovalRequested, ToolExecutionStarted, ToolProgress
+from rxllm.collector import is_waiting
+from rxllm.events import Event, Nested, ToolApprovalRequested, ToolExecutionStarted, ToolProgress
 from rxllm.runtime import (
     Pump,
     Question,
@@ -44,9 +45,10 @@ from rxllm.runtime import (
     shown_frames,
     within,
 )
+from rxllm.tools._agent import AgentCall, AgentTool, agent_failure, answer_of, chats
 from rxllm.tools._outcome import failed, own, returned
 from rxllm.tools._settings import ToolSettings
-from rxllm.values import Tool, ToolCall, ToolContext, ToolError, denied
+from rxllm.values import ChatResult, LLMError, Thread, Tool, ToolCall, ToolContext, ToolError, denied
 from rxllm.values.argument_checks import shown
 
 log = logging.getLogger("rxllm")
@@ -55,15 +57,23 @@ THREADS_LEFT = 100
 """How many plain functions may run on after their timeout or dispose; with so many, no other one starts."""
 
 
-def execution(tool: Tool, call: ToolCall, settings: ToolSettings, question: Question, scope: Scope) -> Stream[Event]:
+def execution(
+    tool: Tool,
+    call: ToolCall,
+    settings: ToolSettings,
+    question: Question,
+    scope: Scope,
+    resumed: tuple[Thread, Any] | None = None,
+) -> Stream[Event]:
     """Return the stream of ``ToolExecutionStarted``, progress, ``ToolExecutionCompleted`` and the outcome of `call`.
 
     It fails only by an error of the caller's code, see above. `question` is what the step asks its model, `scope` is
-    the step's.
+    the step's. An agent that halts for the caller has neither a ``ToolExecutionCompleted`` nor an outcome; it goes on
+    when it is `resumed` from its thread with the caller's answers.
     """
 
     def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
-        run = _Execution(tool, call, settings, question, scope, observer, scheduler)
+        run = _Execution(tool, call, settings, question, scope, observer, scheduler, resumed)
         run.start()
         return run
 
@@ -80,8 +90,11 @@ class _Execution(abc.DisposableBase):
         scope: Scope,
         observer: abc.ObserverBase[Event],
         scheduler: abc.SchedulerBase | None,
+        resumed: tuple[Thread, Any] | None,
     ) -> None:
         self._tool = tool
+        self._question = question
+        self._resumed = resumed
         self._call = call
         self._settings = settings
         self._scope = scope.below_model()  # of `approve`; then of the tool
@@ -132,6 +145,9 @@ class _Execution(abc.DisposableBase):
         self._observer.on_next(ToolExecutionStarted(self._call.id, self._call.name, self._call.arguments))
         if self._ended:
             return
+        if isinstance(self._tool, AgentTool):
+            self._run_agent(self._tool)
+            return
         self._arm()
         try:
             handler = self._settings.bind(self._tool, self._context)
@@ -140,6 +156,39 @@ class _Execution(abc.DisposableBase):
             return
         function = self._settings.executor or self._tool.handler
         self._resolve(handler, _is_async(function), self._return, self._progress)
+
+    def _run_agent(self, tool: AgentTool) -> None:
+        try:
+            if self._resumed is None:
+                self._settings.check_call(tool, self._call)
+            chat = chats().chat(AgentCall(tool, self._call, self._settings, self._question, *(self._resumed or ())))
+        except ToolError as error:
+            self._fail(error)
+            return
+
+        def end(last: Any) -> None:
+            self._listen(of(last).pipe(chat.to_result), self._end_agent)
+
+        self._listen(chat.events, lambda last: self._on_loop(end, last), self._nest)
+
+    def _nest(self, event: Event) -> None:
+        path, event = (event.path, event.event) if isinstance(event, Nested) else ((), event)
+        self._on_loop(self._report, Nested((self._call.id, *path), event))
+
+    def _end_agent(self, result: ChatResult) -> None:
+        if result.error is not None:
+            self._fail(agent_failure(self._call, result.error))
+        elif is_waiting(result):
+            self._finish([])
+        else:
+            self._return(answer_of(result))
+
+    def _fail_agent(self, error: BaseException) -> None:
+        # Any other error is about the caller's code, an approver's say, and nothing for the model.
+        if isinstance(error, LLMError) and not isinstance(error, ToolError):
+            self._fail(agent_failure(self._call, error))
+        else:
+            self._abort(error)
 
     def _arm(self) -> None:
         seconds = self._settings.tool_timeout
@@ -246,7 +295,10 @@ class _Execution(abc.DisposableBase):
 
     def _on_failure(self, error: BaseException) -> None:
         """End with what the tool or, before it, the approver has raised."""
-        (self._fail if self._is_approved else self._abort)(error)
+        if self._is_approved and isinstance(self._tool, AgentTool):
+            self._on_loop(self._fail_agent, error)
+        else:
+            (self._fail if self._is_approved else self._abort)(error)
 
     def _abort(self, error: BaseException) -> None:
         if not self._ended:
@@ -262,11 +314,13 @@ class _Execution(abc.DisposableBase):
         self._observer.on_completed()
 
     def _progress(self, data: Any) -> None:
-        event = ToolProgress(self._call.id, self._call.name, data)
+        self._on_loop(self._report, ToolProgress(self._call.id, self._call.name, data))
+
+    def _on_loop(self, function: Callable[[Any], None], argument: Any) -> None:
         if self._loop is None or running_loop() is self._loop:
-            self._report(event)
+            function(argument)
         elif not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._report, event)
+            self._loop.call_soon_threadsafe(function, argument)
 
     def _report(self, event: Event) -> None:
         if not self._ended:
