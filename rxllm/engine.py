@@ -13,7 +13,7 @@ from reactivex import Observable
 from rxllm.events import Event
 from rxllm.runtime import Retry
 from rxllm.runtime._stream_arguments import check_operators
-from rxllm.tools import AgentTool, chats
+from rxllm.tools import PROMPT, AgentTool, chats
 from rxllm.values import EngineError, Request, Tool, ValidationError, as_tool, name_fault
 from rxllm.values.argument_checks import (
     call_fault,
@@ -224,9 +224,8 @@ class Engine:
         check_instance("description", description, str, "a string")
         check_instance("schema", schema, dict | None, "a JSON schema, as a dict")
         check_instance("system", system, str, "a string")
-        own = {} if schema is None else {"schema": schema}
         engine = chats().engine_with(self, options)
-        return AgentTool(name, description, **own, engine=engine, system=system)
+        return AgentTool(name, description, schema or dict(PROMPT), engine=engine, system=system)
 
     @classmethod
     def from_model(cls, name: str, **options: Any) -> Engine:

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from rxllm.events import ChatCompleted, Event, Nested, StepCompleted
-from rxllm.values import ChatResult, StepResult, ToolCall, Usage, unanswered
-from rxllm.values._agents import nested_call, nested_id, with_open_agents
+from rxllm.values import ChatResult, StepResult, Thread, ToolCall, Usage, unanswered
+from rxllm.values._agents import nested_call, nested_id, with_agent_at, with_open_agents
 from rxllm.values._session import question
 
 _WAITING = ("approval", "manual_tool_calls")
@@ -28,6 +28,14 @@ def agent_usage(events: Iterable[Event]) -> Usage:
     """Return what the agents have used, at any depth."""
     nested = (event.event for event in events if type(event) is Nested)
     return sum((event.result.response.usage for event in nested if type(event) is StepCompleted), Usage())
+
+
+def with_agents_so_far(thread: Thread, events: Iterable[Event]) -> Thread:
+    """Return `thread` with what its open agents, which go on, have done by the end of their last steps."""
+    for event in events:
+        if type(event) is Nested and type(event.event) is StepCompleted:
+            thread = with_agent_at(thread, event.path, event.event.result.thread)
+    return thread
 
 
 def with_agents(step: StepResult, events: Iterable[Event]) -> StepResult:

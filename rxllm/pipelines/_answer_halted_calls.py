@@ -156,9 +156,7 @@ class Answers(msgspec.Struct, frozen=True):
         tool = settings.tools_by_name.get(call.name)
         if isinstance(tool, AgentTool):
             return tool
-        message = (
-            f"the agent of the tool call {call.id} is to go on, but there is no agent {call.name!r} among the tools"
-        )
+        message = f"the agent of the tool call {call.id} waits for answers, but no tool {call.name!r} is an agent"
         raise EngineError("unknown_tool", message, metadata={"tool_name": call.name})
 
     def outcome(

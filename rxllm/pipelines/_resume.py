@@ -87,10 +87,14 @@ def resume(
     `thread` may be the halted chat's `ChatResult`, and come from JSON. Every unanswered tool call needs an answer, by
     its id: a result, or an approval, which is True (the tool is run, once per subscription), False or the reason for a
     denial (the model sees a ``ToolError("denied")``). With the option ``approve``, calls of approval tools may be left
-    to it. What waits in an agent is answered by its id in the result, such as ``"c1/c2"``, and a question to the user
-    by text in `results`, under the id of its tool call; one without an answer stays open. The first of the result's `steps` is the step that had halted, now complete; it calls no model, so it does
-    not count for ``max_turns`` and its usage is empty. If the model fails once tools have run, that is the `error` of
-    the result, so that what the tools did is not lost. A chat without unanswered calls, such as a completed one, calls the model once more.
+    to it. What waits in an agent is answered by its id in the result, such as ``"c1/c2"``, and the agent goes on. A
+    question to the user is answered by text in `results`, by the id of the tool call that asks it; without an answer it
+    stays open.
+
+    The first of the result's `steps` is the step that had halted, now complete; it calls no model, so it does not count
+    for ``max_turns`` and its usage is empty. If the model fails once tools have run, that is the `error` of the result,
+    so that what the tools did is not lost. A chat without unanswered calls, such as a completed one, calls the model
+    once more.
 
     Raises ``EngineError("missing_tool_results")``, which names the calls without an answer, and
     ``ValidationError("invalid_option")`` for an id that is not an unanswered call's, both before any tool runs.
@@ -111,10 +115,8 @@ def resumed_events(setup: Setup, thread: Thread, answers: Answers) -> Stream[Eve
         settings = ToolSettings(**setup.tool_options())
         halted = HaltedStep.of(thread)
         others.check(halted, settings)
-        if halted is None:
-            first = ask(thread)
-        else:
-            first = setup.observed(completing(setup, halted, others, settings), StepSpan)
+        halted_step = None if halted is None else completing(setup, halted, others, settings)
+        first = ask(thread) if halted_step is None else setup.observed(halted_step, StepSpan)
         events = first.pipe(ops.repeat_until_halt(ask, finalize=finalize, **until_halt))
         return setup.observed(events, ChatSpan)
 

@@ -1,11 +1,12 @@
 """Run tools: `execution` is one tool call as a stream of events, `ToolSettings` holds its options."""
 
-from rxllm.tools._agent import AgentCall, AgentChat, AgentTool, chats, run_with
+from rxllm.tools._agent import PROMPT, AgentCall, AgentChat, AgentTool, chats, run_with
 from rxllm.tools._execution import execution
 from rxllm.tools._outcome import failed, is_halting
 from rxllm.tools._settings import Approve, Encoder, Executor, OnToolError, ToolSettings, encode_result
 
 __all__ = [
+    "PROMPT",
     "AgentCall",
     "AgentChat",
     "AgentTool",

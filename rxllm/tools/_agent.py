@@ -1,4 +1,4 @@
-"""`AgentTool`: a chat as a tool of another. `rxllm.pipelines`, which runs chats, is above: `rxllm` hands it down here."""
+"""`AgentTool`: a chat as a tool of another. What runs chats is in a layer above: `rxllm` hands it down here."""
 
 from __future__ import annotations
 
@@ -38,10 +38,12 @@ class AgentTool(Tool):
 
     def thread(self, arguments: Mapping[str, Any]) -> Thread:
         """Return the thread that a call with these `arguments` begins with."""
-        prompt = arguments.get("prompt")
-        is_prompt = isinstance(prompt, str) and len(arguments) == 1
         thread = Thread().add_system(self.system) if self.system else Thread()
-        return thread.add_user(prompt if is_prompt else json_text(dict(arguments)))
+        match dict(arguments):
+            case {"prompt": str(prompt), **others} if not others:
+                return thread + prompt
+            case others:
+                return thread + json_text(others)
 
 
 class AgentCall(msgspec.Struct, frozen=True):

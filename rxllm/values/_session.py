@@ -18,12 +18,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
 from typing import Any, ClassVar, Literal
 
-from rxllm.values._agents import open_agents, waits_in_agent, with_answer
+from rxllm.values._agents import open_calls, waits_in_agent, with_answer
 from rxllm.values._encode import Value, encode_metadata, not_serializable, value
 from rxllm.values._json import json_text
 from rxllm.values._message import Message, tool_result
 from rxllm.values._results import ChatResult, StepResult
-from rxllm.values._thread import Thread, listed, unanswered
+from rxllm.values._thread import Thread, listed
 from rxllm.values._tool import ToolCall
 from rxllm.values._user import user
 from rxllm.values.errors import SessionError, ValidationError
@@ -231,8 +231,7 @@ def _ending(result: ChatResult | StepResult) -> tuple[str | None, Mapping[str, A
 
 def _pending(result: ChatResult | StepResult) -> tuple[ToolCall, ...]:
     calls = result.pending_tool_calls if isinstance(result, ChatResult) else ()
-    agents = open_agents(result.thread)
-    return calls or tuple(call for call in unanswered(result.thread) if call.id not in agents)
+    return calls or tuple(open_calls(result.thread))
 
 
 def _with_question(thread: Thread, text: str, id: str | None) -> Thread:
