@@ -168,7 +168,7 @@ async def wait() -> str:
 
 
 @tool
-def choose() -> Any:
+async def choose() -> Any:  # a plain function would take threads of the pool, more or fewer
     return ask_user("Which?")
 
 
