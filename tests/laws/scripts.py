@@ -53,7 +53,7 @@ def _agent(name: str, *turn: Any, tools: Any = (), **options: Any) -> Any:
     """An agent whose model plays `turn` first, and then says what came of it."""
 
     def reply(request: Any) -> Any:
-        if request.messages[-1].role == "user":
+        if len(request.messages) == 1:
             return list(turn)
         return [" ".join(message.text for message in request.messages[1:]), Usage(0, 2)]
 
