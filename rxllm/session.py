@@ -81,7 +81,10 @@ def start(engine: Engine | str | Any, input: Session | Input, **opts: Unpack[Cha
 def reply(
     engine: Engine | str | Any, session: Session, text: str | Message, **opts: Unpack[ChatOptions]
 ) -> Stream[Turn]:
-    """Append the user's `text`, which may answer a pending question, and go on with the chat."""
+    """Append the user's `text`, which may answer a pending question, and go on with the chat.
+
+    The answer to the question of an agent goes to the agent's chat, which goes on first.
+    """
     turns = stream_reply(engine, session, text, **opts).pipe(_to_turn(engine, session, opts))
     return returned_by("session.reply", turns, items=Turn)
 

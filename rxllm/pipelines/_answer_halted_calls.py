@@ -119,7 +119,10 @@ class Answers(msgspec.Struct, frozen=True):
     def replied(self, thread: Thread) -> tuple[Thread, Answers]:
         """Return `thread` with the answers to questions of the user, also of agents, and the other answers."""
         replies = {id: self.results[id] for id in open_questions(thread) if id in self.results}
+        known = Counter(open_ids(thread))
         for id, reply in replies.items():
+            if known[id] > 1:
+                raise invalid_option(("results", id), _AMBIGUOUS)
             if not isinstance(reply, str):
                 raise invalid_option(("results", id), must_be("text, since it answers a question", reply))
             thread = with_answer(thread, id, user(reply))
@@ -170,7 +173,7 @@ class Answers(msgspec.Struct, frozen=True):
         """Return the events that follow from the answer to `call`, or from those to what waits in its `agent`."""
         if agent is not None and not self._decides(call):
             tool = replace(self._agent(call, settings), approval=False)
-            return execution(tool, call, settings, question, scope, (agent, self._within(call, agent)))
+            return execution(tool, call, settings, question, scope, resumed=(agent, self._within(call, agent)))
         if call.id in self.results:
             return from_iterable([ToolResultEncoded(call.id, settings.encode(self.results[call.id], call))])
         verdict = self.approvals.get(call.id)
@@ -196,7 +199,7 @@ class Answers(msgspec.Struct, frozen=True):
         return tool
 
     def _refuse_unknown(self, calls: tuple[ToolCall, ...], agents: Mapping[str, Thread]) -> None:
-        inside = [nested_id(id, inner) for id, agent in agents.items() for inner in open_ids(agent)]
+        inside = [nested_id(id, inner) for id, agent in agents.items() for inner in _open_call_ids(agent)]
         known = Counter([*(call.id for call in calls), *inside])
         fault = f"is not the id of an unanswered tool call; those are: {listed(known)}"
         answers: dict[str, Mapping[str, Any]] = {"approvals": self.approvals, "results": self.results}
@@ -228,6 +231,11 @@ _AMBIGUOUS = "is the id of more than one tool call that waits, since ids have a 
 
 def _is_denial(approval: object) -> bool:
     return approval is False or isinstance(approval, str)
+
+
+def _open_call_ids(thread: Thread) -> list[str]:
+    questions = set(open_questions(thread))
+    return [id for id in open_ids(thread) if id not in questions]
 
 
 def _named(outside: Callable[[ToolCall], ToolCall], id: str, call: ToolCall) -> ToolCall:

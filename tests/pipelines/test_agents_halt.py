@@ -381,6 +381,13 @@ def test_a_question_is_answered_by_text(reply: Any) -> None:
         rxllm.resume(engine, halted, results={"c1/x": reply})
 
 
+def test_a_question_is_not_approved() -> None:
+    engine = nested(1, ToolCall("x", "choose"))
+    halted = rxllm.chat(engine, "Go").run()
+    with pytest.raises(ValidationError, match="not the id of an unanswered tool call"):
+        rxllm.resume(engine, halted, approvals={"c1/x": True}).run()
+
+
 # Sessions
 
 
