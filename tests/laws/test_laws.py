@@ -292,13 +292,18 @@ def test_the_strings_are_the_text(script: Any) -> None:
 @law
 @given(scripts.scripts, scripts.step_options)
 def test_every_call_of_a_step_has_one_answer_or_waits(script: Any, options: Any) -> None:
-    """Law: tool results are in the order of the calls; each call of the thread is answered once, or is pending."""
+    """Law: tool results are in the order of the calls; each call of the thread is answered once, or is pending
+    itself or as that of an agent.
+    """
     step = outcome(rxllm.step(engine(script), "Hi", **options))
     if not isinstance(step, rxllm.StepResult):
         return
     calls = [call.id for message in step.thread for call in message.tool_calls if not call.metadata.get("server")]
     answered = [message.tool_call_id for message in step.tool_results]
     waiting = [call.id for name in ("manual_tool_calls", "approval_tool_calls") for call in step.metadata.get(name, ())]
+    agents = {id for message in step.thread for id in message.metadata.get("agents", {})}
+    assert {id.partition("/")[0] for id in waiting if "/" in id} <= agents
+    waiting = [*(id for id in waiting if "/" not in id), *agents]
     waiting = calls if step.metadata.get("mode") == "manual" else waiting
     assert answered == [id for id in calls if id not in waiting]
     assert sorted([*answered, *waiting]) == sorted(calls)
