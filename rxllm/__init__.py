@@ -65,6 +65,7 @@ from rxllm.pipelines import (
     stream_step,
     trim_thread,
 )
+from rxllm.pipelines._agent_chat import AgentChats as _Chats
 from rxllm.runtime import (
     Budget,
     RetryPolicy,
@@ -78,6 +79,8 @@ from rxllm.runtime import (
     to_iter,
     use_transport,
 )
+from rxllm.tools import AgentTool
+from rxllm.tools import run_with as _run_agents_with
 from rxllm.values import (
     AdapterError,
     Attachment,
@@ -174,6 +177,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Adapter",
     "AdapterError",
+    "AgentTool",
     "Anthropic",
     "Attachment",
     "Budget",
@@ -334,6 +338,7 @@ def _draw(value: Any) -> str | None:
 
 
 _drawing.draw_with(_draw)
+_run_agents_with(_Chats())
 
 
 def _is_help() -> bool:

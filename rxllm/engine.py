@@ -6,16 +6,18 @@ from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from copy import deepcopy
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from reactivex import Observable
 
 from rxllm.events import Custom, Event
 from rxllm.runtime import Retry
 from rxllm.runtime._stream_arguments import check_operators
+from rxllm.tools import PROMPT, AgentTool, chats
 from rxllm.values import EngineError, Request, Tool, Usage, ValidationError, as_tool, name_fault
 from rxllm.values.argument_checks import (
     call_fault,
+    check,
     check_function,
     check_instance,
     did_you_mean,
@@ -26,6 +28,9 @@ from rxllm.values.argument_checks import (
 )
 from rxllm.values.drawing import drawn
 from rxllm.values.secret_names import MASK, is_secret_name, masked
+
+if TYPE_CHECKING:
+    from rxllm.pipelines import ChatOptions
 
 Operator = Callable[[Observable[Event]], Observable[Event]]
 
@@ -203,6 +208,44 @@ class Engine:
 
     def with_prepare(self, *functions: Prepare) -> Engine:
         return replace(self, prepare=(*self.prepare, *functions))
+
+    def as_tool(
+        self,
+        *,
+        name: str,
+        description: str = "",
+        schema: dict[str, Any] | None = None,
+        system: str = "",
+        **options: Unpack[ChatOptions],
+    ) -> AgentTool:
+        """Return a chat on this engine as a tool of another chat: an agent.
+
+        >>> from rxllm import Fake, ToolCall, chat
+        >>> poet = Engine(Fake("Roses are red.")).as_tool(name="poet", description="Write a line of poetry.")
+        >>> model = Fake(ToolCall("c1", "poet", {"prompt": "On roses"}), "Here it is: Roses are red.")
+        >>> chat(model, "A line on roses, please", tools=[poet]).run().output_text
+        'Here it is: Roses are red.'
+
+        Its answer is the tool's result: the text, or the parsed value with a `response_format`. `options` are those of
+        ``rxllm.chat``; `system` is its system prompt. The arguments of a call become the user's message: those of the
+        default `schema` are one ``prompt``, and any others are sent as JSON. It has no timeout, and no
+        ``tool_executor`` runs it; without an `approve` of its own it asks that of the chat around it, and its tools
+        find the context of that chat under its own.
+
+        All events of its chat are in the stream of the chat around it, as they come, as ``Nested`` with the ids of the
+        tool calls that lead there. What it uses is in the `agent_usage` of the step. If its chat fails, the model gets
+        the error; if it stops before it is completed, such as at `max_turns`, the model gets what there is and the
+        reason. If it halts for an approval, a manual tool or a question, so does the chat around it: answer with
+        ``rxllm.resume`` and the ids of the result, such as ``"c1/c2"``.
+
+        Raises ``ValidationError("invalid_option")`` and ``EngineError("unknown_option")``, as ``rxllm.chat`` does.
+        """
+        check("name", name, isinstance(name, str) and bool(name), "the name by which a model calls it")  # pyright: ignore[reportUnnecessaryIsInstance]
+        check_instance("description", description, str, "a string")
+        check_instance("schema", schema, dict | None, "a JSON schema, as a dict")
+        check_instance("system", system, str, "a string")
+        engine = chats().engine_with(self, options)
+        return AgentTool(name, description, schema or dict(PROMPT), engine=engine, system=system)
 
     @classmethod
     def from_model(cls, name: str, **options: Any) -> Engine:

@@ -1,8 +1,8 @@
 """JSON for every value, error and event; reading it back gives an equal object.
 
 One thing comes back as plain data: an object that a tool returned. In the events of tools, and as ``halt_result``, a
-model or a dataclass is written as its JSON object, a datetime, a ``Decimal``, an enum or a path as text, and a set as a
-list. What is plain data already comes back equal there too.
+model, a dataclass or an event is written as its JSON object, a datetime, a ``Decimal``, an enum or a path as text, and
+a set as a list. What is plain data already comes back equal there too.
 
 A value or an error is an object with its class, ``{"$": "Message", "role": "user", ..., "v": 1}``; an event is flat,
 ``{"type": "text_delta", "delta": "Hi", "v": 1}``. Only the root has a ``"v"``. Fields that hold their default are left
@@ -175,7 +175,12 @@ def _write_event(event: Event) -> dict[str, Any]:
 def _encoder(cls: type[Event], field: str) -> Callable[[Any], Any]:
     if cls is Nested:
         return _write_event if field == "event" else encode_items
-    return encode_result if (cls, field) in _RESULTS else encode
+    return _write_result if (cls, field) in _RESULTS else encode
+
+
+def _write_result(item: Any) -> Any:
+    # A tool may report the events of a stream, or return its last one.
+    return _write_event(item) if type(item) in EVENT_CLASSES else encode_result(item)
 
 
 @cache

@@ -43,6 +43,7 @@ from rxllm.pipelines._options import set_options
 from rxllm.runtime import Stream, clock, returned_by
 from rxllm.tools import Approval
 from rxllm.values import LLMError, Message, Session, Turn, ValidationError, reader
+from rxllm.values._agents import open_agents
 from rxllm.values.argument_checks import must_be
 
 __all__ = [
@@ -83,6 +84,8 @@ def reply(
     engine: Engine | str | Any, session: Session | Turn, text: str | Message, **opts: Unpack[ChatOptions]
 ) -> Stream[Turn]:
     """Append the user's `text`, which may answer a pending question, and go on with the chat.
+
+    The answer to the question of an agent goes to the agent's chat, which goes on first.
 
     >>> from rxllm import Fake
     >>> engine, turn = Fake("Hello", "Rome."), Session()
@@ -135,7 +138,9 @@ def stream_reply(
     """Emit the events of `reply`."""
     session = _session_of(session)
     replied = session.replied(_check_text(text))
-    events = pipelines.stream(engine, replied.thread, **_options(session, opts))
+    # A question of an agent's is answered in the agent's thread, and then the tool call of the agent goes on.
+    go_on = pipelines.stream_resume if open_agents(replied.thread) else pipelines.stream
+    events = go_on(engine, replied.thread, **_options(session, opts))
     return _turn_events(session, replied, "reply", events)
 
 

@@ -11,6 +11,7 @@ A malformed event (``TextDelta(None)``) leaves the state unchanged. Deltas are t
 malformed delta is found when the message is built.
 """
 
+from rxllm.collector._agents import is_waiting, joined
 from rxllm.collector._block_key import BlockKey, block_key
 from rxllm.collector._event_faults import adapter_fault, event_fault
 from rxllm.collector._fold_message import fold_message
@@ -46,5 +47,7 @@ __all__ = [
     "is_incomplete",
     "is_server",
     "is_unfinished",
+    "is_waiting",
+    "joined",
     "with_partial_step",
 ]

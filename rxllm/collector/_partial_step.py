@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from rxllm.collector._agents import with_agents_so_far
 from rxllm.collector._fold_message import content_of
 from rxllm.collector._step_outcome import is_server, unsigned
 from rxllm.collector._stream_collector import StreamCollector
@@ -16,7 +17,7 @@ def with_partial_step(state: StreamCollector, result: ChatResult) -> ChatResult:
 
     The message's ``metadata["partial"]`` is the result's `halted_reason`. Every provider takes the thread back:
 
-    - tool calls without a result are left out;
+    - tool calls without a result are left out, also those of agents that have begun in this step;
     - behind the last answered tool call, what the provider ran itself and its opaque parts are left out too, and
       thinking keeps only its text: they go back as a whole or not at all;
     - a message without text, files and tool calls is left out.
@@ -26,7 +27,8 @@ def with_partial_step(state: StreamCollector, result: ChatResult) -> ChatResult:
     results = {message.tool_call_id or "": message for message in state.tool_results}
     # A resumed chat first answers the tool calls of its thread.
     earlier = {call.id: results[call.id] for call in unanswered(result.thread) if call.id in results}
-    result = replace(result, thread=with_results(result.thread, earlier))
+    thread = with_agents_so_far(result.thread, state.log[: state.length])
+    result = replace(result, thread=with_results(thread, earlier))
     message = _without_loose_ends(state.message, results.keys() - earlier.keys())
     if not (message.text.strip() or message.tool_calls or _has_files(message)):
         return result

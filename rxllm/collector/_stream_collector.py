@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from rxllm.collector._agents import agent_usage, is_logged, with_agents
 from rxllm.collector._event_faults import event_fault
 from rxllm.collector._fold_message import fold_calls, fold_message
 from rxllm.collector._state_summary import Summary, apply_to_summary, between_steps, complete, next_step, same_step
@@ -80,6 +81,12 @@ _DELTAS = frozenset({TextDelta, ThinkingDelta, ToolCallDelta})
 _DONE = ("stop", "length", "content_filter", "error", "other")
 
 
+def _is_logged(event: Event) -> bool:
+    if type(event) is RawChunk:
+        return isinstance(event.data, ProviderPart)
+    return type(event) in _LOGGED or is_logged(event)
+
+
 class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=True):
     """The state of a fold. Start with ``StreamCollector()``, or ``StreamCollector(thread)`` for a step or a chat.
 
@@ -100,7 +107,7 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
         if type(event) not in _DELTAS or summary.fresh:
             if event_fault(event) is not None:
                 return self
-            if type(event) not in _LOGGED and not (type(event) is RawChunk and isinstance(event.data, ProviderPart)):
+            if not _is_logged(event):
                 return self._apply_other(event)
             if summary.fresh:
                 summary = msgspec.structs.replace(summary, fresh=False)
@@ -242,13 +249,18 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
         halt = self.halt
         order = {call.id: place for place, call in enumerate(response.tool_calls)}
         results = tuple(sorted(self.tool_results, key=lambda result: order.get(result.tool_call_id or "", len(order))))
-        return StepResult(
+        step = StepResult(
             thread=self.thread + answer(response) + results,
             response=response,
             tool_results=results,
             done=halt is not None or (response.finish_reason in _DONE and not is_unfinished(response)),
             metadata=halt_metadata(halt),
         )
+        return self.with_agents(step)
+
+    def with_agents(self, step: StepResult) -> StepResult:
+        """Return `step`, which is the current one, with what its agents have used and wait for."""
+        return with_agents(step, self.log[: self.length])
 
     def to_chat_result(self) -> ChatResult:
         """Return the chat's result; before its ``ChatCompleted``, the chat so far, ``cancelled`` or ``error``.
@@ -264,7 +276,7 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
             final_response=self.steps[-1].response if self.steps else self.to_response(),
             steps=self.steps,
             halted_reason=self._halted() if self.error is None else halted_by(self.error),
-            usage=sum((step.response.usage for step in self.steps), self.usage),
+            usage=sum((step.usage for step in self.steps), self.usage + agent_usage(self.log[: self.length])),
             error=self.error,
             metadata=dict(self.metadata),
         )
@@ -288,7 +300,8 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
         delta and its completion; the response its start, its last usage and its end; completed steps are unfolded in
         the same way, since a reader wants their text too. So the length depends on the blocks, calls and steps, and
         not on the deltas. Void events of a restarted step are left out, and so is what the fold does not keep:
-        executions, progress and approvals of tools, raw frames, and `Custom` events.
+        executions, progress and approvals of tools, raw frames, `Custom` events, and of an agent's events all but
+        the ends of its steps and its chat.
         """
         past = [event for step in self.summary.past for event in step]
         chat = [] if self.chat_result is None else [ChatCompleted(self.chat_result)]

@@ -32,6 +32,7 @@ from rxllm.runtime import (
     within,
 )
 from rxllm.values import ChatResult, LLMError, StepResult, StreamError, Thread, Usage
+from rxllm.values._agents import waits_in_agent
 from rxllm.values._session import question
 from rxllm.values.argument_checks import check, check_count, check_function, check_instance, shown
 
@@ -242,7 +243,7 @@ class _Chat:
             self._source.clear()
         self._steps.append(step)
         self._thread = step.thread
-        self._usage += step.response.usage
+        self._usage += step.usage
         reason = self._halted(step)
         if reason is None:
             self._steer(step)
@@ -295,7 +296,7 @@ class _Chat:
         last = self._steps[-1]
         metadata = last.metadata
         thread = self._thread
-        if reason == "ask_user":
+        if reason == "ask_user" and not waits_in_agent(thread, metadata["pending_tool_call_id"]):
             thread += question(metadata["pending_question"], metadata["pending_tool_call_id"])
         pending = (*metadata.get("manual_tool_calls", ()), *metadata.get("approval_tool_calls", ()))
         return ChatResult(

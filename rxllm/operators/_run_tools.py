@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from reactivex import Observable, abc
 from reactivex.disposable import CompositeDisposable, SerialDisposable
 
-from rxllm.collector import StreamCollector
+from rxllm.collector import StreamCollector, joined
 from rxllm.events import ErrorEvent, Event, StepCompleted, ToolApprovalRequested
 from rxllm.operators._shared.event_operators import EVENTS, not_an_event
 from rxllm.operators._shared.operate import operate
@@ -20,6 +20,7 @@ from rxllm.runtime import (
     Question,
     ScopedObserver,
     Stream,
+    behind,
     clock,
     conclude,
     current_gate,
@@ -200,7 +201,8 @@ class _Step:
         self._metadata.update({name: calls for name, calls in left.items() if calls})
         for call in left["approval_tool_calls"]:
             self._deliver(ToolApprovalRequested(call.id, call.name, call.arguments))
-        running.start(self._scheduler)
+        with behind(self._gate):  # agents below wait for the reader too
+            running.start(self._scheduler)
         return running
 
     def _partition(
@@ -243,7 +245,7 @@ class _Step:
 
     def _complete(self, result: StepResult) -> None:
         if self._metadata:
-            result = dataclasses.replace(result, metadata={**result.metadata, **self._metadata})
+            result = dataclasses.replace(result, metadata=joined(self._metadata, result.metadata))
         conclude(self._observer, (StepCompleted(result),))
 
     def _unknown(self, calls: list[ToolCall]) -> EngineError:

@@ -42,7 +42,7 @@ def stream_resume(
     the model.
     """
     setup = Setup.of(engine, ChatOptions, opts)
-    events = _events(setup, as_thread(thread), _answers(approvals, results))
+    events = resumed_events(setup, as_thread(thread), _answers(approvals, results))
     return setup.returned_by("stream_resume", setup.presented(events))
 
 
@@ -87,34 +87,37 @@ def resume(
     `thread` may be the halted chat's `ChatResult`, and come from JSON. Every unanswered tool call needs an answer, by
     its id: a result, or an approval, which is True (the tool is run, once per subscription), a mapping (it is run with
     these arguments instead of the model's, which the thread keeps), False or the reason for a denial (the model sees a
-    ``ToolError("denied")``). With the option ``approve``, calls of approval tools may be left to it. The first of the
-    result's `steps` is the step that had halted, now complete; it calls no model, so it does not count for
-    ``max_turns`` and its usage is empty. If the model fails once tools have run, that is the `error` of the result, so
-    that what the tools did is not lost. To answer a question to the user, append a message and use `chat`; here it
-    stays open. A chat without unanswered calls, such as a completed one, calls the model once more.
+    ``ToolError("denied")``). With the option ``approve``, calls of approval tools may be left to it. What waits in an
+    agent is answered by its id in the result, such as ``"c1/c2"``, and the agent goes on. A question to the user is
+    answered by text in `results`, by the id of the tool call that asks it; without an answer it stays open.
+
+    The first of the result's `steps` is the step that had halted, now complete; it calls no model, so it does not count
+    for ``max_turns`` and its usage is empty. If the model fails once tools have run, that is the `error` of the result,
+    so that what the tools did is not lost. A chat without unanswered calls, such as a completed one, calls the model
+    once more.
 
     Raises ``EngineError("missing_tool_results")``, which names the calls without an answer, and
     ``ValidationError("invalid_option")`` for an id that is not an unanswered call's and for arguments that do not fit
     their tool, all before any tool runs.
     """
     setup = Setup.of(engine, ChatOptions, opts)
-    events = _events(setup, as_thread(thread), _answers(approvals, results))
+    events = resumed_events(setup, as_thread(thread), _answers(approvals, results))
     to_result = ops.to_chat_result(parse=setup.response_format(Request()))
     return setup.returned_by("resume", events.pipe(to_result), ChatResult)
 
 
-def _events(setup: Setup, thread: Thread, answers: Answers) -> Stream[Event]:
+def resumed_events(setup: Setup, thread: Thread, answers: Answers) -> Stream[Event]:
+    """Return the events of the chat of `thread` that goes on with these `answers`."""
     until_halt = chat_options(setup.options)
+    thread, others = answers.replied(thread)
 
     def make() -> Stream[Event]:
         ask, finalize = passes(setup, thread)
         settings = ToolSettings(**setup.tool_options())
         halted = HaltedStep.of(thread)
-        answers.check(halted.calls if halted else (), settings)
-        if halted is None:
-            first = ask(thread)
-        else:
-            first = setup.observed(completing(setup, halted, answers, settings), StepSpan)
+        others.check(halted, settings)
+        halted_step = None if halted is None else completing(setup, halted, others, settings)
+        first = ask(thread) if halted_step is None else setup.observed(halted_step, StepSpan)
         events = first.pipe(ops.repeat_until_halt(ask, finalize=finalize, **until_halt))
         return setup.observed(events, ChatSpan)
 

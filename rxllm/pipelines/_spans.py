@@ -102,8 +102,8 @@ class StepSpan(_Span):
                 pass
 
     def finish(self, outcome: Outcome, error: Exception | None) -> None:
-        for id in list(self._tools):
-            self._finish_tool(id, "cancelled", None)
+        for id in list(self._tools):  # an agent that has halted is not cancelled
+            self._finish_tool(id, "completed" if self._result else "cancelled", None)
         response = self._result.response if self._result else None
         error = error or (response.error if response else None)
         outcome = _settled(outcome, response is not None, error)

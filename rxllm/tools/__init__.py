@@ -1,11 +1,16 @@
 """Run tools: `execution` is one tool call as a stream of events, `ToolSettings` holds its options."""
 
+from rxllm.tools._agent import PROMPT, AgentCall, AgentChat, AgentTool, chats, run_with
 from rxllm.tools._approval import WaitingCalls, edited
 from rxllm.tools._execution import execution
 from rxllm.tools._outcome import failed, is_halting
 from rxllm.tools._settings import Approval, Approve, Encoder, Executor, OnToolError, ToolSettings, encode_result
 
 __all__ = [
+    "PROMPT",
+    "AgentCall",
+    "AgentChat",
+    "AgentTool",
     "Approval",
     "Approve",
     "Encoder",
@@ -13,9 +18,11 @@ __all__ = [
     "OnToolError",
     "ToolSettings",
     "WaitingCalls",
+    "chats",
     "edited",
     "encode_result",
     "execution",
     "failed",
     "is_halting",
+    "run_with",
 ]

@@ -29,11 +29,12 @@ from dataclasses import replace
 from functools import cache, partial
 from typing import Any, cast
 
-from reactivex import Observable, abc
+from reactivex import Observable, abc, of
 from reactivex.disposable import CompositeDisposable, Disposable, SerialDisposable, SingleAssignmentDisposable
 from reactivex.scheduler import VirtualTimeScheduler
 
-from rxllm.events import Event, ToolApprovalRequested, ToolExecutionStarted, ToolProgress
+from rxllm.collector import is_waiting
+from rxllm.events import Event, Nested, ToolApprovalRequested, ToolExecutionStarted, ToolProgress
 from rxllm.runtime import (
     Pump,
     Question,
@@ -50,11 +51,12 @@ from rxllm.runtime import (
     shown_frames,
     within,
 )
+from rxllm.tools._agent import AgentCall, AgentTool, agent_failure, answer_of, chats
 from rxllm.tools._approval import NO_ANSWER, decided
 from rxllm.tools._idempotency_key import idempotency_key
 from rxllm.tools._outcome import failed, own, returned
 from rxllm.tools._settings import ToolSettings
-from rxllm.values import Tool, ToolCall, ToolContext, ToolError, ValidationError
+from rxllm.values import ChatResult, LLMError, Thread, Tool, ToolCall, ToolContext, ToolError, ValidationError
 
 log = logging.getLogger("rxllm")
 
@@ -69,15 +71,18 @@ def execution(
     question: Question,
     scope: Scope,
     edited_call: ToolCall | None = None,
+    resumed: tuple[Thread, Any] | None = None,
 ) -> Stream[Event]:
     """Return the stream of ``ToolExecutionStarted``, progress, ``ToolExecutionCompleted`` and the outcome of `call`.
 
     It fails only by an error of the caller's code, see above. `question` is what the step asks its model, `scope` is
-    the step's. The tool runs with the arguments of `edited_call`, if there is one.
+    the step's. The tool runs with the arguments of `edited_call`, if there is one. An agent that halts for the caller
+    has neither a ``ToolExecutionCompleted`` nor an outcome; it goes on when it is `resumed` from its thread with the
+    caller's answers.
     """
 
     def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
-        run = _Execution(tool, call, settings, question, scope, observer, scheduler)
+        run = _Execution(tool, call, settings, question, scope, observer, scheduler, resumed)
         if edited_call is not None:
             run.edit(edited_call)
         run.start()
@@ -96,8 +101,11 @@ class _Execution(abc.DisposableBase):
         scope: Scope,
         observer: abc.ObserverBase[Event],
         scheduler: abc.SchedulerBase | None,
+        resumed: tuple[Thread, Any] | None,
     ) -> None:
         self._tool = tool
+        self._question = question
+        self._resumed = resumed
         self._call = call
         self._settings = settings
         operators = getattr(question.engine, "operators", ())
@@ -171,6 +179,10 @@ class _Execution(abc.DisposableBase):
         self._observer.on_next(ToolExecutionStarted(self._call.id, self._call.name, self._call.arguments))
         if self._ended:
             return
+        if isinstance(self._tool, AgentTool):
+            self._arm()
+            self._run_agent(self._tool)
+            return
         try:
             handler = self._settings.bind(self._tool, self._context)
         except ToolError as error:
@@ -179,6 +191,39 @@ class _Execution(abc.DisposableBase):
         self._arm()  # not before: the first check of arguments may import jsonschema, for longer than a short timeout
         function = self._settings.executor or self._tool.handler
         self._resolve(handler, _is_async(function), self._return, self._progress)
+
+    def _run_agent(self, tool: AgentTool) -> None:
+        try:
+            if self._resumed is None:
+                self._settings.check_call(tool, self._call)
+            chat = chats().chat(AgentCall(tool, self._call, self._settings, self._question, *(self._resumed or ())))
+        except ToolError as error:
+            self._fail(error)
+            return
+
+        def end(last: Any) -> None:
+            self._listen(of(last).pipe(chat.to_result), self._end_agent)
+
+        self._listen(chat.events, lambda last: self._on_loop(end, last), self._nest)
+
+    def _nest(self, event: Event) -> None:
+        path, event = (event.path, event.event) if isinstance(event, Nested) else ((), event)
+        self._on_loop(self._report, Nested((self._call.id, *path), event))
+
+    def _end_agent(self, result: ChatResult) -> None:
+        if result.error is not None:
+            self._fail(agent_failure(self._call, result.error))
+        elif is_waiting(result):
+            self._finish([])
+        else:
+            self._return(answer_of(result))
+
+    def _fail_agent(self, error: BaseException) -> None:
+        # Any other error is about the caller's code, an approver's say, and nothing for the model.
+        if isinstance(error, LLMError) and not isinstance(error, ToolError):
+            self._fail(agent_failure(self._call, error))
+        else:
+            self._abort(error)
 
     def _arm(self) -> None:
         if (seconds := self._settings.timeout_of(self._tool)) is not None:
@@ -292,7 +337,10 @@ class _Execution(abc.DisposableBase):
 
     def _on_failure(self, error: BaseException) -> None:
         """End with what the tool or, before it, the approver has raised."""
-        (self._fail if self._is_approved else self._abort)(error)
+        if self._is_approved and isinstance(self._tool, AgentTool):
+            self._on_loop(self._fail_agent, error)
+        else:
+            (self._fail if self._is_approved else self._abort)(error)
 
     def _abort(self, error: BaseException) -> None:
         if not self._ended:

@@ -96,16 +96,20 @@ class ToolSettings(msgspec.Struct, frozen=True):
     def bind(self, tool: Tool, context: ToolContext) -> Callable[[], Any]:
         """Return a function that runs the tool call of `context`. Raises ``ToolError("invalid_arguments")``."""
         call = context.tool_call
+        self.check_call(tool, call)
+        if self.executor is not None:
+            executor = self.executor
+            return lambda: executor(tool, call.arguments, context)
+        return tool.bind(call.arguments, context)
+
+    def check_call(self, tool: Tool, call: ToolCall) -> None:
+        """Raise ``ToolError("invalid_arguments")`` unless `call` has arguments that fit the tool's schema."""
         if "error" in call.metadata:
             fault = "are nested too deeply" if call.metadata["error"] == TOO_DEEP else "are not a JSON object"
             message = f"the arguments {fault}: {shorten(call.raw_arguments or '', 80)!r}"
             raise ToolError("invalid_arguments", message, tool_name=tool.name, tool_call_id=call.id)
         if self.executor is not None or not _checks_its_arguments(tool):
             _check_arguments(tool, call)
-        if self.executor is not None:
-            executor = self.executor
-            return lambda: executor(tool, call.arguments, context)
-        return tool.bind(call.arguments, context)
 
     def encode(self, result: Any, call: ToolCall) -> str:
         """Return the text of `result` for the model. Raises ``ToolError("encoding_failed")``."""

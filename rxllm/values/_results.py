@@ -28,7 +28,8 @@ class StepResult(Value, Generic[T]):
 
     `done` is True if nothing is left to send back. `metadata` may hold ``mode``, ``manual_tool_calls``,
     ``halted_reason``, ``halt_tool_call_id``, ``halt_result``, ``pending_tool_call_id``, ``pending_question``,
-    ``ask_user_opts`` and ``on_tool_error_exception``.
+    ``ask_user_opts`` and ``on_tool_error_exception``. `agent_usage` is what the agents among its tools have used, and
+    `usage` that and the response's own.
     """
 
     _encoders: ClassVar = {"metadata": encode_metadata}
@@ -38,12 +39,13 @@ class StepResult(Value, Generic[T]):
     tool_results: tuple[Message, ...] = ()
     done: bool = False
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
+    agent_usage: Usage = field(default_factory=Usage)
 
     _other_names: ClassVar[Mapping[str, str]] = {
         **dict.fromkeys(("text", "content", "output"), "output_text"),
         **{
             name: f"response.{name}"
-            for name in ("message", "finish_reason", "usage", "error", "thinking", "tool_calls", "raise_for_error")
+            for name in ("message", "finish_reason", "error", "thinking", "tool_calls", "raise_for_error")
         },
         "messages": "thread.messages",
     }
@@ -52,6 +54,11 @@ class StepResult(Value, Generic[T]):
     def output_text(self) -> str:
         """The text of the response."""
         return self.response.output_text
+
+    @property
+    def usage(self) -> Usage:
+        """What the step has used: its response, and its agents at any depth."""
+        return self.response.usage + self.agent_usage
 
     @property
     def parsed(self) -> T | None:
@@ -76,6 +83,7 @@ class ChatResult(Value, Generic[T]):
 
     `halted_reason` is ``completed``, ``error``, ``max_turns``, ``halt_when``, ``ask_user``, ``tool_error``,
     ``manual_tool_calls``, ``approval``, ``budget``, ``cancelled`` or a tool's own. `usage` is the sum over the steps.
+    What waits in an agent has the ids of the calls that lead there in its id: ``"c1/c2"``.
     """
 
     _encoders: ClassVar = {"metadata": encode_metadata}

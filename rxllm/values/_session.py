@@ -18,11 +18,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
 from typing import Any, ClassVar, Literal
 
+from rxllm.values._agents import open_calls, waits_in_agent, with_answer
 from rxllm.values._encode import Value, encode_metadata, not_serializable, value
 from rxllm.values._json import json_text
 from rxllm.values._message import Message, tool_result
 from rxllm.values._results import ChatResult, StepResult
-from rxllm.values._thread import Thread, listed, unanswered, with_results
+from rxllm.values._thread import Thread, listed
 from rxllm.values._tool import ToolCall
 from rxllm.values._user import user
 from rxllm.values.errors import SessionError, ValidationError
@@ -120,10 +121,12 @@ class Session(Value):
         self.require_pending(results)
         pending = tuple(call for call in self.pending_tool_calls if call.id not in results)
         answered = "idle" if self.pending_question is None else "awaiting_user"
-        messages = {id: tool_result(id, _text_of(id, content)) for id, content in results.items()}
+        thread = self.thread
+        for id, content in results.items():
+            thread = with_answer(thread, id, tool_result(id, _text_of(id, content)))
         return replace(
             self,
-            thread=with_results(self.thread, messages),
+            thread=thread,
             pending_tool_calls=pending,
             status="awaiting_tools" if pending else answered,
         )
@@ -143,7 +146,11 @@ class Session(Value):
 
     def replied(self, answer: str | Message) -> Session:
         """Return the session with the user's message, and no pending question."""
-        session = self.append(answer if isinstance(answer, Message) else user(answer))
+        message, id = answer if isinstance(answer, Message) else user(answer), self.pending_tool_call_id
+        if id is not None and waits_in_agent(self.thread, id):
+            session = replace(self, thread=with_answer(self.thread, id, message))
+        else:
+            session = self.append(message)
         return replace(session, status="idle", pending_question=None, pending_tool_call_id=None)
 
     def after(self, result: ChatResult | StepResult) -> Session:
@@ -164,7 +171,7 @@ class Session(Value):
             text, id = ending.get("pending_question") or "", ending.get("pending_tool_call_id")
             ended = replace(
                 ended, status="awaiting_user", pending_question=text, pending_tool_call_id=id,
-                thread=_with_question(ended.thread, question(text, id)),
+                thread=_with_question(ended.thread, text, id),
             )  # fmt: skip
         calls = _pending(result)
         return replace(ended, status="awaiting_tools", pending_tool_calls=calls) if calls else ended
@@ -224,12 +231,13 @@ def _ending(result: ChatResult | StepResult) -> tuple[str | None, Mapping[str, A
 
 def _pending(result: ChatResult | StepResult) -> tuple[ToolCall, ...]:
     calls = result.pending_tool_calls if isinstance(result, ChatResult) else ()
-    return calls or unanswered(result.thread)
+    return calls or tuple(open_calls(result.thread))
 
 
-def _with_question(thread: Thread, message: Message) -> Thread:
+def _with_question(thread: Thread, text: str, id: str | None) -> Thread:
     last = thread.last
-    return thread if last is not None and last.metadata.get("ask_user") else thread + message
+    has_it = waits_in_agent(thread, id) or (last is not None and last.metadata.get("ask_user"))
+    return thread if has_it else thread + question(text, id)
 
 
 def _failure(result: ChatResult | StepResult, metadata: Mapping[str, Any]) -> Any:

@@ -193,7 +193,7 @@ def with_results(thread: Thread, results: Mapping[str, Message]) -> Thread:
     """Return `thread` with the tool messages `results`, by tool call id, each behind its call.
 
     They stand in the order of the calls. Providers want results next to the message that made the calls, even if the
-    chat has gone on since. Results that belong to no call come last.
+    chat has gone on since. Results that belong to no call come last. An agent whose call is answered is forgotten.
     """
     remaining = dict(results)
     messages: list[Message] = []
@@ -204,10 +204,20 @@ def with_results(thread: Thread, results: Mapping[str, Message]) -> Thread:
         order = {call.id: i for i, call in enumerate(message.tool_calls)}
         answers = [remaining.pop(id) for id in order if id in remaining]
         if answers:
+            messages[-1] = _without_agents(message, {answer.tool_call_id for answer in answers})
             while queue and queue[0].role == "tool":
                 answers.append(queue.popleft())
             messages += sorted(answers, key=lambda answer: order.get(answer.tool_call_id or "", len(order)))
     return replace(thread, messages=(*messages, *remaining.values()))
+
+
+def _without_agents(message: Message, ids: Collection[str | None]) -> Message:
+    agents = message.metadata.get("agents")
+    if not isinstance(agents, Mapping) or not any(id in agents for id in ids):
+        return message
+    rest = {name: entry for name, entry in message.metadata.items() if name != "agents"}
+    agents = {id: agent for id, agent in cast(Mapping[str, Any], agents).items() if id not in ids}
+    return replace(message, metadata={**rest, "agents": agents} if agents else rest)
 
 
 def listed(ids: Collection[str]) -> str:

@@ -52,7 +52,6 @@ def test_a_step_has_its_text_as_a_chat_has() -> None:
         (result, "messages", "; write thread.messages"),
         (result, "finish_reason", "; write final_response.finish_reason"),
         (step, "text", "; write output_text"),
-        (step, "usage", "; write response.usage"),
         (result.thread.messages[-1], "output_text", "; write text"),
         (result.thread, "append", "; write thread = thread + message, which makes a new thread"),
         (response, "delta", "; write output_text, or rxllm.stream_generate(...) for the pieces as they come"),

@@ -6,10 +6,14 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from rxllm import AdapterError, Fake, StreamError, ToolCall, ToolError, Usage, ask_user, halt, tool
+from rxllm import AdapterError, Engine, Fake, StreamError, ToolCall, ToolError, Usage, ask_user, halt, tool
 from rxllm.testing import strategies
 
-TOOL_NAMES = ["add", "raises", "halts", "asks", "greedy", "streams", "progresses", "odd", "manual", "approval"]
+AGENT_NAMES = ["agent", "failing_agent", "short_agent", "asking_agent", "waiting_agent", "agent_of_agents"]
+TOOL_NAMES = [
+    *("add", "raises", "halts", "asks", "greedy", "streams", "progresses", "odd", "manual", "approval"),
+    *AGENT_NAMES,
+]
 
 
 @tool
@@ -43,6 +47,28 @@ TOOLS = [
     tool(name="manual", manual=True),
     tool(name="approval", handler=lambda arguments: "approved", approval=True),
 ]
+
+
+def _agent(name: str, *turn: Any, tools: Any = (), **options: Any) -> Any:
+    """An agent whose model plays `turn` first, and then says what came of it."""
+
+    def reply(request: Any) -> Any:
+        if len(request.messages) == 1:
+            return list(turn)
+        return [" ".join(message.text for message in request.messages[1:]), Usage(0, 2)]
+
+    schema = {"type": "object", "properties": {"x": {}}}
+    return Engine(Fake(reply), tools=tools).as_tool(name=name, schema=schema, **options)
+
+
+TOOLS += [
+    _agent("agent", "Hm. ", Usage(3, 4), ToolCall("a", "odd"), tools=TOOLS),
+    _agent("failing_agent", "Hm. ", Usage(5, 6), ("error", "provider_unavailable"), retry=False),
+    _agent("short_agent", ToolCall("a", "halts"), tools=TOOLS),
+    _agent("asking_agent", Usage(7, 8), ToolCall("a", "asks"), ToolCall("b", "add"), tools=TOOLS),
+    _agent("waiting_agent", ToolCall("a", "manual"), ToolCall("b", "approval"), ToolCall("c", "raises"), tools=TOOLS),
+]
+TOOLS.append(_agent("agent_of_agents", *(ToolCall(id, f"{id}_agent") for id in ("asking", "waiting")), tools=TOOLS))
 
 texts = strategies.texts.filter(bool)
 usages = st.builds(Usage, st.none() | st.integers(0, 99), st.none() | st.integers(0, 99))

@@ -1,0 +1,110 @@
+"""`AgentTool`: a chat as a tool of another. What runs chats is in a layer above: `rxllm` hands it down here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import field
+from typing import Any, Protocol
+
+import msgspec
+from reactivex import Observable
+
+from rxllm.events import Event
+from rxllm.runtime import Question, Stream
+from rxllm.tools._settings import ToolSettings
+from rxllm.values import ChatResult, LLMError, Thread, Tool, ToolCall, ToolError
+from rxllm.values._encode import value
+from rxllm.values._json import json_text
+from rxllm.values._tool import ToolTimeout
+
+PROMPT: Mapping[str, Any] = {
+    "type": "object",
+    "properties": {"prompt": {"type": "string", "description": "The task, with all that is needed to do it."}},
+    "required": ["prompt"],
+    "additionalProperties": False,
+}
+
+
+@value
+class AgentTool(Tool):
+    """A chat on `engine` as a tool of another chat: see ``Engine.as_tool``, which makes it.
+
+    `system` is the system prompt. The arguments of a call become the user's message: a single ``prompt`` as it is,
+    others as JSON. An agent has no timeout unless it is given one, and no ``tool_executor`` runs it.
+    """
+
+    schema: dict[str, Any] = field(default_factory=lambda: dict(PROMPT))  # pyright: ignore[reportIncompatibleMethodOverride]
+    timeout: ToolTimeout = None
+    engine: Any = field(default=None, repr=False)
+    system: str = field(default="", repr=False)
+
+    def thread(self, arguments: Mapping[str, Any]) -> Thread:
+        """Return the thread that a call with these `arguments` begins with."""
+        thread = Thread().add_system(self.system) if self.system else Thread()
+        match dict(arguments):
+            case {"prompt": str(prompt), **others} if not others:
+                return thread + prompt
+            case others:
+                return thread + json_text(others)
+
+
+class AgentCall(msgspec.Struct, frozen=True):
+    """One run of an agent: its `tool` and `call`, and the `settings` and the `question` of the step around it.
+
+    A chat that had halted goes on from its thread, `halted`, with the caller's `answers`.
+    """
+
+    tool: AgentTool
+    call: ToolCall
+    settings: ToolSettings
+    question: Question
+    halted: Thread | None = None
+    answers: Any = None
+
+
+class AgentChat(msgspec.Struct, frozen=True):
+    """The `events` of an agent's chat, and the operator that folds its end to its result."""
+
+    events: Stream[Event]
+    to_result: Callable[[Observable[Event]], Stream[ChatResult]]
+
+
+class Chats(Protocol):
+    """What runs the chats of agents."""
+
+    def engine_with(self, engine: Any, options: Mapping[str, Any]) -> Any:
+        """Return `engine` with the `options` of a chat as its own. Raises as ``rxllm.chat`` does for wrong options."""
+        ...
+
+    def chat(self, call: AgentCall) -> AgentChat: ...
+
+
+_chats: list[Chats] = []
+
+
+def run_with(chats: Chats) -> None:
+    """Let `chats` run the chats of agents from now on."""
+    _chats[:] = [chats]
+
+
+def chats() -> Chats:
+    """Return what runs the chats of agents."""
+    return _chats[0]
+
+
+def agent_failure(call: ToolCall, error: LLMError) -> ToolError:
+    """Return the error of an agent whose chat has failed with `error`."""
+    first_line = next(iter(str(error).strip().splitlines()), "")
+    message = f"the agent {call.name!r} failed: {type(error).__name__}: {first_line}"
+    failure = ToolError("handler_raised", message, tool_name=call.name, tool_call_id=call.id)
+    failure.__cause__ = error
+    return failure
+
+
+def answer_of(result: ChatResult) -> Any:
+    """Return the result of the tool: the answer of a chat that is completed; of another one, why it stopped too."""
+    answer = result.output_text if result.parsed is None else result.parsed
+    if result.halted_reason == "completed":
+        return answer
+    found = {name: result.metadata[name] for name in ("halt_result",) if name in result.metadata}
+    return {"output_text": answer, "halted_reason": result.halted_reason, **found}
