@@ -104,6 +104,15 @@ def with_answer(thread: Thread, id: str, answer: Message) -> Thread:
     return with_results(thread, {id: replace(answer, tool_call_id=id)})
 
 
+def with_answers(thread: Thread, answers: Mapping[str, Message]) -> Thread:
+    """Return `thread` with the tool messages that answer these calls, as `with_answer` does for one."""
+    if not open_agents(thread):
+        return with_results(thread, answers)
+    for id, answer in answers.items():
+        thread = with_answer(thread, id, answer)
+    return thread
+
+
 def _own_question_id(thread: Thread) -> str | None:
     last = thread.last
     return last.metadata.get("tool_call_id") if last is not None and last.metadata.get("ask_user") else None

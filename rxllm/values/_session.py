@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
 from typing import Any, ClassVar, Literal
 
-from rxllm.values._agents import open_calls, waits_in_agent, with_answer
+from rxllm.values._agents import open_calls, waits_in_agent, with_answer, with_answers
 from rxllm.values._encode import Value, encode_metadata, not_serializable, value
 from rxllm.values._json import json_text
 from rxllm.values._message import Message, tool_result
@@ -121,12 +121,10 @@ class Session(Value):
         self.require_pending(results)
         pending = tuple(call for call in self.pending_tool_calls if call.id not in results)
         answered = "idle" if self.pending_question is None else "awaiting_user"
-        thread = self.thread
-        for id, content in results.items():
-            thread = with_answer(thread, id, tool_result(id, _text_of(id, content)))
+        answers = {id: tool_result(id, _text_of(id, content)) for id, content in results.items()}
         return replace(
             self,
-            thread=thread,
+            thread=with_answers(self.thread, answers),
             pending_tool_calls=pending,
             status="awaiting_tools" if pending else answered,
         )
