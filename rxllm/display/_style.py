@@ -35,7 +35,7 @@ color:var(--fg);background:var(--soft);border-radius:4px}
 .rxllm summary{cursor:pointer;font-size:12px}
 .rxllm-tool{border-left:3px solid var(--green);padding:2px 0 2px 8px;margin:6px 0}
 .rxllm-tool:is([data-state=arguments],[data-state=running],[data-state=called]){border-color:var(--blue)}
-.rxllm-tool:is([data-state=waiting],[data-state=stopped]){border-color:var(--amber)}
+.rxllm-tool:is([data-state=waiting],[data-state=needed],[data-state=stopped]){border-color:var(--amber)}
 .rxllm-tool[data-state=failed]{border-color:var(--red)}
 .rxllm-error{border-left:3px solid var(--red);padding:2px 0 2px 8px;margin:6px 0}
 .rxllm-error b{color:var(--red)}
