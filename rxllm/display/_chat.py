@@ -177,7 +177,8 @@ class _Answer(Screen):
 
     def redraw(self) -> None:
         rows, texts = self._rows_and_status()
-        self._drawn.value = page(article(self._card.look, "".join(map(row_html, rows)), texts))
+        look = "waiting" if self._questions.calls else self._card.look
+        self._drawn.value = page(article(look, "".join(map(row_html, rows)), texts))
 
     def go_on(self, answered: Sequence[Row]) -> None:
         """Let the next turn follow on this card, below the rows of the calls that are `answered`."""

@@ -9,7 +9,8 @@ from rxllm import ToolCall
 from rxllm.display._card import Row, ToolRow
 from rxllm.display._html import article, page, row_html
 
-_MIDDLE, _WIDE = {"align_items": "center", "flex_flow": "row wrap"}, {"flex": "1 1 300px"}
+# What is beside a call goes below it where both are too wide.
+_LINE, _CALL, _FIELD = {"align_items": "center", "flex_flow": "row wrap"}, {"flex": "1 1 auto"}, {"flex": "1 1 200px"}
 
 
 class Questions:
@@ -37,11 +38,12 @@ class Questions:
     def _approval(self, call: ToolCall) -> Any:
         def decide(decision: bool, done: str) -> None:
             self.approvals[call.id] = decision
-            self._settle(call, line, done)
+            label = self._widgets.Button(description=done, disabled=True)
+            self._settle(line, ToolRow(call, "called"), label)
 
         buttons = (
-            button(self._widgets, "Approve", lambda: decide(True, "approved"), "success"),
-            button(self._widgets, "Deny", lambda: decide(False, "denied"), "danger"),
+            button(self._widgets, "Approve", lambda: decide(True, "Approved"), "success"),
+            button(self._widgets, "Deny", lambda: decide(False, "Denied"), "danger"),
         )
         line = self._line(ToolRow(call, "waiting"), *buttons)
         return line
@@ -50,19 +52,18 @@ class Questions:
         def submit() -> None:
             if text := field.value.strip():
                 self.results[call.id] = text
-                self._settle(call, line, "answered")
+                self._settle(line, ToolRow(call, "done", result=text))
 
         field = text_field(self._widgets, f"Result of {call.name}", submit)
         line = self._line(ToolRow(call, "needed"), field, button(self._widgets, "Send result", submit))
         return line
 
     def _line(self, row: ToolRow, *controls: Any) -> Any:
-        return self._widgets.HBox([self._widgets.HTML(_html(row), layout=_WIDE), *controls], layout=_MIDDLE)
+        return self._widgets.HBox([self._widgets.HTML(_html(row), layout=_CALL), *controls], layout=_LINE)
 
-    def _settle(self, call: ToolCall, line: Any, done: str) -> None:
+    def _settle(self, line: Any, row: ToolRow, *after: Any) -> None:
         first, *controls = line.children
-        first.value = _html(ToolRow(call, "called"))
-        line.children = (first, self._widgets.Label(done))
+        first.value, line.children = _html(row), (first, *after)
         for control in controls:
             control.close()
         if len(self.approvals) + len(self.results) == len(self.calls):
@@ -87,7 +88,7 @@ def text_field(widgets: Any, placeholder: str, submit: Callable[[], None]) -> An
         if content.get("event") == "submit":  # the value changes without it too
             submit()
 
-    field = widgets.Text(placeholder=placeholder, layout=_WIDE)
+    field = widgets.Text(placeholder=placeholder, layout=_FIELD)
     field.on_msg(on_message)
     return field
 

@@ -17,7 +17,7 @@ padding:8px 12px;overflow-wrap:anywhere}
 .rxllm footer::before{content:"";display:inline-block;width:8px;height:8px;border-radius:4px;margin-right:6px;
 background:var(--green)}
 .rxllm [data-state=running]>footer::before{background:var(--blue)}
-.rxllm [data-state=stopped]>footer::before{background:var(--amber)}
+.rxllm :is([data-state=waiting],[data-state=stopped])>footer::before{background:var(--amber)}
 .rxllm [data-state=failed]>footer::before{background:var(--red)}
 .rxllm.rxllm article :is(pre,code){font-family:var(--jp-code-font-family,ui-monospace,monospace);font-size:13px;
 color:var(--fg);background:var(--soft);border-radius:4px}
