@@ -28,7 +28,7 @@ T = TypeVar("T")
 REFRESH_SECONDS = 0.05
 """The least pause between two draws: more often would flicker and keep the browser busy."""
 
-SHARE = 100
+SHARE = 150
 """A pause is at least so many times as long as the draw before it."""
 
 WAKE_SECONDS = 0.1
