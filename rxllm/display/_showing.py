@@ -88,7 +88,7 @@ class Showing(abc.DisposableBase, Generic[T]):
         """Show the stream on a thread of its own."""
         self._screen.open(self._cards, self.dispose)
         context = contextvars.copy_context()  # where the outputs of a notebook belong
-        threading.Thread(target=context.run, args=(self._settle,), name="rxllm-show", daemon=True).start()
+        self._screen.thread(target=context.run, args=(self._settle,), name="rxllm-show", daemon=True).start()
         return self
 
     def dispose(self) -> None:
@@ -121,7 +121,7 @@ class Showing(abc.DisposableBase, Generic[T]):
 
     def _show(self) -> T:
         context = contextvars.copy_context()
-        drawer = threading.Thread(target=context.run, args=(self._draw_on,), name="rxllm-draw", daemon=True)
+        drawer = self._screen.thread(target=context.run, args=(self._draw_on,), name="rxllm-draw", daemon=True)
         drawer.start()
         end: End = "failed"
         failure: Exception | None = None
