@@ -15,7 +15,7 @@ from rxllm import operators as ops
 from rxllm import session as turns
 from rxllm.display._card import Card, Note, Row, ToolRow, rows_and_status, rows_by_step
 from rxllm.display._chat_questions import Questions, button, text_field
-from rxllm.display._html import article, page, row_html
+from rxllm.display._html import article, page, row_html, rows_html
 from rxllm.display._plain import Cards, Screen
 from rxllm.display._showing import Showing
 from rxllm.display._values import value_html
@@ -178,7 +178,7 @@ class _Answer(Screen):
     def redraw(self) -> None:
         rows, texts = self._rows_and_status()
         look = "waiting" if self._questions.calls else self._card.look
-        self._drawn.value = page(article(look, "".join(map(row_html, rows)), texts))
+        self._drawn.value = page(article(look, rows_html(rows, opened=look == "running"), texts))
 
     def go_on(self, answered: Sequence[Row]) -> None:
         """Let the next turn follow on this card, below the rows of the calls that are `answered`."""

@@ -32,6 +32,7 @@ color:var(--fg);background:var(--soft);border-radius:4px}
 .rxllm.rxllm article blockquote{margin:0 0 8px;padding-left:10px;border-left:3px solid var(--line);color:var(--dim)}
 .rxllm details{color:var(--dim);margin:4px 0}
 .rxllm details>div{border-left:2px solid var(--line);padding-left:10px;max-height:320px;overflow:auto}
+.rxllm [data-state=running]>details[open]>div{max-height:160px;display:flex;flex-direction:column-reverse}
 .rxllm summary{cursor:pointer;font-size:12px}
 .rxllm-tool{border-left:3px solid var(--green);padding:2px 0 2px 8px;margin:6px 0}
 .rxllm-tool:is([data-state=arguments],[data-state=running],[data-state=called]){border-color:var(--blue)}

@@ -84,6 +84,7 @@ CELLS = {
     "partial": '(await handle).output_text.startswith("0 1 ")',
     "values": "rxllm.show(ask('silence').pipe(ops.snapshots(0.01))).output_text",
     "rest": 'rxllm.show(ask("thinking"))',
+    "thoughts": 'rxllm.show(ask("thoughts"))',
     "panel": "import rxllm.display; panel = rxllm.display.chat(engine, tools=[pay, sign]); panel",
     "anywidget": """
 import anywidget, traitlets
@@ -136,6 +137,13 @@ def reply(request: Request) -> Reply:
             ]
         ),
         "approval": lambda: Reply([*call("c0", 0, '{"amount": 5}', name="pay"), chat_finish("tool_calls"), DONE]),
+        "thoughts": lambda: Reply(
+            [
+                *(chat_event({"reasoning_content": f"{n}. A thought.\n"}) for n in range(1, 60)),
+                Pause(3.0),
+                *chat("Done."),
+            ]
+        ),
         "both": lambda: Reply(
             [
                 chat_chunk("Two things. "),
@@ -415,7 +423,7 @@ def test_a_whole_card_in_the_theme_of_the_page(notebook):
     notebook.run("rest")
     card = notebook.card("rest")
     expect(card.locator("summary")).to_have_text("Thinking")
-    expect(card.locator("details div")).to_be_hidden()
+    expect(card.locator("details > div")).to_be_hidden()
     expect(card.locator("td").first).to_have_text("2")
     notebook.picture("rest")
     colours = []
@@ -424,6 +432,19 @@ def test_a_whole_card_in_the_theme_of_the_page(notebook):
         notebook.page.wait_for_timeout(1500)
         colours.append(card.locator("p").last.evaluate("element => getComputedStyle(element).color"))
     assert len(set(colours)) == 2
+
+
+def test_thinking_is_open_at_its_end_while_it_streams_and_folded_afterwards(notebook):
+    from playwright.sync_api import expect
+
+    notebook.run("thoughts")
+    thoughts = notebook.card("thoughts").locator("details > div")
+    expect(thoughts).to_be_visible()
+    expect(thoughts.locator("li").last).to_be_in_viewport()
+    expect(thoughts.locator("li").first).not_to_be_in_viewport()
+    notebook.picture("thoughts")
+    expect(notebook.card("thoughts").locator(".rxllm-text")).to_have_text("Done.")
+    expect(thoughts).to_be_hidden()
 
 
 def test_the_panel_waits_for_decisions_stops_and_remembers(notebook, server):
