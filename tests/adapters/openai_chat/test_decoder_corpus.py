@@ -141,7 +141,7 @@ RULES: dict[str, tuple[set[str], Callable[[Case], bool]]] = {
 }
 
 
-RUN = 24
+RUN = 8
 """Of so many deltas of text or thinking of one shape in a row, those in the middle are left out: to the SDK each costs
 a fifth of a millisecond, and no decoder can tell them apart. All else of all recordings stays; other tests read all."""
 
