@@ -86,7 +86,7 @@ class ToolRow(msgspec.Struct, frozen=True):
     """
 
     call: ToolCall
-    state: Literal["arguments", "called", "waiting", "running", "done", "failed", "stopped"]
+    state: Literal["arguments", "called", "waiting", "needed", "running", "done", "failed", "stopped"]
     seconds: float | None = None
     progress: Any = None
     result: str | None = None
@@ -102,7 +102,8 @@ class ToolRow(msgspec.Struct, frozen=True):
     @property
     def description(self) -> str:
         """How it goes, and for how long: ``running 1.5 s``."""
-        state = {"arguments": "…", "waiting": "waits for approval"}.get(self.state, self.state)
+        states = {"arguments": "…", "waiting": "waits for approval", "needed": "needs a result"}
+        state = states.get(self.state, self.state)
         return state if self.seconds is None else f"{state} {self.seconds:.1f} s"
 
 
@@ -248,7 +249,12 @@ def rows_and_status(card: Card, now: float) -> tuple[list[Row], list[str]]:
     """Return the rows of a card of events, in the order in which they happened, and the texts of its status line."""
     responses = _responses(card)
     messages = [response.message or Message("assistant") for response in responses]
-    return _rows(card, messages, now), _status(card, responses, now)
+    return [row for step in _rows(card, messages, now) for row in step], _status(card, responses, now)
+
+
+def rows_by_step(card: Card, now: float) -> list[list[Row]]:
+    """Return the rows of each step; those of no step go with the first, what is asked or has failed with the last."""
+    return _rows(card, [response.message or Message("assistant") for response in _responses(card)], now)
 
 
 def _responses(card: Card) -> list[Response[Any]]:
@@ -256,7 +262,7 @@ def _responses(card: Card) -> list[Response[Any]]:
     return [step.response for step in card.state.steps] + ([card.state.to_response()] if card.state.length else [])
 
 
-def _rows(card: Card, messages: list[Message], now: float) -> list[Row]:
+def _rows(card: Card, messages: list[Message], now: float) -> list[list[Row]]:
     called = {call.id: call for message in messages for call in message.tool_calls}
     # These look through all events: not for a long text without tools.
     streaming: Mapping[str, ToolCall] = card.state.current_tool_calls if card.has_tools else {}
@@ -266,12 +272,12 @@ def _rows(card: Card, messages: list[Message], now: float) -> list[Row]:
     def row(call: ToolCall) -> ToolRow:
         return _tool_row(card, call, answers.get(call.id), call.id not in called, now)
 
-    found: list[Row] = [row(call) for id, call in resumed.items() if id not in called and id not in streaming]
-    found += [Note(f"started again: {card.restarted}")] if card.restarted else []
-    for number, message in enumerate(messages, 1):
-        found += [*rows_of(message, row), *_words(card, number)]
-    found += [row(call) for id, call in streaming.items() if id not in called]
-    return found + list(_last_rows(card))
+    first: list[Row] = [row(call) for id, call in resumed.items() if id not in called and id not in streaming]
+    first += [Note(f"started again: {card.restarted}")] if card.restarted else []
+    steps = [[*rows_of(message, row), *_words(card, number)] for number, message in enumerate(messages, 1)] or [[]]
+    steps[0] = first + steps[0]
+    steps[-1] += [*(row(call) for id, call in streaming.items() if id not in called), *_last_rows(card)]
+    return steps
 
 
 def _words(card: Card, steps: int) -> Iterator[Words]:

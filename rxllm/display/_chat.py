@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from importlib import import_module
 from typing import Any, Unpack
 
 from reactivex import abc
 
-from rxllm import ChatOptions, Engine, EngineError, Message, Outcome, Session, SessionError, ToolCall, Turn, user
+from rxllm import ChatOptions, Engine, EngineError, Message, Outcome, Session, SessionError, Turn, user
 from rxllm import operators as ops
 from rxllm import session as turns
-from rxllm.display._card import ToolRow
-from rxllm.display._html import article, cards_html, page, row_html
+from rxllm.display._card import Card, Note, Row, ToolRow, rows_and_status, rows_by_step
+from rxllm.display._chat_questions import Questions, button, text_field
+from rxllm.display._html import article, page, row_html, rows_html
 from rxllm.display._plain import Cards, Screen
 from rxllm.display._showing import Showing
 from rxllm.display._values import value_html
+from rxllm.engine import as_engine
 from rxllm.events import Event
 from rxllm.runtime import Stream
 from rxllm.values.argument_checks import check_instance
+
+CARDS = 60
+"""How many messages and answers are on the screen."""
 
 
 def chat(engine: Engine | str | Any, session: Session | None = None, **opts: Unpack[ChatOptions]) -> ChatPanel:
@@ -31,9 +37,10 @@ def chat(engine: Engine | str | Any, session: Session | None = None, **opts: Unp
         panel                   # in a cell
         panel.session           # the conversation so far, in any later cell
 
-    It goes on from `session`, if there is one. A tool with ``approval=True`` waits for the buttons "Approve" and
-    "Deny", unless the options have `approve`. A stopped answer keeps what had come; an error is on the card, and the
-    next message can be sent. The options are those of ``rxllm.chat``.
+    It goes on from `session`, if there is one. A call of a tool with ``approval=True`` waits for the buttons "Approve"
+    and "Deny", unless the options have `approve`, and a call of one with ``manual=True`` for the result that is typed
+    into its field. A stopped answer keeps what had come; an error is on the card, and the next message can be sent.
+    The last 60 messages and answers are on the screen; the session has all. The options are those of ``rxllm.chat``.
 
     Raises ``EngineError("missing_dependency")`` without ipywidgets.
     """
@@ -48,14 +55,15 @@ class ChatPanel(abc.DisposableBase):
         turns.stream_reply(engine, Session(), "", **opts)  # raises what is wrong with the options
         self._engine, self._session, self._opts = engine, session, opts
         self._showing: Showing[Any] | None = None
-        self._decisions: dict[str, bool | str] = {}
+        self._answer: _Answer | None = None
+        self._dropped, self._ends, self._lock = 0, 0, threading.Lock()
         self._widgets = widgets = _ipywidgets()
-        self._history, self._questions = widgets.VBox(), widgets.VBox()
-        self._text = widgets.Text(placeholder="Message", layout={"flex": "1 1 auto"})
-        self._text.on_msg(self._on_text)
-        self._send, self._stop = self._button("Send", self._submit), self._button("Stop", self.stop)
+        self._questions = Questions(widgets, self._resume)
+        self._earlier, self._history = widgets.HTML(), widgets.VBox()
+        self._text = text_field(widgets, "Message", self._submit)
+        self._send, self._stop = button(widgets, "Send", self._submit), button(widgets, "Stop", self.stop)
         row = widgets.HBox([self._text, self._send, self._stop])
-        self.widget: Any = widgets.VBox([self._history, self._questions, row])
+        self.widget: Any = widgets.VBox([self._earlier, self._history, self._questions.widget, row])
         if session.messages:
             self._add(value_html(session.thread) or "")
         self._rest()
@@ -68,7 +76,7 @@ class ChatPanel(abc.DisposableBase):
     def send(self, message: str | Message) -> Showing[Any]:
         """Send the user's message, draw the answer, and return what is being shown.
 
-        Raises `SessionError` while an answer runs, or calls of tools wait for approval.
+        Raises `SessionError` while an answer runs, or calls of tools wait for an answer.
         """
         if not self._stop.disabled:
             fault = "an answer is running: wait until it ends, or call panel.stop()"
@@ -77,7 +85,7 @@ class ChatPanel(abc.DisposableBase):
         sent = user(message) if isinstance(message, str) else message
         events = turns.stream_reply(self._engine, self._session, sent, **self._opts)
         self._add(value_html(sent) or "")
-        return self._show(events)
+        return self._show(events, _Answer(self._add(""), self._questions, self._end))
 
     def stop(self) -> None:
         """Stop the answer, and keep what has come."""
@@ -91,74 +99,102 @@ class ChatPanel(abc.DisposableBase):
     def _repr_mimebundle_(self, **options: Any) -> Any:
         return self.widget._repr_mimebundle_(**options)
 
-    def _button(self, description: str, act: Any, style: str = "") -> Any:
-        def press(_: Any) -> None:
-            act()
-
-        button = self._widgets.Button(description=description, button_style=style)
-        button.on_click(press)
-        return button
-
-    def _on_text(self, _: Any, content: Any, __: Any) -> None:
-        if content.get("event") == "submit":  # Enter; the value changes without it too
-            self._submit()
-
     def _submit(self) -> None:
         if (text := self._text.value.strip()) and not self._send.disabled:
             self._text.value = ""
             self.send(text)
 
-    def _show(self, events: Stream[Event]) -> Showing[Any]:
-        self._send.disabled, self._stop.disabled, self._questions.children = True, False, ()
+    def _resume(self) -> None:
+        """Go on from the answered calls, on the card on which they were asked."""
+        approvals, results, rows = self._questions.approvals, self._questions.results, self._questions.rows()
+        events = turns.stream_resume(self._engine, self._session, approvals=approvals, results=results, **self._opts)
+        answer = self._answer or _Answer(self._add(""), self._questions, self._end)
+        answer.go_on(rows)
+        self._show(events, answer)
+
+    def _show(self, events: Stream[Event], answer: _Answer) -> Showing[Any]:
+        self._questions.ask((), ())
+        self._send.disabled, self._stop.disabled, self._answer, self._ends = True, False, answer, 0
         keep = ops.finally_result(self._keep, ops.to_session(self._session, keep_partial=True))
-        self._showing = Showing[Any](events.pipe(keep), (), _Answer(self))
+        self._showing = Showing[Any](events.pipe(keep), (), answer)
         return self._showing.start()
 
     def _keep(self, turn: Turn, outcome: Outcome) -> None:
         after = turn.session
         if after.thread != self._session.thread:  # else nothing has come, and what was pending still is
             self._session = replace(after, status="idle") if after.status == "error" else after
-        self._rest()
+        self._end()
+
+    def _end(self) -> None:
+        """Rest once both the session and the card are as the answer leaves them: they end on threads of their own."""
+        with self._lock:
+            self._ends += 1
+            ended = self._ends == 2
+        if ended:
+            self._rest()
 
     def _rest(self) -> None:
-        """Wait for a message, or for decisions about the calls that are pending."""
+        """Wait for a message, or for the answers to the calls that are pending."""
         pending = self._session.pending_tool_calls if self._session.status == "awaiting_tools" else ()
-        self._decisions = {}
-        self._questions.children = [self._question(call) for call in pending]
+        tools = as_engine(self._engine).with_tools(*(self._opts.get("tools") or ())).tools
+        self._questions.ask(pending, {tool.name for tool in tools if not tool.manual})
+        if self._answer is not None:
+            self._answer.redraw()
         self._send.disabled, self._stop.disabled = bool(pending), True
 
-    def _question(self, call: ToolCall) -> Any:
-        row = self._widgets.HBox([self._widgets.HTML(_html(row_html(ToolRow(call, "waiting"))))])
-        for text, style, decision in (("Approve", "success", True), ("Deny", "danger", False)):
-            row.children += (self._button(text, partial(self._decide, call.id, decision, row), style),)
-        return row
-
-    def _decide(self, id: str, decision: bool, row: Any) -> None:
-        self._decisions[id] = decision
-        self._questions.children = [other for other in self._questions.children if other is not row]
-        if not self._questions.children:
-            self._show(turns.stream_resume(self._engine, self._session, approvals=self._decisions, **self._opts))
-
     def _add(self, html: str) -> Any:
+        """Add a card below the others. The oldest leaves the screen, and not the session, if there are too many."""
         drawn = self._widgets.HTML(html)
-        self._history.children += (drawn,)
+        shown = (*self._history.children, drawn)
+        self._history.children = shown[-CARDS:]
+        for card in shown[:-CARDS]:
+            card.close()
+            self._dropped += 1
+            note = f"{self._dropped:,} earlier cards are not shown; panel.session.thread has all messages"
+            self._earlier.value = page(row_html(Note(note)))
         return drawn
 
 
 class _Answer(Screen):
-    """The card of an answer in the history of a panel."""
+    """The card of an answer in the history of a panel, without the calls that wait below it."""
 
-    def __init__(self, panel: ChatPanel) -> None:
-        self._drawn = panel._add("")  # pyright: ignore[reportPrivateUsage]
+    def __init__(self, drawn: Any, questions: Questions, ended: Callable[[], None]) -> None:
+        self._drawn, self._questions, self._ended = drawn, questions, ended
+        self._card, self._now = Card(0.0), 0.0
+        self._earlier: list[Row] = []
+        self._halted: list[Row] = []  # of the step that waited, until its end comes, which has them too
+
+    def open(self, cards: Cards, stop: Callable[[], None] | None) -> None:
+        self.draw(cards, cards[None].begun)
 
     def draw(self, cards: Cards, now: float) -> None:
-        self._drawn.value = cards_html(cards, now)
+        self._card, self._now = cards[None], now
+        self.redraw()
 
-    finish = draw
+    def finish(self, cards: Cards, now: float) -> None:
+        self._card, self._now = cards[None], now
+        self._ended()
 
+    def redraw(self) -> None:
+        rows, texts = self._rows_and_status()
+        look = "waiting" if self._questions.calls else self._card.look
+        self._drawn.value = page(article(look, rows_html(rows, opened=look == "running"), texts))
 
-def _html(body: str) -> str:
-    return page(article("done", body, ()))
+    def go_on(self, answered: Sequence[Row]) -> None:
+        """Let the next turn follow on this card, below the rows of the calls that are `answered`."""
+        *earlier, last = rows_by_step(self._card, self._now)
+        if self._card.state.steps:
+            self._earlier, self._halted = [*self._earlier, *(row for step in earlier for row in step)], []
+        self._halted = [*self._unasked([*self._halted, *last]), *answered]
+        self._card = Card(self._now)
+
+    def _rows_and_status(self) -> tuple[list[Row], list[str]]:
+        rows, texts = rows_and_status(self._card, self._now)
+        before = self._earlier if self._card.state.steps else self._earlier + self._halted
+        return self._unasked(before + rows), texts
+
+    def _unasked(self, rows: list[Row]) -> list[Row]:
+        return [row for row in rows if not (isinstance(row, ToolRow) and row.call.id in self._questions.calls)]
 
 
 def _ipywidgets() -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, cast
 
@@ -43,7 +43,7 @@ def _card(card: Card, label: str | None, now: float) -> str:
         texts = [card.look] if card.look in ("stopped", "failed") else []
     else:
         found, texts = rows_and_status(card, now)
-        body = "".join(map(row_html, found))
+        body = rows_html(found, opened=card.look == "running")
     return article(card.look, title + body, texts)
 
 
@@ -54,6 +54,17 @@ def article(look: str, body: str, texts: Iterable[str]) -> str:
     return f'<article data-state="{look}">{body}{footer}</article>'
 
 
+def rows_html(rows: Sequence[Row], *, opened: bool) -> str:
+    """Return the HTML of `rows`; thinking is folded, except the last row's if it is `opened`: it streams.
+
+    A reader cannot unfold what streams: each draw would fold it again.
+    """
+    last = rows[-1] if rows and opened else None
+    if isinstance(last, ThinkingPart) and last.text:
+        return "".join(map(row_html, rows[:-1])) + _thinking(last.text, " open")
+    return "".join(map(row_html, rows))
+
+
 def row_html(row: Row) -> str:
     """Return the HTML of one row."""
     match row:
@@ -62,7 +73,7 @@ def row_html(row: Row) -> str:
         case ThinkingPart(text=""):
             return ""
         case ThinkingPart(text=text):
-            return f'<details><summary>Thinking</summary><div dir="auto">{markdown(text)}</div></details>'
+            return _thinking(text)
         case ToolRow():
             return _tool(row)
         case SourcePart(source=source):
@@ -76,6 +87,11 @@ def row_html(row: Row) -> str:
         case Words(text=text, used=used):
             unused = "" if used else "<span>not used</span>"
             return f'<div class="rxllm-words" dir="auto">{escape(clipped(text, SHOWN))}{unused}</div>'
+
+
+def _thinking(text: str, attribute: str = "") -> str:
+    body = f'<div><div dir="auto">{markdown(text)}</div></div>'
+    return f"<details{attribute}><summary>Thinking</summary>{body}</details>"
 
 
 def _tool(row: ToolRow) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from textwrap import indent
 from typing import Any
@@ -37,7 +38,12 @@ WIDTH = 200
 
 
 class Screen:
-    """A place where cards are drawn. `add` takes each item, on the thread that reads; `draw` is called on another."""
+    """A place where cards are drawn. `add` takes each item, on the thread that reads; `draw` is called on another.
+
+    These other threads are of the class `thread`.
+    """
+
+    thread: type[threading.Thread] = threading.Thread
 
     def open(self, cards: Cards, stop: Callable[[], None] | None) -> None:
         pass

@@ -1,7 +1,8 @@
-"""The places where cards are drawn: a notebook's cell, and a page without updates."""
+"""The places where cards are drawn: a notebook's cell, and one of marimo."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
@@ -10,6 +11,9 @@ from typing import Any
 
 from rxllm.display._html import cards_html
 from rxllm.display._plain import Cards, Screen, plain_text
+
+OUTPUTS = 200
+"""More than the outputs of one cell of marimo."""
 
 
 class Cell(Screen):
@@ -52,8 +56,25 @@ def _press(stop: Callable[[], None], button: Any) -> None:
 
 
 class Page(Screen):
-    """marimo's page, which has no updates: the cards are put on it once, at the end."""
+    """A cell of marimo: one of its outputs, which is redrawn."""
 
-    def finish(self, cards: Cards, now: float) -> None:
-        marimo: Any = import_module("marimo")
-        marimo.output.append(marimo.Html(cards_html(cards, now)))
+    def __init__(self) -> None:
+        self._marimo: Any = import_module("marimo")
+        self.thread = self._marimo.Thread  # another has no cell to draw in
+        self._index = -1
+
+    def open(self, cards: Cards, stop: Callable[[], None] | None) -> None:
+        html = cards_html(cards, min(card.begun for card in cards.values()))
+        for index in range(OUTPUTS, -1, -1):  # the first that is no error is behind the outputs that the cell has
+            with contextlib.suppress(IndexError):
+                self._put(html, index)
+                self._index = index
+                return
+
+    def draw(self, cards: Cards, now: float) -> None:
+        self._put(cards_html(cards, now), self._index)
+
+    finish = draw
+
+    def _put(self, html: str, index: int) -> None:
+        self._marimo.output.replace_at_index(self._marimo.Html(html), index)

@@ -28,7 +28,7 @@ T = TypeVar("T")
 REFRESH_SECONDS = 0.05
 """The least pause between two draws: more often would flicker and keep the browser busy."""
 
-SHARE = 100
+SHARE = 150
 """A pause is at least so many times as long as the draw before it."""
 
 WAKE_SECONDS = 0.1
@@ -88,7 +88,7 @@ class Showing(abc.DisposableBase, Generic[T]):
         """Show the stream on a thread of its own."""
         self._screen.open(self._cards, self.dispose)
         context = contextvars.copy_context()  # where the outputs of a notebook belong
-        threading.Thread(target=context.run, args=(self._settle,), name="rxllm-show", daemon=True).start()
+        self._screen.thread(target=context.run, args=(self._settle,), name="rxllm-show", daemon=True).start()
         return self
 
     def dispose(self) -> None:
@@ -121,7 +121,7 @@ class Showing(abc.DisposableBase, Generic[T]):
 
     def _show(self) -> T:
         context = contextvars.copy_context()
-        drawer = threading.Thread(target=context.run, args=(self._draw_on,), name="rxllm-draw", daemon=True)
+        drawer = self._screen.thread(target=context.run, args=(self._draw_on,), name="rxllm-draw", daemon=True)
         drawer.start()
         end: End = "failed"
         failure: Exception | None = None

@@ -17,7 +17,7 @@ padding:8px 12px;overflow-wrap:anywhere}
 .rxllm footer::before{content:"";display:inline-block;width:8px;height:8px;border-radius:4px;margin-right:6px;
 background:var(--green)}
 .rxllm [data-state=running]>footer::before{background:var(--blue)}
-.rxllm [data-state=stopped]>footer::before{background:var(--amber)}
+.rxllm :is([data-state=waiting],[data-state=stopped])>footer::before{background:var(--amber)}
 .rxllm [data-state=failed]>footer::before{background:var(--red)}
 .rxllm.rxllm article :is(pre,code){font-family:var(--jp-code-font-family,ui-monospace,monospace);font-size:13px;
 color:var(--fg);background:var(--soft);border-radius:4px}
@@ -32,11 +32,12 @@ color:var(--fg);background:var(--soft);border-radius:4px}
 .rxllm.rxllm article blockquote{margin:0 0 8px;padding-left:10px;border-left:3px solid var(--line);color:var(--dim)}
 .rxllm details{color:var(--dim);margin:4px 0}
 .rxllm details>div{border-left:2px solid var(--line);padding-left:10px;max-height:320px;overflow:auto}
+.rxllm [data-state=running]>details[open]>div{max-height:160px;display:flex;flex-direction:column-reverse}
 .rxllm summary{cursor:pointer;font-size:12px}
 .rxllm.rxllm article .rxllm-tool code{white-space:normal}
 .rxllm-tool{border-left:3px solid var(--green);padding:2px 0 2px 8px;margin:6px 0}
 .rxllm-tool:is([data-state=arguments],[data-state=running],[data-state=called]){border-color:var(--blue)}
-.rxllm-tool:is([data-state=waiting],[data-state=stopped]){border-color:var(--amber)}
+.rxllm-tool:is([data-state=waiting],[data-state=needed],[data-state=stopped]){border-color:var(--amber)}
 .rxllm-tool[data-state=failed]{border-color:var(--red)}
 .rxllm-agent{margin:4px 0 0 8px}
 .rxllm-words{width:fit-content;max-width:80%;margin:8px 0 8px auto;padding:4px 10px;border-radius:6px;

@@ -42,6 +42,8 @@ from rxllm.values import (
 _STYLE = (
     ".rxllm .rxllm-role{color:var(--dim);font-size:12px;font-weight:600;margin-top:8px}"
     ".rxllm .rxllm-plain{white-space:pre-wrap;margin:0 0 8px}"
+    ".rxllm article>section:first-child>.rxllm-role{margin-top:0}"
+    ".rxllm article>section:last-child>.rxllm-plain:last-child{margin-bottom:0}"
     ".rxllm details.rxllm-folded{color:inherit}"
     ".rxllm.rxllm article td.rxllm-number{text-align:end;font-variant-numeric:tabular-nums}"
     ".rxllm td,.rxllm th{overflow-wrap:break-word}"

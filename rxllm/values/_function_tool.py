@@ -162,7 +162,7 @@ def as_tool(value: Any) -> Tool:
         except TypeError as error:
             raise ValidationError("invalid_tool", str(error)) from error
     result = cast(Tool, value)
-    if getattr(result, "unbound", False):
+    if vars(result).get("unbound"):  # not by getattr: a tool that lacks it would look for what may have been meant
         message = f"the tool {result.name!r} is a method without its object; pass obj.{result.name} of an object"
         raise ValidationError("invalid_tool", message)
     return result

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from hypothesis import strategies as st
@@ -19,16 +19,28 @@ ODD = (
 JUNK = (b"\xff", b"\xed\xa0\xbd", b"\x00", b"\n", b"\n\n", b"\r", b'"', b"}", b"[", b"data: [DONE]\n\n", b"error: {}\n")
 
 
-def mutants(body: bytes) -> st.SearchStrategy[bytes]:
-    """`body` with one to three mutations."""
-    mutation = st.one_of(
+_MUTATIONS = st.lists(
+    st.one_of(
         st.tuples(st.just("value"), st.integers(0, 9999), st.sampled_from(ODD)),
         st.tuples(st.just("value"), st.integers(0, 9999), st.sampled_from(ODD)),
         st.tuples(st.just("left out"), st.integers(0, 9999), st.none()),
         st.tuples(st.sampled_from(["twice", "lost", "swapped"]), st.integers(0, 9999), st.none()),
         st.tuples(st.sampled_from(["junk", "cut"]), st.integers(0, 9999), st.sampled_from(JUNK)),
-    )
-    return st.lists(mutation, min_size=1, max_size=3).map(lambda mutations: _mutated(body, mutations))
+    ),
+    min_size=1,
+    max_size=3,
+)
+_PLACES = st.integers(0, 9999)
+
+
+def mutants(bodies: Sequence[bytes]) -> st.SearchStrategy[bytes]:
+    """One of `bodies` with one to three mutations."""
+    return st.tuples(st.sampled_from(bodies), _MUTATIONS).map(lambda drawn: _mutated(*drawn))
+
+
+def mutant(data: st.DataObject, bodies: Sequence[bytes]) -> bytes:
+    """Draw one of `bodies` with one to three mutations: to make a strategy for each example costs more than to draw."""
+    return _mutated(bodies[data.draw(_PLACES) % len(bodies)], data.draw(_MUTATIONS))
 
 
 def _mutated(body: bytes, mutations: list[tuple[str, int, Any]]) -> bytes:

@@ -18,7 +18,7 @@ from rxllm import AdapterError, Call, ImageRequest, LLMError
 from rxllm.adapters import Anthropic, Gemini, Ollama, OpenAIChat, OpenAIImages, OpenAIResponses
 from rxllm.images import GeminiImages
 from rxllm.serializer import from_json, to_json
-from tests.adapters.mutated import mutants
+from tests.adapters.mutated import mutant, mutants
 from tests.corpus import VARIABLE
 from tests.images.answers import gemini_images, openai_images
 
@@ -76,7 +76,7 @@ headers = st.fixed_dictionaries(
 
 @pytest.mark.parametrize("adapter", ADAPTERS, ids=lambda adapter: adapter.__name__)
 @given(
-    body=st.sampled_from([json.dumps(refusal).encode() for refusal in REFUSALS]).flatmap(mutants),
+    body=mutants([json.dumps(refusal).encode() for refusal in REFUSALS]),
     status=st.sampled_from([301, 400, 401, 429, 500, 599]),
     headers=headers,
 )
@@ -87,7 +87,7 @@ def test_no_mutation_of_a_refusal_escapes(adapter: Any, body: bytes, status: int
 @pytest.mark.parametrize("adapter", ADAPTERS, ids=lambda adapter: adapter.__name__)
 @given(data=st.data())
 def test_no_mutation_of_a_recorded_refusal_escapes(adapter: Any, data: st.DataObject) -> None:
-    assert_told(adapter, 400, {}, data.draw(st.sampled_from(recorded()).flatmap(mutants)))
+    assert_told(adapter, 400, {}, mutant(data, recorded()))
 
 
 IMAGES = {
@@ -107,7 +107,7 @@ IMAGES = {
 @settings(max_examples=50)
 def test_no_mutation_of_an_images_answer_escapes(adapter: Any, data: st.DataObject, form: Any) -> None:
     bodies = [json.dumps(answer).encode() for answer in IMAGES[adapter]]
-    body = data.draw(st.sampled_from(bodies).flatmap(mutants))
+    body = mutant(data, bodies)
 
     def answer(request: httpx.Request) -> httpx.Response:
         return httpx.Response(200 if request.method == "POST" else 404, content=body)

@@ -6,6 +6,7 @@ Hypothesis puts odd values, lines and bytes into streams that were written by ha
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 
 import pytest
 from hypothesis import given, settings
@@ -20,7 +21,7 @@ from rxllm.runtime import Decoder
 from rxllm.serializer import from_json, to_json
 from rxllm.testing import cut
 from tests.adapters import streams
-from tests.adapters.mutated import mutants
+from tests.adapters.mutated import mutant, mutants
 from tests.corpus import recordings
 from tests.wire.lawful import lawful
 
@@ -68,7 +69,12 @@ def test_no_mutation_of_a_hand_written_stream_escapes(
     wire: str, data: st.DataObject, raw: bool, places: list[float]
 ) -> None:
     make, bodies = DECODERS[wire]
-    assert_holds(make, data.draw(st.sampled_from(bodies).flatmap(mutants)), raw, places)
+    assert_holds(make, mutant(data, bodies), raw, places)
+
+
+@cache
+def recorded(wire: str) -> list[bytes]:
+    return [recording.body for recording in recordings(wire) if len(recording.body) <= LONGEST]
 
 
 @pytest.mark.parametrize("wire", DECODERS)
@@ -76,11 +82,10 @@ def test_no_mutation_of_a_hand_written_stream_escapes(
 def test_no_mutation_of_a_recorded_stream_escapes(
     wire: str, data: st.DataObject, raw: bool, places: list[float]
 ) -> None:
-    bodies = [recording.body for recording in recordings(wire) if len(recording.body) <= LONGEST]
-    assert_holds(DECODERS[wire][0], data.draw(st.sampled_from(bodies).flatmap(mutants)), raw, places)
+    assert_holds(DECODERS[wire][0], mutant(data, recorded(wire)), raw, places)
 
 
-@given(body=st.sampled_from(streams.CHAT).flatmap(mutants), raw=st.booleans(), places=cuts)
+@given(body=mutants(streams.CHAT), raw=st.booleans(), places=cuts)
 def test_no_mutation_escapes_from_the_calls_in_text_of_a_local_model(
     body: bytes, raw: bool, places: list[float]
 ) -> None:

@@ -36,8 +36,7 @@ def measure(effort: Effort) -> list[Table]:
             reading, draws, drawing = (median(values) for values in zip(*rounds, strict=True))
             ratio = median(drawn / read for read, _, drawn in rounds)
             table.rows.append([arrival, reading * 1e3, draws, drawing * 1e3, ratio])
-            if arrival == "single":  # as providers send
-                table.budgets["drawing, single"] = (ratio, BUDGET)
+            table.budgets[f"drawing, {arrival}"] = (ratio, BUDGET)
     return [table]
 
 

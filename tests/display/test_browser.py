@@ -60,6 +60,9 @@ async def weather(city: str, context: rxllm.ToolContext) -> dict:
 def pay(amount: int) -> str:
     return f"paid {{amount}}"
 
+@rxllm.tool(manual=True)
+def sign(document: str) -> str: ...
+
 def noted(*args):
     stops.append(time.monotonic())
     raise KeyboardInterrupt
@@ -81,6 +84,19 @@ CELLS = {
     "partial": '(await handle).output_text.startswith("0 1 ")',
     "values": "rxllm.show(ask('silence').pipe(ops.snapshots(0.01))).output_text",
     "rest": 'rxllm.show(ask("thinking"))',
+    "thoughts": 'rxllm.show(ask("thoughts"))',
+    "panel": "import rxllm.display; panel = rxllm.display.chat(engine, tools=[pay, sign]); panel",
+    "anywidget": """
+import anywidget, traitlets
+class Counter(anywidget.AnyWidget):
+    _esm = "export default {render({model, el}) {" \
+        "const button = document.createElement('button'); button.textContent = 'count'; el.append(button);" \
+        "button.onclick = () => {model.set('count', model.get('count') + 1); model.save_changes()}}}"
+    count = traitlets.Int(3).tag(sync=True)
+counter = Counter()
+counting = rxllm.show(rxllm.display.from_widget(counter, "count"), block=False)
+counter
+""",
 }
 
 NASTY = """1. It costs $5 and $6, not $$7$$ or \\\\(x\\\\).
@@ -103,7 +119,7 @@ def call(id: str, index: int, *pieces: str, name: str) -> list[bytes]:
 
 def reply(request: Request) -> Reply:
     messages = request.json["messages"]
-    prompt = messages[0]["content"]
+    prompts = [message["content"] for message in messages if message["role"] == "user"]
     if messages[-1]["role"] == "tool":
         usage = {"prompt_tokens": 120, "completion_tokens": 30, "total_tokens": 150}
         frames = [chat_chunk("It is **"), Pause(0.1), chat_chunk("sunny**."), chat_finish("stop", usage=usage), DONE]
@@ -121,6 +137,23 @@ def reply(request: Request) -> Reply:
             ]
         ),
         "approval": lambda: Reply([*call("c0", 0, '{"amount": 5}', name="pay"), chat_finish("tool_calls"), DONE]),
+        "thoughts": lambda: Reply(
+            [
+                *(chat_event({"reasoning_content": f"{n}. A thought.\n"}) for n in range(1, 60)),
+                Pause(3.0),
+                *chat("Done."),
+            ]
+        ),
+        "both": lambda: Reply(
+            [
+                chat_chunk("Two things. "),
+                *call("c0", 0, '{"amount": 5}', name="pay"),
+                *call("c1", 1, '{"document": "<b>deed</b>"}', name="sign"),
+                chat_finish("tool_calls"),
+                DONE,
+            ]
+        ),
+        "which": lambda: Reply(chat(f"They were: {', '.join(prompts)}.")),
         "endless": lambda: Reply(endless(every=0.02)),
         "nasty": lambda: Reply(chat(*re.findall(r"(?s).{1,7}", NASTY))),
         "broken": lambda: Reply.of_json({"error": {"message": "no such model: m; pass model='n'"}}, status=404),
@@ -134,7 +167,7 @@ def reply(request: Request) -> Reply:
                 DONE,
             ]
         ),
-    }.get(prompt, lambda: Reply([chat_chunk(f"I am {prompt}. "), Pause(0.3), *chat("Done.")]))()
+    }.get(prompts[-1], lambda: Reply([chat_chunk(f"I am {prompts[-1]}. "), Pause(0.3), *chat("Done.")]))()
 
 
 @pytest.fixture(scope="module")
@@ -227,7 +260,7 @@ class Notebook:
         for scheme in ("dark", "light") if folder else ():
             self.page.emulate_media(color_scheme=scheme)
             self.page.wait_for_timeout(1500)
-            self.cell(name).screenshot(path=f"{folder}/{name}-{scheme}.png")
+            self.cell(name.split("-")[0]).screenshot(path=f"{folder}/{name}-{scheme}.png")
 
 
 @pytest.fixture(scope="module")
@@ -390,7 +423,7 @@ def test_a_whole_card_in_the_theme_of_the_page(notebook):
     notebook.run("rest")
     card = notebook.card("rest")
     expect(card.locator("summary")).to_have_text("Thinking")
-    expect(card.locator("details div")).to_be_hidden()
+    expect(card.locator("details > div")).to_be_hidden()
     expect(card.locator("td").first).to_have_text("2")
     notebook.picture("rest")
     colours = []
@@ -399,3 +432,78 @@ def test_a_whole_card_in_the_theme_of_the_page(notebook):
         notebook.page.wait_for_timeout(1500)
         colours.append(card.locator("p").last.evaluate("element => getComputedStyle(element).color"))
     assert len(set(colours)) == 2
+
+
+def test_thinking_is_open_at_its_end_while_it_streams_and_folded_afterwards(notebook):
+    from playwright.sync_api import expect
+
+    notebook.run("thoughts")
+    thoughts = notebook.card("thoughts").locator("details > div")
+    expect(thoughts).to_be_visible()
+    expect(thoughts.locator("li").last).to_be_in_viewport()
+    expect(thoughts.locator("li").first).not_to_be_in_viewport()
+    notebook.picture("thoughts")
+    expect(notebook.card("thoughts").locator(".rxllm-text")).to_have_text("Done.")
+    expect(thoughts).to_be_hidden()
+
+
+def test_the_panel_waits_for_decisions_stops_and_remembers(notebook, server):
+    from playwright.sync_api import expect
+
+    notebook.run("panel")
+    cell = notebook.cell("panel")
+    cards, tools, box = cell.locator("article"), cell.locator(".rxllm-tool"), cell.get_by_placeholder("Message")
+    approve, stop = (cell.get_by_role("button", name=name, exact=True) for name in ("Approve", "Stop"))
+
+    def send(text):
+        box.fill(text)
+        box.press("Enter")
+
+    expect(stop).to_be_disabled()
+    send("both")
+    expect(approve).to_have_count(1)
+    expect(tools).to_have_count(2)  # each call once: beside its buttons, or its field
+    assert {tools.nth(n).get_attribute("data-state") for n in range(2)} == {"waiting", "needed"}
+    paying, of_paying = tools.filter(has_text="pay").bounding_box(), approve.bounding_box()
+    assert abs((paying["y"] + paying["height"] / 2) - (of_paying["y"] + of_paying["height"] / 2)) < 3  # in one line
+    notebook.picture("panel")
+    approve.click()
+    expect(approve).to_have_count(0)
+    expect(cell.get_by_role("button", name="Approved")).to_be_disabled()
+    expect(cell).not_to_contain_text("waits for approval")
+    field = cell.get_by_placeholder("Result of sign")
+    field.fill("signed")
+    field.press("Enter")
+    expect(cards).to_have_count(2)
+    expect(cards.nth(1).locator(".rxllm-text")).to_have_text(["Two things.", "It is sunny."])
+    expect(tools).to_have_count(2)
+    expect(tools.nth(0)).to_contain_text("paid 5")
+    expect(tools.nth(1)).to_contain_text("signed")
+    expect(cell).not_to_contain_text("waits for approval")
+    expect(cell).not_to_contain_text("needs a result")
+
+    send("endless")
+    expect(cards.nth(3).locator(".rxllm-text")).to_contain_text("0 1 2")
+    before = closed(server)
+    stop.click()
+    expect(cards.nth(3)).to_have_attribute("data-state", "stopped")
+    server.wait_until(lambda: closed(server) > before)
+    expect(stop).to_be_disabled()
+
+    send("which")
+    expect(cards.nth(5).locator(".rxllm-text")).to_have_text("They were: both, endless, which.")
+    notebook.picture("panel-after")
+
+
+def test_what_is_done_in_an_anywidget_arrives(notebook):
+    from playwright.sync_api import expect
+
+    if importlib.util.find_spec("anywidget") is None:
+        absent("anywidget", "pip install 'rxllm[browser]'", "browser")
+    notebook.run("anywidget")
+    cell = notebook.cell("anywidget")
+    value = cell.locator("article .rxllm-value")
+    expect(value).to_have_text("3")
+    for count in (4, 5):
+        cell.get_by_role("button", name="count").click()
+        expect(value).to_have_text(f"{count}")

@@ -235,3 +235,11 @@ def test_any_value_can_be_drawn(value):
 def double(x: int) -> int:
     """Twice as much."""
     return 2 * x
+
+
+def test_thinking_is_open_while_it_streams_and_folded_once_something_follows():
+    thinking = Card(0.0).add(ThinkingDelta("hm"), 0.1)
+    assert "<details open>" in cards_html({None: thinking}, 0.2)
+    followed = thinking.add(TextDelta("so"), 0.3)
+    for card in (followed, thinking.finish("stopped", 0.4)):
+        assert "<details><summary>Thinking</summary>" in cards_html({None: card}, 0.5)

@@ -44,7 +44,13 @@ PIECES = (
     ),
     *("<script>alert(1)</script>", "<img src=x onerror=alert(1)>", "</div>", "</article>", "</style>", "<!--", "-->"),
     *("<details open>", "<b onclick='x'>", "&lt;", "&#60;script&#62;", "<![CDATA[", "<?", "\\", '"', "'", ">"),
-    *("[x](javascript:alert(1))", "[x](data:text/html,x)", "![i](https://evil.example/i.png)", "<javascript:alert(1)>"),
+    *(
+        "[x](javascript:alert(1))",
+        "[x](data:text/html,x)",
+        "[]()",
+        "![i](https://evil.example/i.png)",
+        "<javascript:alert(1)>",
+    ),
     *("[a](https://example.org 'ti\"tle')", "<https://example.org>", "[r]: javascript:x\n[r]", "```html onload=x\n"),
     *(
         "$5 and $6",

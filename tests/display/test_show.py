@@ -18,6 +18,7 @@ import rxllm
 from rxllm import AdapterError, ChatResult, Fake, Response, StepResult, ToolCall
 from rxllm import operators as ops
 from rxllm.display import Showing, _showing
+from rxllm.display._plain import Screen
 from rxllm.testing.loopback import Loopback, Reply, endless
 
 HALF = [("thinking", "hm"), "half ", ("delay", 60), "whole"]
@@ -99,7 +100,7 @@ def wait_until(is_so):
         time.sleep(0.005)
 
 
-class Board:
+class Board(Screen):
     """A screen that keeps what it is told to draw; each draw takes `slow` seconds."""
 
     def __init__(self, slow: float = 0.0) -> None:
@@ -238,7 +239,7 @@ def test_no_thread_is_left(board):
 
 def test_slow_draws_have_longer_pauses():
     assert _showing.pause_after(0.0) == _showing.REFRESH_SECONDS
-    assert _showing.pause_after(0.01) == pytest.approx(1.0)
+    assert _showing.pause_after(0.01) == pytest.approx(1.5)
 
 
 # On a terminal

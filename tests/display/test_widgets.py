@@ -1,5 +1,6 @@
 """Widgets as streams, and the chat panel: with ipywidgets in this process, and in a real kernel."""
 
+import asyncio
 import sys
 import threading
 import time
@@ -119,6 +120,28 @@ def test_a_button_emits_its_clicks_and_another_trait_can_be_named():
     assert button._click_handlers.callbacks == []
 
 
+def test_so_does_a_trait_of_an_anywidget_whichever_side_changes_it():
+    anywidget = pytest.importorskip("anywidget", reason="an anywidget needs rxllm[test]")
+    import traitlets
+
+    class Counter(anywidget.AnyWidget):
+        _esm = "export default {render() {}}"
+        count = traitlets.Int(0).tag(sync=True)
+        secret = traitlets.Int(0)
+
+    counter, seen = Counter(), []
+    subscription = from_widget(counter, "count").subscribe(seen.append)
+    counter.count = 1
+    counter.set_state({"count": 2})  # as the browser's message does
+    wait(lambda: seen == [0, 1, 2])
+    subscription.dispose()
+    counter.count = 3
+    assert counter._trait_notifiers.get("count", {}).get("change", []) == []
+    assert seen == [0, 1, 2]
+    with pytest.raises(ValidationError, match=r"trait must be a trait of Counter.*not 'value'"):
+        from_widget(counter)
+
+
 def test_what_is_no_widget_is_refused_at_the_call():
     with pytest.raises(ValidationError, match=r"widget must be a widget of ipywidgets or anywidget.*not 5"):
         from_widget(5)
@@ -159,26 +182,43 @@ def pay(amount: int) -> str:
     return f"paid {amount}"
 
 
+@rxllm.tool(manual=True)
+def sign(document: str) -> str: ...
+
+
 def cards(panel) -> list[str]:
-    return [drawn.value for drawn in panel.widget.children[0].children]
+    return [drawn.value for drawn in panel.widget.children[1].children]
 
 
-def type_and_enter(panel, text: str) -> None:
-    box = panel.widget.children[2].children[0]
+def type_and_enter(box, text: str) -> None:
     box.value = text
     box._handle_custom_msg({"event": "submit"}, [])
 
 
-def buttons(panel) -> list:
-    return [widget for row in panel.widget.children[1].children for widget in row.children[1:]]
+def write(panel, text: str) -> None:
+    type_and_enter(panel.widget.children[3].children[0], text)
+
+
+def rests(panel) -> bool:
+    """Whether the panel waits for a message."""
+    return not panel.widget.children[3].children[1].disabled
+
+
+def questions(panel) -> list[str]:
+    return [line.children[0].value for line in panel.widget.children[2].children]
+
+
+def controls(panel) -> list:
+    """The buttons, the fields and the labels behind the calls that wait."""
+    return [widget for line in panel.widget.children[2].children for widget in line.children[1:]]
 
 
 def test_messages_are_answered_in_the_history_and_remembered():
     engine = Fake(["Hello ", "**Ann**"], "You are Ann")
     panel = chat(engine)
-    type_and_enter(panel, "I am <Ann>")
-    wait(lambda: panel.session.status == "completed")
-    type_and_enter(panel, "Who am I?")
+    write(panel, "I am <Ann>")
+    wait(lambda: rests(panel))
+    write(panel, "Who am I?")
     wait(lambda: len(panel.session.messages) == 4)
     wait(lambda: "You are Ann" in cards(panel)[3] and 'data-state="done"' in cards(panel)[3])
     assert [message.text for message in panel.session.messages][::2] == ["I am <Ann>", "Who am I?"]
@@ -197,7 +237,7 @@ def test_the_stop_button_keeps_the_partial_and_closes_the_call():
         with pytest.raises(SessionError, match=r"an answer is running.*panel.stop"):
             panel.send("More")
         stopped = time.monotonic()
-        panel.widget.children[2].children[2].click()
+        panel.widget.children[3].children[2].click()
         server.wait_until(lambda: server.open_count == 0)
         assert time.monotonic() - stopped < BOUND * 4  # the server's own time is the judge of the call's tests
         showing.result(10)
@@ -205,24 +245,107 @@ def test_the_stop_button_keeps_the_partial_and_closes_the_call():
     assert panel.session.messages[-1].text.startswith("0 1 2")
     assert panel.session.messages[-1].metadata["partial"] == "cancelled"
     assert 'data-state="stopped"' in cards(panel)[1]
-    assert not panel.widget.children[2].children[1].disabled
+    wait(lambda: rests(panel))
 
 
 @pytest.mark.parametrize(("press", "answer"), [(0, "paid 5"), (1, "denied")])
-def test_a_call_that_needs_approval_waits_for_its_buttons(press, answer):
-    engine = Fake(ToolCall("c0", "pay", {"amount": 5}), "done")
+def test_a_call_that_needs_approval_waits_for_its_buttons_and_is_shown_once(press, answer):
+    engine = Fake(["I pay. ", ToolCall("c0", "pay", {"amount": 5})], "All done")
     panel = chat(engine, tools=[pay])
-    type_and_enter(panel, "Pay")
-    wait(lambda: buttons(panel))
+    write(panel, "Pay")
+    wait(lambda: controls(panel))
     with pytest.raises(SessionError):
         panel.send("Well?")
-    type_and_enter(panel, "Well?")
+    write(panel, "Well?")
     assert len(cards(panel)) == 2
-    buttons(panel)[press].click()
+    wait(lambda: "approval" in cards(panel)[1])
+    assert "waits for approval" in questions(panel)[0]
+    assert "I pay." in cards(panel)[1]
+    assert 'class="rxllm-tool"' not in cards(panel)[1]
+    controls(panel)[press].click()
     wait(lambda: panel.session.status == "completed")
-    assert buttons(panel) == []
+    assert controls(panel) == []
     assert answer in panel.session.messages[2].text.lower()
-    wait(lambda: "done" in cards(panel)[2])
+    wait(lambda: "All done" in cards(panel)[1] and 'data-state="done"' in cards(panel)[1])
+    assert len(cards(panel)) == 2  # the whole exchange is on one card
+    assert cards(panel)[1].count('class="rxllm-tool"') == 1
+    assert cards(panel)[1].count("I pay.") == 1
+    assert "waits for approval" not in cards(panel)[1]
+
+
+def test_several_calls_are_decided_in_any_order_a_manual_one_by_its_result():
+    calls = [ToolCall("c0", "pay", {"amount": 5}), ToolCall("c1", "sign", {"document": "<deed>"})]
+    panel = chat(Fake([*calls], "All done"), tools=[pay, sign])
+    write(panel, "Pay and sign")
+    wait(lambda: len(questions(panel)) == 2)
+    field, send, approve, deny = controls(panel)
+    assert (send.description, approve.description, deny.description) == ("Send result", "Approve", "Deny")
+    assert "needs a result" in questions(panel)[0]
+    assert "waits for approval" in questions(panel)[1]
+    send.click()
+    type_and_enter(field, "  ")
+    assert len(controls(panel)) == 4  # an empty result is none
+    type_and_enter(field, "signed by <Ann>")
+    assert "needs a result" not in questions(panel)[0]
+    assert ">signed by &lt;Ann&gt;</pre>" in questions(panel)[0]
+    assert controls(panel) == [approve, deny]
+    assert panel.session.status == "awaiting_tools"
+    approve.click()
+    wait(lambda: panel.session.status == "completed")
+    assert {message.text for message in panel.session.messages if message.role == "tool"} == {
+        "paid 5",
+        "signed by <Ann>",
+    }
+    wait(lambda: "All done" in cards(panel)[1])
+    assert cards(panel)[1].count('class="rxllm-tool"') == 2
+    assert "signed by &lt;Ann&gt;" in cards(panel)[1]
+
+
+def test_what_was_decided_in_vain_waits_again():
+    running = threading.Event()
+
+    @rxllm.tool(approval=True)
+    async def launch() -> str:
+        running.set()
+        await asyncio.sleep(60 if tries.pop() else 0)
+        return "launched"
+
+    tries = [False, True]
+    calls = [ToolCall("c0", "launch", {}), ToolCall("c1", "sign", {"document": "deed"})]
+    panel = chat(Fake(["Off we go. ", *calls], "Done"), tools=[launch, sign])
+    write(panel, "Go")
+    wait(lambda: len(controls(panel)) == 4)
+    field, _, approve, _ = controls(panel)
+    type_and_enter(field, "Ann")
+    approve.click()
+    assert running.wait(10)
+    wait(lambda: cards(panel)[1].count('class="rxllm-tool"') == 2)
+    panel.stop()
+    wait(lambda: controls(panel))
+    assert 'data-state="waiting"' in cards(panel)[1]
+    assert "<bdi>stopped</bdi>" in cards(panel)[1]
+    assert cards(panel)[1].count('class="rxllm-tool"') == 1  # the result stays; the other call waits below the card
+    assert ">Ann</pre>" in cards(panel)[1]
+    approve, _ = controls(panel)
+    approve.click()
+    wait(lambda: rests(panel) and "Done" in cards(panel)[1])
+    assert cards(panel)[1].count('class="rxllm-tool"') == 2
+    assert cards(panel)[1].count("Off we go.") == 1
+    assert len(cards(panel)) == 2
+
+
+def test_of_a_long_conversation_the_last_cards_are_on_the_screen_and_all_in_the_session():
+    from rxllm.display._chat import CARDS
+
+    panel = chat(Fake(*(f"answer {n}" for n in range(CARDS))))
+    for n in range(CARDS):
+        panel.send(f"question {n}").result(10)
+        wait(lambda: rests(panel))
+    assert len(cards(panel)) == CARDS
+    assert f"{CARDS} earlier cards" in panel.widget.children[0].value
+    assert f"question {CARDS // 2}" in cards(panel)[0]
+    assert f"answer {CARDS - 1}" in cards(panel)[-1]
+    assert len(panel.session.messages) == 2 * CARDS
 
 
 @pytest.mark.parametrize("turn", [["half", ("error", "timeout")], ("error", "timeout")])

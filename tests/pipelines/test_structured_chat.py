@@ -14,6 +14,7 @@ from rxllm import ChatResult, Engine, Fake, Response, StepResult, ToolCall, Usag
 from rxllm import operators as ops
 from tests.laws import scripts
 from tests.laws.scripts import fake as scripted
+from tests.laws.test_laws import AT_ONCE
 
 
 @dataclass
@@ -182,7 +183,12 @@ def outcome(make: Callable[[], Any]) -> Any:
 @given(scripts.scripts, scripts.chat_options, scripts.presentations)
 def test_a_chat_is_the_fold_of_its_stream_read_by_the_same_format(script: Any, options: Any, shown: Any) -> None:
     """Law: chat(response_format) = stream(response_format) |> to_chat_result(parse=response_format)."""
-    given: dict[str, Any] = {"tools": scripts.TOOLS, "response_format": {"type": "json_object"}, **options}
+    given: dict[str, Any] = {
+        "tools": scripts.TOOLS,
+        "response_format": {"type": "json_object"},
+        "retry": AT_ONCE,
+        **options,
+    }
     streamed = outcome(
         lambda: rxllm.stream(scripted(script), "Hi", **given, **shown).pipe(
             ops.to_chat_result(parse=given["response_format"])
@@ -199,7 +205,7 @@ def test_a_chat_is_the_fold_of_its_stream_read_by_the_same_format(script: Any, o
 @given(scripts.scripts, scripts.step_options)
 def test_a_step_is_the_fold_of_its_stream_read_by_the_same_function(script: Any, options: Any) -> None:
     """Law: a `parse` reads a step's text exactly where it is the answer."""
-    events = rxllm.stream_step(scripted(script), "Hi", tools=scripts.TOOLS, **options)
+    events = rxllm.stream_step(scripted(script), "Hi", tools=scripts.TOOLS, retry=AT_ONCE, **options)
     result = outcome(lambda: events.pipe(ops.to_step_result(parse=len)))
     if isinstance(result, StepResult):
         response = result.response

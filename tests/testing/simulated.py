@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import json
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 import httpx
@@ -130,6 +131,10 @@ def fingerprint(app: Any, seeds: range) -> str:
     return digest.hexdigest()
 
 
+def fingerprints(names: Iterable[str], seeds: range) -> dict[str, str]:
+    return {name: fingerprint(globals()[name], seeds) for name in names}
+
+
 if __name__ == "__main__":
-    name, start, stop = sys.argv[1:]
-    print(fingerprint(globals()[name], range(int(start), int(stop))))
+    start, stop, *names = sys.argv[1:]
+    print(json.dumps(fingerprints(names, range(int(start), int(stop)))))

@@ -336,8 +336,8 @@ def test_a_backtest_equals_the_live_run(tmp_path: Path) -> None:
     """
     live: dict[tuple[str, str], list[Any]] = {}
     clear: list[str] = []
-    for begin in range(0, 208, 52):
-        seeds = range(begin, begin + 52)
+    for begin in range(0, 240, 60):
+        seeds = range(begin, begin + 60)
         live |= asyncio.run(run_live(tmp_path, seeds))
         clear += [name for seed in seeds if is_undisturbed(seed, live[name := f"{seed:03}.jsonl", "whole"])]
         if len(clear) >= 100:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import functools
 import gc
+import json
 import os
 import random
 import threading
@@ -26,7 +27,7 @@ from rxllm import operators as ops
 from rxllm.testing import FAULTS, SimulationError, World, simulate, simulate_cancels, simulate_many
 from rxllm.testing.loopback import STALL, Cut, Pause, Reply, chat, chat_chunk, endless
 from tests.programs import python
-from tests.testing.simulated import BUGS, chat_with_tools, children, double, engine_of, fingerprint, slowly, with_tools
+from tests.testing.simulated import BUGS, chat_with_tools, children, double, engine_of, fingerprints, slowly, with_tools
 
 App = Callable[[World], Awaitable[Any]]
 
@@ -297,13 +298,13 @@ def test_a_sweep_of_cancels_finds_what_a_cancel_breaks(name: str, problem: str) 
         simulate_cancels(BUGS[name])
 
 
-@pytest.mark.parametrize("name", ["chat_with_tools", "children", *BUGS])
-def test_a_seed_gives_the_same_trace_in_every_process(name: str) -> None:
-    app = {"chat_with_tools": chat_with_tools, "children": children, **BUGS}[name]
-    expected = fingerprint(app, range(130, 155))
+def test_a_seed_gives_the_same_trace_in_every_process() -> None:
+    names, seeds = ("chat_with_tools", "children", *BUGS), ("130", "155")
+    expected = fingerprints(names, range(*map(int, seeds)))
     for hash_seed in ("1", "4711"):
-        ran = python("-m", "tests.testing.simulated", name, "130", "155", env={"PYTHONHASHSEED": hash_seed})
-        assert (ran.stdout.strip(), ran.returncode) == (expected, 0), ran.stderr
+        ran = python("-m", "tests.testing.simulated", *seeds, *names, env={"PYTHONHASHSEED": hash_seed})
+        assert ran.returncode == 0, ran.stderr
+        assert json.loads(ran.stdout) == expected
 
 
 def test_an_app_that_waits_for_ever_fails_with_its_stack() -> None:
@@ -433,7 +434,7 @@ async def falling_back(world: World) -> None:
 async def many(world: World) -> None:
     engine = engine_of(world.serve(slowly))
     limits = Timeouts(first=5.0, idle=5.0, total=20.0)
-    responses = rxllm.generate_many(engine, map(str, range(8)), concurrency=6, timeout=limits).to_list()
+    responses = rxllm.generate_many(engine, map(str, range(6)), concurrency=4, timeout=limits).to_list()
     for response in await world.cancellable(responses) or ():
         assert response.error is not None or response.output_text == "Hello world!"
 
@@ -454,9 +455,9 @@ async def silence(world: World) -> None:
 async def bounded_pool(world: World) -> None:
     """A user's own client, with room for two calls: after a cancel it has room again."""
     server = world.serve(slowly)
-    async with httpx.AsyncClient(limits=httpx.Limits(max_connections=2)) as client:
+    async with httpx.AsyncClient(limits=httpx.Limits(max_connections=2), verify=False) as client:
         adapter = rxllm.OpenAIChat(base_url=server.url, api_key="k", client=client)
-        await world.cancellable(rxllm.generate_many(adapter, list("abcdef"), model="m").to_list())
+        await world.cancellable(rxllm.generate_many(adapter, list("abcd"), model="m").to_list())
         await asyncio.sleep(60)
         with contextlib.suppress(LLMError):
             await asyncio.wait_for(rxllm.generate(adapter, "Hi", model="m", retry=False), 1000)

@@ -41,7 +41,11 @@ OPENAI_CODES = {
 }
 
 
-class OpenAIChatWire(HTTPAdapterConformance):
+class _Conformance(HTTPAdapterConformance):
+    silence = 0.5
+
+
+class OpenAIChatWire(_Conformance):
     def adapter(self, url: str, **connection: Any) -> Any:
         return OpenAIChat(base_url=url, **connection)
 
@@ -86,7 +90,7 @@ class LocalWire(OpenAIChatWire):
 RESPONSES_REASONS = {"length": "max_output_tokens", "content_filter": "content_filter"}
 
 
-class ResponsesWire(HTTPAdapterConformance):
+class ResponsesWire(_Conformance):
     def adapter(self, url: str, **connection: Any) -> Any:
         return OpenAIResponses(base_url=url, **connection)
 
@@ -180,7 +184,7 @@ ANTHROPIC_WORDS = {
 }
 
 
-class AnthropicWire(HTTPAdapterConformance):
+class AnthropicWire(_Conformance):
     def adapter(self, url: str, **connection: Any) -> Any:
         return Anthropic(base_url=url, **connection)
 
@@ -243,7 +247,7 @@ GEMINI_WORDS = {
 }
 
 
-class GeminiWire(HTTPAdapterConformance):
+class GeminiWire(_Conformance):
     def adapter(self, url: str, **connection: Any) -> Any:
         return Gemini(base_url=url, **connection)
 
@@ -290,7 +294,7 @@ OLLAMA_WORDS = {
 }
 
 
-class OllamaWire(HTTPAdapterConformance):
+class OllamaWire(_Conformance):
     headers = {"Content-Type": "application/x-ndjson"}  # noqa: RUF012 as the base has it
     breaks = "provider_unavailable"  # a line has words and no code
     without = {"content_filter": "there is none"}  # noqa: RUF012
