@@ -1,0 +1,363 @@
+"""The UI message stream obeys its client's rules, and its client folds what we fold.
+
+The judge is the npm package `ai` under Node, see `judges/ui.mjs`; the rules are checked without it as well.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from reactivex import from_iterable
+
+import rxllm
+from rxllm import (
+    ChatCompleted,
+    ErrorEvent,
+    Event,
+    Fake,
+    MessageStarted,
+    Nested,
+    Stream,
+    StreamCollector,
+    StreamError,
+    TextCompleted,
+    TextDelta,
+    ThinkingCompleted,
+    Thread,
+    ToolApprovalRequested,
+    ToolCall,
+    ToolCallCompleted,
+    ToolProgress,
+    Usage,
+    tool,
+    web,
+)
+from rxllm import operators as ops
+from rxllm.web._ui_stream import Encoder
+from tests.judges import absent, node
+from tests.laws import scripts
+from tests.web.streams import DECODERS, of_recordings, of_script
+
+JUDGE = Path(__file__).parent / "judges" / "ui.mjs"
+MODULES = Path(__file__).parents[1] / "node_modules"
+
+
+def client(events: list[Event]) -> list[Event]:
+    return list(Stream.of(from_iterable(events)).pipe(web.for_client()))
+
+
+def framed(events: list[Event]) -> list[Any]:
+    return list(Stream.of(from_iterable(events)).pipe(web.for_client(), web.encode("ui")))
+
+
+def again(frames: list[Any]) -> list[Event]:
+    return list(Stream.of(from_iterable(frames)).pipe(web.decode("ui")))
+
+
+def body(frames: list[Any]) -> str:
+    return (b"".join(map(web.sse, frames)) + Encoder.END).decode()
+
+
+def judged(streams: list[list[Any]], messages: list[Any] | None = None) -> list[Any]:
+    """What `ai` makes of streams of frames, each of which goes on with one of `messages`."""
+    if not (MODULES / "ai").is_dir():
+        absent("ai", "npm ci --prefix tests")
+    messages = messages or [None] * len(streams)
+    lines = [
+        json.dumps({"body": body(frames), "message": message})
+        for frames, message in zip(streams, messages, strict=True)
+    ]
+    finished = subprocess.run(
+        [node(), str(JUDGE)], input="\n".join(lines).encode(), capture_output=True, timeout=120, check=False
+    )
+    assert finished.returncode == 0, finished.stderr.decode()[-2000:]
+    results = [json.loads(line) for line in finished.stdout.splitlines()]
+    assert len(results) == len(streams)
+    return results
+
+
+class Rules:
+    """What the client requires of a stream, and what its user sees if the stream forgets it."""
+
+    def __init__(self, known: tuple[str, ...] = ()) -> None:
+        self.open: dict[tuple[str, str], str] = {}
+        self.seen: set[str] = set()
+        self.calls = set(known)
+        self.step = False
+
+    def check(self, frames: list[Any]) -> None:
+        kinds = [frame["type"] for frame in frames]
+        assert kinds[0] == "start"
+        assert kinds[-1] == "finish"
+        assert kinds.count("start") == kinds.count("finish") == 1
+        for frame in frames:
+            self.frame(frame["type"], frame)
+
+    def frame(self, kind: str, frame: Any) -> None:
+        name, _, place = kind.partition("-")
+        if name in ("text", "reasoning"):
+            self.block(name, place, frame)
+        elif kind in ("tool-input-start", "tool-input-available", "tool-input-error"):
+            self.calls.add(frame["toolCallId"])
+            if kind == "tool-input-start":
+                self.open["call", frame["toolCallId"]] = kind
+            else:
+                self.open.pop(("call", frame["toolCallId"]), None)
+        elif name == "tool" and kind != "tool-approval-response":
+            assert frame["toolCallId"] in self.calls
+        elif kind == "start-step":
+            assert not self.step
+            self.step = True
+        elif kind in ("finish-step", "reset-step"):
+            assert self.step
+            self.step = kind == "reset-step"
+            self.open = {} if kind == "reset-step" else self.open
+        elif kind in ("error", "abort", "finish"):
+            assert not self.open
+            assert kind != "finish" or not self.step
+
+    def block(self, name: str, place: str, frame: Any) -> None:
+        if place == "start":
+            assert frame["id"] not in self.seen
+            self.seen.add(frame["id"])
+            self.open[name, frame["id"]] = name
+        else:
+            assert (name, frame["id"]) in self.open
+            if place == "end":
+                del self.open[name, frame["id"]]
+
+
+def texts(events: list[Event], kind: Any) -> str:
+    """The text of the steps that were not begun again."""
+    steps: list[list[str]] = [[]]
+    for event in events:
+        if isinstance(event, rxllm.StepRestarted):
+            steps[-1] = []
+        elif isinstance(event, MessageStarted):
+            steps.append([])
+        elif isinstance(event, kind):
+            steps[-1].append(event.text)
+    return "".join(map("".join, steps))
+
+
+def assert_folds_equal(result: Any, events: list[Event], name: str = "") -> None:
+    """The client's message holds the text, the thinking, the calls with their results, and the usage of `events`."""
+    message = result["message"] or {"parts": []}
+    parts = message["parts"]
+    errors = [
+        event.error.message for event in events if isinstance(event, ErrorEvent) and event.error.reason != "cancelled"
+    ]
+    assert result["errors"][: len(errors)] == errors, name
+    assert all("truncated" in error for error in result["errors"][len(errors) :]), (name, result["errors"])
+    assert all(part.get("state") != "streaming" for part in parts), name
+    assert "".join(p["text"] for p in parts if p["type"] == "text") == texts(events, TextCompleted), name
+    assert "".join(p["text"] for p in parts if p["type"] == "reasoning") == texts(events, ThinkingCompleted), name
+    usage: Any = StreamCollector(Thread())
+    calls: dict[str, ToolCallCompleted] = {}
+    for event in events:
+        usage = usage.apply_event(event)
+        if isinstance(event, rxllm.StepRestarted):
+            calls = {}
+        if isinstance(event, ToolCallCompleted):
+            calls[event.id] = event
+    theirs = {part["toolCallId"]: part for part in parts if part["type"] == "dynamic-tool"}
+    assert set(theirs) >= set(calls), name
+    for id, call in calls.items():
+        assert theirs[id]["toolName"] == call.name, name
+        assert theirs[id]["input"] == (call.raw_arguments if "error" in call.metadata else dict(call.arguments)), name
+    for event in events:
+        if isinstance(event, rxllm.ToolExecutionCompleted) and event.error is None:
+            assert (theirs[event.id]["state"], theirs[event.id].get("output")) == ("output-available", event.result), (
+                name
+            )
+        elif isinstance(event, rxllm.ToolExecutionCompleted):
+            denied = event.error is not None and event.error.reason == "denied"
+            assert theirs[event.id]["state"] == ("output-denied" if denied else "output-error"), name
+    final = [event.result.usage for event in events if isinstance(event, ChatCompleted)]
+    expected = final[-1] if final else usage.to_response().usage
+    assert (message.get("metadata") or {}).get("usage", {}).get("input_tokens") == expected.input_tokens, name
+
+
+@pytest.mark.parametrize("api", DECODERS)
+def test_the_client_folds_recorded_streams_as_we_do(api: str) -> None:
+    named = [(name, client(events)) for name, events in of_recordings(api)]
+    frames = [framed(events) for _, events in named]
+    for stream in frames:
+        Rules().check(stream)
+    for (name, events), result in zip(named, judged(frames), strict=True):
+        assert_folds_equal(result, events, name)
+
+
+@settings(deadline=None, max_examples=80)
+@given(
+    scripts.scripts, st.sampled_from([rxllm.stream, rxllm.stream_step, rxllm.stream_generate]), scripts.presentations
+)
+def test_every_stream_keeps_the_rules_of_the_client(script: Any, function: Any, options: Any) -> None:
+    Rules().check(framed(of_script(script, function, **options)))
+
+
+def test_the_client_folds_scripts_as_we_do() -> None:
+    collected: list[list[Event]] = []
+
+    @settings(deadline=None, max_examples=80, database=None)
+    @given(scripts.scripts, scripts.presentations)
+    def collect(script: Any, options: Any) -> None:
+        collected.append(client(of_script(script, **options)))
+
+    collect()
+    for events, result in zip(collected, judged([framed(events) for events in collected]), strict=True):
+        assert_folds_equal(result, events, repr(events)[:2000])
+
+
+@tool(approval=True)
+def pay(amount: int) -> str:
+    return f"paid {amount}"
+
+
+def run(model: Any, **options: Any) -> list[Event]:
+    return list(rxllm.stream(model, "Hi", **options).pipe(ops.errors_as_events(), web.for_client()))
+
+
+def add_twice() -> list[Event]:
+    turn = [("thinking", "Hm."), "I add.", ToolCall("a", "add", {"x": 1}), ToolCall("b", "add", {"x": 2}), Usage(1, 2)]
+    return run(Fake(turn, ["Done.", Usage(3, 4)]), tools=scripts.TOOLS)
+
+
+def mid_stream_error() -> list[Event]:
+    return run(Fake(["Hel", rxllm.AdapterError("provider_unavailable", "https://secret")]))
+
+
+def begun_again() -> list[Event]:
+    torn = Fake(["Hel", StreamError("truncated")], ["Hello"])
+    return run(rxllm.Engine(torn, operators=[ops.restart({"base_delay": 0})]))
+
+
+def stopped() -> list[Event]:
+    return client(
+        [MessageStarted(rxllm.Message("assistant")), TextDelta("Hel", "a"), ErrorEvent(StreamError("cancelled"))]
+    )
+
+
+def by_hand() -> list[Event]:
+    """A restart within a step, an agent that waits for approval, a correction, and a signature."""
+    start = MessageStarted(rxllm.Message("assistant"))
+    return client(
+        [
+            *(start, TextDelta("void", "a"), ToolCallCompleted("v", "add", {}, "{}")),
+            rxllm.StepRestarted("truncated", 1),
+            *(
+                start,
+                ThinkingCompleted("Hm.", "signature", None, "t"),
+                TextDelta("Hel", "a"),
+                TextCompleted("Hello", "a"),
+            ),
+            *(
+                rxllm.ToolCallStarted("c1", "agent"),
+                ToolCallCompleted("c1", "agent", {"prompt": "x"}, '{"prompt": "x"}'),
+            ),
+            rxllm.MessageCompleted(rxllm.Message("assistant"), "tool_calls"),
+            rxllm.ToolExecutionStarted("c1", "agent", {"prompt": "x"}),
+            *(Nested(("c1",), event) for event in (start, TextDelta("in", "a"), TextCompleted("in", "a"))),
+            Nested(("c1",), rxllm.MessageCompleted(rxllm.Message("assistant", "in"), "stop")),
+            Nested(("c1",), ToolApprovalRequested("c2", "pay", {"amount": 5})),
+            ToolProgress("c1", "agent", {"done": [0.5]}),
+            rxllm.ToolExecutionCompleted("c1", "agent", {"a": 1}),
+            rxllm.ToolResultEncoded("c1", '{"a": 1}'),
+            rxllm.Steered(rxllm.user("Shorter.")),
+            rxllm.Custom("weather", {"degrees": 20}),
+            rxllm.SourceAdded({"url": "https://example.org", "title": "Example", "score": 0.5}),
+            rxllm.FileAdded({"mime_type": "image/png", "data": b"png", "name": "a.png"}),
+            rxllm.UsageUpdated(Usage(1, 2)),
+        ]
+    )
+
+
+SCENES = [add_twice, mid_stream_error, begun_again, stopped, by_hand]
+
+
+@pytest.mark.parametrize("scene", SCENES)
+def test_scenes_come_back(scene: Any) -> None:
+    events = scene()
+    frames = framed(events)
+    Rules().check(frames)
+    assert again(frames) == events
+
+
+def test_the_client_folds_scenes_as_we_do() -> None:
+    scenes = [scene() for scene in SCENES]
+    for events, result in zip(scenes, judged([framed(events) for events in scenes]), strict=True):
+        assert_folds_equal(result, events)
+
+
+def parts_of(result: Any) -> list[Any]:
+    return [{name: part[name] for name in part if name != "toolCallId"} for part in result["message"]["parts"]]
+
+
+def test_what_the_client_shows_of_a_scene_by_hand() -> None:
+    (result,) = judged([framed(by_hand())])
+    dynamic = {"type": "dynamic-tool", "input": {"prompt": "x"}}
+    assert parts_of(result) == [
+        {"type": "step-start"},
+        {
+            "type": "reasoning",
+            "id": "1:t",
+            "text": "Hm.",
+            "state": "done",
+            "providerMetadata": {"rxllm": {"signature": "signature"}},
+        },
+        {"type": "text", "text": "Hello", "state": "done"},
+        {**dynamic, "toolName": "agent", "state": "output-available", "output": {"a": 1}},
+        {
+            "type": "dynamic-tool",
+            "toolName": "pay",
+            "state": "approval-requested",
+            "input": {"amount": 5},
+            "approval": {"id": "c1/c2"},
+        },
+        {"type": "data-weather", "data": {"degrees": 20}},
+        {
+            "type": "source-url",
+            "sourceId": "source-3",
+            "url": "https://example.org",
+            "title": "Example",
+            "providerMetadata": {"rxllm": {"source": {"url": "https://example.org", "title": "Example", "score": 0.5}}},
+        },
+        {
+            "type": "file",
+            "mediaType": "image/png",
+            "url": "data:image/png;base64,cG5n",
+            "providerMetadata": {"rxllm": {"file": {"name": "a.png"}}},
+        },
+    ]
+    assert result["message"]["metadata"] == {"usage": {"input_tokens": 1, "output_tokens": 2}}
+
+
+@pytest.mark.parametrize(("approved", "state"), [(True, "output-available"), (False, "output-denied")])
+def test_a_resumed_chat_goes_on_in_the_message_of_the_client(approved: bool, state: str) -> None:
+    model = Fake(ToolCall("c1", "pay", {"amount": 5}), "Paid.")
+    halted = list(rxllm.stream(model, "Pay 5.", tools=[pay]))
+    (before,) = judged([framed(halted)])
+    message = before["message"]
+    part = message["parts"][-1]
+    assert (part["state"], part["approval"]) == ("approval-requested", {"id": "c1"})
+    part |= {"state": "approval-responded", "approval": {"id": "c1", "approved": approved}}
+    result: Any = halted[-1]
+    incoming = web.from_ui({"messages": [message]}, result.result)
+    resumed = list(
+        rxllm.stream_resume(
+            model, incoming.thread, approvals=incoming.approvals, results=incoming.results, tools=[pay]
+        ).pipe(web.for_client())
+    )
+    frames = framed(resumed)
+    Rules(known=("c1",)).check(frames)
+    assert again(frames) == resumed
+    (after,) = judged([frames], [message])
+    shown = [(part["type"], part.get("state")) for part in after["message"]["parts"]]
+    assert shown == [("step-start", None), ("dynamic-tool", state), ("step-start", None), ("text", "done")]
+    assert after["errors"] == []
