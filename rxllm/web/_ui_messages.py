@@ -76,7 +76,7 @@ def from_ui(
     'Hello'
 
     `stored` is the conversation as the server knows it: then only new messages and answers are read. Without it the
-    messages of the browser are the conversation, and no approval is taken. An edit of an earlier message needs that too.
+    messages of the browser are the conversation, as edits of earlier ones need, and no approval is taken.
     `client_tools` are the names of the tools that run in the browser; no other results are taken.
 
     Raises ``ValidationError("invalid_request")``, with the path, for anything malformed, longer than `max_bytes`, too

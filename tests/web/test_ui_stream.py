@@ -133,7 +133,7 @@ class Rules:
                 del self.open[name, frame["id"]]
 
 
-def texts(events: list[Event], kind: Any) -> str:
+def texts(events: list[Any], kind: Any) -> str:
     """The text of the steps that were not begun again."""
     steps: list[list[str]] = [[]]
     for event in events:
@@ -148,7 +148,7 @@ def texts(events: list[Event], kind: Any) -> str:
 
 def assert_folds_equal(result: Any, events: list[Event], name: str = "") -> None:
     """The client's message holds the text, the thinking, the calls with their results, and the usage of `events`."""
-    message = result["message"] or {"parts": []}
+    message: Any = result["message"] or {"parts": []}
     parts = message["parts"]
     errors = [
         event.error.message for event in events if isinstance(event, ErrorEvent) and event.error.reason != "cancelled"
@@ -181,7 +181,8 @@ def assert_folds_equal(result: Any, events: list[Event], name: str = "") -> None
             assert theirs[event.id]["state"] == ("output-denied" if denied else "output-error"), name
     final = [event.result.usage for event in events if isinstance(event, ChatCompleted)]
     expected = final[-1] if final else usage.to_response().usage
-    assert (message.get("metadata") or {}).get("usage", {}).get("input_tokens") == expected.input_tokens, name
+    metadata: Any = message.get("metadata") or {}
+    assert metadata.get("usage", {}).get("input_tokens") == expected.input_tokens, name
 
 
 @pytest.mark.parametrize("api", DECODERS)
@@ -240,7 +241,12 @@ def begun_again() -> list[Event]:
 
 def stopped() -> list[Event]:
     return client(
-        [MessageStarted(rxllm.Message("assistant")), TextDelta("Hel", "a"), ErrorEvent(StreamError("cancelled"))]
+        [
+            MessageStarted(rxllm.Message("assistant")),
+            TextDelta("Hel", "a"),
+            TextCompleted("Hel", "a"),
+            ErrorEvent(StreamError("cancelled")),
+        ]
     )
 
 
