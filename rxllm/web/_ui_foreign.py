@@ -73,5 +73,8 @@ class ForeignSteps:
 
 
 def _finish_reason(frame: Frame) -> Any:
-    reason = str(frame.get("finishReason", "other")).replace("-", "_")
-    return reason if reason in ("stop", "length", "tool_calls", "content_filter", "error") else "other"
+    reason: Any = frame.get("finishReason")
+    return reason if reason in ("stop", "length", "error", None) else _REASONS.get(str(reason), "other")
+
+
+_REASONS = {"tool-calls": "tool_calls", "content-filter": "content_filter"}

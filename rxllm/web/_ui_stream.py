@@ -41,6 +41,7 @@ from typing import Any, ClassVar, cast
 from msgspec.structs import replace as changed
 
 from rxllm import (
+    LLMError,
     Message,
     Nested,
     Response,
@@ -66,6 +67,8 @@ _STRUCTURE = frozenset(
     }
 )
 """The types of the frames that mean no event by themselves."""
+
+_COUNTERS = vars(Usage()).keys()
 
 
 class Encoder:
@@ -241,6 +244,7 @@ class Decoder:
         self.calls: dict[str, list[str]] = {}  # the pieces of the open ones, by id
         self.names: dict[str, str] = {}  # of the tools of all calls
         self._covered = 0
+        self._has_start = False
         self._is_ended = False  # by its finish, or by an error
         self._is_finished = False
         self._foreign = None if is_ours else ForeignSteps(self.fold)
@@ -256,6 +260,8 @@ class Decoder:
         return events
 
     def close(self) -> list[ev.Event]:
+        if self._foreign and not (self._has_start or self.blocks or self.calls):
+            return self.feed({"type": "finish"})  # written by hand, without the frames of a whole run
         return [] if self._is_ended else [ev.ErrorEvent(StreamError("truncated"))]
 
     def apply(self, event: ev.Event) -> None:
@@ -310,6 +316,7 @@ class Decoder:
         return [self.fold.filled(event) if data.get("folded") is True else event]
 
     def _events(self, kind: str, frame: Frame) -> list[ev.Event]:
+        self._has_start = self._has_start or kind == "start"
         self._is_finished = kind == "finish"
         self._is_ended = self._is_ended or self._is_finished
         if kind == "reset-step":
@@ -392,15 +399,15 @@ def _content(event: ev.Event, mint: Any) -> list[Frame]:
             return [{"type": "tool-output-available", "toolCallId": id, "output": output, "preliminary": True}]
         case ev.ToolExecutionCompleted(id=id, error=None):
             return [{"type": "tool-output-available", "toolCallId": id, "output": _data(event).get("result")}]
-        case ev.ToolExecutionCompleted(id=id, error=error):
-            if error.reason == "denied":
-                return [{"type": "tool-output-denied", "toolCallId": id}]
-            return [{"type": "tool-output-error", "toolCallId": id, "errorText": error.message}]
+        case ev.ToolExecutionCompleted(id=id, error=ToolError(reason="denied")):
+            return [{"type": "tool-output-denied", "toolCallId": id}]
+        case ev.ToolExecutionCompleted(id=id, error=LLMError(message=message)):
+            return [{"type": "tool-output-error", "toolCallId": id, "errorText": message}]
         case ev.Custom(name=name) if name != "rxllm":
             return [{"type": f"data-{name}", "data": _data(event).get("data")}]
         case ev.SourceAdded(source={"url": str(url)} as source):
             titled = {"title": source["title"]} if isinstance(source.get("title"), str) else {}
-            rest = {} if source.keys() == {"url", *titled} else _extra("source", _data(event)["source"])
+            rest = {} if set(source) == {"url", *titled} else _extra("source", _data(event)["source"])
             return [{"type": "source-url", "sourceId": f"source-{mint()}", "url": url, **titled, **rest}]
         case ev.FileAdded(file={"mime_type": str(mime_type), "data": bytes(data), **rest}):
             url = f"data:{mime_type};base64,{base64.b64encode(data).decode()}"
@@ -413,9 +420,10 @@ def _content(event: ev.Event, mint: Any) -> list[Frame]:
 
 def _read_content(frame: Frame) -> list[ev.Event]:
     match frame:
+        case {"type": "message-metadata", "messageMetadata": {"usage": {**counters}}} if counters.keys() <= _COUNTERS:
+            return [ev.UsageUpdated(serializer.from_data(counters, Usage))]
         case {"type": "message-metadata"}:
-            usage = frame["messageMetadata"].get("usage")
-            return [ev.UsageUpdated(serializer.from_data(usage, Usage))] if usage is not None else []
+            return []
         case {"type": "source-url", "url": str()}:
             source = {name: frame[name] for name in ("url", "title") if name in frame}
             return [ev.SourceAdded(_rxllm(frame, "source", source))]

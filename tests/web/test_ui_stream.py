@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ from tests.judges import absent, node
 from tests.laws import scripts
 from tests.web.streams import DECODERS, of_recordings, of_script
 
-JUDGE = Path(__file__).parent / "judges" / "ui.mjs"
+JUDGES = Path(__file__).parent / "judges"
 MODULES = Path(__file__).parents[1] / "node_modules"
 
 
@@ -64,20 +65,20 @@ def body(frames: list[Any]) -> str:
     return (b"".join(map(web.sse, frames)) + Encoder.END).decode()
 
 
-def judged(streams: list[list[Any]], messages: list[Any] | None = None) -> list[Any]:
-    """What `ai` makes of streams of frames, each of which goes on with one of `messages`."""
+def of_node(script: str, lines: Sequence[str] = ()) -> list[Any]:
+    """The JSON lines that a script of `judges` writes."""
     if not (MODULES / "ai").is_dir():
         absent("ai", "npm ci --prefix tests")
-    messages = messages or [None] * len(streams)
-    lines = [
-        json.dumps({"body": body(frames), "message": message})
-        for frames, message in zip(streams, messages, strict=True)
-    ]
-    finished = subprocess.run(
-        [node(), str(JUDGE)], input="\n".join(lines).encode(), capture_output=True, timeout=120, check=False
-    )
+    command = [node(), str(JUDGES / script)]
+    finished = subprocess.run(command, input="\n".join(lines).encode(), capture_output=True, timeout=120, check=False)
     assert finished.returncode == 0, finished.stderr.decode()[-2000:]
-    results = [json.loads(line) for line in finished.stdout.splitlines()]
+    return [json.loads(line) for line in finished.stdout.splitlines()]
+
+
+def judged(streams: list[list[Any]], messages: list[Any] | None = None) -> list[Any]:
+    """What `ai` makes of streams of frames, each of which goes on with one of `messages`."""
+    both = zip(streams, messages or [None] * len(streams), strict=True)
+    results = of_node("ui.mjs", [json.dumps({"body": body(frames), "message": message}) for frames, message in both])
     assert len(results) == len(streams)
     return results
 
@@ -367,3 +368,49 @@ def test_a_resumed_chat_goes_on_in_the_message_of_the_client(approved: bool, sta
     shown = [(part["type"], part.get("state")) for part in after["message"]["parts"]]
     assert shown == [("step-start", None), ("dynamic-tool", state), ("step-start", None), ("text", "done")]
     assert after["errors"] == []
+
+
+def shown(steps: Sequence[Any]) -> list[Any]:
+    """What a fold of ours shows as a browser would: text, thinking, and calls with their results."""
+    parts: list[Any] = []
+    for step in steps:
+        results = {message.tool_call_id: message.content for message in step.tool_results}
+        parts.append("step-start")
+        calls = {call.id: call for call in step.response.tool_calls}
+        for part in step.response.message.parts:
+            match part:
+                case rxllm.ToolCallPart(id=id):
+                    parts.append((calls.pop(id).name, results.get(id)))
+                case rxllm.TextPart(text=text) | rxllm.ThinkingPart(text=text):
+                    parts.append(text)
+                case _:
+                    parts.append(part)
+        parts += [(call.name, results.get(id)) for id, call in calls.items()]
+    return parts
+
+
+def test_streams_of_the_other_server_fold_as_its_own_client_folds_them() -> None:
+    found = {line["name"]: line for line in of_node("ui_server.mjs")}
+    folded: dict[str, Any] = {}
+    steps: dict[str, list[Any]] = {}
+    for name, line in found.items():
+        frames = list(web.from_sse([line["body"].encode()]))
+        events = again(frames)
+        state = StreamCollector(Thread())
+        for event in events:
+            state = state.apply_event(event)
+        folded[name], steps[name] = state.to_chat_result(), shown(state.steps)
+        cut = again(frames[: len(frames) // 2])
+        assert name == "written" or cut[-1] == ErrorEvent(StreamError("truncated"))
+    png = rxllm.FilePart({"mime_type": "image/png", "data": b"png"})
+    source = rxllm.SourcePart({"url": "https://example.org", "title": "Example"})
+    adds = [("add", "2"), ("count", '{"two": 2}'), ("fails", "Error: no")]
+    assert steps["tools"] == ["step-start", "Hm.", "I add.", *adds, "step-start", "Done.", source, png]
+    assert (folded["tools"].halted_reason, folded["tools"].final_response.finish_reason) == ("completed", "stop")
+    assert folded["approval"].halted_reason == "approval"
+    assert [(call.id, call.arguments) for call in folded["approval"].pending_tool_calls] == [("p", {"x": 5})]
+    assert folded["error"].output_text == "Hel"
+    assert (folded["error"].halted_reason, folded["error"].error.message) == ("error", "An error occurred.")
+    assert (folded["written"].output_text, folded["written"].halted_reason) == ("Hello", "completed")
+    kinds = [part["type"] for part in found["tools"]["message"]["parts"]]
+    assert len(kinds) == len(steps["tools"])
