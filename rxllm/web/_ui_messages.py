@@ -19,8 +19,9 @@ a new message instead of an answer     a denial of the calls that wait, and the 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, cast
+import re
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Literal, cast
 
 import msgspec
 
@@ -48,8 +49,56 @@ MAX_DEPTH = 64
 """How deeply a request may be nested."""
 
 UNANSWERED = "The user has gone on without an answer."
+"""What the model is told of calls that wait when the user writes something else."""
 
-_DONE = ("output-available", "output-error", "output-denied")
+
+class _Approval(msgspec.Struct, frozen=True):
+    approved: bool | None = None
+    reason: str | None = None
+
+
+class _Part(msgspec.Struct, rename="camel"):
+    type: str
+    text: str = ""
+    url: str = ""
+    media_type: str = ""
+    filename: str | None = None
+    tool_call_id: str = ""
+    tool_name: str = ""
+    state: str = ""
+    input: Any = None
+    output: Any = None
+    error_text: str = ""
+    preliminary: bool = False
+    provider_executed: bool = False
+    approval: _Approval = _Approval()
+    provider_metadata: dict[str, Any] = {}
+
+    @property
+    def is_tool(self) -> bool:
+        return self.type == "dynamic-tool" or self.type.startswith("tool-")
+
+    @property
+    def is_answered(self) -> bool:
+        return self.state in ("output-available", "output-error", "output-denied") and not self.preliminary
+
+    @property
+    def result(self) -> Any:
+        """The result of a tool as `rxllm.resume` takes it."""
+        if self.state == "output-available":
+            return self.output if isinstance(self.output, str | dict) else json.dumps(self.output)
+        return {"error": self.error_text or "denied"}
+
+
+class _Message(msgspec.Struct):
+    role: Literal["system", "user", "assistant"]
+    parts: list[_Part]
+
+
+class _Request(msgspec.Struct, rename="camel"):
+    messages: list[_Message]
+    trigger: str = "submit-message"
+    message_id: str | None = None
 
 
 class Incoming(msgspec.Struct, frozen=True):
@@ -82,174 +131,142 @@ def from_ui(
     Raises ``ValidationError("invalid_request")``, with the path, for anything malformed, longer than `max_bytes`, too
     deep, and for an answer to a call that the server has not made.
     """
-    request = _loaded(body, max_bytes)
-    entries = [_at(("messages", i), _entry, item) for i, item in enumerate(_list(request, "messages"))]
-    entries = [entry for entry in entries if entry["role"] != "system"]
-    if not entries:
-        raise _wrong("must hold a message", "messages")
+    request = _request(body, max_bytes)
+    messages = [(i, message) for i, message in enumerate(request.messages) if message.role != "system"]
+    if not messages:
+        raise _wrong("must hold a message of the user", "messages")
     if stored is None:
-        return Incoming(Thread(_history(entries)))
+        return Incoming(Thread(_history(messages)))
     thread, pending = _state(stored)
-    if request.get("trigger") == "regenerate-message":
-        return Incoming(_up_to_user(thread))
-    if entries[-1]["role"] == "assistant":
-        return _answers(thread, pending, entries[-1], client_tools)
-    if request.get("messageId") is not None:
+    if request.trigger == "regenerate-message":
+        places = [i for i, message in enumerate(thread) if message.role == "user"]
+        return Incoming(thread[: places[-1] + 1] if places else thread)
+    if messages[-1][1].role == "assistant":
+        return _answers(thread, pending, *messages[-1], client_tools)
+    if request.message_id is not None:
         raise _wrong("is an edit of an earlier message, which the stored conversation does not allow", "messageId")
-    return _went_on(thread, pending, entries, client_tools)
+    return _went_on(thread, pending, messages, client_tools)
 
 
-def _loaded(body: bytes | str | Mapping[str, Any], max_bytes: int) -> dict[str, Any]:
-    request: Any = body
-    if isinstance(body, bytes | str):
-        if len(body) > max_bytes:
-            raise _wrong(f"is longer than {max_bytes} bytes", "body")
-        try:
-            request = json.loads(body)
-        except (ValueError, RecursionError):
-            raise _wrong("is not JSON", "body") from None
-    if not isinstance(request, dict):
-        raise _wrong("is not an object", "body")
-    level: list[Any] = [request]
-    for _ in range(MAX_DEPTH):
-        level = [item for entry in level for item in _inside(entry)]
-    if level:
-        raise _wrong(f"is nested more than {MAX_DEPTH} levels deep", "body")
-    return cast(dict[str, Any], request)
+def _request(body: bytes | str | Mapping[str, Any], max_bytes: int) -> _Request:
+    if isinstance(body, bytes | str) and len(body) > max_bytes:
+        raise _wrong(f"is longer than {max_bytes} bytes", "body")
+    try:
+        data: Any = msgspec.json.decode(body) if isinstance(body, bytes | str) else body
+        level = [data]
+        for _ in range(MAX_DEPTH):
+            level = [item for entry in level for item in _inside(entry)]
+        if level:
+            raise _wrong(f"is nested more than {MAX_DEPTH} levels deep", "body")
+        return msgspec.convert(data, _Request)
+    except msgspec.ValidationError as error:
+        fault, _, place = str(error).partition(" - at `$")
+        path = [int(index) if index else name for name, index in re.findall(r"(\w+)|\[(\d+)]", place)]
+        raise _wrong(fault, *path) from None
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        raise _wrong("is not JSON", "body") from None
 
 
 def _inside(entry: Any) -> Iterable[Any]:
-    match entry:
-        case dict():
-            return cast(dict[str, Any], entry).values()
-        case list():
-            return cast(list[Any], entry)
-        case _:
-            return ()
+    if isinstance(entry, Mapping):
+        return cast(Mapping[str, Any], entry).values()
+    return cast(list[Any], entry) if isinstance(entry, list) else ()
 
 
-def _entry(item: Any) -> dict[str, Any]:
-    """Return a message whose parts have the fields that are read here."""
-    if _field(item, "role", str) not in ("system", "user", "assistant"):
-        raise _wrong("must be system, user or assistant", "role")
-    for i, part in enumerate(_list(item, "parts")):
-        _at(("parts", i), _check_part, part)
-    return item
+# Without a stored conversation
 
 
-def _check_part(part: Any) -> None:
-    kind: str = _field(part, "type", str)
-    if kind in ("text", "reasoning"):
-        _field(part, "text", str)
-    elif kind == "file":
-        _field(part, "url", str)
-        _field(part, "mediaType", str)
-    elif _is_tool(part):
-        _field(part, "toolCallId", str)
-        _field(part, "state", str)
-        if kind == "dynamic-tool":
-            _field(part, "toolName", str)
-        if part["state"] == "approval-responded":
-            _field(_field(part, "approval", dict), "approved", bool)
-        if part["state"] == "output-error":
-            _field(part, "errorText", str)
-
-
-# The conversation
-
-
-def _history(entries: list[dict[str, Any]]) -> list[Message]:
+def _history(entries: list[tuple[int, _Message]]) -> list[Message]:
     messages: list[Message] = []
     ids: set[str] = set()
-    for i, entry in enumerate(entries):
-        if entry["role"] == "user":
-            messages += _at(("messages", i), _user, entry)
+    for i, entry in entries:
+        if entry.role == "user":
+            messages += _user(i, entry)
             continue
-        for part in entry["parts"]:
-            if _is_tool(part) and part["state"] == "approval-responded":
-                raise _wrong("is an approval, which needs the stored conversation", "messages", i)
-            if _is_tool(part) and part["toolCallId"] in ids:
-                raise _wrong("has a tool call whose id is not unique", "messages", i)
-            ids |= {part["toolCallId"]} if _is_tool(part) else set()
-        for step in _steps(entry["parts"]):
-            messages += _assistant(step)
+        step: list[_Part] = []
+        for j, part in enumerate(entry.parts):
+            if part.is_tool:
+                _check_call(part, ids, i, j)
+            if part.type == "step-start":
+                messages += _assistant(step)
+                step = []
+            step.append(part)
+        messages += _assistant(step)
     return messages
 
 
-def _user(entry: dict[str, Any]) -> list[Message]:
-    parts = [
-        _at(("parts", i), _user_part, part) for i, part in enumerate(entry["parts"]) if part["type"] in ("text", "file")
-    ]
-    if len(parts) == 1 and isinstance(parts[0], TextPart):
-        return [user(parts[0].text)]
-    return [Message("user", tuple(parts))] if parts else []
+def _check_call(part: _Part, ids: set[str], i: int, j: int) -> None:
+    if part.state == "approval-responded":
+        raise _wrong("needs the stored conversation", "messages", i, "parts", j, "approval")
+    if not part.tool_call_id or part.tool_call_id in ids:
+        raise _wrong("must be an id of its own", "messages", i, "parts", j, "toolCallId")
+    ids.add(part.tool_call_id)
 
 
-def _user_part(part: dict[str, Any]) -> Part:
-    if part["type"] == "text":
-        return TextPart(part["text"])
-    url, mime_type = part["url"], part["mediaType"]
-    scheme = url.partition(":")[0].lower()
-    if scheme == "data":
-        try:
-            (read,) = user([TextPart(""), url]).parts[1:]
-        except ValidationError:
-            raise _wrong("is not a data: URL in base64", "url") from None
-        return read
-    if scheme not in ("http", "https"):
-        raise _wrong("must begin with http:, https: or data:", "url")
-    if mime_type.startswith("image/"):
-        return ImagePart(Image.from_url(url))
-    name = {"name": part["filename"]} if isinstance(part.get("filename"), str) else {}
-    return FilePart({"mime_type": mime_type, "url": url, **name})
-
-
-def _steps(parts: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    steps: list[list[dict[str, Any]]] = [[]]
-    for part in parts:
-        if part["type"] == "step-start":
-            steps.append([])
-        else:
-            steps[-1].append(part)
-    return steps
-
-
-def _assistant(step: list[dict[str, Any]]) -> list[Message]:
+def _assistant(step: list[_Part]) -> list[Message]:
+    """Return the message of a step and the results of its tools, without the calls that have none."""
     content: list[Part] = []
     calls: list[ToolCall] = []
     results: list[Message] = []
     for part in step:
-        if part["type"] == "text" and part["text"]:
-            content.append(TextPart(part["text"]))
-        elif part["type"] == "reasoning":
-            content.append(ThinkingPart(part["text"], _signature(part)))
-        elif (
-            _is_tool(part)
-            and part["state"] in _DONE
-            and not part.get("preliminary")
-            and not part.get("providerExecuted")
-        ):
-            arguments = part.get("input")
-            calls.append(
-                ToolCall(part["toolCallId"], _tool_name(part), arguments if isinstance(arguments, dict) else {})
-            )
-            results.append(tool_result(part["toolCallId"], cast(Any, _output(part))))
+        if part.type == "text" and part.text:
+            content.append(TextPart(part.text))
+        elif part.type == "reasoning":
+            content.append(ThinkingPart(part.text, _signature(part)))
+        elif part.is_tool and part.is_answered and not part.provider_executed:
+            name = part.tool_name or part.type.removeprefix("tool-")
+            arguments: Any = part.input if isinstance(part.input, dict) else {}
+            calls.append(ToolCall(part.tool_call_id, name, arguments))
+            results.append(tool_result(part.tool_call_id, part.result))
     if not content and not calls:
         return []
-    only_text = len(content) == 1 and isinstance(content[0], TextPart)
-    message = content[0].text if only_text else tuple(content)  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType, reportUnknownVariableType]
-    return [Message("assistant", cast(Any, message), tool_calls=tuple(calls)), *results]
+    return [Message("assistant", _plain(content), tool_calls=tuple(calls)), *results]
 
 
-def _signature(part: dict[str, Any]) -> str | None:
-    match part.get("providerMetadata"):
+def _signature(part: _Part) -> str | None:
+    match part.provider_metadata:
         case {"rxllm": {"signature": str(signature)}}:
             return signature
         case _:
             return None
 
 
-# The stored conversation
+def _user(i: int, entry: _Message) -> list[Message]:
+    parts: list[Part] = []
+    for j, part in enumerate(entry.parts):
+        if part.type == "text":
+            parts.append(TextPart(part.text))
+        elif part.type == "file":
+            parts.append(_file(part, ("messages", i, "parts", j, "url")))
+    return [Message("user", _plain(parts))] if parts else []
+
+
+def _plain(parts: list[Part]) -> str | tuple[Part, ...]:
+    match parts:
+        case []:
+            return ""
+        case [TextPart(text=text)]:
+            return text
+        case _:
+            return tuple(parts)
+
+
+def _file(part: _Part, path: tuple[str | int, ...]) -> Part:
+    scheme = part.url.partition(":")[0].lower()
+    if scheme == "data":
+        try:
+            return user("", part.url).parts[-1]
+        except ValidationError:
+            raise _wrong("is not a data: URL in base64", *path) from None
+    if scheme not in ("http", "https"):
+        raise _wrong("must begin with http:, https: or data:", *path)
+    if part.media_type.startswith("image/"):
+        return ImagePart(Image.from_url(part.url))
+    name = {} if part.filename is None else {"name": part.filename}
+    return FilePart({"mime_type": part.media_type, "url": part.url, **name})
+
+
+# With a stored conversation
 
 
 def _state(stored: Thread | ChatResult | Session) -> tuple[Thread, dict[str, ToolCall]]:
@@ -261,88 +278,40 @@ def _state(stored: Thread | ChatResult | Session) -> tuple[Thread, dict[str, Too
     return stored, {call.id: call for call in calls if call.id not in answered and not call.metadata.get("server")}
 
 
-def _up_to_user(thread: Thread) -> Thread:
-    places = [i for i, message in enumerate(thread) if message.role == "user"]
-    return thread[: places[-1] + 1] if places else thread
-
-
 def _answers(
-    thread: Thread, pending: Mapping[str, ToolCall], entry: dict[str, Any], client_tools: Collection[str]
+    thread: Thread, pending: Mapping[str, ToolCall], i: int, entry: _Message, client_tools: Collection[str]
 ) -> Incoming:
     approvals: dict[str, bool | str] = {}
     results: dict[str, Any] = {}
-    known = {call.id for message in thread for call in message.tool_calls} | set(pending)
-    for i, part in enumerate(entry["parts"]):
-        if not _is_tool(part) or part["state"] not in (*_DONE, "approval-responded"):
+    known = {call.id for message in thread for call in message.tool_calls} | pending.keys()
+    for j, part in enumerate(entry.parts):
+        id, approval, path = part.tool_call_id, part.approval, ("messages", i, "parts", j)
+        if not part.is_tool or id in approvals or id in results:
             continue
-        id, approval = part["toolCallId"], part.get("approval", {})
-        if part["state"] == "approval-responded" and id not in known:
-            raise _wrong("approves a call that the server has not made", "messages", "parts", i)
-        if id not in pending:
-            continue  # answered already
-        if part["state"] == "approval-responded":
-            approvals[id] = approval["approved"] or _reason(approval)
-        elif pending[id].name in client_tools:
-            results[id] = _output(part)
-        else:
-            raise _wrong("answers a call of a tool that does not run in the browser", "messages", "parts", i)
+        if part.state == "approval-responded" and approval.approved is None:
+            raise _wrong("must be true or false", *path, "approval", "approved")
+        if part.state == "approval-responded" and id not in known:
+            raise _wrong("is not of a call that the server has made", *path, "approval")
+        if part.state == "approval-responded" and id in pending:
+            approvals[id] = approval.approved or approval.reason or False
+        elif part.is_answered and id in pending:
+            if pending[id].name not in client_tools:
+                raise _wrong("is of a tool that does not run in the browser", *path, "output")
+            results[id] = part.result
     return Incoming(thread, approvals, results)
 
 
-def _reason(approval: dict[str, Any]) -> bool | str:
-    reason = approval.get("reason")
-    return reason if isinstance(reason, str) and reason else False
-
-
 def _went_on(
-    thread: Thread, pending: Mapping[str, ToolCall], entries: list[dict[str, Any]], client_tools: Collection[str]
+    thread: Thread,
+    pending: Mapping[str, ToolCall],
+    messages: list[tuple[int, _Message]],
+    client_tools: Collection[str],
 ) -> Incoming:
-    first = max((i + 1 for i, entry in enumerate(entries) if entry["role"] == "assistant"), default=0)
-    new = [message for i in range(first, len(entries)) for message in _at(("messages", i), _user, entries[i])]
-    ours = {id: {"error": UNANSWERED} for id, call in pending.items() if call.name in client_tools}
-    return Incoming(thread + new, {id: UNANSWERED for id in pending if id not in ours}, ours)
-
-
-# The parts
-
-
-def _is_tool(part: dict[str, Any]) -> bool:
-    return part["type"].startswith("tool-") or part["type"] == "dynamic-tool"
-
-
-def _tool_name(part: dict[str, Any]) -> str:
-    return part["toolName"] if part["type"] == "dynamic-tool" else part["type"].removeprefix("tool-")
-
-
-def _output(part: dict[str, Any]) -> str | dict[str, Any]:
-    """Return a result as `rxllm.resume` takes it."""
-    if part["state"] == "output-denied":
-        return {"error": "denied"}
-    if part["state"] == "output-error":
-        return {"error": part["errorText"]}
-    output = part.get("output")
-    return cast(Any, output) if isinstance(output, str | dict) else json.dumps(output)
-
-
-def _list(entry: Any, name: str) -> list[Any]:
-    return _field(entry, name, list)
-
-
-def _field(entry: Any, name: str, cls: type[Any]) -> Any:
-    value: Any = cast(dict[str, Any], entry).get(name) if isinstance(entry, dict) else None
-    if not isinstance(value, cls):
-        raise _wrong(f"must be a JSON {_JSON[cls]}", name)
-    return value
-
-
-_JSON: dict[type[Any], str] = {str: "string", list: "array", dict: "object", bool: "boolean"}
-
-
-def _at(path: tuple[str | int, ...], read: Callable[[Any], Any], item: Any) -> Any:
-    try:
-        return read(item)
-    except ValidationError as error:
-        raise _wrong(*((fault, *path, *inner) for inner, fault in error.errors[:1]).__next__()) from None
+    """Return the conversation with the messages after the last answer, which deny the calls that wait."""
+    first = max((place + 1 for place, (_, entry) in enumerate(messages) if entry.role == "assistant"), default=0)
+    new = [message for i, entry in messages[first:] for message in _user(i, entry)]
+    results = {id: {"error": UNANSWERED} for id, call in pending.items() if call.name in client_tools}
+    return Incoming(thread + new, {id: UNANSWERED for id in pending if id not in results}, results)
 
 
 def _wrong(fault: str, *path: str | int) -> ValidationError:

@@ -205,22 +205,23 @@ class Encoder:
         return {"usage": data}
 
     def _delta(self, kind: str, id: str | None, delta: str) -> list[Frame]:
-        begun, name, _ = self._block(kind, id)
+        begun, name = self._block(kind, id)
         return [*begun, {"type": f"{kind}-delta", "id": name, "delta": delta}]
 
     def _completed(self, kind: str, id: str | None, text: str, extra: Frame) -> list[Frame]:
-        frames, name, so_far = self._block(kind, id)
+        frames, name = self._block(kind, id)
+        so_far = "" if frames else "".join(self._decoder.blocks[kind, name].pieces)
         if text != so_far and text.startswith(so_far):  # deltas were left out
             frames += _cover({}, [{"type": f"{kind}-delta", "id": name, "delta": text[len(so_far) :]}])
         return [*frames, {"type": f"{kind}-end", "id": name, **extra}]
 
-    def _block(self, kind: str, id: str | None) -> tuple[list[Frame], str, str]:
-        """Return the block that `id` means, see `rxllm.events`: the frames that begin it, its name and its text."""
+    def _block(self, kind: str, id: str | None) -> tuple[list[Frame], str]:
+        """Return the name of the block that `id` means, see `rxllm.events`, after the frames that begin it."""
         for (other, name), block in reversed(self._decoder.blocks.items()):
             if other == kind and id in (None, block.id):
-                return [], name, "".join(block.pieces)
+                return [], name
         name = self._mint() if id is None else f"{self._mint()}:{id}"
-        return [{"type": f"{kind}-start", "id": name}], name, ""
+        return [{"type": f"{kind}-start", "id": name}], name
 
     def _mint(self) -> str:
         self._minted += 1
