@@ -86,7 +86,7 @@ class _Part(msgspec.Struct, rename="camel"):
     def result(self) -> Any:
         """The result of a tool as `rxllm.resume` takes it."""
         if self.state == "output-available":
-            return self.output if isinstance(self.output, str | dict) else json.dumps(self.output)
+            return self.output if _is_object(self.output) or isinstance(self.output, str) else json.dumps(self.output)
         return {"error": self.error_text or "denied"}
 
 
@@ -168,9 +168,11 @@ def _request(body: bytes | str | Mapping[str, Any], max_bytes: int) -> _Request:
 
 
 def _inside(entry: Any) -> Iterable[Any]:
-    if isinstance(entry, Mapping):
-        return cast(Mapping[str, Any], entry).values()
-    return cast(list[Any], entry) if isinstance(entry, list) else ()
+    return entry.values() if _is_object(entry) else cast(list[Any], entry) if isinstance(entry, list) else ()
+
+
+def _is_object(value: Any) -> bool:
+    return isinstance(value, Mapping)
 
 
 # Without a stored conversation
@@ -215,8 +217,7 @@ def _assistant(step: list[_Part]) -> list[Message]:
             content.append(ThinkingPart(part.text, _signature(part)))
         elif part.is_tool and part.is_answered and not part.provider_executed:
             name = part.tool_name or part.type.removeprefix("tool-")
-            arguments: Any = part.input if isinstance(part.input, dict) else {}
-            calls.append(ToolCall(part.tool_call_id, name, arguments))
+            calls.append(ToolCall(part.tool_call_id, name, part.input if _is_object(part.input) else {}))
             results.append(tool_result(part.tool_call_id, part.result))
     if not content and not calls:
         return []

@@ -32,16 +32,13 @@ own, joined by ``/``.
 
 from __future__ import annotations
 
-import base64
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 from msgspec.structs import replace as changed
 
 from rxllm import (
-    LLMError,
     Message,
     Nested,
     Response,
@@ -56,6 +53,16 @@ from rxllm import (
 from rxllm import events as ev
 from rxllm.web._codec import Frame, malformed
 from rxllm.web._for_client import ClientFold
+from rxllm.web._ui_content import (
+    call_frame,
+    completed_call,
+    content_frames,
+    event_data,
+    extra,
+    own_data,
+    read_content,
+    server,
+)
 from rxllm.web._ui_foreign import ForeignSteps
 
 _FINISH_REASONS = {"tool_calls": "tool-calls", "content_filter": "content-filter"}
@@ -67,8 +74,6 @@ _STRUCTURE = frozenset(
     }
 )
 """The types of the frames that mean no event by themselves."""
-
-_COUNTERS = vars(Usage()).keys()
 
 
 class Encoder:
@@ -123,8 +128,8 @@ class Encoder:
     def _covered(self, event: ev.Event, frames: list[Frame]) -> list[Frame]:
         short = _left_out(event)
         if short is not event and self._decoder.fold.filled(short) == event:
-            return _cover({"event": _data(short), "folded": True}, frames)
-        return _cover({"event": _data(event)}, frames)
+            return _cover({"event": event_data(short), "folded": True}, frames)
+        return _cover({"event": event_data(event)}, frames)
 
     def _frames(self, event: ev.Event) -> list[Frame]:
         match event:
@@ -135,7 +140,7 @@ class Encoder:
             case ev.TextCompleted(text=text, id=id):
                 return self._completed("text", id, text, {})
             case ev.ThinkingCompleted(text=text, signature=signature, id=id):
-                return self._completed("reasoning", id, text, _extra("signature", signature))
+                return self._completed("reasoning", id, text, extra("signature", signature))
             case ev.ToolCallDelta(id=id) if id not in self._decoder.calls:
                 return []
             case ev.UsageUpdated(usage=usage):
@@ -144,13 +149,13 @@ class Encoder:
                 return self._approval(id)
             case Nested(path=path, event=ev.ToolApprovalRequested() as inner):
                 id = "/".join((*path, inner.id))
-                call = _call("tool-input-available", id, inner.name, {}, input=_data(inner)["arguments"])
+                call = call_frame("tool-input-available", id, inner.name, {}, input=event_data(inner)["arguments"])
                 return [call, *self._approval(id)]
             case ev.ToolExecutionStarted(id=id) if id in self._waiting:
                 self._waiting.discard(id)
                 return [{"type": "tool-approval-response", "approvalId": id, "approved": True}]
             case _:
-                return self._structure(event) or _content(event, self._mint)
+                return self._structure(event) or content_frames(event, self._mint)
 
     def _structure(self, event: ev.Event) -> list[Frame]:
         match event:
@@ -188,7 +193,7 @@ class Encoder:
         decoder = self._decoder
         blocks: list[Frame] = [{"type": f"{kind}-end", "id": name} for kind, name in decoder.blocks]
         calls = [
-            _call("tool-input-error", id, decoder.names[id], {}, input="".join(pieces), errorText="incomplete")
+            call_frame("tool-input-error", id, decoder.names[id], {}, input="".join(pieces), errorText="incomplete")
             for id, pieces in decoder.calls.items()
         ]
         return [*blocks, *calls]
@@ -327,7 +332,7 @@ class Decoder:
         name, _, place = kind.partition("-")
         if name in ("text", "reasoning") and place != "file":
             return self._of_block(name, place, frame)
-        return self._of_call(frame) if name == "tool" else _read_content(frame)
+        return self._of_call(frame) if name == "tool" else read_content(frame)
 
     def _of_block(self, kind: str, place: str, frame: Frame) -> list[ev.Event]:
         name: str = frame["id"]
@@ -346,7 +351,7 @@ class Decoder:
         text = "".join(block.pieces)
         if kind == "text":
             return [ev.TextCompleted(text, block.id)]
-        return [ev.ThinkingCompleted(text, _rxllm(frame, "signature", None), None, block.id)]
+        return [ev.ThinkingCompleted(text, own_data(frame, "signature", None), None, block.id)]
 
     def _of_call(self, frame: Frame) -> list[ev.Event]:
         id: str = frame["toolCallId"]
@@ -355,11 +360,11 @@ class Decoder:
             case {"type": "tool-input-delta", "inputTextDelta": str(delta)} if id in self.calls:
                 return [ev.ToolCallDelta(id, delta)]
             case {"type": "tool-input-start", "toolName": str(name)}:
-                return [ev.ToolCallStarted(id, name, _server(frame))]
+                return [ev.ToolCallStarted(id, name, server(frame))]
             case {"type": "tool-input-available" | "tool-input-error" as kind, "toolName": str(name)}:
-                started = [] if id in self.calls else [ev.ToolCallStarted(id, name, _server(frame))]
+                started = [] if id in self.calls else [ev.ToolCallStarted(id, name, server(frame))]
                 text = "".join(self.calls.get(id, ()))
-                return [*started, _completed_call(id, name, text, frame, kind == "tool-input-available")]
+                return [*started, completed_call(id, name, text, frame, kind == "tool-input-available")]
             case {"type": "tool-output-available", "preliminary": True}:
                 return [ev.ToolProgress(id, name, frame.get("output"))]
             case {"type": "tool-output-available"}:
@@ -371,86 +376,6 @@ class Decoder:
             case _:
                 raise malformed(frame)
         return [ev.ToolExecutionCompleted(id, name, error=error)]
-
-
-def _completed_call(id: str, name: str, text: str, frame: Frame, is_available: bool) -> ev.ToolCallCompleted:
-    value, metadata = frame.get("input"), _server(frame)
-    if is_available and isinstance(value, dict):
-        return ev.ToolCallCompleted(id, name, cast(dict[str, Any], value), text or json.dumps(value), metadata)
-    text = value if isinstance(value, str) else text or json.dumps(value)
-    return ev.ToolCallCompleted(id, name, {}, text, {**metadata, "error": "invalid_json"})
-
-
-# Events that need no others to be told
-
-
-def _content(event: ev.Event, mint: Any) -> list[Frame]:
-    match event:
-        case ev.ToolCallStarted(id=id, name=name, metadata=metadata):
-            return [_call("tool-input-start", id, name, metadata)]
-        case ev.ToolCallDelta(id=id, arguments_delta=delta):
-            return [{"type": "tool-input-delta", "toolCallId": id, "inputTextDelta": delta}]
-        case ev.ToolCallCompleted(id=id, name=name, metadata={"error": error} as metadata):
-            raw = event.raw_arguments
-            return [_call("tool-input-error", id, name, metadata, input=raw, errorText=str(error))]
-        case ev.ToolCallCompleted(id=id, name=name, metadata=metadata):
-            return [_call("tool-input-available", id, name, metadata, input=_data(event)["arguments"])]
-        case ev.ToolProgress(id=id):
-            output = _data(event)["data"]
-            return [{"type": "tool-output-available", "toolCallId": id, "output": output, "preliminary": True}]
-        case ev.ToolExecutionCompleted(id=id, error=None):
-            return [{"type": "tool-output-available", "toolCallId": id, "output": _data(event).get("result")}]
-        case ev.ToolExecutionCompleted(id=id, error=ToolError(reason="denied")):
-            return [{"type": "tool-output-denied", "toolCallId": id}]
-        case ev.ToolExecutionCompleted(id=id, error=LLMError(message=message)):
-            return [{"type": "tool-output-error", "toolCallId": id, "errorText": message}]
-        case ev.Custom(name=name) if name != "rxllm":
-            return [{"type": f"data-{name}", "data": _data(event).get("data")}]
-        case ev.SourceAdded(source={"url": str(url)} as source):
-            titled = {"title": source["title"]} if isinstance(source.get("title"), str) else {}
-            rest = {} if set(source) == {"url", *titled} else _extra("source", _data(event)["source"])
-            return [{"type": "source-url", "sourceId": f"source-{mint()}", "url": url, **titled, **rest}]
-        case ev.FileAdded(file={"mime_type": str(mime_type), "data": bytes(data), **rest}):
-            url = f"data:{mime_type};base64,{base64.b64encode(data).decode()}"
-            return [{"type": "file", "url": url, "mediaType": mime_type, **_file_extra(rest)}]
-        case ev.FileAdded(file={"mime_type": str(mime_type), "url": str(url), **rest}):
-            return [{"type": "file", "url": url, "mediaType": mime_type, **_file_extra(rest)}]
-        case _:
-            return []
-
-
-def _read_content(frame: Frame) -> list[ev.Event]:
-    match frame:
-        case {"type": "message-metadata", "messageMetadata": {"usage": {**counters}}} if counters.keys() <= _COUNTERS:
-            return [ev.UsageUpdated(serializer.from_data(counters, Usage))]
-        case {"type": "message-metadata"}:
-            return []
-        case {"type": "source-url", "url": str()}:
-            source = {name: frame[name] for name in ("url", "title") if name in frame}
-            return [ev.SourceAdded(_rxllm(frame, "source", source))]
-        case {"type": "source-document", "mediaType": str()}:
-            names = ("title", "filename", "mediaType")
-            return [ev.SourceAdded({name: frame[name] for name in names if name in frame})]
-        case {"type": "file" | "reasoning-file", "url": str(url), "mediaType": str(mime_type)}:
-            header, _, data = url.partition(",")
-            is_data = header.startswith("data:") and header.endswith(";base64")
-            content = {"data": base64.b64decode(data, validate=True)} if is_data else {"url": url}
-            return [ev.FileAdded({"mime_type": mime_type, **content, **_rxllm(frame, "file", {})})]
-        case {"type": "custom", "kind": str(kind)}:
-            return [ev.Custom(kind)]
-        case {"type": str(kind)} if kind.startswith("data-"):
-            return [ev.Custom(kind.removeprefix("data-"), frame.get("data"))]
-        case _:
-            raise malformed(frame)
-
-
-def _call(kind: str, id: str, name: str, metadata: Mapping[str, Any], **fields: Any) -> Frame:
-    server = {"providerExecuted": True} if metadata.get("server") else {}
-    return {"type": kind, "toolCallId": id, "toolName": name, "dynamic": True, **server, **fields}
-
-
-def _server(frame: Frame) -> dict[str, Any]:
-    return {"server": True} if frame.get("providerExecuted") else {}
 
 
 def _cover(data: Frame, frames: list[Frame]) -> list[Frame]:
@@ -473,19 +398,3 @@ def _left_out(event: ev.Event) -> ev.Event:
             return event if short is inner else Nested(path, short)
         case _:
             return event
-
-
-def _extra(name: str, value: Any) -> Frame:
-    return {} if value is None else {"providerMetadata": {"rxllm": {name: value}}}
-
-
-def _file_extra(rest: dict[str, Any]) -> Frame:
-    return _extra("file", _data(ev.FileAdded(rest))["file"] if rest else None)
-
-
-def _rxllm(frame: Frame, name: str, default: Any) -> Any:
-    return frame.get("providerMetadata", {}).get("rxllm", {}).get(name, default)
-
-
-def _data(event: ev.Event) -> Frame:
-    return {name: value for name, value in serializer.to_data(event).items() if name != "v"}
