@@ -266,7 +266,7 @@ class Decoder:
         return events
 
     def close(self) -> list[ev.Event]:
-        if self._foreign and not (self._has_start or self.blocks or self.calls):
+        if self._foreign and self.fold.state.length and not (self._has_start or self.blocks or self.calls):
             return self.feed({"type": "finish"})  # written by hand, without the frames of a whole run
         return [] if self._is_ended else [ev.ErrorEvent(StreamError("truncated"))]
 

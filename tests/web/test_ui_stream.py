@@ -6,8 +6,10 @@ The judge is the npm package `ai` under Node, see `judges/ui.mjs`; the rules are
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -40,12 +42,14 @@ from rxllm import (
     web,
 )
 from rxllm import operators as ops
+from rxllm.testing.loopback import Loopback, Pause, Reply, Request
 from rxllm.web._ui_stream import Encoder
 from tests.judges import absent, node
 from tests.laws import scripts
 from tests.web.streams import DECODERS, of_recordings, of_script
 
 JUDGES = Path(__file__).parent / "judges"
+EVERY = 1 if os.environ.get("RXLLM_JUDGES") == "required" else 8
 MODULES = Path(__file__).parents[1] / "node_modules"
 
 
@@ -65,11 +69,11 @@ def body(frames: list[Any]) -> str:
     return (b"".join(map(web.sse, frames)) + Encoder.END).decode()
 
 
-def of_node(script: str, lines: Sequence[str] = ()) -> list[Any]:
+def of_node(script: str, lines: Sequence[str] = (), *arguments: str) -> list[Any]:
     """The JSON lines that a script of `judges` writes."""
     if not (MODULES / "ai").is_dir():
         absent("ai", "npm ci --prefix tests")
-    command = [node(), str(JUDGES / script)]
+    command = [node(), str(JUDGES / script), *arguments]
     finished = subprocess.run(command, input="\n".join(lines).encode(), capture_output=True, timeout=120, check=False)
     assert finished.returncode == 0, finished.stderr.decode()[-2000:]
     return [json.loads(line) for line in finished.stdout.splitlines()]
@@ -187,13 +191,44 @@ def assert_folds_equal(result: Any, events: list[Event], name: str = "") -> None
 
 
 @pytest.mark.parametrize("api", DECODERS)
+def test_every_recorded_stream_keeps_the_rules_and_comes_back(api: str) -> None:
+    for name, recorded in of_recordings(api, every=EVERY):
+        events = client(recorded)
+        frames = framed(events)
+        Rules().check(frames)
+        assert again(frames) == events, name
+
+
+@pytest.mark.parametrize("api", DECODERS)
 def test_the_client_folds_recorded_streams_as_we_do(api: str) -> None:
-    named = [(name, client(events)) for name, events in of_recordings(api)]
-    frames = [framed(events) for _, events in named]
-    for stream in frames:
-        Rules().check(stream)
-    for (name, events), result in zip(named, judged(frames), strict=True):
+    named = [(name, client(events)) for name, events in of_recordings(api, every=EVERY)]
+    for (name, events), result in zip(named, judged([framed(events) for _, events in named]), strict=True):
         assert_folds_equal(result, events, name)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.data(), scripts.scripts)
+def test_a_stream_that_is_cut_off_ends_with_an_error(data: st.DataObject, script: Any) -> None:
+    events = client(of_script(script))
+    frames = framed(events)
+    arrived = again(frames[: data.draw(st.integers(0, len(frames) - 1))])
+    assert arrived[-1:] == [ErrorEvent(StreamError("truncated"))] or any(isinstance(e, ErrorEvent) for e in arrived)
+    assert arrived[:-1] == events[: len(arrived) - 1]
+
+
+@settings(deadline=None, max_examples=60)
+@given(scripts.scripts, st.lists(st.sampled_from([True, False, "no"]), min_size=9, max_size=9))
+def test_resumed_streams_come_back(script: Any, answers: Any) -> None:
+    model = scripts.fake([[ToolCall("z", "approval"), ToolCall("y", "manual"), ToolCall("x", "approval")], *script])
+    halted = rxllm.chat(model, "Hi", tools=scripts.TOOLS).run()
+    waiting = {call.id: answer for call, answer in zip(halted.pending_tool_calls, answers, strict=False)}
+    results = {call.id: "mine" for call in halted.pending_tool_calls if call.name == "manual"}
+    approvals = {id: answer for id, answer in waiting.items() if id not in results}
+    resumed = rxllm.stream_resume(model, halted, approvals=approvals, results=results, tools=scripts.TOOLS, retry=False)
+    events = client(list(resumed.pipe(ops.errors_as_events())))
+    frames = framed(events)
+    Rules(known=tuple(waiting)).check(frames)
+    assert again(frames) == events
 
 
 @settings(deadline=None, max_examples=80)
@@ -414,3 +449,44 @@ def test_streams_of_the_other_server_fold_as_its_own_client_folds_them() -> None
     assert (folded["written"].output_text, folded["written"].halted_reason) == ("Hello", "completed")
     kinds = [part["type"] for part in found["tools"]["message"]["parts"]]
     assert len(kinds) == len(steps["tools"])
+
+
+def test_the_chat_of_the_browser_approves_and_stops() -> None:
+    """`Chat` of `ai` sends the requests, over a socket, that `from_ui` reads."""
+    call, words = ToolCall("c1", "pay", {"amount": 5}), ["word "] * 40
+    model = Fake(call, "Paid.", words, ["Hel", rxllm.AdapterError("provider_unavailable")])
+    stored = [rxllm.ChatResult(Thread((rxllm.system("You are brief."),)))]
+    rates = iter([None, None, 0.02, None])
+    served: list[list[Event]] = []
+
+    def serve(request: Request) -> Reply:
+        incoming = web.from_ui(request.body, stored[-1])
+        answers: Any = {"approvals": incoming.approvals, "results": incoming.results}
+        run = rxllm.stream_resume(model, incoming.thread, **answers, tools=[pay]).pipe(ops.errors_as_events())
+        events = list(run)
+        stored.append(events[-1].result if isinstance(events[-1], ChatCompleted) else stored[-1])
+        served.append(client(events))
+        rate = next(rates)
+        chunks = [web.sse(frame) for frame in framed(events)]
+        body = (item for chunk in [*chunks, Encoder.END] for item in ([Pause(rate), chunk] if rate else [chunk]))
+        return Reply(body, headers=Encoder.HEADERS)
+
+    with (
+        ThreadPoolExecutor(1) as threads,
+        Loopback(lambda request: threads.submit(serve, request).result()) as server,
+    ):
+        seen = of_node("ui_chat.mjs", (), f"{server.url}/api/chat")
+    shown = [[(part["type"], part.get("state")) for part in line["message"]["parts"]] for line in seen]
+    assert [line["status"] for line in seen] == ["ready", "ready", "ready", "error"]
+    assert shown[0] == [("step-start", None), ("dynamic-tool", "approval-requested")]
+    assert shown[1] == [
+        ("step-start", None),
+        ("dynamic-tool", "output-available"),
+        ("step-start", None),
+        ("text", "done"),
+    ]
+    assert shown[2] == [("step-start", None), ("text", "streaming")]
+    assert shown[3] == [("step-start", None), ("text", "done")]
+    assert seen[3]["error"] == "adapter error: provider_unavailable"
+    assert len(served) == 4
+    assert [message.role for message in stored[-1].thread[:5]] == ["system", "user", "assistant", "tool", "assistant"]
