@@ -59,7 +59,7 @@ def read_content(frame: Frame) -> list[ev.Event]:
             return []
         case {"type": "source-url", "url": str()}:
             source = {name: frame[name] for name in ("url", "title") if name in frame}
-            return [ev.SourceAdded(own_data(frame, "source", source))]
+            return [ev.SourceAdded(dict(own_data(frame, "source", source)))]
         case {"type": "source-document", "mediaType": str()}:
             names = ("title", "filename", "mediaType")
             return [ev.SourceAdded({name: frame[name] for name in names if name in frame})]

@@ -35,7 +35,7 @@ class ForeignSteps:
     def after(self, kind: str, frame: Frame) -> Iterator[ev.Event]:
         match kind:
             case "tool-approval-request":
-                id: str = frame["toolCallId"]
+                id = str(frame["toolCallId"])
                 call = self._waiting[id] = self._fold.state.current_tool_calls.get(id) or ToolCall(id, "")
                 yield ev.ToolApprovalRequested(id, call.name, call.arguments)
             case "tool-output-available" | "tool-output-error" | "tool-output-denied":

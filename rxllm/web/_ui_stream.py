@@ -342,7 +342,7 @@ class Decoder:
             return []
         block = self.blocks[kind, name]
         if place == "delta":
-            delta: str = frame["delta"]
+            delta = _text(frame, "delta")
             block.pieces.append(delta)
             return [ev.TextDelta(delta, block.id) if kind == "text" else ev.ThinkingDelta(delta, block.id)]
         if place != "end":
@@ -351,10 +351,11 @@ class Decoder:
         text = "".join(block.pieces)
         if kind == "text":
             return [ev.TextCompleted(text, block.id)]
-        return [ev.ThinkingCompleted(text, own_data(frame, "signature", None), None, block.id)]
+        signature: Any = own_data(frame, "signature", None)
+        return [ev.ThinkingCompleted(text, signature if isinstance(signature, str) else None, None, block.id)]
 
     def _of_call(self, frame: Frame) -> list[ev.Event]:
-        id: str = frame["toolCallId"]
+        id = _text(frame, "toolCallId")
         name = self.names.get(id, "")
         match frame:
             case {"type": "tool-input-delta", "inputTextDelta": str(delta)} if id in self.calls:
@@ -376,6 +377,13 @@ class Decoder:
             case _:
                 raise malformed(frame)
         return [ev.ToolExecutionCompleted(id, name, error=error)]
+
+
+def _text(frame: Frame, name: str) -> str:
+    value: Any = frame[name]
+    if not isinstance(value, str):
+        raise malformed(frame)
+    return value
 
 
 def _cover(data: Frame, frames: list[Frame]) -> list[Frame]:

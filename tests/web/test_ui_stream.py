@@ -42,8 +42,9 @@ from rxllm import (
     web,
 )
 from rxllm import operators as ops
+from rxllm.collector import event_fault
 from rxllm.testing.loopback import Loopback, Pause, Reply, Request
-from rxllm.web._ui_stream import Encoder
+from rxllm.web._ui_stream import Decoder, Encoder
 from tests.judges import absent, node
 from tests.laws import scripts
 from tests.web.streams import DECODERS, of_recordings, of_script
@@ -214,6 +215,27 @@ def test_a_stream_that_is_cut_off_ends_with_an_error(data: st.DataObject, script
     arrived = again(frames[: data.draw(st.integers(0, len(frames) - 1))])
     assert arrived[-1:] == [ErrorEvent(StreamError("truncated"))] or any(isinstance(e, ErrorEvent) for e in arrived)
     assert arrived[:-1] == events[: len(arrived) - 1]
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.data(), st.booleans())
+def test_a_frame_that_is_wrong_is_one_typed_error(data: st.DataObject, is_ours: bool) -> None:
+    frames: list[Any] = json.loads(json.dumps(framed(by_hand())))
+    frames = frames if is_ours else [frame for frame in frames if frame["type"] != "data-rxllm"]
+    for _ in range(data.draw(st.integers(1, 3))):
+        place: Any = data.draw(st.sampled_from(frames))
+        while True:
+            name = data.draw(st.sampled_from(sorted(place)))
+            if not isinstance(place[name], dict) or not place[name] or data.draw(st.booleans()):
+                break
+            place = place[name]
+        place[name] = data.draw(st.sampled_from([None, True, 1, -1, 1.5, "", "x", [], ["x"], {}, {"x": 1}]))
+    decoder = Decoder()
+    try:
+        for frame in frames:
+            assert [event_fault(event) for event in decoder.feed(frame) if event_fault(event)] == []
+    except StreamError as error:
+        assert error.reason == "malformed_event"  # noqa: PT017
 
 
 @settings(deadline=None, max_examples=60)
