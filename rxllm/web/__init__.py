@@ -4,13 +4,16 @@
 protocol                  is
 ========================  ============================================================================================
 ``"rxllm"``               rxllm's own: each event as its JSON
+``"ui"``                  the Vercel UI message stream, which ``useChat`` reads
 ========================  ============================================================================================
 
 `encode` and `decode` are operators between events and frames, which are JSON objects; what a client may see is decided
-before, by `for_client`. `sse` writes a frame as a server-sent event, `from_sse` reads them.
+before, by `for_client`. `sse` writes a frame as a server-sent event, `from_sse` reads them. `from_ui` reads what
+``useChat`` sends.
 """
 
 from rxllm.web._codec import Decoder, Encoder, decode, encode, from_sse, sse
 from rxllm.web._for_client import for_client
+from rxllm.web._ui_messages import Incoming, from_ui
 
-__all__ = ["Decoder", "Encoder", "decode", "encode", "for_client", "from_sse", "sse"]
+__all__ = ["Decoder", "Encoder", "Incoming", "decode", "encode", "for_client", "from_sse", "from_ui", "sse"]

@@ -17,7 +17,7 @@ from rxllm.wire import SSEDecoder
 Frame = dict[str, Any]
 """One message of a protocol: a JSON object."""
 
-PROTOCOLS = {"rxllm": "_own"}
+PROTOCOLS = {"rxllm": "_own", "ui": "_ui_stream"}
 """The modules of the protocols; each has an `Encoder` and a `Decoder`."""
 
 

@@ -1,0 +1,80 @@
+"""The UI message streams of other servers: where a response begins and ends, and what its step and chat come to.
+
+Such a server runs its tools while the response goes on, so the response's end follows their results.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from rxllm import ChatResult, Message, Response, StepResult, StreamError, Thread, ToolCall, Usage
+from rxllm import events as ev
+from rxllm.web._codec import Frame
+from rxllm.web._for_client import ClientFold
+
+
+class ForeignSteps:
+    """The events around those that a frame means itself, whose fold is `fold`."""
+
+    def __init__(self, fold: ClientFold) -> None:
+        self._fold = fold
+        self._is_open = False
+        self._outputs: dict[str, Any] = {}
+        self._waiting: dict[str, ToolCall] = {}  # for approval
+
+    def before(self, kind: str, frame: Frame) -> Iterator[ev.Event]:
+        if kind in ("start-step", "finish"):
+            yield from self._ended(_finish_reason(frame) if kind == "finish" else None)
+        content = ("start-step", "text-", "reasoning-", "tool-input-", "source-", "file")
+        if kind.startswith(content) and not self._is_open:
+            self._is_open = True
+            yield ev.MessageStarted(Message("assistant"))
+
+    def after(self, kind: str, frame: Frame) -> Iterator[ev.Event]:
+        match kind:
+            case "tool-approval-request":
+                id = str(frame["toolCallId"])
+                call = self._waiting[id] = self._fold.state.current_tool_calls.get(id) or ToolCall(id, "")
+                yield ev.ToolApprovalRequested(id, call.name, call.arguments)
+            case "tool-output-available" | "tool-output-error" | "tool-output-denied":
+                if not frame.get("preliminary"):
+                    self._waiting.pop(frame["toolCallId"], None)
+                    self._outputs[frame["toolCallId"]] = frame.get("output", frame.get("errorText", "denied"))
+            case "reset-step":
+                self._outputs.clear()
+                yield ev.StepRestarted("reset", 1)
+            case "error":
+                yield ev.ErrorEvent(StreamError("adapter_error", str(frame["errorText"])))
+            case "abort":
+                yield ev.ErrorEvent(StreamError("cancelled", str(frame.get("reason", "the server has stopped it"))))
+            case "finish":
+                yield self._fold.filled(ev.ChatCompleted(self._chat()))
+            case _:
+                pass
+
+    def _ended(self, reason: Any) -> Iterator[ev.Event]:
+        if not self._is_open:
+            return
+        self._is_open = False
+        yield self._fold.filled(ev.MessageCompleted(Message("assistant"), reason))
+        for id, output in self._outputs.items():
+            yield ev.ToolResultEncoded(id, output if isinstance(output, str) else json.dumps(output))
+        self._outputs.clear()
+        is_done = not self._fold.state.to_response().tool_calls
+        yield self._fold.filled(ev.StepCompleted(StepResult(Thread(), Response(), done=is_done)))
+
+    def _chat(self) -> ChatResult:
+        state, calls = self._fold.state, tuple(self._waiting.values())
+        reason = "error" if state.error else "approval" if calls else "completed"
+        usage = sum((step.response.usage for step in state.steps), Usage())
+        return ChatResult(Thread(), halted_reason=reason, pending_tool_calls=calls, usage=usage, error=state.error)
+
+
+def _finish_reason(frame: Frame) -> Any:
+    reason: Any = frame.get("finishReason")
+    return reason if reason in ("stop", "length", "error", None) else _REASONS.get(str(reason), "other")
+
+
+_REASONS = {"tool-calls": "tool_calls", "content-filter": "content_filter"}

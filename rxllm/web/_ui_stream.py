@@ -1,0 +1,408 @@
+"""The Vercel UI message stream, version 1: what ``useChat`` and ``readUIMessageStream`` of the npm package ``ai`` read.
+
+============================================  ==========================================================================
+event                                         frames
+============================================  ==========================================================================
+``MessageStarted``                            ``finish-step`` if a step is open, ``start-step``
+``TextDelta``, ``TextCompleted``              ``text-start``, ``text-delta``, ``text-end``
+``ThinkingDelta``, ``ThinkingCompleted``      ``reasoning-start``, ``-delta``, ``-end``, with the signature
+``ToolCallStarted``, ``-Delta``               ``tool-input-start``, ``tool-input-delta``, always ``dynamic``
+``ToolCallCompleted``                         ``tool-input-available``; ``tool-input-error`` if it is not a JSON object
+``ToolApprovalRequested``                     ``tool-approval-request``; the approval's id is the call's
+``ToolExecutionStarted``                      ``tool-approval-response`` if approval was requested
+``ToolProgress``                              ``tool-output-available``, ``preliminary``
+``ToolExecutionCompleted``                    ``tool-output-available``, ``tool-output-error``, ``tool-output-denied``
+``SourceAdded``, ``FileAdded``                ``source-url`` if it has a URL, ``file``
+``UsageUpdated``                              ``message-metadata`` with ``{"usage": ...}``
+``Custom(name, data)``                        ``data-NAME``
+``StepRestarted``                             ``reset-step``
+``ErrorEvent``                                open parts are closed, ``error``; ``abort`` if it was cancelled
+``StepCompleted``                             ``finish-step``
+the end of the stream                         ``finish`` with the finish reason and the usage
+============================================  ==========================================================================
+
+What these cannot say goes before them in ``data-rxllm``, a transient part that other clients ignore: ``event`` is the
+event, ``covers`` is the number of frames after it that stand for no event of their own, and ``folded`` says that its
+message or result is what the events so far fold to. The encoder reads its own frames, and adds that part wherever they
+mean anything but the event; so only raw frames are lost.
+
+A call inside an agent that waits for approval is announced like one outside, by the ids of the calls around it and its
+own, joined by ``/``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from msgspec.structs import replace as changed
+
+from rxllm import (
+    Message,
+    Nested,
+    Response,
+    StepResult,
+    StreamError,
+    Thread,
+    ToolError,
+    Usage,
+    ValidationError,
+    serializer,
+)
+from rxllm import events as ev
+from rxllm.web._codec import Frame, malformed
+from rxllm.web._for_client import ClientFold
+from rxllm.web._ui_content import (
+    call_frame,
+    completed_call,
+    content_frames,
+    event_data,
+    extra,
+    own_data,
+    read_content,
+    server,
+)
+from rxllm.web._ui_foreign import ForeignSteps
+
+_FINISH_REASONS = {"tool_calls": "tool-calls", "content_filter": "content-filter"}
+
+_STRUCTURE = frozenset(
+    {
+        *("start", "start-step", "finish-step", "reset-step", "finish", "error", "abort", "steering-message"),
+        *("tool-approval-request", "tool-approval-response"),
+    }
+)
+"""The types of the frames that mean no event by themselves."""
+
+
+class Encoder:
+    """Events to frames."""
+
+    END: ClassVar[bytes] = b"data: [DONE]\n\n"
+    HEADERS: ClassVar[dict[str, str]] = {
+        "content-type": "text/event-stream",
+        "cache-control": "no-cache",
+        "connection": "keep-alive",
+        "x-vercel-ai-ui-message-stream": "v1",
+        "x-accel-buffering": "no",
+    }
+
+    def __init__(self) -> None:
+        self._decoder = Decoder(is_ours=True)
+        self._minted = 0
+        self._is_started = False
+        self._is_answering = False  # a response has begun, and has not ended
+        self._step: str | None = None  # "open", or "reset" when it is to begin again
+        self._waiting: set[str] = set()  # for approval
+        self._counters: set[str] = set()  # of usage, as far as they were sent
+
+    def feed(self, event: ev.Event) -> list[Frame]:
+        """Return the frames of `event`. Raises ``ValidationError("not_serializable")`` as the serializer does."""
+        if isinstance(event, ev.RawChunk):
+            return []
+        frames = self._frames(event)
+        if [means for frame in frames for means in self._decoder.read(frame)] != [event]:
+            frames = self._covered(event, frames)
+        self._decoder.apply(event)
+        return [*self._start(), *frames]
+
+    def close(self) -> list[Frame]:
+        state = self._decoder.fold.state
+        reason = state.to_response().finish_reason
+        frames = self._ended_parts()
+        if self._is_answering:
+            reason = "error"
+            frames.append({"type": "error", "errorText": StreamError("truncated").message})
+        finish: Frame = {"type": "finish"}
+        if reason is not None:
+            finish["finishReason"] = _FINISH_REASONS.get(reason, reason)
+        if state.chat_result is not None:
+            finish["messageMetadata"] = self._usage(state.chat_result.usage)
+        return [*self._start(), *_cover({}, [*frames, *self._ended_step(), finish])]
+
+    def _start(self) -> list[Frame]:
+        was_started, self._is_started = self._is_started, True
+        return [] if was_started else [{"type": "start"}, *_cover({}, [])]
+
+    def _covered(self, event: ev.Event, frames: list[Frame]) -> list[Frame]:
+        short = _left_out(event)
+        if short is not event and self._decoder.fold.filled(short) == event:
+            return _cover({"event": event_data(short), "folded": True}, frames)
+        return _cover({"event": event_data(event)}, frames)
+
+    def _frames(self, event: ev.Event) -> list[Frame]:
+        match event:
+            case ev.TextDelta(delta=delta, id=id):
+                return self._delta("text", id, delta)
+            case ev.ThinkingDelta(delta=delta, id=id):
+                return self._delta("reasoning", id, delta)
+            case ev.TextCompleted(text=text, id=id):
+                return self._completed("text", id, text, {})
+            case ev.ThinkingCompleted(text=text, signature=signature, id=id):
+                return self._completed("reasoning", id, text, extra("signature", signature))
+            case ev.ToolCallDelta(id=id) if id not in self._decoder.calls:
+                return []
+            case ev.UsageUpdated(usage=usage):
+                return [{"type": "message-metadata", "messageMetadata": self._usage(usage)}]
+            case ev.ToolApprovalRequested(id=id):
+                return self._approval(id)
+            case Nested(path=path, event=ev.ToolApprovalRequested() as inner):
+                id = "/".join((*path, inner.id))
+                call = call_frame("tool-input-available", id, inner.name, {}, input=event_data(inner)["arguments"])
+                return [call, *self._approval(id)]
+            case ev.ToolExecutionStarted(id=id) if id in self._waiting:
+                self._waiting.discard(id)
+                return [{"type": "tool-approval-response", "approvalId": id, "approved": True}]
+            case _:
+                return self._structure(event) or content_frames(event, self._mint)
+
+    def _structure(self, event: ev.Event) -> list[Frame]:
+        match event:
+            case ev.MessageStarted():
+                self._is_answering = True
+                return [*self._ended_parts(), *self._begun_step()]
+            case ev.MessageCompleted():
+                self._is_answering = False
+                return self._ended_parts()
+            case ev.StepRestarted():
+                self._is_answering = False
+                was_open, self._step = self._step is not None, self._step and "reset"
+                return [{"type": "reset-step"}] if was_open else []
+            case ev.ErrorEvent(error=error):
+                self._is_answering = False
+                if error.reason == "cancelled":
+                    return [*self._ended_parts(), {"type": "abort", "reason": error.message}]
+                return [*self._ended_parts(), {"type": "error", "errorText": error.message}]
+            case ev.StepCompleted() | ev.ChatCompleted():
+                return [*self._ended_parts(), *self._ended_step()]
+            case _:
+                return []
+
+    def _begun_step(self) -> list[Frame]:
+        frames: list[Frame] = [] if self._step == "reset" else [*self._ended_step(), {"type": "start-step"}]
+        self._step = "open"
+        return frames
+
+    def _ended_step(self) -> list[Frame]:
+        was_open, self._step = self._step is not None, None
+        return [{"type": "finish-step"}] if was_open else []
+
+    def _ended_parts(self) -> list[Frame]:
+        """Return the frames that close what is open: a browser would show it as still streaming forever."""
+        decoder = self._decoder
+        blocks: list[Frame] = [{"type": f"{kind}-end", "id": name} for kind, name in decoder.blocks]
+        calls = [
+            call_frame("tool-input-error", id, decoder.names[id], {}, input="".join(pieces), errorText="incomplete")
+            for id, pieces in decoder.calls.items()
+        ]
+        return [*blocks, *calls]
+
+    def _approval(self, id: str) -> list[Frame]:
+        self._waiting.add(id)
+        return [{"type": "tool-approval-request", "approvalId": id, "toolCallId": id}]
+
+    def _usage(self, usage: Usage) -> Frame:
+        """Return the metadata of a message; a browser merges it with what was sent before, so None takes the place."""
+        counters = {name: value for name, value in serializer.to_data(usage).items() if name not in ("$", "v")}
+        data = {**dict.fromkeys(self._counters), **counters}
+        self._counters |= {name for name, value in counters.items() if not isinstance(value, dict)}
+        return {"usage": data}
+
+    def _delta(self, kind: str, id: str | None, delta: str) -> list[Frame]:
+        begun, name = self._block(kind, id)
+        return [*begun, {"type": f"{kind}-delta", "id": name, "delta": delta}]
+
+    def _completed(self, kind: str, id: str | None, text: str, extra: Frame) -> list[Frame]:
+        frames, name = self._block(kind, id)
+        so_far = "" if frames else "".join(self._decoder.blocks[kind, name].pieces)
+        if text != so_far and text.startswith(so_far):  # deltas were left out
+            frames += _cover({}, [{"type": f"{kind}-delta", "id": name, "delta": text[len(so_far) :]}])
+        return [*frames, {"type": f"{kind}-end", "id": name, **extra}]
+
+    def _block(self, kind: str, id: str | None) -> tuple[list[Frame], str]:
+        """Return the name of the block that `id` means, see `rxllm.events`, after the frames that begin it."""
+        for (other, name), block in reversed(self._decoder.blocks.items()):
+            if other == kind and id in (None, block.id):
+                return [], name
+        name = self._mint() if id is None else f"{self._mint()}:{id}"
+        return [{"type": f"{kind}-start", "id": name}], name
+
+    def _mint(self) -> str:
+        self._minted += 1
+        return str(self._minted - 1)
+
+
+class _Block:
+    """An open block of text or thinking."""
+
+    def __init__(self, id: str | None) -> None:
+        self.id = id
+        self.pieces: list[str] = []
+
+
+class Decoder:
+    """Frames to events; those of other servers too, whose steps and chat are what their frames fold to."""
+
+    def __init__(self, is_ours: bool = False) -> None:
+        self.fold = ClientFold()
+        self.blocks: dict[tuple[str, str], _Block] = {}  # the open ones, by kind and name
+        self.calls: dict[str, list[str]] = {}  # the pieces of the open ones, by id
+        self.names: dict[str, str] = {}  # of the tools of all calls
+        self._covered = 0
+        self._has_start = False
+        self._is_ended = False  # by its finish, or by an error
+        self._is_finished = False
+        self._foreign = None if is_ours else ForeignSteps(self.fold)
+
+    def feed(self, frame: Frame) -> list[ev.Event]:
+        events: list[ev.Event] = []
+        try:
+            for event in self.read(frame):
+                self.apply(event)
+                events.append(event)
+        except (ValidationError, TypeError, ValueError, KeyError, AttributeError, RecursionError):
+            raise malformed(frame) from None
+        return events
+
+    def close(self) -> list[ev.Event]:
+        if self._foreign and self.fold.state.length and not (self._has_start or self.blocks or self.calls):
+            return self.feed({"type": "finish"})  # written by hand, without the frames of a whole run
+        return [] if self._is_ended else [ev.ErrorEvent(StreamError("truncated"))]
+
+    def apply(self, event: ev.Event) -> None:
+        """Take note of an event that a frame means."""
+        self.fold.apply(event)
+        match event:
+            case ev.ToolCallStarted(id=id, name=name):
+                self.names[id] = name
+                self.calls[id] = []
+            case ev.ToolCallDelta(id=id, arguments_delta=delta):
+                if id in self.calls:
+                    self.calls[id].append(delta)
+            case ev.ToolCallCompleted(id=id, name=name):
+                self.names[id] = name
+                self.calls.pop(id, None)
+            case ev.ErrorEvent():
+                self._is_ended = True
+                self.calls.clear()
+            case ev.MessageStarted() | ev.MessageCompleted() | ev.StepRestarted() | ev.StepCompleted():
+                self.calls.clear()
+            case _:
+                pass
+
+    def read(self, frame: Frame) -> Iterator[ev.Event]:
+        """Return the events that `frame` means, each of which is to be applied before the next."""
+        if self._is_finished:
+            raise malformed(frame)
+        kind: str = frame["type"]
+        is_covered = self._covered > 0
+        self._covered -= is_covered
+        if kind == "data-rxllm":
+            yield from self._own(frame["data"])
+        elif self._foreign is None:
+            events = list(self._events(kind, frame))
+            yield from () if is_covered else events
+        else:
+            yield from self._foreign.before(kind, frame)
+            yield from self._events(kind, frame)
+            yield from self._foreign.after(kind, frame)
+
+    def _own(self, data: Any) -> list[ev.Event]:
+        self._foreign = None
+        covers = data.get("covers", 0)
+        if not isinstance(covers, int) or covers < 0:
+            raise ValueError("covers is not a number of frames")
+        self._covered = covers
+        if "event" not in data:
+            return []
+        event: Any = serializer.from_data(data["event"])
+        if not isinstance(event, ev.Event):
+            raise TypeError("not an event")
+        return [self.fold.filled(event) if data.get("folded") is True else event]
+
+    def _events(self, kind: str, frame: Frame) -> list[ev.Event]:
+        self._has_start = self._has_start or kind == "start"
+        self._is_finished = kind == "finish"
+        self._is_ended = self._is_ended or self._is_finished
+        if kind == "reset-step":
+            self.blocks.clear()
+        if kind in _STRUCTURE:
+            return []
+        name, _, place = kind.partition("-")
+        if name in ("text", "reasoning") and place != "file":
+            return self._of_block(name, place, frame)
+        return self._of_call(frame) if name == "tool" else read_content(frame)
+
+    def _of_block(self, kind: str, place: str, frame: Frame) -> list[ev.Event]:
+        name: str = frame["id"]
+        if place == "start":
+            _, colon, id = name.partition(":")
+            self.blocks[kind, name] = _Block(name if self._foreign else id if colon else None)
+            return []
+        block = self.blocks[kind, name]
+        if place == "delta":
+            delta = _text(frame, "delta")
+            block.pieces.append(delta)
+            return [ev.TextDelta(delta, block.id) if kind == "text" else ev.ThinkingDelta(delta, block.id)]
+        if place != "end":
+            raise malformed(frame)
+        del self.blocks[kind, name]
+        text = "".join(block.pieces)
+        if kind == "text":
+            return [ev.TextCompleted(text, block.id)]
+        signature: Any = own_data(frame, "signature", None)
+        return [ev.ThinkingCompleted(text, signature if isinstance(signature, str) else None, None, block.id)]
+
+    def _of_call(self, frame: Frame) -> list[ev.Event]:
+        id = _text(frame, "toolCallId")
+        name = self.names.get(id, "")
+        match frame:
+            case {"type": "tool-input-delta", "inputTextDelta": str(delta)} if id in self.calls:
+                return [ev.ToolCallDelta(id, delta)]
+            case {"type": "tool-input-start", "toolName": str(name)}:
+                return [ev.ToolCallStarted(id, name, server(frame))]
+            case {"type": "tool-input-available" | "tool-input-error" as kind, "toolName": str(name)}:
+                started = [] if id in self.calls else [ev.ToolCallStarted(id, name, server(frame))]
+                text = "".join(self.calls.get(id, ()))
+                return [*started, completed_call(id, name, text, frame, kind == "tool-input-available")]
+            case {"type": "tool-output-available", "preliminary": True}:
+                return [ev.ToolProgress(id, name, frame.get("output"))]
+            case {"type": "tool-output-available"}:
+                return [ev.ToolExecutionCompleted(id, name, frame.get("output"))]
+            case {"type": "tool-output-error", "errorText": str(text)}:
+                error = ToolError("handler_raised", text, tool_name=name, tool_call_id=id)
+            case {"type": "tool-output-denied"}:
+                error = ToolError("denied", tool_name=name, tool_call_id=id)
+            case _:
+                raise malformed(frame)
+        return [ev.ToolExecutionCompleted(id, name, error=error)]
+
+
+def _text(frame: Frame, name: str) -> str:
+    value: Any = frame[name]
+    if not isinstance(value, str):
+        raise malformed(frame)
+    return value
+
+
+def _cover(data: Frame, frames: list[Frame]) -> list[Frame]:
+    """Return `frames` after the part that says what they stand for."""
+    covers = {"covers": len(frames)} if frames else {}
+    return [{"type": "data-rxllm", "data": {**data, **covers}, "transient": True}, *frames]
+
+
+def _left_out(event: ev.Event) -> ev.Event:
+    """Return `event` without what the events before it fold to."""
+    match event:
+        case ev.MessageCompleted(message=message):
+            return changed(event, message=Message("assistant", metadata=message.metadata))
+        case ev.StepCompleted(result=result):
+            return ev.StepCompleted(StepResult(Thread(), Response(), done=result.done, metadata=result.metadata))
+        case ev.ChatCompleted(result=result):
+            return ev.ChatCompleted(replace(result, thread=Thread(), final_response=None, steps=()))
+        case Nested(path=path, event=inner):
+            short = _left_out(inner)
+            return event if short is inner else Nested(path, short)
+        case _:
+            return event
