@@ -116,6 +116,21 @@ def test_a_system_prompt_and_a_history_stay() -> None:
     assert events[-1].result.output_text == "Two"
 
 
+def test_what_a_tool_raises_stays() -> None:
+    def read() -> str:
+        raise OSError(CANARY)
+
+    model, inner = (Fake(ToolCall(id, "read", {}), "No.") for id in ("c1", "c0"))
+    agent = rxllm.Engine(inner, tools=[read]).as_tool(name="reader", description="Reads.")
+    events = list(rxllm.stream(model, "Read!", tools=[read]).pipe(web.for_client()))
+    events += rxllm.stream(Fake(ToolCall("c0", "reader", {"prompt": "Go"}), "No."), "Read!", tools=[agent]).pipe(
+        web.for_client()
+    )
+    assert CANARY not in "".join(map(serializer.to_json, events))
+    contents = [event.content for event in events if isinstance(event, rxllm.ToolResultEncoded)]
+    assert contents == ['{"error": "handler_raised"}', "No."]
+
+
 def test_a_session_stays() -> None:
     start = rxllm.Session(context={"secret": CANARY}, thread=Thread((rxllm.system(CANARY),)))
     events = list(session.stream_reply(Fake("Hello"), start, "Hi").pipe(web.for_client()))
