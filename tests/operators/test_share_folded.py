@@ -662,7 +662,7 @@ def stopping(server: Loopback) -> float:
 
 @pytest.mark.parametrize("act", [leaving, stopping])
 def test_the_server_sees_the_close(act: Callable[[Loopback], float]) -> None:
-    times = close_times(act, Reply(endless()))
+    times = close_times(act, Reply(endless(every=0.002)))
     assert min(times) > -0.01  # not before
     assert_prompt(times)
 
