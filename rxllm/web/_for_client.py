@@ -40,6 +40,7 @@ from rxllm import (
     Part,
     ProviderPart,
     RawChunk,
+    Response,
     Steered,
     StepCompleted,
     StepResult,
@@ -95,61 +96,114 @@ def for_client() -> Callable[[Observable[Event]], Stream[Event]]:
     return ops.lift(_Client)
 
 
+class ClientFold:
+    """What the events that a client sees fold to, of one stream and of the agents inside it."""
+
+    def __init__(self) -> None:
+        self.state = StreamCollector(Thread())
+        self._agents: dict[tuple[str, ...], ClientFold] = {}
+
+    def agent(self, path: tuple[str, ...]) -> ClientFold:
+        return self._agents.setdefault(path, ClientFold())
+
+    def apply(self, event: Event) -> None:
+        if isinstance(event, Nested):
+            self.agent(event.path).apply(event.event)
+        else:
+            self.state = self.state.apply_event(event)
+
+    def filled(self, event: Event) -> Event:
+        """Return `event` with the message or the result that the events so far fold to."""
+        match event:
+            case MessageCompleted(message=message):
+                return changed(event, message=replace(self.state.message, metadata=message.metadata))
+            case StepCompleted(result=result):
+                return StepCompleted(self._step(result))
+            case ChatCompleted(result=result):
+                response = self.state.last_response
+                return ChatCompleted(replace(result, thread=Thread(), final_response=response, steps=()))
+            case Nested(path=path, event=inner):
+                return Nested(path, self.agent(path).filled(inner))
+            case _:
+                return event
+
+    def packed(self, event: Event) -> dict[str, Any]:
+        """Return `event` as data, without what the events before it fold to: `unpacked` makes it whole again."""
+        left_out = _left_out(event)
+        is_folded = left_out is not event and self.filled(left_out) == event
+        data = serializer.to_data(left_out if is_folded else event)
+        del data["v"]  # a reader takes the current one
+        return {"event": data, "folded": True} if is_folded else {"event": data}
+
+    def unpacked(self, data: Any) -> Event:
+        """Return the event in what `packed` returned. Raises for anything else."""
+        event: Any = serializer.from_data(data["event"])
+        if not isinstance(event, Event):
+            raise TypeError("not an event")
+        return self.filled(event) if data.get("folded") is True else event
+
+    def _step(self, result: StepResult) -> StepResult:
+        state = changed(self.state, thread=Thread()) if self.state.thread is None else self.state
+        return replace(state.to_step_result(), thread=Thread(), done=result.done, metadata=result.metadata)
+
+
+def _left_out(event: Event) -> Event:
+    """Return `event` without what the events before it fold to."""
+    match event:
+        case MessageCompleted(message=message):
+            return changed(event, message=Message("assistant", metadata=message.metadata))
+        case StepCompleted(result=result):
+            return StepCompleted(StepResult(Thread(), Response(), done=result.done, metadata=result.metadata))
+        case ChatCompleted(result=result):
+            return ChatCompleted(replace(result, thread=Thread(), final_response=None, steps=()))
+        case Nested(path=path, event=inner):
+            left_out = _left_out(inner)
+            return event if left_out is inner else Nested(path, left_out)
+        case _:
+            return event
+
+
 class _Client:
     """What a client sees of one stream, and of the agents inside it."""
 
     def __init__(self) -> None:
-        self._state = StreamCollector(Thread())
-        self._agents: dict[tuple[str, ...], _Client] = {}
+        self._fold = ClientFold()
 
     def feed(self, event: Event) -> Iterable[Event]:
-        kept = self._kept(event)
+        kept = self._seen(event, self._fold)
         if kept is None:
             return ()
-        self._state = self._state.apply_event(kept)
+        self._fold.apply(kept)
         return (kept,)
 
     def close(self) -> Iterable[Event]:
         return ()
 
-    def _kept(self, event: Event) -> Event | None:
+    def _seen(self, event: Event, fold: ClientFold) -> Event | None:
         match event:
             case RawChunk():
-                return self._usage_in(event)
-            case StepCompleted(result=result):
-                return StepCompleted(self._step(result))
-            case ChatCompleted(result=result):
-                return ChatCompleted(self._chat(result))
+                return _usage_in(event, fold.state)
+            case StepCompleted() | ChatCompleted():
+                return _kept(fold.filled(event))
             case Nested(path=path, event=inner):
-                agent = self._agents.setdefault(path, _Client())
-                return next((Nested(path, kept) for kept in agent.feed(inner)), None)
+                kept = self._seen(inner, fold.agent(path))
+                return kept and Nested(path, kept)
             case _:
                 return _kept(event)
 
-    def _usage_in(self, chunk: RawChunk) -> Event | None:
-        usage = self._state.apply_event(chunk).usage if chunk.kind == "usage" else self._state.usage
-        return None if usage == self._state.usage else UsageUpdated(replace(usage, extra={}))
 
-    def _step(self, result: StepResult) -> StepResult:
-        state = changed(self._state, thread=Thread()) if self._state.thread is None else self._state
-        return replace(state.to_step_result(), thread=Thread(), done=result.done, metadata=_named(result.metadata))
-
-    def _chat(self, result: ChatResult) -> ChatResult:
-        return replace(
-            result,
-            thread=Thread(),
-            final_response=self._state.last_response,
-            steps=(),
-            pending_tool_calls=_calls(result.pending_tool_calls),
-            usage=replace(result.usage, extra={}),
-            error=result.error and _error(result.error),
-            metadata=_named(result.metadata),
-        )
+def _usage_in(chunk: RawChunk, state: StreamCollector) -> Event | None:
+    usage = state.apply_event(chunk).usage if chunk.kind == "usage" else state.usage
+    return None if usage == state.usage else UsageUpdated(replace(usage, extra={}))
 
 
 def _kept(event: Event) -> Event | None:
-    """Return what a client sees of an event that holds no result."""
+    """Return what a client sees of an event, whose result is what the client folds."""
     match event:
+        case StepCompleted(result=result):
+            return StepCompleted(replace(result, metadata=_named(result.metadata)))
+        case ChatCompleted(result=result):
+            return ChatCompleted(_chat(result))
         case MessageStarted(message=message):
             return MessageStarted(_message(message))
         case MessageCompleted(message=message, metadata=metadata):
@@ -174,6 +228,16 @@ def _kept(event: Event) -> Event | None:
             return None if name in _OWN else event
         case _:
             return event
+
+
+def _chat(result: ChatResult) -> ChatResult:
+    return replace(
+        result,
+        pending_tool_calls=_calls(result.pending_tool_calls),
+        usage=replace(result.usage, extra={}),
+        error=result.error and _error(result.error),
+        metadata=_named(result.metadata),
+    )
 
 
 def _message(message: Message) -> Message:

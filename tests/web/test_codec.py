@@ -17,6 +17,7 @@ from tests.laws import scripts
 from tests.web.streams import DECODERS, of_recordings, of_script
 
 law = settings(deadline=None, max_examples=60)
+protocols = pytest.mark.parametrize("protocol", ["rxllm", "ag-ui"])
 
 
 def client(events: list[Event]) -> list[Event]:
@@ -31,11 +32,15 @@ def again(frames: list[Any], protocol: str) -> list[Event]:
     return list(Stream.of(from_iterable(frames)).pipe(web.decode(protocol)))
 
 
+@protocols
 @law
-@given(scripts.scripts, st.sampled_from([rxllm.stream, rxllm.stream_step, rxllm.stream_generate]))
-def test_every_stream_comes_back_in_our_own_protocol(script: Any, function: Any) -> None:
-    events = client(of_script(script, function))
-    assert again(framed(events, "rxllm"), "rxllm") == events
+@given(scripts.scripts, st.sampled_from([rxllm.stream, rxllm.stream_step, rxllm.stream_generate]), st.data())
+def test_every_stream_comes_back(protocol: str, script: Any, function: Any, data: st.DataObject) -> None:
+    options = data.draw(scripts.presentations)
+    if function is not rxllm.stream_generate:
+        options |= data.draw(scripts.chat_options if function is rxllm.stream else scripts.step_options)
+    events = client(of_script(script, function, **options))
+    assert again(framed(events, protocol), protocol) == events
 
 
 @law
@@ -44,19 +49,29 @@ def test_any_event_comes_back_in_our_own_protocol(events: list[Event]) -> None:
     assert again(framed(events, "rxllm"), "rxllm") == events
 
 
+@protocols
+@settings(deadline=None, max_examples=300)
+@given(strategies.event_lists)
+def test_any_event_for_a_client_comes_back(protocol: str, events: list[Event]) -> None:
+    events = client(events)
+    assert again(framed(events, protocol), protocol) == events
+
+
+@protocols
 @law
 @given(st.data(), scripts.scripts)
-def test_the_bytes_may_be_cut_anywhere(data: st.DataObject, script: Any) -> None:
-    frames = framed(client(of_script(script)), "rxllm")
+def test_the_bytes_may_be_cut_anywhere(protocol: str, data: st.DataObject, script: Any) -> None:
+    frames = framed(client(of_script(script)), protocol)
     body = b": a comment\n\n" + b"".join(map(web.sse, frames))
     assert list(web.from_sse(data.draw(strategies.chunked(body)))) == frames
 
 
+@protocols
 @pytest.mark.parametrize("api", DECODERS)
-def test_every_recorded_stream_comes_back_in_our_own_protocol(api: str) -> None:
+def test_every_recorded_stream_comes_back(protocol: str, api: str) -> None:
     for name, recorded in of_recordings(api, every=4):
         events = client(recorded)
-        assert again(framed(events, "rxllm"), "rxllm") == events, name
+        assert again(framed(events, protocol), protocol) == events, name
 
 
 def test_a_stream_without_its_end_was_cut_off() -> None:
@@ -76,10 +91,15 @@ hostile = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
     max_leaves=8,
 )
-tags = st.sampled_from(["text_delta", "step_completed", "nested", "error", "end", "Message", "nobody"])
+tags = st.sampled_from(
+    [
+        *("text_delta", "step_completed", "nested", "error", "end", "Message", "nobody"),
+        *("RUN_STARTED", "RUN_FINISHED", "RUN_ERROR", "CUSTOM", "TOOL_CALL_CHUNK", "TEXT_MESSAGE_START"),
+    ]
+)
 
 
-@pytest.mark.parametrize("protocol", ["rxllm"])
+@protocols
 @settings(deadline=None, max_examples=300)
 @given(st.lists(st.dictionaries(st.text(max_size=8), hostile, max_size=4), max_size=3), tags)
 def test_hostile_frames_are_one_typed_error(protocol: str, frames: list[Any], tag: str) -> None:

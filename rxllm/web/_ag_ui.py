@@ -1,0 +1,506 @@
+"""AG-UI 1.0, the protocol between agents and user interfaces: https://docs.ag-ui.com.
+
+============================================  ==========================================================================
+event                                         frames
+============================================  ==========================================================================
+``MessageStarted``, ``StepCompleted``         ``STEP_STARTED``, ``STEP_FINISHED``
+``TextDelta``, ``TextCompleted``              ``TEXT_MESSAGE_START``, ``_CONTENT``, ``_END``
+``ThinkingDelta``, ``ThinkingCompleted``      ``REASONING_MESSAGE_*``, the signature as ``REASONING_ENCRYPTED_VALUE``
+``ToolCallStarted``, ``-Delta``, ``-ed``      ``TOOL_CALL_START``, ``TOOL_CALL_ARGS``, ``TOOL_CALL_END``
+``ToolResultEncoded``, ``ToolHalt``           ``TOOL_CALL_RESULT``
+``Custom(name, data)``                        ``CUSTOM``
+``Nested``                                    ``SUBAGENT_STARTED``, the frames of its event, ``SUBAGENT_FINISHED``
+``Steered``                                   a text message of the user
+``StepRestarted``                             ``MESSAGES_SNAPSHOT`` without the messages that are void
+the end of the stream                         ``RUN_FINISHED`` with usage, open calls and interrupts; ``RUN_ERROR`` if
+                                              it failed or was cut off
+============================================  ==========================================================================
+
+What these cannot say follows them in a ``CUSTOM`` frame of the name ``rxllm``: its ``value["event"]`` is the event as
+JSON. The frames before it that stand for no event of their own have the ``rawEvent`` ``"rxllm"``. So only raw frames
+and the provider's data are lost.
+
+A call that waits for approval, and a question to the user, are interrupts of the run; their ids are those of the calls,
+with the calls of the agents around them before them, joined by ``/``. Calls that the client answers are pending.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, ClassVar
+from uuid import uuid4
+
+from rxllm import (
+    ChatCompleted,
+    ChatResult,
+    Custom,
+    ErrorEvent,
+    Event,
+    LLMError,
+    Message,
+    MessageCompleted,
+    MessageStarted,
+    Nested,
+    RawChunk,
+    Response,
+    Steered,
+    StepCompleted,
+    StepRestarted,
+    StepResult,
+    StreamError,
+    TextCompleted,
+    TextDelta,
+    ThinkingCompleted,
+    ThinkingDelta,
+    Thread,
+    ToolCall,
+    ToolCallCompleted,
+    ToolCallDelta,
+    ToolCallStarted,
+    ToolExecutionCompleted,
+    ToolHalt,
+    ToolResultEncoded,
+    Usage,
+    UsageUpdated,
+    ValidationError,
+    serializer,
+)
+from rxllm.web._ag_ui_wire import OWN, Block, Chunks, Lane, Path, Wire
+from rxllm.web._codec import Frame, malformed
+from rxllm.web._for_client import ClientFold
+
+VERSION = "1.0"
+
+COUNTS = {
+    "inputTokens": "input_tokens",
+    "outputTokens": "output_tokens",
+    "totalTokens": "total_tokens",
+    "reasoningTokens": "reasoning_tokens",
+    "cachedInputTokens": "cached_input_tokens",
+    "cacheWriteInputTokens": "cache_write_input_tokens",
+}
+"""The counts of a run's usage, and the fields of `Usage` that they are."""
+
+APPROVAL = {
+    "type": "object",
+    "properties": {
+        "approved": {"type": "boolean"},
+        "reason": {"type": "string"},
+        "editedArgs": {"type": "object"},
+    },
+    "required": ["approved"],
+}
+"""What answers the interrupt of a call that waits for approval, as a JSON schema."""
+
+
+class Encoder:
+    """Events to frames of the run `run_id` of the conversation `thread_id`, which are random if they are left out.
+
+    `messages` are those that the client has sent: it removes those that a ``MESSAGES_SNAPSHOT`` does not repeat.
+    """
+
+    END: ClassVar[bytes] = b""
+    HEADERS: ClassVar[dict[str, str]] = {}
+
+    def __init__(
+        self, *, thread_id: str | None = None, run_id: str | None = None, messages: Iterable[Mapping[str, Any]] = ()
+    ) -> None:
+        self._ids = {"threadId": thread_id or uuid4().hex, "runId": run_id or uuid4().hex}
+        self._history = [dict(message) for message in messages]
+        self._fold = ClientFold()
+        self._wire = Wire()
+        self._agents: dict[Path, Lane] = {(): self._wire.lane(None)}  # the running ones
+        self._marks: dict[Path, int] = {}  # how many messages there were when the agent's step began
+        self._minted = 0
+        self._is_started = False
+        self._is_answering = False  # a response has begun, and has not ended
+
+    def feed(self, event: Event) -> list[Frame]:
+        """Return the frames of `event`. Raises ``ValidationError("not_serializable")`` as `rxllm.serializer.to_data`."""
+        if isinstance(event, Nested):
+            path, inner = event.path, event.event
+        else:
+            path, inner = (), event
+        if isinstance(inner, RawChunk):
+            return []
+        frames = [*self._started(), *self._begun_agents(path)]
+        lane = self._agents[path]
+        frames += self._read(lane, event, [_tagged(lane, frame) for frame in self._frames(lane, inner)])
+        self._fold.apply(event)
+        match inner:
+            case StepCompleted() | StepRestarted():
+                self._marks[path] = len(self._wire.messages)
+            case MessageStarted() if not path:
+                self._is_answering = True
+            case MessageCompleted() | ErrorEvent() if not path:
+                self._is_answering = False
+            case _:
+                pass
+        return frames
+
+    def close(self) -> list[Frame]:
+        return [*self._started(), *map(_covered, self._end())]
+
+    def _started(self) -> list[Frame]:
+        if self._is_started:
+            return []
+        self._is_started = True
+        start = _covered({"type": "RUN_STARTED", **self._ids, "protocolVersion": VERSION})
+        self._wire.read(start)
+        self._agents[()] = self._wire.lane(None)
+        return [start]
+
+    def _read(self, lane: Lane, event: Event, frames: list[Frame]) -> list[Frame]:
+        """Return `frames` as what stands for `event`: as they are, if they mean it by themselves."""
+        events = [told for frame in frames for told in self._wire.read(frame)]
+        if events == [event]:
+            return frames
+        own = {"type": "CUSTOM", "name": OWN, "value": self._fold.packed(event)}
+        return [*map(_covered, frames), _tagged(lane, own)]
+
+    def _frames(self, lane: Lane, event: Event) -> list[Frame]:
+        match event:
+            case TextDelta():
+                return self._delta(lane, "TEXT", event)
+            case ThinkingDelta():
+                return self._delta(lane, "REASONING", event)
+            case TextCompleted():
+                return self._completed(lane, "TEXT", event)
+            case ThinkingCompleted(signature=signature):
+                return self._completed(lane, "REASONING", event, signature)
+            case ToolCallStarted() | ToolCallDelta() | ToolCallCompleted():
+                return self._of_call(lane, event)
+            case ToolResultEncoded(id=id, content=content):
+                return [self._result(lane, id, content)]
+            case ToolHalt(tool_call_id=id, content=content, result=result):
+                return [self._result(lane, id, str(result) if content is None else content)]
+            case ToolExecutionCompleted(id=id, error=error):
+                return self._closed_agents((*lane.path, id), error)
+            case Custom(name=name) if name != OWN:
+                return [{"type": "CUSTOM", "name": name, "value": serializer.to_data(event).get("data")}]
+            case Steered(message=Message(role="user", content=str(text)), used=True):
+                name = self._mint()
+                start: Frame = {"type": "TEXT_MESSAGE_START", "messageId": name, "role": "user"}
+                return [start, _content("TEXT", name, text), {"type": "TEXT_MESSAGE_END", "messageId": name}]
+            case _:
+                return self._of_step(lane, event)
+
+    def _of_step(self, lane: Lane, event: Event) -> list[Frame]:
+        match event:
+            case MessageStarted():
+                start = {"type": "STEP_STARTED", "stepName": str(lane.steps + 1)}
+                return [*_closings(lane), *_step_end(lane), start]
+            case MessageCompleted() | ErrorEvent():
+                return _closings(lane)
+            case StepCompleted() | ChatCompleted():
+                return [*_closings(lane), *_step_end(lane)]
+            case StepRestarted():
+                return [*self._closed_agents(lane.path), *_closings(lane), self._snapshot(lane)]
+            case _:
+                return []
+
+    # Text and thinking
+
+    def _delta(self, lane: Lane, kind: str, event: TextDelta | ThinkingDelta) -> list[Frame]:
+        frames, name, _ = self._block(lane, kind, event.id)
+        return [*frames, _content(kind, name, event.delta)]
+
+    def _completed(
+        self, lane: Lane, kind: str, event: TextCompleted | ThinkingCompleted, signature: str | None = None
+    ) -> list[Frame]:
+        frames, name, block = self._block(lane, kind, event.id)
+        text = "" if block is None else block.text
+        if event.text.startswith(text) and event.text != text:  # the deltas were left out
+            frames.append(_content(kind, name, event.text[len(text) :]))
+        return [*frames, *_block_end(kind, name, signature)]
+
+    def _block(self, lane: Lane, kind: str, id: str | None) -> tuple[list[Frame], str, Block | None]:
+        """Return the message of the open block that `id` means, and that block; or a new one, which the frames begin."""
+        for block in reversed(lane.blocks.values()):
+            if block.kind == kind and id in (None, block.id):
+                return [], block.name, block
+        name = self._mint(id)
+        start: Frame = {"type": f"{kind}_MESSAGE_START", "messageId": name}
+        if kind == "TEXT":
+            return [{**start, "role": "assistant"}], name, None
+        return [{"type": "REASONING_START", "messageId": name}, {**start, "role": "reasoning"}], name, None
+
+    def _mint(self, id: str | None = None) -> str:
+        """Return an id that no other frame of the conversation has."""
+        self._minted += 1
+        number = f"{self._ids['runId']}:{self._minted}"
+        return number if id is None else f"{number}:{id}"
+
+    # Tools
+
+    def _of_call(self, lane: Lane, event: ToolCallStarted | ToolCallDelta | ToolCallCompleted) -> list[Frame]:
+        wire_id = lane.wire_id(event.id)
+        call = lane.calls.get(wire_id)
+        end: Frame = {"type": "TOOL_CALL_END", "toolCallId": wire_id}
+        if isinstance(event, ToolCallDelta):
+            return [] if call is None else [_arguments(wire_id, event.arguments_delta)]
+        start: Frame = {"type": "TOOL_CALL_START", "toolCallId": wire_id, "toolCallName": event.name}
+        start["parentMessageId"] = lane.parent or self._mint()
+        if isinstance(event, ToolCallStarted):
+            return [start] if call is None else [end, start]
+        frames = [start] if call is None else []
+        text = "" if call is None else "".join(call.pieces)
+        if event.raw_arguments.startswith(text) and event.raw_arguments != text:
+            frames.append(_arguments(wire_id, event.raw_arguments[len(text) :]))
+        return [*frames, end]
+
+    def _result(self, lane: Lane, id: str, content: str) -> Frame:
+        result = {"type": "TOOL_CALL_RESULT", "messageId": self._mint(), "toolCallId": lane.wire_id(id)}
+        return {**result, "content": content, "role": "tool"}
+
+    # Agents
+
+    def _begun_agents(self, path: Path) -> list[Frame]:
+        frames: list[Frame] = []
+        for depth in range(1, len(path) + 1):
+            if path[:depth] in self._agents:
+                continue
+            parent, call = self._agents[path[: depth - 1]], path[depth - 1]
+            run = self._mint()
+            frame: Frame = {"type": "SUBAGENT_STARTED", "subagentRunId": run, "name": parent.names.get(call, call)}
+            frame["parentToolCallId"] = parent.wire_id(call)
+            if parent.run is not None:
+                frame["parentSubagentRunId"] = parent.run
+            self._wire.read(frame)
+            self._agents[path[:depth]] = self._wire.lane(run)
+            frames.append(frame)
+        return frames
+
+    def _closed_agents(self, path: Path, error: LLMError | None = None, interrupts: Iterable[str] = ()) -> list[Frame]:
+        """Return the frames that end the agent at `path`, unless that is the outermost, and those inside it."""
+        frames: list[Frame] = []
+        for lane in reversed([lane for at, lane in self._agents.items() if at and at[: len(path)] == path]):
+            del self._agents[lane.path]
+            end: Frame = {"type": "SUBAGENT_FINISHED"}
+            waiting = [id for id in interrupts if id.startswith(lane.wire_id(""))]
+            if lane.path == path and error is not None:
+                end = {"type": "SUBAGENT_ERROR", "message": error.message, "code": error.reason}
+            elif waiting:
+                end["outcome"] = {"type": "suspended", "interruptIds": waiting}
+            frames += [_tagged(lane, frame) for frame in (*_closings(lane), *_step_end(lane), end)]
+        return frames
+
+    # The run
+
+    def _snapshot(self, lane: Lane) -> Frame:
+        depth, mark = len(lane.path), self._marks.get(lane.path, 0)
+        messages = list(self._history)
+        void: list[Frame] = []
+        for place, (path, message) in enumerate(self._wire.messages):
+            is_void = place >= mark and path[:depth] == lane.path
+            (void if is_void else messages).append(message)
+        self._wire.messages[:] = [noted for noted in self._wire.messages if noted[1] not in void]
+        if not any(message.get("role") == "reasoning" for message in messages):
+            # A client keeps its reasoning unless the snapshot has some.
+            messages += [{**message, "content": ""} for message in void if message["role"] == "reasoning"][:1]
+        return {"type": "MESSAGES_SNAPSHOT", "messages": messages}
+
+    def _end(self) -> list[Frame]:
+        state, root = self._fold.state, self._agents[()]
+        error = state.error if state.chat_result is None else state.chat_result.error
+        if self._is_answering:
+            error = StreamError("truncated")
+        outcome = self._outcome() if error is None else {"type": "cancelled"}
+        waiting = [interrupt["id"] for interrupt in outcome.get("interrupts", ())]
+        frames = [*self._closed_agents((), interrupts=waiting), *_closings(root), *_step_end(root)]
+        usage = _counts(state.to_chat_result().usage, (state.last_response or state.to_response()).model)
+        if error is None or error.reason == "cancelled":
+            return [*frames, {"type": "RUN_FINISHED", **self._ids, "outcome": outcome, **usage}]
+        return [*frames, {"type": "RUN_ERROR", "message": error.message, "code": error.reason, **usage}]
+
+    def _outcome(self) -> Frame:
+        """Return what the run waits for: answers of a user, or results of the client's own tools."""
+        state = self._fold.state
+        if state.chat_result is not None:
+            metadata, calls = state.chat_result.metadata, state.chat_result.pending_tool_calls
+            question, call = state.chat_result.pending_question, state.chat_result.pending_tool_call_id
+            asks = state.chat_result.halted_reason == "approval"
+        else:
+            metadata: Mapping[str, Any] = state.steps[-1].metadata if state.steps else {}
+            calls = (*metadata.get("manual_tool_calls", ()), *metadata.get("approval_tool_calls", ()))
+            question, call = metadata.get("pending_question"), metadata.get("pending_tool_call_id")
+            asks = "approval_tool_calls" in metadata
+        manual = {call.id for call in metadata.get("manual_tool_calls", ())}
+        interrupts = [self._approval(call) for call in calls if asks and call.id not in manual]
+        if question is not None and call is not None:
+            interrupts.append(self._question(call, question, metadata.get("ask_user_opts")))
+        if interrupts:
+            return {"type": "interrupt", "interrupts": interrupts}
+        return {"type": "success", **({"pendingToolCallIds": [call.id for call in calls]} if calls else {})}
+
+    def _approval(self, call: ToolCall) -> Frame:
+        return {**self._interrupt(call.id, "tool_call"), "message": f"Run {call.name}?", "responseSchema": APPROVAL}
+
+    def _question(self, call: str, question: str, opts: Any) -> Frame:
+        frame = {**self._interrupt(call, "input_required"), "message": question, "responseSchema": {"type": "string"}}
+        return {**frame, "metadata": {"opts": serializer.to_data(Custom("", opts))["data"]}} if opts else frame
+
+    def _interrupt(self, id: str, reason: str) -> Frame:
+        path = id.rpartition("/")[0]
+        runs = [lane.run for lane in self._wire.lanes.values() if lane.run and "/".join(lane.path) == path]
+        return {"id": id, "reason": reason, "toolCallId": id, **({"subagentRunId": runs[-1]} if runs else {})}
+
+
+class Decoder:
+    """Frames to events; those of other servers too, whose steps and chat are what their frames fold to."""
+
+    def __init__(self) -> None:
+        self._fold = ClientFold()
+        self._chunks = Chunks()
+        self._wire = Wire()
+        self._foreign = _ForeignRun(self._fold)
+        self._is_ended = False
+
+    def feed(self, frame: Frame) -> list[Event]:
+        events: list[Event] = []
+        try:
+            for long_form in self._chunks.read(frame):
+                for event in self._events(long_form):
+                    self._fold.apply(event)
+                    events.append(event)
+        except (ValidationError, LookupError, TypeError, ValueError, AttributeError, RecursionError):
+            raise malformed(frame) from None
+        return events
+
+    def close(self) -> list[Event]:
+        return [] if self._is_ended else [ErrorEvent(StreamError("truncated"))]
+
+    def _events(self, frame: Frame) -> Iterable[Event]:
+        kind: str = frame["type"]
+        if self._is_ended and kind != "RUN_STARTED":
+            raise ValueError("the run has ended")
+        self._is_ended = kind in ("RUN_FINISHED", "RUN_ERROR")
+        events = self._wire.read(frame)
+        if frame.get("rawEvent") == OWN:
+            return []
+        if kind == "CUSTOM" and frame["name"] == OWN:
+            return [*events, self._fold.unpacked(frame["value"])]
+        return events if self._wire.is_ours else self._foreign.read(kind, frame, events)
+
+
+class _ForeignRun:
+    """What other servers do not tell: where a response begins and ends, and what its step and the chat come to."""
+
+    def __init__(self, fold: ClientFold) -> None:
+        self._fold = fold
+        self._is_open = False  # a response
+        self._is_answered = False  # a call of the response before
+
+    def read(self, kind: str, frame: Frame, events: Iterable[Event]) -> Iterator[Event]:
+        for event in events:
+            if isinstance(event, ToolResultEncoded):
+                yield from self._response_end()
+                self._is_answered = True
+            elif not self._is_open and not isinstance(event, Nested | Custom):
+                yield from self._step_end()
+                self._is_open = True
+                yield MessageStarted(Message("assistant"))
+            yield event
+        match kind:
+            case "RUN_ERROR":
+                yield ErrorEvent(StreamError("adapter_error", str(frame["message"])))
+            case "RUN_FINISHED":
+                yield from self._finished(frame)
+            case _ if kind.startswith(("STATE_", "ACTIVITY_", "MESSAGES_", "RAW")):
+                yield RawChunk(kind, frame)
+            case _:
+                pass
+
+    def _finished(self, frame: Frame) -> Iterator[Event]:
+        outcome = frame.get("outcome") or {"type": "success"}
+        usage = to_usage(frame)
+        if usage is not None:
+            yield UsageUpdated(usage)
+        if outcome["type"] == "cancelled":
+            yield ErrorEvent(StreamError("cancelled"))
+            return
+        yield from self._response_end()
+        self._is_answered = True
+        yield from self._step_end()
+        yield self._fold.filled(ChatCompleted(self._chat(outcome)))
+
+    def _response_end(self) -> Iterator[Event]:
+        if self._is_open:
+            self._is_open = False
+            reason = "tool_calls" if self._fold.state.to_response().tool_calls else "stop"
+            yield self._fold.filled(MessageCompleted(Message("assistant"), reason))
+
+    def _step_end(self) -> Iterator[Event]:
+        if self._is_answered:
+            self._is_answered = False
+            step = self._fold.state
+            yield self._fold.filled(StepCompleted(StepResult(Thread(), Response(), done=not step.to_response().tool_calls)))
+
+    def _chat(self, outcome: Frame) -> ChatResult:
+        interrupts = outcome.get("interrupts", ())
+        step = self._fold.state.steps[-1]
+        answered = {result.tool_call_id for result in step.tool_results}
+        pending = tuple(call for call in step.response.tool_calls if call.id not in answered)
+        question = next((interrupt for interrupt in interrupts if interrupt["reason"] != "tool_call"), None)
+        reason = "approval" if interrupts else "manual_tool_calls" if pending else "completed"
+        return ChatResult(
+            Thread(),
+            halted_reason="ask_user" if question else reason,
+            pending_question=question and question.get("message"),
+            pending_tool_call_id=question and question["id"],
+            pending_tool_calls=pending,
+            usage=sum((step.response.usage for step in self._fold.state.steps), Usage()),
+            metadata={"interrupts": interrupts} if interrupts else {},
+        )
+
+
+def to_usage(frame: Frame) -> Usage | None:
+    """Return the usage of the end of a run, or None if it has none."""
+    entries = [Usage(**{COUNTS[name]: entry[name] for name in COUNTS if name in entry}) for entry in frame.get("usage") or ()]
+    return sum(entries, Usage()) if entries else None
+
+
+def _counts(usage: Usage, model: str | None) -> Frame:
+    counts: Frame = {name: getattr(usage, field) for name, field in COUNTS.items()}
+    known = {name: count for name, count in counts.items() if isinstance(count, int) and 0 <= count < 2**53}
+    if known and model is not None:
+        known["model"] = model
+    return {"usage": [known]} if known else {}
+
+
+def _closings(lane: Lane) -> list[Frame]:
+    """Return the frames that close what is open."""
+    calls = [{"type": "TOOL_CALL_END", "toolCallId": id} for id in lane.calls]
+    return [*(frame for block in lane.blocks.values() for frame in _block_end(block.kind, block.name)), *calls]
+
+
+def _block_end(kind: str, name: str, signature: str | None = None) -> list[Frame]:
+    end: Frame = {"type": f"{kind}_MESSAGE_END", "messageId": name}
+    if kind == "TEXT":
+        return [end]
+    signed: Frame = {"type": "REASONING_ENCRYPTED_VALUE", "subtype": "message", "entityId": name}
+    signatures = [] if signature is None else [{**signed, "encryptedValue": signature}]
+    return [end, *signatures, {"type": "REASONING_END", "messageId": name}]
+
+
+def _step_end(lane: Lane) -> list[Frame]:
+    return [] if lane.step is None else [{"type": "STEP_FINISHED", "stepName": lane.step}]
+
+
+def _content(kind: str, name: str, delta: str) -> Frame:
+    return {"type": f"{kind}_MESSAGE_CONTENT", "messageId": name, "delta": delta}
+
+
+def _arguments(wire_id: str, delta: str) -> Frame:
+    return {"type": "TOOL_CALL_ARGS", "toolCallId": wire_id, "delta": delta}
+
+
+def _tagged(lane: Lane, frame: Frame) -> Frame:
+    """Return `frame` as one of the lane's agent; a snapshot belongs to the conversation."""
+    if lane.run is None or "subagentRunId" in frame or frame["type"] == "MESSAGES_SNAPSHOT":
+        return frame
+    return {**frame, "subagentRunId": lane.run}
+
+
+def _covered(frame: Frame) -> Frame:
+    return {**frame, "rawEvent": OWN}
