@@ -116,7 +116,7 @@ class Encoder:
         self._is_answering = False  # a response has begun, and has not ended
 
     def feed(self, event: Event) -> list[Frame]:
-        """Return the frames of `event`. Raises ``ValidationError("not_serializable")`` as `rxllm.serializer.to_data`."""
+        """Return the frames of `event`. Raises as `rxllm.serializer.to_data`."""
         if isinstance(event, Nested):
             path, inner = event.path, event.event
         else:
@@ -215,7 +215,7 @@ class Encoder:
         return [*frames, *_block_end(kind, name, signature)]
 
     def _block(self, lane: Lane, kind: str, id: str | None) -> tuple[list[Frame], str, Block | None]:
-        """Return the message of the open block that `id` means, and that block; or a new one, which the frames begin."""
+        """Return the message of the open block that `id` means, and that block; or a new message and its frames."""
         for block in reversed(lane.blocks.values()):
             if block.kind == kind and id in (None, block.id):
                 return [], block.name, block
@@ -305,7 +305,7 @@ class Encoder:
         error = state.error if state.chat_result is None else state.chat_result.error
         if self._is_answering:
             error = StreamError("truncated")
-        outcome = self._outcome() if error is None else {"type": "cancelled"}
+        outcome: Frame = self._outcome() if error is None else {"type": "cancelled"}
         waiting = [interrupt["id"] for interrupt in outcome.get("interrupts", ())]
         frames = [*self._closed_agents((), interrupts=waiting), *_closings(root), *_step_end(root)]
         usage = _counts(state.to_chat_result().usage, (state.last_response or state.to_response()).model)
@@ -434,7 +434,9 @@ class _ForeignRun:
         if self._is_answered:
             self._is_answered = False
             step = self._fold.state
-            yield self._fold.filled(StepCompleted(StepResult(Thread(), Response(), done=not step.to_response().tool_calls)))
+            yield self._fold.filled(
+                StepCompleted(StepResult(Thread(), Response(), done=not step.to_response().tool_calls))
+            )
 
     def _chat(self, outcome: Frame) -> ChatResult:
         interrupts = outcome.get("interrupts", ())
@@ -456,13 +458,15 @@ class _ForeignRun:
 
 def to_usage(frame: Frame) -> Usage | None:
     """Return the usage of the end of a run, or None if it has none."""
-    entries = [Usage(**{COUNTS[name]: entry[name] for name in COUNTS if name in entry}) for entry in frame.get("usage") or ()]
+    entries = [
+        Usage(**{COUNTS[name]: entry[name] for name in COUNTS if name in entry}) for entry in frame.get("usage") or ()
+    ]
     return sum(entries, Usage()) if entries else None
 
 
 def _counts(usage: Usage, model: str | None) -> Frame:
     counts: Frame = {name: getattr(usage, field) for name, field in COUNTS.items()}
-    known = {name: count for name, count in counts.items() if isinstance(count, int) and 0 <= count < 2**53}
+    known: Frame = {name: count for name, count in counts.items() if isinstance(count, int) and 0 <= count < 2**53}
     if known and model is not None:
         known["model"] = model
     return {"usage": [known]} if known else {}

@@ -90,7 +90,8 @@ class Lane:
             if block.pieces or block.signature is not None:
                 yield ThinkingCompleted(block.text, block.signature, None, block.id)
         if kind.startswith(("TEXT_MESSAGE_", "REASONING_MESSAGE_")):
-            yield from self._read_block(*kind.split("_MESSAGE_"), frame)
+            block_kind, place = kind.split("_MESSAGE_")
+            yield from self._read_block(block_kind, place, frame)
         elif kind.startswith("TOOL_CALL_"):
             yield from self._read_call(kind, frame)
         elif kind == "CUSTOM" and frame["name"] != OWN:
@@ -202,8 +203,8 @@ class Wire:
         if message is None:
             message = {"id": parent, "role": "assistant"}
             self.note(lane, message)
-        function = {"name": name, "arguments": arguments}
-        message.setdefault("toolCalls", []).append({"id": id, "type": "function", "function": function})
+        call: Frame = {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
+        message["toolCalls"] = [*message.get("toolCalls", ()), call]
 
 
 class Chunks:

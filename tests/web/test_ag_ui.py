@@ -151,7 +151,10 @@ def theirs(result: Any) -> dict[str, Any]:
 def assert_folds_equal(result: Any, events: list[Event], name: str = "") -> None:
     assert result["refused"] is None, (name, result)
     assert result["warnings"] == [], name
-    assert theirs(result) == ours(events), name
+    void = [("", None)] if any(isinstance(event, rxllm.StepRestarted) for event in events) else []
+    expected = ours(events)
+    expected["thinking"] = [*void, *expected["thinking"]]  # a client keeps one message of reasoning, empty
+    assert theirs(result) == expected, name
     errors = [event.error for event in events if isinstance(event, ErrorEvent)]
     assert (result["outcome"] == "error") == bool(errors), name
 
@@ -192,3 +195,203 @@ def test_the_client_folds_scripts_as_we_do() -> None:
     collect()
     for events, result in zip(collected, judged([framed(events) for events in collected]), strict=True):
         assert_folds_equal(result, events, repr(events)[:2000])
+
+
+# Scenes
+
+
+def run(model: Any, **options: Any) -> list[Event]:
+    return list(rxllm.stream(model, "Hi", **options).pipe(ops.errors_as_events(), web.for_client()))
+
+
+@tool(approval=True)
+def pay(amount: int) -> str:
+    return f"paid {amount}"
+
+
+@tool(manual=True)
+def locate() -> str:
+    return ""
+
+
+@tool
+def ask(question: str) -> Any:
+    return ask_user(question, choices=["a", "b"])
+
+
+def add_twice() -> list[Event]:
+    turn = [("thinking", "Hm."), "I add.", ToolCall("a", "add", {"x": 1}), ToolCall("b", "add", {"x": 2}), Usage(1, 2)]
+    return run(Fake(turn, ["Done.", Usage(3, 4)]), tools=scripts.TOOLS)
+
+
+def wait_for_approval() -> list[Event]:
+    return run(Fake(["I pay.", ToolCall("c1", "pay", {"amount": 5})]), tools=[pay])
+
+
+def wait_for_the_client() -> list[Event]:
+    return run(Fake([ToolCall("c1", "locate", {})]), tools=[locate])
+
+
+def ask_the_user() -> list[Event]:
+    return run(Fake([ToolCall("c1", "ask", {"question": "Which?"})]), tools=[ask])
+
+
+def mid_stream_error() -> list[Event]:
+    return run(Fake(["Hel", AdapterError("provider_unavailable", "https://secret")]))
+
+
+def cancelled() -> list[Event]:
+    return run(Fake(["Hel", StreamError("cancelled")]))
+
+
+def begun_again() -> list[Event]:
+    """A step that begins again with the same ids after text, thinking, a call and an agent."""
+    start = MessageStarted(Message("assistant"))
+    return client(
+        [
+            *(start, ThinkingDelta("void", "t"), ThinkingCompleted("void", "s", None, "t"), TextDelta("void", "b")),
+            *(TextCompleted("void", "b"), ToolCallStarted("c1", "add"), ToolCallCompleted("c1", "add", {}, '{"x": 9}')),
+            *(Nested(("c1",), start), Nested(("c1",), TextDelta("void", "b"))),
+            rxllm.StepRestarted("truncated", 2),
+            *(start, TextDelta("Hello", "b"), TextCompleted("Hello", "b"), ToolCallStarted("c1", "add")),
+            *(ToolCallCompleted("c1", "add", {"x": 1}, '{"x":1}'), UsageUpdated(Usage(1, 2))),
+            MessageCompleted(Message("assistant"), "tool_calls"),
+            Nested(("c1",), start),
+            rxllm.ToolExecutionCompleted("c1", "add", 2),
+            rxllm.ToolResultEncoded("c1", "2"),
+        ]
+    )
+
+
+def agents_and_a_correction() -> list[Event]:
+    """Two agents at once, one of which fails after it has called another, and a correction."""
+    start, end = MessageStarted(Message("assistant")), MessageCompleted(Message("assistant"), "stop")
+    calls = [("c1", "writer"), ("c2", "critic")]
+    inside = [start, TextDelta("in", "a"), TextCompleted("in", "a"), end]
+    error = rxllm.ToolError("handler_raised")
+    return client(
+        [
+            *(start, TextDelta("Both.", "a"), TextCompleted("Both.", "a")),
+            *(
+                event
+                for id, name in calls
+                for event in (ToolCallStarted(id, name), ToolCallCompleted(id, name, {}, "{}"))
+            ),
+            MessageCompleted(Message("assistant"), "tool_calls"),
+            *(rxllm.ToolExecutionStarted(id, name, {}) for id, name in calls),
+            *(Nested((id,), event) for event in inside for id in ("c1", "c2")),
+            *(
+                Nested(("c2",), ToolCallStarted("c1", "deep")),
+                Nested(("c2",), ToolCallCompleted("c1", "deep", {}, "{}")),
+            ),
+            *(Nested(("c2", "c1"), event) for event in inside[:2]),
+            rxllm.ToolExecutionCompleted("c1", "writer", "in"),
+            rxllm.ToolResultEncoded("c1", "in"),
+            rxllm.ToolExecutionCompleted("c2", "critic", error=error),
+            rxllm.ToolResultEncoded("c2", "failed"),
+            rxllm.Steered(rxllm.user("Shorter.")),
+            rxllm.Steered(rxllm.user("Late."), used=False),
+            *(
+                rxllm.Custom("weather", {"degrees": 20}),
+                rxllm.Custom("rxllm", {"event": 1}),
+                rxllm.Custom("pair", (1, 2)),
+            ),
+            rxllm.SourceAdded({"url": "https://example.org", "title": "Example"}),
+            rxllm.FileAdded({"mime_type": "image/png", "data": b"png", "name": "a.png"}),
+        ]
+    )
+
+
+SCENES = [
+    *(add_twice, wait_for_approval, wait_for_the_client, ask_the_user, mid_stream_error, cancelled),
+    *(begun_again, agents_and_a_correction),
+]
+
+
+@pytest.mark.parametrize("scene", SCENES)
+def test_scenes_come_back(scene: Any) -> None:
+    events = scene()
+    frames = framed(events)
+    check_rules(frames)
+    assert again(frames) == events
+
+
+@pytest.mark.parametrize("cut", [None, 7])
+def test_the_client_folds_scenes_as_we_do(cut: int | None) -> None:
+    scenes = [scene() for scene in SCENES if scene is not cancelled]
+    for events, result in zip(scenes, judged([framed(events) for events in scenes], cut=cut), strict=True):
+        assert_folds_equal(result, events)
+
+
+def test_what_the_run_waits_for_is_an_interrupt_or_a_pending_call() -> None:
+    scenes = [wait_for_approval, wait_for_the_client, ask_the_user, cancelled, add_twice]
+    approval, client_call, question, stopped, done = judged([framed(scene()) for scene in scenes])
+    (interrupt,) = approval["interrupts"]
+    assert (interrupt["id"], interrupt["toolCallId"], interrupt["reason"]) == ("c1", "c1", "tool_call")
+    assert interrupt["responseSchema"]["required"] == ["approved"]
+    assert (client_call["outcome"], client_call["pending"]) == ("success", ["c1"])
+    (interrupt,) = question["interrupts"]
+    assert (interrupt["id"], interrupt["reason"], interrupt["message"]) == ("c1", "input_required", "Which?")
+    assert interrupt["metadata"] == {"opts": {"choices": ["a", "b"]}}
+    assert (stopped["outcome"], stopped["refused"], done["outcome"]) == ("cancelled", None, "success")
+
+
+def test_a_restart_keeps_what_the_client_had() -> None:
+    history = [{"id": "m1", "role": "user", "content": "Hi"}, {"id": "m2", "role": "assistant", "content": "Yes?"}]
+    (result,) = judged([framed(begun_again(), messages=history)], messages=history)
+    assert [message.get("content") for message in result["messages"]] == ["Hi", "Yes?", "", "Hello", "2"]
+
+
+def test_agents_have_runs_of_their_own() -> None:
+    frames = framed(agents_and_a_correction())
+    starts = {frame["subagentRunId"]: frame for frame in frames if frame["type"] == "SUBAGENT_STARTED"}
+    assert [(start["name"], start["parentToolCallId"]) for start in starts.values()] == [
+        *(("writer", "c1"), ("critic", "c2"), ("deep", "c2/c1"))
+    ]
+    ends = [
+        frame["type"]
+        for frame in frames
+        if frame["type"].startswith("SUBAGENT_") and frame["type"] != "SUBAGENT_STARTED"
+    ]
+    assert ends == ["SUBAGENT_FINISHED", "SUBAGENT_FINISHED", "SUBAGENT_ERROR"]
+    (result,) = judged([frames])
+    inner = [message for message in result["messages"] if "subagentRunId" in message]
+    assert [message.get("content") for message in inner if message["role"] == "assistant"] == ["in", "in", "in"]
+    assert [message["content"] for message in result["messages"] if message["role"] == "user"] == ["Shorter."]
+
+
+def test_an_agent_that_waits_for_approval_is_suspended() -> None:
+    start = MessageStarted(Message("assistant"))
+    halted = rxllm.ChatResult(
+        Thread(), halted_reason="approval", pending_tool_calls=(ToolCall("c1/c2", "pay", {"amount": 5}),)
+    )
+    events = [
+        *(start, ToolCallStarted("c1", "agent"), ToolCallCompleted("c1", "agent", {}, "{}")),
+        *(MessageCompleted(Message("assistant"), "tool_calls"), Nested(("c1",), start)),
+        *(Nested(("c1",), ToolCallStarted("c2", "pay")), Nested(("c1",), ToolCallCompleted("c2", "pay", {}, "{}"))),
+        Nested(("c1",), MessageCompleted(Message("assistant"), "tool_calls")),
+        Nested(("c1",), rxllm.ToolApprovalRequested("c2", "pay", {"amount": 5})),
+        rxllm.ChatCompleted(halted),
+    ]
+    frames = framed(client(events))
+    check_rules(frames)
+    (agent,) = (frame["subagentRunId"] for frame in frames if frame["type"] == "SUBAGENT_STARTED")
+    (end,) = (frame for frame in frames if frame["type"] == "SUBAGENT_FINISHED")
+    assert end["outcome"] == {"type": "suspended", "interruptIds": ["c1/c2"]}
+    (result,) = judged([frames])
+    (interrupt,) = result["interrupts"]
+    assert (interrupt["id"], interrupt["toolCallId"], interrupt["subagentRunId"]) == ("c1/c2", "c1/c2", agent)
+
+
+def test_a_stream_that_is_cut_off_is_an_error_on_the_wire() -> None:
+    frames = framed([MessageStarted(Message("assistant")), TextDelta("Hel", "a")])
+    check_rules(frames)
+    assert (frames[-1]["type"], frames[-1]["code"]) == ("RUN_ERROR", "truncated")
+    assert again(frames[:-1])[-1] == ErrorEvent(StreamError("truncated"))
+
+
+def test_options_are_checked_at_once() -> None:
+    with pytest.raises(TypeError, match="thread"):
+        web.encode("ag-ui", thread="t")
+    frames = list(rxllm.stream_generate(Fake("Hi"), "Hi").pipe(web.encode("ag-ui")))
+    assert len(frames[0]["threadId"]) == len(frames[0]["runId"]) == 32
