@@ -4,13 +4,16 @@
 protocol                  is
 ========================  ============================================================================================
 ``"rxllm"``               rxllm's own: each event as its JSON
+``"ag-ui"``               AG-UI 1.0, which CopilotKit and ``@ag-ui/client`` read
 ========================  ============================================================================================
 
 `encode` and `decode` are operators between events and frames, which are JSON objects; what a client may see is decided
-before, by `for_client`. `sse` writes a frame as a server-sent event, `from_sse` reads them.
+before, by `for_client`. `sse` writes a frame as a server-sent event, `from_sse` reads them. `AGUI` is an adapter: an
+agent that speaks AG-UI, asked like a model.
 """
 
+from rxllm.web._ag_ui_adapter import AGUI
 from rxllm.web._codec import Decoder, Encoder, decode, encode, from_sse, sse
 from rxllm.web._for_client import for_client
 
-__all__ = ["Decoder", "Encoder", "decode", "encode", "for_client", "from_sse", "sse"]
+__all__ = ["AGUI", "Decoder", "Encoder", "decode", "encode", "for_client", "from_sse", "sse"]

@@ -201,7 +201,7 @@ class Wire:
     def note_call(self, lane: Lane, parent: str, id: str, name: str, arguments: str) -> None:
         message = next((message for _, message in reversed(self.messages) if message["id"] == parent), None)
         if message is None:
-            message = {"id": parent, "role": "assistant"}
+            message = Frame(id=parent, role="assistant")
             self.note(lane, message)
         call: Frame = {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
         message["toolCalls"] = [*message.get("toolCalls", ()), call]
