@@ -353,7 +353,7 @@ class Decoder:
         self._fold = ClientFold()
         self._chunks = Chunks()
         self._wire = Wire()
-        self._foreign = _ForeignRun(self._fold)
+        self._foreign = _ForeignRun(self._fold, self._wire)
         self._is_ended = False
 
     def feed(self, frame: Frame) -> list[Event]:
@@ -368,7 +368,7 @@ class Decoder:
         return events
 
     def close(self) -> list[Event]:
-        return [] if self._is_ended else [ErrorEvent(StreamError("truncated"))]
+        return [] if self._is_ended else [*self._wire.unfinished(), ErrorEvent(StreamError("truncated"))]
 
     def _events(self, frame: Frame) -> Iterable[Event]:
         kind: str = frame["type"]
@@ -386,8 +386,9 @@ class Decoder:
 class _ForeignRun:
     """What other servers do not tell: where a response begins and ends, and what its step and the chat come to."""
 
-    def __init__(self, fold: ClientFold) -> None:
+    def __init__(self, fold: ClientFold, wire: Wire) -> None:
         self._fold = fold
+        self._wire = wire
         self._is_open = False  # a response
         self._is_answered = False  # a call of the response before
 
@@ -396,14 +397,12 @@ class _ForeignRun:
             if isinstance(event, ToolResultEncoded):
                 yield from self._response_end()
                 self._is_answered = True
-            elif not self._is_open and not isinstance(event, Nested | Custom):
-                yield from self._step_end()
-                self._is_open = True
-                yield MessageStarted(Message("assistant"))
+            elif not isinstance(event, Nested | Custom):
+                yield from self._response_start()
             yield event
         match kind:
             case "RUN_ERROR":
-                yield ErrorEvent(StreamError("adapter_error", str(frame["message"])))
+                yield from self._failed(StreamError("adapter_error", str(frame["message"])))
             case "RUN_FINISHED":
                 yield from self._finished(frame)
             case _ if kind.startswith(("STATE_", "ACTIVITY_", "MESSAGES_", "RAW")):
@@ -417,12 +416,23 @@ class _ForeignRun:
         if usage is not None:
             yield UsageUpdated(usage)
         if outcome["type"] == "cancelled":
-            yield ErrorEvent(StreamError("cancelled"))
+            yield from self._failed(StreamError("cancelled"))
             return
         yield from self._response_end()
         self._is_answered = True
         yield from self._step_end()
         yield self._fold.filled(ChatCompleted(self._chat(outcome)))
+
+    def _failed(self, error: StreamError) -> Iterator[Event]:
+        yield from self._response_start()
+        yield from self._wire.unfinished()
+        yield ErrorEvent(error)
+
+    def _response_start(self) -> Iterator[Event]:
+        if not self._is_open:
+            yield from self._step_end()
+            self._is_open = True
+            yield MessageStarted(Message("assistant"))
 
     def _response_end(self) -> Iterator[Event]:
         if self._is_open:

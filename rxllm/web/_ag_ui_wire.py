@@ -104,6 +104,18 @@ class Lane:
         elif kind == "STEP_FINISHED":
             self.step = None
 
+    def unfinished(self) -> Iterator[Event]:
+        """Return the completions of what is open, for a stream that ends here."""
+        for block in self.blocks.values():
+            if block.role == "reasoning":
+                yield ThinkingCompleted(block.text, block.signature, None, block.id)
+            elif block.role == "assistant" and block.pieces:
+                yield TextCompleted(block.text, block.id)
+        for call in self.calls.values():
+            yield ToolCallCompleted(call.id, call.name, {}, "".join(call.pieces), {"error": "incomplete"})
+        self.blocks.clear()
+        self.calls.clear()
+
     def _read_block(self, kind: str, place: str, frame: Frame) -> Iterator[Event]:
         name = _text(frame, "messageId")
         if place == "CONTENT":
@@ -180,6 +192,11 @@ class Wire:
                 lane = self.lane(frame.get("subagentRunId"))
                 return [Nested(lane.path, event) if lane.path else event for event in lane.read(frame)]
         return []
+
+    def unfinished(self) -> list[Event]:
+        """Return the completions of what is open."""
+        lanes = reversed(self.lanes.values())
+        return [Nested(lane.path, event) if lane.path else event for lane in lanes for event in lane.unfinished()]
 
     def lane(self, run: Any) -> Lane:
         """Return the lane of an agent; servers may name one that they have not announced."""

@@ -246,4 +246,8 @@ def test_foreign_frames_are_read_as_a_chat(aimock: str) -> None:
     chunks = chat("chunks")
     assert (chunks.halted_reason, chunks.usage.total) == ("manual_tool_calls", 7)
     assert [(c.name, c.arguments) for c in chunks.pending_tool_calls] == [("add", {"x": 1})]
+    cut = [*posted(aimock, "chunks")[:3], {"type": "RUN_ERROR", "message": "No."}]
+    for frames in (cut, cut[:-1]):
+        broken = list(Stream.of(from_iterable(frames)).pipe(web.decode("ag-ui"), ops.verify()))
+        assert broken[-2:-1] == [rxllm.TextCompleted("In ", "m1")]
     assert read("fail")[-1] == rxllm.ErrorEvent(StreamError("adapter_error", "No."))
