@@ -51,8 +51,8 @@ class AGUI(HTTPAdapter):
     agent inside the agent says, and shared state, are seen as raw chunks only.
 
     ``Request.options`` are fields of ``RunAgentInput`` and replace those made here: ``{"threadId": "t1", "resume":
-    [...]}`` answers interrupts. Without a ``threadId`` every request is a conversation of its own, whose messages are
-    all sent. Model and parameters are sent as ``forwardedProps``, which an agent may read.
+    [...]}`` answers the interrupts of the message that is the last then. Without a ``threadId`` every request is a
+    conversation of its own; all messages are sent. Model and parameters are ``forwardedProps``, which agents may read.
     """
 
     provider = PROVIDER
@@ -171,7 +171,8 @@ def to_input(request: Request) -> Frame:
     parameters = {name: value for name, value in named.items() if value is not None}
     own = request.options.get("forwardedProps")
     properties: Any = {**parameters, **own} if isinstance(own, dict) else parameters if own is None else own
-    entries = [entry for message in request.messages for entry in _messages(message)]
+    waiting = request.messages[-1:] if "resume" in request.options else ()
+    entries = [entry for message in request.messages for entry in _messages(message, message in waiting)]
     body: Frame = {
         "threadId": uuid4().hex,
         "runId": uuid4().hex,
@@ -186,27 +187,29 @@ def to_input(request: Request) -> Frame:
     return {**body, **request.options, "forwardedProps": properties}
 
 
-def _messages(message: Message) -> Iterator[Frame]:
+def _messages(message: Message, waits: bool) -> Iterator[Frame]:
     text = json.dumps(message.content) if isinstance(message.content, dict) else message.text
     match message.role:
         case "tool":
             yield {"role": "tool", "toolCallId": message.tool_call_id or "", "content": text}
         case "assistant":
-            yield from _of_assistant(message, text)
+            yield from _of_assistant(message, text, waits)
         case "user" if isinstance(message.content, tuple):
             yield {"role": "user", "content": [entry for part in message.parts for entry in _part(part)]}
         case role:
             yield {"role": role, "content": text}
 
 
-def _of_assistant(message: Message, text: str) -> Iterator[Frame]:
+def _of_assistant(message: Message, text: str, waits: bool) -> Iterator[Frame]:
+    """Return the entries of an answer, whose calls without a result are left out unless it `waits` for them."""
     for part in message.parts:
         if isinstance(part, ThinkingPart):
             signed = {"encryptedValue": part.signature} if part.signature else {}
             yield {"role": "reasoning", "content": part.text, **signed}
     own = [part.data for part in message.parts if isinstance(part, ProviderPart) and part.provider == PROVIDER]
     answered = {result["id"] for result in own}
-    calls = [_call(call) for call in message.tool_calls if call.id in answered or not call.metadata.get("server")]
+    is_sent = {call.id: waits or call.id in answered or not call.metadata.get("server") for call in message.tool_calls}
+    calls = [_call(call) for call in message.tool_calls if is_sent[call.id]]
     if text or calls:
         yield {"role": "assistant", "content": text, **({"toolCalls": calls} if calls else {})}
     for result in own:

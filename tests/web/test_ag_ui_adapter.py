@@ -144,10 +144,12 @@ def test_an_interrupt_is_answered_by_an_option() -> None:
         halted = rxllm.generate(model(server), "Pay.").run()
         assert (halted.raw_finish_reason, halted.metadata["interrupts"]) == ("interrupt", [interrupt])
         options = {"threadId": "t", "resume": [answer], "forwardedProps": {"a": 1}}
-        done = rxllm.generate(model(server), "Pay.", options=options, temperature=0.0).run()
+        thread = [rxllm.user("Pay."), halted.message]
+        done = rxllm.generate(model(server), thread, options=options, temperature=0.0).run()
         body = server.requests[1].json
     assert done.output_text == "Paid."
     assert (body["threadId"], body["resume"]) == ("t", [answer])
+    assert [entry.get("toolCalls", [{}])[0].get("id") for entry in body["messages"]] == [None, "s1"]
     assert body["forwardedProps"] == {"temperature": 0.0, "a": 1}
 
 
