@@ -9,11 +9,25 @@ protocol                  is
 
 `encode` and `decode` are operators between events and frames, which are JSON objects; what a client may see is decided
 before, by `for_client`. `sse` writes a frame as a server-sent event, `from_sse` reads them. `AGUI` is an adapter: an
-agent that speaks AG-UI, asked like a model.
+agent that speaks AG-UI, asked like a model. `from_ag_ui` reads what AG-UI's clients send.
 """
 
 from rxllm.web._ag_ui_adapter import AGUI
+from rxllm.web._ag_ui_input import AGUIInput, from_ag_ui
 from rxllm.web._codec import Decoder, Encoder, decode, encode, from_sse, sse
 from rxllm.web._for_client import for_client
+from rxllm.web._messages import Incoming
 
-__all__ = ["AGUI", "Decoder", "Encoder", "decode", "encode", "for_client", "from_sse", "sse"]
+__all__ = [
+    "AGUI",
+    "AGUIInput",
+    "Decoder",
+    "Encoder",
+    "Incoming",
+    "decode",
+    "encode",
+    "for_client",
+    "from_ag_ui",
+    "from_sse",
+    "sse",
+]

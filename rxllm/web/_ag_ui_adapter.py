@@ -169,8 +169,7 @@ def to_input(request: Request) -> Frame:
     named = {name: getattr(request, name) for name in _PARAMETERS}
     named |= {"stop": list(request.stop) or None, "response_format": request.response_format}
     parameters = {name: value for name, value in named.items() if value is not None}
-    own = request.options.get("forwardedProps")
-    properties: Any = {**parameters, **own} if isinstance(own, dict) else parameters if own is None else own
+    own: Any = request.options.get("forwardedProps") or {}
     waiting = request.messages[-1:] if "resume" in request.options else ()
     entries = [entry for message in request.messages for entry in _messages(message, message in waiting)]
     body: Frame = {
@@ -184,7 +183,7 @@ def to_input(request: Request) -> Frame:
         ],
         "context": [],
     }
-    return {**body, **request.options, "forwardedProps": properties}
+    return {**body, **request.options, "forwardedProps": {**parameters, **own}}
 
 
 def _messages(message: Message, waits: bool) -> Iterator[Frame]:
