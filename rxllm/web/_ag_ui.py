@@ -26,13 +26,12 @@ with the calls of the agents around them before them, joined by ``/``. Calls tha
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 from uuid import uuid4
 
 from rxllm import (
     ChatCompleted,
-    ChatResult,
     Custom,
     ErrorEvent,
     Event,
@@ -42,55 +41,30 @@ from rxllm import (
     MessageStarted,
     Nested,
     RawChunk,
-    Response,
     Steered,
     StepCompleted,
     StepRestarted,
-    StepResult,
     StreamError,
     TextCompleted,
     TextDelta,
     ThinkingCompleted,
     ThinkingDelta,
-    Thread,
-    ToolCall,
     ToolCallCompleted,
     ToolCallDelta,
     ToolCallStarted,
     ToolExecutionCompleted,
     ToolHalt,
     ToolResultEncoded,
-    Usage,
-    UsageUpdated,
     ValidationError,
     serializer,
 )
+from rxllm.web._ag_ui_end import counts, outcome
+from rxllm.web._ag_ui_foreign import ForeignRun
 from rxllm.web._ag_ui_wire import OWN, Block, Chunks, Lane, Path, Wire
 from rxllm.web._codec import Frame, malformed
 from rxllm.web._for_client import ClientFold
 
 VERSION = "1.0"
-
-COUNTS = {
-    "inputTokens": "input_tokens",
-    "outputTokens": "output_tokens",
-    "totalTokens": "total_tokens",
-    "reasoningTokens": "reasoning_tokens",
-    "cachedInputTokens": "cached_input_tokens",
-    "cacheWriteInputTokens": "cache_write_input_tokens",
-}
-"""The counts of a run's usage, and the fields of `Usage` that they are."""
-
-APPROVAL = {
-    "type": "object",
-    "properties": {
-        "approved": {"type": "boolean"},
-        "reason": {"type": "string"},
-        "editedArgs": {"type": "object"},
-    },
-    "required": ["approved"],
-}
-"""What answers the interrupt of a call that waits for approval, as a JSON schema."""
 
 
 class Encoder:
@@ -305,45 +279,13 @@ class Encoder:
         error = state.error if state.chat_result is None else state.chat_result.error
         if self._is_answering:
             error = StreamError("truncated")
-        outcome: Frame = self._outcome() if error is None else {"type": "cancelled"}
-        waiting = [interrupt["id"] for interrupt in outcome.get("interrupts", ())]
+        ending: Frame = outcome(state, self._wire) if error is None else {"type": "cancelled"}
+        waiting = [interrupt["id"] for interrupt in ending.get("interrupts", ())]
         frames = [*self._closed_agents((), interrupts=waiting), *_closings(root), *_step_end(root)]
-        usage = _counts(state.to_chat_result().usage, (state.last_response or state.to_response()).model)
+        usage = counts(state.to_chat_result().usage, (state.last_response or state.to_response()).model)
         if error is None or error.reason == "cancelled":
-            return [*frames, {"type": "RUN_FINISHED", **self._ids, "outcome": outcome, **usage}]
+            return [*frames, {"type": "RUN_FINISHED", **self._ids, "outcome": ending, **usage}]
         return [*frames, {"type": "RUN_ERROR", "message": error.message, "code": error.reason, **usage}]
-
-    def _outcome(self) -> Frame:
-        """Return what the run waits for: answers of a user, or results of the client's own tools."""
-        state = self._fold.state
-        if state.chat_result is not None:
-            metadata, calls = state.chat_result.metadata, state.chat_result.pending_tool_calls
-            question, call = state.chat_result.pending_question, state.chat_result.pending_tool_call_id
-            asks = state.chat_result.halted_reason == "approval"
-        else:
-            metadata: Mapping[str, Any] = state.steps[-1].metadata if state.steps else {}
-            calls = (*metadata.get("manual_tool_calls", ()), *metadata.get("approval_tool_calls", ()))
-            question, call = metadata.get("pending_question"), metadata.get("pending_tool_call_id")
-            asks = "approval_tool_calls" in metadata
-        manual = {call.id for call in metadata.get("manual_tool_calls", ())}
-        interrupts = [self._approval(call) for call in calls if asks and call.id not in manual]
-        if question is not None and call is not None:
-            interrupts.append(self._question(call, question, metadata.get("ask_user_opts")))
-        if interrupts:
-            return {"type": "interrupt", "interrupts": interrupts}
-        return {"type": "success", **({"pendingToolCallIds": [call.id for call in calls]} if calls else {})}
-
-    def _approval(self, call: ToolCall) -> Frame:
-        return {**self._interrupt(call.id, "tool_call"), "message": f"Run {call.name}?", "responseSchema": APPROVAL}
-
-    def _question(self, call: str, question: str, opts: Any) -> Frame:
-        frame = {**self._interrupt(call, "input_required"), "message": question, "responseSchema": {"type": "string"}}
-        return {**frame, "metadata": {"opts": serializer.to_data(Custom("", opts))["data"]}} if opts else frame
-
-    def _interrupt(self, id: str, reason: str) -> Frame:
-        path = id.rpartition("/")[0]
-        runs = [lane.run for lane in self._wire.lanes.values() if lane.run and "/".join(lane.path) == path]
-        return {"id": id, "reason": reason, "toolCallId": id, **({"subagentRunId": runs[-1]} if runs else {})}
 
 
 class Decoder:
@@ -353,7 +295,7 @@ class Decoder:
         self._fold = ClientFold()
         self._chunks = Chunks()
         self._wire = Wire()
-        self._foreign = _ForeignRun(self._fold, self._wire)
+        self._foreign = ForeignRun(self._fold, self._wire)
         self._is_ended = False
 
     def feed(self, frame: Frame) -> list[Event]:
@@ -381,105 +323,6 @@ class Decoder:
         if kind == "CUSTOM" and frame["name"] == OWN:
             return [*events, self._fold.unpacked(frame["value"])]
         return events if self._wire.is_ours else self._foreign.read(kind, frame, events)
-
-
-class _ForeignRun:
-    """What other servers do not tell: where a response begins and ends, and what its step and the chat come to."""
-
-    def __init__(self, fold: ClientFold, wire: Wire) -> None:
-        self._fold = fold
-        self._wire = wire
-        self._is_open = False  # a response
-        self._is_answered = False  # a call of the response before
-
-    def read(self, kind: str, frame: Frame, events: Iterable[Event]) -> Iterator[Event]:
-        for event in events:
-            if isinstance(event, ToolResultEncoded):
-                yield from self._response_end()
-                self._is_answered = True
-            elif not isinstance(event, Nested | Custom):
-                yield from self._response_start()
-            yield event
-        match kind:
-            case "RUN_ERROR":
-                yield from self._failed(StreamError("adapter_error", str(frame["message"])))
-            case "RUN_FINISHED":
-                yield from self._finished(frame)
-            case _ if kind.startswith(("STATE_", "ACTIVITY_", "MESSAGES_", "RAW")):
-                yield RawChunk(kind, frame)
-            case _:
-                pass
-
-    def _finished(self, frame: Frame) -> Iterator[Event]:
-        outcome = frame.get("outcome") or {"type": "success"}
-        usage = to_usage(frame)
-        if usage is not None:
-            yield UsageUpdated(usage)
-        if outcome["type"] == "cancelled":
-            yield from self._failed(StreamError("cancelled"))
-            return
-        yield from self._response_end()
-        self._is_answered = True
-        yield from self._step_end()
-        yield self._fold.filled(ChatCompleted(self._chat(outcome)))
-
-    def _failed(self, error: StreamError) -> Iterator[Event]:
-        yield from self._response_start()
-        yield from self._wire.unfinished()
-        yield ErrorEvent(error)
-
-    def _response_start(self) -> Iterator[Event]:
-        if not self._is_open:
-            yield from self._step_end()
-            self._is_open = True
-            yield MessageStarted(Message("assistant"))
-
-    def _response_end(self) -> Iterator[Event]:
-        if self._is_open:
-            self._is_open = False
-            reason = "tool_calls" if self._fold.state.to_response().tool_calls else "stop"
-            yield self._fold.filled(MessageCompleted(Message("assistant"), reason))
-
-    def _step_end(self) -> Iterator[Event]:
-        if self._is_answered:
-            self._is_answered = False
-            step = self._fold.state
-            yield self._fold.filled(
-                StepCompleted(StepResult(Thread(), Response(), done=not step.to_response().tool_calls))
-            )
-
-    def _chat(self, outcome: Frame) -> ChatResult:
-        interrupts = outcome.get("interrupts", ())
-        step = self._fold.state.steps[-1]
-        answered = {result.tool_call_id for result in step.tool_results}
-        pending = tuple(call for call in step.response.tool_calls if call.id not in answered)
-        question = next((interrupt for interrupt in interrupts if interrupt["reason"] != "tool_call"), None)
-        reason = "approval" if interrupts else "manual_tool_calls" if pending else "completed"
-        return ChatResult(
-            Thread(),
-            halted_reason="ask_user" if question else reason,
-            pending_question=question and question.get("message"),
-            pending_tool_call_id=question and question["id"],
-            pending_tool_calls=pending,
-            usage=sum((step.response.usage for step in self._fold.state.steps), Usage()),
-            metadata={"interrupts": interrupts} if interrupts else {},
-        )
-
-
-def to_usage(frame: Frame) -> Usage | None:
-    """Return the usage of the end of a run, or None if it has none."""
-    entries = [
-        Usage(**{COUNTS[name]: entry[name] for name in COUNTS if name in entry}) for entry in frame.get("usage") or ()
-    ]
-    return sum(entries, Usage()) if entries else None
-
-
-def _counts(usage: Usage, model: str | None) -> Frame:
-    counts: Frame = {name: getattr(usage, field) for name, field in COUNTS.items()}
-    known: Frame = {name: count for name, count in counts.items() if isinstance(count, int) and 0 <= count < 2**53}
-    if known and model is not None:
-        known["model"] = model
-    return {"usage": [known]} if known else {}
 
 
 def _closings(lane: Lane) -> list[Frame]:

@@ -184,6 +184,18 @@ def test_any_events_keep_the_rules_of_the_client(events: list[Event]) -> None:
     check_rules(framed(client(events)))
 
 
+@settings(deadline=None, max_examples=80)
+@given(scripts.scripts, st.booleans(), scripts.presentations)
+def test_every_resumed_chat_comes_back(script: Any, approved: bool, options: Any) -> None:
+    waits = [["I do.", ToolCall("m", "manual"), ToolCall("p", "approval"), ToolCall("x", "add")]]
+    halted = rxllm.chat(scripts.fake(waits), "Hi", tools=scripts.TOOLS).run()
+    engine = rxllm.Engine(scripts.fake(script), tools=tuple(scripts.TOOLS), retry=False)
+    resumed = rxllm.stream_resume(engine, halted, approvals={"p": approved}, results={"m": "done"}, **options)
+    events = client(list(resumed.pipe(ops.errors_as_events())))
+    check_rules(framed(events))
+    assert again(framed(events)) == events
+
+
 def test_the_client_folds_scripts_as_we_do() -> None:
     collected: list[list[Event]] = []
 
