@@ -26,7 +26,7 @@ with the calls of the agents around them before them, joined by ``/``. Calls tha
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 from uuid import uuid4
 
@@ -84,7 +84,7 @@ class Encoder:
         self._fold = ClientFold()
         self._wire = Wire()
         self._agents: dict[Path, Lane] = {(): self._wire.lane(None)}  # the running ones
-        self._marks: dict[Path, int] = {}  # how many messages there were when the agent's step began
+        self._marks: dict[Path, int] = {}  # by agent: the number of the latest message when its step began
         self._minted = 0
         self._is_started = False
         self._is_answering = False  # a response has begun, and has not ended
@@ -99,11 +99,11 @@ class Encoder:
             return []
         frames = [*self._started(), *self._begun_agents(path)]
         lane = self._agents[path]
-        frames += self._read(lane, event, [_tagged(lane, frame) for frame in self._frames(lane, inner)])
+        frames += self._read(lane, event, self._frames(lane, inner))
         self._fold.apply(event)
         match inner:
             case StepCompleted() | StepRestarted():
-                self._marks[path] = len(self._wire.messages)
+                self._marks[path] = self._wire.count
             case MessageStarted() if not path:
                 self._is_answering = True
             case MessageCompleted() | ErrorEvent() if not path:
@@ -124,15 +124,19 @@ class Encoder:
         self._agents[()] = self._wire.lane(None)
         return [start]
 
-    def _read(self, lane: Lane, event: Event, frames: list[Frame]) -> list[Frame]:
-        """Return `frames` as what stands for `event`: as they are, if they mean it by themselves."""
-        events = [told for frame in frames for told in self._wire.read(frame)]
+    def _read(self, lane: Lane, event: Event, source: Iterable[Frame]) -> list[Frame]:
+        """Return the frames that stand for `event`: those of `source` alone, if they mean it by themselves."""
+        frames: list[Frame] = []
+        events: list[Event] = []
+        for untagged in source:
+            frames.append(frame := _tagged(lane, untagged))
+            events += self._wire.read(frame)
         if events == [event]:
             return frames
         own = {"type": "CUSTOM", "name": OWN, "value": self._fold.packed(event)}
         return [*map(_covered, frames), _tagged(lane, own)]
 
-    def _frames(self, lane: Lane, event: Event) -> list[Frame]:
+    def _frames(self, lane: Lane, event: Event) -> Iterable[Frame]:
         match event:
             case TextDelta():
                 return self._delta(lane, "TEXT", event)
@@ -149,7 +153,7 @@ class Encoder:
             case ToolHalt(tool_call_id=id, content=content, result=result):
                 return [self._result(lane, id, str(result) if content is None else content)]
             case ToolExecutionCompleted(id=id, error=error):
-                return self._closed_agents((*lane.path, id), error)
+                return self._closed_agents(lane, id, error)
             case Custom(name=name) if name != OWN:
                 return [{"type": "CUSTOM", "name": name, "value": serializer.to_data(event).get("data")}]
             case Steered(message=Message(role="user", content=str(text)), used=True):
@@ -159,7 +163,7 @@ class Encoder:
             case _:
                 return self._of_step(lane, event)
 
-    def _of_step(self, lane: Lane, event: Event) -> list[Frame]:
+    def _of_step(self, lane: Lane, event: Event) -> Iterable[Frame]:
         match event:
             case MessageStarted():
                 start = {"type": "STEP_STARTED", "stepName": str(lane.steps + 1)}
@@ -169,7 +173,7 @@ class Encoder:
             case StepCompleted() | ChatCompleted():
                 return [*_closings(lane), *_step_end(lane)]
             case StepRestarted():
-                return [*self._closed_agents(lane.path), *_closings(lane), self._snapshot(lane)]
+                return self._restarted(lane)
             case _:
                 return []
 
@@ -245,34 +249,39 @@ class Encoder:
             frames.append(frame)
         return frames
 
-    def _closed_agents(self, path: Path, error: LLMError | None = None, interrupts: Iterable[str] = ()) -> list[Frame]:
-        """Return the frames that end the agent at `path`, unless that is the outermost, and those inside it."""
+    def _closed_agents(
+        self, lane: Lane, call: str | None = None, error: LLMError | None = None, interrupts: Iterable[str] = ()
+    ) -> list[Frame]:
+        """Return the frames that end the agents inside a lane, the innermost first, or those that run as its `call`."""
         frames: list[Frame] = []
-        for lane in reversed([lane for at, lane in self._agents.items() if at and at[: len(path)] == path]):
-            del self._agents[lane.path]
+        path = lane.path if call is None else (*lane.path, call)
+        inside = [at for at in self._agents if len(at) > len(lane.path) and at[: len(path)] == path]
+        for at in reversed(inside):
+            agent = self._agents.pop(at)
+            self._marks.pop(at, None)
             end: Frame = {"type": "SUBAGENT_FINISHED"}
-            waiting = [id for id in interrupts if id.startswith(lane.wire_id(""))]
-            if lane.path == path and error is not None:
+            waiting = [id for id in interrupts if id.startswith(agent.wire_id(""))]
+            if at == path and error is not None:
                 end = {"type": "SUBAGENT_ERROR", "message": error.message, "code": error.reason}
             elif waiting:
                 end["outcome"] = {"type": "suspended", "interruptIds": waiting}
-            frames += [_tagged(lane, frame) for frame in (*_closings(lane), *_step_end(lane), end)]
+            frames += [_tagged(agent, frame) for frame in (*_closings(agent), *_step_end(agent), end)]
         return frames
 
     # The run
 
-    def _snapshot(self, lane: Lane) -> Frame:
+    def _restarted(self, lane: Lane) -> Iterator[Frame]:
+        yield from [*self._closed_agents(lane), *_closings(lane)]
         depth, mark = len(lane.path), self._marks.get(lane.path, 0)
-        messages = list(self._history)
-        void: list[Frame] = []
-        for place, (path, message) in enumerate(self._wire.messages):
-            is_void = place >= mark and path[:depth] == lane.path
-            (void if is_void else messages).append(message)
-        self._wire.messages[:] = [noted for noted in self._wire.messages if noted[1] not in void]
+        noted = self._wire.messages
+        kept = [entry for entry in noted if entry[0] <= mark or entry[1][:depth] != lane.path]
+        messages = [*self._history, *(message for _, _, message in kept)]
         if not any(message.get("role") == "reasoning" for message in messages):
             # A client keeps its reasoning unless the snapshot has some.
-            messages += [{**message, "content": ""} for message in void if message["role"] == "reasoning"][:1]
-        return {"type": "MESSAGES_SNAPSHOT", "messages": messages}
+            thoughts = [message for _, _, message in noted if message["role"] == "reasoning"]
+            messages += [{**message, "content": ""} for message in thoughts[:1]]
+        self._wire.messages = kept
+        yield {"type": "MESSAGES_SNAPSHOT", "messages": messages}
 
     def _end(self) -> list[Frame]:
         state, root = self._fold.state, self._agents[()]
@@ -281,7 +290,7 @@ class Encoder:
             error = StreamError("truncated")
         ending: Frame = outcome(state, self._wire) if error is None else {"type": "cancelled"}
         waiting = [interrupt["id"] for interrupt in ending.get("interrupts", ())]
-        frames = [*self._closed_agents((), interrupts=waiting), *_closings(root), *_step_end(root)]
+        frames = [*self._closed_agents(root, interrupts=waiting), *_closings(root), *_step_end(root)]
         usage = counts(state.to_chat_result().usage, (state.last_response or state.to_response()).model)
         if error is None or error.reason == "cancelled":
             return [*frames, {"type": "RUN_FINISHED", **self._ids, "outcome": ending, **usage}]

@@ -58,8 +58,8 @@ def _approval(call: ToolCall) -> Frame:
 
 def _question(id: str, question: str, opts: Any) -> Frame:
     frame: Frame = {"id": id, "toolCallId": id, "reason": "input_required", "message": question}
-    told = {"metadata": {"opts": serializer.to_data(Custom("", opts))["data"]}} if opts else {}
-    return {**frame, "responseSchema": {"type": "string"}, **told}
+    metadata = {"metadata": {"opts": serializer.to_data(Custom("", opts))["data"]}} if opts else {}
+    return {**frame, "responseSchema": {"type": "string"}, **metadata}
 
 
 def _agent(id: str, wire: Wire) -> Frame:

@@ -175,7 +175,8 @@ class Wire:
     def __init__(self) -> None:
         self.is_ours = False
         self.lanes: dict[str | None, Lane] = {None: Lane(self)}
-        self.messages: list[tuple[Path, Frame]] = []
+        self.messages: list[tuple[int, Path, Frame]] = []  # each with its number, and the path of its agent
+        self.count = 0  # of all messages, which is the number of the latest
         self._prefix = ""
 
     def read(self, frame: Frame) -> list[Event]:
@@ -213,10 +214,11 @@ class Wire:
     def note(self, lane: Lane, message: Frame) -> None:
         if lane.run is not None:
             message["subagentRunId"] = lane.run
-        self.messages.append((lane.path, message))
+        self.count += 1
+        self.messages.append((self.count, lane.path, message))
 
     def note_call(self, lane: Lane, parent: str, id: str, name: str, arguments: str) -> None:
-        message = next((message for _, message in reversed(self.messages) if message["id"] == parent), None)
+        message = next((message for _, _, message in reversed(self.messages) if message["id"] == parent), None)
         if message is None:
             message = Frame(id=parent, role="assistant")
             self.note(lane, message)

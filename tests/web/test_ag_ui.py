@@ -275,6 +275,29 @@ def begun_again() -> list[Event]:
     )
 
 
+def begun_again_twice() -> list[Event]:
+    """A second step that breaks off twice in the middle of a block, and an agent inside that begins again."""
+    start, end = MessageStarted(Message("assistant")), MessageCompleted(Message("assistant"), "tool_calls")
+    step = rxllm.StepCompleted(rxllm.StepResult(Thread(), rxllm.Response()))
+    again = rxllm.StepRestarted("truncated", 2)
+    inside = [start, TextDelta("void", "b"), again, start, TextDelta("in", "b"), TextCompleted("in", "b")]
+    return client(
+        [
+            *(start, TextDelta("One.", "b"), TextCompleted("One.", "b"), ToolCallStarted("c1", "agent")),
+            *(ToolCallCompleted("c1", "agent", {}, "{}"), end, *(Nested(("c1",), event) for event in inside)),
+            *(rxllm.ToolExecutionCompleted("c1", "agent", "in"), rxllm.ToolResultEncoded("c1", "in"), step),
+            *(start, ThinkingDelta("void", "t"), again, start, TextDelta("void", "b"), ToolCallStarted("c2", "agent")),
+            *(
+                again,
+                start,
+                TextDelta("Two.", "b"),
+                TextCompleted("Two.", "b"),
+                MessageCompleted(Message("assistant"), "stop"),
+            ),
+        ]
+    )
+
+
 def agents_and_a_correction() -> list[Event]:
     """Two agents at once, one of which fails after it has called another, and a correction."""
     start, end = MessageStarted(Message("assistant")), MessageCompleted(Message("assistant"), "stop")
@@ -316,7 +339,7 @@ def agents_and_a_correction() -> list[Event]:
 
 SCENES = [
     *(add_twice, wait_for_approval, wait_for_the_client, ask_the_user, mid_stream_error, cancelled),
-    *(begun_again, agents_and_a_correction),
+    *(begun_again, begun_again_twice, agents_and_a_correction),
 ]
 
 
@@ -352,6 +375,11 @@ def test_a_restart_keeps_what_the_client_had() -> None:
     history = [{"id": "m1", "role": "user", "content": "Hi"}, {"id": "m2", "role": "assistant", "content": "Yes?"}]
     (result,) = judged([framed(begun_again(), messages=history)], messages=history)
     assert [message.get("content") for message in result["messages"]] == ["Hi", "Yes?", "", "Hello", "2"]
+
+
+def test_nothing_void_is_left_with_the_client() -> None:
+    (result,) = judged([framed(begun_again_twice())])
+    assert [message.get("content") for message in result["messages"]] == ["One.", "in", "in", "", "Two."]
 
 
 def test_agents_have_runs_of_their_own() -> None:
