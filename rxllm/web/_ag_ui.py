@@ -91,6 +91,9 @@ class Encoder:
 
     def feed(self, event: Event) -> list[Frame]:
         """Return the frames of `event`. Raises as `rxllm.serializer.to_data`."""
+        if type(event) is TextDelta and (frame := self._next_delta(event)) is not None:
+            self._fold.apply(event)
+            return [frame]
         if isinstance(event, Nested):
             path, inner = event.path, event.event
         else:
@@ -178,6 +181,16 @@ class Encoder:
                 return []
 
     # Text and thinking
+
+    def _next_delta(self, event: TextDelta) -> Frame | None:
+        """Return the frame of a delta that continues the only open block, as nearly every event does."""
+        blocks = self._agents[()].blocks
+        if len(blocks) == 1:
+            (block,) = blocks.values()
+            if block.kind == "TEXT" and block.id == event.id:
+                block.pieces.append(event.delta)
+                return _content("TEXT", block.name, event.delta)
+        return None
 
     def _delta(self, lane: Lane, kind: str, event: TextDelta | ThinkingDelta) -> list[Frame]:
         frames, name, _ = self._block(lane, kind, event.id)

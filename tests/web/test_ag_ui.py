@@ -175,7 +175,9 @@ functions = st.sampled_from([rxllm.stream, rxllm.stream_step, rxllm.stream_gener
 @settings(deadline=None, max_examples=80)
 @given(scripts.scripts, functions, scripts.presentations)
 def test_every_stream_keeps_the_rules_of_the_client(script: Any, function: Any, options: Any) -> None:
-    check_rules(framed(client(of_script(script, function, **options))))
+    frames = framed(client(of_script(script, function, **options)))
+    check_rules(frames)
+    assert "CANARY" not in json.dumps(frames)
 
 
 @settings(deadline=None, max_examples=100)
