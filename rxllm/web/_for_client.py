@@ -9,7 +9,7 @@ files, usage, questions, approvals
 ``StepCompleted``, ``ChatCompleted``        what the client's own events fold to, without a thread: system prompts,
                                             histories and tools' messages stay here
 metadata                                    what a client needs to go on, see `METADATA`
-errors                                      class, reason, and the seconds to wait; no message
+errors                                      class, reason, and the seconds to wait; no message, of tools neither
 raw frames                                  none; usage in them is told as ``UsageUpdated``
 ``Custom``                                  those of your operators and tools; none of rxllm's own
 ``Nested``                                  the same of the event inside
@@ -18,6 +18,7 @@ raw frames                                  none; usage in them is told as ``Usa
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -56,6 +57,7 @@ from rxllm import (
     ToolExecutionCompleted,
     ToolHalt,
     ToolProgress,
+    ToolResultEncoded,
     UsageUpdated,
     ValidationError,
     serializer,
@@ -168,6 +170,7 @@ class _Client:
 
     def __init__(self) -> None:
         self._fold = ClientFold()
+        self._failed: dict[tuple[ClientFold, str], str] = {}  # the reasons of the tools that have failed
 
     def feed(self, event: Event) -> Iterable[Event]:
         kept = self._seen(event, self._fold)
@@ -188,6 +191,12 @@ class _Client:
             case Nested(path=path, event=inner):
                 kept = self._seen(inner, fold.agent(path))
                 return kept and Nested(path, kept)
+            case ToolExecutionCompleted(id=id, error=error) if error is not None:
+                self._failed[fold, id] = error.reason
+                return _kept(event)
+            case ToolResultEncoded(id=id) if (fold, id) in self._failed:
+                # What the model is told of the failure quotes the exception.
+                return changed(event, content=json.dumps({"error": self._failed.pop((fold, id))}))
             case _:
                 return _kept(event)
 
