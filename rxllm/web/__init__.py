@@ -9,9 +9,11 @@ protocol                  is
 
 `encode` and `decode` are operators between events and frames, which are JSON objects; what a client may see is decided
 before, by `for_client`. `sse` writes a frame as a server-sent event, `from_sse` reads them. `AGUI` is an adapter: an
-agent that speaks AG-UI, asked like a model. `from_ag_ui` reads what AG-UI's clients send.
+agent that speaks AG-UI, asked like a model. `from_ag_ui` reads what AG-UI's clients send, and `AGUIEncoder`
+is the encoder that answers them.
 """
 
+from rxllm.web._ag_ui import Encoder as AGUIEncoder
 from rxllm.web._ag_ui_adapter import AGUI
 from rxllm.web._ag_ui_input import AGUIInput, from_ag_ui
 from rxllm.web._codec import Decoder, Encoder, decode, encode, from_sse, sse
@@ -20,6 +22,7 @@ from rxllm.web._messages import Incoming
 
 __all__ = [
     "AGUI",
+    "AGUIEncoder",
     "AGUIInput",
     "Decoder",
     "Encoder",

@@ -20,26 +20,92 @@ a tool                                 a tool whose calls are left to the client
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping
-from typing import Any, cast
+from collections.abc import Collection, Mapping
+from typing import Any, Literal, cast
 
-from rxllm import (
-    ChatResult,
-    Message,
-    Part,
-    Session,
-    TextPart,
-    ThinkingPart,
-    Thread,
-    Tool,
-    ToolCall,
-    user,
-)
-from rxllm.web._messages import MAX_BYTES, UNANSWERED, Incoming, at, field_of, file_part, loaded, waiting, wrong
+import msgspec
 
-_ROLES = ("developer", "system", "assistant", "user", "tool", "activity", "reasoning")
+from rxllm import ChatResult, Message, Part, Session, TextPart, ThinkingPart, Thread, Tool, ToolCall, user
+from rxllm.web._messages import MAX_BYTES, UNANSWERED, Incoming, converted, file_part, loaded, waiting, wrong
 
-Entry = dict[str, Any]
+
+class _Function(msgspec.Struct):
+    name: str
+    arguments: str
+
+
+class _Call(msgspec.Struct):
+    id: str
+    function: _Function
+
+    @property
+    def tool_call(self) -> ToolCall:
+        name, text = self.function.name, self.function.arguments
+        try:
+            arguments = json.loads(text or "{}")
+        except (ValueError, RecursionError):
+            arguments = None
+        if not isinstance(arguments, dict):
+            return ToolCall(self.id, name, {}, text, {"error": "invalid_json"})
+        return ToolCall(self.id, name, cast(dict[str, Any], arguments), text)
+
+
+class _Source(msgspec.Struct, frozen=True, rename="camel"):
+    type: str = ""
+    value: str = ""
+    mime_type: str | None = None
+
+
+class _Part(msgspec.Struct):
+    type: str
+    text: str = ""
+    source: _Source = _Source()
+
+
+class _Message(msgspec.Struct, rename="camel"):
+    role: Literal["developer", "system", "assistant", "user", "tool", "activity", "reasoning"]
+    content: str | list[_Part] | dict[str, Any] | None = None
+    tool_calls: list[_Call] | None = None
+    tool_call_id: str = ""
+    error: str | None = None
+    encrypted_value: str | None = None
+    subagent_run_id: str | None = None
+
+    @property
+    def calls(self) -> list[ToolCall]:
+        return [call.tool_call for call in self.tool_calls or ()]
+
+    @property
+    def text(self) -> str:
+        if isinstance(self.content, list):
+            return "".join(part.text for part in self.content)
+        return self.content if isinstance(self.content, str) else ""
+
+
+class _Verdict(msgspec.Struct, rename="camel"):
+    approved: bool
+    reason: str | None = None
+    edited_args: dict[str, Any] | None = None
+
+
+class _Answer(msgspec.Struct, rename="camel"):
+    interrupt_id: str
+    status: Literal["resolved", "cancelled"]
+    payload: Any = None
+
+
+class _Tool(msgspec.Struct):
+    name: str
+    description: str
+    parameters: dict[str, Any] | None = None
+
+
+class _Input(msgspec.Struct, rename="camel"):
+    thread_id: str
+    run_id: str
+    messages: list[_Message]
+    resume: list[_Answer] | None = None
+    tools: list[_Tool] | None = None
 
 
 class AGUIInput(Incoming, frozen=True):
@@ -74,147 +140,81 @@ def from_ag_ui(
     deep, and for an answer to a call that the server has not made.
     """
     data = loaded(body, max_bytes)
-    entries = [at(("messages", i), _entry, item) for i, item in enumerate(field_of(data, "messages", list))]
-    answers = [at(("resume", i), _answer, item) for i, item in enumerate(_optional(data, "resume"))]
-    tools = [at(("tools", i), _tool, item) for i, item in enumerate(_optional(data, "tools"))]
-    if stored is None:
-        if answers:
-            raise wrong("holds answers, which need the stored conversation", "resume")
-        incoming = Incoming(Thread(_history(entries)))
+    request = converted(data, _Input)
+    if stored is not None:
+        incoming = _Stored(stored, client_tools).incoming(request)
+    elif request.resume:
+        raise wrong("holds answers, which need the stored conversation", "resume")
     else:
-        incoming = _Stored(stored, client_tools).incoming(entries, answers)
-    return AGUIInput(
-        incoming.thread,
-        incoming.approvals,
-        incoming.results,
-        tuple(tool for tool in tools if tool.name in client_tools),
-        field_of(data, "threadId", str),
-        field_of(data, "runId", str),
-        tuple(entries),
-    )
-
-
-def _optional(data: Entry, name: str) -> list[Any]:
-    return [] if data.get(name) is None else field_of(data, name, list)
-
-
-def _entry(item: Any) -> Entry:
-    """Return a message that has the fields which are read here."""
-    role: str = field_of(item, "role", str)
-    if role not in _ROLES:
-        raise wrong(f"must be one of {', '.join(_ROLES)}", "role")
-    if role == "tool":
-        field_of(item, "toolCallId", str)
-    if role == "reasoning" or (role == "tool" and not isinstance(item.get("content"), list)):
-        field_of(item, "content", str)
-    for i, call in enumerate(_optional(item, "toolCalls")):
-        at(("toolCalls", i), _call, call)
-    return item
-
-
-def _answer(item: Any) -> Entry:
-    field_of(item, "interruptId", str)
-    if field_of(item, "status", str) not in ("resolved", "cancelled"):
-        raise wrong("must be resolved or cancelled", "status")
-    return item
-
-
-def _tool(item: Any) -> Tool:
-    name, description = field_of(item, "name", str), field_of(item, "description", str)
-    schema = item.get("parameters")
-    return Tool(name, description, cast(Any, schema) if isinstance(schema, dict) else {"type": "object"}, manual=True)
-
-
-def _call(item: Any) -> ToolCall:
-    function = field_of(item, "function", dict)
-    text: str = field_of(function, "arguments", str)
-    try:
-        arguments = json.loads(text or "{}")
-    except (ValueError, RecursionError):
-        arguments = None
-    is_object = isinstance(arguments, dict)
-    return ToolCall(
-        field_of(item, "id", str),
-        field_of(function, "name", str),
-        cast(Any, arguments) if is_object else {},
-        text,
-        {} if is_object else {"error": "invalid_json"},
-    )
+        incoming = Incoming(Thread(_history(request.messages)))
+    tools = [
+        Tool(tool.name, tool.description, tool.parameters or {"type": "object"}, manual=True)
+        for tool in request.tools or ()
+        if tool.name in client_tools
+    ]
+    arguments = (incoming.thread, incoming.approvals, incoming.results)
+    return AGUIInput(*arguments, tuple(tools), request.thread_id, request.run_id, tuple(data["messages"]))
 
 
 # The conversation
 
 
-def _history(entries: list[Entry]) -> list[Message]:
-    results = {entry["toolCallId"]: entry for entry in entries if entry["role"] == "tool"}
+def _history(entries: list[_Message]) -> list[Message]:
+    results = {entry.tool_call_id: entry for entry in entries if entry.role == "tool"}
     messages: list[Message] = []
-    answer: list[tuple[list[Part], list[ToolCall]]] = []  # its messages, of which a client may have several
+    answer: list[_Message] = []  # its messages, of which a client may have several
     ids: set[str] = set()
     for i, entry in enumerate(entries):
-        if entry["role"] in ("assistant", "reasoning"):
-            calls = [_call(call) for call in _optional(entry, "toolCalls")]
-            if len(ids) + len(calls) > len(ids := ids | {call.id for call in calls}):
+        if entry.role in ("assistant", "reasoning"):
+            new = [call.id for call in entry.tool_calls or ()]
+            if len(ids) + len(new) > len(ids := ids | set(new)):
                 raise wrong("has a tool call whose id is not unique", "messages", i)
-            if "subagentRunId" not in entry:  # what agents inside have said belongs to their own conversations
-                answer.append((_parts(entry), [call for call in calls if call.id in results]))
-        elif entry["role"] in ("user", "tool"):
+            if entry.subagent_run_id is None:  # what agents inside have said belongs to their own conversations
+                answer.append(entry)
+        elif entry.role in ("user", "tool"):
             messages += _assistant(answer, results)
             answer.clear()
-            messages += at(("messages", i), _user, entry) if entry["role"] == "user" else ()
+            messages += _user(i, entry) if entry.role == "user" else ()
     return [*messages, *_assistant(answer, results)]
 
 
-def _assistant(answer: list[tuple[list[Part], list[ToolCall]]], results: Mapping[str, Entry]) -> list[Message]:
-    parts = [part for entry_parts, _ in answer for part in entry_parts]
-    calls = tuple(call for _, entry_calls in answer for call in entry_calls)
+def _assistant(answer: list[_Message], results: Mapping[str, _Message]) -> list[Message]:
+    parts: list[Part] = [
+        ThinkingPart(entry.text, entry.encrypted_value) if entry.role == "reasoning" else TextPart(entry.text)
+        for entry in answer
+        if entry.text
+    ]
+    calls = tuple(call for entry in answer for call in entry.calls if call.id in results)
     if not parts and not calls:
         return []
     texts = [part.text for part in parts if isinstance(part, TextPart)]
     content: Any = "".join(texts) if len(texts) == len(parts) else tuple(parts)
-    answers = [Message("tool", _result_text(results[call.id]), tool_call_id=call.id) for call in calls]
+    answers = [Message("tool", results[call.id].text, tool_call_id=call.id) for call in calls]
     return [Message("assistant", content, tool_calls=calls), *answers]
 
 
-def _parts(entry: Entry) -> list[Part]:
-    text, signature = entry.get("content"), entry.get("encryptedValue")
-    if entry["role"] == "reasoning":
-        return [ThinkingPart(entry["content"], signature if isinstance(signature, str) else None)] if text else []
-    return [TextPart(text)] if isinstance(text, str) and text else []
+def _user(i: int, entry: _Message) -> list[Message]:
+    if not isinstance(entry.content, list):
+        return [user(entry.text)]
+    items = enumerate(entry.content)
+    parts = tuple(part for j, item in items for part in _parts(item, "messages", i, "content", j))
+    return [Message("user", parts)] if parts else []
 
 
-def _user(entry: Entry) -> list[Message]:
-    content = entry.get("content")
-    if isinstance(content, str):
-        return [user(content)]
-    read = [
-        part for i, item in enumerate(field_of(entry, "content", list)) for part in at(("content", i), _user_part, item)
-    ]
-    return [Message("user", tuple(read))] if read else []
-
-
-def _user_part(item: Any) -> list[Part]:
-    kind: str = field_of(item, "type", str)
-    if kind == "text":
-        return [TextPart(field_of(item, "text", str))]
-    if kind not in ("image", "audio", "video", "document"):
-        return []
-    source = field_of(item, "source", dict)
-    value: str = field_of(source, "value", str)
-    mime_type = source.get("mimeType") or f"{kind}/*"
-    match source.get("type"):
-        case "data":
-            return [file_part(f"data:{field_of(source, 'mimeType', str)};base64,{value}", "")]
-        case "url" if not value.lower().startswith("data:"):
-            return [file_part(value, str(mime_type))]
-        case "url":
-            raise wrong("must begin with http: or https:", "source", "value")
-        case _:  # a handle of a provider's, which may be somebody else's file
-            return []
-
-
-def _result_text(entry: Entry) -> str:
-    content = entry["content"]
-    return content if isinstance(content, str) else json.dumps(content)
+def _parts(item: _Part, *path: str | int) -> list[Part]:
+    if item.type == "text":
+        return [TextPart(item.text)]
+    value, mime_type = item.source.value, item.source.mime_type or f"{item.type}/*"
+    path = (*path, "source", "value")
+    if item.type not in ("image", "audio", "video", "document") or item.source.type == "file":
+        return []  # a handle of a provider's may be that of somebody else's file
+    if item.source.type == "data":
+        if item.source.mime_type is None:
+            raise wrong("has no mimeType", *path[:-1])
+        return [file_part(f"data:{mime_type};base64,{value}", mime_type, *path)]
+    if value.lower().startswith("data:"):
+        raise wrong("must begin with http: or https:", *path)
+    return [file_part(value, mime_type, *path)]
 
 
 # The stored conversation
@@ -231,29 +231,32 @@ class _Stored:
         self._approvals: dict[str, Any] = {}
         self._results: dict[str, Any] = {}
 
-    def incoming(self, entries: list[Entry], answers: list[Entry]) -> Incoming:
-        for i, answer in enumerate(answers):
-            at(("resume", i), self._take_answer, answer)
-        for i, entry in enumerate(entries):
-            if entry["role"] == "tool":
-                at(("messages", i), self._take_result, entry)
-        new = _new(entries)
+    def incoming(self, request: _Input) -> Incoming:
+        for i, answer in enumerate(request.resume or ()):
+            self._take_answer(i, answer)
+        for i, entry in enumerate(request.messages):
+            if entry.role == "tool":
+                self._take_result(i, entry)
+        new = _new(request.messages)
         if new:
             self._go_on_without()
-        elif not answers and not self._results and self._pending:
+        elif not request.resume and not self._results and self._pending:
             raise wrong("answers none of the calls that wait", "messages")
         return Incoming(self._thread + new, self._approvals, self._results)
 
-    def _take_answer(self, answer: Entry) -> None:
-        id: str = answer["interruptId"]
+    def _take_answer(self, i: int, answer: _Answer) -> None:
+        id, path = answer.interrupt_id, ("resume", i, "payload")
+        is_resolved = answer.status == "resolved"
         if id == self._question:
-            self._reply(id, field_of(answer, "payload", str) if answer["status"] == "resolved" else UNANSWERED)
+            self._reply(id, converted(answer.payload, str, *path) if is_resolved else UNANSWERED)
         elif id in self._pending and self._pending[id].name in self._client_tools:
-            raise wrong("is a call of a tool that runs in the client, which sends its result", "interruptId")
+            raise wrong("is a call of a tool that runs in the client, which sends its result", "resume", i)
         elif id in self._pending:
-            self._approvals[id] = _verdict(answer)
+            verdict = converted(answer.payload, _Verdict, *path) if is_resolved else _Verdict(False)
+            edited = True if verdict.edited_args is None else verdict.edited_args
+            self._approvals[id] = edited if verdict.approved else verdict.reason or False
         elif id not in self._known:
-            raise wrong("is not a call that the server has made", "interruptId")
+            raise wrong("is not a call that the server has made", "resume", i)
 
     def _reply(self, id: str, text: str) -> None:
         if "/" in id:  # of an agent inside, whose chat goes on with it
@@ -261,15 +264,13 @@ class _Stored:
         else:
             self._thread += user(text)
 
-    def _take_result(self, entry: Entry) -> None:
-        id: str = entry["toolCallId"]
-        call = self._pending.get(id)
-        if call is None or id in self._approvals:
+    def _take_result(self, i: int, entry: _Message) -> None:
+        id = entry.tool_call_id
+        if id not in self._pending or id in self._approvals:
             return  # the server has its result
-        if call.name not in self._client_tools:
-            raise wrong("answers a call of a tool that does not run in the client", "toolCallId")
-        error = entry.get("error")
-        self._results[id] = {"error": error} if isinstance(error, str) else _result_text(entry)
+        if self._pending[id].name not in self._client_tools:
+            raise wrong("answers a call of a tool that does not run in the client", "messages", i)
+        self._results[id] = entry.text if entry.error is None else {"error": entry.error}
 
     def _go_on_without(self) -> None:
         for id, call in self._pending.items():
@@ -284,29 +285,14 @@ def _question(stored: Thread | ChatResult | Session) -> str | None:
     """Return the id of the call whose tool has asked the user."""
     if isinstance(stored, ChatResult):
         return stored.pending_tool_call_id
-    thread = stored if isinstance(stored, Thread) else stored.thread
-    last = thread.last
+    last = (stored if isinstance(stored, Thread) else stored.thread).last
     return last.metadata.get("tool_call_id") if last is not None and last.metadata.get("ask_user") else None
 
 
-def _verdict(answer: Entry) -> Any:
-    """Return an approval: True, other arguments, False, or the reason for a denial."""
-    if answer["status"] == "cancelled":
-        return False
-    payload = field_of(answer, "payload", dict)
-    if field_of(payload, "approved", bool):
-        edited = payload.get("editedArgs")
-        return True if edited is None else field_of(payload, "editedArgs", dict)
-    reason = payload.get("reason")
-    return reason if isinstance(reason, str) and reason else False
-
-
-def _new(entries: Iterable[Entry]) -> list[Message]:
+def _new(entries: list[_Message]) -> list[Message]:
     """Return the messages of the user that follow the last answer."""
-    numbered = list(enumerate(entries))
-    first = max((i + 1 for i, entry in numbered if entry["role"] in ("assistant", "tool", "reasoning")), default=0)
-    return [message for i, entry in numbered[first:] if entry["role"] == "user" for message in _user_at(i, entry)]
-
-
-def _user_at(i: int, entry: Entry) -> list[Message]:
-    return at(("messages", i), _user, entry)
+    first = max(
+        (i + 1 for i, entry in enumerate(entries) if entry.role in ("assistant", "tool", "reasoning")), default=0
+    )
+    new = range(first, len(entries))
+    return [message for i in new if entries[i].role == "user" for message in _user(i, entries[i])]

@@ -1,10 +1,11 @@
-"""What the ways in share: the size and the fields of a request, what waits in a conversation, files of a user."""
+"""What the ways in share: the limits of a request, its form, what waits in a conversation, and files of a user."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, cast
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar, cast
 
 import msgspec
 
@@ -29,8 +30,9 @@ MAX_DEPTH = 64
 """How deeply a request may be nested."""
 
 UNANSWERED = "The user has gone on without an answer."
+"""What the model is told of calls that wait when the user writes something else."""
 
-_JSON: dict[type[Any], str] = {str: "string", list: "array", dict: "object", bool: "boolean"}
+T = TypeVar("T")
 
 
 class Incoming(msgspec.Struct, frozen=True):
@@ -41,34 +43,42 @@ class Incoming(msgspec.Struct, frozen=True):
     results: Mapping[str, str | Mapping[str, Any]] = {}
 
 
-def loaded(body: bytes | str | Mapping[str, Any], max_bytes: int) -> dict[str, Any]:
-    """Return a request as data. Raises ``ValidationError`` if it is too long, too deep, or not a JSON object."""
-    request: Any = body
+def loaded(body: bytes | str | Mapping[str, Any], max_bytes: int) -> Any:
+    """Return a request as data. Raises ``ValidationError`` if it is too long, too deep, or not JSON."""
+    data: Any = body
     if isinstance(body, bytes | str):
         if len(body) > max_bytes:
             raise wrong(f"is longer than {max_bytes} bytes", "body")
         try:
-            request = json.loads(body)
+            data = json.loads(body)
         except (ValueError, RecursionError):
             raise wrong("is not JSON", "body") from None
-    if not isinstance(request, dict):
-        raise wrong("is not an object", "body")
-    level: list[Any] = [request]
+    level: list[Any] = [data]
     for _ in range(MAX_DEPTH):
         level = [item for entry in level for item in _inside(entry)]
     if level:
         raise wrong(f"is nested more than {MAX_DEPTH} levels deep", "body")
-    return cast(dict[str, Any], request)
+    return data
 
 
 def _inside(entry: Any) -> Iterable[Any]:
     match entry:
-        case dict():
-            return cast(dict[str, Any], entry).values()
+        case Mapping():
+            return cast(Mapping[str, Any], entry).values()
         case list():
             return cast(list[Any], entry)
         case _:
             return ()
+
+
+def converted(data: Any, cls: type[T], *path: str | int) -> T:
+    """Return `data`, which is at `path` of a request, in the form of `cls`; unknown fields are left out."""
+    try:
+        return msgspec.convert(data, cls)
+    except msgspec.ValidationError as error:
+        fault, _, place = str(error).partition(" - at `$")
+        inner = [int(index) if index else name for name, index in re.findall(r"(\w+)|\[(\d+)]", place)]
+        raise wrong(fault[:120], *path, *inner) from None
 
 
 def waiting(stored: Thread | ChatResult | Session) -> tuple[Thread, dict[str, ToolCall]]:
@@ -80,37 +90,20 @@ def waiting(stored: Thread | ChatResult | Session) -> tuple[Thread, dict[str, To
     return stored, {call.id: call for call in calls if call.id not in answered and not call.metadata.get("server")}
 
 
-def file_part(url: str, mime_type: str, name: str | None = None) -> Part:
+def file_part(url: str, mime_type: str, *path: str | int) -> Part:
     """Return the part of a user's file, whose URL must be one of the web, or hold the file itself."""
     scheme = url.partition(":")[0].lower()
     if scheme == "data":
         try:
             (part,) = user([TextPart(""), url]).parts[1:]
         except ValidationError:
-            raise wrong("is not a data: URL in base64", "url") from None
+            raise wrong("is not a data: URL in base64", *path) from None
         return part
     if scheme not in ("http", "https"):
-        raise wrong("must begin with http:, https: or data:", "url")
+        raise wrong("must begin with http: or https:", *path)
     if mime_type.startswith("image/"):
         return ImagePart(Image.from_url(url))
-    return FilePart({"mime_type": mime_type, "url": url, **({} if name is None else {"name": name})})
-
-
-def field_of(entry: Any, name: str, cls: type[Any]) -> Any:
-    """Return a field of the class `cls`."""
-    value: Any = cast(dict[str, Any], entry).get(name) if isinstance(entry, dict) else None
-    if not isinstance(value, cls):
-        raise wrong(f"must be a JSON {_JSON[cls]}", name)
-    return value
-
-
-def at(path: tuple[str | int, ...], read: Callable[[Any], Any], item: Any) -> Any:
-    """Return ``read(item)``, whose fault is told with the path of `item`."""
-    try:
-        return read(item)
-    except ValidationError as error:
-        inner, fault = error.errors[0]
-        raise wrong(fault, *path, *inner) from None
+    return FilePart({"mime_type": mime_type, "url": url})
 
 
 def wrong(fault: str, *path: str | int) -> ValidationError:
