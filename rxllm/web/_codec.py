@@ -17,7 +17,7 @@ from rxllm.wire import SSEDecoder
 Frame = dict[str, Any]
 """One message of a protocol: a JSON object."""
 
-PROTOCOLS = {"rxllm": "_own", "ui": "_ui_stream"}
+PROTOCOLS = {"rxllm": "_own", "ui": "_ui_stream", "ag-ui": "_ag_ui"}
 """The modules of the protocols; each has an `Encoder` and a `Decoder`."""
 
 
@@ -43,9 +43,9 @@ class Decoder(Protocol):
     def close(self) -> Iterable[Event]: ...
 
 
-def encoder(protocol: str) -> Encoder:
-    """Return a fresh encoder. Raises ``ValueError`` for an unknown `protocol`."""
-    return _module(protocol).Encoder()
+def encoder(protocol: str, **options: Any) -> Encoder:
+    """Return a fresh encoder; `options` are those of its class. Raises ``ValueError`` for an unknown `protocol`."""
+    return _module(protocol).Encoder(**options)
 
 
 def decoder(protocol: str) -> Decoder:
@@ -53,7 +53,7 @@ def decoder(protocol: str) -> Decoder:
     return _module(protocol).Decoder()
 
 
-def encode(protocol: str) -> Callable[[Observable[Event]], Stream[Frame]]:
+def encode(protocol: str, **options: Any) -> Callable[[Observable[Event]], Stream[Frame]]:
     """Emit the events of a stream as frames of `protocol`; an error becomes a frame too, and the stream completes.
 
     >>> import rxllm
@@ -61,12 +61,13 @@ def encode(protocol: str) -> Callable[[Observable[Event]], Stream[Frame]]:
     >>> list(hello.pipe(encode("rxllm")))
     [{'type': 'text_delta', 'delta': 'Hello', 'id': 'block_0'}, {'type': 'end'}]
 
-    Put `for_client` before it: frames hold all that the events hold. Raises ``ValueError`` for an unknown `protocol`.
+    Put `for_client` before it: frames hold all that the events hold. `options` are those of the protocol's `Encoder`.
+    Raises ``ValueError`` for an unknown `protocol`, ``TypeError`` for an option that it does not have.
     """
-    _module(protocol)
+    encoder(protocol, **options)  # wrong arguments raise here
 
     def operator(source: Observable[Event]) -> Stream[Frame]:
-        return source.pipe(ops.errors_as_events(), ops.lift(lambda: encoder(protocol)))
+        return source.pipe(ops.errors_as_events(), ops.lift(lambda: encoder(protocol, **options)))
 
     return operator
 

@@ -41,6 +41,7 @@ from rxllm import (
     Part,
     ProviderPart,
     RawChunk,
+    Response,
     Steered,
     StepCompleted,
     StepResult,
@@ -128,9 +129,40 @@ class ClientFold:
             case _:
                 return event
 
+    def packed(self, event: Event) -> dict[str, Any]:
+        """Return `event` as data, without what the events before it fold to: `unpacked` makes it whole again."""
+        left_out = _left_out(event)
+        is_folded = left_out is not event and self.filled(left_out) == event
+        data = serializer.to_data(left_out if is_folded else event)
+        del data["v"]  # a reader takes the current one
+        return {"event": data, "folded": True} if is_folded else {"event": data}
+
+    def unpacked(self, data: Any) -> Event:
+        """Return the event in what `packed` returned. Raises for anything else."""
+        event: Any = serializer.from_data(data["event"])
+        if not isinstance(event, Event):
+            raise TypeError("not an event")
+        return self.filled(event) if data.get("folded") is True else event
+
     def _step(self, result: StepResult) -> StepResult:
         state = changed(self.state, thread=Thread()) if self.state.thread is None else self.state
         return replace(state.to_step_result(), thread=Thread(), done=result.done, metadata=result.metadata)
+
+
+def _left_out(event: Event) -> Event:
+    """Return `event` without what the events before it fold to."""
+    match event:
+        case MessageCompleted(message=message):
+            return changed(event, message=Message("assistant", metadata=message.metadata))
+        case StepCompleted(result=result):
+            return StepCompleted(StepResult(Thread(), Response(), done=result.done, metadata=result.metadata))
+        case ChatCompleted(result=result):
+            return ChatCompleted(replace(result, thread=Thread(), final_response=None, steps=()))
+        case Nested(path=path, event=inner):
+            left_out = _left_out(inner)
+            return event if left_out is inner else Nested(path, left_out)
+        case _:
+            return event
 
 
 class _Client:

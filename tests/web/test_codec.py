@@ -17,7 +17,7 @@ from tests.laws import scripts
 from tests.web.streams import DECODERS, of_recordings, of_script
 
 law = settings(deadline=None, max_examples=60)
-protocols = pytest.mark.parametrize("protocol", ["rxllm", "ui"])
+protocols = pytest.mark.parametrize("protocol", ["rxllm", "ui", "ag-ui"])
 
 
 def client(events: list[Event]) -> list[Event]:
@@ -95,6 +95,7 @@ tags = st.sampled_from(
     [
         *("text_delta", "step_completed", "nested", "error", "end", "Message", "nobody"),
         *("text-delta", "tool-input-available", "tool-output-available", "file", "data-rxllm", "message-metadata"),
+        *("RUN_STARTED", "RUN_FINISHED", "RUN_ERROR", "CUSTOM", "TOOL_CALL_CHUNK", "TEXT_MESSAGE_START"),
     ]
 )
 

@@ -113,6 +113,7 @@ def test_a_system_prompt_and_a_history_stay() -> None:
     model = Fake(ToolCall("c1", "add", {"x": 1}), "Two")
     events = list(rxllm.stream(model, thread, tools=scripts.TOOLS).pipe(web.for_client()))
     assert CANARY not in "".join(map(serializer.to_json, events))
+    assert isinstance(events[-1], ChatCompleted)
     assert events[-1].result.output_text == "Two"
 
 

@@ -1,0 +1,385 @@
+"""AG-UI 1.0, the protocol between agents and user interfaces: https://docs.ag-ui.com.
+
+============================================  ==========================================================================
+event                                         frames
+============================================  ==========================================================================
+``MessageStarted``, ``StepCompleted``         ``STEP_STARTED``, ``STEP_FINISHED``
+``TextDelta``, ``TextCompleted``              ``TEXT_MESSAGE_START``, ``_CONTENT``, ``_END``
+``ThinkingDelta``, ``ThinkingCompleted``      ``REASONING_MESSAGE_*``, the signature as ``REASONING_ENCRYPTED_VALUE``
+``ToolCallStarted``, ``-Delta``, ``-ed``      ``TOOL_CALL_START``, ``TOOL_CALL_ARGS``, ``TOOL_CALL_END``
+``ToolResultEncoded``, ``ToolHalt``           ``TOOL_CALL_RESULT``
+``Custom(name, data)``                        ``CUSTOM``
+``Nested``                                    ``SUBAGENT_STARTED``, the frames of its event, ``SUBAGENT_FINISHED``
+``Steered``                                   a text message of the user
+``StepRestarted``                             ``MESSAGES_SNAPSHOT`` without the messages that are void
+the end of the stream                         ``RUN_FINISHED`` with usage, open calls and interrupts; ``RUN_ERROR`` if
+                                              it failed or was cut off
+============================================  ==========================================================================
+
+What these cannot say follows them in a ``CUSTOM`` frame of the name ``rxllm``: its ``value["event"]`` is the event as
+JSON. The frames before it that stand for no event of their own have the ``rawEvent`` ``"rxllm"``. So only raw frames
+and the provider's data are lost.
+
+A call that waits for approval, and a question to the user, are interrupts of the run; their ids are those of the calls,
+with the calls of the agents around them before them, joined by ``/``. Calls that the client answers are pending.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, ClassVar
+from uuid import uuid4
+
+from rxllm import (
+    ChatCompleted,
+    Custom,
+    ErrorEvent,
+    Event,
+    LLMError,
+    Message,
+    MessageCompleted,
+    MessageStarted,
+    Nested,
+    RawChunk,
+    Steered,
+    StepCompleted,
+    StepRestarted,
+    StreamError,
+    TextCompleted,
+    TextDelta,
+    ThinkingCompleted,
+    ThinkingDelta,
+    ToolCallCompleted,
+    ToolCallDelta,
+    ToolCallStarted,
+    ToolExecutionCompleted,
+    ToolHalt,
+    ToolResultEncoded,
+    ValidationError,
+    serializer,
+)
+from rxllm.web._ag_ui_end import counts, outcome
+from rxllm.web._ag_ui_foreign import ForeignRun
+from rxllm.web._ag_ui_wire import OWN, Block, Chunks, Lane, Path, Wire
+from rxllm.web._codec import Frame, malformed
+from rxllm.web._for_client import ClientFold
+
+VERSION = "1.0"
+
+
+class Encoder:
+    """Events to frames of the run `run_id` of the conversation `thread_id`, which are random if they are left out.
+
+    `messages` are those that the client has sent: it removes those that a ``MESSAGES_SNAPSHOT`` does not repeat.
+    """
+
+    END: ClassVar[bytes] = b""
+    HEADERS: ClassVar[dict[str, str]] = {}
+
+    def __init__(
+        self, *, thread_id: str | None = None, run_id: str | None = None, messages: Iterable[Mapping[str, Any]] = ()
+    ) -> None:
+        self._ids = {"threadId": thread_id or uuid4().hex, "runId": run_id or uuid4().hex}
+        self._history = [dict(message) for message in messages]
+        self._fold = ClientFold()
+        self._wire = Wire()
+        self._agents: dict[Path, Lane] = {(): self._wire.lane(None)}  # the running ones
+        self._marks: dict[Path, int] = {}  # by agent: the number of the latest message when its step began
+        self._minted = 0
+        self._is_started = False
+        self._is_answering = False  # a response has begun, and has not ended
+
+    def feed(self, event: Event) -> list[Frame]:
+        """Return the frames of `event`. Raises as `rxllm.serializer.to_data`."""
+        if type(event) is TextDelta and (frame := self._next_delta(event)) is not None:
+            self._fold.apply(event)
+            return [frame]
+        if isinstance(event, Nested):
+            path, inner = event.path, event.event
+        else:
+            path, inner = (), event
+        if isinstance(inner, RawChunk):
+            return []
+        frames = [*self._started(), *self._begun_agents(path)]
+        lane = self._agents[path]
+        frames += self._read(lane, event, self._frames(lane, inner))
+        self._fold.apply(event)
+        match inner:
+            case StepCompleted() | StepRestarted():
+                self._marks[path] = self._wire.count
+            case MessageStarted() if not path:
+                self._is_answering = True
+            case MessageCompleted() | ErrorEvent() if not path:
+                self._is_answering = False
+            case _:
+                pass
+        return frames
+
+    def close(self) -> list[Frame]:
+        return [*self._started(), *map(_covered, self._end())]
+
+    def _started(self) -> list[Frame]:
+        if self._is_started:
+            return []
+        self._is_started = True
+        start = _covered({"type": "RUN_STARTED", **self._ids, "protocolVersion": VERSION})
+        self._wire.read(start)
+        self._agents[()] = self._wire.lane(None)
+        return [start]
+
+    def _read(self, lane: Lane, event: Event, source: Iterable[Frame]) -> list[Frame]:
+        """Return the frames that stand for `event`: those of `source` alone, if they mean it by themselves."""
+        frames: list[Frame] = []
+        events: list[Event] = []
+        for untagged in source:
+            frames.append(frame := _tagged(lane, untagged))
+            events += self._wire.read(frame)
+        if events == [event]:
+            return frames
+        own = {"type": "CUSTOM", "name": OWN, "value": self._fold.packed(event)}
+        return [*map(_covered, frames), _tagged(lane, own)]
+
+    def _frames(self, lane: Lane, event: Event) -> Iterable[Frame]:
+        match event:
+            case TextDelta():
+                return self._delta(lane, "TEXT", event)
+            case ThinkingDelta():
+                return self._delta(lane, "REASONING", event)
+            case TextCompleted():
+                return self._completed(lane, "TEXT", event)
+            case ThinkingCompleted(signature=signature):
+                return self._completed(lane, "REASONING", event, signature)
+            case ToolCallStarted() | ToolCallDelta() | ToolCallCompleted():
+                return self._of_call(lane, event)
+            case ToolResultEncoded(id=id, content=content):
+                return [self._result(lane, id, content)]
+            case ToolHalt(tool_call_id=id, content=content, result=result):
+                return [self._result(lane, id, str(result) if content is None else content)]
+            case ToolExecutionCompleted(id=id, error=error):
+                return self._closed_agents(lane, id, error)
+            case Custom(name=name) if name != OWN:
+                return [{"type": "CUSTOM", "name": name, "value": serializer.to_data(event).get("data")}]
+            case Steered(message=Message(role="user", content=str(text)), used=True):
+                name = self._mint()
+                start: Frame = {"type": "TEXT_MESSAGE_START", "messageId": name, "role": "user"}
+                return [start, _content("TEXT", name, text), {"type": "TEXT_MESSAGE_END", "messageId": name}]
+            case _:
+                return self._of_step(lane, event)
+
+    def _of_step(self, lane: Lane, event: Event) -> Iterable[Frame]:
+        match event:
+            case MessageStarted():
+                start = {"type": "STEP_STARTED", "stepName": str(lane.steps + 1)}
+                return [*_closings(lane), *_step_end(lane), start]
+            case MessageCompleted() | ErrorEvent():
+                return _closings(lane)
+            case StepCompleted() | ChatCompleted():
+                return [*_closings(lane), *_step_end(lane)]
+            case StepRestarted():
+                return self._restarted(lane)
+            case _:
+                return []
+
+    # Text and thinking
+
+    def _next_delta(self, event: TextDelta) -> Frame | None:
+        """Return the frame of a delta that continues the only open block, as nearly every event does."""
+        blocks = self._agents[()].blocks
+        if len(blocks) == 1:
+            (block,) = blocks.values()
+            if block.kind == "TEXT" and block.id == event.id:
+                block.pieces.append(event.delta)
+                return _content("TEXT", block.name, event.delta)
+        return None
+
+    def _delta(self, lane: Lane, kind: str, event: TextDelta | ThinkingDelta) -> list[Frame]:
+        frames, name, _ = self._block(lane, kind, event.id)
+        return [*frames, _content(kind, name, event.delta)]
+
+    def _completed(
+        self, lane: Lane, kind: str, event: TextCompleted | ThinkingCompleted, signature: str | None = None
+    ) -> list[Frame]:
+        frames, name, block = self._block(lane, kind, event.id)
+        text = "" if block is None else block.text
+        if event.text.startswith(text) and event.text != text:  # the deltas were left out
+            frames.append(_content(kind, name, event.text[len(text) :]))
+        return [*frames, *_block_end(kind, name, signature)]
+
+    def _block(self, lane: Lane, kind: str, id: str | None) -> tuple[list[Frame], str, Block | None]:
+        """Return the message of the open block that `id` means, and that block; or a new message and its frames."""
+        for block in reversed(lane.blocks.values()):
+            if block.kind == kind and id in (None, block.id):
+                return [], block.name, block
+        name = self._mint(id)
+        start: Frame = {"type": f"{kind}_MESSAGE_START", "messageId": name}
+        if kind == "TEXT":
+            return [{**start, "role": "assistant"}], name, None
+        return [{"type": "REASONING_START", "messageId": name}, {**start, "role": "reasoning"}], name, None
+
+    def _mint(self, id: str | None = None) -> str:
+        """Return an id that no other frame of the conversation has."""
+        self._minted += 1
+        number = f"{self._ids['runId']}:{self._minted}"
+        return number if id is None else f"{number}:{id}"
+
+    # Tools
+
+    def _of_call(self, lane: Lane, event: ToolCallStarted | ToolCallDelta | ToolCallCompleted) -> list[Frame]:
+        wire_id = lane.wire_id(event.id)
+        call = lane.calls.get(wire_id)
+        end: Frame = {"type": "TOOL_CALL_END", "toolCallId": wire_id}
+        if isinstance(event, ToolCallDelta):
+            return [] if call is None else [_arguments(wire_id, event.arguments_delta)]
+        start: Frame = {"type": "TOOL_CALL_START", "toolCallId": wire_id, "toolCallName": event.name}
+        start["parentMessageId"] = lane.parent or self._mint()
+        if isinstance(event, ToolCallStarted):
+            return [start] if call is None else [end, start]
+        frames = [start] if call is None else []
+        text = "" if call is None else "".join(call.pieces)
+        if event.raw_arguments.startswith(text) and event.raw_arguments != text:
+            frames.append(_arguments(wire_id, event.raw_arguments[len(text) :]))
+        return [*frames, end]
+
+    def _result(self, lane: Lane, id: str, content: str) -> Frame:
+        result = {"type": "TOOL_CALL_RESULT", "messageId": self._mint(), "toolCallId": lane.wire_id(id)}
+        return {**result, "content": content, "role": "tool"}
+
+    # Agents
+
+    def _begun_agents(self, path: Path) -> list[Frame]:
+        frames: list[Frame] = []
+        for depth in range(1, len(path) + 1):
+            if path[:depth] in self._agents:
+                continue
+            parent, call = self._agents[path[: depth - 1]], path[depth - 1]
+            run = self._mint()
+            frame: Frame = {"type": "SUBAGENT_STARTED", "subagentRunId": run, "name": parent.names.get(call, call)}
+            frame["parentToolCallId"] = parent.wire_id(call)
+            if parent.run is not None:
+                frame["parentSubagentRunId"] = parent.run
+            self._wire.read(frame)
+            self._agents[path[:depth]] = self._wire.lane(run)
+            frames.append(frame)
+        return frames
+
+    def _closed_agents(
+        self, lane: Lane, call: str | None = None, error: LLMError | None = None, interrupts: Iterable[str] = ()
+    ) -> list[Frame]:
+        """Return the frames that end the agents inside a lane, the innermost first, or those that run as its `call`."""
+        frames: list[Frame] = []
+        path = lane.path if call is None else (*lane.path, call)
+        inside = [at for at in self._agents if len(at) > len(lane.path) and at[: len(path)] == path]
+        for at in reversed(inside):
+            agent = self._agents.pop(at)
+            self._marks.pop(at, None)
+            end: Frame = {"type": "SUBAGENT_FINISHED"}
+            waiting = [id for id in interrupts if id.startswith(agent.wire_id(""))]
+            if at == path and error is not None:
+                end = {"type": "SUBAGENT_ERROR", "message": error.message, "code": error.reason}
+            elif waiting:
+                end["outcome"] = {"type": "suspended", "interruptIds": waiting}
+            frames += [_tagged(agent, frame) for frame in (*_closings(agent), *_step_end(agent), end)]
+        return frames
+
+    # The run
+
+    def _restarted(self, lane: Lane) -> Iterator[Frame]:
+        yield from [*self._closed_agents(lane), *_closings(lane)]
+        depth, mark = len(lane.path), self._marks.get(lane.path, 0)
+        noted = self._wire.messages
+        kept = [entry for entry in noted if entry[0] <= mark or entry[1][:depth] != lane.path]
+        messages = [*self._history, *(message for _, _, message in kept)]
+        if not any(message.get("role") == "reasoning" for message in messages):
+            # A client keeps its reasoning unless the snapshot has some.
+            thoughts = [message for _, _, message in noted if message["role"] == "reasoning"]
+            messages += [{**message, "content": ""} for message in thoughts[:1]]
+        self._wire.messages = kept
+        yield {"type": "MESSAGES_SNAPSHOT", "messages": messages}
+
+    def _end(self) -> list[Frame]:
+        state, root = self._fold.state, self._agents[()]
+        error = state.error if state.chat_result is None else state.chat_result.error
+        if self._is_answering:
+            error = StreamError("truncated")
+        ending: Frame = outcome(state, self._wire) if error is None else {"type": "cancelled"}
+        waiting = [interrupt["id"] for interrupt in ending.get("interrupts", ())]
+        frames = [*self._closed_agents(root, interrupts=waiting), *_closings(root), *_step_end(root)]
+        usage = counts(state.to_chat_result().usage, (state.last_response or state.to_response()).model)
+        if error is None or error.reason == "cancelled":
+            return [*frames, {"type": "RUN_FINISHED", **self._ids, "outcome": ending, **usage}]
+        return [*frames, {"type": "RUN_ERROR", "message": error.message, "code": error.reason, **usage}]
+
+
+class Decoder:
+    """Frames to events; those of other servers too, whose steps and chat are what their frames fold to."""
+
+    def __init__(self) -> None:
+        self._fold = ClientFold()
+        self._chunks = Chunks()
+        self._wire = Wire()
+        self._foreign = ForeignRun(self._fold, self._wire)
+        self._is_ended = False
+
+    def feed(self, frame: Frame) -> list[Event]:
+        events: list[Event] = []
+        try:
+            for long_form in self._chunks.read(frame):
+                for event in self._events(long_form):
+                    self._fold.apply(event)
+                    events.append(event)
+        except (ValidationError, LookupError, TypeError, ValueError, AttributeError, RecursionError):
+            raise malformed(frame) from None
+        return events
+
+    def close(self) -> list[Event]:
+        return [] if self._is_ended else [*self._wire.unfinished(), ErrorEvent(StreamError("truncated"))]
+
+    def _events(self, frame: Frame) -> Iterable[Event]:
+        kind: str = frame["type"]
+        if self._is_ended and kind != "RUN_STARTED":
+            raise ValueError("the run has ended")
+        self._is_ended = kind in ("RUN_FINISHED", "RUN_ERROR")
+        events = self._wire.read(frame)
+        if frame.get("rawEvent") == OWN:
+            return []
+        if kind == "CUSTOM" and frame["name"] == OWN:
+            return [*events, self._fold.unpacked(frame["value"])]
+        return events if self._wire.is_ours else self._foreign.read(kind, frame, events)
+
+
+def _closings(lane: Lane) -> list[Frame]:
+    """Return the frames that close what is open."""
+    calls = [{"type": "TOOL_CALL_END", "toolCallId": id} for id in lane.calls]
+    return [*(frame for block in lane.blocks.values() for frame in _block_end(block.kind, block.name)), *calls]
+
+
+def _block_end(kind: str, name: str, signature: str | None = None) -> list[Frame]:
+    end: Frame = {"type": f"{kind}_MESSAGE_END", "messageId": name}
+    if kind == "TEXT":
+        return [end]
+    signed: Frame = {"type": "REASONING_ENCRYPTED_VALUE", "subtype": "message", "entityId": name}
+    signatures = [] if signature is None else [{**signed, "encryptedValue": signature}]
+    return [end, *signatures, {"type": "REASONING_END", "messageId": name}]
+
+
+def _step_end(lane: Lane) -> list[Frame]:
+    return [] if lane.step is None else [{"type": "STEP_FINISHED", "stepName": lane.step}]
+
+
+def _content(kind: str, name: str, delta: str) -> Frame:
+    return {"type": f"{kind}_MESSAGE_CONTENT", "messageId": name, "delta": delta}
+
+
+def _arguments(wire_id: str, delta: str) -> Frame:
+    return {"type": "TOOL_CALL_ARGS", "toolCallId": wire_id, "delta": delta}
+
+
+def _tagged(lane: Lane, frame: Frame) -> Frame:
+    """Return `frame` as one of the lane's agent; a snapshot belongs to the conversation."""
+    if lane.run is None or "subagentRunId" in frame or frame["type"] == "MESSAGES_SNAPSHOT":
+        return frame
+    return {**frame, "subagentRunId": lane.run}
+
+
+def _covered(frame: Frame) -> Frame:
+    return {**frame, "rawEvent": OWN}

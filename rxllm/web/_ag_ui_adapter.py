@@ -1,0 +1,248 @@
+"""An agent that speaks AG-UI, asked like a model."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import msgspec
+
+from rxllm import (
+    AdapterError,
+    Call,
+    FilePart,
+    HTTPAdapter,
+    ImagePart,
+    LLMError,
+    Message,
+    Part,
+    ProviderPart,
+    Request,
+    StreamError,
+    TextPart,
+    ThinkingPart,
+    ToolCall,
+)
+from rxllm.adapters import http_error, provider_error
+from rxllm.web._ag_ui import VERSION
+from rxllm.web._ag_ui_end import to_usage
+from rxllm.web._ag_ui_wire import OWN, Chunks
+from rxllm.web._codec import Frame
+from rxllm.wire import Blocks, CallTracker, FrameDecoder, SSEDecoder
+
+if TYPE_CHECKING:
+    import httpx
+
+PROVIDER = "ag-ui"
+
+_PARAMETERS = ("model", "tool_choice", "temperature", "top_p", "max_tokens", "seed", "reasoning_effort")
+
+
+class AGUI(HTTPAdapter):
+    """``POST url``, where an agent answers with AG-UI's events. A key goes as a bearer token; most need none.
+
+    >>> import rxllm
+    >>> agent = rxllm.Engine(AGUI("http://127.0.0.1:8000/agent"))
+
+    The request's tools are the client's tools of AG-UI: their calls are answered here, all others are the agent's own,
+    whose results are parts of the message. The run's interrupts are ``metadata["interrupts"]`` of the response. What an
+    agent inside the agent says, and shared state, are seen as raw chunks only.
+
+    ``Request.options`` are fields of ``RunAgentInput`` and replace those made here: ``{"threadId": "t1", "resume":
+    [...]}`` answers the interrupts of the message that is the last then. Without a ``threadId`` every request is a
+    conversation of its own; all messages are sent. Model and parameters are ``forwardedProps``, which agents may read.
+    """
+
+    provider = PROVIDER
+    key_variable = "AG_UI_API_KEY"
+    needs_key = False
+    default_base_url = "http://localhost:8000"
+
+    def __init__(self, url: str | None = None, **connection: Any) -> None:
+        super().__init__(**({"base_url": url} if url is not None else {}), **connection)
+        self._ends_in_slash = bool(url and url.partition("?")[0].endswith("/"))
+
+    def build(self, request: Request, call: Call) -> httpx.Request:
+        key = self.key(call)
+        headers = {"accept": "text/event-stream", **({"authorization": f"Bearer {key}"} if key else {})}
+        built = self.post("", to_input(request), call, headers=headers)
+        if not self._ends_in_slash:  # which is another path to some servers
+            built.url = built.url.copy_with(path=built.url.path.rstrip("/") or "/")
+        return built
+
+    def decoder(self, request: Request, *, raw: bool = False) -> AGUIDecoder:
+        return AGUIDecoder(request, raw=raw)
+
+    def error(self, status: int, headers: Mapping[str, str], body: bytes) -> AdapterError:
+        return http_error(self.provider, status, headers, body)
+
+
+class AGUIDecoder(FrameDecoder):
+    """Decodes the run that answers `request`; `raw` asks for a ``RawChunk`` of every frame."""
+
+    def __init__(self, request: Request, *, raw: bool = False) -> None:
+        blocks = Blocks(CallTracker.after(request.messages))
+        super().__init__(SSEDecoder(), blocks, msgspec.json.Decoder(dict[str, Any]), provider=PROVIDER, raw=raw)
+        self._client_tools = {tool.name for tool in request.tools}
+        self._chunks = Chunks()
+        self._calls: dict[str, int] = {}
+        self._thinking: str | None = None  # the message of the latest block, if that is one of thinking
+
+    def read(self, kind: str, payload: Frame, frame: bytes, /) -> None:
+        if self.raw:
+            self.blocks.raw(payload["type"], payload)
+        for long_form in self._chunks.read(payload):
+            if "subagentRunId" not in long_form:
+                self._read(long_form["type"], long_form)
+
+    def error_of(self, payload: Any) -> AdapterError:
+        match payload:
+            case {"code": str(code), "message": str(message)} if code in AdapterError.REASONS:
+                return AdapterError(code, message, provider=PROVIDER)
+            case _:
+                return provider_error(PROVIDER, payload)
+
+    def _read(self, kind: str, frame: Frame) -> None:
+        match kind:
+            case "RUN_STARTED":
+                self.blocks.start(id=frame["runId"])
+            case "TEXT_MESSAGE_START":
+                self._thinking = None
+            case "TEXT_MESSAGE_CONTENT":
+                self.blocks.text(frame["delta"], frame["messageId"])
+            case "REASONING_MESSAGE_START":
+                self._thinking = frame["messageId"]
+            case "REASONING_MESSAGE_CONTENT":
+                self.blocks.thinking(frame["delta"], frame["messageId"])
+            case "REASONING_ENCRYPTED_VALUE" if frame["entityId"] == self._thinking:
+                self.blocks.sign(frame["encryptedValue"], id=self._thinking)
+            case "TOOL_CALL_START" | "TOOL_CALL_ARGS" | "TOOL_CALL_END" | "TOOL_CALL_RESULT":
+                self._read_call(kind, frame["toolCallId"], frame)
+            case "RUN_ERROR":
+                self.fail(self._failure(frame))
+            case "RUN_FINISHED":
+                self._finish(frame)
+            case _ if kind.startswith(("STATE_", "ACTIVITY_", "MESSAGES_", "RAW", "CUSTOM")):
+                if not self.raw and frame.get("name") != OWN:
+                    self.blocks.raw(kind, frame)
+            case _:
+                pass
+
+    def _read_call(self, kind: str, id: str, frame: Frame) -> None:
+        self._thinking = None
+        index = self._calls.setdefault(id, len(self._calls))
+        if kind == "TOOL_CALL_START":
+            name = frame["toolCallName"]
+            self.blocks.call(index, id, name, None, {} if name in self._client_tools else {"server": True})
+        elif kind == "TOOL_CALL_ARGS":
+            self.blocks.call(index, None, None, frame["delta"])
+        elif kind == "TOOL_CALL_END":
+            self.blocks.complete_call(index)
+        else:
+            result = {"id": self.blocks.calls.id_of(index), "content": frame["content"]}
+            self.blocks.part("tool_result", ProviderPart(PROVIDER, result))
+
+    def _failure(self, frame: Frame) -> LLMError:
+        if frame.get("code") in ("cancelled", "truncated"):
+            return StreamError(frame["code"], frame["message"], provider=PROVIDER)
+        return self.error_of(frame)
+
+    def _finish(self, frame: Frame) -> None:
+        outcome = frame.get("outcome") or {"type": "success"}
+        usage = to_usage(frame)
+        if usage is not None:
+            self.blocks.start(model=frame["usage"][-1].get("model"))
+            self.blocks.usage(usage)
+        if outcome["type"] == "cancelled":
+            self.fail(StreamError("cancelled", "the agent's run was cancelled", provider=PROVIDER))
+            return
+        if "interrupts" in outcome:
+            self.blocks.note({"interrupts": outcome["interrupts"]})
+        self.blocks.finish("stop" if outcome["type"] == "success" else "other", outcome["type"])
+        self.end(over=True)
+
+
+def to_input(request: Request) -> Frame:
+    """Return the ``RunAgentInput`` of a request."""
+    named = {name: getattr(request, name) for name in _PARAMETERS}
+    named |= {"stop": list(request.stop) or None, "response_format": request.response_format}
+    parameters = {name: value for name, value in named.items() if value is not None}
+    own: Any = request.options.get("forwardedProps") or {}
+    waiting = request.messages[-1:] if "resume" in request.options else ()
+    entries = [entry for message in request.messages for entry in _messages(message, message in waiting)]
+    body: Frame = {
+        "threadId": uuid4().hex,
+        "runId": uuid4().hex,
+        "protocolVersion": VERSION,
+        "state": {},  # servers from before 1.0 need the empty ones
+        "messages": [{"id": f"message_{i}", **entry} for i, entry in enumerate(entries)],
+        "tools": [
+            {"name": tool.name, "description": tool.description, "parameters": tool.schema} for tool in request.tools
+        ],
+        "context": [],
+    }
+    return {**body, **request.options, "forwardedProps": {**parameters, **own}}
+
+
+def _messages(message: Message, waits: bool) -> Iterator[Frame]:
+    text = json.dumps(message.content) if isinstance(message.content, dict) else message.text
+    match message.role:
+        case "tool":
+            yield {"role": "tool", "toolCallId": message.tool_call_id or "", "content": text}
+        case "assistant":
+            yield from _of_assistant(message, text, waits)
+        case "user" if isinstance(message.content, tuple):
+            yield {"role": "user", "content": [entry for part in message.parts for entry in _part(part)]}
+        case role:
+            yield {"role": role, "content": text}
+
+
+def _of_assistant(message: Message, text: str, waits: bool) -> Iterator[Frame]:
+    """Return the entries of an answer, whose calls without a result are left out unless it `waits` for them."""
+    for part in message.parts:
+        if isinstance(part, ThinkingPart):
+            signed = {"encryptedValue": part.signature} if part.signature else {}
+            yield {"role": "reasoning", "content": part.text, **signed}
+    own = [part.data for part in message.parts if isinstance(part, ProviderPart) and part.provider == PROVIDER]
+    answered = {result["id"] for result in own}
+    is_sent = {call.id: waits or call.id in answered or not call.metadata.get("server") for call in message.tool_calls}
+    calls = [_call(call) for call in message.tool_calls if is_sent[call.id]]
+    if text or calls:
+        yield {"role": "assistant", "content": text, **({"toolCalls": calls} if calls else {})}
+    for result in own:
+        yield {"role": "tool", "toolCallId": result["id"], "content": result["content"]}
+
+
+def _call(call: ToolCall) -> Frame:
+    arguments = json.dumps(call.arguments) if call.raw_arguments is None else call.raw_arguments
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}
+
+
+def _part(part: Part) -> Iterator[Frame]:
+    match part:
+        case TextPart(text=text):
+            yield {"type": "text", "text": text}
+        case ImagePart(image=image) if image.source == "url":
+            yield {"type": "image", "source": {"type": "url", "value": image.data}}
+        case ImagePart(image=image):
+            source = {"type": "data", "value": image.to_base64(), "mimeType": image.mime_type or "image/png"}
+            yield {"type": "image", "source": source}
+        case FilePart(file=file):
+            yield from _file(file)
+        case _:
+            pass
+
+
+def _file(file: Mapping[str, Any]) -> Iterator[Frame]:
+    mime_type = str(file.get("mime_type") or "application/octet-stream")
+    kind = mime_type.partition("/")[0]
+    if isinstance(file.get("url"), str):
+        source = {"type": "url", "value": file["url"], "mimeType": mime_type}
+    elif isinstance(file.get("data"), bytes):
+        source = {"type": "data", "value": base64.b64encode(file["data"]).decode(), "mimeType": mime_type}
+    else:
+        return
+    yield {"type": kind if kind in ("image", "audio", "video") else "document", "source": source}

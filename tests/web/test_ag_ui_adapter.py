@@ -1,0 +1,255 @@
+"""An agent that speaks AG-UI is raced, guarded and shown like a model: `AGUI`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from ag_ui.core import RunAgentInput
+from reactivex import from_iterable
+
+import rxllm
+from rxllm import (
+    AdapterError,
+    Engine,
+    Fake,
+    ProviderPart,
+    RawChunk,
+    Stream,
+    StreamError,
+    TextDelta,
+    ThinkingPart,
+    ToolCall,
+    web,
+)
+from rxllm import operators as ops
+from rxllm.testing import HTTPAdapterConformance, Script, refusal
+from rxllm.testing.loopback import STALL, Loopback, Reply
+from rxllm.web import AGUI
+from tests.judges import absent, node
+from tests.runtime.support import assert_prompt, close_times, now, on_loop, until
+from tests.web.test_ag_ui import MODULES
+
+SERVER = Path(__file__).parent / "judges" / "ag_ui_server.mjs"
+HEADERS = {"Content-Type": "text/event-stream"}
+START = {"type": "RUN_STARTED", "threadId": "t", "runId": "r"}
+FINISH = {"type": "RUN_FINISHED", "threadId": "t", "runId": "r"}
+
+
+def text(message: str, *deltas: str) -> list[dict[str, Any]]:
+    contents = [{"type": "TEXT_MESSAGE_CONTENT", "messageId": message, "delta": delta} for delta in deltas]
+    start = {"type": "TEXT_MESSAGE_START", "messageId": message, "role": "assistant"}
+    return [start, *contents, {"type": "TEXT_MESSAGE_END", "messageId": message}]
+
+
+def reasoning(message: str, *deltas: str, signature: str | None = None) -> list[dict[str, Any]]:
+    signed = {"type": "REASONING_ENCRYPTED_VALUE", "subtype": "message", "entityId": message}
+    return [
+        {"type": "REASONING_START", "messageId": message},
+        {"type": "REASONING_MESSAGE_START", "messageId": message, "role": "reasoning"},
+        *({"type": "REASONING_MESSAGE_CONTENT", "messageId": message, "delta": delta} for delta in deltas),
+        {"type": "REASONING_MESSAGE_END", "messageId": message},
+        *([] if signature is None else [{**signed, "encryptedValue": signature}]),
+        {"type": "REASONING_END", "messageId": message},
+    ]
+
+
+def call(id: str, name: str, arguments: str) -> list[dict[str, Any]]:
+    return [
+        {"type": "TOOL_CALL_START", "toolCallId": id, "toolCallName": name},
+        {"type": "TOOL_CALL_ARGS", "toolCallId": id, "delta": arguments},
+        {"type": "TOOL_CALL_END", "toolCallId": id},
+    ]
+
+
+def result(id: str, content: str) -> dict[str, Any]:
+    return {"type": "TOOL_CALL_RESULT", "messageId": f"m_{id}", "toolCallId": id, "content": content}
+
+
+def reply(*frames: dict[str, Any]) -> Reply:
+    return Reply([*map(web.sse, frames)], headers=HEADERS)
+
+
+class TestConformance(HTTPAdapterConformance):
+    without = {  # noqa: RUF012 as the base has it
+        "length": "a run does not say why its last answer ends",
+        "content_filter": "a run does not say why its last answer ends",
+    }
+
+    def adapter(self, url: str, **connection: Any) -> AGUI:
+        return AGUI(url, **connection)
+
+    def said(self, script: Script) -> list[bytes]:
+        frames = [START]
+        if script.thinking:
+            frames += reasoning("m0", *script.thinking)
+        if script.texts:
+            frames += text("m1", *script.texts)
+        for tool_call in script.calls:
+            frames += call(tool_call.id, tool_call.name, json.dumps(tool_call.arguments))
+        return [*map(web.sse, frames)]
+
+    def ended(self, script: Script) -> list[bytes]:
+        usage = script.usage and {"inputTokens": script.usage.input_tokens, "outputTokens": script.usage.output_tokens}
+        return [web.sse({**FINISH, **({"usage": [usage]} if usage else {})})]
+
+    def failed(self, error: AdapterError) -> list[bytes]:
+        return [web.sse({"type": "RUN_ERROR", "message": error.message, "code": error.reason})]
+
+    def refused(self, error: AdapterError) -> Reply:
+        codes = {"context_length_exceeded": "context_length_exceeded", "content_filter": "content_filter"}
+        return refusal(error, {"error": {"message": error.message, "code": codes.get(error.reason)}})
+
+
+@rxllm.tool
+def add(x: int = 1) -> int:
+    return x + 1
+
+
+def model(server: Loopback, **options: Any) -> Engine:
+    return Engine(AGUI(f"{server.url}/agent"), retry=False, **options)
+
+
+def test_the_agents_own_tools_and_ours_take_part_in_one_chat() -> None:
+    first = [*reasoning("m0", "Hm", signature="s"), *call("s1", "search", '{"q":"x"}'), result("s1", "found")]
+    first += [*text("m1", "I add."), *call("c1", "add", '{"x":1}')]
+    with Loopback([reply(START, *first, FINISH), reply(START, *text("m2", "Two."), FINISH)]) as server:
+        answer = rxllm.chat(model(server), "Hi", tools=[add]).run()
+        again = [RunAgentInput.model_validate(request.json) for request in server.requests]
+    assert (answer.output_text, answer.halted_reason) == ("Two.", "completed")
+    message = answer.steps[0].response.message
+    assert message is not None
+    assert [(p.text, p.signature) for p in message.parts if isinstance(p, ThinkingPart)] == [("Hm", "s")]
+    assert [p.data for p in message.parts if isinstance(p, ProviderPart)] == [{"id": "s1", "content": "found"}]
+    assert [tool_call.id for tool_call in answer.steps[0].response.tool_calls] == ["c1"]
+    assert [(entry.role, entry.content) for entry in again[1].messages] == [
+        *(("user", "Hi"), ("reasoning", "Hm"), ("assistant", "I add."), ("tool", "found"), ("tool", "2"))
+    ]
+    assert [tool.name for tool in again[0].tools or ()] == ["add"]
+    assert server.requests[0].path == "/agent"
+
+
+def test_an_interrupt_is_answered_by_an_option() -> None:
+    interrupt = {"id": "i1", "reason": "tool_call", "toolCallId": "s1"}
+    asks = reply(
+        START, *call("s1", "pay", "{}"), {**FINISH, "outcome": {"type": "interrupt", "interrupts": [interrupt]}}
+    )
+    answer = {"interruptId": "i1", "status": "resolved", "payload": {"approved": True}}
+    with Loopback([asks, reply(START, *text("m1", "Paid."), FINISH)]) as server:
+        halted = rxllm.generate(model(server), "Pay.").run()
+        assert (halted.raw_finish_reason, halted.metadata["interrupts"]) == ("interrupt", [interrupt])
+        options = {"threadId": "t", "resume": [answer], "forwardedProps": {"a": 1}}
+        thread = [rxllm.user("Pay."), halted.message]
+        done = rxllm.generate(model(server), thread, options=options, temperature=0.0).run()
+        body = server.requests[1].json
+    assert done.output_text == "Paid."
+    assert (body["threadId"], body["resume"]) == ("t", [answer])
+    assert [entry.get("toolCalls", [{}])[0].get("id") for entry in body["messages"]] == [None, "s1"]
+    assert body["forwardedProps"] == {"temperature": 0.0, "a": 1}
+
+
+def test_state_is_raw_and_agents_inside_are_not_the_answer() -> None:
+    state = {"type": "STATE_SNAPSHOT", "snapshot": {"a": 1}}
+    inside = [{**frame, "subagentRunId": "a1"} for frame in text("m0", "No.")]
+    with Loopback(reply(START, state, *inside, *text("m1", "Yes."), FINISH)) as server:
+        events = list(rxllm.stream_generate(model(server), "Hi", include_raw_chunks=True))
+    assert [event.delta for event in events if isinstance(event, TextDelta)] == ["Yes."]
+    assert state in [event.data for event in events if isinstance(event, RawChunk)]
+
+
+@pytest.mark.parametrize(("code", "cls"), [("truncated", StreamError), ("rate_limited", AdapterError)])
+def test_our_own_errors_come_through(code: str, cls: Any) -> None:
+    failed = {"type": "RUN_ERROR", "message": "No.", "code": code}
+    with Loopback(reply(START, *text("m1", "Hel"), failed)) as server:
+        error = rxllm.generate(model(server), "Hi").run().error
+    assert (type(error), error and error.reason, error and error.message) == (cls, code, "No.")
+
+
+def test_what_we_serve_is_what_we_ask() -> None:
+    script = [("thinking", "Hm."), "Hello", ToolCall("c1", "add", {"x": 1}), rxllm.Usage(3, 4)]
+    served = list(rxllm.stream_generate(Fake(script), "Hi", tools=[add]).pipe(web.for_client(), web.encode("ag-ui")))
+    with Loopback(reply(*served)) as server:
+        response = rxllm.generate(model(server), "Hi", tools=[add]).run()
+    assert (response.output_text, response.thinking, response.finish_reason) == ("Hello", "Hm.", "tool_calls")
+    assert [(c.id, c.name, c.arguments) for c in response.tool_calls] == [("c1", "add", {"x": 1})]
+    assert (response.usage.input_tokens, response.usage.output_tokens) == (3, 4)
+
+
+def test_an_agent_is_raced_and_guarded() -> None:
+    with Loopback(reply(START, *text("m1", "Hello ", "secret."), FINISH)) as server:
+        slow = rxllm.stream_generate(Fake([("delay", 60.0), "Late."]), "Hi")
+        raced = ops.race(slow, rxllm.stream_generate(model(server), "Hi")).pipe(ops.to_text()).run()
+        redacted = rxllm.stream_generate(model(server), "Hi").pipe(ops.redact("secret"), ops.to_text()).run()
+    assert (raced, "secret" in redacted) == ("Hello secret.", False)
+
+
+def test_a_call_that_is_left_is_closed() -> None:
+    async def act(server: Loopback) -> float:
+        events: list[Any] = []
+        subscription = rxllm.stream_generate(model(server), "Hi").subscribe(events.append)
+        await until(lambda: bool(events) and isinstance(events[-1], TextDelta))
+        acted = now()
+        subscription.dispose()
+        return acted
+
+    frames = [web.sse(frame) for frame in [START, *text("m1", "Hel")[:2]]]
+    assert_prompt(close_times(on_loop(act), Reply([*frames, STALL], headers=HEADERS)))
+
+
+@pytest.fixture(scope="module")
+def aimock() -> Iterator[str]:
+    if not (MODULES / "@copilotkit" / "aimock").is_dir():
+        absent("aimock", "npm ci --prefix tests")
+    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([node(), str(SERVER)], **pipes) as process:
+        try:
+            yield process.stdout.readline().strip()  # pyright: ignore[reportOptionalMemberAccess]
+        finally:
+            process.kill()
+
+
+def posted(url: str, prompt: str) -> list[Any]:
+    """The frames of a server's answer."""
+    body = {"threadId": "t", "runId": "r", "messages": [{"id": "m", "role": "user", "content": prompt}]}
+    response = httpx.post(url, json={**body, "tools": [], "context": [], "state": {}, "forwardedProps": {}})
+    return list(web.from_sse([response.content]))
+
+
+def test_a_foreign_agent_answers(aimock: str) -> None:
+    engine = Engine(AGUI(aimock), retry=False)
+    assert rxllm.generate(engine, "greet").run().output_text == "Hello there."
+    assert "They wonder." in rxllm.generate(engine, "think").run().thinking
+    response = rxllm.generate(engine, "chunks", tools=[add]).run()
+    assert (response.thinking, response.output_text, response.usage.total) == ("Hm", "In chunks.", 7)
+    assert (response.model, [c.arguments for c in response.tool_calls]) == ("m", [{"x": 1}])
+    own = rxllm.generate(engine, "search").run()
+    assert (own.finish_reason, own.tool_calls) == ("stop", ())
+    assert rxllm.generate(engine, "fail").run().error == AdapterError("rate_limited", "No.", provider="ag-ui")
+
+
+def test_foreign_frames_are_read_as_a_chat(aimock: str) -> None:
+    def read(prompt: str) -> list[rxllm.Event]:
+        return list(Stream.of(from_iterable(posted(aimock, prompt))).pipe(web.decode("ag-ui"), ops.verify()))
+
+    def chat(prompt: str) -> Any:
+        last = read(prompt)[-1]
+        assert isinstance(last, rxllm.ChatCompleted)
+        return last.result
+
+    assert (chat("greet").output_text, chat("greet").halted_reason) == ("Hello there.", "completed")
+    (step,) = [event for event in read("search") if isinstance(event, rxllm.StepCompleted)]
+    assert [(call.name, call.arguments) for call in step.response.tool_calls] == [("search", {"q": "x"})]
+    assert [result.text for result in step.result.tool_results] == ["found"]
+    chunks = chat("chunks")
+    assert (chunks.halted_reason, chunks.usage.total) == ("manual_tool_calls", 7)
+    assert [(c.name, c.arguments) for c in chunks.pending_tool_calls] == [("add", {"x": 1})]
+    cut = [*posted(aimock, "chunks")[:3], {"type": "RUN_ERROR", "message": "No."}]
+    for frames in (cut, cut[:-1]):
+        broken = list(Stream.of(from_iterable(frames)).pipe(web.decode("ag-ui"), ops.verify()))
+        assert broken[-2:-1] == [rxllm.TextCompleted("In ", "m1")]
+    assert read("fail")[-1] == rxllm.ErrorEvent(StreamError("adapter_error", "No."))
