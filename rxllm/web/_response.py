@@ -102,8 +102,8 @@ class StreamingResponse:
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         leaving = asyncio.create_task(_leave(receive))
-        await asyncio.sleep(0)
         try:
+            await asyncio.sleep(0)  # it may have left already
             if not leaving.done():
                 await self._respond(scope, leaving, _Browser(send))
         finally:
