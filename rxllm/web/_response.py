@@ -105,7 +105,8 @@ class StreamingResponse:
         try:
             await asyncio.sleep(0)  # it may have left already
             if not leaving.done():
-                await self._respond(scope, leaving, _Browser(send))
+                with suppress(_Left):
+                    await self._respond(scope, leaving, _Browser(send))
         finally:
             leaving.cancel()
         if self.background is not None:

@@ -235,18 +235,19 @@ def test_a_browser_that_has_left_before_asks_no_model() -> None:
         assert server.connections == []
 
 
-def test_a_server_that_raises_when_the_browser_has_left_is_understood() -> None:
+@pytest.mark.parametrize("kind", ["http.response.start", "http.response.body"])
+def test_a_server_that_raises_when_the_browser_has_left_is_understood(kind: str) -> None:
     async def main() -> None:
         async def receive() -> Any:
             await asyncio.Event().wait()
 
         async def send(message: Any) -> None:
-            if message["type"] == "http.response.body":
+            if message["type"] == kind:
                 raise BrokenPipeError
 
         response = web.streaming_response(asks(server)())
         await asyncio.wait_for(response({"type": "http", "method": "GET"}, receive, send), 20)
-        await until_closed(server.connections[0])
+        await until(lambda: server.open_count == 0)
 
     with Loopback(STALLED) as server:
         asyncio.run(main())
