@@ -104,7 +104,9 @@ class StreamingResponse:
         leaving = asyncio.create_task(_leave(receive))
         try:
             await asyncio.sleep(0)  # it may have left already
-            if not leaving.done():
+            if leaving.done():
+                leaving.result()
+            else:
                 with suppress(_Left):
                     await self._respond(scope, leaving, _Browser(send))
         finally:

@@ -55,18 +55,23 @@ class Browser:
         return cls(reader, writer)
 
     async def read(self, size: int = 65536) -> bytes:
-        data = await asyncio.wait_for(self._reader.read(size), PATIENCE)
+        data = await self._reader.read(size)
         self.body += data
         return data
 
     async def read_until(self, text: bytes) -> None:
-        while text not in self.body:
-            assert await self.read(), f"the server has closed after {bytes(self.body[-500:])!r}"
+        async with asyncio.timeout(PATIENCE):
+            while text not in self.body:
+                assert await self.read(), f"the server has closed after {bytes(self.body[-500:])!r}"
 
     async def read_all(self) -> bytes:
-        while await self.read():
-            pass
+        async with asyncio.timeout(PATIENCE):
+            while await self.read():
+                pass
         return bytes(self.body)
+
+    def close(self) -> None:
+        self._writer.close()
 
     def leave(self) -> None:
         self._writer.transport.abort()

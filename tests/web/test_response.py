@@ -273,17 +273,21 @@ def test_what_was_said_is_kept_when_the_browser_leaves() -> None:
     assert outcomes == [("abc", "cancelled")]
 
 
-@settings(max_examples=25)
-@given(st.integers(0, 4000), st.booleans())
-def test_a_browser_may_leave_at_any_byte(count: int, closes: bool) -> None:
-    """`closes` is with an end of file instead of a reset."""
+@settings(max_examples=8)
+@given(st.lists(st.tuples(st.integers(0, 4000), st.booleans()), min_size=1, max_size=20))
+def test_browsers_may_leave_at_any_byte(leaves: list[tuple[int, bool]]) -> None:
+    """After so many bytes, with an end of file or a reset."""
+
+    async def come_and_go(port: int, count: int, closes: bool) -> None:
+        async with await Browser.ask(port) as browser:
+            while len(browser.body) < count and await browser.read(count - len(browser.body)):
+                pass
+            if closes:
+                browser.close()
 
     async def main() -> None:
         async with serving(app_of(asks(server)), timeout_graceful_shutdown=1) as port:
-            browser = await Browser.ask(port)
-            while len(browser.body) < count and await browser.read(count - len(browser.body)):
-                pass
-            browser._writer.close() if closes else browser.leave()
+            await asyncio.gather(*(come_and_go(port, *leave) for leave in leaves))
             await until(lambda: server.open_count == 0)
         assert asyncio.all_tasks() == {asyncio.current_task()}
 

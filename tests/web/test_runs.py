@@ -15,7 +15,7 @@ from rxllm import ErrorEvent, Event, Fake, Stream, StreamError, TextDelta, Valid
 from rxllm import operators as ops
 from rxllm.testing import World, simulate, simulate_cancels
 from rxllm.testing.loopback import DONE, Loopback, Pause, Reply, chat_chunk, chat_finish
-from tests.runtime.support import model, until
+from tests.runtime.support import STALLED, model, until
 from tests.web.serving import Browser, serving
 
 SLOW = [f"w{number} " for number in range(10)]
@@ -173,3 +173,19 @@ def test_a_browser_leaves_and_comes_back() -> None:
         assert len(server.requests) == 1
     assert re.findall(rb'"delta":"(.*?)"', received) == [b"a", b"b"]
     assert b'"end"' in received
+
+
+def test_a_run_ends_with_the_loop_of_its_server() -> None:
+    async def main() -> None:
+        runs = web.Runs()
+
+        async def app(scope: Any, receive: Any, send: Any) -> None:
+            run = runs.start("a", rxllm.stream_generate(model(server), "Hi"))
+            await web.streaming_response(run)(scope, receive, send)
+
+        async with serving(app, timeout_graceful_shutdown=1) as port, await Browser.ask(port) as browser:
+            await browser.read_until(b'c"')  # deltas may be joined
+
+    with Loopback(STALLED) as server:
+        asyncio.run(main())
+        server.wait_until(lambda: server.open_count == 0)
