@@ -9,9 +9,11 @@ protocol                  is
 ========================  ============================================================================================
 
 `encode` and `decode` are operators between events and frames, which are JSON objects; what a client may see is decided
-before, by `for_client`. `sse` writes a frame as a server-sent event, `from_sse` reads them. `from_ui` and `from_ag_ui`
-read what clients send, and `AGUIEncoder` is the encoder that answers those of AG-UI. `AGUI` is an adapter: an agent
-that speaks AG-UI, asked like a model.
+before, by `for_client`. `sse` writes a frame as a server-sent event, `from_sse` reads them. `streaming_response` is all
+of that as the response of a web server, and `Runs` keeps streams that go on without a browser.
+
+`from_ui` and `from_ag_ui` read what clients send, and `AGUIEncoder` is the encoder that answers those of AG-UI. `AGUI`
+is an adapter: an agent that speaks AG-UI, asked like a model.
 """
 
 from rxllm.web._ag_ui import Encoder as AGUIEncoder
@@ -20,6 +22,8 @@ from rxllm.web._ag_ui_input import AGUIInput, from_ag_ui
 from rxllm.web._codec import Decoder, Encoder, decode, encode, from_sse, sse
 from rxllm.web._for_client import for_client
 from rxllm.web._messages import Incoming
+from rxllm.web._response import streaming_response
+from rxllm.web._runs import Runs
 from rxllm.web._ui_messages import from_ui
 
 __all__ = [
@@ -29,6 +33,7 @@ __all__ = [
     "Decoder",
     "Encoder",
     "Incoming",
+    "Runs",
     "decode",
     "encode",
     "for_client",
@@ -36,4 +41,5 @@ __all__ = [
     "from_sse",
     "from_ui",
     "sse",
+    "streaming_response",
 ]
