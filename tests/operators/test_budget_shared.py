@@ -124,7 +124,7 @@ def test_all_that_a_request_holds_is_counted_as_count_tokens_estimates_it() -> N
     fake = Fake(ANSWER)
     engine = Engine(fake, operators=[ops.budget(budget), ops.tap(lambda event: seen.append(budget.spent))])
     call = ToolCall("c", "now", {"zone": "utc"}, '{"zone": "utc"}')
-    calls = Message("assistant", [ThinkingPart("Which zone?" * 4)], tool_calls=(call,))
+    calls = Message("assistant", (ThinkingPart("Which zone?" * 4),), tool_calls=(call,))
     picture = Image.from_binary(b"GIF89a", "image/gif")
     thread = Thread((user("时" * 40, picture), calls, tool_result("c", {"a": "b" * 10})))
     generate(engine, thread, max_tokens=10, tools=[now]).run()
