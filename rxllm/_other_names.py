@@ -13,7 +13,13 @@ OF_RXLLM = {
     **dict.fromkeys(("complete", "completion", "ask", "prompt", "invoke", "generate_text"), _GENERATE),
     **dict.fromkeys(("agenerate", "acompletion", "ainvoke", "generate_async"), f"await {_GENERATE}"),
     "achat": f"await {_CHAT}",
-    **dict.fromkeys(("Agent", "agent", "create_agent"), _CHAT),
+    **dict.fromkeys(
+        ("Agent", "agent", "create_agent"), f"{_CHAT}; an agent for another chat is engine.as_tool(name=...)"
+    ),
+    **dict.fromkeys(("as_tool", "agent_tool", "subagent", "handoff"), "engine.as_tool(name=...)"),
+    **dict.fromkeys(("UsageLimits", "usage_limits"), "rxllm.Budget(tokens=...), with operators.budget(budget)"),
+    **dict.fromkeys(("interrupt", "ApprovalRequired"), "@rxllm.tool(approval=True), or rxllm.ask_user(question)"),
+    **dict.fromkeys(("Command", "RunState", "DeferredToolResults"), "rxllm.resume(engine, halted, approvals={...})"),
     **dict.fromkeys(("stream_text", "stream_chat", "astream"), "rxllm.stream(engine, request)"),
     **dict.fromkeys(("OpenAI", "AsyncOpenAI", "ChatOpenAI"), "rxllm.OpenAIChat(), or the engine 'openai:gpt-5'"),
     **dict.fromkeys(("Model", "Client", "LLM", "LLMClient"), "rxllm.Engine('openai:gpt-5')"),

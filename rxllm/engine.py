@@ -291,6 +291,9 @@ def _advice(_: str, option: str, value: Any) -> str:
         return f'it belongs to the adapter: Engine.from_model("openai:gpt-5", {option}=...){more}'
     if option in ("system", "system_prompt", "instructions"):
         return "write the system prompt as a message: [rxllm.system(...), rxllm.user(...)]"
+    if option in ("budget", "agents", "handoffs"):
+        operators, tools = "operators=[rxllm.operators.budget(budget)]", "tools=[engine.as_tool(name=...)]"
+        return f"write Engine(..., {operators if option == 'budget' else tools})"
     if option != "options" and did_you_mean(option, (spec.name for spec in fields(Engine))):
         return ""
     shown_value = "..." if option == "options" or is_secret_name(option) else shown(value)

@@ -47,6 +47,26 @@ def test_custom_adapter_uses_a_tool_and_says_what_it_found():
     ]
 
 
+def test_agents_wait_for_an_approval_and_take_a_correction():
+    finished = run("agents.py")
+    assert finished.returncode == 0, finished.stderr
+    assert finished.stdout.splitlines() == [
+        "> Please order twenty flowers that are in season.",
+        "botanist {'prompt': 'Which flowers are in season?'}",
+        "    Peonies are in season. Roses are not.",
+        "florist {'prompt': 'Twenty peonies for today, please.'}",
+        "? order {'flower': 'peonies', 'number': 20} (c2/c1): yes, but twelve are enough",
+        "florist {'prompt': 'Twenty peonies for today, please.'}",
+        "    order {'flower': 'peonies', 'number': 12}",
+        "    They arrive at five.",
+        "Your peonies come today.",
+        "> When exactly?",
+        "At five o'clock.",
+        "(completed)",
+    ]
+    assert len((EXAMPLES / "agents.py").read_text().splitlines()) < 80
+
+
 def test_reactive_app_cancels_the_running_answer():
     """The second question is typed once the first answer, which would be very long, has begun."""
     pytest.importorskip("xllamacpp", reason="the example's model needs rxllm[local]")

@@ -82,7 +82,7 @@ def _drawing(value: Any) -> Drawing | None:
         case Session():
             return _session(value, Usage())
         case Turn(session=session, result=result):
-            return _session(session, (result if isinstance(result, ChatResult) else result.response).usage)
+            return _session(session, result.usage)
         case Thread():
             return thread_html(value), [count(len(value), "message")], "value"
         case Message():
@@ -116,7 +116,7 @@ def _answer(value: Response[Any] | StepResult[Any]) -> Drawing:
     body = "".join(message_rows(message, results))
     if response.parsed is not None:
         body = f'<pre dir="auto">{escape(clip(repr(response.parsed)))}</pre>{folded("Text", body)}'
-    texts = [response.finish_reason or "", response.model or "", *spent(response.usage)]
+    texts = [response.finish_reason or "", response.model or "", *spent(value.usage)]
     return body + _error(response.error), texts, "failed" if response.error else "done"
 
 
@@ -164,8 +164,7 @@ def _steps(steps: Sequence[StepResult[Any]]) -> str:
     lines: list[Sequence[Any]] = []
     for number, step in enumerate(steps, 1):
         calls = ", ".join(call.name for call in step.response.tool_calls) or None
-        usage = step.response.usage
-        lines.append((number, step.response.finish_reason, calls, *(getattr(usage, name) for name in names)))
+        lines.append((number, step.response.finish_reason, calls, *(getattr(step.usage, name) for name in names)))
     head = ("step", "finish_reason", "tool_calls", *names)
     return folded(count(len(steps), "step"), _table(head, lines)) if len(steps) > 1 else ""
 

@@ -67,9 +67,9 @@ def budget(
         engine = Engine("openai:gpt-5", operators=[ops.cost(), ops.budget(shared)])
 
     ======================  ============================================================================================
-    before a request        it reserves its messages, four characters a token, and its `max_tokens`; without them the
-                            `max_output_tokens` of its entry in ``rxllm.models``, or else 1,000 tokens; and their price,
-                            if that entry has one
+    before a request        it reserves its messages and tools, as ``rxllm.count_tokens`` estimates them, and its
+                            `max_tokens`; without those, the `max_output_tokens` of its entry in ``rxllm.models``, or
+                            else 1,000 tokens; and their price, if that entry has one
     if more is reserved     the request is not sent, but fails with ``StreamError("budget_exceeded")``; a chat that has
     and spent than allowed  had a step halts with the `halted_reason` ``"budget"``
     while the answer comes  what exceeds the reservation is reserved too; if it is not left, the answer is cut

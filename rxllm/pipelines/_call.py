@@ -151,7 +151,8 @@ class Setup(msgspec.Struct, frozen=True):
             validate.capabilities(sent, model)
         missing = unanswered(Thread(sent.messages))
         if missing:
-            raise unanswered_calls(missing, "append rxllm.tool_result(id, content) for each")
+            remedy = "append rxllm.tool_result(id, content) for each, or go on with rxllm.resume(engine, thread, ...)"
+            raise unanswered_calls(missing, remedy)
         ask = partial(self._ask_other, replace(request, messages=sent.messages), sent, call, scope)
         provider, chat = provider_name(self.engine.adapter), {} if scope.chat is None else scope.chat
         with applying_operators(EngineCall(sent, call, ask, provider, scope.usage, chat)):

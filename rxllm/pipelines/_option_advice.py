@@ -100,7 +100,8 @@ _ELSEWHERE = {
     for others, remedy in (
         (
             ("system", "system_prompt", "system_message", "system_instruction", "instructions"),
-            "write the system prompt as a message: [rxllm.system(...), rxllm.user(...)]",
+            "write the system prompt as a message: [rxllm.system(...), rxllm.user(...)]; "
+            "that of an agent is engine.as_tool(name=..., system=...)",
         ),
         (
             ("messages", "prompt", "input", "contents", "history", "message_history", "chat_history"),
@@ -171,8 +172,20 @@ _ELSEWHERE = {
             "write rxllm.Engine(..., operators=[rxllm.operators.fallback(other)])",
         ),
         (
-            ("usage_limits", "max_budget"),
+            ("usage_limits", "max_budget", "budget"),
             "write rxllm.Engine(..., operators=[rxllm.operators.budget(tokens=1000)])",
+        ),
+        (
+            ("agents", "subagents", "sub_agents", "handoffs"),
+            "a chat is a tool of another: tools=[engine.as_tool(name=..., description=...)]",
+        ),
+        (
+            ("approvals", "results", "deferred_tool_results"),
+            "a halted chat goes on with rxllm.resume(engine, halted, approvals={...}, results={...})",
+        ),
+        (
+            ("history_processors", "max_history", "num_history_messages"),
+            "write rxllm.Engine(..., prepare=[rxllm.trim_thread(tokens=8000)])",
         ),
         (
             ("provider", "custom_llm_provider", "model_provider"),

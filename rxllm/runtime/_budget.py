@@ -36,7 +36,7 @@ class Budget:
     >>> generate(engine, "Hello", max_tokens=5_000).run()
     Traceback (most recent call last):
         ...
-    rxllm.values.errors.StreamError: the budget has 4988 of 5000 tokens left, and this request may use 5002: the \
+    rxllm.values.errors.StreamError: the budget has 4988 of 5000 tokens left, and this request may use 5006: the \
 request is not sent; raise the budget, or pass a smaller max_tokens
 
     `spent` is a value with JSON. A program that starts again goes on with ``Budget(tokens=5_000, spent=spending)``;

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeGuard
 
 import msgspec
 from reactivex import Observable
@@ -12,7 +12,7 @@ from reactivex import Observable
 from rxllm.events import Event
 from rxllm.runtime import Question, Stream
 from rxllm.tools._settings import ToolSettings
-from rxllm.values import ChatResult, LLMError, Thread, Tool, ToolCall, ToolError
+from rxllm.values import ChatResult, LLMError, Thread, Tool, ToolCall, ToolError, ValidationError
 from rxllm.values._encode import value
 from rxllm.values._json import json_text
 from rxllm.values._tool import ToolTimeout
@@ -90,6 +90,11 @@ def run_with(chats: Chats) -> None:
 def chats() -> Chats:
     """Return what runs the chats of agents."""
     return _chats[0]
+
+
+def is_callers_fault(error: BaseException | None) -> TypeGuard[ValidationError]:
+    """Whether an agent's chat has failed with a wrong option, such as the edit of an approver that fits no tool."""
+    return isinstance(error, ValidationError) and error.reason == "invalid_option"
 
 
 def agent_failure(call: ToolCall, error: LLMError) -> ToolError:

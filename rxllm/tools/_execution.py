@@ -51,7 +51,7 @@ from rxllm.runtime import (
     shown_frames,
     within,
 )
-from rxllm.tools._agent import AgentCall, AgentTool, agent_failure, answer_of, chats
+from rxllm.tools._agent import AgentCall, AgentTool, agent_failure, answer_of, chats, is_callers_fault
 from rxllm.tools._approval import NO_ANSWER, decided
 from rxllm.tools._idempotency_key import idempotency_key
 from rxllm.tools._outcome import failed, own, returned
@@ -211,7 +211,9 @@ class _Execution(abc.DisposableBase):
         self._on_loop(self._report, Nested((self._call.id, *path), event))
 
     def _end_agent(self, result: ChatResult) -> None:
-        if result.error is not None:
+        if is_callers_fault(result.error):
+            self._abort(result.error)
+        elif result.error is not None:
             self._fail(agent_failure(self._call, result.error))
         elif is_waiting(result):
             self._finish([])
@@ -220,7 +222,7 @@ class _Execution(abc.DisposableBase):
 
     def _fail_agent(self, error: BaseException) -> None:
         # Any other error is about the caller's code, an approver's say, and nothing for the model.
-        if isinstance(error, LLMError) and not isinstance(error, ToolError):
+        if isinstance(error, LLMError) and not isinstance(error, ToolError) and not is_callers_fault(error):
             self._fail(agent_failure(self._call, error))
         else:
             self._abort(error)

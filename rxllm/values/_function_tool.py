@@ -171,7 +171,8 @@ def as_tool(value: Any) -> Tool:
 def _made_of(value: Any) -> str:
     """Return how to make a tool of what is none; OpenAI's form has its name, description and schema."""
     if not isinstance(value, Mapping):
-        return "make a tool with rxllm.tool"
+        is_engine = callable(getattr(value, "as_tool", None))
+        return "write engine.as_tool(name=...)" if is_engine else "make a tool with rxllm.tool"
     return (
         "write rxllm.tool(name=..., description=..., schema={...}, handler=function), where schema is OpenAI's "
         "parameters; without a function write manual=True"

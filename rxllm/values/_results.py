@@ -104,6 +104,8 @@ class ChatResult(Value, Generic[T]):
         **{name: f"final_response.{name}" for name in ("message", "finish_reason", "thinking", "id", "model")},
         "response": "final_response",
         "tool_calls": "pending_tool_calls for those that wait, or the tool_calls of each step's response",
+        **dict.fromkeys(("interruptions", "interrupts", "approvals"), "pending_tool_calls"),
+        "question": "pending_question",
         "messages": "thread.messages",
         "turns": "steps",
         "cost": "usage.total_cost",

@@ -34,11 +34,13 @@ from rxllm.values import (
     ChatResult,
     Message,
     Response,
+    Session,
     StepResult,
     StreamError,
     Thread,
     ToolCall,
     ToolError,
+    Turn,
     Usage,
     user,
 )
@@ -144,6 +146,24 @@ def test_the_tokens_of_agents_are_in_their_row_and_in_the_total():
     shown = text(card(START, UsageUpdated(Usage(3, 4, total_cost=0.25)), *CALLING[1:], *nested, *answered()))
     assert "120 tokens · cost 0.5" in shown
     assert shown.endswith("127 tokens · cost 0.75")
+
+
+def test_a_finished_chat_its_steps_and_its_card_count_the_agents_too():
+    poet = rxllm.Engine(rxllm.Fake(["Red ones.", Usage(100, 20, total_cost=0.5)])).as_tool(name="research")
+    model = rxllm.Fake(scripts=[[ASK, Usage(3, 4, total_cost=0.25)], ["Red ones.", Usage(10, 2, total_cost=0.25)]])
+    events = list(rxllm.stream(model, "Which roses?", tools=[poet]))
+    result = events[-1].result
+    assert text(card(*events)).endswith("139 tokens · cost 1")
+    assert shown_of(result).endswith("139 tokens · cost 1")
+    assert "tool_calls research 103 24 0.75 2 stop 10 2 0.25" in shown_of(result)
+    assert shown_of(result.steps[0]).endswith("127 tokens · cost 0.75")
+    turn = Turn(Session(thread=result.thread), result.steps[0])
+    assert "127 tokens · cost 0.75" in shown_of(turn)
+
+
+def shown_of(value):
+    html = value._repr_html_()
+    return " ".join(re.sub(r"<[^>]*>", " ", html[html.index("</style>") :]).split())
 
 
 def test_the_answer_of_an_agent_is_shown_once():

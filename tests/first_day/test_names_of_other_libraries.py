@@ -51,6 +51,8 @@ def test_a_step_has_its_text_as_a_chat_has() -> None:
         (result, "response", "; write final_response"),
         (result, "messages", "; write thread.messages"),
         (result, "finish_reason", "; write final_response.finish_reason"),
+        (result, "interruptions", "; write pending_tool_calls"),
+        (result, "question", "; write pending_question"),
         (step, "text", "; write output_text"),
         (result.thread.messages[-1], "output_text", "; write text"),
         (result.thread, "append", "; write thread = thread + message, which makes a new thread"),

@@ -210,6 +210,40 @@ def test_fallbacks_and_limits_are_operators() -> None:
     assert rxllm.generate(Engine(down, operators=operators), "Hi").run().output_text == "Hello"
 
 
+def test_an_agent_is_a_tool() -> None:
+    assert "tools=[engine.as_tool(name=..., description=...)]" in refusal("handoffs", [])
+    assert "tools=[engine.as_tool(name=...)]" in refused(lambda: Engine(Fake("x"), agents=[]))
+    assert "write engine.as_tool(name=...)" in refused(lambda: rxllm.chat(Fake("x"), "Hi", tools=[Engine(Fake("x"))]))
+    assert "engine.as_tool(name=..., system=...)" in refused(
+        lambda: Engine().as_tool(name="a", instructions="Be brief.")
+    )
+    agent = Engine(Fake("Roses.")).as_tool(name="poet", description="Writes.", system="Be brief.")
+    model = Fake(ToolCall("c1", "poet", {"prompt": "Hi"}), "Hello")
+    assert rxllm.chat(model, "Hi", tools=[agent]).run().output_text == "Hello"
+
+
+def refused(call: Callable[[], Any]) -> str:
+    with pytest.raises(rxllm.LLMError) as caught:
+        call()
+    return str(caught.value)
+
+
+def test_a_halted_chat_goes_on_with_resume() -> None:
+    assert "rxllm.resume(engine, halted, approvals={...}, results={...})" in refusal("approvals", {"c1": True})
+    pay = tool(name="pay", handler=lambda arguments: "paid", approval=True)
+    halted = rxllm.chat(Fake(ToolCall("c1", "pay")), "Pay!", tools=[pay]).run()
+    assert "go on with rxllm.resume(engine, thread, ...)" in refused(
+        lambda: rxllm.chat(Fake("x"), halted + "Yes").run()
+    )
+    result = rxllm.resume(Fake("Paid."), halted, approvals={"c1": True}, tools=[pay]).run()
+    assert result.output_text == "Paid."
+
+
+def test_a_long_history_is_trimmed_by_the_engine() -> None:
+    assert "prepare=[rxllm.trim_thread(tokens=8000)]" in refusal("history_processors", [])
+    assert rxllm.generate(Engine(Fake("x"), prepare=[rxllm.trim_thread(tokens=8000)]), "Hi").run().output_text == "x"
+
+
 def test_the_provider_is_in_the_name_of_the_engine() -> None:
     assert "'provider:model'" in refusal("custom_llm_provider", "openai")
     assert Engine.from_model("openai:gpt-5").model == "gpt-5"

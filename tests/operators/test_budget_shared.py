@@ -26,10 +26,12 @@ from rxllm import (
     Engine,
     Event,
     Fake,
+    Image,
     ModelInfo,
     Spending,
     Stream,
     StreamError,
+    ThinkingPart,
     Thread,
     ToolCall,
     Usage,
@@ -61,11 +63,14 @@ from rxllm.events import (
 )
 from rxllm.testing import World, assert_operator, simulate_cancels
 from rxllm.testing.loopback import Loopback, Reply, chat_chunk, endless
-from rxllm.values import Message, Response, StepResult, assistant, tool_result
+from rxllm.values import Message, Response, StepResult, assistant, estimated_tokens, message_tokens, tool_result
 from tests.runtime.support import assert_prompt, model, until
 from tests.testing.simulated import engine_of, slowly
 
 ANSWER = ["Noon.", Usage(6, 2)]
+
+HI = message_tokens(user("Hi"))
+"""What a request with this one message reserves, beside its answer."""
 
 
 def under(budget: Budget, *scripts: Any, **options: Any) -> Engine:
@@ -89,7 +94,7 @@ def test_a_request_reserves_its_messages_and_max_tokens_and_settles_what_is_stat
     seen: list[Spending] = []
     engine = under(budget, ANSWER).with_operators(ops.tap(lambda event: seen.append(budget.spent)))
     response = generate(engine, "Whe" * 4, max_tokens=50).run()
-    assert seen[0] == Spending(reserved=53)
+    assert seen[0] == Spending(reserved=50 + message_tokens(user("Whe" * 4)))
     assert budget.spent == Spending(8, calls=1, unpriced=1)
     assert response.metadata == {"budget": {"tokens": 100, "tokens_spent": 8}}
 
@@ -97,9 +102,9 @@ def test_a_request_reserves_its_messages_and_max_tokens_and_settles_what_is_stat
 @pytest.mark.parametrize(
     ("info", "options", "reserved"),
     [
-        (None, {}, 1001),
-        (ModelInfo("fake:m", max_output_tokens=40), {}, 41),
-        (ModelInfo("fake:m", max_output_tokens=40), {"max_tokens": 7}, 8),
+        (None, {}, HI + 1000),
+        (ModelInfo("fake:m", max_output_tokens=40), {}, HI + 40),
+        (ModelInfo("fake:m", max_output_tokens=40), {"max_tokens": 7}, HI + 7),
     ],
 )
 def test_the_catalogue_and_then_a_default_limit_the_answer(info: Any, options: Any, reserved: int) -> None:
@@ -114,27 +119,31 @@ def test_the_catalogue_and_then_a_default_limit_the_answer(info: Any, options: A
     assert seen[0].reserved == reserved
 
 
-def test_tool_calls_results_and_thinking_are_part_of_the_request() -> None:
+def test_all_that_a_request_holds_is_counted_as_count_tokens_estimates_it() -> None:
     budget, seen = Budget(tokens=5000), list[Spending]()
-    engine = under(budget, ANSWER).with_operators(ops.tap(lambda event: seen.append(budget.spent)))
+    fake = Fake(ANSWER)
+    engine = Engine(fake, operators=[ops.budget(budget), ops.tap(lambda event: seen.append(budget.spent))])
     call = ToolCall("c", "now", {"zone": "utc"}, '{"zone": "utc"}')
-    thread = Thread((user("x" * 4), Message("assistant", "", tool_calls=(call,)), tool_result("c", {"a": "b" * 10})))
-    generate(engine, thread, max_tokens=10).run()
-    assert seen[0].reserved == 10 + -(-(4 + 15 + len(str({"a": "b" * 10}))) // 4)
+    calls = Message("assistant", (ThinkingPart("Which zone?" * 4),), tool_calls=(call,))
+    picture = Image.from_binary(b"GIF89a", "image/gif")
+    thread = Thread((user("时" * 40, picture), calls, tool_result("c", {"a": "b" * 10})))
+    generate(engine, thread, max_tokens=10, tools=[now]).run()
+    assert seen[0].reserved == 10 + estimated_tokens(fake.requests[0])
+    assert seen[0].reserved > 10 + 30 + 1000 + 11  # three bytes a sign, the picture, and what was thought
 
 
 def test_a_request_that_would_pass_the_budget_is_not_sent() -> None:
     budget = Budget(tokens=100)
     fake = Fake(ANSWER)
     engine = Engine(fake, operators=[ops.budget(budget)])
-    with pytest.raises(StreamError, match=r"has 100 of 100 tokens left, and this request may use 102: .* max_tokens"):
+    with pytest.raises(StreamError, match=r"has 100 of 100 tokens left, and this request may use 106: .* max_tokens"):
         generate(engine, "When?", max_tokens=100).run()
     assert (fake.requests, budget.spent) == ([], Spending())
-    assert generate(engine, "When?", max_tokens=98).run().output_text == "Noon."
+    assert generate(engine, "When?", max_tokens=94).run().output_text == "Noon."
 
 
 def test_a_later_step_that_would_pass_it_halts_the_chat() -> None:
-    budget = Budget(tokens=60)
+    budget = Budget(tokens=100)  # 25 are spent and the second request may use 62; 50, and the third may use 73
     asks = Fake(lambda request: [ToolCall(f"c{len(request.messages)}", "now", {}), Usage(20, 5)])
     engine = Engine(asks, operators=[ops.budget(budget)])
     result = chat(engine, "When?", tools=[now], max_tokens=20).run()
@@ -142,7 +151,7 @@ def test_a_later_step_that_would_pass_it_halts_the_chat() -> None:
     assert isinstance(result.error, StreamError)
     assert result.error.reason == "budget_exceeded"
     assert [message.role for message in result.thread] == ["user", "assistant", "tool", "assistant", "tool"]
-    fresh = Budget(tokens=60)
+    fresh = Budget(tokens=100)
     streamed = stream(Engine(asks, operators=[ops.budget(fresh)]), "When?", tools=[now], max_tokens=20)
     assert streamed.pipe(ops.verify(), ops.to_chat_result()).run() == result
     assert fresh.spent == budget.spent == Spending(50, calls=2, unpriced=2)
@@ -151,10 +160,10 @@ def test_a_later_step_that_would_pass_it_halts_the_chat() -> None:
 def test_an_answer_within_its_reservation_is_never_cut_and_one_beyond_it_is_cut_at_the_budget() -> None:
     engine = under(Budget(tokens=1030), ["x" * 4] * 2000)
     response = generate(engine, "Hi").run()
-    assert (response.finish_reason, len(response.output_text)) == ("length", 4 * 1030)
+    assert (response.finish_reason, len(response.output_text)) == ("length", 4 * (1031 - HI))
     assert response.metadata["budget"] == {"tokens": 1030, "tokens_spent": 1031}
     assert response.metadata["halted_reason"] == "budget"
-    whole = generate(under(Budget(tokens=1030), ["x" * 4] * 1029), "Hi").run()
+    whole = generate(under(Budget(tokens=1030), ["x" * 4] * (1030 - HI)), "Hi").run()
     assert whole.finish_reason == "stop"
 
 
@@ -173,34 +182,34 @@ def test_what_a_running_call_takes_beyond_its_reservation_is_taken_from_the_othe
     finally:
         models.clear()
     source.on_next(MessageStarted(assistant("")))
-    assert budget.spent.reserved == 51
+    assert budget.spent.reserved == 50 + HI
     source.on_next(TextDelta("x" * 4 * 149))
-    assert budget.spent.reserved == 150
+    assert budget.spent.reserved == 149 + HI
     refusal(budget, max_tokens=50)
     running.dispose()
-    assert budget.spent == Spending(150, calls=1, estimated=150, unpriced=1)
+    assert budget.spent == Spending(149 + HI, calls=1, estimated=149 + HI, unpriced=1)
 
 
 def test_an_estimate_is_never_more_than_max_tokens() -> None:
     """The provider keeps to them, however long the words are."""
-    budget = Budget(tokens=11)
+    budget = Budget(tokens=10 + HI)
     response = generate(under(budget, ["x" * 400, "y" * 400]), "Hi", max_tokens=10).run()
-    assert (response.finish_reason, budget.spent.tokens) == ("stop", 11)
+    assert (response.finish_reason, budget.spent.tokens) == ("stop", 10 + HI)
 
 
 # Ends
 
 
 def test_what_nobody_has_stated_is_estimated_and_marked() -> None:
-    budget = Budget(tokens=5000)
+    budget, one = Budget(tokens=5000), message_tokens(user("y" * 20)) + 10
     generate(under(budget, ["x" * 40]), "y" * 20).run()
-    assert budget.spent == Spending(15, calls=1, estimated=15, unpriced=1)
+    assert budget.spent == Spending(one, calls=1, estimated=one, unpriced=1)
     with pytest.raises(AdapterError):
         generate(under(budget, AdapterError("invalid_request")), "y" * 20).run()
-    assert budget.spent == Spending(15, calls=2, estimated=15, unpriced=1)
+    assert budget.spent == Spending(one, calls=2, estimated=one, unpriced=1)
     response = generate(under(budget, ["x" * 40, StreamError("truncated")], retry=False), "y" * 20).run()
     assert response.error is not None
-    assert budget.spent == Spending(30, calls=3, estimated=30, unpriced=2)
+    assert budget.spent == Spending(2 * one, calls=3, estimated=2 * one, unpriced=2)
 
 
 def test_what_has_arrived_when_it_is_left_counts() -> None:
@@ -227,10 +236,10 @@ def test_a_source_that_raises_gives_back_what_was_reserved() -> None:
 def test_a_restart_was_paid_for_in_either_order() -> None:
     torn = ["12345678", ("error", "timeout")]
     for order in (1, -1):
-        budget = Budget(tokens=5000)
+        budget, lost = Budget(tokens=5000), message_tokens(user("four")) + 2
         operators = [ops.restart({"base_delay": 0}), ops.budget(budget)][::order]
         response = generate(Engine(Fake(torn, ["1234", Usage(7, 1)]), operators=operators), "four").run()
-        assert (response.output_text, budget.spent.tokens, budget.spent.estimated) == ("1234", 1 + 2 + 8, 3)
+        assert (response.output_text, budget.spent.tokens, budget.spent.estimated) == ("1234", lost + 8, lost)
         assert budget.spent.calls == (1 if order == 1 else 2)
 
 
@@ -316,13 +325,13 @@ def priced() -> Iterator[ModelInfo]:
 
 
 def test_the_catalogue_s_price_is_reserved_and_settled_with_its_discounts(priced: ModelInfo) -> None:
-    budget, seen = Budget(usd=100.0), list[Spending]()
+    budget, seen, question = Budget(usd=100.0), list[Spending](), message_tokens(user("x" * 16))
     engine = under(budget, ["Noon.", Usage(4, 2, cached_input_tokens=2)], model="m")
     engine = engine.with_operators(ops.tap(lambda event: seen.append(budget.spent)))
     generate(engine, "x" * 16, max_tokens=10).run()
-    assert seen[0] == Spending(reserved=14, reserved_usd=24.0)
+    assert seen[0] == Spending(reserved=question + 10, reserved_usd=question + 20.0)
     assert budget.spent == Spending(6, usd=2 + 1 + 4.0, calls=1)
-    with pytest.raises(StreamError, match=r"has 93 of 100 dollars left, and this request may use 104"):
+    with pytest.raises(StreamError, match=r"has 93 of 100 dollars left, and this request may use 108"):
         generate(engine, "x" * 16, max_tokens=50).run()
 
 
@@ -330,14 +339,14 @@ def test_a_call_that_is_left_has_cost_what_the_catalogue_says(priced: ModelInfo)
     budget = Budget(usd=100.0)
     engine = under(budget, ["x" * 8, "never"], model="m")
     stream_generate(engine, "Hi", max_tokens=10).pipe(ops.only(TextDelta), rx.take(1), ops.tap(print)).run()
-    assert budget.spent == Spending(3, usd=1 + 4.0, calls=1, estimated=3)
+    assert budget.spent == Spending(HI + 2, usd=HI + 4.0, calls=1, estimated=HI + 2)
 
 
 def test_an_answer_is_cut_at_the_dollars_if_the_catalogue_knows_the_price(priced: ModelInfo) -> None:
-    budget = Budget(usd=3000.0)
+    budget = Budget(usd=3000.0 + HI)
     response = generate(under(budget, ["x" * 4] * 3000, model="m"), "Hi").run()
-    assert (response.finish_reason, len(response.output_text)) == ("length", 4 * 1500)
-    assert budget.spent.usd == 3001.0
+    assert (response.finish_reason, len(response.output_text)) == ("length", 4 * 1501)
+    assert budget.spent.usd == HI + 3002.0
 
 
 def test_an_unknown_price_never_blocks_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -369,7 +378,7 @@ def test_of_many_requests_those_beyond_it_are_errors() -> None:
     assert len(responses) == 20
     errors = [response.error for response in responses if response.error is not None]
     assert {error.reason for error in errors} == {"budget_exceeded"}
-    assert len(answered) == 4  # 202 tokens each; eight at once
+    assert len(answered) == 4  # 206 tokens each; eight at once
     assert budget.spent == Spending(32, calls=4, unpriced=4)
 
 
@@ -391,7 +400,7 @@ def test_calls_on_one_loop_and_on_many_threads_never_overspend(limit: int, most:
     assert budget.spent.tokens == sum(response.usage.total for response in answered)
     assert (budget.spent.calls, budget.spent.reserved) == (len(answered), 0)
     assert max(totals, default=0) <= limit
-    assert len(answered) >= min(100, limit // (most + 1))
+    assert len(answered) >= min(100, limit // (most + message_tokens(user("When"))))
 
 
 def _committed(budget: Budget) -> int:
@@ -478,7 +487,7 @@ def test_a_dispose_on_another_thread_settles() -> None:
     running = stream_generate(engine, "Hi").pipe(ops.only(TextDelta)).subscribe(lambda event: begun.set())
     assert begun.wait(10)
     running.dispose()
-    assert budget.spent == Spending(2, calls=1, estimated=2, unpriced=1)
+    assert budget.spent == Spending(HI + 1, calls=1, estimated=HI + 1, unpriced=1)
 
 
 # The calls of tools, and agents
@@ -516,11 +525,11 @@ def test_one_that_parent_and_child_share_counts_each_call_once() -> None:
 
 
 def test_one_of_the_parent_holds_for_its_children(caplog: pytest.LogCaptureFixture) -> None:
-    budget = Budget(tokens=60)
+    budget = Budget(tokens=100)
     child = Fake(["Noon.", Usage(20, 10)])
     engine = Engine(asking(), operators=[ops.budget(budget)])
     result = chat(engine, "Go", tools=[asker(Engine(child))], max_tokens=20).run()
-    # 15 for the first step and 30 for the child leave no room for the second step, which may use 26 or more.
+    # 15 for the first step and 30 for the child leave no room for the second step, which may use 70 or more.
     assert (result.halted_reason, len(result.steps), len(child.requests)) == ("budget", 1, 1)
     assert budget.spent == Spending(45, calls=2, unpriced=2)
 
@@ -583,7 +592,7 @@ def test_a_tool_that_runs_in_a_resumed_chat_keeps_to_it() -> None:
 
 
 def test_a_session_can_be_read_after_it_was_halted() -> None:
-    budget = Budget(tokens=40)
+    budget = Budget(tokens=70)  # the first request may use 59, and 15 are spent when the second may use more
     engine = Engine(asking(), operators=[ops.budget(budget)])
     turn = session.start(engine, "Go", tools=[now_as_ask()], max_tokens=20).run()
     assert isinstance(turn.result, ChatResult)
@@ -609,7 +618,7 @@ def test_in_a_pipe_it_holds_for_all_calls_of_the_chat() -> None:
     result = events.pipe(ops.verify(), ops.to_chat_result()).run()
     assert result.halted_reason == "completed"
     assert budget.spent == Spending(3 * 15 + 2 * 30, calls=5, unpriced=5)
-    tight = Budget(tokens=60)
+    tight = Budget(tokens=100)
     events = stream(asking(2), "Go", tools=[asker(child)], max_tokens=20).pipe(ops.budget(tight))
     assert events.pipe(ops.to_chat_result()).run().halted_reason == "budget"
     assert tight.spent == Spending(45, calls=2, unpriced=2)

@@ -331,6 +331,25 @@ def test_the_bug_of_an_approver_is_for_the_developer() -> None:
         rxllm.chat(parent(ROSES), "Go", tools=[agent], approve=approve).run()
 
 
+@pytest.mark.parametrize("before", [(), (ToolCall("y0", "look", {"at": "x"}),)])
+def test_an_edit_that_fits_no_tool_is_for_the_developer(before: tuple[ToolCall, ...]) -> None:
+    """In the agent's first step, and in a later one, in which its chat ends with a result."""
+
+    @tool
+    def look(at: str) -> str:
+        return "looked"
+
+    @tool(approval=True)
+    def pay(amount: int) -> str:
+        return "paid"
+
+    agent = Engine(Fake(*before, ToolCall("y", "pay", {"amount": 5}), "Middle."), tools=[look, pay])
+    asks = parent(ROSES)
+    with pytest.raises(ValidationError, match="did you mean 'amount'"):
+        rxllm.chat(asks, "Go", tools=[agent.as_tool(name="poet")], approve=lambda call: {"amont": 3}).run()
+    assert len(asks.requests) == 1  # the model is not told
+
+
 def test_an_agent_that_stops_short_says_so() -> None:
     look = tool(name="look", handler=lambda arguments: "looked")
     agent = Engine(Fake(lambda request: ToolCall(f"y{len(request.messages)}", "look")), tools=[look])

@@ -19,7 +19,7 @@ from rxllm.events import (
 )
 from rxllm.operators._shared.costs import raw_usage
 from rxllm.runtime import EngineCall, models
-from rxllm.values import Message, Spending, ThinkingPart, Usage
+from rxllm.values import Spending, Usage, estimated_tokens
 
 CHARACTERS_PER_TOKEN = 4
 
@@ -42,19 +42,10 @@ def estimate(call: EngineCall) -> Estimate:
     """Return what the request of `call` may use."""
     request, model = call.request, models.find(call.provider, call.request.model)
     limit = None if model is None else model.max_output_tokens
-    characters = sum(map(_length, request.messages))
-    usage = Usage(math.ceil(characters / CHARACTERS_PER_TOKEN), request.max_tokens or limit or OUTPUT_TOKENS)
+    usage = Usage(estimated_tokens(request), request.max_tokens or limit or OUTPUT_TOKENS)
     if model is None or not model.has_prices:
         return Estimate(usage, None, request.max_tokens)
     return Estimate(model.priced(usage), model.priced, request.max_tokens)
-
-
-def _length(message: Message) -> int:
-    content = message.content
-    if isinstance(content, dict):
-        return len(str(content))
-    thinking = sum(len(part.text) for part in message.parts if isinstance(part, ThinkingPart))
-    return len(message.text) + thinking + sum(len(call.raw_arguments or "{}") for call in message.tool_calls)
 
 
 class ResponseCount:
