@@ -45,8 +45,8 @@ def share_folded(grace: float | None) -> Callable[[Observable[Event]], Stream[Ev
 
     The first watcher starts the call; ``.pipe(share_folded(...))`` once, then subscribe as often as you like. What a
     late watcher gets first is ``StreamCollector.to_events()`` of the call, so every fold gives the same result wherever
-    it joined; what the fold does not keep, such as the progress of tools and the events of agents, is missing. After
-    the end a watcher gets all of it at once, and the end or the error.
+    it joined; what the fold does not keep, such as the progress of tools, is missing. After the end a watcher gets all
+    of it at once, and the end or the error.
 
     Leaving is not stopping. `grace` seconds after the last watcher has left, unless another comes, the call ends; with
     0 it ends at once, with None never by itself. To stop it for all, end the source:

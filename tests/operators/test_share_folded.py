@@ -20,6 +20,7 @@ from rxllm.events import (
     Custom,
     ErrorEvent,
     Event,
+    Nested,
     RawChunk,
     SourceAdded,
     TextCompleted,
@@ -28,9 +29,10 @@ from rxllm.events import (
     ToolProgress,
     UsageUpdated,
 )
+from rxllm.operators._shared.rules.phases import Rules
 from rxllm.operators._shared.watcher import MOST, Backlog
 from rxllm.runtime import Gate, Stream, read_by
-from rxllm.testing import assert_operator, events
+from rxllm.testing import assert_operator, events, strategies
 from rxllm.testing._virtual_time import EVERY, Clock, Source
 from rxllm.testing.loopback import Loopback, Reply, endless
 from rxllm.values import AdapterError, EngineError, ProviderPart, StreamError, Usage, ValidationError
@@ -476,6 +478,39 @@ def test_a_watcher_that_never_takes_anything_misses_what_the_fold_does_not_keep(
     events = waiting.take()
     assert part in events
     assert "".join(event.delta for event in events if isinstance(event, TextDelta)) == "x" * (3 * MOST)
+
+
+def test_what_agents_say_at_once_is_joined() -> None:
+    waiting = Backlog(())
+    for number in range(5000):
+        for path in (("a",), ("b",), ("b", "c")):
+            waiting.add(Nested(path, TextDelta("x", "1")))
+            waiting.add(Nested(path, UsageUpdated(Usage(number))))
+    assert waiting.take() == [
+        Nested(path, event)
+        for path in (("a",), ("b",), ("b", "c"))
+        for event in (TextDelta("x" * 5000, "1"), UsageUpdated(Usage(4999)))
+    ]
+
+
+@settings(deadline=None, max_examples=100)
+@given(strategies.lawful_chats, st.floats(0, 1), st.floats(0, 1))
+def test_what_waits_of_agents_is_lawful_and_folds_to_the_same(events: list[Event], joins: float, full: float) -> None:
+    cut, end = round(joins * len(events)), round(full * len(events))
+    waiting = Backlog(fold(events[:cut]).to_events())
+    for number, event in enumerate([*events[cut:], None]):
+        if number == end:
+            waiting = Backlog([*waiting.take(), *(Custom("filler", number) for number in range(MOST + 1))])
+        if event is not None:
+            waiting.add(event)
+    taken = waiting.take()
+    folded = [event for event in taken if not isinstance(event, Custom)]
+    assert len(taken) - len(folded) < MOST
+    rules = Rules()
+    for event in folded:
+        rules.feed(event)
+    assert fold(folded) == fold(events)
+    assert fold(folded).to_events() == fold(events).to_events()
 
 
 def test_what_the_fold_keeps_is_never_dropped() -> None:

@@ -28,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from rxllm.collector import event_fault
+from rxllm.collector import event_fault, unnest
 from rxllm.events import (
     AskUserRequested,
     ChatCompleted,
@@ -59,7 +59,6 @@ from rxllm.events import (
     ToolResultEncoded,
     UsageUpdated,
 )
-from rxllm.operators._shared.agents import unnest
 from rxllm.operators._shared.event_operators import EVENTS
 from rxllm.operators._shared.rules.response import Broken, Response
 from rxllm.values import StreamError
