@@ -2,7 +2,8 @@
 
 A `StreamCollector` is an immutable value, and each event costs O(1): the events of the current message are appended to
 a log that successive states share, each with its own length (a fork copies the log); the tools that run, and the states
-of agents, are in `executions`; everything else is in `summary`, which most events do not change. `fold_message` builds the message from the log only when somebody asks for it.
+of agents, are in `executions`; everything else is in `summary`, which most events do not change. `fold_message` builds
+the message from the log only when somebody asks for it.
 
 The finish reason is derived: complete calls for the client turn ``stop``, ``other`` and None into ``tool_calls``;
 ``length``, ``content_filter`` and ``error`` win over calls.

@@ -27,9 +27,9 @@ class Execution(msgspec.Struct, frozen=True):
 
     def after(self, event: Nested | ToolExecutionStarted | ToolExecutionCompleted) -> Execution | None:
         """Return the execution after `event`; None if there is nothing left to keep."""
-        if type(event) is ToolExecutionStarted:
+        if isinstance(event, ToolExecutionStarted):
             return msgspec.structs.replace(self, started=event, completed=None)
-        if type(event) is ToolExecutionCompleted:
+        if isinstance(event, ToolExecutionCompleted):
             return msgspec.structs.replace(self, completed=event) if self.agent.to_events() else None
         agent = self.agent.apply_event(unnest(event)[1])
         return self if agent is self.agent else msgspec.structs.replace(self, agent=agent)
@@ -46,7 +46,7 @@ def execute(
     executions: Executions, event: Nested | ToolExecutionStarted | ToolExecutionCompleted, start: StreamCollector
 ) -> Executions:
     """Return the executions after `event`, the same object if it changes nothing; agents begin with `start`."""
-    id = event.path[0] if type(event) is Nested else event.id
+    id = event.path[0] if isinstance(event, Nested) else event.id
     before = executions.get(id)
     execution = before or Execution(start)
     after = execution.after(event)
