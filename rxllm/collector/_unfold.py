@@ -46,7 +46,9 @@ def unfold(log: list[Event], summary: Summary, executions: Executions) -> list[E
     end = completed[-1] if completed else len(events)
     folded = reduce(complete, (event for event in events if isinstance(event, MessageCompleted)), same_step(summary))
     if summary.error is not None and (summary.error, summary.finish_reason) != (folded.error, folded.finish_reason):
-        events.insert(end + 1, ErrorEvent(summary.error))
+        # What has cut the stream comes last; that of a tool which does not exist comes before those that do.
+        behind = end + 1 if summary.error.reason == "unknown_tool" else len(events)
+        events.insert(behind, ErrorEvent(summary.error))
     if summary.usage != Usage():
         events.insert(end, UsageUpdated(summary.usage))
     if not events and summary.steps:  # after a restart: the step has begun, and no event says so
