@@ -70,14 +70,15 @@ METADATA = frozenset(
         *("mode", "halted_reason", "halt_tool_call_id", "halt_result", "pending_tool_call_id", "pending_question"),
         *("ask_user_opts", "manual_tool_calls", "approval_tool_calls"),  # of steps and chats
         *("max_turns", "halt_when_step_index", "manual_turn_index", "structured_finalize"),
+        "unused_steering",  # the client's own messages
     }
 )
 """The names of metadata that a client sees."""
 
 _ERROR_FIELDS = ("reason", "retry_after", "tool_name", "tool_call_id")
 
-_OWN = ("session_turn", "step_abandoned")
-"""The names of rxllm's own ``Custom`` events, which hold a session and a response."""
+_OWN = ("session_turn", "step_abandoned", "thread_compacted", "thread_compaction_failed")
+"""The names of rxllm's own ``Custom`` events, which hold a session, a response, and what became of a summary."""
 
 
 def for_client() -> Callable[[Observable[Event]], Stream[Event]]:
@@ -100,7 +101,7 @@ class _Client:
 
     def __init__(self) -> None:
         self._state = StreamCollector(Thread())
-        self._agents: dict[tuple[str, ...], _Client] = {}
+        self._agents: dict[str, _Client] = {}
 
     def feed(self, event: Event) -> Iterable[Event]:
         kept = self._kept(event)
@@ -120,9 +121,13 @@ class _Client:
                 return StepCompleted(self._step(result))
             case ChatCompleted(result=result):
                 return ChatCompleted(self._chat(result))
-            case Nested(path=path, event=inner):
-                agent = self._agents.setdefault(path, _Client())
-                return next((Nested(path, kept) for kept in agent.feed(inner)), None)
+            case Nested(path=(id, *path), event=inner):
+                agent = self._agents.setdefault(id, _Client())
+                for kept in agent.feed(Nested(tuple(path), inner) if path else inner):
+                    return changed(event, event=kept.event if isinstance(kept, Nested) else kept)
+                return None
+            case Nested():  # without a path: malformed
+                return None
             case _:
                 return _kept(event)
 
@@ -203,6 +208,8 @@ def _named(metadata: Mapping[str, Any]) -> dict[str, Any]:
     for name in ("manual_tool_calls", "approval_tool_calls"):
         if name in kept:
             kept[name] = _calls(kept[name])
+    if "unused_steering" in kept:
+        kept["unused_steering"] = tuple(map(_message, kept["unused_steering"]))
     return kept
 
 
