@@ -18,6 +18,7 @@ from rxllm.events import (
     FileAdded,
     MessageCompleted,
     MessageStarted,
+    Nested,
     RawChunk,
     SourceAdded,
     Steered,
@@ -310,8 +311,8 @@ def test_chat_completed_is_the_result() -> None:
 @pytest.mark.parametrize(
     "event",
     [
-        ToolExecutionStarted("a", "add", {}),
         ToolExecutionCompleted("a", "add", 1),
+        Nested(("a",), ToolProgress("b", "add", 1)),
         ToolProgress("a", "add", 1),
         ToolApprovalRequested("a", "add", {}),
         Custom("mine", 1),
@@ -319,7 +320,14 @@ def test_chat_completed_is_the_result() -> None:
 )
 def test_what_only_informs_changes_nothing(event: Any) -> None:
     state = fold(TextDelta("a"), *call("c"))
-    assert state.apply_event(event) == state
+    assert state.apply_event(event) is state
+
+
+def test_a_tool_counts_only_while_it_runs() -> None:
+    state = fold(TextDelta("a"), *call("c"))
+    runs = state.apply_event(ToolExecutionStarted("c", "add", {}))
+    assert runs != state
+    assert runs.apply_event(ToolExecutionCompleted("c", "add", 1)) == state
 
 
 # Steps

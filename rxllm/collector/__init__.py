@@ -1,8 +1,9 @@
 """The fold: events, one by one, to a Response, a StepResult or a ChatResult.
 
 A `StreamCollector` is an immutable value, and each event costs O(1): the events of the current message are appended to
-a log that successive states share, each with its own length (a fork copies the log); everything else is in `summary`,
-which most events do not change. `fold_message` builds the message from the log only when somebody asks for it.
+a log that successive states share, each with its own length (a fork copies the log); the tools that run, and the states
+of agents, are in `executions`; everything else is in `summary`, which most events do not change. `fold_message` builds
+the message from the log only when somebody asks for it.
 
 The finish reason is derived: complete calls for the client turn ``stop``, ``other`` and None into ``tool_calls``;
 ``length``, ``content_filter`` and ``error`` win over calls.
@@ -15,6 +16,7 @@ from rxllm.collector._agents import is_waiting, joined
 from rxllm.collector._block_key import BlockKey, block_key
 from rxllm.collector._event_faults import adapter_fault, event_fault
 from rxllm.collector._fold_message import fold_message
+from rxllm.collector._nested import innermost, nest, unnest
 from rxllm.collector._partial_step import with_partial_step
 from rxllm.collector._step_outcome import (
     AWAITING_USER,
@@ -44,10 +46,13 @@ __all__ = [
     "fold_message",
     "halt_metadata",
     "halted_by",
+    "innermost",
     "is_incomplete",
     "is_server",
     "is_unfinished",
     "is_waiting",
     "joined",
+    "nest",
+    "unnest",
     "with_partial_step",
 ]

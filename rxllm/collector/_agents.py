@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from rxllm.events import ChatCompleted, Event, Nested, StepCompleted
+from rxllm.collector._executions import Executions
 from rxllm.values import ChatResult, StepResult, Thread, ToolCall, Usage, unanswered
-from rxllm.values._agents import nested_call, nested_id, with_agent_at, with_open_agents
+from rxllm.values._agents import nested_call, nested_id, open_agents, with_open_agents
 from rxllm.values._session import question
 
 _WAITING = ("approval", "manual_tool_calls")
@@ -17,38 +17,34 @@ CALLS = ("manual_tool_calls", "approval_tool_calls")
 """The metadata of a step that hold the calls that wait for the caller."""
 
 
-def is_logged(event: Event) -> bool:
-    """Whether the fold keeps this event of an agent."""
-    return type(event) is Nested and type(event.event) in (StepCompleted, ChatCompleted)
-
-
 def is_waiting(result: ChatResult) -> bool:
     """Whether a chat has halted for the caller: their answers let it go on."""
     return bool(result.pending_tool_calls) or result.pending_question is not None
 
 
-def agent_usage(events: Iterable[Event]) -> Usage:
-    """Return what the agents have used, at any depth."""
-    nested = (event.event for event in events if type(event) is Nested)
-    return sum((event.result.response.usage for event in nested if type(event) is StepCompleted), Usage())
+def agent_usage(executions: Executions) -> Usage:
+    """Return what the agents have used by the end of their last steps, at any depth."""
+    agents = [execution.agent for execution in executions.values()]
+    steps = sum((step.usage for agent in agents for step in agent.steps), Usage())
+    return sum((agent_usage(agent.executions) for agent in agents), steps)
 
 
-def with_agents_so_far(thread: Thread, events: Iterable[Event]) -> Thread:
+def with_agents_so_far(thread: Thread, executions: Executions) -> Thread:
     """Return `thread` with what its open agents, which go on, have done by the end of their last steps."""
-    for event in events:
-        if type(event) is Nested and type(event.event) is StepCompleted:
-            thread = with_agent_at(thread, event.path, event.event.result.thread)
-    return thread
+    threads = {id: thread for id, thread in open_agents(thread).items() if id in executions}
+    for id, resumed in threads.items():
+        agent = executions[id].agent
+        threads[id] = with_agents_so_far(agent.thread or resumed, agent.executions)
+    return with_open_agents(thread, threads)
 
 
-def with_agents(step: StepResult, events: Iterable[Event]) -> StepResult:
-    """Return `step` with what its agents did according to its `events`: their usage, and what they wait for."""
-    nested = [event for event in events if type(event) is Nested]
-    if not nested:
+def with_agents(step: StepResult, executions: Executions) -> StepResult:
+    """Return `step` with what its agents did: their usage, and what they wait for."""
+    if not executions:
         return step
-    step = replace(step, agent_usage=agent_usage(nested))
-    ended = {event.path: event.event.result for event in nested if type(event.event) is ChatCompleted}
-    results = ((call.id, ended.get((call.id,))) for call in unanswered(step.thread))
+    step = replace(step, agent_usage=agent_usage(executions))
+    ended = {id: execution.agent.chat_result for id, execution in executions.items()}
+    results = ((call.id, ended.get(call.id)) for call in unanswered(step.thread))
     waiting = {id: result for id, result in results if result is not None and is_waiting(result)}
     return _halted(step, waiting) if waiting else step
 

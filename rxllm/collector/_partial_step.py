@@ -27,7 +27,7 @@ def with_partial_step(state: StreamCollector, result: ChatResult) -> ChatResult:
     results = {message.tool_call_id or "": message for message in state.tool_results}
     # A resumed chat first answers the tool calls of its thread.
     earlier = {call.id: results[call.id] for call in unanswered(result.thread) if call.id in results}
-    thread = with_agents_so_far(result.thread, state.log[: state.length])
+    thread = with_agents_so_far(result.thread, state.executions)
     result = replace(result, thread=with_results(thread, earlier))
     message = _without_loose_ends(state.message, results.keys() - earlier.keys())
     if not (message.text.strip() or message.tool_calls or _has_files(message)):

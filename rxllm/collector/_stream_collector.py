@@ -7,8 +7,9 @@ from typing import Any
 
 import msgspec
 
-from rxllm.collector._agents import agent_usage, is_logged, with_agents
+from rxllm.collector._agents import agent_usage, with_agents
 from rxllm.collector._event_faults import event_fault
+from rxllm.collector._executions import Executions, execute
 from rxllm.collector._fold_message import fold_calls, fold_message
 from rxllm.collector._state_summary import Summary, apply_to_summary, between_steps, complete, next_step, same_step
 from rxllm.collector._step_outcome import (
@@ -28,6 +29,7 @@ from rxllm.events import (
     FileAdded,
     MessageCompleted,
     MessageStarted,
+    Nested,
     RawChunk,
     SourceAdded,
     Steered,
@@ -40,6 +42,8 @@ from rxllm.events import (
     ToolCallCompleted,
     ToolCallDelta,
     ToolCallStarted,
+    ToolExecutionCompleted,
+    ToolExecutionStarted,
     ToolHalt,
     ToolResultEncoded,
 )
@@ -84,7 +88,7 @@ _DONE = ("stop", "length", "content_filter", "error", "other")
 def _is_logged(event: Event) -> bool:
     if type(event) is RawChunk:
         return isinstance(event.data, ProviderPart)
-    return type(event) in _LOGGED or is_logged(event)
+    return type(event) in _LOGGED
 
 
 class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=True):
@@ -100,6 +104,7 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
     log: list[Event] = msgspec.field(default_factory=list[Event])
     length: int = 0
     summary: Summary = Summary()
+    executions: Executions = {}
 
     def apply_event(self, event: Event) -> StreamCollector:
         """Return the state after `event`; a malformed event changes nothing. Only unknown keys in a raw usage raise."""
@@ -117,21 +122,31 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
         if len(log) != length:
             log = log[:length]
         log.append(event)
-        return StreamCollector(self.thread, log, length + 1, summary)
+        return StreamCollector(self.thread, log, length + 1, summary, self.executions)
 
     def _apply_other(self, event: Event) -> StreamCollector:
         match event:
             case StepCompleted(result=result):
-                events = (*unfold(self.log[: self.length], self.summary), event)
+                events = (*self._unfolded(), event)
                 return StreamCollector(result.thread, [], 0, next_step(self.summary, result, events))
             case StepRestarted():
                 return StreamCollector(self.thread, [], 0, same_step(self.summary))
             case Steered():
                 thread = self.thread + event.message if self.thread is not None and event.used else self.thread
-                return StreamCollector(thread, self.log, self.length, between_steps(self.summary, event))
+                return StreamCollector(
+                    thread, self.log, self.length, between_steps(self.summary, event), self.executions
+                )
+            case Nested() | ToolExecutionStarted() | ToolExecutionCompleted():
+                executions = execute(self.executions, event, StreamCollector())
+                if executions is self.executions:
+                    return self
+                summary = msgspec.structs.replace(self.summary, fresh=False) if self.summary.fresh else self.summary
+                return StreamCollector(self.thread, self.log, self.length, summary, executions)
             case _:
                 changed = apply_to_summary(self.summary, event)
-                return self if changed is self.summary else StreamCollector(self.thread, self.log, self.length, changed)
+                if changed is self.summary:
+                    return self
+                return StreamCollector(self.thread, self.log, self.length, changed, self.executions)
 
     def apply_deltas(self, deltas: Sequence[TextDelta | ThinkingDelta | ToolCallDelta]) -> StreamCollector:
         """Return the state after all of `deltas`, for a consumer that needs none of the states between them."""
@@ -142,7 +157,7 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
         log = self.log if len(self.log) == self.length else self.log[: self.length]
         log.extend(deltas)
         summary = msgspec.structs.replace(self.summary, fresh=False) if self.summary.fresh else self.summary
-        return StreamCollector(self.thread, log, self.length + len(deltas), summary)
+        return StreamCollector(self.thread, log, self.length + len(deltas), summary, self.executions)
 
     @property
     def message(self) -> Message:
@@ -260,7 +275,7 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
 
     def with_agents(self, step: StepResult) -> StepResult:
         """Return `step`, which is the current one, with what its agents have used and wait for."""
-        return with_agents(step, self.log[: self.length])
+        return with_agents(step, self.executions)
 
     def to_chat_result(self) -> ChatResult:
         """Return the chat's result; before its ``ChatCompleted``, the chat so far, ``cancelled`` or ``error``.
@@ -276,7 +291,7 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
             final_response=self.steps[-1].response if self.steps else self.to_response(),
             steps=self.steps,
             halted_reason=self._halted() if self.error is None else halted_by(self.error),
-            usage=sum((step.usage for step in self.steps), self.usage + agent_usage(self.log[: self.length])),
+            usage=sum((step.usage for step in self.steps), self.usage + agent_usage(self.executions)),
             error=self.error,
             metadata=dict(self.metadata),
         )
@@ -299,17 +314,21 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
         Shortest: every block has one delta, unless it is empty, and its completion; every tool call its start, one
         delta and its completion; the response its start, its last usage and its end; completed steps are unfolded in
         the same way, since a reader wants their text too. So the length depends on the blocks, calls and steps, and
-        not on the deltas. Void events of a restarted step are left out, and so is what the fold does not keep:
-        executions, progress and approvals of tools, raw frames, `Custom` events, and of an agent's events all but
-        the ends of its steps and its chat.
+        not on the deltas. The events of agents are unfolded too, between the start and the end of their tool calls.
+        Void events of a restarted step are left out, and so is what the fold does not keep: progress and approvals of
+        tools, executions that are over, raw frames, and `Custom` events.
         """
         past = [event for step in self.summary.past for event in step]
         chat = [] if self.chat_result is None else [ChatCompleted(self.chat_result)]
-        return [*past, *unfold(self.log[: self.length], self.summary), *chat]
+        return [*past, *self._unfolded(), *chat]
+
+    def _unfolded(self) -> list[Event]:
+        return unfold(self.log[: self.length], self.summary, self.executions)
 
     def _own(self) -> tuple[Any, ...]:
         from_log = (self.message, self.current_tool_calls, self.last_message, self.tool_results, self.halt)
-        return (self.thread, *from_log, self.summary)
+        executed = {id: events for id, entry in self.executions.items() if (events := entry.to_events(id))}
+        return (self.thread, *from_log, self.summary, executed)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, StreamCollector) and self._own() == other._own()
@@ -320,7 +339,7 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
     __hash__ = None  # pyright: ignore[reportAssignmentType]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (StreamCollector, (self.thread, self.log[: self.length], self.length, self.summary))
+        return (StreamCollector, (self.thread, self.log[: self.length], self.length, self.summary, self.executions))
 
     def __repr__(self) -> str:
         return f"StreamCollector({self.current_text!r}, {self.finish_reason}, {len(self.steps)} steps)"

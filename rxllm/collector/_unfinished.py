@@ -6,10 +6,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from rxllm.collector._block_key import BlockKey, block_key
+from rxllm.collector._nested import nest, unnest
 from rxllm.events import (
     ErrorEvent,
     Event,
     MessageCompleted,
+    Nested,
     StepCompleted,
     StepRestarted,
     TextCompleted,
@@ -19,15 +21,20 @@ from rxllm.events import (
     ToolCallCompleted,
     ToolCallDelta,
     ToolCallStarted,
+    ToolExecutionCompleted,
 )
 
 
 class Unfinished:
-    """The blocks and calls that have begun and not ended: `see` takes each event, `close` returns what closes them."""
+    """The blocks and calls that have begun and not ended: `see` takes each event, `close` returns what closes them.
+
+    Those of the agents that run are among them. Their tool calls are not ended: the stream's error ends them all.
+    """
 
     def __init__(self) -> None:
         self.blocks: dict[BlockKey, list[str]] = {}
         self._calls: dict[str, tuple[str, Mapping[str, Any], list[str]]] = {}
+        self._agents: dict[str, Unfinished] = {}
         self._kind: type[Event] | None = None  # of the last event, if that was a delta: nearly every delta continues it
         self._id: str | None = None
         self._append: Callable[[str], None] = list[str]().append
@@ -50,9 +57,15 @@ class Unfinished:
                 self._calls[event.id][2].append(event.arguments_delta)
             case ToolCallCompleted():
                 self._calls.pop(event.id, None)
+            case Nested():
+                id, inner = unnest(event)
+                self._agents.setdefault(id, Unfinished()).see(inner)
+            case ToolExecutionCompleted():
+                self._agents.pop(event.id, None)
             case MessageCompleted() | ErrorEvent() | StepCompleted() | StepRestarted():
                 self.blocks.clear()
                 self._calls.clear()
+                self._agents.clear()
             case _:
                 pass
 
@@ -64,7 +77,7 @@ class Unfinished:
             events.append(TextCompleted(text, id) if kind is TextDelta else ThinkingCompleted(text, id=id))
         for id, (name, metadata, pieces) in self._calls.items():
             events.append(ToolCallCompleted(id, name, {}, "".join(pieces), {**metadata, "error": "incomplete"}))
-        return events
+        return [*events, *(nest(id, event) for id, agent in self._agents.items() for event in agent.close())]
 
     def _begin(self, kind: type[Event], id: str | None) -> None:
         self._kind, self._id = kind, id

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import msgspec
 
+from rxllm.collector._executions import Executions, unfold_executions
 from rxllm.collector._fold_message import Blocks, check_delta, lawful
 from rxllm.collector._state_summary import Summary, complete, same_step
 from rxllm.events import (
@@ -27,11 +28,11 @@ from rxllm.events import (
 from rxllm.values import Usage
 
 
-def unfold(log: list[Event], summary: Summary) -> list[Event]:
+def unfold(log: list[Event], summary: Summary, executions: Executions) -> list[Event]:
     """Return the events of the current step, each block and tool call in one place: where it begins.
 
     Its deltas are one, and its completion follows at once. Malformed events are left out, and so are deltas that their
-    completion contradicts.
+    completion contradicts. The executions of tools are where they may begin: behind the message.
     """
     if summary.fresh:
         return []
@@ -40,10 +41,14 @@ def unfold(log: list[Event], summary: Summary) -> list[Event]:
     except TypeError:  # a malformed delta
         events = _blocks_and_calls(lawful(log))
     completed = [place for place, event in enumerate(events) if isinstance(event, MessageCompleted)]
+    behind = completed[-1] + 1 if completed else 0
+    events[behind:behind] = unfold_executions(executions)
     end = completed[-1] if completed else len(events)
     folded = reduce(complete, (event for event in events if isinstance(event, MessageCompleted)), same_step(summary))
     if summary.error is not None and (summary.error, summary.finish_reason) != (folded.error, folded.finish_reason):
-        events.insert(end + 1, ErrorEvent(summary.error))
+        # What has cut the stream comes last; that of a tool which does not exist comes before those that do.
+        behind = end + 1 if summary.error.reason == "unknown_tool" else len(events)
+        events.insert(behind, ErrorEvent(summary.error))
     if summary.usage != Usage():
         events.insert(end, UsageUpdated(summary.usage))
     if not events and summary.steps:  # after a restart: the step has begun, and no event says so

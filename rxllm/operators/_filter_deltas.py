@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from reactivex import Observable, abc
 
+from rxllm.collector import innermost
 from rxllm.events import Event, TextDelta, ThinkingDelta, ToolCallDelta
-from rxllm.operators._shared.agents import innermost
 from rxllm.operators._shared.event_operators import handle_each
 from rxllm.runtime import Stream
 from rxllm.values.argument_checks import check_instance

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from threading import RLock
 from typing import Any
@@ -13,8 +14,8 @@ from rxllm.collector import StreamCollector
 from rxllm.events import ErrorEvent, Event
 from rxllm.operators._shared.event_operators import EVENTS, not_an_event
 from rxllm.operators._shared.watcher import Watcher
-from rxllm.runtime import LoopScheduler, Stream, clock, read_by, unpaced
-from rxllm.values import StreamError
+from rxllm.runtime import LoopScheduler, Stream, blocked_loops, chosen_loop, clock, read_by, unpaced
+from rxllm.values import EngineError, StreamError
 from rxllm.values.argument_checks import check_seconds
 
 
@@ -44,8 +45,8 @@ def share_folded(grace: float | None) -> Callable[[Observable[Event]], Stream[Ev
 
     The first watcher starts the call; ``.pipe(share_folded(...))`` once, then subscribe as often as you like. What a
     late watcher gets first is ``StreamCollector.to_events()`` of the call, so every fold gives the same result wherever
-    it joined; what the fold does not keep, such as the progress of tools and the events of agents, is missing. After
-    the end a watcher gets all of it at once, and the end or the error.
+    it joined; what the fold does not keep, such as the progress of tools, is missing. After the end a watcher gets all
+    of it at once, and the end or the error.
 
     Leaving is not stopping. `grace` seconds after the last watcher has left, unless another comes, the call ends; with
     0 it ends at once, with None never by itself. To stop it for all, end the source:
@@ -56,7 +57,8 @@ def share_folded(grace: float | None) -> Callable[[Observable[Event]], Stream[Ev
     subscribe on. No watcher makes the call or another watcher wait, as long as its functions do not block that loop:
     for an iterator (``for``, ``async for``) that is behind, adjacent deltas are joined, and when more than a thousand
     events wait nevertheless, it misses what a late watcher misses. A watcher that raises gets its exception in its own
-    ``on_error``, and harms no other.
+    ``on_error``, and harms no other. A blocking ``run()``, ``for`` or ``show`` on that loop's own thread would stop the
+    call that it waits for, and raises ``EngineError("wrong_loop")`` instead; in a notebook, ``await`` the stream.
 
     Raises ``ValidationError("invalid_option")`` unless `grace` is a number of seconds or None.
     """
@@ -66,6 +68,12 @@ def share_folded(grace: float | None) -> Callable[[Observable[Event]], Stream[Ev
         return Stream(_Shared(source, seconds).watch)
 
     return operator
+
+
+_BLOCKED = (
+    "the shared call runs on the event loop that a blocking call waits on, so it cannot go on meanwhile; "
+    "write 'await stream' or 'async for', or rxllm.show(stream, block=False)"
+)
 
 
 class _Shared:
@@ -78,6 +86,7 @@ class _Shared:
         self._state = StreamCollector()
         self._watchers: list[Watcher] = []
         self._clock: abc.SchedulerBase | None = None  # from the first watcher on
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._subscription = SingleAssignmentDisposable()
         self._timer = SerialDisposable()  # while nobody watches
         self._has_failed = False  # its last event is an ErrorEvent: a watcher may leave there, and the call is over
@@ -90,14 +99,17 @@ class _Shared:
         with self._lock:
             is_first = self._clock is None
             if self._clock is None:
-                self._clock = clock(scheduler)
+                self._clock, self._loop = clock(scheduler), chosen_loop()
             watcher = Watcher(observer, self._lock, self._leave, self._state.to_events())
+            waits_for_itself = not self._has_ended and self._loop in blocked_loops.get()
             if self._has_ended:
                 watcher.finish(self._error)
-            else:
+            elif not waits_for_itself:
                 self._watchers.append(watcher)
                 self._timer.disposable = Disposable()
-        if is_first:
+        if waits_for_itself:
+            observer.on_error(EngineError("wrong_loop", _BLOCKED))
+        elif is_first:
             self._start(scheduler)
         elif self._has_ended or not isinstance(self._clock, LoopScheduler) or self._clock.runs_here:
             watcher.deliver(self._clock)

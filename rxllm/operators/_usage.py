@@ -7,8 +7,8 @@ from typing import Any, cast
 
 from reactivex import Observable
 
+from rxllm.collector import innermost, unnest
 from rxllm.events import Event, Nested, RawChunk, StepCompleted, StepRestarted, UsageUpdated
-from rxllm.operators._shared.agents import innermost, unnest
 from rxllm.operators._shared.event_operators import extract
 from rxllm.runtime import Stream
 from rxllm.values import Usage

@@ -58,6 +58,9 @@ def verify() -> Callable[[Observable[Event]], Stream[Event]]:
     ``chat_completed``      several steps end with one ``ChatCompleted``, and nothing follows it
     ======================  =======================================================================================
 
+    An operator such as ``ops.timeouts``, ``ops.guard`` or ``ops.budget`` may cut a chat anywhere: it completes all open
+    blocks and calls, also those of agents, and its ``ErrorEvent`` is the last event.
+
     The events of each agent (``Nested``) keep all rules by themselves, and the message names the path of a broken one.
 
     Each event costs constant time; a response's events are kept until its end. An ``on_error`` of the source passes.

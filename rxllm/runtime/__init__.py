@@ -34,7 +34,7 @@ from rxllm.runtime._http_transport_choice import use_transport
 from rxllm.runtime._http_transports import transport_error
 from rxllm.runtime._iterate import AsyncItems, Items, to_async_iter, to_iter
 from rxllm.runtime._paced import Hold, behind, paced
-from rxllm.runtime._portal import call_context, call_loop, running_loop
+from rxllm.runtime._portal import blocked_loops, call_context, call_loop, chosen_loop, running_loop
 from rxllm.runtime._pump import Pump, from_async_iter, pumped
 from rxllm.runtime._retry import OnRetry, Retry, RetryPolicy, policy, policy_argument, retrying
 from rxllm.runtime._run import run
@@ -93,12 +93,14 @@ __all__ = [
     "applying_operators",
     "attempting",
     "behind",
+    "blocked_loops",
     "budget_passed",
     "budgets_of",
     "call_context",
     "call_loop",
     "check_failed",
     "check_late",
+    "chosen_loop",
     "clock",
     "conclude",
     "current_engine_call",

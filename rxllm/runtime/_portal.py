@@ -38,6 +38,11 @@ is_read: contextvars.ContextVar[bool] = contextvars.ContextVar("rxllm_read", def
 """Whether one of the user's threads waits for what is subscribed to here."""
 
 _chosen: contextvars.ContextVar[asyncio.AbstractEventLoop | None] = contextvars.ContextVar("rxllm_loop", default=None)
+blocked_loops: contextvars.ContextVar[frozenset[asyncio.AbstractEventLoop]] = contextvars.ContextVar(
+    "rxllm_blocked", default=frozenset()
+)
+"""The loops on whose threads somebody waits for what is subscribed to here: until that ends, nothing runs on them."""
+
 stand_in_portal: contextvars.ContextVar[Portal | None] = contextvars.ContextVar("rxllm_portal", default=None)
 """The portal of what runs in this context, if that is not the process's; simulations have their own."""
 
@@ -191,19 +196,22 @@ def start_on(
 
 @contextlib.contextmanager
 def on_portal() -> Generator[Portal]:
-    """Run the calls that are made inside on the portal. Raise ``RuntimeError`` on the portal's own thread, which
-    cannot wait for itself.
+    """Run the calls that are made inside on the portal, while this thread waits for them. Raise ``RuntimeError`` on the
+    portal's own thread, which cannot wait for itself.
     """
     chosen = portal()
     if threading.current_thread() is chosen.thread:
         raise RuntimeError("on rxllm's own loop this would wait for itself; use await or async for instead")
     loop, read = _chosen.set(chosen.loop), is_read.set(is_read.get() or not is_daemon_worker())
+    here = running_loop()
+    blocked = blocked_loops.set(blocked_loops.get() | ({here} if here is not None else set()))
     try:
         with subscribing():
             yield chosen
     finally:
         _chosen.reset(loop)
         is_read.reset(read)
+        blocked_loops.reset(blocked)
 
 
 def warn_if_blocking(what: str, instead: str, *, stacklevel: int) -> None:

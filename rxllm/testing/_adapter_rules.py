@@ -12,10 +12,9 @@ from functools import partial
 from reactivex.scheduler import ImmediateScheduler
 
 from rxllm.chunks import ChunkFeeder, StreamChunk, validate
-from rxllm.collector import fold_message
 from rxllm.events import EVENT_CLASSES, ErrorEvent, Event, Nested, RawChunk, Steered, UsageUpdated
 from rxllm.runtime import Stream, from_async_iter
-from rxllm.testing._adapter_run import AdapterRun
+from rxllm.testing._adapter_run import AdapterRun, says_something
 from rxllm.testing._chunks import chunkings
 from rxllm.testing._event_checks import expect_json, expect_lawful
 from rxllm.testing._observe import observe_all
@@ -75,9 +74,8 @@ def _error_event(run: AdapterRun) -> None:
 @ADAPTER_RULES.rule("says", "it says something: text, thinking, a part or a tool call")
 def _says(run: AdapterRun) -> None:
     events = run.observed.events
-    message = fold_message(events)
     failed = run.observed.error is not None or any(isinstance(event, ErrorEvent) for event in events)
-    expect(failed or bool(message.parts or message.tool_calls), f"it said no more than {clip(events)}")
+    expect(failed or says_something(events), f"it said no more than {clip(events)}")
 
 
 @ADAPTER_RULES.rule("understood", "each of its chunks is valid and means something")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -11,6 +11,7 @@ from reactivex import Observable
 
 from rxllm import operators as ops
 from rxllm.adapters import HTTPAdapter, as_adapter
+from rxllm.collector import fold_message
 from rxllm.engine import Engine
 from rxllm.events import ErrorEvent, Event, TextDelta
 from rxllm.pipelines import generate, stream_generate
@@ -21,6 +22,12 @@ from rxllm.testing._script import Served
 from rxllm.testing._sent_rules import KEY, MESSAGES, OPTIONS, TEMPERATURE, TOOLS
 from rxllm.testing.loopback import Request as Sent
 from rxllm.values import Call, Request, Response
+
+
+def says_something(events: Iterable[Event]) -> bool:
+    """Whether there is text, thinking, a part or a tool call in `events`."""
+    message = fold_message(events)
+    return bool(message.parts or message.tool_calls)
 
 
 @dataclass(frozen=True)
@@ -68,7 +75,7 @@ class AdapterRun:
     def way(self, events: list[Event]) -> list[Any]:
         """What the events of two calls have in common, whatever the model says in them."""
         kinds = [type(event).__name__ for event in events]
-        return [*kinds[:1], *kinds[-1:]]
+        return [*kinds[:1], *["content"] * says_something(events), *kinds[-1:]]
 
     @cached_property
     def received(self) -> tuple[Request, Call]:

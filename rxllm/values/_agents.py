@@ -6,7 +6,7 @@ until the call is answered. What waits inside has an id with the ids of the call
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, cast
 
@@ -48,15 +48,6 @@ def _with_agents(message: Message, agents: Mapping[str, Thread]) -> Message:
     if not own:
         return message
     return replace(message, metadata={**message.metadata, "agents": {**message.metadata.get("agents", {}), **own}})
-
-
-def with_agent_at(thread: Thread, path: Sequence[str], agent: Thread) -> Thread:
-    """Return `thread` with `agent` as the thread of the open agent at `path`; unchanged if there is no such agent."""
-    id, *rest = path
-    current = open_agents(thread).get(id)
-    if current is None:
-        return thread
-    return with_open_agents(thread, {id: with_agent_at(current, rest, agent) if rest else agent})
 
 
 def open_calls(thread: Thread) -> Iterator[ToolCall]:

@@ -19,7 +19,7 @@ raw frames                                  none; usage in them is told as ``Usa
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -73,14 +73,15 @@ METADATA = frozenset(
         *("mode", "halted_reason", "halt_tool_call_id", "halt_result", "pending_tool_call_id", "pending_question"),
         *("ask_user_opts", "manual_tool_calls", "approval_tool_calls"),  # of steps and chats
         *("max_turns", "halt_when_step_index", "manual_turn_index", "structured_finalize"),
+        "unused_steering",  # the client's own messages
     }
 )
 """The names of metadata that a client sees."""
 
 _ERROR_FIELDS = ("reason", "retry_after", "tool_name", "tool_call_id")
 
-_OWN = ("session_turn", "step_abandoned")
-"""The names of rxllm's own ``Custom`` events, which hold a session and a response."""
+_OWN = ("session_turn", "step_abandoned", "thread_compacted", "thread_compaction_failed")
+"""The names of rxllm's own ``Custom`` events, which hold a session, a response, and what became of a summary."""
 
 
 def for_client() -> Callable[[Observable[Event]], Stream[Event]]:
@@ -103,16 +104,20 @@ class ClientFold:
 
     def __init__(self) -> None:
         self.state = StreamCollector(Thread())
-        self._agents: dict[tuple[str, ...], ClientFold] = {}
+        self._agents: dict[str, ClientFold] = {}
 
-    def agent(self, path: tuple[str, ...]) -> ClientFold:
-        return self._agents.setdefault(path, ClientFold())
+    def agent(self, path: Sequence[str]) -> ClientFold:
+        """Return the fold of the agent at `path`."""
+        fold = self
+        for id in path:
+            fold = fold._agents.setdefault(id, ClientFold())
+        return fold
 
     def apply(self, event: Event) -> None:
-        if isinstance(event, Nested):
-            self.agent(event.path).apply(event.event)
-        else:
-            self.state = self.state.apply_event(event)
+        self.state = self.state.apply_event(event)
+        if isinstance(event, Nested) and event.path:
+            id, *path = event.path
+            self.agent((id,)).apply(Nested(tuple(path), event.event) if path else event.event)
 
     def filled(self, event: Event) -> Event:
         """Return `event` with the message or the result that the events so far fold to."""
@@ -124,7 +129,7 @@ class ClientFold:
             case ChatCompleted(result=result):
                 response = self.state.last_response
                 return ChatCompleted(replace(result, thread=Thread(), final_response=response, steps=()))
-            case Nested(path=path, event=inner):
+            case Nested(path=path, event=inner) if path:
                 return Nested(path, self.agent(path).filled(inner))
             case _:
                 return event
@@ -188,9 +193,11 @@ class _Client:
                 return _usage_in(event, fold.state)
             case StepCompleted() | ChatCompleted():
                 return _kept(fold.filled(event))
-            case Nested(path=path, event=inner):
+            case Nested(path=path, event=inner) if path:
                 kept = self._seen(inner, fold.agent(path))
                 return kept and Nested(path, kept)
+            case Nested():  # without a path: malformed
+                return None
             case ToolExecutionCompleted(id=id, error=error) if error is not None:
                 self._failed[fold, id] = error.reason
                 return _kept(event)
@@ -276,6 +283,8 @@ def _named(metadata: Mapping[str, Any]) -> dict[str, Any]:
     for name in ("manual_tool_calls", "approval_tool_calls"):
         if name in kept:
             kept[name] = _calls(kept[name])
+    if "unused_steering" in kept:
+        kept["unused_steering"] = tuple(map(_message, kept["unused_steering"]))
     return kept
 
 

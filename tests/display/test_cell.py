@@ -121,3 +121,14 @@ def test_the_stop_button_stops_a_cell_that_awaits(kernel):
     assert ("error", "Stopped. What had come is in rxllm.display.last.") in outputs
     kernel.run("import time; time.sleep(0.2)")
     assert kernel.run("rxllm.display.last.output_text") == [("execute_result", "'half '")]
+
+
+def test_a_cell_that_blocks_does_not_wait_for_a_shared_call_of_its_own_loop(kernel):
+    share = 'shared = answer("a", ("delay", 0.2), "b").pipe(ops.share_folded(5))\nshared.subscribe()\n'
+    for blocking in ("rxllm.show(shared)", "shared.run()", "list(shared)"):
+        outputs = kernel.run(share + blocking)
+        assert outputs[-1][0] == "error"
+        assert "await stream" in outputs[-1][1]
+    assert kernel.run(share + "(await shared).message.text")[-1] == ("execute_result", "'ab'")
+    outputs = kernel.run(share + "(await rxllm.show(shared, block=False)).output_text")
+    assert outputs[-1] == ("execute_result", "'ab'")

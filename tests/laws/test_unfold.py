@@ -25,6 +25,7 @@ from rxllm.events import (
     Event,
     MessageCompleted,
     MessageStarted,
+    Nested,
     RawChunk,
     StepCompleted,
     StepRestarted,
@@ -35,6 +36,7 @@ from rxllm.events import (
     ToolCallCompleted,
     ToolCallDelta,
     ToolCallStarted,
+    ToolExecutionStarted,
     ToolResultEncoded,
     UsageUpdated,
 )
@@ -81,9 +83,10 @@ def check_lawful(events: Sequence[Event]) -> None:
 
 def length_bound(events: Sequence[Event]) -> int:
     """As many as there are without deltas, and one delta for each block and call; the fold keeps one usage a step."""
-    others = [event for event in events if not isinstance(event, DELTAS)]
-    blocks = {(type(event), event.id) for event in events if isinstance(event, DELTAS)}
-    completed = sum(isinstance(event, TextCompleted | ThinkingCompleted | ToolCallCompleted) for event in events)
+    owned = [(event.path, event.event) if isinstance(event, Nested) else ((), event) for event in events]
+    others = [event for _, event in owned if not isinstance(event, DELTAS)]
+    blocks = {(path, type(event), event.id) for path, event in owned if isinstance(event, DELTAS)}
+    completed = sum(isinstance(event, TextCompleted | ThinkingCompleted | ToolCallCompleted) for event in others)
     return len(others) + len(blocks) + completed
 
 
@@ -128,6 +131,12 @@ def test_every_response_unfolds_at_every_cut(responses: list[list[Event]], cut: 
     check_laws(events, position(cut, events))
     restarted = [event for response in responses for event in (*response, StepRestarted("again", 1))]
     check_laws(restarted, position(cut, restarted), lawful=False)
+
+
+@settings(deadline=None, max_examples=200)
+@given(strategies.lawful_chats, cuts)
+def test_every_chat_with_agents_unfolds_at_every_cut(events: list[Event], cut: float) -> None:
+    check_laws(events, position(cut, events))
 
 
 @law
@@ -227,6 +236,70 @@ def test_a_chat_unfolds_to_each_block_call_and_result_once() -> None:
         *("ToolResultEncoded", "StepCompleted"),
         *("MessageStarted", "TextDelta", "TextCompleted", "MessageCompleted", "StepCompleted", "ChatCompleted"),
     ]
+
+
+def asking(*agent: Any, tools: Any = ()) -> list[Event]:
+    """A chat that asks one agent, whose script is `agent`."""
+    asked = Engine(Fake(scripts=list(agent)), tools=tools).as_tool(name="ask", description="Ask.")
+    call = ToolCall("c1", "ask", {"prompt": "?"})
+    return list(rxllm.stream(Fake(scripts=[[call], ["done"]]), THREAD, tools=[asked]))
+
+
+def names(events: Sequence[Event]) -> list[str]:
+    return ["." + type(event.event).__name__ if isinstance(event, Nested) else type(event).__name__ for event in events]
+
+
+def agents_texts(events: Sequence[Event]) -> list[tuple[tuple[str, ...], str]]:
+    nested = [event for event in events if isinstance(event, Nested)]
+    return [(event.path, event.event.delta) for event in nested if isinstance(event.event, TextDelta)]
+
+
+def test_an_agent_unfolds_inside_its_tool_call() -> None:
+    events = asking(["a"] * 50)
+    step = next(place for place, event in enumerate(events) if isinstance(event, StepCompleted))
+    unfolded = check_laws(events, step)
+    assert names(unfolded) == [
+        *("MessageStarted", "ToolCallStarted", "ToolCallDelta", "ToolCallCompleted", "MessageCompleted"),
+        *("ToolExecutionStarted", ".MessageStarted", ".TextDelta", ".TextCompleted", ".MessageCompleted"),
+        *(".StepCompleted", ".ChatCompleted", "ToolExecutionCompleted", "ToolResultEncoded"),
+    ]
+    assert agents_texts(unfolded) == [(("c1",), "a" * 50)]
+    assert check_laws(events, len(events))[: len(unfolded)] == unfolded
+
+
+def test_what_an_agent_says_goes_on() -> None:
+    events = asking(["Hel", "lo", "!"])
+    cut = names(events).index(".TextCompleted") - 1
+    unfolded = check_laws(events, cut)
+    assert names(unfolded)[-3:] == ["ToolExecutionStarted", ".MessageStarted", ".TextDelta"]
+    assert agents_texts(unfolded) == [(("c1",), "Hello")]
+
+
+def test_an_agent_that_fails_has_failed_in_the_unfolded_events() -> None:
+    events = asking(["Hel", ("error", "timeout")])
+    unfolded = check_laws(events, len(events))
+    assert "ToolExecutionCompleted" in names(unfolded)
+
+
+def test_a_tool_is_kept_while_it_runs() -> None:
+    events = of_chat(1)
+    started = next(place for place, event in enumerate(events) if isinstance(event, ToolExecutionStarted))
+    assert check_laws(events, started + 1)[-1] == events[started]
+    assert events[started] not in check_laws(events, started + 2)
+
+
+def test_the_tools_and_agents_of_an_agent_unfold_too() -> None:
+    inner = Engine(Fake(scripts=[["deep"]])).as_tool(name="dig", description="Dig.")
+    calls = [ToolCall("a", "dig", {"prompt": "?"}), ToolCall("b", "pause")]
+    events = asking(calls, ["up"], tools=[inner, tool(pause)])
+    for cut in range(len(events) + 1):
+        check_laws(events, cut)
+    assert agents_texts(fold(events).to_events()) == [(("c1", "a"), "deep"), (("c1",), "up")]
+
+
+def test_the_state_of_an_agent_is_bounded_by_its_blocks() -> None:
+    few, many = (fold(asking(["a"] * length)[:-3]) for length in (2, 500))
+    assert len(few.to_events()) == len(many.to_events())
 
 
 def test_a_reader_of_the_unfolded_events_reads_all_steps() -> None:

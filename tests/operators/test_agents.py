@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from reactivex import Subject, from_iterable
 from reactivex.testing import TestScheduler
 
+from rxllm import Engine, Fake, ToolCall, serializer, stream
 from rxllm import operators as ops
-from rxllm import serializer
 from rxllm.collector import StreamCollector
 from rxllm.events import (
     ChatCompleted,
@@ -276,6 +276,29 @@ def test_a_slow_consumer_gets_the_deltas_of_an_agent_joined() -> None:
         assert list(items) == [*agent(TextDelta("a"), TextDelta("bc")), *agent(TextDelta("d"), id="c2"), TextDelta("e")]
 
 
+# Cuts
+
+
+CUTS: dict[str, tuple[str, Any]] = {
+    "guard": ("guard_tripped", lambda: ops.guard(lambda text: "a key" if "4711" in text else None)),
+    "budget": ("budget_exceeded", lambda: ops.budget(tokens=20)),
+    "timeouts": ("timeout", lambda: ops.timeouts(idle=0.02)),
+}
+
+
+@pytest.mark.parametrize(("reason", "make"), CUTS.values(), ids=CUTS)
+def test_an_operator_that_cuts_a_chat_completes_what_its_agent_was_saying(reason: str, make: Any) -> None:
+    script = ["All is well. ", "The key is 4711. ", "Bye. " * 20, ("delay", 60), "No!"]
+    poet = Engine(Fake(script)).as_tool(name="ask", description="Ask.")
+    chat = stream(Fake(scripts=[[ToolCall("c1", "ask", {"prompt": "?"})], ["Done."]]), "Hi", tools=[poet])
+    *events, end = list(chat.pipe(make(), ops.verify()))
+    assert (type(end), end.error.reason) == (ErrorEvent, reason)
+    said = of(("c1",), events)
+    text = "".join(event.delta for event in said if isinstance(event, TextDelta))
+    assert text.startswith("All is well. ")
+    assert (type(said[-1]), said[-1].text) == (TextCompleted, text)
+
+
 # Time
 
 
@@ -343,7 +366,7 @@ def test_sentences_of_agents_side_by_side_are_checked_whole() -> None:
 def test_what_an_agent_must_not_say_ends_the_stream_before_it_is_shown() -> None:
     secret = agent(TextDelta("All is well. "), TextDelta("The key is "), TextDelta("4711. "), TextDelta("Bye."))
     passed = guarded(lambda text: "a key" if "4711" in text else None, [*secret, *agent(TextCompleted("..."))])
-    assert passed[:-1] == agent(TextDelta("All is well. "))
+    assert passed[:-1] == agent(TextDelta("All is well. "), TextCompleted("All is well. "))
     assert passed[-1].error.reason == "guard_tripped"
 
 

@@ -683,7 +683,7 @@ def test_an_agent_that_passes_it_in_a_pipe_ends_the_stream(shared: bool) -> None
     source.pipe(counter).subscribe(seen.append, on_completed=lambda: ends.append("end"))
     for event in [*STEP, *nested(*CHILD)]:
         source.on_next(event)
-    assert seen[-3:-1] == nested(*CHILD[1:3])
+    assert seen[-4:-1] == nested(*CHILD[1:3], TextCompleted("x" * 32))
     assert isinstance(seen[-1], ErrorEvent)
     assert seen[-1].error.reason == "budget_exceeded"
     assert "12 tokens" in seen[-1].error.message

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import Any
 
 from hypothesis import given
@@ -10,10 +11,19 @@ from reactivex import concat, defer, from_iterable, never, throw
 from reactivex.testing import TestScheduler
 
 from rxllm import operators as ops
-from rxllm.events import ErrorEvent, Event, MessageCompleted, StepRestarted
+from rxllm.collector import StreamCollector, innermost
+from rxllm.events import (
+    ErrorEvent,
+    Event,
+    MessageCompleted,
+    StepRestarted,
+    TextCompleted,
+    ThinkingCompleted,
+    ToolCallCompleted,
+)
 from rxllm.runtime import Stream, is_prelude
 from rxllm.testing.marbles import record
-from rxllm.testing.strategies import lawful_events
+from rxllm.testing.strategies import lawful_chats, lawful_events
 from rxllm.values import AdapterError
 
 DOWN = AdapterError("network_error")
@@ -40,6 +50,24 @@ def test_a_response_that_falls_silent_keeps_what_came_and_stays_lawful(
     assert seen[:cut] == events[:cut]
     assert isinstance(seen[-1], ErrorEvent)
     assert folded(seen).output_text == folded(events[:cut]).output_text
+
+
+@given(lawful_chats, st.data())
+def test_a_chat_that_falls_silent_keeps_what_its_agents_have_said_and_stays_lawful(
+    events: list[Event], data: st.DataObject
+) -> None:
+    ends = [0, *(place for place, event in enumerate(events, 1) if isinstance(event, MessageCompleted)), len(events)]
+    cut = data.draw(st.integers(1, len(events) - 1).filter(lambda cut: cut not in ends))
+    silent = concat(from_iterable(events[:cut]), never())
+    seen, end = said(lambda: silent.pipe(ops.timeouts(first=5, idle=5), ops.verify()))
+    assert end == ("end", None)
+    assert seen[:cut] == events[:cut]
+    assert isinstance(seen[-1], ErrorEvent)
+    assert all(
+        isinstance(innermost(event), TextCompleted | ThinkingCompleted | ToolCallCompleted) for event in seen[cut:-1]
+    )
+    unfolded = reduce(StreamCollector.apply_event, seen, StreamCollector()).to_events()
+    assert said(lambda: from_iterable(unfolded).pipe(ops.verify()))[1] == ("end", None)
 
 
 @given(lawful_events, lawful_events, st.data())

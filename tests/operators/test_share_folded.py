@@ -20,6 +20,7 @@ from rxllm.events import (
     Custom,
     ErrorEvent,
     Event,
+    Nested,
     RawChunk,
     SourceAdded,
     TextCompleted,
@@ -28,12 +29,13 @@ from rxllm.events import (
     ToolProgress,
     UsageUpdated,
 )
+from rxllm.operators._shared.rules.phases import Rules
 from rxllm.operators._shared.watcher import MOST, Backlog
 from rxllm.runtime import Gate, Stream, read_by
-from rxllm.testing import assert_operator, events
+from rxllm.testing import assert_operator, events, strategies
 from rxllm.testing._virtual_time import EVERY, Clock, Source
 from rxllm.testing.loopback import Loopback, Reply, endless
-from rxllm.values import AdapterError, ProviderPart, StreamError, Usage, ValidationError
+from rxllm.values import AdapterError, EngineError, ProviderPart, StreamError, Usage, ValidationError
 from tests.laws import scripts
 from tests.runtime.support import assert_prompt, close_times, model, now
 
@@ -478,6 +480,39 @@ def test_a_watcher_that_never_takes_anything_misses_what_the_fold_does_not_keep(
     assert "".join(event.delta for event in events if isinstance(event, TextDelta)) == "x" * (3 * MOST)
 
 
+def test_what_agents_say_at_once_is_joined() -> None:
+    waiting = Backlog(())
+    for number in range(5000):
+        for path in (("a",), ("b",), ("b", "c")):
+            waiting.add(Nested(path, TextDelta("x", "1")))
+            waiting.add(Nested(path, UsageUpdated(Usage(number))))
+    assert waiting.take() == [
+        Nested(path, event)
+        for path in (("a",), ("b",), ("b", "c"))
+        for event in (TextDelta("x" * 5000, "1"), UsageUpdated(Usage(4999)))
+    ]
+
+
+@settings(deadline=None, max_examples=100)
+@given(strategies.lawful_chats, st.floats(0, 1), st.floats(0, 1))
+def test_what_waits_of_agents_is_lawful_and_folds_to_the_same(events: list[Event], joins: float, full: float) -> None:
+    cut, end = round(joins * len(events)), round(full * len(events))
+    waiting = Backlog(fold(events[:cut]).to_events())
+    for number, event in enumerate([*events[cut:], None]):
+        if number == end:
+            waiting = Backlog([*waiting.take(), *(Custom("filler", number) for number in range(MOST + 1))])
+        if event is not None:
+            waiting.add(event)
+    taken = waiting.take()
+    folded = [event for event in taken if not isinstance(event, Custom)]
+    assert len(taken) - len(folded) < MOST
+    rules = Rules()
+    for event in folded:
+        rules.feed(event)
+    assert fold(folded) == fold(events)
+    assert fold(folded).to_events() == fold(events).to_events()
+
+
 def test_what_the_fold_keeps_is_never_dropped() -> None:
     waiting = Backlog(())
     sources: list[Event] = [TextDelta(str(number), str(number)) for number in range(3 * MOST)]
@@ -532,6 +567,70 @@ def test_watchers_of_other_loops_and_threads_get_the_result() -> None:
             texts.append(read())
             await asyncio.sleep(0.003)
         assert await asyncio.gather(first, *texts) == [expected] * (1 + len(texts))
+
+    asyncio.run(main())
+
+
+@pytest.mark.timeout(10)
+@pytest.mark.filterwarnings("ignore:.*stops this thread's event loop:RuntimeWarning")
+@pytest.mark.parametrize("middle", [ops.share_folded(None), ops.share_folded(0)])
+def test_who_blocks_the_loop_of_the_call_does_not_wait_for_it(middle: Any) -> None:
+    ways: list[Callable[[Any], Any]] = [
+        lambda stream: stream.run(),
+        lambda stream: list(stream),
+        lambda stream: next(to_iter(stream)),
+        lambda stream: rxllm.show(stream),
+        lambda stream: stream.pipe(ops.text()).run(),
+        lambda stream: rxllm.run(reactivex.timer(0.001).pipe(reactivex.operators.flat_map(lambda _: stream))),
+    ]
+
+    async def main() -> None:
+        shared = rxllm.stream_generate(Fake(["a", ("delay", 0.02), "b"]), "Hi").pipe(middle)
+        first = asyncio.ensure_future(shared.pipe(ops.to_text()))
+        await asyncio.sleep(0.01)
+        for way in ways:
+            with pytest.raises(EngineError, match=r"await stream") as caught:
+                way(shared)
+            assert caught.value.reason == "wrong_loop"
+        text = shared.pipe(ops.to_text())
+        assert await asyncio.gather(first, text, asyncio.to_thread(text.run)) == ["ab"] * 3
+        assert shared.pipe(ops.to_text()).run() == "ab"  # it is over
+
+    asyncio.run(main())
+
+
+@pytest.mark.timeout(10)
+@pytest.mark.filterwarnings("ignore:.*stops this thread's event loop:RuntimeWarning")
+def test_who_blocks_another_loop_waits_for_the_call() -> None:
+    shared = rxllm.stream_generate(Fake(["a", ("delay", 0.05), "b"]), "Hi").pipe(ops.share_folded(None))
+    shared.subscribe()  # on the portal
+
+    async def main() -> None:
+        assert shared.pipe(ops.to_text()).run() == "ab"
+
+    asyncio.run(main())
+
+
+@pytest.mark.timeout(10)
+@pytest.mark.filterwarnings("ignore:.*stops this thread's event loop:RuntimeWarning")
+def test_a_tool_of_a_chat_that_blocks_the_loop_does_not_wait_for_it_either() -> None:
+    async def main() -> None:
+        shared = rxllm.stream_generate(Fake(["a", ("delay", 0.02), "b"]), "Hi").pipe(ops.share_folded(None))
+        first = asyncio.ensure_future(shared.pipe(ops.to_text()))
+        await asyncio.sleep(0.01)
+        errors = list[Any]()
+
+        @tool
+        def read() -> str:
+            try:
+                return shared.pipe(ops.to_text()).run()
+            except EngineError as error:
+                errors.append(error.reason)
+                return "later"
+
+        rxllm.stream(Fake(scripts=[[ToolCall("c1", "read")], ["ok"]]), "Hi", tools=[read]).run()
+        assert errors == ["wrong_loop"]
+        assert await first == "ab"
 
     asyncio.run(main())
 

@@ -722,6 +722,28 @@ def test_an_adapter_emits_what_a_chat_emits_only_against_the_rules() -> None:
             assert_adapter(saying(TextDelta("Hi"), event), only=["lawful"])
 
 
+@pytest.mark.parametrize("rule", ["afresh", "apart", "left", "scheduler"])
+def test_words_that_only_the_first_call_gets_are_missed_by_the_next(rule: str) -> None:
+    words = iter(["Hel", "lo", "!"])
+
+    async def exhausted(request: Request, call: Call) -> AsyncIterator[Event]:
+        for word in words:
+            yield TextDelta(word)
+
+    with pytest.raises(AssertionError, match=rf"^{rule}: "):
+        assert_adapter(exhausted, only=[rule])
+
+
+def test_calls_may_say_different_words() -> None:
+    words = iter(["Hello", "Good morning", *["Hi"] * 99])
+
+    async def varied(request: Request, call: Call) -> AsyncIterator[Event]:
+        for word in next(words).split():
+            yield TextDelta(word)
+
+    assert_adapter(varied)
+
+
 def test_a_key_that_is_said_is_found_also_where_the_author_gives_none() -> None:
     async def telling(request: Request, call: Call) -> AsyncIterator[Event]:
         yield TextDelta(f"your key is {call.api_key}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -89,6 +90,8 @@ PRIVATE = {"anything": CANARY, "a": {"b": [CANARY]}}
         ToolHalt("c1", "stopped", metadata=PRIVATE),
         Custom("session_turn", PRIVATE),
         Custom("step_abandoned", PRIVATE),
+        Custom("thread_compacted", {"usage": Usage(1, extra=PRIVATE)}),
+        Custom("thread_compaction_failed", {"error": AdapterError("unknown", CANARY)}),
         ChatCompleted(
             rxllm.ChatResult(
                 Thread((Message("system", CANARY),), PRIVATE),
@@ -103,7 +106,7 @@ PRIVATE = {"anything": CANARY, "a": {"b": [CANARY]}}
 )
 def test_what_is_private_stays(event: Event) -> None:
     start = [TextDelta("Hi"), rxllm.TextCompleted("Hi")]
-    for events in ([*start, event], [*start, Nested(("c1", "c2"), event)]):
+    for events in ([*start, event], [*start, Nested(("c1", "c2"), event)], [Nested((), event)]):
         for kept in client(events):
             assert CANARY not in serializer.to_json(kept)
 
@@ -137,6 +140,53 @@ def test_a_session_stays() -> None:
     events = list(session.stream_reply(Fake("Hello"), start, "Hi").pipe(web.for_client()))
     assert CANARY not in "".join(map(serializer.to_json, events))
     assert isinstance(events[-1], ChatCompleted)
+
+
+def test_a_summary_and_the_threads_of_agents_stay() -> None:
+    private = {"summary": {"text": CANARY}, "agents": {"c1": Thread((rxllm.user(CANARY),))}}
+    message = Message("assistant", "Hi", metadata=private)
+    result = rxllm.StepResult(Thread((message,)), rxllm.Response(message, "Hi"))
+    events = [MessageStarted(message), TextDelta("Hi"), rxllm.TextCompleted("Hi"), MessageCompleted(message, "stop")]
+    events += [rxllm.StepCompleted(result), ChatCompleted(rxllm.ChatResult(Thread((message,)), result.response))]
+    for seen in (client(events), client([Nested(("c1",), event) for event in events])):
+        assert len(seen) == len(events)
+        assert CANARY not in "".join(map(serializer.to_json, seen))
+
+
+def test_a_client_gets_its_messages_back_that_came_too_late() -> None:
+    late = Message("user", (TextPart("No!", PRIVATE),), metadata=PRIVATE)
+    (done,) = client([ChatCompleted(rxllm.ChatResult(Thread(), metadata={"unused_steering": (late,)}))])
+    assert isinstance(done, ChatCompleted)
+    (back,) = done.result.metadata["unused_steering"]
+    assert (back.role, back.text) == ("user", "No!")
+    assert CANARY not in serializer.to_json(done)
+
+
+def test_what_agents_have_used_is_in_the_results_of_a_client() -> None:
+    call = ToolCall("c1", "ask", {"prompt": "?"})
+    inner = rxllm.Engine(Fake(scripts=[["deep", Usage(100, 1, extra=PRIVATE)]])).as_tool(name="ask", description="Ask.")
+    outer = rxllm.Engine(Fake(scripts=[[call, Usage(10, 1)], ["up", Usage(20, 1)]]), tools=[inner])
+    asked = outer.as_tool(name="ask", description="Ask.")
+    events = list(rxllm.stream(Fake(scripts=[[call, Usage(1, 1)], ["Done", Usage(2, 1)]]), CANARY, tools=[asked]))
+    seen = client(events)
+    assert CANARY not in "".join(map(serializer.to_json, seen))
+    for step, original in zip(steps(seen), steps(events), strict=True):
+        used = original.result.agent_usage
+        assert step.result.agent_usage == replace(used, extra={})
+        assert (step.result.usage.total, step.result.response.usage.total) == (
+            original.result.usage.total,
+            original.result.response.usage.total,
+        )
+    assert [step.result.agent_usage.input_tokens for step in steps(seen)] == [None, 100, None, 130, None]
+    state = StreamCollector(Thread())
+    for event in seen:
+        state = state.apply_event(event)
+    assert state.to_chat_result().usage.input_tokens == 133
+
+
+def steps(events: list[Event]) -> list[Any]:
+    inner = [event.event if isinstance(event, Nested) else event for event in events]
+    return [event for event in inner if isinstance(event, rxllm.StepCompleted)]
 
 
 def test_what_a_client_needs_passes() -> None:

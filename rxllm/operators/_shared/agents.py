@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Generic, TypeVar, cast
 
+from rxllm.collector import nest, unnest
 from rxllm.events import Event, Nested
 from rxllm.operators._lift import Feeder
 from rxllm.values import Message, Thread
@@ -14,22 +15,6 @@ F = TypeVar("F", bound=Feeder[Event, Event])
 
 AGENTS = "agents"
 """The key of the metadata of an assistant's message that has the threads of its halted agents."""
-
-
-def innermost(event: Event) -> Event:
-    """Return the event that an agent has emitted, at any depth; any other event is returned unchanged."""
-    return event.event if type(event) is Nested else event
-
-
-def unnest(event: Nested) -> tuple[str, Event]:
-    """Return the id of the outermost tool call, and the event as its agent has emitted it."""
-    id, *path = event.path
-    return id, Nested(tuple(path), event.event) if path else event.event
-
-
-def nest(id: str, event: Event) -> Nested:
-    """Return the event of the agent that is the tool call `id`, as the chat that runs it emits it."""
-    return Nested((id, *event.path), event.event) if type(event) is Nested else Nested((id,), event)
 
 
 def with_agents(message: Message, change: Callable[[str, Thread], Thread]) -> Message:

@@ -55,6 +55,7 @@ class Meter:
         self._running = SingleAssignmentDisposable()
         self._responses: dict[tuple[str, ...], _Response] = {}
         self._seen: list[Event] = []
+        self._unfinished = Unfinished()
         self._is_between_steps = False
         self._ended = False
         self._is_disposed = False
@@ -91,6 +92,7 @@ class Meter:
         response = self._responses.get(()) or self._open(())
         response.count.characters += len(event.arguments_delta if type(event) is ToolCallDelta else event.delta)
         self._seen.append(event)
+        self._unfinished.see(event)
         self._observer.on_next(event)
         if response.count.characters > response.unchecked:
             self._check(response)
@@ -102,6 +104,7 @@ class Meter:
             self._count(path, inner)
         if type(inner) is MessageCompleted or type(inner) is ErrorEvent:
             self._settle(path)
+        self._unfinished.see(event)
         self._observer.on_next(event)
         if type(inner) in DELTAS and (response := self._responses.get(path)) is not None:
             self._check(response)
@@ -114,6 +117,7 @@ class Meter:
             self._begin()
         if type(event) in _COUNTED:
             self._count((), event)
+        self._unfinished.see(event)
         match event:
             case RawChunk():
                 self._observer.on_next(event)
@@ -201,13 +205,10 @@ class Meter:
     def _cut(self) -> None:
         self._ended = True
         self._running.dispose()
+        closing = self._unfinished.close()
         if () not in self._responses:  # an agent has passed it, or an earlier step
-            conclude(self._observer, [ErrorEvent(budget_passed(self._budget))])
+            conclude(self._observer, [*closing, ErrorEvent(budget_passed(self._budget))])
             return
-        unfinished = Unfinished()
-        for event in self._seen:
-            unfinished.see(event)
-        closing = unfinished.close()
         message = fold_message([*self._seen, *closing])
         metadata = {"budget": self._settle(()), **_HALT}
         conclude(self._observer, [*closing, MessageCompleted(message, "length", metadata=metadata)])

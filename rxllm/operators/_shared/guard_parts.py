@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from rxllm.collector import BlockKey, block_key
+from rxllm.collector import BlockKey, block_key, nest, unnest
 from rxllm.events import (
     ChatCompleted,
     Custom,
@@ -32,7 +32,6 @@ from rxllm.events import (
     ToolProgress,
     UsageUpdated,
 )
-from rxllm.operators._shared.agents import nest, unnest
 from rxllm.operators._shared.event_operators import EVENTS, not_an_event
 from rxllm.operators._shared.words_and_sentences import Segmenter, find_sentence
 from rxllm.values import Message, ProviderPart, Response, TextPart, ThinkingPart

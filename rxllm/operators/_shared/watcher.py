@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Any
 
+import msgspec
 from reactivex import abc
 from reactivex.disposable import SerialDisposable
 
-from rxllm.collector import StreamCollector
-from rxllm.events import Event, UsageUpdated
+from rxllm.collector import StreamCollector, innermost
+from rxllm.events import Event, Nested, ToolExecutionCompleted, UsageUpdated
 from rxllm.operators._shared.join_deltas import continues, joined, text_of
 from rxllm.runtime import call_context, current_gate, fail, report_unheard
 
@@ -19,10 +20,14 @@ MOST = 1024
 
 
 class Backlog:
-    """The events that wait for a watcher: adjacent deltas of a block are one, and of usages the last is left."""
+    """The events that wait for a watcher: adjacent deltas of a block are one, and of usages the last is left.
+
+    Adjacent are those between which nothing else of the same chat waits: agents that run at once do not part them.
+    """
 
     def __init__(self, events: Iterable[Event]) -> None:
-        self._entries: list[tuple[Event, list[str]]] = []
+        self._entries: list[_Entry] = []
+        self._latest: dict[tuple[str, ...], list[_Entry]] = {}  # of each chat, by its path: at most two
         self._most = MOST
         self._extend(events)
 
@@ -30,13 +35,14 @@ class Backlog:
         return len(self._entries)
 
     def add(self, event: Event) -> None:
+        latest = self._latest.setdefault(event.path if type(event) is Nested else (), [])
         text = text_of(event)
-        if text is None:
-            if type(event) is UsageUpdated and self._entries and type(self._entries[-1][0]) is UsageUpdated:
-                self._entries.pop()
-            self._entries.append((event, []))
-        elif not self._join(event, text):
-            self._entries.append((event, [text]))
+        if text is None and _is_usage(event) and latest and _is_usage(latest[-1].event):
+            latest[-1].event = event
+        elif text is None or not _join(latest, event, text):
+            entry = _Entry(event, [] if text is None else [text])
+            self._entries.append(entry)
+            latest[:] = [*latest[-1:], entry]
         if len(self._entries) > self._most:
             kept = [event for event in self.take() if _is_kept(event)]
             self._most = max(MOST, 2 * len(kept))  # so that the cost stays linear
@@ -44,25 +50,37 @@ class Backlog:
 
     def take(self) -> list[Event]:
         """Return what waits; then nothing waits."""
-        entries, self._entries, self._most = self._entries, [], MOST
-        return [joined(event, texts) if len(texts) > 1 else event for event, texts in entries]
+        entries, self._entries, self._latest, self._most = self._entries, [], {}, MOST
+        return [joined(entry.event, entry.texts) if len(entry.texts) > 1 else entry.event for entry in entries]
 
     def _extend(self, events: Iterable[Event]) -> None:
         for event in events:
             self.add(event)
 
-    def _join(self, event: Event, text: str) -> bool:
-        # Some providers send a usage with each delta: in the fold, the two pass each other.
-        for last, texts in reversed(self._entries[-2:]):
-            if continues(last, event):
-                texts.append(text)
-                return True
-            if type(last) is not UsageUpdated:
-                break
-        return False
+
+class _Entry(msgspec.Struct):
+    event: Event
+    texts: list[str]
+
+
+def _join(latest: list[_Entry], event: Event, text: str) -> bool:
+    # Some providers send a usage with each delta: in the fold, the two pass each other.
+    for entry in reversed(latest):
+        if continues(entry.event, event):
+            entry.texts.append(text)
+            return True
+        if not _is_usage(entry.event):
+            break
+    return False
+
+
+def _is_usage(event: Event) -> bool:
+    return type(innermost(event)) is UsageUpdated
 
 
 def _is_kept(event: Event) -> bool:
+    if type(innermost(event)) is ToolExecutionCompleted:  # of an execution that the fold keeps
+        return True
     state = StreamCollector()
     return state.apply_event(event) is not state
 

@@ -18,9 +18,10 @@ step       ``ChatCompleted``                                   chat
 lost       ``Steered``, which came too late                    lost
 lost       ``ChatCompleted``                                   chat
 any step   ``StepRestarted``: the step's events are void       start
+any step   ``ErrorEvent`` of an operator that cuts the stream  failed, lost
 =========  ==================================================  ======================================================
 
-A stream may end as `over` or `failed` (one response), after its one `step`, and as `chat`.
+A stream may end as `over` or `failed` (one response), after its one `step`, as `chat`, and where an operator cuts it.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from rxllm.collector import event_fault
+from rxllm.collector import event_fault, unnest
 from rxllm.events import (
     AskUserRequested,
     ChatCompleted,
@@ -59,7 +60,6 @@ from rxllm.events import (
     ToolResultEncoded,
     UsageUpdated,
 )
-from rxllm.operators._shared.agents import unnest
 from rxllm.operators._shared.event_operators import EVENTS
 from rxllm.operators._shared.rules.response import Broken, Response
 from rxllm.values import StreamError
@@ -74,6 +74,9 @@ _TOOLS = (
     *(ToolApprovalRequested, ToolExecutionStarted, ToolProgress, ToolExecutionCompleted),
     *(Nested, ToolResultEncoded, ToolHalt, AskUserRequested, Custom),
 )
+_CUTS = ("timeout", "budget_exceeded", "guard_tripped", "guard_failed", "guard_late")
+"""The reasons of operators that end a whole chat wherever it is."""
+
 _ENDED: dict[type[Any], str] = {StepCompleted: "step", StepRestarted: "start"}
 
 _NEXT: dict[str, dict[type[Any], str]] = {
@@ -124,6 +127,7 @@ class Rules:
     def __init__(self) -> None:
         self._index = -1
         self._phase = "start"
+        self._is_cut = False  # by the last event
         self._steps = 0
         self._used: set[str] = set()  # ids of the tool calls of earlier steps
         self._response = Response(self._used)
@@ -139,7 +143,7 @@ class Rules:
 
     def close(self) -> Iterable[Event]:
         steps_at_end = {"over": 0, "failed": 0, "step": 1}  # how many a stream that ends in this phase has
-        if self._phase == "chat" or steps_at_end.get(self._phase) == self._steps:
+        if self._phase == "chat" or self._is_cut or steps_at_end.get(self._phase) == self._steps:
             return ()
         self._index += 1
         raise self._error(Broken(_MISSING[self._phase], "missing at the end"), None)
@@ -150,6 +154,7 @@ class Rules:
             raise Broken("event", "not one of the classes of rxllm.Event")
         if fault := event_fault(event):
             raise Broken("event", fault)
+        self._is_cut = isinstance(event, ErrorEvent) and event.error.reason in _CUTS
         following = self._following(event)
         if following is None:
             raise Broken(*_OUT_OF_PLACE[self._phase])
@@ -179,12 +184,22 @@ class Rules:
                 agent = self._agents.pop(id, None)
                 if agent is not None and error is None:  # one that fails may end anywhere
                     agent.check_end(id)
+            case ErrorEvent():
+                self.cut(event)
             case StepCompleted():
                 for id, agent in self._agents.items():
                     agent.check_end(id)
                 self._agents.clear()
             case _:
                 pass
+
+    def cut(self, error: ErrorEvent) -> None:
+        """Raise `Broken` if a block or a tool call is open, at any depth."""
+        if self._phase == "message":
+            self._response.feed(error)
+        for agent in self._agents.values():
+            agent.cut(error)
+        self._agents.clear()
 
     def check_end(self, id: str) -> None:
         """Raise `Broken` if the agent that is the tool call `id` has begun and not completed its chat."""
@@ -194,6 +209,8 @@ class Rules:
     def _following(self, event: Event) -> str | None:
         if self._phase == "over" and isinstance(event, ErrorEvent) and event.error.reason == "unknown_tool":
             return "tools"  # the step emits it, not the adapter
+        if self._phase in ("over", "tools") and self._is_cut:
+            return "failed"
         return _NEXT[self._phase].get(type(event))
 
     def _error(self, broken: Broken, event: Any) -> StreamError:
