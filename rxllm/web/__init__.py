@@ -7,7 +7,8 @@ protocol                  is
 ========================  ============================================================================================
 
 `encode` and `decode` are operators between events and frames, which are JSON objects; what a client may see is decided
-before, by `for_client`. `openai_app` serves engines as OpenAI's Chat Completions. `sse` writes a frame as a server-sent event, `from_sse` reads them.
+before, by `for_client`. `sse` writes a frame as a server-sent event, `from_sse` reads them. `openai_app` serves engines
+as OpenAI's Chat Completions.
 """
 
 from rxllm.web._codec import Decoder, Encoder, decode, encode, from_sse, sse

@@ -53,7 +53,7 @@ from rxllm import (
 )
 from rxllm import operators as ops
 from rxllm.web._codec import Frame, frame_json
-from rxllm.web._openai_errors import Refusal
+from rxllm.web._openai_errors import RefusedError
 from rxllm.web._openai_request import Chat
 
 _COUNTED = (UsageUpdated, RawChunk, StepCompleted, StepRestarted, Nested)
@@ -95,7 +95,7 @@ class Answer:
         begun = len(self._deltas)
         try:
             self._read(event)
-        except Refusal as refusal:
+        except RefusedError as refusal:
             self.error = refusal
         if self._holds:
             return []
@@ -191,7 +191,7 @@ class Answer:
     def _restart(self) -> None:
         if self._deltas and not self._holds:
             message = "the model began its answer again after a part of it had been sent; ask again without stream"
-            raise Refusal(502, message, "restarted")
+            raise RefusedError(502, message, "restarted")
         self._deltas.clear()
         self._places.clear()  # calls of the client's end the chat, so all are of this step
         self._unsent.clear()
@@ -211,7 +211,7 @@ class Answer:
             return
         if result.halted_reason == "approval":
             message = "a tool of this server waits for an approval, which Chat Completions has no place for"
-            self.error = Refusal(500, message, "approval_required")
+            self.error = RefusedError(500, message, "approval_required")
             return
         if result.pending_question:
             self._has_text, self._had_text = False, self._had_text or self._has_text

@@ -18,15 +18,15 @@ import hmac
 import logging
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager, suppress
-from typing import Any
+from typing import Any, cast
 
 import rxllm
 from rxllm import Engine, Event
 from rxllm.web._codec import Frame, frame_json, sse
 from rxllm.web._openai_answer import Answer
-from rxllm.web._openai_errors import Refusal, refusal_of
+from rxllm.web._openai_errors import RefusedError, refusal_of
 from rxllm.web._openai_memory import Memory
 from rxllm.web._openai_request import Chat, read_request, unknown_model
 
@@ -75,25 +75,26 @@ def openai_app(
 def _checked(engines: Any) -> dict[str, Engine]:
     if not isinstance(engines, Mapping) or not engines:
         raise _invalid("engines", 'must be a mapping of names to engines, such as {"support": engine}')
-    checked = {name: engine if isinstance(engine, Engine) else Engine(engine) for name, engine in engines.items()}
-    for name, engine in checked.items():
+    checked: dict[str, Engine] = {}
+    for name, engine in cast(Mapping[Any, Any], engines).items():
         if not isinstance(name, str) or not name:
             raise _invalid("engines", "must have names that are non-empty strings")
-        rxllm.stream(engine, "Hi")  # nothing is called before it is subscribed to
+        checked[name] = engine if isinstance(engine, Engine) else Engine(engine)
+        rxllm.stream(checked[name], "Hi")  # nothing is called before it is subscribed to
     return checked
 
 
 def _checked_key(key: Any) -> bytes | None:
-    if key is not None and (not isinstance(key, str) or not key):
-        raise _invalid("key", "must be a non-empty string, or None for no key")
-    return key and key.encode()
+    if key is not None and not (isinstance(key, str) and key.isascii() and key.isprintable() and key.strip()):
+        raise _invalid("key", "must be a non-empty string of ASCII, or None for no key")
+    return None if key is None else key.encode()
 
 
 def _invalid(name: str, fault: str) -> rxllm.ValidationError:
     return rxllm.ValidationError("invalid_option", errors=[((name,), fault)])
 
 
-class Gone(Exception):
+class GoneError(Exception):
     """The client has left."""
 
 
@@ -134,8 +135,8 @@ class _App:
                 async with asyncio.timeout(self._timeout):
                     await self._route(scope, receive, response)
             except TimeoutError:
-                raise Refusal(408, "the answer took too long", "timeout") from None
-        except Gone:
+                raise RefusedError(408, "the answer took too long", "timeout") from None
+        except GoneError:
             return
         except Exception as error:
             refusal = refusal_of(error)
@@ -161,16 +162,20 @@ class _App:
             case "GET", _ if path.startswith("/v1/models/"):
                 await response.json(self._model(path.removeprefix("/v1/models/")))
             case _, "/v1/chat/completions" | "/v1/models":
-                raise Refusal(405, f"this path has no method {scope['method'][:20]}", "method_not_allowed")
+                raise RefusedError(405, f"this path has no method {scope['method'][:20]}", "method_not_allowed")
             case _:
-                raise Refusal(404, "there is no such path; there are /v1/chat/completions and /v1/models", "not_found")
+                raise RefusedError(
+                    404, "there is no such path; there are /v1/chat/completions and /v1/models", "not_found"
+                )
 
     def _authorize(self, headers: Mapping[str, bytes]) -> None:
         if self._key is None:
             if "origin" in headers:  # any web page can send requests to a server on its reader's machine
-                raise Refusal(403, "requests of web pages need a key: openai_app(..., key=...)", "origin_not_allowed")
+                raise RefusedError(
+                    403, "requests of web pages need a key: openai_app(..., key=...)", "origin_not_allowed"
+                )
         elif not hmac.compare_digest(headers.get("authorization", b""), b"Bearer " + self._key):
-            raise Refusal(401, "the API key is missing or wrong", "invalid_api_key")
+            raise RefusedError(401, "the API key is missing or wrong", "invalid_api_key")
 
     def _model(self, name: str) -> Frame:
         if name not in self._engines:
@@ -178,9 +183,9 @@ class _App:
         return {"id": name, "object": "model", "created": self._started, "owned_by": "rxllm"}
 
     @asynccontextmanager
-    async def _place(self) -> AsyncIterator[None]:
+    async def _place(self) -> AsyncGenerator[None]:
         if self._running >= self._max_requests:
-            raise Refusal(503, "this server is busy", "busy", retry_after=1.0)
+            raise RefusedError(503, "this server is busy", "busy", retry_after=1.0)
         self._running += 1
         try:
             yield
@@ -241,7 +246,7 @@ class _Response:
             await self._begin(200, _SSE)
         await self._body(b"".join(map(sse, frames)) + end, more=not end)
 
-    async def fail(self, refusal: Refusal) -> None:
+    async def fail(self, refusal: RefusedError) -> None:
         if self.begun:
             await self._body(sse(refusal.body), more=False)
         else:
@@ -257,8 +262,8 @@ class _Response:
 
 
 async def _body(receive: Receive, headers: Mapping[str, bytes], most: int) -> bytes:
-    """Return the body of a request. Raises `Gone`, and `Refusal` if it is too large or too slow."""
-    too_large = Refusal(413, f"the body has more than {most} bytes", "request_too_large")
+    """Return the body of a request. Raises `GoneError`, and `RefusedError` if it is too large or too slow."""
+    too_large = RefusedError(413, f"the body has more than {most} bytes", "request_too_large")
     length = headers.get("content-length", b"0")
     if length.isdigit() and int(length) > most:
         raise too_large
@@ -268,24 +273,24 @@ async def _body(receive: Receive, headers: Mapping[str, bytes], most: int) -> by
             while more:
                 message = await receive()
                 if message["type"] == "http.disconnect":
-                    raise Gone
+                    raise GoneError
                 part, more = message.get("body", b""), message.get("more_body", False)
                 parts.append(part)
                 size += len(part)
                 if size > most:
                     raise too_large
     except TimeoutError:
-        raise Refusal(408, "the body of the request took too long", "timeout") from None
+        raise RefusedError(408, "the body of the request took too long", "timeout") from None
     return b"".join(parts)
 
 
 async def _until_gone(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
-    """Run `work` until the client leaves. Raises `Gone`."""
+    """Run `work` until the client leaves. Raises `GoneError`."""
     working, leaving = asyncio.ensure_future(work), asyncio.ensure_future(_gone(receive))
     try:
         await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
-            raise Gone
+            raise GoneError
         working.result()
     finally:
         for task in (working, leaving):

@@ -46,7 +46,7 @@ _OF_REASONS: dict[tuple[type[LLMError], str], tuple[int, str]] = {
 """What is the client's, or passes. All else is this server's fault: 500, with the reason as the code."""
 
 
-class Refusal(Exception):
+class RefusedError(Exception):
     """An error of the protocol: `status`, `headers` and the `body` for the client."""
 
     def __init__(
@@ -70,12 +70,12 @@ class Refusal(Exception):
             self.headers["www-authenticate"] = "Bearer"
 
 
-def wrong(param: str, message: str, code: str | None = None) -> Refusal:
+def wrong(param: str, message: str, code: str | None = None) -> RefusedError:
     """Return the refusal of a request whose `param` is wrong."""
-    return Refusal(400, message, code, param)
+    return RefusedError(400, message, code, param)
 
 
-def wrong_values(error: ValidationError, names: dict[str, str]) -> Refusal:
+def wrong_values(error: ValidationError, names: dict[str, str]) -> RefusedError:
     """Return the refusal of a request that rxllm does not take; `names` are the protocol's, by ours."""
     path, fault = error.errors[0] if error.errors else ((), error.message)
     first, *rest = path or ("messages",)
@@ -83,14 +83,14 @@ def wrong_values(error: ValidationError, names: dict[str, str]) -> Refusal:
     return wrong(place, f"{place}: {fault}", "invalid_value")
 
 
-def refusal_of(error: Exception) -> Refusal:
+def refusal_of(error: Exception) -> RefusedError:
     """Return what a client may know of the error of a run."""
-    if isinstance(error, Refusal):
+    if isinstance(error, RefusedError):
         return error
     if not isinstance(error, LLMError):
-        return Refusal(500, "this server has failed", "internal_error")
+        return RefusedError(500, "this server has failed", "internal_error")
     classes = (cls for cls in type(error).__mro__ if (cls, error.reason) in _OF_REASONS)
     status, code = next((_OF_REASONS[cls, error.reason] for cls in classes), (500, error.reason))
     seconds: Any = getattr(error, "retry_after", None)
     message = f"{error.TITLE}: {error.reason}"
-    return Refusal(status, message, code, retry_after=seconds, is_final=error.reason == "budget_exceeded")
+    return RefusedError(status, message, code, retry_after=seconds, is_final=error.reason == "budget_exceeded")

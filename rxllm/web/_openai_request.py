@@ -27,7 +27,7 @@ import msgspec
 from rxllm import Engine, ImagePart, Request, Thread, Tool, ValidationError, json_schema, validate
 from rxllm import stream as stream_of
 from rxllm.web._codec import Frame
-from rxllm.web._openai_errors import Refusal, wrong, wrong_values
+from rxllm.web._openai_errors import RefusedError, wrong, wrong_values
 
 RENAMED = {
     "temperature": "temperature",
@@ -80,7 +80,7 @@ class Chat(msgspec.Struct, frozen=True):
 
 
 def read_request(data: bytes, engines: Mapping[str, Engine]) -> Chat:
-    """Return what the body of a request asks for. Raises `Refusal`."""
+    """Return what the body of a request asks for. Raises `RefusedError`."""
     body = _read_body(data)
     fields = {name: value for name, value in body.items() if value is not None}
     model = fields.get("model")
@@ -108,27 +108,27 @@ def read_request(data: bytes, engines: Mapping[str, Engine]) -> Chat:
     return Chat(model, thread, tools, options, notes, stream, usage)
 
 
-def unknown_model(name: str) -> Refusal:
-    return Refusal(404, f"there is no model {name[:80]!r}; GET /v1/models lists them", "model_not_found", "model")
+def unknown_model(name: str) -> RefusedError:
+    return RefusedError(404, f"there is no model {name[:80]!r}; GET /v1/models lists them", "model_not_found", "model")
 
 
 def _read_body(data: bytes) -> Frame:
     try:
         body = msgspec.json.decode(data)
     except (ValueError, RecursionError):  # also what is not UTF-8
-        raise Refusal(400, "the body is not JSON", "invalid_json") from None
+        raise RefusedError(400, "the body is not JSON", "invalid_json") from None
     if not isinstance(body, dict):
-        raise Refusal(400, "the body must be a JSON object", "invalid_json")
+        raise RefusedError(400, "the body must be a JSON object", "invalid_json")
     level: list[Any] = [body]
     for _ in range(MOST_NESTED):
         level = [inner for value in level if isinstance(value, dict | list) for inner in _inside(value)]
     if level:
-        raise Refusal(400, f"the body is nested more than {MOST_NESTED} levels deep", "invalid_json")
+        raise RefusedError(400, f"the body is nested more than {MOST_NESTED} levels deep", "invalid_json")
     return cast(Frame, body)
 
 
 def _inside(value: Any) -> Collection[Any]:
-    return value.values() if isinstance(value, dict) else value
+    return cast(Frame, value).values() if isinstance(value, dict) else value
 
 
 def _refuse_unsupported(fields: Frame) -> None:
@@ -197,9 +197,9 @@ def _read_format(form: Any) -> Frame:
             return {}
         case {"type": "json_object"}:
             return {"response_format": {"type": "json_object"}}
-        case {"type": "json_schema", "json_schema": {"name": str(name), "schema": dict(schema)} as fields}:
+        case {"type": "json_schema", "json_schema": {"name": str(name), "schema": dict()} as fields}:
             strict = _flag(cast(Frame, fields), "strict", "response_format.json_schema.strict")
-            return {"response_format": json_schema(name, cast(Frame, schema), strict=strict)}
+            return {"response_format": json_schema(name, cast(Frame, fields)["schema"], strict=strict)}
         case _:
             names = '"text", "json_object", or "json_schema" with json_schema: {"name": ..., "schema": ...}'
             raise wrong("response_format", f"response_format must have the type {names}")

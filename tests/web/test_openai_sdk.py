@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import openai
@@ -18,10 +19,14 @@ from rxllm import (
     Fake,
     OpenAIChat,
     StreamError,
+    ThinkingCompleted,
+    ThinkingDelta,
+    ThinkingPart,
     ToolCall,
     Usage,
     ask_user,
     halt,
+    stream_generate,
     tool,
 )
 from rxllm import operators as ops
@@ -36,6 +41,12 @@ def client(server: Served, **options: Any) -> OpenAI:
     return OpenAI(base_url=server.url, api_key="key", max_retries=0, **options)
 
 
+@contextmanager
+def asking(*engines: Any, **options: Any) -> Generator[OpenAI]:
+    with Served.of(*engines, **options) as server, client(server) as sdk:
+        yield sdk
+
+
 def function(name: str, **properties: Any) -> Any:
     parameters = {"type": "object", "properties": properties}
     return {"type": "function", "function": {"name": name, "description": "A tool.", "parameters": parameters}}
@@ -43,7 +54,7 @@ def function(name: str, **properties: Any) -> Any:
 
 @pytest.fixture
 def hello() -> Iterator[Served]:
-    with Served.of(Fake(SCRIPT, repeat=True)) as server:
+    with Served.of(Fake(SCRIPT)) as server:
         yield server
 
 
@@ -58,7 +69,7 @@ def test_a_completion(hello: Served) -> None:
     assert completion.usage.prompt_tokens_details.cached_tokens == 4  # pyright: ignore
     assert completion.usage.completion_tokens_details.reasoning_tokens == 1  # pyright: ignore
     assert (completion.model, completion.object) == ("m0", "chat.completion")
-    assert completion._request_id is not None and completion._request_id in completion.id
+    assert completion.id == f"chatcmpl-{completion._request_id}"
 
 
 def test_a_stream(hello: Served) -> None:
@@ -70,7 +81,7 @@ def test_a_stream(hello: Served) -> None:
     deltas = [chunk.choices[0].delta for chunk in chunks if chunk.choices]
     assert [delta.content for delta in deltas if delta.content] == ["Hel", "lo"]
     assert deltas[0].role == "assistant"
-    assert chunks[-1].usage is not None and chunks[-1].usage.total_tokens == 10
+    assert chunks[-1].usage.total_tokens == 10  # pyright: ignore
     assert chunks[-2].choices[0].finish_reason == "stop"
 
 
@@ -115,9 +126,8 @@ def test_typed_output(tools: Any) -> None:
     seen: list[Any] = []
     turns = [["Let me look.", ToolCall("c0", "own", {})]] if tools else []
     model = Fake(*turns, ['{"name": "Oslo", ', '"people": 700000}'])
-    with Served.of(Engine(model, tools=tools, prepare=[lambda request: seen.append(request) or request])) as server:
-        with client(server) as sdk:
-            parsed = sdk.chat.completions.parse(model="m0", messages=HI, response_format=City)
+    with asking(Engine(model, tools=tools, prepare=[lambda request: seen.append(request) or request])) as sdk:
+        parsed = sdk.chat.completions.parse(model="m0", messages=HI, response_format=City)
     assert parsed.choices[0].message.parsed == City(name="Oslo", people=700_000)
     form = seen[0].response_format
     assert (form["name"], form["strict"], form["schema"]["required"]) == ("City", True, ["name", "people"])
@@ -134,14 +144,10 @@ def price(item: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_the_engines_own_tools_run_inside_and_are_hidden(stream: bool) -> None:
-    model = Fake(
-        ["Let me see.", ToolCall("c0", "price", {"item": "tea"}), Usage(5, 2)], ["It is 3.", Usage(9, 4)], repeat=True
-    )
-    with Served.of(Engine(model, tools=[price])) as server, client(server) as sdk:
+    model = Fake(["Let me see.", ToolCall("c0", "price", {"item": "tea"}), Usage(5, 2)], ["It is 3.", Usage(9, 4)])
+    with asking(Engine(model, tools=[price])) as sdk:
         if stream:
-            with sdk.chat.completions.stream(
-                model="m0", messages=HI, stream_options={"include_usage": True}
-            ) as events:
+            with sdk.chat.completions.stream(model="m0", messages=HI, stream_options={"include_usage": True}) as events:
                 completion: Any = events.get_final_completion()
         else:
             completion = sdk.chat.completions.create(model="m0", messages=HI)
@@ -156,10 +162,16 @@ def test_the_engines_own_tools_run_inside_and_are_hidden(stream: bool) -> None:
 def test_the_clients_tools_go_round(stream: bool) -> None:
     requests: list[Any] = []
     model = Fake(
-        [("thinking", "Where?", "signed"), "I ask.", ToolCall("c1", "place", {"precise": True})], "You are in Oslo."
+        [
+            ThinkingDelta("Where?"),
+            ThinkingCompleted("Where?", "signed"),
+            "I ask.",
+            ToolCall("c1", "place", {"precise": True}),
+        ],
+        "You are in Oslo.",
     )
     engine = Engine(model, prepare=[lambda request: requests.append(request) or request])
-    with Served.of(engine) as server, client(server) as sdk:
+    with asking(engine) as sdk:
         messages: list[Any] = [*HI]
         if stream:
             with sdk.chat.completions.stream(model="m0", messages=messages, tools=[function("place")]) as events:
@@ -175,6 +187,7 @@ def test_the_clients_tools_go_round(stream: bool) -> None:
     user, assistant, result = requests[1].messages
     assert (user.text, result.text, result.tool_call_id) == ("Hi", "59.9 N", "c1")
     assert assistant.tool_calls[0].arguments == {"precise": True}
+    assert assistant.parts[0] == ThinkingPart("Where?", "signed")  # the provider wants its signature back
 
 
 def test_own_and_client_tools_in_one_step_go_on_and_run_once() -> None:
@@ -192,7 +205,7 @@ def test_own_and_client_tools_in_one_step_go_on_and_run_once() -> None:
         "Done.",
     )
     engine = Engine(model, tools=[buy], prepare=[lambda request: requests.append(request) or request])
-    with Served.of(engine) as server, client(server) as sdk:
+    with asking(engine) as sdk:
         first = sdk.chat.completions.create(model="m0", messages=HI, tools=[function("place")]).choices[0]
         assert [call.id for call in first.message.tool_calls or ()] == ["c"]
         assert first.finish_reason == "tool_calls"
@@ -218,16 +231,16 @@ def test_a_run_that_is_forgotten_goes_on_with_what_the_client_sends() -> None:
 
 def test_parallel_calls_of_the_client_in_a_stream() -> None:
     model = Fake([ToolCall("a", "place", {"x": 1}), ToolCall("b", "place", {"x": 2})])
-    with Served.of(model) as server, client(server) as sdk:
-        with sdk.chat.completions.stream(model="m0", messages=HI, tools=[function("place")]) as events:
-            calls: Any = events.get_final_completion().choices[0].message.tool_calls
+    body: Any = {"model": "m0", "messages": HI, "tools": [function("place")]}
+    with asking(model) as sdk, sdk.chat.completions.stream(**body) as events:
+        calls: Any = events.get_final_completion().choices[0].message.tool_calls
     assert [(call.id, json.loads(call.function.arguments)) for call in calls] == [("a", {"x": 1}), ("b", {"x": 2})]
 
 
 def test_tool_choice_reaches_the_model() -> None:
     requests: list[Any] = []
-    engine = Engine(Fake("Hi", repeat=True), prepare=[lambda request: requests.append(request) or request])
-    with Served.of(engine) as server, client(server) as sdk:
+    engine = Engine(Fake("Hi"), prepare=[lambda request: requests.append(request) or request])
+    with asking(engine) as sdk:
         choices: list[Any] = ["auto", "none", "required", {"type": "function", "function": {"name": "place"}}]
         for choice in choices:
             sdk.chat.completions.create(model="m0", messages=HI, tools=[function("place")], tool_choice=choice)
@@ -240,9 +253,11 @@ def test_tool_choice_reaches_the_model() -> None:
 
 
 def test_a_client_cannot_replace_a_tool_of_the_engine() -> None:
-    with Served.of(Engine(Fake("Hi"), tools=[price])) as server, client(server) as sdk:
-        with pytest.raises(openai.BadRequestError, match="tool 'price' of its own"):
-            sdk.chat.completions.create(model="m0", messages=HI, tools=[function("price")])
+    with (
+        asking(Engine(Fake("Hi"), tools=[price])) as sdk,
+        pytest.raises(openai.BadRequestError, match="'price' of its own"),
+    ):
+        sdk.chat.completions.create(model="m0", messages=HI, tools=[function("price")])
 
 
 @pytest.mark.parametrize(
@@ -251,22 +266,24 @@ def test_a_client_cannot_replace_a_tool_of_the_engine() -> None:
 )
 def test_a_halt_ends_the_answer(result: Any, text: str, finish: str) -> None:
     own = tool(name="own", handler=lambda arguments: result)
-    with Served.of(Engine(Fake(["Wait.", ToolCall("c", "own", {})]), tools=[own])) as server, client(server) as sdk:
+    with asking(Engine(Fake(["Wait.", ToolCall("c", "own", {})]), tools=[own])) as sdk:
         choice = sdk.chat.completions.create(model="m0", messages=HI).choices[0]
     assert (choice.message.content, choice.finish_reason) == (text, finish)
 
 
 def test_used_up_turns_are_a_length() -> None:
     engine = Engine(Fake(ToolCall("c", "price", {"item": "tea"})), tools=[price], params={"max_turns": 1})
-    with Served.of(engine) as server, client(server) as sdk:
+    with asking(engine) as sdk:
         assert sdk.chat.completions.create(model="m0", messages=HI).choices[0].finish_reason == "length"
 
 
 def test_a_tool_that_waits_for_an_approval_is_an_error() -> None:
     pay = tool(name="pay", handler=lambda arguments: "paid", approval=True)
-    with Served.of(Engine(Fake(ToolCall("c", "pay", {})), tools=[pay])) as server, client(server) as sdk:
-        with pytest.raises(openai.InternalServerError) as caught:
-            sdk.chat.completions.create(model="m0", messages=HI)
+    with (
+        asking(Engine(Fake(ToolCall("c", "pay", {})), tools=[pay])) as sdk,
+        pytest.raises(openai.InternalServerError) as caught,
+    ):
+        sdk.chat.completions.create(model="m0", messages=HI)
     assert caught.value.code == "approval_required"
 
 
@@ -286,14 +303,13 @@ def test_a_tool_that_waits_for_an_approval_is_an_error() -> None:
         (AdapterError("network_error", "CANARY"), openai.InternalServerError, 502, "network_error"),
         (StreamError("guard_tripped", "CANARY"), openai.BadRequestError, 400, "content_filter"),
         (StreamError("budget_exceeded", "CANARY"), openai.RateLimitError, 429, "insufficient_quota"),
-        (RuntimeError("CANARY"), openai.InternalServerError, 500, "unknown"),
+        (RuntimeError("CANARY"), openai.InternalServerError, 500, "internal_error"),
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])
 def test_errors_before_the_answer(error: Any, cls: Any, status: int, code: str, stream: bool) -> None:
-    with Served.of(Engine(Fake(error), retry=False)) as server, client(server) as sdk:
-        with pytest.raises(cls) as caught:
-            sdk.chat.completions.create(model="m0", messages=HI, stream=stream)
+    with asking(Engine(Fake(error), retry=False)) as sdk, pytest.raises(cls) as caught:
+        sdk.chat.completions.create(model="m0", messages=HI, stream=stream)
     assert (caught.value.status_code, caught.value.code) == (status, code)
     assert "CANARY" not in caught.value.response.text
     if status == 429 and code != "insufficient_quota":
@@ -302,7 +318,7 @@ def test_errors_before_the_answer(error: Any, cls: Any, status: int, code: str, 
 
 
 def test_an_error_in_the_middle_is_raised_by_the_stream() -> None:
-    with Served.of(Engine(Fake(["Hel", AdapterError("rate_limited", "CANARY")]))) as server, client(server) as sdk:
+    with asking(Engine(Fake(["Hel", AdapterError("rate_limited", "CANARY")]))) as sdk:
         stream = sdk.chat.completions.create(model="m0", messages=HI, stream=True)
         texts: list[Any] = []
         with pytest.raises(openai.APIError) as caught:
@@ -312,40 +328,38 @@ def test_an_error_in_the_middle_is_raised_by_the_stream() -> None:
 
 
 def test_an_error_in_the_middle_has_a_status_without_a_stream() -> None:
-    with Served.of(Engine(Fake(["Hel", AdapterError("rate_limited")]))) as server, client(server) as sdk:
-        with pytest.raises(openai.RateLimitError):
-            sdk.chat.completions.create(model="m0", messages=HI)
+    with asking(Engine(Fake(["Hel", AdapterError("rate_limited")]))) as sdk, pytest.raises(openai.RateLimitError):
+        sdk.chat.completions.create(model="m0", messages=HI)
 
 
 def test_the_sdk_tries_again_after_a_rate_limit() -> None:
     model = Fake(AdapterError("rate_limited", retry_after=0.01), "Hello")
-    with Served.of(Engine(model, retry=False)) as server:
-        with OpenAI(base_url=server.url, api_key="key", max_retries=1) as sdk:
-            assert sdk.chat.completions.create(model="m0", messages=HI).choices[0].message.content == "Hello"
+    with asking(Engine(model, retry=False)) as sdk:
+        completion = sdk.with_options(max_retries=1).chat.completions.create(model="m0", messages=HI)
+    assert completion.choices[0].message.content == "Hello"
 
 
 def test_a_wrong_key_is_refused() -> None:
-    with Served.of(Fake("Hello", repeat=True), key="geheim-é") as server:
-        for wrong in ("no", "geheim-", "geheim-é "):
-            headers = {"authorization": f"Bearer {wrong}".encode()}
+    with Served.of(Fake("Hello"), key="secret-key") as server:
+        for wrong in ("no", "secret-", "secret-key2"):
+            headers = {"authorization": f"Bearer {wrong}"}
             with client(server, default_headers=headers) as sdk, pytest.raises(openai.AuthenticationError) as caught:
                 sdk.models.list()
             assert caught.value.code == "invalid_api_key"
-    with Served.of(Fake("Hello", repeat=True), key="right") as server:
-        with OpenAI(base_url=server.url, api_key="right") as sdk:
-            assert sdk.chat.completions.create(model="m0", messages=HI).choices[0].message.content == "Hello"
+    with Served.of(Fake("Hello"), key="right") as server, OpenAI(base_url=server.url, api_key="right") as sdk:
+        assert sdk.chat.completions.create(model="m0", messages=HI).choices[0].message.content == "Hello"
 
 
 def test_a_web_page_is_refused_by_a_server_without_a_key(hello: Served) -> None:
-    with client(hello, default_headers={"origin": "https://example.org"}) as sdk:
-        with pytest.raises(openai.PermissionDeniedError):
-            sdk.chat.completions.create(model="m0", messages=HI)
+    headers = {"origin": "https://example.org"}
+    with client(hello, default_headers=headers) as sdk, pytest.raises(openai.PermissionDeniedError):
+        sdk.chat.completions.create(model="m0", messages=HI)
 
 
 def test_an_answer_that_takes_too_long_is_a_timeout() -> None:
     with Loopback(Reply([chat_chunk("Hel"), Pause()])) as provider:
         engine = Engine(OpenAIChat(base_url=provider.url), model="m")
-        with Served.of(engine, timeout=0.3) as server, client(server) as sdk:
+        with asking(engine, timeout=0.3) as sdk:
             with pytest.raises(openai.APIStatusError) as caught:
                 sdk.chat.completions.create(model="m0", messages=HI)
             assert caught.value.status_code == 408
@@ -361,17 +375,15 @@ def test_an_engine_that_races_falls_back_budgets_and_guards() -> None:
     slow = Loopback(Reply([chat_chunk("slow"), Pause()], before=Pause()))
     quick = Reply([chat_chunk("Hel"), chat_chunk("lo"), chat_event({}, "stop", usage={"prompt_tokens": 4}), DONE])
     with slow, Loopback(Reply(b"{}", 500)) as broken, Loopback(quick) as works:
-        engines = [
-            Engine(OpenAIChat(base_url=server.url), model="m", retry=False) for server in (slow, broken, works)
-        ]
+        engines = [Engine(OpenAIChat(base_url=server.url), model="m", retry=False) for server in (slow, broken, works)]
         guarded = engines[2].with_operators(ops.guard(lambda text: "lo" not in text))
         served = [
             engines[1].with_operators(ops.fallback(engines[2])),
-            engines[0].with_operators(ops.hedge(0.01, engines[2])),
+            engines[0].with_operators(lambda slow: ops.race(slow, stream_generate(engines[2], "Hi"))),
             engines[2].with_operators(ops.budget(tokens=100_000)),
             guarded,
         ]
-        with Served.of(*served) as server, client(server) as sdk:
+        with asking(*served) as sdk:
             for model in ("m0", "m1", "m2"):
                 answers = sdk.chat.completions.create(model=model, messages=HI, stream=True)
                 assert "".join(chunk.choices[0].delta.content or "" for chunk in answers) == "Hello"
@@ -385,13 +397,13 @@ def test_a_restart_before_anything_is_sent_is_not_seen() -> None:
     with Loopback([Reply(broken), Reply([chat_chunk("Hello"), chat_finish(), DONE])] * 2) as provider:
         engine = Engine(OpenAIChat(base_url=provider.url), model="m", retry=False)
         restarting = engine.with_operators(ops.restart({"base_delay": 0.0}))
-        with Served.of(restarting) as server, client(server) as sdk:
+        with asking(restarting) as sdk:
             whole = sdk.chat.completions.create(model="m0", messages=HI)
             assert whole.choices[0].message.content == "Hello"
     with Loopback([Reply(broken), Reply([chat_chunk("Hello"), chat_finish(), DONE])]) as provider:
         engine = Engine(OpenAIChat(base_url=provider.url), model="m", retry=False)
         restarting = engine.with_operators(ops.restart({"base_delay": 0.0}))
-        with Served.of(restarting) as server, client(server) as sdk:
+        with asking(restarting) as sdk:
             with pytest.raises(openai.APIError) as caught:
                 list(sdk.chat.completions.create(model="m0", messages=HI, stream=True))
             assert caught.value.code == "restarted"
