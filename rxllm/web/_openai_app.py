@@ -69,6 +69,9 @@ def openai_app(
     Raises ``ValidationError("invalid_option")`` for wrong arguments, and what ``rxllm.stream`` raises for an engine
     that is set up wrongly.
     """
+    for name, value in (("timeout", timeout), ("max_body", max_body), ("max_requests", max_requests)):
+        if not isinstance(value, int | float) or not value > 0:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise _invalid(name, f"must be a number above 0, not {str(value)[:80]!r}")
     return _App(_checked(engines), _checked_key(key), timeout, max_body, max_requests)
 
 

@@ -78,8 +78,8 @@ def wrong(param: str, message: str, code: str | None = None) -> RefusedError:
 def wrong_values(error: ValidationError, names: dict[str, str]) -> RefusedError:
     """Return the refusal of a request that rxllm does not take; `names` are the protocol's, by ours."""
     path, fault = error.errors[0] if error.errors else ((), error.message)
-    first, *rest = path or ("messages",)
-    place = names.get(str(first), str(first)) + "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in rest)
+    steps = (f"[{step}]" if isinstance(step, int) else f".{names.get(step, step)}" for step in path or ("messages",))
+    place = "".join(steps).removeprefix(".")
     return wrong(place, f"{place}: {fault}", "invalid_value")
 
 

@@ -55,6 +55,9 @@ class Served:
         config = Config()
         config.bind = [f"fd://{self._socket.detach()}"]
         config.loglevel = "CRITICAL"
-        config.graceful_timeout = 0.1
-        self._loop.call_soon(self._started.set)
-        await serve(self._app, config, shutdown_trigger=self._over.wait)  # pyright: ignore[reportArgumentType]
+        config.graceful_timeout = config.keep_alive_timeout = 0.2
+        await serve(self._app, config, shutdown_trigger=self._until_over)
+
+    async def _until_over(self) -> None:
+        self._started.set()  # it is called once the server listens
+        await self._over.wait()
