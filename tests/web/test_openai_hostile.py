@@ -7,6 +7,8 @@ import json
 import socket
 import threading
 import time
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import Any
 
 import httpx
@@ -46,9 +48,22 @@ def proxied(provider: Loopback) -> Engine:
     return Engine(OpenAIChat(base_url=provider.url), model="m", retry=False)
 
 
+@contextmanager
+def endless_model(
+    every: float = 0.01, size: int = 1, *others: Any, **options: Any
+) -> Generator[tuple[Loopback, Served]]:
+    """A provider that never ends, and the server in front of it; `others` are served too."""
+    text = "x" * size
+    with (
+        Loopback(lambda _: Reply(endless(lambda i: chat_chunk(text), every))) as provider,
+        Served.of(proxied(provider), *others, **options) as server,
+    ):
+        yield provider, server
+
+
 @pytest.mark.parametrize("body", [STREAM, HI], ids=["streamed", "whole"])
 def test_a_client_that_leaves_closes_the_providers_socket(body: Any) -> None:
-    with Loopback(lambda _: Reply(endless(every=0.01))) as provider, Served.of(proxied(provider)) as server:
+    with endless_model() as (provider, server):
         idle = server.tasks()
         for _ in range(3):
             client = connected(server, json.dumps(body).encode())
@@ -81,36 +96,32 @@ def test_a_client_that_leaves_cancels_the_engines_tools() -> None:
 
 
 def test_a_slow_client_holds_back_the_model() -> None:
-    long = "x" * 1000
-    with Loopback(lambda _: Reply(endless(lambda i: chat_chunk(long)))) as provider:
-        with Served.of(proxied(provider)) as server:
-            client = connected(server, json.dumps(STREAM).encode())
-            client.recv(100)
-            seen = -1
-            while provider.connections[0].bytes_sent != seen:
-                seen = provider.connections[0].bytes_sent
-                time.sleep(0.3)
-            assert seen < 20e6  # what the sockets hold
-            client.recv(10_000_000)
-            until(lambda: client.recv(1_000_000) and provider.connections[0].bytes_sent > seen)
-            client.close()
-            provider.connections[0].wait_closed()
+    with endless_model(0.0, 1000) as (provider, server):
+        client = connected(server, json.dumps(STREAM).encode())
+        client.recv(100)
+        seen = -1
+        while provider.connections[0].bytes_sent != seen:
+            seen = provider.connections[0].bytes_sent
+            time.sleep(0.3)
+        assert seen < 20e6  # what the sockets hold
+        client.recv(10_000_000)
+        until(lambda: client.recv(1_000_000) and provider.connections[0].bytes_sent > seen)
+        client.close()
+        provider.connections[0].wait_closed()
 
 
 def test_a_client_that_never_reads_ends_in_time_and_disturbs_nobody() -> None:
-    long = "x" * 1000
     threads = threading.active_count()
-    with Loopback(lambda _: Reply(endless(lambda i: chat_chunk(long)))) as provider:
-        with Served.of(proxied(provider), Fake("Hello"), timeout=1.0) as server:
-            idle = server.tasks()
-            clients = [connected(server, json.dumps(STREAM).encode()) for _ in range(5)]
-            provider.wait_until(lambda: provider.open_count == 5)
-            answer = httpx.post(f"{server.url}/chat/completions", json={**HI, "model": "m1"})
-            assert answer.json()["choices"][0]["message"]["content"] == "Hello"
-            provider.wait_until(lambda: provider.open_count == 0)
-            for client in clients:
-                client.close()
-            until(lambda: server.tasks() == idle)
+    with endless_model(0.0, 1000, Fake("Hello"), timeout=1.0) as (provider, server):
+        idle = server.tasks()
+        clients = [connected(server, json.dumps(STREAM).encode()) for _ in range(5)]
+        provider.wait_until(lambda: provider.open_count == 5)
+        answer = httpx.post(f"{server.url}/chat/completions", json={**HI, "model": "m1"})
+        assert answer.json()["choices"][0]["message"]["content"] == "Hello"
+        provider.wait_until(lambda: provider.open_count == 0)
+        for client in clients:
+            client.close()
+        until(lambda: server.tasks() == idle)
     until(lambda: threading.active_count() <= threads + 1)  # the portal of rxllm's own tests may have begun
 
 
@@ -139,17 +150,16 @@ def test_half_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_more_requests_than_there_is_place_for() -> None:
-    with Loopback(lambda _: Reply(endless(every=0.01))) as provider:
-        with Served.of(proxied(provider), max_requests=2) as server:
-            clients = [connected(server, json.dumps(STREAM).encode()) for _ in range(2)]
-            provider.wait_until(lambda: provider.open_count == 2)
-            refused = httpx.post(f"{server.url}/chat/completions", json=HI)
-            assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
-            clients.pop().close()
-            provider.wait_until(lambda: provider.open_count == 1)
-            with httpx.stream("POST", f"{server.url}/chat/completions", json=STREAM) as accepted:
-                assert accepted.status_code == 200
-            clients.pop().close()
+    with endless_model(max_requests=2) as (provider, server):
+        clients = [connected(server, json.dumps(STREAM).encode()) for _ in range(2)]
+        provider.wait_until(lambda: provider.open_count == 2)
+        refused = httpx.post(f"{server.url}/chat/completions", json=HI)
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+        clients.pop().close()
+        provider.wait_until(lambda: provider.open_count == 1)
+        with httpx.stream("POST", f"{server.url}/chat/completions", json=STREAM) as accepted:
+            assert accepted.status_code == 200
+        clients.pop().close()
 
 
 def answer_to(body: bytes, engine: Any = None, path: str = "chat/completions", method: str = "POST") -> httpx.Response:
@@ -164,8 +174,19 @@ def answer_to(body: bytes, engine: Any = None, path: str = "chat/completions", m
 
 @pytest.mark.parametrize(
     "body",
-    [b"", b"{", b"[]", b"1", b"\xff", b"null", b"[" * 100_000, b'{"model": "m0", "messages": ' + b"[" * 70 + b"]" * 70]
-    + [b'{"model": "m0", "x": ' + b"[" * 70 + b"]" * 70 + b"}", b'{"model": NaN}', b'{"model": "\\ud800"}'],
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"1",
+        b"\xff",
+        b"null",
+        b"[" * 100000,
+        b'{"model": "m0", "messages": ' + b"[" * 70 + b"]" * 70,
+        b'{"x": ' + b"[" * 70 + b"]" * 70 + b"}",
+        b'{"model": NaN}',
+        b'{"model": "\\ud800"}',
+    ],
 )
 def test_bodies_that_are_no_requests(body: bytes) -> None:
     answer = answer_to(body)
@@ -221,7 +242,7 @@ anything = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
     max_leaves=8,
 )
-words = st.sampled_from(["user", "assistant", "tool", "system", "m0", "auto", "function", "text", "image_url", "json_schema"])  # fmt: skip
+words = st.sampled_from("user assistant tool system m0 auto function text image_url json_schema".split())
 shaped = st.recursive(
     anything | words,
     lambda inner: (
@@ -233,9 +254,10 @@ shaped = st.recursive(
     ),
     max_leaves=12,
 )  # fmt: skip
-FIELDS = ["messages", "tools", "tool_choice", "temperature", "top_p", "max_tokens", "max_completion_tokens", "stop",
-          "seed", "reasoning_effort", "response_format", "stream", "stream_options", "n", "user", "metadata", "logit_bias",
-          "modalities", "store", "service_tier"]  # fmt: skip
+FIELDS = (
+    "messages tools tool_choice temperature top_p max_tokens max_completion_tokens stop seed reasoning_effort"
+    " response_format stream stream_options n user metadata logit_bias modalities store service_tier"
+).split()
 
 
 @settings(deadline=None, max_examples=400)
@@ -255,8 +277,15 @@ def test_any_json_as_a_body_is_a_clear_error(body: Any) -> None:
 
 @pytest.mark.parametrize(
     ("method", "path", "status"),
-    [("GET", "chat/completions", 405), ("POST", "models", 405), ("GET", "models/a/../../x", 404), ("GET", "", 404)]
-    + [("GET", "models/%2e%2e%2fetc%2fpasswd", 404), ("POST", "completions", 404), ("GET", "models/m0", 200)],
+    [
+        ("GET", "chat/completions", 405),
+        ("POST", "models", 405),
+        ("GET", "models/a/../../x", 404),
+        ("GET", "", 404),
+        ("GET", "models/%2e%2e%2fetc%2fpasswd", 404),
+        ("POST", "completions", 404),
+        ("GET", "models/m0", 200),
+    ],
 )
 def test_other_paths_and_methods(method: str, path: str, status: int) -> None:
     assert answer_to(b"", path=path, method=method).status_code == status
