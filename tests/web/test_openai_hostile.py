@@ -242,7 +242,9 @@ anything = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
     max_leaves=8,
 )
-words = st.sampled_from("user assistant tool system m0 auto function text image_url json_schema".split())
+words = st.sampled_from(
+    ["user", "assistant", "tool", "system", "m0", "auto", "function", "text", "image_url", "json_schema"]
+)
 shaped = st.recursive(
     anything | words,
     lambda inner: (
@@ -254,10 +256,28 @@ shaped = st.recursive(
     ),
     max_leaves=12,
 )  # fmt: skip
-FIELDS = (
-    "messages tools tool_choice temperature top_p max_tokens max_completion_tokens stop seed reasoning_effort"
-    " response_format stream stream_options n user metadata logit_bias modalities store service_tier"
-).split()
+FIELDS = [
+    "messages",
+    "tools",
+    "tool_choice",
+    "temperature",
+    "top_p",
+    "max_tokens",
+    "max_completion_tokens",
+    "stop",
+    "seed",
+    "reasoning_effort",
+    "response_format",
+    "stream",
+    "stream_options",
+    "n",
+    "user",
+    "metadata",
+    "logit_bias",
+    "modalities",
+    "store",
+    "service_tier",
+]
 
 
 @settings(deadline=None, max_examples=400)
