@@ -209,8 +209,9 @@ class Answer:
         if result.error is not None or result.halted_reason == "error":
             self.error = result.error or StreamError("unknown")
             return
-        if result.halted_reason == "approval":
-            message = "a tool of this server waits for an approval, which Chat Completions has no place for"
+        own = {call.id for call in result.final_response.tool_calls} if result.final_response else set[str]()
+        if result.halted_reason == "approval" or any(call.id not in own for call in result.pending_tool_calls):
+            message = "a tool of this server waits for an answer that Chat Completions has no place for"
             self.error = RefusedError(500, message, "approval_required")
             return
         if result.pending_question:

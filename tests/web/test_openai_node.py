@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from pathlib import Path
 from typing import Any
 
+import openai
 import pytest
 
 import rxllm
@@ -16,11 +16,10 @@ from rxllm.testing.loopback import Loopback, Reply, endless
 from tests.judges import absent, node
 from tests.web.served import Served
 from tests.web.streams import DECODERS, of_recordings
-from tests.web.test_openai_law import Replay, finish_of, itself, text_of
+from tests.web.test_openai_law import EVERY, Replay, finish_of, itself, text_of
 
 JUDGE = Path(__file__).parent / "judges" / "openai.mjs"
 MODULES = Path(__file__).parents[1] / "node_modules"
-EVERY = 1 if os.environ.get("RXLLM_JUDGES") == "required" else 8
 HI: Any = [{"role": "user", "content": "Hi"}]
 USAGE = {"stream_options": {"include_usage": True}}
 
@@ -88,8 +87,21 @@ def test_the_package_leaves_and_the_providers_socket_closes() -> None:
             assert provider.connections[0].closed_by == "client"
 
 
+def by_the_package_for_python(server: Served, *lines: dict[str, Any]) -> list[Any]:
+    def completion(body: Any) -> Any:
+        try:
+            with sdk.chat.completions.stream(**body) as stream:
+                return stream.get_final_completion().model_dump()
+        except openai.OpenAIError as error:
+            return {"error": {"class": type(error).__name__}}
+
+    with openai.OpenAI(base_url=server.url, api_key="key", max_retries=0) as sdk:
+        return [completion(line["body"]) for line in lines]
+
+
+@pytest.mark.parametrize("package", [judged, by_the_package_for_python])
 @pytest.mark.parametrize("api", DECODERS)
-def test_the_package_folds_recorded_streams_to_what_they_are(api: str) -> None:
+def test_the_packages_fold_recorded_streams_to_what_they_are(api: str, package: Any) -> None:
     engines: list[Any] = []
     lines: list[dict[str, Any]] = []
     expected: list[Any] = []
@@ -102,7 +114,7 @@ def test_the_package_folds_recorded_streams_to_what_they_are(api: str) -> None:
         engines.append(engine)
         expected.append(itself(engine, tools))
     with Served.of(*engines) as server:
-        results = judged(server, *lines)
+        results = package(server, *lines)
     for result, chat in zip(results, expected, strict=True):
         if finish_of(chat) == "error" or finish_of(chat) in ("length", "content_filter"):  # the package refuses them
             assert "error" in result or result["choices"][0]["finish_reason"] == finish_of(chat)
