@@ -72,8 +72,10 @@ class Answer:
         self._names = {tool.name for tool in chat.tools}
         self._with_usage = chat.include_usage
         self._holds = holds
-        self._deltas: list[Frame] = []  # of this step, and without `holds` sent as they come
+        self._deltas: list[Frame] = []  # of this step, as far as they are held back
         self._earlier: list[Frame] = []  # of the steps before
+        self._begun = False  # whether there has been a delta, and
+        self._sent = False  # whether one of this step has been sent
         self._open = set[type[Event]]()  # the kinds of block whose deltas have come
         self._has_text = False  # this step, and
         self._had_text = False  # the steps before
@@ -92,14 +94,14 @@ class Answer:
         """Return the chunks that can be sent now. An error of the run becomes `error`."""
         if isinstance(event, _COUNTED):
             self._counted.on_next(event)
-        begun = len(self._deltas)
         try:
             self._read(event)
         except RefusedError as refusal:
             self.error = refusal
-        if self._holds:
+        if self._holds or not self._deltas:
             return []
-        return [self.chunk(delta) for delta in self._deltas[begun:]]
+        deltas, self._deltas, self._sent = self._deltas, [], True
+        return [self.chunk(delta) for delta in deltas]
 
     def chunk(self, delta: Frame | None, finish_reason: str | None = None) -> Frame:
         """Return a chunk; without a `delta` that of the usage, which has no choice."""
@@ -109,9 +111,9 @@ class Answer:
 
     def last_chunks(self) -> list[Frame]:
         """Return the chunks that have been held back, and those that end the answer."""
-        held_back = [*self._earlier, *self._deltas] if self._holds else []
+        held_back = map(self.chunk, [*self._earlier, *self._deltas])
         end = self.chunk({}, self.finish_reason)
-        return [*map(self.chunk, held_back), end, *([self.usage_chunk()] if self._with_usage else [])]
+        return [*held_back, end, *([self.usage_chunk()] if self._with_usage else [])]
 
     def usage_chunk(self) -> Frame:
         return {**self.chunk(None), "usage": _usage(self.usage)}
@@ -156,8 +158,8 @@ class Answer:
 
     def _say(self, delta: Frame) -> None:
         if any(delta.values()):
-            first = not self._deltas and not self._earlier
-            self._deltas.append({"role": "assistant", **delta} if first else delta)
+            self._deltas.append(delta if self._begun else {"role": "assistant", **delta})
+            self._begun = True
 
     def _text(self, text: str) -> None:
         if text and self._had_text and not self._has_text and not self._structured:
@@ -189,18 +191,20 @@ class Answer:
             self._say({"tool_calls": [{"index": self._places[id], "function": {"arguments": text}}]})
 
     def _restart(self) -> None:
-        if self._deltas and not self._holds:
+        if self._sent:
             message = "the model began its answer again after a part of it had been sent; ask again without stream"
             raise RefusedError(502, message, "restarted")
         self._deltas.clear()
+        self._begun = bool(self._earlier)
         self._places.clear()  # calls of the client's end the chat, so all are of this step
         self._unsent.clear()
         self._open.clear()
         self._has_text = False
 
     def _next_step(self) -> None:
-        self._earlier = [] if self._structured and self._holds else [*self._earlier, *self._deltas]
-        self._deltas = []
+        self._earlier = [] if self._structured else [*self._earlier, *self._deltas]
+        self._begun = self._begun and not (self._structured and self._holds)
+        self._deltas, self._sent = [], False
         self._had_text = self._had_text or self._has_text
         self._has_text = False
 
@@ -221,7 +225,7 @@ class Answer:
             if call.id not in self._places:  # of a manual tool of the engine's
                 self._begin(call.id, call.name)
                 self._arguments(call.id, _arguments(call))
-        if not self._deltas and not self._earlier:
+        if not self._begun:
             self._deltas.append({"role": "assistant", "content": ""})
         self.finish_reason = _finish_reason(result)
 

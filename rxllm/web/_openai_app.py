@@ -7,8 +7,9 @@ request                                      response
 ``GET /v1/models``, ``GET /v1/models/NAME``  the names of the engines
 ===========================================  ===========================================================================
 
-Nothing is sent before the answer begins, so that an error before it has a status; one after it is a frame with an
-``error``, and no ``[DONE]``. A client that leaves disposes its run, and one that reads slowly holds back the model.
+A stream is begun with its answer, so that an error before it has a status, or after `HEARTBEAT` seconds of silence; an
+error after that is a frame with an ``error``, and no ``[DONE]``. A client that leaves disposes its run, and one that
+reads slowly holds back the model.
 """
 
 from __future__ import annotations
@@ -17,31 +18,23 @@ import asyncio
 import hmac
 import logging
 import time
-import uuid
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any, cast
 
 import rxllm
 from rxllm import Engine, Event
-from rxllm.web._codec import Frame, frame_json, sse
+from rxllm.web._codec import Frame
 from rxllm.web._openai_answer import Answer
 from rxllm.web._openai_errors import RefusedError, refusal_of
+from rxllm.web._openai_http import GoneError, Receive, Response, Send, read_body, until_gone
 from rxllm.web._openai_memory import Memory
 from rxllm.web._openai_request import Chat, read_request, unknown_model
 
-Receive = Callable[[], Awaitable[Any]]
-Send = Callable[[Any], Awaitable[None]]
 App = Callable[[Any, Receive, Send], Coroutine[Any, Any, None]]
-
-READING = 30.0
-"""How many seconds the body of a request may take."""
 
 LEAVING = 1.0
 """How many seconds a client may take to read the error that ends its answer."""
-
-_JSON = {"content-type": "application/json"}
-_SSE = {"content-type": "text/event-stream", "cache-control": "no-cache", "x-accel-buffering": "no"}
 
 log = logging.getLogger("rxllm")
 
@@ -97,10 +90,6 @@ def _invalid(name: str, fault: str) -> rxllm.ValidationError:
     return rxllm.ValidationError("invalid_option", errors=[((name,), fault)])
 
 
-class GoneError(Exception):
-    """The client has left."""
-
-
 class _App:
     """The app: its engines, its limits, and the requests that it is answering."""
 
@@ -120,7 +109,7 @@ class _App:
         if scope["type"] == "lifespan":
             await self._live(receive, send)
         elif scope["type"] == "http":
-            await self._respond(scope, receive, _Response(send))
+            await self._respond(scope, receive, Response(send))
         else:
             await send({"type": "websocket.close"})
 
@@ -132,7 +121,7 @@ class _App:
             await rxllm.aclose(engine)
         await send({"type": "lifespan.shutdown.complete"})
 
-    async def _respond(self, scope: Any, receive: Receive, response: _Response) -> None:
+    async def _respond(self, scope: Any, receive: Receive, response: Response) -> None:
         try:
             try:
                 async with asyncio.timeout(self._timeout):
@@ -145,20 +134,20 @@ class _App:
             refusal = refusal_of(error)
             if refusal.status >= 500:
                 log.error("the request %s to openai_app failed", response.id, exc_info=error)
-            with suppress(TimeoutError):
+            with suppress(TimeoutError, GoneError):
                 async with asyncio.timeout(LEAVING):
                     await response.fail(refusal)
 
-    async def _route(self, scope: Any, receive: Receive, response: _Response) -> None:
+    async def _route(self, scope: Any, receive: Receive, response: Response) -> None:
         headers = {name.decode("latin-1").lower(): value for name, value in scope["headers"]}
         self._authorize(headers)
         path = scope["path"].removeprefix(scope.get("root_path", ""))
         match scope["method"], path:
             case "POST", "/v1/chat/completions":
                 async with self._place():
-                    body = await _body(receive, headers, self._max_body)
-                    chat = read_request(body, self._engines)
-                    await _until_gone(receive, self._complete(chat, response))
+                    chat = read_request(await read_body(receive, headers, self._max_body), self._engines)
+                    beside = [response.keep_alive()] if chat.stream else []
+                    await until_gone(receive, self._complete(chat, response), *beside)
             case "GET", "/v1/models":
                 models = [self._model(name) for name in self._engines]
                 await response.json({"object": "list", "data": models})
@@ -167,16 +156,14 @@ class _App:
             case _, "/v1/chat/completions" | "/v1/models":
                 raise RefusedError(405, f"this path has no method {scope['method'][:20]}", "method_not_allowed")
             case _:
-                raise RefusedError(
-                    404, "there is no such path; there are /v1/chat/completions and /v1/models", "not_found"
-                )
+                message = "there is no such path; there are /v1/chat/completions and /v1/models"
+                raise RefusedError(404, message, "not_found")
 
     def _authorize(self, headers: Mapping[str, bytes]) -> None:
         if self._key is None:
             if "origin" in headers:  # any web page can send requests to a server on its reader's machine
-                raise RefusedError(
-                    403, "requests of web pages need a key: openai_app(..., key=...)", "origin_not_allowed"
-                )
+                message = "requests of web pages need a key: openai_app(..., key=...)"
+                raise RefusedError(403, message, "origin_not_allowed")
         elif not hmac.compare_digest(headers.get("authorization", b""), b"Bearer " + self._key):
             raise RefusedError(401, "the API key is missing or wrong", "invalid_api_key")
 
@@ -195,7 +182,7 @@ class _App:
         finally:
             self._running -= 1
 
-    async def _complete(self, chat: Chat, response: _Response) -> None:
+    async def _complete(self, chat: Chat, response: Response) -> None:
         engine = self._engines[chat.model]
         holds = not chat.stream or (chat.is_structured and _has_steps(engine, chat))
         answer = Answer(f"chatcmpl-{response.id}", chat, holds=holds)
@@ -228,79 +215,3 @@ def _events(engine: Engine, thread: rxllm.Thread, chat: Chat, request_id: str) -
     if chat.notes:
         more["metadata"] = {**(engine.params.get("metadata") or {}), "client": chat.notes}
     return rxllm.stream(engine, thread, request_id=request_id, include_raw_chunks=False, **chat.options, **more)
-
-
-class _Response:
-    """The response to one request."""
-
-    def __init__(self, send: Send) -> None:
-        self.id = uuid.uuid4().hex
-        self.begun = False
-        self._send = send
-
-    async def json(self, frame: Frame, status: int = 200, headers: Mapping[str, str] = {}) -> None:
-        body = frame_json(frame)
-        await self._begin(status, {**_JSON, "content-length": str(len(body)), **headers})
-        await self._body(body, more=False)
-
-    async def frames(self, frames: list[Frame], end: bytes = b"") -> None:
-        """Send `frames`, and if there is an `end` nothing after it."""
-        if not self.begun:
-            await self._begin(200, _SSE)
-        await self._body(b"".join(map(sse, frames)) + end, more=not end)
-
-    async def fail(self, refusal: RefusedError) -> None:
-        if self.begun:
-            await self._body(sse(refusal.body), more=False)
-        else:
-            await self.json(refusal.body, refusal.status, refusal.headers)
-
-    async def _begin(self, status: int, headers: Mapping[str, str]) -> None:
-        self.begun = True
-        fields = [(name.encode(), value.encode()) for name, value in {**headers, "x-request-id": self.id}.items()]
-        await self._send({"type": "http.response.start", "status": status, "headers": fields})
-
-    async def _body(self, data: bytes, *, more: bool) -> None:
-        await self._send({"type": "http.response.body", "body": data, "more_body": more})
-
-
-async def _body(receive: Receive, headers: Mapping[str, bytes], most: int) -> bytes:
-    """Return the body of a request. Raises `GoneError`, and `RefusedError` if it is too large or too slow."""
-    too_large = RefusedError(413, f"the body has more than {most} bytes", "request_too_large")
-    length = headers.get("content-length", b"0")
-    if length.isdigit() and int(length) > most:
-        raise too_large
-    parts, size, more = list[bytes](), 0, True
-    try:
-        async with asyncio.timeout(READING):
-            while more:
-                message = await receive()
-                if message["type"] == "http.disconnect":
-                    raise GoneError
-                part, more = message.get("body", b""), message.get("more_body", False)
-                parts.append(part)
-                size += len(part)
-                if size > most:
-                    raise too_large
-    except TimeoutError:
-        raise RefusedError(408, "the body of the request took too long", "timeout") from None
-    return b"".join(parts)
-
-
-async def _until_gone(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
-    """Run `work` until the client leaves. Raises `GoneError`."""
-    working, leaving = asyncio.ensure_future(work), asyncio.ensure_future(_gone(receive))
-    try:
-        await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            raise GoneError
-        working.result()
-    finally:
-        for task in (working, leaving):
-            task.cancel()
-        await asyncio.gather(working, leaving, return_exceptions=True)
-
-
-async def _gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 import rxllm
 from rxllm import Engine, Fake, OpenAIChat, ToolCall, ToolContext, ValidationError, tool, web
 from rxllm.testing.loopback import Loopback, Reply, chat_chunk, endless
-from rxllm.web import _openai_app
+from rxllm.web import _openai_http
 from tests.web.served import PATIENCE, Served
 
 HI: Any = {"model": "m0", "messages": [{"role": "user", "content": "Hi"}]}
@@ -125,6 +125,30 @@ def test_a_client_that_never_reads_ends_in_time_and_disturbs_nobody() -> None:
     until(lambda: threading.active_count() <= threads + 1)  # the portal of rxllm's own tests may have begun
 
 
+def test_a_silent_stream_has_heartbeats_and_then_its_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_openai_http, "HEARTBEAT", 0.05)
+    turn = [("delay", 0.3), "Hel", ("delay", 0.3), "lo"]
+    with Served.of(Fake(turn)) as server:
+        answer = httpx.post(f"{server.url}/chat/completions", json=STREAM)
+        before, first, rest = answer.content.partition(b"data: ")
+        assert set(before.split(b"\n\n")) == {b":", b""}
+        assert b"\n\n:\n\n" in rest
+        assert [frame["choices"][0]["delta"].get("content") for frame in web.from_sse([first + rest])] == [
+            "Hel", "lo", None,
+        ]  # fmt: skip
+        whole = httpx.post(f"{server.url}/chat/completions", json=HI)
+        assert whole.json()["choices"][0]["message"]["content"] == "Hello"
+
+
+def test_a_client_that_does_not_read_gets_no_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_openai_http, "HEARTBEAT", 0.01)
+    with endless_model(0.0, 1000) as (provider, server):
+        client = connected(server, json.dumps(STREAM).encode())
+        time.sleep(0.5)
+        client.close()
+        provider.connections[0].wait_closed()
+
+
 def status_of(client: socket.socket) -> bytes:
     with client:
         return client.recv(1000).split(b" ", 2)[1]
@@ -142,7 +166,7 @@ def test_a_body_that_is_too_large() -> None:
 
 
 def test_half_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_openai_app, "READING", 0.2)
+    monkeypatch.setattr(_openai_http, "READING", 0.2)
     with Served.of(Fake("Hello")) as server:
         assert status_of(connected(server, b'{"mo', length=100)) == b"408"
         connected(server, b'{"mo', length=100).close()  # and one that leaves
