@@ -10,7 +10,8 @@ from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
-from rxllm import EngineError, web
+import rxllm
+from rxllm import EngineError
 
 _HERE = ("127.0.0.1", "::1", "localhost")
 
@@ -27,7 +28,9 @@ def run(options: Namespace) -> int:
         remedy = "name the variable that has it: --key RXLLM_SERVE_KEY"
         return _wrong(f"--host {options.host} lets other machines in, which needs a key; {remedy}")
     level = "debug" if options.debug else "critical"  # it calls an answer that Ctrl-C ends an error of the app
-    server = _server(web.openai_app({name: name for name in options.model or [options.default_model]}, key=key), level)
+    server = _server(
+        rxllm.web.openai_app({name: name for name in options.model or [options.default_model]}, key=key), level
+    )
     family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
     with socket.create_server((options.host, options.port), family=family) as listening:
         host = f"[{options.host}]" if ":" in options.host else options.host

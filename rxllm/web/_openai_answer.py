@@ -195,7 +195,7 @@ class Answer:
             message = "the model began its answer again after a part of it had been sent; ask again without stream"
             raise RefusedError(502, message, "restarted")
         self._deltas.clear()
-        self._begun = bool(self._earlier)
+        self._begun = self._begun and (not self._holds or bool(self._earlier))
         self._places.clear()  # calls of the client's end the chat, so all are of this step
         self._unsent.clear()
         self._open.clear()

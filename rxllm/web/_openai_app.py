@@ -133,7 +133,8 @@ class _App:
         except Exception as error:
             refusal = refusal_of(error)
             if refusal.status >= 500:
-                log.error("the request %s to openai_app failed", response.id, exc_info=error)
+                trace = None if isinstance(error, rxllm.LLMError | RefusedError) else error
+                log.error("the request %s to openai_app failed: %r", response.id, error, exc_info=trace)
             with suppress(TimeoutError, GoneError):
                 async with asyncio.timeout(LEAVING):
                     await response.fail(refusal)

@@ -19,12 +19,13 @@ https://developers.openai.com/api/reference/resources/chat/subresources/completi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from typing import Any, cast
 
 import msgspec
 
-from rxllm import Engine, ImagePart, Request, Thread, Tool, ValidationError, json_schema, validate
+from rxllm import Engine, ImagePart, Part, ProviderPart, Request, Thread, Tool, ValidationError, json_schema, validate
 from rxllm import stream as stream_of
 from rxllm.web._codec import Frame
 from rxllm.web._openai_errors import RefusedError, wrong, wrong_values
@@ -58,6 +59,8 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
 
 _FIELDS = {"model", "messages", "tools", "tool_choice", "response_format", "stream", "stream_options"}
 _OURS = {"max_tokens": "max_completion_tokens", "schema": "parameters"}
+
+_WEB = re.compile("https?://", re.IGNORECASE)
 
 MOST_NESTED = 64
 """How deep the JSON of a request may be nested."""
@@ -149,10 +152,20 @@ def _read_thread(messages: Any) -> Thread:
     except ValidationError as error:
         raise wrong_values(error, _OURS) from None
     for i, message in enumerate(thread):
-        images = (part.image for part in message.parts if isinstance(part, ImagePart) and part.image.source == "url")
-        if not all(str(image.data).lower().startswith(("https://", "http://")) for image in images):
-            raise wrong(f"messages[{i}]", f"messages[{i}]: the URL of an image must begin with https:, http: or data:")
+        for part in message.parts:
+            if fault := _part_fault(part):
+                raise wrong(f"messages[{i}]", f"messages[{i}]: {fault}")
     return thread
+
+
+def _part_fault(part: Part) -> str | None:
+    match part:
+        case ImagePart(image=image) if image.source == "url" and not _WEB.match(str(image.data)):
+            return "the URL of an image must begin with https:, http: or data:"
+        case ProviderPart():  # its file_id is one of this server's account
+            return "a file must be sent as file_data: this server keeps no files"
+        case _:
+            return None
 
 
 def _read_tools(entries: Any, own: Collection[str]) -> tuple[Tool, ...]:

@@ -47,6 +47,23 @@ def test_it_serves_a_model_until_ctrl_c() -> None:
     assert "Traceback" not in screen
 
 
+def test_it_serves_the_local_model_by_default() -> None:
+    pytest.importorskip("uvicorn", reason="pip install uvicorn")
+    pytest.importorskip("xllamacpp", reason="pip install 'rxllm[local]'")
+    with Terminal("serve", "--port", "0", RXLLM_MODEL="") as terminal:
+        with OpenAI(base_url=url(terminal), api_key="any") as sdk:
+            stream = sdk.chat.completions.create(
+                model="local", messages=HI, max_tokens=8, seed=1, stream=True, stream_options={"include_usage": True}
+            )  # pyright: ignore
+            chunks = list(stream)
+        terminal.type(CTRL_C)
+        code, screen = terminal.leave()
+    assert code == 0, screen
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+    assert chunks[-1].usage is not None
+    assert chunks[-1].usage.completion_tokens == 8
+
+
 def test_ctrl_c_ends_a_running_answer_and_closes_the_providers_socket() -> None:
     pytest.importorskip("uvicorn", reason="pip install uvicorn")
     with slow_model() as (provider, terminal):

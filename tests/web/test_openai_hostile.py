@@ -229,6 +229,7 @@ WRONG: list[tuple[str, Any, str]] = [
     ("messages", [{"role": "tool", "content": "x", "tool_call_id": "a"}], "messages[0].tool_call_id"),
     ("messages", [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "file:///etc/passwd"}}]}],
      "messages[0]"),
+    ("messages", [{"role": "user", "content": [{"type": "file", "file": {"file_id": "file-1"}}]}], "messages[0]"),
     ("temperature", 3, "temperature"),
     ("temperature", "hot", "temperature"),
     ("max_tokens", 0, "max_completion_tokens"),
