@@ -8,9 +8,11 @@ messages of the run are kept here, and take the place of the client's copy in th
 from __future__ import annotations
 
 import hashlib
+import json
 from collections import OrderedDict
+from collections.abc import Iterable
 
-from rxllm import ChatResult, Message, Thread, serializer
+from rxllm import ChatResult, Message, Thread, ToolCall, serializer
 
 MOST = 512
 """How many runs are kept. A client whose run has gone, or another process, goes on with what the client sends."""
@@ -19,8 +21,8 @@ MOST = 512
 class Memory:
     """The messages of runs, by what was asked and which calls the client was to answer.
 
-    Call ids alone would not do: some providers count them from 0. Who sends the same conversation to the same model
-    has the same right to its messages.
+    Call ids alone would not do: some providers count them from 0. Who sends the same conversation, with the same calls,
+    to the same model has the same right to its messages.
     """
 
     def __init__(self, most: int = MOST) -> None:
@@ -35,7 +37,7 @@ class Memory:
         messages: list[Message] = []
         digest = hashlib.sha256(model.encode())
         for message in thread:
-            key = _key(digest.digest(), [call.id for call in message.tool_calls])
+            key = _key(digest.digest(), message.tool_calls)
             messages += self._kept.get(key, (message,)) if message.tool_calls else (message,)
             digest.update(serializer.to_json(message).encode())
         return Thread(messages)
@@ -47,12 +49,13 @@ class Memory:
         digest = hashlib.sha256(model.encode())
         for message in asked_for:
             digest.update(serializer.to_json(message).encode())
-        key = _key(digest.digest(), [call.id for call in result.pending_tool_calls])
+        key = _key(digest.digest(), result.pending_tool_calls)
         self._kept[key] = result.thread.messages[len(restored) :]
         self._kept.move_to_end(key)
         if len(self._kept) > self._most:
             self._kept.popitem(last=False)
 
 
-def _key(digest: bytes, ids: list[str]) -> bytes:
-    return hashlib.sha256(digest + "\0".join(sorted(ids)).encode()).digest()
+def _key(digest: bytes, calls: Iterable[ToolCall]) -> bytes:
+    texts = sorted(json.dumps([call.id, call.name, call.arguments], sort_keys=True) for call in calls)
+    return hashlib.sha256(digest + json.dumps(texts).encode()).digest()

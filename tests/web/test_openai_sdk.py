@@ -255,6 +255,40 @@ def test_own_and_client_tools_in_one_step_go_on_and_run_once() -> None:
     ]  # fmt: skip
 
 
+def test_rounds_of_mixed_calls_keep_every_call_of_the_engine() -> None:
+    def round(i: int) -> list[Any]:
+        return [ToolCall(f"own{i}", "price", {"item": f"{i}"}), ToolCall(f"c{i}", "place", {"round": i})]
+
+    requests: list[Any] = []
+    engine = Engine(
+        Fake(round(1), round(2), "Done."), tools=[price], prepare=[lambda request: requests.append(request) or request]
+    )
+    with asking(engine) as sdk:
+        messages: list[Any] = [*HI]
+        for _ in range(3):
+            choice = sdk.chat.completions.create(model="m0", messages=messages, tools=[function("place")]).choices[0]
+            messages.append(choice.message)
+            calls = choice.message.tool_calls or []
+            messages += [{"role": "tool", "tool_call_id": call.id, "content": "Oslo"} for call in calls]
+    assert messages[-1].content == "Done."
+    ids = [call.id for message in requests[-1].messages for call in message.tool_calls]
+    assert ids == ["own1", "c1", "own2", "c2"]
+    answered = [message.tool_call_id for message in requests[-1].messages if message.role == "tool"]
+    assert answered == ids
+
+
+def test_two_runs_with_equal_ids_are_told_apart_by_their_calls() -> None:
+    requests: list[Any] = []
+    model = Fake([ToolCall("c", "place", {"x": 1})], [ToolCall("c", "place", {"x": 2})], "Done.")
+    with asking(Engine(model, prepare=[lambda request: requests.append(request) or request])) as sdk:
+        body: Any = {"model": "m0", "messages": HI, "tools": [function("place")]}
+        first = sdk.chat.completions.create(**body).choices[0].message
+        sdk.chat.completions.create(**body)  # another client's
+        answer = {"role": "tool", "tool_call_id": "c", "content": "Oslo"}
+        sdk.chat.completions.create(**{**body, "messages": [*HI, first, answer]})
+    assert requests[-1].messages[1].tool_calls[0].arguments == {"x": 1}
+
+
 def test_a_run_that_is_forgotten_goes_on_with_what_the_client_sends() -> None:
     engine = Engine(Fake([ToolCall("b", "price", {"item": "tea"}), ToolCall("c", "place", {})]), tools=[price])
     other = Engine(Fake("Done."), tools=[price])
