@@ -28,9 +28,8 @@ def run(options: Namespace) -> int:
         remedy = "name the variable that has it: --key RXLLM_SERVE_KEY"
         return _wrong(f"--host {options.host} lets other machines in, which needs a key; {remedy}")
     level = "debug" if options.debug else "critical"  # it calls an answer that Ctrl-C ends an error of the app
-    server = _server(
-        rxllm.web.openai_app({name: name for name in options.model or [options.default_model]}, key=key), level
-    )
+    models = options.model or [options.default_model]
+    server = _server(rxllm.web.openai_app({name: name for name in models}, key=key), level)
     family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
     with socket.create_server((options.host, options.port), family=family) as listening:
         host = f"[{options.host}]" if ":" in options.host else options.host
