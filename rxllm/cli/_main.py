@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from rxllm import json_schema
-from rxllm.cli import _conversation, _new_plugin, _providers
+from rxllm.cli import _conversation, _new_plugin, _providers, _serve
 from rxllm.cli._screen import report
 
 
@@ -58,13 +58,19 @@ def _parser() -> argparse.ArgumentParser:
 
     ask = command("ask", _conversation.ask, "ask one question; text that is piped in is added to it")
     ask.add_argument("prompt", nargs="*", help="the question")
+    model = os.environ.get("RXLLM_MODEL") or "local"
     for added in (ask, command("chat", _conversation.chat, "talk; Ctrl-C stops an answer, Ctrl-D leaves")):
-        model = os.environ.get("RXLLM_MODEL") or "local"
         added.add_argument("-m", "--model", default=model, help="provider:name; by default $RXLLM_MODEL, or else local")
         added.add_argument("-s", "--system", metavar="TEXT", help="the system prompt")
         added.add_argument("-f", "--file", action="append", default=[], help="attach a file or a URL; repeatable")
         added.add_argument("--json", metavar="SCHEMA", type=_schema, help="answer with JSON that fits this schema file")
         added.add_argument("--events", action="store_true", help="print the events, each as a line of JSON")
+    serve = command("serve", _serve.run, "serve models to programs in any language that speak to OpenAI")
+    serve.add_argument("-m", "--model", action="append", help="provider:name, as for ask; repeatable")
+    serve.add_argument("--host", default="127.0.0.1", help="the address; by default only this machine gets in")
+    serve.add_argument("--port", type=int, default=8000, help="by default 8000; 0 takes a free one")
+    serve.add_argument("--key", metavar="VARIABLE", help="the environment variable with the key that clients must send")
+    serve.set_defaults(default_model=model)
     command("providers", _providers.run, "list the providers, and which have a key")
     plugin = command("new-plugin", _new_plugin.run, "write a package with an adapter, an operator and their tests")
     plugin.add_argument("name", type=_new_plugin.checked, help="the provider's name: acme makes the package rxllm-acme")

@@ -204,7 +204,7 @@ def on_portal() -> Generator[Portal]:
         raise RuntimeError("on rxllm's own loop this would wait for itself; use await or async for instead")
     loop, read = _chosen.set(chosen.loop), is_read.set(is_read.get() or not is_daemon_worker())
     here = running_loop()
-    blocked = blocked_loops.set(blocked_loops.get() | ({here} if here is not None else set()))
+    blocked = blocked_loops.set(blocked_loops.get() if here is None else blocked_loops.get() | {here})
     try:
         with subscribing():
             yield chosen

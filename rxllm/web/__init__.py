@@ -13,7 +13,7 @@ before, by `for_client`. `sse` writes a frame as a server-sent event, `from_sse`
 of that as the response of a web server, and `Runs` keeps streams that go on without a browser.
 
 `from_ui` and `from_ag_ui` read what clients send, and `AGUIEncoder` is the encoder that answers those of AG-UI. `AGUI`
-is an adapter: an agent that speaks AG-UI, asked like a model.
+is an adapter: an agent that speaks AG-UI, asked like a model. `openai_app` serves engines as OpenAI's Chat Completions.
 """
 
 from rxllm.web._ag_ui import Encoder as AGUIEncoder
@@ -22,6 +22,7 @@ from rxllm.web._ag_ui_input import AGUIInput, from_ag_ui
 from rxllm.web._codec import Decoder, Encoder, decode, encode, from_sse, sse
 from rxllm.web._for_client import for_client
 from rxllm.web._messages import Incoming
+from rxllm.web._openai_app import openai_app
 from rxllm.web._response import streaming_response
 from rxllm.web._runs import Runs
 from rxllm.web._ui_messages import from_ui
@@ -40,6 +41,7 @@ __all__ = [
     "from_ag_ui",
     "from_sse",
     "from_ui",
+    "openai_app",
     "sse",
     "streaming_response",
 ]

@@ -91,11 +91,15 @@ def sse(frame: Frame) -> bytes:
     >>> sse({"type": "end"})
     b'data: {"type":"end"}\n\n'
     """
+    return b"data: %b\n\n" % frame_json(frame)
+
+
+def frame_json(frame: Frame) -> bytes:
+    """Return `frame` as JSON."""
     try:
-        data = msgspec.json.encode(frame)
+        return msgspec.json.encode(frame)
     except UnicodeEncodeError:  # half a surrogate pair must be escaped
-        data = json.dumps(frame).encode()
-    return b"data: %b\n\n" % data
+        return json.dumps(frame).encode()
 
 
 def from_sse(chunks: Iterable[bytes]) -> Iterator[Frame]:

@@ -28,7 +28,8 @@ CTRL_C, CTRL_D = "\x03", "\x04"
 
 def environment(server: Loopback | None = None, **variables: str) -> dict[str, str]:
     """This process's environment with rxllm on the path, where OpenAI's model is behind `server`."""
-    own = {"PYTHONPATH": str(ROOT), "RXLLM_MODEL": "openai:m", "OPENAI_API_KEY": "k", "TERM": "dumb"}
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    own = {"PYTHONPATH": path, "RXLLM_MODEL": "openai:m", "OPENAI_API_KEY": "k", "TERM": "dumb"}
     if server is not None:
         own["OPENAI_BASE_URL"] = server.url
     return {**os.environ, **own, **variables}

@@ -1,0 +1,289 @@
+"""A run as the answer of Chat Completions: its events to chunks, and chunks to a completion.
+
+The client sees one message of one choice, whatever the engine does for it:
+
+==================================  ====================================================================================
+of the run                          the client sees
+==================================  ====================================================================================
+text and thinking of all steps      ``content`` and ``reasoning_content``, with a blank line between two steps
+the same, of a structured answer    the last step's only, so that it is JSON; with tools it is sent when it is complete
+sources with a URL                  ``annotations``
+calls of the client's tools         ``tool_calls``
+calls of the engine's own tools,    nothing
+their results, agents inside
+a question to the user              the question, as text
+usage                               that of all steps, and of the agents
+``StepRestarted``                   nothing; if a part of the step has been sent, an error, since it cannot be unsaid
+files, log-probabilities            nothing
+==================================  ====================================================================================
+
+The finish reason is ``tool_calls`` if the client is to answer some, ``length`` and ``content_filter`` as the last step
+has it, ``length`` too for a chat that used up its turns or its budget, and otherwise ``stop``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from reactivex import Subject
+
+from rxllm import (
+    ChatCompleted,
+    ChatResult,
+    Event,
+    MessageStarted,
+    Nested,
+    RawChunk,
+    SourceAdded,
+    StepCompleted,
+    StepRestarted,
+    StreamError,
+    TextCompleted,
+    TextDelta,
+    ThinkingCompleted,
+    ThinkingDelta,
+    ToolCall,
+    ToolCallCompleted,
+    ToolCallDelta,
+    ToolCallStarted,
+    Usage,
+    UsageUpdated,
+)
+from rxllm import operators as ops
+from rxllm.web._codec import Frame, frame_json
+from rxllm.web._openai_errors import RefusedError
+from rxllm.web._openai_request import Chat
+
+_COUNTED = (UsageUpdated, RawChunk, StepCompleted, StepRestarted, Nested)
+_SOURCE = ("url", "title", "start_index", "end_index")
+
+
+class Answer:
+    """The chunks of one run. `holds` keeps them back until the chat has ended."""
+
+    def __init__(self, id: str, chat: Chat, *, holds: bool) -> None:
+        self.result: ChatResult | None = None
+        self.error: Exception | None = None
+        self.finish_reason = ""
+        self._head: Frame = {"id": id, "created": int(time.time()), "model": chat.model}
+        self._structured = chat.is_structured
+        self._names = {tool.name for tool in chat.tools}
+        self._with_usage = chat.include_usage
+        self._holds = holds
+        self._deltas: list[Frame] = []  # of this step, as far as they are held back
+        self._earlier: list[Frame] = []  # of the steps before
+        self._begun = False  # whether there has been a delta, and
+        self._sent = False  # whether one of this step has been sent
+        self._open = set[type[Event]]()  # the kinds of block whose deltas have come
+        self._has_text = False  # this step, and
+        self._had_text = False  # the steps before
+        self._places: dict[str, int] = {}  # of the client's calls
+        self._unsent = set[str]()  # the calls whose arguments have not begun
+        self._usage = Usage()
+        self._counted = Subject[Event]()
+        self._counted.pipe(ops.usage()).subscribe(self._count, on_error=lambda _: None)
+
+    @property
+    def usage(self) -> Usage:
+        """The usage of all steps, and of the agents inside them."""
+        return self._usage
+
+    def feed(self, event: Event) -> list[Frame]:
+        """Return the chunks that can be sent now. An error of the run becomes `error`."""
+        if isinstance(event, _COUNTED):
+            self._counted.on_next(event)
+        try:
+            self._read(event)
+        except RefusedError as refusal:
+            self.error = refusal
+        if self._holds or not self._deltas:
+            return []
+        deltas, self._deltas, self._sent = self._deltas, [], True
+        return [self.chunk(delta) for delta in deltas]
+
+    def chunk(self, delta: Frame | None, finish_reason: str | None = None) -> Frame:
+        """Return a chunk; without a `delta` that of the usage, which has no choice."""
+        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
+        choices = [] if delta is None else [choice]
+        return {**self._head, "object": "chat.completion.chunk", "choices": choices}
+
+    def last_chunks(self) -> list[Frame]:
+        """Return the chunks that have been held back, and those that end the answer."""
+        held_back = map(self.chunk, [*self._earlier, *self._deltas])
+        end = self.chunk({}, self.finish_reason)
+        return [*held_back, end, *([self.usage_chunk()] if self._with_usage else [])]
+
+    def usage_chunk(self) -> Frame:
+        return {**self.chunk(None), "usage": _usage(self.usage)}
+
+    def completion(self) -> Frame:
+        """Return the whole answer, once the chat has ended."""
+        message = _message([*self._earlier, *self._deltas])
+        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": self.finish_reason}
+        usage = {"usage": _usage(self.usage)}
+        return {**self._head, "object": "chat.completion", "choices": [choice], **usage}
+
+    def _count(self, usage: Usage) -> None:
+        self._usage = usage
+
+    def _read(self, event: Event) -> None:
+        match event:
+            case TextDelta(delta=text):
+                self._open.add(TextDelta)
+                self._text(text)
+            case TextCompleted(text=text):
+                self._text("" if TextDelta in self._open else text)
+                self._open.discard(TextDelta)
+            case ThinkingDelta(delta=text):
+                self._open.add(ThinkingDelta)
+                self._say({"reasoning_content": text})
+            case ThinkingCompleted(text=text):
+                self._say({"reasoning_content": "" if ThinkingDelta in self._open else text})
+                self._open.discard(ThinkingDelta)
+            case SourceAdded(source={"url": str()} as source):
+                cited = {name: source[name] for name in _SOURCE if name in source}
+                self._say({"annotations": [{"type": "url_citation", "url_citation": cited}]})
+            case ToolCallStarted() | ToolCallDelta() | ToolCallCompleted():
+                self._call(event)
+            case StepRestarted():
+                self._restart()
+            case MessageStarted():
+                self._next_step()
+            case ChatCompleted(result=result):
+                self._end(result)
+            case _:
+                pass
+
+    def _say(self, delta: Frame) -> None:
+        if any(delta.values()):
+            self._deltas.append(delta if self._begun else {"role": "assistant", **delta})
+            self._begun = True
+
+    def _text(self, text: str) -> None:
+        if text and self._had_text and not self._has_text and not self._structured:
+            self._say({"content": "\n\n"})
+        self._has_text = self._has_text or bool(text)
+        self._say({"content": text})
+
+    def _call(self, event: ToolCallStarted | ToolCallDelta | ToolCallCompleted) -> None:
+        match event:
+            case ToolCallStarted(id=id, name=name) if name in self._names and not event.metadata.get("server"):
+                self._begin(id, name)
+            case ToolCallDelta(id=id, arguments_delta=text) if id in self._places and text:
+                self._arguments(id, text)
+            case ToolCallCompleted(id=id) if id in self._unsent:
+                self._arguments(id, _arguments(event.tool_call))
+            case _:
+                pass
+
+    def _begin(self, id: str, name: str) -> None:
+        self._places[id] = len(self._places)
+        self._unsent.add(id)
+        function = {"name": name, "arguments": ""}
+        call = {"index": self._places[id], "id": id, "type": "function", "function": function}
+        self._say({"tool_calls": [call]})
+
+    def _arguments(self, id: str, text: str) -> None:
+        self._unsent.discard(id)
+        if text:
+            self._say({"tool_calls": [{"index": self._places[id], "function": {"arguments": text}}]})
+
+    def _restart(self) -> None:
+        if self._sent:
+            message = "the model began its answer again after a part of it had been sent; ask again without stream"
+            raise RefusedError(502, message, "restarted")
+        self._deltas.clear()
+        self._begun = self._begun and (not self._holds or bool(self._earlier))
+        self._places.clear()  # calls of the client's end the chat, so all are of this step
+        self._unsent.clear()
+        self._open.clear()
+        self._has_text = False
+
+    def _next_step(self) -> None:
+        self._earlier = [] if self._structured else [*self._earlier, *self._deltas]
+        self._begun = self._begun and not (self._structured and self._holds)
+        self._deltas, self._sent = [], False
+        self._had_text = self._had_text or self._has_text
+        self._has_text = False
+
+    def _end(self, result: ChatResult) -> None:
+        self.result = result
+        if result.error is not None or result.halted_reason == "error":
+            self.error = result.error or StreamError("unknown")
+            return
+        own = {call.id for call in result.final_response.tool_calls} if result.final_response else set[str]()
+        if result.halted_reason == "approval" or any(call.id not in own for call in result.pending_tool_calls):
+            message = "a tool of this server waits for an answer that Chat Completions has no place for"
+            self.error = RefusedError(500, message, "approval_required")
+            return
+        if result.pending_question:
+            self._has_text, self._had_text = False, self._had_text or self._has_text
+            self._text(result.pending_question)
+        for call in result.pending_tool_calls:
+            if call.id not in self._places:  # of a manual tool of the engine's
+                self._begin(call.id, call.name)
+                self._arguments(call.id, _arguments(call))
+        if not self._begun:
+            self._deltas.append({"role": "assistant", "content": ""})
+        self.finish_reason = _finish_reason(result)
+
+
+def _arguments(call: ToolCall) -> str:
+    return frame_json(call.arguments).decode() if call.raw_arguments is None else call.raw_arguments
+
+
+def _finish_reason(result: ChatResult) -> str:
+    last = result.final_response and result.final_response.finish_reason
+    if result.pending_tool_calls:
+        return "tool_calls"
+    if last in ("length", "content_filter"):
+        return last
+    return "length" if result.halted_reason in ("max_turns", "budget") else "stop"
+
+
+def _message(deltas: Iterable[Frame]) -> Frame:
+    texts: dict[str, list[str]] = {"content": [], "reasoning_content": []}
+    lists: dict[str, list[Frame]] = {"annotations": [], "tool_calls": []}
+    for delta in deltas:
+        for name in texts.keys() & delta.keys():
+            texts[name].append(delta[name])
+        lists["annotations"] += delta.get("annotations", ())
+        for call in delta.get("tool_calls", ()):
+            _add_call(lists["tool_calls"], call)
+    joined = {name: "".join(pieces) for name, pieces in texts.items()}
+    content = joined.pop("content") or (None if lists["tool_calls"] else "")
+    more = {name: value for name, value in (joined | lists).items() if value}
+    return {"role": "assistant", "content": content, "refusal": None, **more}
+
+
+def _add_call(calls: list[Frame], call: Frame) -> None:
+    if "id" in call:
+        calls.append({"id": call["id"], "type": "function", "function": dict(call["function"])})
+    else:
+        calls[call["index"]]["function"]["arguments"] += call["function"]["arguments"]
+
+
+def _usage(usage: Usage) -> Frame:
+    counts = {
+        "prompt_tokens": usage.input_tokens or 0,
+        "completion_tokens": usage.output_tokens or 0,
+        "total_tokens": usage.total,
+        "prompt_tokens_details": {
+            "cached_tokens": usage.cached_input_tokens,
+            "cache_write_tokens": usage.cache_write_input_tokens,
+        },
+        "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+        "cost": {
+            "input_tokens_cost": usage.input_cost,
+            "output_tokens_cost": usage.output_cost,
+            "total_cost": usage.total_cost,
+        },
+    }
+    known = {name: _known(value) if isinstance(value, dict) else value for name, value in counts.items()}
+    return {name: value for name, value in known.items() if value != {}}
+
+
+def _known(values: dict[str, Any]) -> Frame:
+    return {name: value for name, value in values.items() if value is not None}

@@ -1,0 +1,218 @@
+"""Serve engines as OpenAI's Chat Completions, for programs in any language.
+
+===========================================  ===========================================================================
+request                                      response
+===========================================  ===========================================================================
+``POST /v1/chat/completions``                the answer of ``rxllm.stream`` by the engine that `model` names
+``GET /v1/models``, ``GET /v1/models/NAME``  the names of the engines
+===========================================  ===========================================================================
+
+A stream is begun with its answer, so that an error before it has a status, or after `HEARTBEAT` seconds of silence; an
+error after that is a frame with an ``error``, and no ``[DONE]``. A client that leaves disposes its run, and one that
+reads slowly holds back the model.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import time
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from contextlib import asynccontextmanager, suppress
+from typing import Any, cast
+
+import rxllm
+from rxllm import Engine, Event
+from rxllm.web._codec import Frame
+from rxllm.web._openai_answer import Answer
+from rxllm.web._openai_errors import RefusedError, refusal_of
+from rxllm.web._openai_http import GoneError, Receive, Response, Send, read_body, until_gone
+from rxllm.web._openai_memory import Memory
+from rxllm.web._openai_request import Chat, read_request, unknown_model
+
+App = Callable[[Any, Receive, Send], Coroutine[Any, Any, None]]
+
+LEAVING = 1.0
+"""How many seconds a client may take to read the error that ends its answer."""
+
+log = logging.getLogger("rxllm")
+
+
+def openai_app(
+    engines: Mapping[str, Engine | str | Any],
+    *,
+    key: str | None = None,
+    timeout: float = 600.0,
+    max_body: int = 16 * 2**20,
+    max_requests: int = 100,
+) -> App:
+    """Return an ASGI app that serves `engines`, by the names of models, as OpenAI's Chat Completions.
+
+    >>> app = openai_app({"support": rxllm.Fake("Hello")})
+
+    Serve it with any ASGI server, or mount it in Starlette or FastAPI; ``base_url`` of a client ends with ``/v1``. With
+    all its operators, `prepare` and tools an engine answers like a model. Its own tools run here, and the client sees
+    nothing of them; the client's tools are passed to the model, and answered in the client's next request.
+
+    `key` is the one that clients must send; without it, requests of web pages (those with an ``Origin``) are refused. A
+    request may take `timeout` seconds (408), its body `max_body` bytes (413), and `max_requests` are answered at a time
+    (503).
+
+    Raises ``ValidationError("invalid_option")`` for wrong arguments, and what ``rxllm.stream`` raises for an engine
+    that is set up wrongly.
+    """
+    for name, value in (("timeout", timeout), ("max_body", max_body), ("max_requests", max_requests)):
+        if not isinstance(value, int | float) or not value > 0:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise _invalid(name, f"must be a number above 0, not {str(value)[:80]!r}")
+    return _App(_checked(engines), _checked_key(key), timeout, max_body, max_requests)
+
+
+def _checked(engines: Any) -> dict[str, Engine]:
+    if not isinstance(engines, Mapping) or not engines:
+        raise _invalid("engines", 'must be a mapping of names to engines, such as {"support": engine}')
+    checked: dict[str, Engine] = {}
+    for name, engine in cast(Mapping[Any, Any], engines).items():
+        if not isinstance(name, str) or not name:
+            raise _invalid("engines", "must have names that are non-empty strings")
+        checked[name] = engine if isinstance(engine, Engine) else Engine(engine)
+        rxllm.stream(checked[name], "Hi")  # nothing is called before it is subscribed to
+    return checked
+
+
+def _checked_key(key: Any) -> bytes | None:
+    if key is not None and not (isinstance(key, str) and key.isascii() and key.isprintable() and key.strip()):
+        raise _invalid("key", "must be a non-empty string of ASCII, or None for no key")
+    return None if key is None else key.encode()
+
+
+def _invalid(name: str, fault: str) -> rxllm.ValidationError:
+    return rxllm.ValidationError("invalid_option", errors=[((name,), fault)])
+
+
+class _App:
+    """The app: its engines, its limits, and the requests that it is answering."""
+
+    def __init__(
+        self, engines: dict[str, Engine], key: bytes | None, timeout: float, max_body: int, max_requests: int
+    ) -> None:
+        self._engines = engines
+        self._key = key
+        self._timeout = timeout
+        self._max_body = max_body
+        self._max_requests = max_requests
+        self._memory = Memory()
+        self._started = int(time.time())
+        self._running = 0
+
+    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+        elif scope["type"] == "http":
+            await self._respond(scope, receive, Response(send))
+        else:
+            await send({"type": "websocket.close"})
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        await receive()
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        for engine in self._engines.values():
+            await rxllm.aclose(engine)
+        await send({"type": "lifespan.shutdown.complete"})
+
+    async def _respond(self, scope: Any, receive: Receive, response: Response) -> None:
+        try:
+            try:
+                async with asyncio.timeout(self._timeout):
+                    await self._route(scope, receive, response)
+            except TimeoutError:
+                raise RefusedError(408, "the answer took too long", "timeout") from None
+        except GoneError:
+            return
+        except Exception as error:
+            refusal = refusal_of(error)
+            if refusal.status >= 500:
+                trace = None if isinstance(error, rxllm.LLMError | RefusedError) else error
+                log.error("the request %s to openai_app failed: %r", response.id, error, exc_info=trace)
+            with suppress(TimeoutError, GoneError):
+                async with asyncio.timeout(LEAVING):
+                    await response.fail(refusal)
+
+    async def _route(self, scope: Any, receive: Receive, response: Response) -> None:
+        headers = {name.decode("latin-1").lower(): value for name, value in scope["headers"]}
+        self._authorize(headers)
+        path = scope["path"].removeprefix(scope.get("root_path", ""))
+        match scope["method"], path:
+            case "POST", "/v1/chat/completions":
+                async with self._place():
+                    chat = read_request(await read_body(receive, headers, self._max_body), self._engines)
+                    beside = [response.keep_alive()] if chat.stream else []
+                    await until_gone(receive, self._complete(chat, response), *beside)
+            case "GET", "/v1/models":
+                models = [self._model(name) for name in self._engines]
+                await response.json({"object": "list", "data": models})
+            case "GET", _ if path.startswith("/v1/models/"):
+                await response.json(self._model(path.removeprefix("/v1/models/")))
+            case _, "/v1/chat/completions" | "/v1/models":
+                raise RefusedError(405, f"this path has no method {scope['method'][:20]}", "method_not_allowed")
+            case _:
+                message = "there is no such path; there are /v1/chat/completions and /v1/models"
+                raise RefusedError(404, message, "not_found")
+
+    def _authorize(self, headers: Mapping[str, bytes]) -> None:
+        if self._key is None:
+            if "origin" in headers:  # any web page can send requests to a server on its reader's machine
+                message = "requests of web pages need a key: openai_app(..., key=...)"
+                raise RefusedError(403, message, "origin_not_allowed")
+        elif not hmac.compare_digest(headers.get("authorization", b""), b"Bearer " + self._key):
+            raise RefusedError(401, "the API key is missing or wrong", "invalid_api_key")
+
+    def _model(self, name: str) -> Frame:
+        if name not in self._engines:
+            raise unknown_model(name)
+        return {"id": name, "object": "model", "created": self._started, "owned_by": "rxllm"}
+
+    @asynccontextmanager
+    async def _place(self) -> AsyncGenerator[None]:
+        if self._running >= self._max_requests:
+            raise RefusedError(503, "this server is busy", "busy", retry_after=1.0)
+        self._running += 1
+        try:
+            yield
+        finally:
+            self._running -= 1
+
+    async def _complete(self, chat: Chat, response: Response) -> None:
+        engine = self._engines[chat.model]
+        holds = not chat.stream or (chat.is_structured and _has_steps(engine, chat))
+        answer = Answer(f"chatcmpl-{response.id}", chat, holds=holds)
+        thread = self._memory.restore(chat.model, chat.thread)
+        async with rxllm.to_async_iter(_events(engine, thread, chat, response.id)) as events:
+            async for event in events:
+                frames = answer.feed(event)
+                if answer.error is not None:
+                    if response.begun and chat.include_usage:
+                        await response.frames([answer.usage_chunk()])
+                    raise answer.error
+                if chat.stream and frames:
+                    await response.frames(frames)
+        if answer.result is None:
+            raise rxllm.StreamError("truncated")
+        self._memory.keep(chat.model, chat.thread, thread, answer.result)
+        if chat.stream:
+            await response.frames(answer.last_chunks(), b"data: [DONE]\n\n")
+        else:
+            await response.json(answer.completion())
+
+
+def _has_steps(engine: Engine, chat: Chat) -> bool:
+    """Whether a structured answer may have text before its last step."""
+    return bool(engine.tools or chat.tools or engine.params.keys() & {"tools", "structured_finalize"})
+
+
+def _events(engine: Engine, thread: rxllm.Thread, chat: Chat, request_id: str) -> rxllm.Stream[Event]:
+    more: dict[str, Any] = {"tools": chat.tools} if chat.tools else {}
+    if chat.notes:
+        more["metadata"] = {**(engine.params.get("metadata") or {}), "client": chat.notes}
+    return rxllm.stream(engine, thread, request_id=request_id, include_raw_chunks=False, **chat.options, **more)

@@ -1,0 +1,96 @@
+"""Errors as Chat Completions has them: a status, and a body that the official SDKs map to their classes.
+
+Of a run's error the client sees the class and the reason, as with `for_client`: its message may quote a provider, a
+prompt or a path. What is wrong with the request itself is told in full.
+"""
+
+from __future__ import annotations
+
+import math
+from http import HTTPStatus
+from typing import Any
+
+from rxllm import AdapterError, EngineError, LLMError, StreamError, ValidationError
+from rxllm.web._codec import Frame
+
+_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    408: "timeout_error",
+    429: "rate_limit_error",
+}
+_AGAIN = (408, 429, 502, 503)
+"""The statuses that are worth another try; the SDKs would repeat a 500 too."""
+
+_OF_REASONS: dict[tuple[type[LLMError], str], tuple[int, str]] = {
+    (AdapterError, "rate_limited"): (429, "rate_limit_exceeded"),
+    (AdapterError, "invalid_request"): (400, "invalid_request"),
+    (AdapterError, "unsupported_feature"): (400, "unsupported_feature"),
+    (AdapterError, "context_length_exceeded"): (400, "context_length_exceeded"),
+    (AdapterError, "content_filter"): (400, "content_filter"),
+    (AdapterError, "timeout"): (408, "timeout"),
+    (AdapterError, "provider_unavailable"): (503, "service_unavailable"),
+    (AdapterError, "network_error"): (502, "network_error"),
+    (AdapterError, "malformed_response"): (502, "malformed_response"),
+    (StreamError, "timeout"): (408, "timeout"),
+    (StreamError, "truncated"): (502, "truncated"),
+    (StreamError, "malformed_event"): (502, "malformed_event"),
+    (StreamError, "oversized_frame"): (502, "oversized_frame"),
+    (StreamError, "guard_tripped"): (400, "content_filter"),
+    (StreamError, "budget_exceeded"): (429, "insufficient_quota"),
+    (EngineError, "missing_tool_results"): (400, "missing_tool_results"),
+    (EngineError, "unsupported_response_format"): (400, "unsupported_response_format"),
+    (ValidationError, "unsupported_capability"): (400, "unsupported_capability"),
+    (ValidationError, "invalid_output"): (422, "invalid_output"),
+}
+"""What is the client's, or passes. All else is this server's fault: 500, with the reason as the code."""
+
+
+class RefusedError(Exception):
+    """An error of the protocol: `status`, `headers` and the `body` for the client."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        code: str | None = None,
+        param: str | None = None,
+        *,
+        retry_after: float | None = None,
+        is_final: bool = False,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        kind = _TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
+        self.body: Frame = {"error": {"message": message, "type": kind, "param": param, "code": code}}
+        self.headers = {"x-should-retry": "true" if status in _AGAIN and not is_final else "false"}
+        if retry_after is not None and math.isfinite(retry_after):
+            self.headers |= {"retry-after": str(math.ceil(retry_after)), "retry-after-ms": str(int(retry_after * 1000))}
+        if status == HTTPStatus.UNAUTHORIZED:
+            self.headers["www-authenticate"] = "Bearer"
+
+
+def wrong(param: str, message: str, code: str | None = None) -> RefusedError:
+    """Return the refusal of a request whose `param` is wrong."""
+    return RefusedError(400, message, code, param)
+
+
+def wrong_values(error: ValidationError, names: dict[str, str]) -> RefusedError:
+    """Return the refusal of a request that rxllm does not take; `names` are the protocol's, by ours."""
+    path, fault = error.errors[0] if error.errors else ((), error.message)
+    steps = (f"[{step}]" if isinstance(step, int) else f".{names.get(step, step)}" for step in path or ("messages",))
+    place = "".join(steps).removeprefix(".")
+    return wrong(place, f"{place}: {fault}", "invalid_value")
+
+
+def refusal_of(error: Exception) -> RefusedError:
+    """Return what a client may know of the error of a run."""
+    if isinstance(error, RefusedError):
+        return error
+    if not isinstance(error, LLMError):
+        return RefusedError(500, "this server has failed", "internal_error")
+    classes = (cls for cls in type(error).__mro__ if (cls, error.reason) in _OF_REASONS)
+    status, code = next((_OF_REASONS[cls, error.reason] for cls in classes), (500, error.reason))
+    seconds: Any = getattr(error, "retry_after", None)
+    message = f"{error.TITLE}: {error.reason}"
+    return RefusedError(status, message, code, retry_after=seconds, is_final=error.reason == "budget_exceeded")

@@ -1,0 +1,234 @@
+"""A request of Chat Completions: which engine answers what, with which tools and options.
+
+==================================================  ====================================================================
+field                                               is
+==================================================  ====================================================================
+``messages``                                        the thread, as ``Thread.from_openai`` reads it
+``tools``                                           the client's tools: manual ones, which are never run here
+``tool_choice``                                     one of these, "auto", "none" or "required"
+``response_format``                                 ``text``, ``json_object`` or ``json_schema``
+`RENAMED`                                           options of the call; they go before the engine's
+`NOTES`                                             notes, in the request's ``metadata["client"]``
+`NEUTRAL`                                           accepted with these values, which change nothing
+``model``, ``stream``, ``stream_options``           what they say
+any other                                           refused, since ignoring it would change what it means
+==================================================  ====================================================================
+
+https://developers.openai.com/api/reference/resources/chat/subresources/completions/methods/create
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from typing import Any, cast
+
+import msgspec
+
+from rxllm import Engine, ImagePart, Part, ProviderPart, Request, Thread, Tool, ValidationError, json_schema, validate
+from rxllm import stream as stream_of
+from rxllm.web._codec import Frame
+from rxllm.web._openai_errors import RefusedError, wrong, wrong_values
+
+RENAMED = {
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "max_tokens": "max_tokens",
+    "max_completion_tokens": "max_tokens",
+    "stop": "stop",
+    "seed": "seed",
+    "reasoning_effort": "reasoning_effort",
+}
+"""The options of a call, by their names in the protocol."""
+
+NOTES = (
+    *("user", "metadata", "safety_identifier", "store"),
+    *("prompt_cache_key", "prompt_cache_retention", "service_tier"),
+)
+
+NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "n": (1,),
+    "frequency_penalty": (0,),
+    "presence_penalty": (0,),
+    "logit_bias": ({},),
+    "logprobs": (False,),
+    "modalities": (["text"],),
+    "parallel_tool_calls": (True,),
+    "verbosity": ("medium",),
+}
+
+_FIELDS = {"model", "messages", "tools", "tool_choice", "response_format", "stream", "stream_options"}
+_OURS = {"max_tokens": "max_completion_tokens", "schema": "parameters"}
+
+_WEB = re.compile("https?://", re.IGNORECASE)
+
+MOST_NESTED = 64
+"""How deep the JSON of a request may be nested."""
+
+
+class Chat(msgspec.Struct, frozen=True):
+    """What a request asks for."""
+
+    model: str
+    thread: Thread
+    tools: tuple[Tool, ...]
+    options: dict[str, Any]
+    notes: dict[str, Any]
+    stream: bool
+    include_usage: bool
+
+    @property
+    def is_structured(self) -> bool:
+        return "response_format" in self.options
+
+
+def read_request(data: bytes, engines: Mapping[str, Engine]) -> Chat:
+    """Return what the body of a request asks for. Raises `RefusedError`."""
+    body = _read_body(data)
+    fields = {name: value for name, value in body.items() if value is not None}
+    model = fields.get("model")
+    if not isinstance(model, str):
+        raise wrong("model", "model is missing: it must be a string, a name that GET /v1/models lists")
+    if model not in engines:
+        raise unknown_model(model)
+    _refuse_unsupported(fields)
+    tools = _read_tools(fields.get("tools", []), {tool.name for tool in engines[model].tools})
+    options = {ours: fields[name] for name, ours in RENAMED.items() if name in fields}
+    options |= _read_choice(fields.get("tool_choice"), tools) | _read_format(fields.get("response_format"))
+    if options.get("stop") == []:
+        del options["stop"]
+    stream = _flag(fields, "stream", "stream")
+    usage = _flag(_mapping(fields, "stream_options"), "include_usage", "stream_options.include_usage")
+    if usage and not stream:
+        raise wrong("stream_options", "stream_options is only allowed with stream: true")
+    thread = _read_thread(fields.get("messages"))
+    try:
+        stream_of(engines[model], thread, **options)  # this checks the options, and calls nothing
+        validate.request(Request(thread.messages, tools=tools, **options))
+    except ValidationError as error:
+        raise wrong_values(error, _OURS) from None
+    notes = {name: fields[name] for name in NOTES if name in fields}
+    return Chat(model, thread, tools, options, notes, stream, usage)
+
+
+def unknown_model(name: str) -> RefusedError:
+    return RefusedError(404, f"there is no model {name[:80]!r}; GET /v1/models lists them", "model_not_found", "model")
+
+
+def _read_body(data: bytes) -> Frame:
+    try:
+        body = msgspec.json.decode(data)
+    except (ValueError, RecursionError):  # also what is not UTF-8
+        raise RefusedError(400, "the body is not JSON", "invalid_json") from None
+    if not isinstance(body, dict):
+        raise RefusedError(400, "the body must be a JSON object", "invalid_json")
+    level: list[Any] = [body]
+    for _ in range(MOST_NESTED):
+        level = [inner for value in level if isinstance(value, dict | list) for inner in _inside(value)]
+    if level:
+        raise RefusedError(400, f"the body is nested more than {MOST_NESTED} levels deep", "invalid_json")
+    return cast(Frame, body)
+
+
+def _inside(value: Any) -> Collection[Any]:
+    return cast(Frame, value).values() if isinstance(value, dict) else value
+
+
+def _refuse_unsupported(fields: Frame) -> None:
+    known = {*_FIELDS, *RENAMED, *NOTES, *NEUTRAL}
+    for name, value in fields.items():
+        if name not in known:
+            raise wrong(name[:80], f"{name[:80]!r} is not a parameter of this server", "unknown_parameter")
+        if name in NEUTRAL and value not in NEUTRAL[name]:
+            allowed = msgspec.json.encode(NEUTRAL[name][0]).decode()
+            raise wrong(name, f"{name} is not supported; leave it out, or write {allowed}", "unsupported_parameter")
+
+
+def _read_thread(messages: Any) -> Thread:
+    if not isinstance(messages, list) or not messages:
+        raise wrong("messages", "messages must be a list of at least one message")
+    try:
+        thread = Thread.from_openai(cast(list[Any], messages))
+    except ValidationError as error:
+        raise wrong_values(error, _OURS) from None
+    for i, message in enumerate(thread):
+        for part in message.parts:
+            if fault := _part_fault(part):
+                raise wrong(f"messages[{i}]", f"messages[{i}]: {fault}")
+    return thread
+
+
+def _part_fault(part: Part) -> str | None:
+    match part:
+        case ImagePart(image=image) if image.source == "url" and not _WEB.match(str(image.data)):
+            return "the URL of an image must begin with https:, http: or data:"
+        case ProviderPart():  # its file_id is one of this server's account
+            return "a file must be sent as file_data: this server keeps no files"
+        case _:
+            return None
+
+
+def _read_tools(entries: Any, own: Collection[str]) -> tuple[Tool, ...]:
+    if not isinstance(entries, list):
+        raise wrong("tools", "tools must be a list")
+    tools: list[Tool] = []
+    for i, entry in enumerate(cast(list[Any], entries)):
+        match entry:
+            case {"type": "function", "function": {"name": str(name)} as function}:
+                pass
+            case _:
+                form = '{"type": "function", "function": {"name": ..., "parameters": ...}}'
+                raise wrong(f"tools[{i}]", f"tools[{i}] must be {form}")
+        if name in own:
+            raise wrong(f"tools[{i}]", f"tools[{i}]: the model has a tool {name!r} of its own; rename yours")
+        fields = {key: value for key, value in cast(Frame, function).items() if value is not None}
+        schema: Any = fields.get("parameters", {"type": "object", "properties": {}})
+        tools.append(Tool(name, fields.get("description", ""), schema, manual=True))
+    return tuple(tools)
+
+
+def _read_choice(choice: Any, tools: Collection[Tool]) -> Frame:
+    names = {tool.name for tool in tools}
+    match choice:
+        case None:
+            return {}
+        case "none":
+            return {"tool_choice": choice}
+        case _ if not names:
+            raise wrong("tool_choice", "tool_choice is only allowed with tools")
+        case "auto" | "required":
+            return {"tool_choice": choice}
+        case {"type": "function", "function": {"name": str(name)}} if name in names:
+            return {"tool_choice": name}
+        case _:
+            raise wrong("tool_choice", 'tool_choice must be "none", "auto", "required", or name one of the tools')
+
+
+def _read_format(form: Any) -> Frame:
+    match form:
+        case None | {"type": "text"}:
+            return {}
+        case {"type": "json_object"}:
+            return {"response_format": {"type": "json_object"}}
+        case {"type": "json_schema", "json_schema": {"name": str(name), "schema": dict()} as fields}:
+            strict = _flag(cast(Frame, fields), "strict", "response_format.json_schema.strict")
+            return {"response_format": json_schema(name, cast(Frame, fields)["schema"], strict=strict)}
+        case _:
+            names = '"text", "json_object", or "json_schema" with json_schema: {"name": ..., "schema": ...}'
+            raise wrong("response_format", f"response_format must have the type {names}")
+
+
+def _mapping(fields: Frame, name: str) -> Frame:
+    value = fields.get(name, {})
+    if not isinstance(value, dict):
+        raise wrong(name, f"{name} must be an object")
+    return cast(Frame, value)
+
+
+def _flag(fields: Frame, name: str, param: str) -> bool:
+    value = fields.get(name)
+    if value is None:
+        return False
+    if not isinstance(value, bool):
+        raise wrong(param, f"{param} must be true or false")
+    return value
