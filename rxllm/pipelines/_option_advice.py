@@ -171,8 +171,8 @@ _ELSEWHERE = {
             "write rxllm.Engine(..., operators=[rxllm.operators.fallback(other)])",
         ),
         (
-            ("usage_limits", "max_budget"),
-            "write rxllm.Engine(..., operators=[rxllm.operators.budget(tokens=1000)])",
+            ("usage_limits", "max_budget", "budget"),
+            "write rxllm.Engine(..., operators=[rxllm.operators.budget(tokens=1000)]), or pass it a rxllm.Budget",
         ),
         (
             ("provider", "custom_llm_provider", "model_provider"),

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, NoReturn
 
 from rxllm.values import Spending, StreamError, Usage
-from rxllm.values.argument_checks import check, check_count, check_instance, invalid_option, is_positive
+from rxllm.values.argument_checks import check, check_count, check_instance, explains_options, invalid_option, is_positive
 
 log = logging.getLogger("rxllm")
 
@@ -49,9 +49,10 @@ request is not sent; raise the budget, or pass a smaller max_tokens
     reserves = True
     """Whether requests reserve what they may use; otherwise they count as their answers come."""
 
+    @explains_options(lambda cls, option, value: "write usd=..." if option in ("dollars", "cost", "max_cost") else "")
     def __init__(self, tokens: int | None = None, usd: float | None = None, *, spent: Spending | None = None) -> None:
         if tokens is None and usd is None:
-            raise invalid_option("tokens", "must be a number of tokens, unless usd is given")
+            raise invalid_option("tokens", "must be a number of tokens, unless usd is a number of dollars, but both are None")
         if tokens is not None:
             check_count("tokens", tokens)
         check("usd", usd, usd is None or is_positive(usd), "None or a number above 0")

@@ -60,6 +60,9 @@ from rxllm.values import ChatResult, LLMError, Thread, Tool, ToolCall, ToolConte
 
 log = logging.getLogger("rxllm")
 
+MOST_DEEP = 16
+"""How many tool calls may be inside one another where the innermost is an agent: Python's stack holds about 40."""
+
 THREADS_LEFT = 100
 """How many plain functions may run on after their timeout or dispose; with so many, no other one starts."""
 
@@ -180,6 +183,9 @@ class _Execution(abc.DisposableBase):
         if self._ended:
             return
         if isinstance(self._tool, AgentTool):
+            if len(self._scope.path) > MOST_DEEP:
+                self._fail(self._too_deep())
+                return
             self._arm()
             self._run_agent(self._tool)
             return
@@ -376,6 +382,10 @@ class _Execution(abc.DisposableBase):
         tool_error = self._error("handler_raised", message)
         tool_error.__cause__ = error
         return tool_error
+
+    def _too_deep(self) -> ToolError:
+        message = f"the agent {self._tool.name!r} was not run: it is inside {MOST_DEEP} tool calls already, the most"
+        return self._error("handler_raised", f"{message}; give fewer agents agents of their own")
 
     def _error(self, reason: str, message: str) -> ToolError:
         return ToolError(reason, message, tool_name=self._tool.name, tool_call_id=self._call.id)

@@ -263,6 +263,39 @@ def test_an_approver_of_its_own_wins() -> None:
     assert [error and error.reason for error in errors] == ["denied"]
 
 
+def test_a_timeout_of_its_own_bounds_the_approver_that_it_inherits() -> None:
+    @tool(approval=True)
+    def look() -> str:
+        return "looked"
+
+    async def never(call: ToolCall) -> bool:
+        await asyncio.sleep(3600)
+        return True
+
+    agent = Engine(Fake(ToolCall("y", "look"), "Middle."), tools=[look]).as_tool(name="poet", approve_timeout=0.01)
+    events = list(rxllm.stream(parent(ROSES), "Go", tools=[agent], approve=never).timeout(5))
+    nested = [event.event for event in events if isinstance(event, Nested)]
+    errors = [event.error for event in nested if isinstance(event, ToolExecutionCompleted)]
+    assert [error and error.reason for error in errors] == ["denied"]
+
+
+def test_agents_inside_agents_are_bounded() -> None:
+    deepest = Engine(Fake("Deep."))
+    for _ in range(60):
+        deepest = Engine(parent(ROSES, answer="Up."), tools=[deepest.as_tool(name="poet")])
+    events = list(rxllm.stream(deepest, "Go").timeout(20))
+    assert events[-1].result.output_text == "Up."  # type: ignore[union-attr]
+    nested = [(event.path, event.event) for event in events if isinstance(event, Nested)]
+    ends = [(len(path), event.error) for path, event in nested if isinstance(event, ToolExecutionCompleted)]
+    assert [(depth, str(error)) for depth, error in ends if error is not None] == [
+        (
+            16,
+            "the agent 'poet' was not run: it is inside 16 tool calls already, the most; "
+            "give fewer agents agents of their own",
+        )
+    ]
+
+
 def test_telemetry_links_the_agent_to_its_tool() -> None:
     told: list[Any] = []
     agent = Engine(Fake("Roses."), observers=[told.append]).as_tool(name="poet")

@@ -194,6 +194,8 @@ class Rules:
     def _following(self, event: Event) -> str | None:
         if self._phase == "over" and isinstance(event, ErrorEvent) and event.error.reason == "unknown_tool":
             return "tools"  # the step emits it, not the adapter
+        if self._phase == "start" and isinstance(event, StepCompleted) and "pending_question" in event.result.metadata:
+            return "step"  # a chat that goes on, and whose question is still open
         return _NEXT[self._phase].get(type(event))
 
     def _error(self, broken: Broken, event: Any) -> StreamError:
