@@ -12,7 +12,7 @@ from reactivex import Observable
 from rxllm.events import Event
 from rxllm.runtime import Question, Stream
 from rxllm.tools._settings import ToolSettings
-from rxllm.values import ChatResult, LLMError, Thread, Tool, ToolCall, ToolError
+from rxllm.values import ChatResult, LLMError, Thread, Tool, ToolCall, ToolError, ValidationError
 from rxllm.values._encode import value
 from rxllm.values._json import json_text
 from rxllm.values._tool import ToolTimeout
@@ -90,6 +90,17 @@ def run_with(chats: Chats) -> None:
 def chats() -> Chats:
     """Return what runs the chats of agents."""
     return _chats[0]
+
+
+def blame_caller(error: BaseException) -> None:
+    """Note that `error` is one of the caller's code, such as an approver: nothing for a model, at any depth."""
+    vars(error)["_is_callers"] = True
+
+
+def blames_caller(error: BaseException) -> bool:
+    """Whether the chat of an agent has failed with an error of the caller's code."""
+    is_invalid = isinstance(error, ValidationError) and error.reason == "invalid_option"
+    return is_invalid or not isinstance(error, LLMError) or "_is_callers" in vars(error)
 
 
 def agent_failure(call: ToolCall, error: LLMError) -> ToolError:

@@ -51,7 +51,7 @@ from rxllm.runtime import (
     shown_frames,
     within,
 )
-from rxllm.tools._agent import AgentCall, AgentTool, agent_failure, answer_of, chats
+from rxllm.tools._agent import AgentCall, AgentTool, agent_failure, answer_of, blame_caller, blames_caller, chats
 from rxllm.tools._approval import NO_ANSWER, decided
 from rxllm.tools._idempotency_key import idempotency_key
 from rxllm.tools._outcome import failed, own, returned
@@ -218,15 +218,14 @@ class _Execution(abc.DisposableBase):
 
     def _end_agent(self, result: ChatResult) -> None:
         if result.error is not None:
-            self._fail(agent_failure(self._call, result.error))
+            self._fail_agent(result.error)
         elif is_waiting(result):
             self._finish([])
         else:
             self._return(answer_of(result))
 
     def _fail_agent(self, error: BaseException) -> None:
-        # Any other error is about the caller's code, an approver's say, and nothing for the model.
-        if isinstance(error, LLMError) and not isinstance(error, ToolError):
+        if isinstance(error, LLMError) and not blames_caller(error):
             self._fail(agent_failure(self._call, error))
         else:
             self._abort(error)
@@ -351,6 +350,7 @@ class _Execution(abc.DisposableBase):
     def _abort(self, error: BaseException) -> None:
         if not self._ended:
             self._ended = True
+            blame_caller(error)
             self._observer.on_error(cast(Exception, error))
 
     def _finish(self, events: list[Event]) -> None:

@@ -322,6 +322,41 @@ def test_an_agent_that_fails_is_an_error_for_the_model(caplog: Any) -> None:
     assert not caplog.records
 
 
+def _refuse(call: ToolCall) -> Any:
+    raise AdapterError("unknown", "the desk is closed")
+
+
+@pytest.mark.parametrize("first", [[], [ToolCall("x", "add")]])
+@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize(
+    ("approve", "error"),
+    [
+        (lambda call: None, TypeError),
+        (lambda call: {"amuont": 1}, ValidationError),
+        (_refuse, AdapterError),
+        (lambda call: {"amount": 13}, ToolError),
+    ],
+)
+def test_what_an_approver_or_a_tools_author_has_wrong_is_never_for_a_model(
+    approve: Any, error: Any, depth: int, first: list[Any]
+) -> None:
+    @tool(approval=True)
+    def pay(amount: int = 5) -> Any:
+        return {1: object()} if amount == 13 else "paid"
+
+    @tool
+    def add() -> str:
+        return "added"
+
+    turns = [*first, ToolCall("y", "pay"), "Paid."]
+    chat = Engine(Fake(lambda request: turns[sum(message.role == "assistant" for message in request.messages)]))
+    chat = chat.with_tools(pay, add)
+    for _ in range(depth):
+        chat = Engine(parent(ROSES), tools=[chat.as_tool(name="poet")])
+    with pytest.raises(error):
+        rxllm.chat(chat, "Go", approve=approve).run()
+
+
 @pytest.mark.parametrize(
     "script",
     [
