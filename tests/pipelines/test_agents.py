@@ -307,6 +307,17 @@ def test_telemetry_links_the_agent_to_its_tool() -> None:
     assert chats[1].parent_id == started["ToolStarted"].id
 
 
+def test_the_usage_in_telemetry_is_that_of_the_results() -> None:
+    told: list[Any] = []
+    agent = Engine(Fake(["Roses.", Usage(5, 6)])).as_tool(name="poet")
+    model = Fake([ROSES, Usage(1, 2)], ["Done.", Usage(3, 4)])
+    result = rxllm.chat(Engine(model, observers=[told.append]), "Go", tools=[agent]).run()
+    steps = [event.usage for event in told if type(event).__name__ == "StepFinished"]
+    chats = [event.usage for event in told if type(event).__name__ == "ChatFinished"]
+    assert steps == [step.usage for step in result.steps] == [Usage(6, 8), Usage(3, 4)]
+    assert chats == [result.usage] == [Usage(9, 12)]
+
+
 # How it ends
 
 
