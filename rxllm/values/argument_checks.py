@@ -167,8 +167,8 @@ def explains_call(example: str) -> Callable[[F], F]:
                 fault = call_fault(function, *args, **kwargs)
                 if fault is None:  # an error from inside
                     raise
-                given = f", got {shown(args[-1])}" if "positional" in str(fault) else ""
-                raise TypeError(f"{function.__name__}: {fault}{given}; write {example}") from None
+                got = f", got {shown(args[-1])}" if "positional" in str(fault) else ""
+                raise TypeError(f"{function.__name__}: {fault}{got}; write {example}") from None
 
         return cast(F, explaining)
 
