@@ -453,3 +453,17 @@ def test_nothing_is_logged(caplog: Any) -> None:
     with caplog.at_level(logging.WARNING, "rxllm"):
         rxllm.chat(nested(2, ToolCall("x", "pay")), "Go").run()
     assert caplog.records == []
+
+
+@depths
+def test_an_edit_that_does_not_fit_is_named_by_the_id_that_the_caller_knows(depth: int) -> None:
+    engine = nested(depth, ToolCall("x", "pay"), ToolCall("y", "sign"))
+    halted = rxllm.chat(engine, "Go").run()
+    path = PATHS[depth]
+    with pytest.raises(ValidationError) as caught:
+        rxllm.resume(engine, halted, approvals={path + "x": {"sum": 1}}, results={path + "y": "signed"}).run()
+    assert caught.value.errors == ((("approvals", path + "x", "sum"), "is not a parameter"),)
+    with pytest.raises(ValidationError) as caught:
+        rxllm.resume(engine, halted, approvals={path + "x": True, path + "y": True}).run()
+    assert caught.value.errors[0][0] == ("approvals", path + "y")
+    assert ran == []
