@@ -92,10 +92,12 @@ class HaltedStep(msgspec.Struct, frozen=True):
     def _question_metadata(self) -> dict[str, Any]:
         if self.question is None:
             return {}
+        metadata = self.question.metadata
         return {
             "halted_reason": "ask_user",
             "pending_question": self.question.text,
-            "pending_tool_call_id": self.question.metadata.get("tool_call_id"),
+            "pending_tool_call_id": metadata.get("tool_call_id"),
+            "ask_user_opts": metadata.get("ask_user_opts", {}),
         }
 
 

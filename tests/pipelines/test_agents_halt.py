@@ -467,3 +467,25 @@ def test_an_edit_that_does_not_fit_is_named_by_the_id_that_the_caller_knows(dept
         rxllm.resume(engine, halted, approvals={path + "x": True, path + "y": True}).run()
     assert caught.value.errors[0][0] == ("approvals", path + "y")
     assert ran == []
+
+
+def test_every_question_comes_with_its_choices() -> None:
+    """Also one that was asked beside another, or was left open, and after JSON."""
+
+    @tool
+    def order() -> Any:
+        return ask_user("Which of these?", choices={"small", "large"} - {"large"})
+
+    asking = agent("clerk", call("x", "order"), tools=[order])
+    engine = Engine(model(call("a", "clerk"), call("b", "clerk"), call("c", "order")), tools=[asking, order])
+    halted = stored_data(rxllm.chat(engine, "Go").run())
+    for id in ("a/x", "b/x", "c"):
+        assert (halted.pending_tool_call_id, halted.metadata["ask_user_opts"]) == (id, {"choices": ["small"]})
+        halted = stored_data(rxllm.resume(engine, halted.thread).run())
+        assert (halted.pending_tool_call_id, halted.metadata["ask_user_opts"]) == (id, {"choices": ["small"]})
+        halted = stored_data(rxllm.resume(engine, halted.thread, results={id: "small"}).run())
+    assert halted.halted_reason == "completed"
+
+
+def stored_data(result: ChatResult) -> ChatResult:
+    return serializer.from_json(serializer.to_json(result))
