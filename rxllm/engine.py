@@ -21,6 +21,7 @@ from rxllm.values.argument_checks import (
     check_function,
     check_instance,
     did_you_mean,
+    explains_call,
     explains_options,
     invalid_option,
     must_be,
@@ -209,6 +210,7 @@ class Engine:
     def with_prepare(self, *functions: Prepare) -> Engine:
         return replace(self, prepare=(*self.prepare, *functions))
 
+    @explains_call('engine.as_tool(name="poet", description="Write a poem.")')
     def as_tool(
         self,
         *,
@@ -289,6 +291,8 @@ def _advice(_: str, option: str, value: Any) -> str:
     if option in ("api_key", "base_url", "client", "headers", "timeout"):
         more = f"; for calls, params={{{option!r}: ...}}" if option in ("headers", "timeout") else ""
         return f'it belongs to the adapter: Engine.from_model("openai:gpt-5", {option}=...){more}'
+    if option == "budget":
+        return f"it is an operator: operators=[rxllm.operators.budget({shown(value)})]"
     if option in ("system", "system_prompt", "instructions"):
         return "write the system prompt as a message: [rxllm.system(...), rxllm.user(...)]"
     if option in ("budget", "agents", "handoffs"):
@@ -348,6 +352,8 @@ def _checked(name: str, value: Any) -> tuple[Any, ...]:
     for index, entry in enumerate(entries):
         if name in ("observers", "prepare") and not callable(entry) and not isinstance(entry, Alongside):
             raise _invalid(f"{name}[{index}] {must_be('a function', entry)}")
+        if name == "prepare" and not isinstance(entry, Alongside) and call_fault(entry, None) is not None:
+            raise _invalid(f"prepare[{index}] {must_be('a function of a request', entry)}")
     return entries
 
 

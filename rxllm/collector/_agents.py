@@ -54,7 +54,7 @@ def _halted(step: StepResult, waiting: Mapping[str, ChatResult]) -> StepResult:
     nested, own = _metadata(waiting), step.metadata
     if "pending_question" in nested and own.get("halted_reason") == "ask_user":
         # One question at a time, and the step's own last: it is the end of the thread.
-        thread += question(own["pending_question"], own["pending_tool_call_id"])
+        thread += question(own["pending_question"], own["pending_tool_call_id"], own)
         return replace(step, thread=thread, metadata=joined(nested, own))
     return replace(step, thread=thread, metadata=joined(own, nested))
 

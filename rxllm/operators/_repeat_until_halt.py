@@ -297,7 +297,7 @@ class _Chat:
         metadata = last.metadata
         thread = self._thread
         if reason == "ask_user" and not waits_in_agent(thread, metadata["pending_tool_call_id"]):
-            thread += question(metadata["pending_question"], metadata["pending_tool_call_id"])
+            thread += question(metadata["pending_question"], metadata["pending_tool_call_id"], metadata)
         pending = (*metadata.get("manual_tool_calls", ()), *metadata.get("approval_tool_calls", ()))
         return ChatResult(
             thread=thread,

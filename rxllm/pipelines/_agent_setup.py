@@ -21,7 +21,8 @@ def agent_setup(tool: AgentTool, settings: ToolSettings, **ids: str) -> Setup:
     context = {**settings.context, **own.engine.context, **own.options.get("context", {})}
     inherited: dict[str, Any] = {"context": context, **ids}
     if settings.approve is not None and "approve" not in own.options:
-        inherited |= {"approve": settings.approve, "approve_timeout": settings.approve_timeout}
+        timeout = own.options.get("approve_timeout", settings.approve_timeout)
+        inherited |= {"approve": settings.approve, "approve_timeout": timeout}
     return Setup.of(tool.engine, ChatOptions, inherited)
 
 

@@ -92,10 +92,12 @@ class HaltedStep(msgspec.Struct, frozen=True):
     def _question_metadata(self) -> dict[str, Any]:
         if self.question is None:
             return {}
+        metadata = self.question.metadata
         return {
             "halted_reason": "ask_user",
             "pending_question": self.question.text,
-            "pending_tool_call_id": self.question.metadata.get("tool_call_id"),
+            "pending_tool_call_id": metadata.get("tool_call_id"),
+            "ask_user_opts": metadata.get("ask_user_opts", {}),
         }
 
 
@@ -115,10 +117,10 @@ class Answers(msgspec.Struct, frozen=True):
             names = [call.name for call in missing]
             remedy = "give each a result or, if its tool runs here, an approval"
             raise unanswered_calls(missing, remedy, tool_names=names)
-        for _, call, answers, settings in waiting:
+        for outer, call, answers, settings in waiting:
             verdict = answers.approvals.get(call.id)
             if call.id not in answers.results and (verdict is True or isinstance(verdict, Mapping)):
-                answers._edited_call(answers._approved_tool(call, settings), call)
+                answers._edited_call(answers._approved_tool(call, settings, outer.id), call, outer.id)
 
     def replied(self, thread: Thread) -> tuple[Thread, Answers]:
         """Return `thread` with the answers to questions of the user, also of agents, and the other answers."""
@@ -183,27 +185,28 @@ class Answers(msgspec.Struct, frozen=True):
         verdict = self.approvals.get(call.id)
         if _is_denial(verdict):
             return from_iterable(failed(denied(call, verdict), call, settings))
-        tool = self._approved_tool(call, settings)
+        tool = self._approved_tool(call, settings, call.id)
         tool = replace(tool, approval=tool.approval and verdict is None)
-        return execution(tool, call, settings, question, scope, self._edited_call(tool, call))
+        return execution(tool, call, settings, question, scope, self._edited_call(tool, call, call.id))
 
-    def _edited_call(self, tool: Tool, call: ToolCall) -> ToolCall | None:
+    def _edited_call(self, tool: Tool, call: ToolCall, id: str) -> ToolCall | None:
+        """Return `call`, which the caller knows by `id`, with the arguments of its approval, if there are any."""
         verdict = self.approvals.get(call.id)
-        return edited(tool, call, verdict, "approvals", call.id) if isinstance(verdict, Mapping) else None
+        return edited(tool, call, verdict, "approvals", id) if isinstance(verdict, Mapping) else None
 
     def _covers(self, call: ToolCall, settings: ToolSettings) -> bool:
         tool = settings.tools_by_name.get(call.name)
         asks = tool is not None and tool.approval and not tool.manual and settings.approve is not None
         return call.id in self.results or call.id in self.approvals or asks
 
-    def _approved_tool(self, call: ToolCall, settings: ToolSettings) -> Tool:
+    def _approved_tool(self, call: ToolCall, settings: ToolSettings, id: str) -> Tool:
         tool = settings.tools_by_name.get(call.name)
         if tool is None:
-            message = f"the tool call {call.id} is approved, but there is no tool {call.name!r} to run"
+            message = f"the tool call {id} is approved, but there is no tool {call.name!r} to run"
             raise EngineError("unknown_tool", message, metadata={"tool_name": call.name})
         if tool.manual:
             fault = f"is a call of the manual tool {call.name!r}, which is not run here; pass its result in results"
-            raise invalid_option(("approvals", call.id), fault)
+            raise invalid_option(("approvals", id), fault)
         return tool
 
     def _refuse_unknown(self, calls: tuple[ToolCall, ...], agents: Mapping[str, Thread]) -> None:

@@ -41,7 +41,7 @@ from rxllm.values import (
     user,
 )
 from rxllm.values._json import json_bytes
-from rxllm.values.argument_checks import check, check_count, check_function, must_be
+from rxllm.values.argument_checks import check, check_count, check_function, explains_call, must_be
 from rxllm.values.errors import ValidationError
 
 INSTRUCTIONS = (
@@ -63,6 +63,7 @@ class _Summary(msgspec.Struct, frozen=True):
     text: str = ""
 
 
+@explains_call('compact_thread("openai:gpt-5-mini", at=20_000)')
 @with_options(GenerateOptions)
 def compact_thread(
     engine: Engine | str | Any,

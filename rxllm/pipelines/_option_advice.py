@@ -173,7 +173,7 @@ _ELSEWHERE = {
         ),
         (
             ("usage_limits", "max_budget", "budget"),
-            "write rxllm.Engine(..., operators=[rxllm.operators.budget(tokens=1000)])",
+            "write rxllm.Engine(..., operators=[rxllm.operators.budget(tokens=1000)]), or pass it a rxllm.Budget",
         ),
         (
             ("agents", "subagents", "sub_agents", "handoffs"),

@@ -108,8 +108,9 @@ class StepSpan(_Span):
         error = error or (response.error if response else None)
         outcome = _settled(outcome, response is not None, error)
         finished = StepFinished(self._ids.request_id, outcome, self._seconds, error=error, **self._ids.keywords)
-        if response:
-            finished = replace(finished, finish_reason=response.finish_reason, usage=response.usage)
+        if self._result:
+            reason, usage = self._result.response.finish_reason, self._result.usage
+            finished = replace(finished, finish_reason=reason, usage=usage)
         self._tell(finished)
 
     def _finish_tool(self, id: str, outcome: Outcome, error: LLMError | None) -> None:

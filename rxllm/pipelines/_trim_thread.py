@@ -8,9 +8,10 @@ from dataclasses import replace
 from rxllm import validate
 from rxllm.pipelines._exchanges import exchange_starts, from_exchange
 from rxllm.values import Message, Request, estimated_tokens, message_tokens
-from rxllm.values.argument_checks import check_count
+from rxllm.values.argument_checks import check_count, explains_call
 
 
+@explains_call("trim_thread(tokens=8000)")
 def trim_thread(*, tokens: int) -> Callable[[Request], Request]:
     """Return a function for ``Engine(prepare=[...])`` that sends the newest exchanges only, within about `tokens`.
 

@@ -10,7 +10,14 @@ from dataclasses import replace
 from typing import Any, NoReturn
 
 from rxllm.values import Spending, StreamError, Usage
-from rxllm.values.argument_checks import check, check_count, check_instance, invalid_option, is_positive
+from rxllm.values.argument_checks import (
+    check,
+    check_count,
+    check_instance,
+    explains_options,
+    invalid_option,
+    is_positive,
+)
 
 log = logging.getLogger("rxllm")
 
@@ -18,6 +25,10 @@ log = logging.getLogger("rxllm")
 AHEAD = 32
 """How many tokens a call under a chat's own budget may use before it looks what is left: so it does not do so at every
 delta, and several tools at once pass the budget by no more than this each."""
+
+
+def _advice(_: str, option: str, value: Any) -> str:
+    return "write usd=..." if option in ("dollars", "cost", "max_cost") else ""
 
 
 class Budget:
@@ -49,9 +60,11 @@ request is not sent; raise the budget, or pass a smaller max_tokens
     reserves = True
     """Whether requests reserve what they may use; otherwise they count as their answers come."""
 
+    @explains_options(_advice)
     def __init__(self, tokens: int | None = None, usd: float | None = None, *, spent: Spending | None = None) -> None:
         if tokens is None and usd is None:
-            raise invalid_option("tokens", "must be a number of tokens, unless usd is given")
+            fault = "must be a number of tokens, unless usd is a number of dollars, but both are None"
+            raise invalid_option("tokens", fault)
         if tokens is not None:
             check_count("tokens", tokens)
         check("usd", usd, usd is None or is_positive(usd), "None or a number above 0")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import field
-from typing import Any, Protocol, TypeGuard
+from typing import Any, Protocol
 
 import msgspec
 from reactivex import Observable
@@ -92,9 +92,15 @@ def chats() -> Chats:
     return _chats[0]
 
 
-def is_callers_fault(error: BaseException | None) -> TypeGuard[ValidationError]:
-    """Whether an agent's chat has failed with a wrong option, such as the edit of an approver that fits no tool."""
-    return isinstance(error, ValidationError) and error.reason == "invalid_option"
+def blame_caller(error: BaseException) -> None:
+    """Note that `error` is one of the caller's code, such as an approver: nothing for a model, at any depth."""
+    vars(error)["_is_callers"] = True
+
+
+def blames_caller(error: BaseException) -> bool:
+    """Whether the chat of an agent has failed with an error of the caller's code."""
+    is_invalid = isinstance(error, ValidationError) and error.reason == "invalid_option"
+    return is_invalid or not isinstance(error, LLMError) or "_is_callers" in vars(error)
 
 
 def agent_failure(call: ToolCall, error: LLMError) -> ToolError:

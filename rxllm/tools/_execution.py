@@ -51,7 +51,7 @@ from rxllm.runtime import (
     shown_frames,
     within,
 )
-from rxllm.tools._agent import AgentCall, AgentTool, agent_failure, answer_of, chats, is_callers_fault
+from rxllm.tools._agent import AgentCall, AgentTool, agent_failure, answer_of, blame_caller, blames_caller, chats
 from rxllm.tools._approval import NO_ANSWER, decided
 from rxllm.tools._idempotency_key import idempotency_key
 from rxllm.tools._outcome import failed, own, returned
@@ -59,6 +59,9 @@ from rxllm.tools._settings import ToolSettings
 from rxllm.values import ChatResult, LLMError, Thread, Tool, ToolCall, ToolContext, ToolError, ValidationError
 
 log = logging.getLogger("rxllm")
+
+MOST_DEEP = 16
+"""How many tool calls may be inside one another where the innermost is an agent: Python's stack holds about 40."""
 
 THREADS_LEFT = 100
 """How many plain functions may run on after their timeout or dispose; with so many, no other one starts."""
@@ -180,6 +183,9 @@ class _Execution(abc.DisposableBase):
         if self._ended:
             return
         if isinstance(self._tool, AgentTool):
+            if len(self._scope.path) > MOST_DEEP:
+                self._fail(self._too_deep())
+                return
             self._arm()
             self._run_agent(self._tool)
             return
@@ -211,18 +217,15 @@ class _Execution(abc.DisposableBase):
         self._on_loop(self._report, Nested((self._call.id, *path), event))
 
     def _end_agent(self, result: ChatResult) -> None:
-        if is_callers_fault(result.error):
-            self._abort(result.error)
-        elif result.error is not None:
-            self._fail(agent_failure(self._call, result.error))
+        if result.error is not None:
+            self._fail_agent(result.error)
         elif is_waiting(result):
             self._finish([])
         else:
             self._return(answer_of(result))
 
     def _fail_agent(self, error: BaseException) -> None:
-        # Any other error is about the caller's code, an approver's say, and nothing for the model.
-        if isinstance(error, LLMError) and not isinstance(error, ToolError) and not is_callers_fault(error):
+        if isinstance(error, LLMError) and not blames_caller(error):
             self._fail(agent_failure(self._call, error))
         else:
             self._abort(error)
@@ -347,6 +350,7 @@ class _Execution(abc.DisposableBase):
     def _abort(self, error: BaseException) -> None:
         if not self._ended:
             self._ended = True
+            blame_caller(error)
             self._observer.on_error(cast(Exception, error))
 
     def _finish(self, events: list[Event]) -> None:
@@ -378,6 +382,10 @@ class _Execution(abc.DisposableBase):
         tool_error = self._error("handler_raised", message)
         tool_error.__cause__ = error
         return tool_error
+
+    def _too_deep(self) -> ToolError:
+        message = f"the agent {self._tool.name!r} was not run: it is inside {MOST_DEEP} tool calls already, the most"
+        return self._error("handler_raised", f"{message}; give fewer agents agents of their own")
 
     def _error(self, reason: str, message: str) -> ToolError:
         return ToolError(reason, message, tool_name=self._tool.name, tool_call_id=self._call.id)

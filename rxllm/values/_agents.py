@@ -97,11 +97,15 @@ def with_answer(thread: Thread, id: str, answer: Message) -> Thread:
 
 def with_answers(thread: Thread, answers: Mapping[str, Message]) -> Thread:
     """Return `thread` with the tool messages that answer these calls, as `with_answer` does for one."""
-    if not open_agents(thread):
-        return with_results(thread, answers)
+    agents = open_agents(thread)
+    places = {nested_id(id, inner): (id, inner) for id, agent in agents.items() for inner in open_ids(agent)}
+    own: dict[str, Message] = {}
+    nested: dict[str, dict[str, Message]] = {}
     for id, answer in answers.items():
-        thread = with_answer(thread, id, answer)
-    return thread
+        outer, inner = places.get(id, ("", id))
+        (nested.setdefault(outer, {}) if id in places else own)[inner] = replace(answer, tool_call_id=inner)
+    answered = {id: with_answers(agents[id], found) for id, found in nested.items()}
+    return with_results(with_open_agents(thread, answered), own)
 
 
 def _own_question_id(thread: Thread) -> str | None:

@@ -154,7 +154,7 @@ def as_tool(value: Any) -> Tool:
     if isinstance(around, FunctionTool):  # what a classmethod round a tool gives, from Python 3.13 on
         value = cast(Any, around).__get__(value.__self__)
     if not isinstance(value, Tool):
-        if isinstance(value, type) or not callable(value):
+        if isinstance(value, type) or not callable(value) or _makes_agents(value):
             fault = f"{must_be('a Tool or a function', value)}; {_made_of(value)}"
             raise ValidationError("invalid_tool", fault)
         try:
@@ -170,6 +170,8 @@ def as_tool(value: Any) -> Tool:
 
 def _made_of(value: Any) -> str:
     """Return how to make a tool of what is none; OpenAI's form has its name, description and schema."""
+    if hasattr(value, "as_tool") or _makes_agents(value):
+        return 'make an agent with engine.as_tool(name="...", description="...")'
     if not isinstance(value, Mapping):
         is_engine = callable(getattr(value, "as_tool", None))
         return "write engine.as_tool(name=...)" if is_engine else "make a tool with rxllm.tool"
@@ -177,6 +179,11 @@ def _made_of(value: Any) -> str:
         "write rxllm.tool(name=..., description=..., schema={...}, handler=function), where schema is OpenAI's "
         "parameters; without a function write manual=True"
     )
+
+
+def _makes_agents(value: Any) -> bool:
+    """Whether `value` is the method of an engine that makes an agent of it, and not the agent."""
+    return inspect.ismethod(value) and value.__name__ == "as_tool"
 
 
 def as_tools(values: Any) -> tuple[Tool, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import field
 from typing import Any, ClassVar, Literal
 
-from rxllm.values._encode import Value, value
+from rxllm.values._encode import Value, encode_metadata, value
 from rxllm.values._images import Image
 from rxllm.values._tool import ToolCall
 
@@ -90,6 +90,7 @@ class Message(Value):
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
 
     _other_names: ClassVar[Mapping[str, str]] = {"output_text": "text", "result": "text"}
+    _encoders: ClassVar = {"metadata": encode_metadata}
 
     @property
     def text(self) -> str:

@@ -169,7 +169,7 @@ class Session(Value):
             text, id = ending.get("pending_question") or "", ending.get("pending_tool_call_id")
             ended = replace(
                 ended, status="awaiting_user", pending_question=text, pending_tool_call_id=id,
-                thread=_with_question(ended.thread, text, id),
+                thread=_with_question(ended.thread, text, id, ending),
             )  # fmt: skip
         calls = _pending(result)
         return replace(ended, status="awaiting_tools", pending_tool_calls=calls) if calls else ended
@@ -204,9 +204,10 @@ class Turn(Value):
         return self.session._repr_markdown_()  # pyright: ignore[reportPrivateUsage]
 
 
-def question(text: str, tool_call_id: str | None) -> Message:
-    """Return the assistant's message for a question that a tool asks the user."""
-    return Message("assistant", text, metadata={"ask_user": True, "tool_call_id": tool_call_id})
+def question(text: str, tool_call_id: str | None, metadata: Mapping[str, Any]) -> Message:
+    """Return the assistant's message for a question that a tool asks the user, with the options in `metadata`."""
+    opts = {"ask_user_opts": metadata["ask_user_opts"]} if metadata.get("ask_user_opts") else {}
+    return Message("assistant", text, metadata={"ask_user": True, "tool_call_id": tool_call_id, **opts})
 
 
 def _ending(result: ChatResult | StepResult) -> tuple[str | None, Mapping[str, Any]]:
@@ -232,10 +233,10 @@ def _pending(result: ChatResult | StepResult) -> tuple[ToolCall, ...]:
     return calls or tuple(open_calls(result.thread))
 
 
-def _with_question(thread: Thread, text: str, id: str | None) -> Thread:
+def _with_question(thread: Thread, text: str, id: str | None, metadata: Mapping[str, Any]) -> Thread:
     last = thread.last
     has_it = waits_in_agent(thread, id) or (last is not None and last.metadata.get("ask_user"))
-    return thread if has_it else thread + question(text, id)
+    return thread if has_it else thread + question(text, id, metadata)
 
 
 def _failure(result: ChatResult | StepResult, metadata: Mapping[str, Any]) -> Any:

@@ -90,7 +90,7 @@ class StepStarted(_Span, frozen=True):
 
 
 class StepFinished(_Span, frozen=True):
-    """A step has ended, its tools with it."""
+    """A step has ended, its tools with it; `usage` is the `StepResult`'s, with that of its agents."""
 
     request_id: str
     outcome: Outcome

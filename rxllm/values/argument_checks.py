@@ -14,13 +14,14 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
 from types import UnionType
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 from rxllm.values.errors import EngineError, ValidationError
 from rxllm.values.secret_names import masked
 
 P = ParamSpec("P")
 S = TypeVar("S")
+F = TypeVar("F", bound=Callable[..., Any])
 
 SHOWN = 80
 """How many characters of a wrong value a message shows."""
@@ -150,6 +151,26 @@ def explains_options(
                 raise EngineError("unknown_option", message) from None
 
         return explaining
+
+    return decorate
+
+
+def explains_call(example: str) -> Callable[[F], F]:
+    """Decorate a function: arguments that do not fit it are a ``TypeError`` that ends with an `example` of its call."""
+
+    def decorate(function: F) -> F:
+        @wraps(function)
+        def explaining(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return function(*args, **kwargs)
+            except TypeError:
+                fault = call_fault(function, *args, **kwargs)
+                if fault is None:  # an error from inside
+                    raise
+                got = f", got {shown(args[-1])}" if "positional" in str(fault) else ""
+                raise TypeError(f"{function.__name__}: {fault}{got}; write {example}") from None
+
+        return cast(F, explaining)
 
     return decorate
 

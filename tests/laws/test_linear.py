@@ -18,7 +18,7 @@ import pytest
 from reactivex import Observable, from_iterable, never
 
 import rxllm
-from rxllm import Fake, Tool, ToolCall, serializer, session, validate
+from rxllm import Engine, Fake, Tool, ToolCall, serializer, session, validate
 from rxllm import operators as ops
 from rxllm.chunks import ChunkAccumulator, ChunkFeeder, StreamChunk
 from rxllm.collector import StreamCollector, fold_message
@@ -186,6 +186,23 @@ def waiting(n: int) -> Session:
     return Session(thread=thread, status="awaiting_tools", pending_tool_calls=pending)
 
 
+def agents(n: int) -> Engine:
+    """An engine whose model calls an agent `n` times, and each agent a tool that its caller runs."""
+    agent = Engine(Fake(lambda request: ToolCall("x", "f")), tools=[MANUAL]).as_tool(name="f")
+    made = [ToolCall(id, "f", {"prompt": "Hi"}) for id in ids(n)]
+    return Engine(Fake(lambda request: made if request.messages[-1].role == "user" else "Done."), tools=[agent])
+
+
+def waiting_agents(n: int) -> Session:
+    return wait(session.start(agents(n), "Hi")).session
+
+
+def resumed_agents(n: int) -> Callable[[], Any]:
+    engine, halted = agents(n), waiting_agents(n)
+    denied = dict.fromkeys(ids(n), False)
+    return lambda: wait(rxllm.resume(engine, halted.thread, approvals=denied))
+
+
 def resumed_session(waiting: Session, results: dict[str, str]) -> None:
     wait(session.resume(Fake("done"), waiting, results=results, tools=[MANUAL]))
 
@@ -303,6 +320,11 @@ CASES: dict[str, Callable[[int], Callable[[], Any]]] = {
         partial(waiting(n).submit_tool_results, dict.fromkeys(ids(n, "x"), "1"))
     ),
     "a session's results": lambda n: partial(resumed_session, waiting(n), dict.fromkeys(ids(n), "1")),
+    "agents that halt": lambda n: partial(waiting_agents, n),
+    "agents that are denied": resumed_agents,
+    "submitted results of agents": lambda n: partial(
+        waiting_agents(n).submit_tool_results, {f"{id}/x": "1" for id in ids(n)}
+    ),
     "the messages of a thread": lambda n: partial(unanswered, thread_of(n)),
     "results put into a thread": lambda n: partial(
         with_results, thread_of(n), {id: Message("tool", "1", tool_call_id=id) for id in ids(n)}

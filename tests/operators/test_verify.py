@@ -341,6 +341,22 @@ def _lawful_or_raised(source: Any) -> None:
     assert [error for error in errors if error.reason == "malformed_event"] == []
 
 
+@pytest.mark.parametrize("is_agent", [False, True])
+def test_a_chat_that_goes_on_with_its_question_still_open_is_lawful(is_agent: bool) -> None:
+    @rxllm.tool
+    def choose() -> Any:
+        return rxllm.ask_user("Which?")
+
+    asking = Engine(Fake(lambda request: ToolCall("c", "choose")), tools=[choose])
+    if is_agent:
+        calls = [ToolCall(id, "agent", {"prompt": "Go"}) for id in "ab"]
+        asking = Engine(Fake(lambda request: calls), tools=[asking.as_tool(name="agent")])
+    halted = rxllm.chat(asking, "Go").run()
+    answers: Any = {"a/c": "This"} if is_agent else {}
+    result = rxllm.stream_resume(asking, halted, results=answers).pipe(ops.verify()).run().result
+    assert result.halted_reason == "ask_user"
+
+
 def test_a_resumed_chat_is_lawful() -> None:
     @rxllm.tool(approval=True)
     def pay(amount: int) -> str:

@@ -263,6 +263,39 @@ def test_an_approver_of_its_own_wins() -> None:
     assert [error and error.reason for error in errors] == ["denied"]
 
 
+def test_a_timeout_of_its_own_bounds_the_approver_that_it_inherits() -> None:
+    @tool(approval=True)
+    def look() -> str:
+        return "looked"
+
+    async def never(call: ToolCall) -> bool:
+        await asyncio.sleep(3600)
+        return True
+
+    agent = Engine(Fake(ToolCall("y", "look"), "Middle."), tools=[look]).as_tool(name="poet", approve_timeout=0.01)
+    events = list(rxllm.stream(parent(ROSES), "Go", tools=[agent], approve=never).timeout(5))
+    nested = [event.event for event in events if isinstance(event, Nested)]
+    errors = [event.error for event in nested if isinstance(event, ToolExecutionCompleted)]
+    assert [error and error.reason for error in errors] == ["denied"]
+
+
+def test_agents_inside_agents_are_bounded() -> None:
+    deepest = Engine(Fake("Deep."))
+    for _ in range(60):
+        deepest = Engine(parent(ROSES, answer="Up."), tools=[deepest.as_tool(name="poet")])
+    events = list(rxllm.stream(deepest, "Go").timeout(20))
+    assert events[-1].result.output_text == "Up."  # type: ignore[union-attr]
+    nested = [(event.path, event.event) for event in events if isinstance(event, Nested)]
+    ends = [(len(path), event.error) for path, event in nested if isinstance(event, ToolExecutionCompleted)]
+    assert [(depth, str(error)) for depth, error in ends if error is not None] == [
+        (
+            16,
+            "the agent 'poet' was not run: it is inside 16 tool calls already, the most; "
+            "give fewer agents agents of their own",
+        )
+    ]
+
+
 def test_telemetry_links_the_agent_to_its_tool() -> None:
     told: list[Any] = []
     agent = Engine(Fake("Roses."), observers=[told.append]).as_tool(name="poet")
@@ -272,6 +305,17 @@ def test_telemetry_links_the_agent_to_its_tool() -> None:
     assert [chat.request_id for chat in chats] == ["r", "r/c1"]
     assert [chat.path for chat in chats] == [(), ("c1",)]
     assert chats[1].parent_id == started["ToolStarted"].id
+
+
+def test_the_usage_in_telemetry_is_that_of_the_results() -> None:
+    told: list[Any] = []
+    agent = Engine(Fake(["Roses.", Usage(5, 6)])).as_tool(name="poet")
+    model = Fake([ROSES, Usage(1, 2)], ["Done.", Usage(3, 4)])
+    result = rxllm.chat(Engine(model, observers=[told.append]), "Go", tools=[agent]).run()
+    steps = [event.usage for event in told if type(event).__name__ == "StepFinished"]
+    chats = [event.usage for event in told if type(event).__name__ == "ChatFinished"]
+    assert steps == [step.usage for step in result.steps] == [Usage(6, 8), Usage(3, 4)]
+    assert chats == [result.usage] == [Usage(9, 12)]
 
 
 # How it ends
@@ -287,6 +331,41 @@ def test_an_agent_that_fails_is_an_error_for_the_model(caplog: Any) -> None:
     assert isinstance(completed.error.__cause__, AdapterError)
     assert events[-1].result.output_text == "Done."  # type: ignore[union-attr]
     assert not caplog.records
+
+
+def _refuse(call: ToolCall) -> Any:
+    raise AdapterError("unknown", "the desk is closed")
+
+
+@pytest.mark.parametrize("first", [[], [ToolCall("x", "add")]])
+@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize(
+    ("approve", "error"),
+    [
+        (lambda call: None, TypeError),
+        (lambda call: {"amuont": 1}, ValidationError),
+        (_refuse, AdapterError),
+        (lambda call: {"amount": 13}, ToolError),
+    ],
+)
+def test_what_an_approver_or_a_tools_author_has_wrong_is_never_for_a_model(
+    approve: Any, error: Any, depth: int, first: list[Any]
+) -> None:
+    @tool(approval=True)
+    def pay(amount: int = 5) -> Any:
+        return {1: object()} if amount == 13 else "paid"
+
+    @tool
+    def add() -> str:
+        return "added"
+
+    turns = [*first, ToolCall("y", "pay"), "Paid."]
+    chat = Engine(Fake(lambda request: turns[sum(message.role == "assistant" for message in request.messages)]))
+    chat = chat.with_tools(pay, add)
+    for _ in range(depth):
+        chat = Engine(parent(ROSES), tools=[chat.as_tool(name="poet")])
+    with pytest.raises(error):
+        rxllm.chat(chat, "Go", approve=approve).run()
 
 
 @pytest.mark.parametrize(

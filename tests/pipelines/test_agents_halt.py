@@ -453,3 +453,39 @@ def test_nothing_is_logged(caplog: Any) -> None:
     with caplog.at_level(logging.WARNING, "rxllm"):
         rxllm.chat(nested(2, ToolCall("x", "pay")), "Go").run()
     assert caplog.records == []
+
+
+@depths
+def test_an_edit_that_does_not_fit_is_named_by_the_id_that_the_caller_knows(depth: int) -> None:
+    engine = nested(depth, ToolCall("x", "pay"), ToolCall("y", "sign"))
+    halted = rxllm.chat(engine, "Go").run()
+    path = PATHS[depth]
+    with pytest.raises(ValidationError) as caught:
+        rxllm.resume(engine, halted, approvals={path + "x": {"sum": 1}}, results={path + "y": "signed"}).run()
+    assert caught.value.errors == ((("approvals", path + "x", "sum"), "is not a parameter"),)
+    with pytest.raises(ValidationError) as caught:
+        rxllm.resume(engine, halted, approvals={path + "x": True, path + "y": True}).run()
+    assert caught.value.errors[0][0] == ("approvals", path + "y")
+    assert ran == []
+
+
+def test_every_question_comes_with_its_choices() -> None:
+    """Also one that was asked beside another, or was left open, and after JSON."""
+
+    @tool
+    def order() -> Any:
+        return ask_user("Which of these?", choices={"small", "large"} - {"large"})
+
+    asking = agent("clerk", call("x", "order"), tools=[order])
+    engine = Engine(model(call("a", "clerk"), call("b", "clerk"), call("c", "order")), tools=[asking, order])
+    halted = stored_data(rxllm.chat(engine, "Go").run())
+    for id in ("a/x", "b/x", "c"):
+        assert (halted.pending_tool_call_id, halted.metadata["ask_user_opts"]) == (id, {"choices": ["small"]})
+        halted = stored_data(rxllm.resume(engine, halted.thread).run())
+        assert (halted.pending_tool_call_id, halted.metadata["ask_user_opts"]) == (id, {"choices": ["small"]})
+        halted = stored_data(rxllm.resume(engine, halted.thread, results={id: "small"}).run())
+    assert halted.halted_reason == "completed"
+
+
+def stored_data(result: ChatResult) -> ChatResult:
+    return serializer.from_json(serializer.to_json(result))

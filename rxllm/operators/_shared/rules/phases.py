@@ -211,6 +211,8 @@ class Rules:
             return "tools"  # the step emits it, not the adapter
         if self._phase in ("over", "tools") and self._is_cut:
             return "failed"
+        if self._phase == "start" and isinstance(event, StepCompleted) and "pending_question" in event.result.metadata:
+            return "step"  # a chat that goes on, and whose question is still open
         return _NEXT[self._phase].get(type(event))
 
     def _error(self, broken: Broken, event: Any) -> StreamError:
