@@ -1,0 +1,69 @@
+"""Run the tool call of an agent: its chat's events come nested, and its answer is the result."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from reactivex import abc, of
+
+from rxllm.collector import is_waiting, nest
+from rxllm.events import Event
+from rxllm.runtime import Question, Scope
+from rxllm.tools._agent import AgentCall, AgentTool, agent_failure, answer_of, chats
+from rxllm.tools._settings import ToolSettings
+from rxllm.tools._tool_execution import ToolExecution
+from rxllm.values import ChatResult, LLMError, Thread, ToolCall, ToolError
+
+
+class AgentExecution(ToolExecution):
+    """One run of an agent, which goes on where it has halted if it is `resumed`."""
+
+    def __init__(
+        self,
+        tool: AgentTool,
+        call: ToolCall,
+        settings: ToolSettings,
+        question: Question,
+        scope: Scope,
+        observer: abc.ObserverBase[Event],
+        scheduler: abc.SchedulerBase | None,
+        resumed: tuple[Thread, Any] | None,
+    ) -> None:
+        super().__init__(tool, call, settings, question, scope, observer, scheduler)
+        self._agent = tool
+        self._resumed = resumed
+
+    def _run(self) -> None:
+        self._arm()
+        try:
+            if self._resumed is None:
+                self._settings.check_call(self._agent, self._call)
+            resumed = self._resumed or ()
+            chat = chats().chat(AgentCall(self._agent, self._call, self._settings, self._question, *resumed))
+        except ToolError as error:
+            self._fail(error)
+            return
+
+        def end(last: Any) -> None:
+            self._caller.listen(of(last).pipe(chat.to_result), self._end)
+
+        self._caller.listen(chat.events, end, self._nest)
+
+    def _nest(self, event: Event) -> None:
+        self._caller.on_loop(self._report, nest(self._call.id, event))
+
+    def _end(self, result: ChatResult) -> None:
+        if result.error is not None:
+            self._fail(agent_failure(self._call, result.error))
+        elif is_waiting(result):
+            self._finish([])
+        else:
+            self._return(answer_of(result))
+
+    def _on_failure(self, error: BaseException) -> None:
+        if not self._caller.is_approved:
+            super()._on_failure(error)
+        elif isinstance(error, LLMError) and not isinstance(error, ToolError):
+            self._fail(agent_failure(self._call, error))
+        else:  # about the caller's code, an approver's say, and nothing for the model
+            self._abort(error)
