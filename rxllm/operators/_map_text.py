@@ -22,10 +22,11 @@ from rxllm.events import (
     TextDelta,
 )
 from rxllm.operators._lift import lift
-from rxllm.operators._shared.agents import AGENTS, Agents, with_agents
+from rxllm.operators._shared.agents import Agents, with_agents
 from rxllm.operators._shared.event_operators import EVENTS, not_an_event
 from rxllm.runtime import Stream
 from rxllm.values import ChatResult, Message, Response, StepResult, TextPart, Thread
+from rxllm.values._thread import AGENTS
 from rxllm.values.argument_checks import check_function, shown
 
 

@@ -13,14 +13,20 @@ from reactivex.disposable import CompositeDisposable, Disposable, SerialDisposab
 from reactivex.scheduler import VirtualTimeScheduler
 
 from rxllm.operators._shared.operate import operate
-from rxllm.runtime import LoopScheduler, Stream, call_loop, clock, fail, stopwatch
+from rxllm.runtime import LoopScheduler, Stream, blocked_loops, call_loop, clock, fail, stopwatch
 from rxllm.runtime._portal import portal
+from rxllm.values import EngineError
 from rxllm.values.argument_checks import check, invalid_option, is_count, is_positive
 
 T = TypeVar("T")
 
 _SHORTEST = 1e-6
 """A wait of fewer seconds is skipped: it is the resolution of virtual time."""
+
+_BLOCKED = (
+    "the calls that have their turn run on the event loop that a blocking call waits on, so they cannot end meanwhile; "
+    "write 'await stream' or 'async for'"
+)
 
 
 def rate_limited(
@@ -42,7 +48,8 @@ def rate_limited(
 
     Each operator has one queue for all its subscriptions, in any thread and in their order; in an engine, for all its
     calls. A subscription that is disposed leaves the queue. In ``engine.operators`` the attempts of a retry belong to
-    the call that has its turn, and do not queue again.
+    the call that has its turn, and do not queue again. A blocking ``run()`` or ``for`` that would wait for calls on the
+    loop that it blocks raises ``EngineError("wrong_loop")``; there, ``await`` the stream.
 
     Raises ``ValidationError("invalid_option")`` without a limit, unless `per_second` is a number above 0, and unless
     `concurrent` is a whole number of at least 1.
@@ -71,17 +78,20 @@ class _Turn:
         # Turns are compared across schedulers, so all real ones share one clock.
         self.now = stopwatch(scheduler if self._virtual else None)
         is_on_a_loop = scheduler is None or isinstance(scheduler, LoopScheduler)
-        self._loop = call_loop() if is_on_a_loop else None
+        self.loop = call_loop() if is_on_a_loop else None
         self.running = SerialDisposable()
 
     @property
     def is_lost(self) -> bool:
         """Whether its loop is closed. A call that waited for a timer there is never notified."""
-        return self._loop is not None and self._loop.is_closed()
+        return self.loop is not None and self.loop.is_closed()
 
     def alarm(self) -> abc.SchedulerBase:
         """Return the scheduler to wait with: not the call's own loop, which may end while others wait in the queue."""
         return self._clock if self._virtual else LoopScheduler(portal().loop)
+
+    def refuse(self) -> None:
+        self._observer.on_error(EngineError("wrong_loop", _BLOCKED))
 
     def begin(self) -> None:
         self.running.disposable = self._source.subscribe(self._observer, scheduler=self._scheduler)
@@ -119,7 +129,12 @@ class _Queue:
 
     def enter(self, turn: _Turn) -> abc.DisposableBase:
         with self._guard:
-            self._waiting[turn] = None
+            is_stuck = self._is_stuck()
+            if not is_stuck:
+                self._waiting[turn] = None
+        if is_stuck:
+            turn.refuse()
+            return Disposable()
         self._advance(turn)
         return CompositeDisposable(turn.running, Disposable(lambda: self._leave(turn)))
 
@@ -160,6 +175,13 @@ class _Queue:
             self._next = (self._next if self._set_for == self._next else now) + self._interval
             self._running.add(self._waiting.popitem(last=False)[0])
             return turn, 0.0
+
+    def _is_stuck(self) -> bool:
+        """Whether the turns on loops that the subscriber blocks take all places, which they cannot leave meanwhile."""
+        blocked = blocked_loops.get()
+        if self._concurrent is None or not blocked:
+            return False
+        return sum(turn.loop in blocked for turn in (*self._running, *self._waiting)) >= self._concurrent
 
     def _is_full(self) -> bool:
         if self._concurrent is None or len(self._running) < self._concurrent:

@@ -8,7 +8,7 @@ from typing import Any
 from rxllm import operators as ops
 from rxllm.engine import Engine
 from rxllm.pipelines._agent_setup import agent_ids, agent_setup
-from rxllm.pipelines._answer_halted_calls import Answers
+from rxllm.pipelines._answers import Answers
 from rxllm.pipelines._call import Setup
 from rxllm.pipelines._options import ChatOptions, set_options
 from rxllm.pipelines._resume import resumed_events

@@ -9,10 +9,12 @@ from typing import Any, TypeVar, Unpack, cast, overload
 from rxllm import operators as ops
 from rxllm.engine import Engine
 from rxllm.events import Event
-from rxllm.pipelines._answer_halted_calls import Answers, HaltedStep, completing
+from rxllm.pipelines._answer_halted_calls import completing
+from rxllm.pipelines._answers import Answers
 from rxllm.pipelines._call import Setup
 from rxllm.pipelines._deferred import Deferred
 from rxllm.pipelines._finalize import passes
+from rxllm.pipelines._halted_step import HaltedStep
 from rxllm.pipelines._option_help import with_options
 from rxllm.pipelines._options import ChatOptions, PlainChatOptions, chat_options
 from rxllm.pipelines._request import Input, as_thread

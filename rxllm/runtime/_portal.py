@@ -203,8 +203,8 @@ def on_portal() -> Generator[Portal]:
     if threading.current_thread() is chosen.thread:
         raise RuntimeError("on rxllm's own loop this would wait for itself; use await or async for instead")
     loop, read = _chosen.set(chosen.loop), is_read.set(is_read.get() or not is_daemon_worker())
-    here = running_loop()
-    blocked = blocked_loops.set(blocked_loops.get() if here is None else blocked_loops.get() | {here})
+    loops = (*blocked_loops.get(), running_loop())
+    blocked = blocked_loops.set(frozenset(loop for loop in loops if loop is not None))
     try:
         with subscribing():
             yield chosen

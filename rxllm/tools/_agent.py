@@ -11,7 +11,7 @@ from reactivex import Observable
 
 from rxllm.events import Event
 from rxllm.runtime import Question, Stream
-from rxllm.tools._settings import ToolSettings
+from rxllm.tools._settings import ToolSettings, tool_error
 from rxllm.values import ChatResult, LLMError, Thread, Tool, ToolCall, ToolError, ValidationError
 from rxllm.values._encode import value
 from rxllm.values._json import json_text
@@ -107,7 +107,7 @@ def agent_failure(call: ToolCall, error: LLMError) -> ToolError:
     """Return the error of an agent whose chat has failed with `error`."""
     first_line = next(iter(str(error).strip().splitlines()), "")
     message = f"the agent {call.name!r} failed: {type(error).__name__}: {first_line}"
-    failure = ToolError("handler_raised", message, tool_name=call.name, tool_call_id=call.id)
+    failure = tool_error(call, "handler_raised", message)
     failure.__cause__ = error
     return failure
 

@@ -107,7 +107,7 @@ class ToolSettings(msgspec.Struct, frozen=True):
         if "error" in call.metadata:
             fault = "are nested too deeply" if call.metadata["error"] == TOO_DEEP else "are not a JSON object"
             message = f"the arguments {fault}: {shorten(call.raw_arguments or '', 80)!r}"
-            raise ToolError("invalid_arguments", message, tool_name=tool.name, tool_call_id=call.id)
+            raise tool_error(call, "invalid_arguments", message)
         if self.executor is not None or not _checks_its_arguments(tool):
             _check_arguments(tool, call)
 
@@ -137,7 +137,7 @@ class ToolSettings(msgspec.Struct, frozen=True):
 def _not_encoded(call: ToolCall, why: str) -> ToolError:
     remedy = "return text, numbers, lists, dicts, dataclasses or models, or pass tool_result_encoder=..."
     message = f"the result of the tool {call.name!r} cannot be encoded for the model: {why}; {remedy}"
-    return ToolError("encoding_failed", message, tool_name=call.name, tool_call_id=call.id)
+    return tool_error(call, "encoding_failed", message)
 
 
 def _checks_its_arguments(tool: Tool) -> bool:
@@ -156,7 +156,7 @@ def _check_arguments(tool: Tool, call: ToolCall) -> None:
     """Raise ``ToolError("invalid_arguments")`` if the arguments break the tool's schema."""
     if faults := argument_faults(tool, call.arguments):
         message = f"the arguments do not fit: {shorten(described(faults), 400)}"
-        raise ToolError("invalid_arguments", message, tool_name=tool.name, tool_call_id=call.id)
+        raise tool_error(call, "invalid_arguments", message)
 
 
 def encode_result(result: Any) -> str:
@@ -166,3 +166,8 @@ def encode_result(result: Any) -> str:
     ('42', '{"x":[1,null]}')
     """
     return well_formed(result) if isinstance(result, str) else json_text(result)
+
+
+def tool_error(call: ToolCall, reason: str, message: str) -> ToolError:
+    """Return an error of the tool that `call` runs."""
+    return ToolError(reason, message, tool_name=call.name, tool_call_id=call.id)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from rxllm.values._message import Message
-from rxllm.values._thread import Thread, unanswered, with_results
+from rxllm.values._thread import AGENTS, Thread, unanswered, with_results
 from rxllm.values._tool import ToolCall
 
 
@@ -29,7 +29,7 @@ def open_agents(thread: Thread) -> dict[str, Thread]:
     """Return the threads of the agents that `thread` waits for, by the ids of their calls, in order."""
     threads: dict[str, Any] = {}
     for message in thread:
-        agents = message.metadata.get("agents")
+        agents = message.metadata.get(AGENTS)
         if isinstance(agents, Mapping):
             threads |= cast(Mapping[str, Any], agents)
     found = ((call.id, threads.get(call.id)) for call in unanswered(thread))
@@ -47,7 +47,7 @@ def _with_agents(message: Message, agents: Mapping[str, Thread]) -> Message:
     own = {call.id: agents[call.id] for call in message.tool_calls if call.id in agents}
     if not own:
         return message
-    return replace(message, metadata={**message.metadata, "agents": {**message.metadata.get("agents", {}), **own}})
+    return replace(message, metadata={**message.metadata, AGENTS: {**message.metadata.get(AGENTS, {}), **own}})
 
 
 def open_calls(thread: Thread) -> Iterator[ToolCall]:

@@ -23,6 +23,9 @@ class Dumpable(Protocol):
     def model_dump(self, *, exclude_none: bool = ...) -> dict[str, Any]: ...
 
 
+AGENTS = "agents"
+"""The key of the metadata of an assistant's message that has the threads of its halted agents."""
+
 _LAST = 20
 """How many messages of a long thread are shown besides the first."""
 
@@ -212,12 +215,12 @@ def with_results(thread: Thread, results: Mapping[str, Message]) -> Thread:
 
 
 def _without_agents(message: Message, ids: Collection[str | None]) -> Message:
-    agents = message.metadata.get("agents")
+    agents = message.metadata.get(AGENTS)
     if not isinstance(agents, Mapping) or not any(id in agents for id in ids):
         return message
-    rest = {name: entry for name, entry in message.metadata.items() if name != "agents"}
+    rest = {name: entry for name, entry in message.metadata.items() if name != AGENTS}
     agents = {id: agent for id, agent in cast(Mapping[str, Any], agents).items() if id not in ids}
-    return replace(message, metadata={**rest, "agents": agents} if agents else rest)
+    return replace(message, metadata={**rest, AGENTS: agents} if agents else rest)
 
 
 def listed(ids: Collection[str]) -> str:

@@ -13,7 +13,7 @@ from reactivex import Observable
 from reactivex.scheduler import HistoricalScheduler, NewThreadScheduler, VirtualTimeScheduler
 from reactivex.testing import TestScheduler
 
-from rxllm import Engine, Fake, ValidationError, generate, generate_many
+from rxllm import Engine, EngineError, Fake, ValidationError, generate, generate_many
 from rxllm import operators as ops
 from rxllm.runtime import call_loop
 from rxllm.testing._virtual_time import Clock
@@ -303,3 +303,24 @@ def test_many_requests() -> None:
 def test_limits_that_are_none_are_refused(limits: dict[str, Any], named: str) -> None:
     with pytest.raises(ValidationError, match=named):
         ops.rate_limited(**limits)
+
+
+@pytest.mark.timeout(10)
+@pytest.mark.filterwarnings("ignore:.*stops this thread's event loop:RuntimeWarning")
+def test_who_blocks_the_loop_of_the_calls_before_it_does_not_wait_for_them() -> None:
+    async def main() -> None:
+        for concurrent in (1, 2, 3):
+            engine = Engine(Fake(["Hel", ("delay", 0.02), "lo"]), operators=[ops.rate_limited(concurrent=concurrent)])
+            first = [asyncio.ensure_future(generate(engine, "Hi")) for _ in range(2)]
+            await asyncio.sleep(0.01)
+            if concurrent <= 2:
+                with pytest.raises(EngineError, match="await stream") as caught:
+                    generate(engine, "Hi").run()
+                assert caught.value.reason == "wrong_loop"
+            else:
+                assert generate(engine, "Hi").run().output_text == "Hello"
+            responses = await asyncio.gather(*first, asyncio.to_thread(generate(engine, "Hi").run))
+            assert [response.output_text for response in responses] == ["Hello"] * 3
+            assert generate(engine, "Hi").run().output_text == "Hello"
+
+    asyncio.run(main())

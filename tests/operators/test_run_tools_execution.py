@@ -230,7 +230,7 @@ def test_plain_functions_that_are_left_behind_are_counted_and_told_and_no_more_t
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("rxllm.runtime._thread_pool._threads", None)  # other tests leave functions behind too
-    monkeypatch.setattr("rxllm.tools._execution.THREADS_LEFT", 2)
+    monkeypatch.setattr("rxllm.tools._caller.THREADS_LEFT", 2)
     leave, threads = threading.Event(), daemon_threads()
     stuck = tool(name="stuck", handler=lambda arguments: leave.wait(4 * PATIENCE))
     for count in (1, 2):  # long enough for a thread to begin on a busy machine: else nothing is left behind

@@ -10,11 +10,9 @@ from rxllm.collector import nest, unnest
 from rxllm.events import Event, Nested
 from rxllm.operators._lift import Feeder
 from rxllm.values import Message, Thread
+from rxllm.values._thread import AGENTS
 
 F = TypeVar("F", bound=Feeder[Event, Event])
-
-AGENTS = "agents"
-"""The key of the metadata of an assistant's message that has the threads of its halted agents."""
 
 
 def with_agents(message: Message, change: Callable[[str, Thread], Thread]) -> Message:

@@ -1,0 +1,160 @@
+"""A caller's answers to what a halted chat waits for, also in its agents: their checks, and what follows from each."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import msgspec
+from reactivex import Observable, from_iterable
+
+from rxllm.events import Event, ToolResultEncoded
+from rxllm.pipelines._agent_setup import agent_settings
+from rxllm.pipelines._halted_step import HaltedStep
+from rxllm.pipelines._request import unanswered_calls
+from rxllm.runtime import Question, Scope
+from rxllm.tools import AgentTool, Approval, ToolSettings, edited, execution, failed
+from rxllm.values import EngineError, Thread, Tool, ToolCall, ValidationError, denied, listed, user
+from rxllm.values._agents import nested_call, nested_id, open_ids, open_questions, with_answer
+from rxllm.values.argument_checks import invalid_option, must_be
+
+_BEGUN = "is the call of an agent that has begun: answer what waits in it, or deny the call with False"
+_AMBIGUOUS = "is the id of more than one tool call that waits, since ids have a '/'; pass approve=... to decide"
+
+
+class Answers(msgspec.Struct, frozen=True):
+    """A caller's answers by the ids of tool calls."""
+
+    approvals: Mapping[str, Approval]
+    results: Mapping[str, Any]
+
+    def check(self, halted: HaltedStep | None, settings: ToolSettings) -> None:
+        """Raise unless each call of the step, and nothing else, has an answer or is left to ``approve``."""
+        calls, agents = (halted.calls, halted.agents) if halted else ((), {})
+        self._refuse_unknown(calls, agents)
+        waiting = list(self._waiting(calls, agents, settings, lambda call: call))
+        missing = [outer for outer, call, answers, settings in waiting if not answers._covers(call, settings)]
+        if missing:
+            names = [call.name for call in missing]
+            remedy = "give each a result or, if its tool runs here, an approval"
+            raise unanswered_calls(missing, remedy, tool_names=names)
+        for outer, call, answers, settings in waiting:
+            verdict = answers.approvals.get(call.id)
+            if call.id not in answers.results and (verdict is True or isinstance(verdict, Mapping)):
+                answers._edited_call(answers._approved_tool(call, settings, outer.id), call, outer.id)
+
+    def replied(self, thread: Thread) -> tuple[Thread, Answers]:
+        """Return `thread` with the answers to questions of the user, also of agents, and the other answers."""
+        replies = {id: self.results[id] for id in open_questions(thread) if id in self.results}
+        known = Counter(open_ids(thread))
+        for id, reply in replies.items():
+            if known[id] > 1:
+                raise invalid_option(("results", id), _AMBIGUOUS)
+            if not isinstance(reply, str):
+                raise invalid_option(("results", id), must_be("text, since it answers a question", reply))
+            thread = with_answer(thread, id, user(reply))
+        results = {id: result for id, result in self.results.items() if id not in replies}
+        return thread, Answers(self.approvals, results)
+
+    def _waiting(
+        self,
+        calls: tuple[ToolCall, ...],
+        agents: Mapping[str, Thread],
+        settings: ToolSettings,
+        outside: Callable[[ToolCall], ToolCall],
+    ) -> Iterator[tuple[ToolCall, ToolCall, Answers, ToolSettings]]:
+        """Yield each call that needs an answer, at any depth: as the caller sees it, and where it is made."""
+        for call in calls:
+            if call.id not in agents or self._decides(call):
+                yield outside(call), call, self, settings
+            elif (inner := HaltedStep.of(agents[call.id])) is not None:
+                below = agent_settings(self._agent(call, settings), settings)
+                name = partial(_named, outside, call.id)
+                yield from self._within(call, inner.thread)._waiting(inner.calls, inner.agents, below, name)
+
+    def _within(self, call: ToolCall, agent: Thread) -> Answers:
+        """Return the answers to what waits in the agent of `call`."""
+        ids = {nested_id(call.id, id): id for id in open_ids(agent)}
+        approvals = {ids[id]: approval for id, approval in self.approvals.items() if id in ids}
+        return Answers(approvals, {ids[id]: result for id, result in self.results.items() if id in ids})
+
+    def _decides(self, call: ToolCall) -> bool:
+        """Whether there is an answer to the call itself, in place of answers to what waits in its agent."""
+        return call.id in self.results or call.id in self.approvals
+
+    def _agent(self, call: ToolCall, settings: ToolSettings) -> AgentTool:
+        tool = settings.tools_by_name.get(call.name)
+        if isinstance(tool, AgentTool):
+            return tool
+        message = f"the agent of the tool call {call.id} waits for answers, but no tool {call.name!r} is an agent"
+        raise EngineError("unknown_tool", message, metadata={"tool_name": call.name})
+
+    def outcome(
+        self,
+        call: ToolCall,
+        settings: ToolSettings,
+        question: Question,
+        scope: Scope,
+        agent: Thread | None = None,
+    ) -> Observable[Event]:
+        """Return the events that follow from the answer to `call`, or from those to what waits in its `agent`."""
+        if agent is not None and not self._decides(call):
+            tool = replace(self._agent(call, settings), approval=False)
+            return execution(tool, call, settings, question, scope, resumed=(agent, self._within(call, agent)))
+        if call.id in self.results:
+            return from_iterable([ToolResultEncoded(call.id, settings.encode(self.results[call.id], call))])
+        verdict = self.approvals.get(call.id)
+        if _is_denial(verdict):
+            return from_iterable(failed(denied(call, verdict), call, settings))
+        tool = self._approved_tool(call, settings, call.id)
+        tool = replace(tool, approval=tool.approval and verdict is None)
+        return execution(tool, call, settings, question, scope, self._edited_call(tool, call, call.id))
+
+    def _edited_call(self, tool: Tool, call: ToolCall, id: str) -> ToolCall | None:
+        """Return `call`, which the caller knows by `id`, with the arguments of its approval, if there are any."""
+        verdict = self.approvals.get(call.id)
+        return edited(tool, call, verdict, "approvals", id) if isinstance(verdict, Mapping) else None
+
+    def _covers(self, call: ToolCall, settings: ToolSettings) -> bool:
+        tool = settings.tools_by_name.get(call.name)
+        asks = tool is not None and tool.approval and not tool.manual and settings.approve is not None
+        return call.id in self.results or call.id in self.approvals or asks
+
+    def _approved_tool(self, call: ToolCall, settings: ToolSettings, id: str) -> Tool:
+        tool = settings.tools_by_name.get(call.name)
+        if tool is None:
+            message = f"the tool call {id} is approved, but there is no tool {call.name!r} to run"
+            raise EngineError("unknown_tool", message, metadata={"tool_name": call.name})
+        if tool.manual:
+            fault = f"is a call of the manual tool {call.name!r}, which is not run here; pass its result in results"
+            raise invalid_option(("approvals", id), fault)
+        return tool
+
+    def _refuse_unknown(self, calls: tuple[ToolCall, ...], agents: Mapping[str, Thread]) -> None:
+        inside = [nested_id(id, inner) for id, agent in agents.items() for inner in _open_call_ids(agent)]
+        known = Counter([*(call.id for call in calls), *inside])
+        fault = f"is not the id of an unanswered tool call; those are: {listed(known)}"
+        answers: dict[str, Mapping[str, Any]] = {"approvals": self.approvals, "results": self.results}
+        faults = [((name, id), fault) for name, by_id in answers.items() for id in by_id if id not in known]
+        faults += [(("approvals", id), "has a result too") for id in self.approvals if id in self.results]
+        faults += [((name, id), _AMBIGUOUS) for name, by_id in answers.items() for id in by_id if known[id] > 1]
+        begun = (id for id, approval in self.approvals.items() if id in agents and not _is_denial(approval))
+        faults += [(("approvals", id), _BEGUN) for id in begun]
+        if faults:
+            raise ValidationError("invalid_option", errors=faults)
+
+
+def _is_denial(approval: object) -> bool:
+    return approval is False or isinstance(approval, str)
+
+
+def _open_call_ids(thread: Thread) -> list[str]:
+    questions = set(open_questions(thread))
+    return [id for id in open_ids(thread) if id not in questions]
+
+
+def _named(outside: Callable[[ToolCall], ToolCall], id: str, call: ToolCall) -> ToolCall:
+    return outside(nested_call(id, call))

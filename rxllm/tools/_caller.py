@@ -1,0 +1,170 @@
+"""Call the functions of one tool call, its approver and its tool, and listen to what they return.
+
+==============================  ==============================================================================
+function                        how it runs
+==============================  ==============================================================================
+``async def``                   on the call's loop; cancelled on timeout and dispose
+plain function                  in a daemon thread, with the context copied; on timeout and dispose it runs on, its
+                                result dropped and ``ToolContext.cancelled`` set, at most `THREADS_LEFT` of them
+plain function, virtual time    at once, in place; ``async def`` fails, because a test has no loop for it
+==============================  ==============================================================================
+
+The result may be an awaitable, an Observable or a generator, asynchronous or not; each item of the latter two is a
+``ToolProgress``, and the last item is the result.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import AsyncIterator, Callable, Generator
+from contextvars import copy_context
+from typing import Any, cast
+
+from reactivex import Observable, abc
+from reactivex.disposable import SerialDisposable, SingleAssignmentDisposable
+from reactivex.scheduler import VirtualTimeScheduler
+
+from rxllm.runtime import (
+    Pump,
+    Scope,
+    Stream,
+    call_loop,
+    daemon_threads,
+    from_async_iter,
+    in_thread,
+    pumped,
+    running_loop,
+    within,
+)
+from rxllm.tools._approval import NO_ANSWER
+from rxllm.tools._settings import tool_error
+from rxllm.values import ToolCall
+
+THREADS_LEFT = 100
+"""How many plain functions may run on after their timeout or dispose; with so many, no other one starts."""
+
+
+class Caller(abc.DisposableBase):
+    """Calls one function after the other, within `scope`. `is_approved` once the tool itself runs."""
+
+    def __init__(
+        self,
+        call: ToolCall,
+        scope: Scope,
+        scheduler: abc.SchedulerBase | None,
+        cancelled: threading.Event,
+        progress: Callable[[Any], None],
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
+        self.scope = scope
+        self.is_approved = False
+        self._call = call
+        self._scheduler = scheduler
+        self._cancelled = cancelled
+        self._progress = progress  # takes the items of a plain generator
+        self._on_failure = on_failure
+        self._running = SerialDisposable()
+        self._loop = None if isinstance(scheduler, VirtualTimeScheduler) else call_loop()
+        self._own_context = copy_context()
+
+    def dispose(self) -> None:
+        self._running.dispose()
+
+    def call(
+        self, fn: Callable[[], Any], is_async: bool, done: Callable[[Any], None], on_item: Callable[[Any], None]
+    ) -> None:
+        """Call `fn`, and `done` with its result, at once or later; `on_item` gets the items of a streaming result."""
+        if self._loop is not None:
+            results: Stream[Any] = pumped(lambda pump: self._run(pump, fn, is_async))
+            self.listen(results, lambda result: self._unwrap(result, done, on_item))
+            return
+        try:
+            result = self._in_place(fn, is_async)
+        except Exception as error:
+            self._on_failure(error)
+        else:
+            self._unwrap(result, done, on_item)
+
+    def _unwrap(self, result: Any, done: Callable[[Any], None], on_item: Callable[[Any], None]) -> None:
+        if isinstance(result, Observable):
+            items = cast(Observable[Any], result)
+        elif hasattr(result, "__aiter__"):
+            items = from_async_iter(lambda: cast(AsyncIterator[Any], result))
+        else:
+            done(result)
+            return
+        self.listen(items, done, on_item)
+
+    def listen(
+        self,
+        source: Observable[Any],
+        done: Callable[[Any], None],
+        on_item: Callable[[Any], None] = lambda item: None,
+    ) -> None:
+        last: Any = None if self.is_approved else NO_ANSWER
+        subscription = self._running.disposable = SingleAssignmentDisposable()
+
+        def on_next(item: Any) -> None:
+            nonlocal last
+            last = item
+            on_item(item)
+
+        with within(self.scope):
+            subscription.disposable = source.subscribe(
+                on_next,
+                lambda error: self.on_loop(self._on_failure, error),
+                lambda: self.on_loop(done, last),
+                scheduler=self._scheduler,
+            )
+
+    def _in_place(self, fn: Callable[[], Any], is_async: bool) -> Any:
+        if is_async:
+            message = "an async function needs an event loop; under virtual time use a plain one or an Observable"
+            raise tool_error(self._call, "handler_raised", message)
+        with within(self.scope):
+            return self._drained(fn())
+
+    def _drained(self, result: Any) -> Any:
+        """Return `result`, or the last item of a plain generator, whose items are progress."""
+        if not inspect.isgenerator(result):
+            return result
+        last: Any = None
+        for last in cast(Generator[Any], result):
+            if self._cancelled.is_set():
+                break
+            self._progress(last)
+        return last
+
+    async def _run(self, pump: Pump[Any], fn: Callable[[], Any], is_async: bool) -> None:
+        name = f"{'' if self.is_approved else 'the approver of '}the tool {self._call.name!r}"
+        try:
+            if not is_async and daemon_threads().left >= THREADS_LEFT:
+                message = f"{name} was not run: {THREADS_LEFT} others still run in threads after a timeout or a dispose"
+                raise tool_error(self._call, "cancelled", f"{message}; make them check ToolContext.cancelled")
+            result = fn() if is_async else await in_thread(lambda: self._drained(_without_stop_iteration(fn)), name)
+            if inspect.isawaitable(result) and not isinstance(result, Observable):  # an Observable is awaitable too
+                result = await result
+        except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:
+            if not self.is_approved:
+                raise
+            raise tool_error(self._call, "handler_exit", f"{name} tried to end the process") from error
+        pump.emit((result,))
+
+    def on_loop(self, fn: Callable[[Any], None], argument: Any) -> None:
+        """Call `fn` on the call's loop, also if a tool or an Observable calls from another thread."""
+        if self._loop is None or running_loop() is self._loop:
+            fn(argument)
+        elif not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(fn, argument, context=self._own_context)
+
+
+def _without_stop_iteration(fn: Callable[[], Any]) -> Any:
+    try:
+        return fn()
+    except StopIteration as error:  # a future cannot hold it
+        raise RuntimeError(f"the function raised StopIteration({error})") from error
+
+
+def is_async(function: Callable[..., Any] | None) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)

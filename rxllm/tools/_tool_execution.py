@@ -1,0 +1,183 @@
+"""Run one tool call: its approval, its function, its timeout, and what is said when it fails."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache, partial
+from typing import Any, cast
+
+from reactivex import abc
+from reactivex.disposable import Disposable, SerialDisposable
+
+from rxllm.events import Event, ToolApprovalRequested, ToolExecutionStarted, ToolProgress
+from rxllm.runtime import Question, Scope, budgets_of, clock, shown_frames
+from rxllm.tools._agent import blame_caller
+from rxllm.tools._approval import decided
+from rxllm.tools._caller import Caller, is_async
+from rxllm.tools._idempotency_key import idempotency_key
+from rxllm.tools._outcome import failed, own, returned
+from rxllm.tools._settings import ToolSettings, tool_error
+from rxllm.values import Tool, ToolCall, ToolContext, ToolError, ValidationError
+
+log = logging.getLogger("rxllm")
+
+
+class ToolExecution(abc.DisposableBase):
+    """One run of one tool call; `start` begins it."""
+
+    def __init__(
+        self,
+        tool: Tool,
+        call: ToolCall,
+        settings: ToolSettings,
+        question: Question,
+        scope: Scope,
+        observer: abc.ObserverBase[Event],
+        scheduler: abc.SchedulerBase | None,
+    ) -> None:
+        self._tool = tool
+        self._question = question
+        self._call = call
+        self._settings = settings
+        self._observer = observer
+        self._scheduler = scheduler
+        self._timer = SerialDisposable()
+        self._ended = False
+        self._context = ToolContext(
+            tool_call=own(call),
+            context=settings.context,
+            session_id=question.session_id,
+            request_id=question.request_id,
+            engine=question.engine,
+            progress=self._progress,
+            make_key=cache(partial(idempotency_key, call, question, scope.tool_key)),
+        )
+        operators = getattr(question.engine, "operators", ())
+        below = scope.below_model().under(budgets_of(operators, {} if scope.chat is None else scope.chat))
+        self._caller = Caller(call, below, scheduler, self._context.cancelled, self._progress, self._on_failure)
+
+    def edit(self, call: ToolCall) -> None:
+        """Let `call` run, which has other arguments than the model's."""
+        self._call = call
+        self._context = replace(self._context, tool_call=own(call))
+
+    def start(self) -> None:
+        if self._tool.approval and self._settings.approve is not None:
+            self._ask_approval(self._settings.approve)
+        else:
+            self._execute()
+
+    def dispose(self) -> None:
+        self._ended = True
+        self._context.cancelled.set()
+        self._caller.dispose()
+        self._timer.dispose()
+
+    def _ask_approval(self, approve: Callable[[ToolCall], Any]) -> None:
+        self._observer.on_next(ToolApprovalRequested(self._call.id, self._call.name, self._call.arguments))
+        if self._settings.approve_timeout is not None:
+            self._start_timer(self._settings.approve_timeout, self._time_out_approval)
+        self._caller.call(lambda: approve(own(self._call)), is_async(approve), self._answered, lambda item: None)
+
+    def _answered(self, answer: Any) -> None:
+        self._timer.disposable = Disposable()
+        if self._ended:
+            return
+        try:
+            decision = decided(answer, self._tool, self._call)
+        except (TypeError, ValidationError) as error:
+            self._abort(error)
+            return
+        if decision is None:
+            self._finish([])
+        elif isinstance(decision, ToolError):
+            self._finish(failed(decision, self._call, self._settings))
+        else:
+            if decision is not self._call:
+                self.edit(decision)
+            self._execute()
+
+    def _time_out_approval(self, scheduler: abc.SchedulerBase, state: Any) -> None:
+        self._answered(f"there was no answer within {self._settings.approve_timeout} s (approve_timeout)")
+
+    def _execute(self) -> None:
+        self._caller.scope = self._caller.scope.of_tool(self._call.id, self._context.make_key)
+        self._caller.is_approved = True
+        self._observer.on_next(ToolExecutionStarted(self._call.id, self._call.name, self._call.arguments))
+        if not self._ended:
+            self._run()
+
+    def _run(self) -> None:
+        try:
+            handler = self._settings.bind(self._tool, self._context)
+        except ToolError as error:
+            self._fail(error)
+            return
+        self._arm()  # not before: the first check of arguments may import jsonschema, for longer than a short timeout
+        function = self._settings.executor or self._tool.handler
+        self._caller.call(handler, is_async(function), self._return, self._progress)
+
+    def _arm(self) -> None:
+        if (seconds := self._settings.timeout_of(self._tool)) is not None:
+            self._start_timer(seconds, self._time_out)
+
+    def _start_timer(self, seconds: float, action: Callable[[abc.SchedulerBase, Any], None]) -> None:
+        self._timer.disposable = clock(self._scheduler).schedule_relative(seconds, action)
+
+    def _time_out(self, scheduler: abc.SchedulerBase, state: Any) -> None:
+        self._context.cancelled.set()
+        option = "tool_timeout" if self._tool.timeout == "default" else "its timeout"
+        seconds = self._settings.timeout_of(self._tool)
+        message = f"the tool {self._tool.name!r} did not finish within {seconds} s ({option})"
+        self._fail(tool_error(self._call, "timeout", message))
+
+    def _return(self, result: Any) -> None:
+        try:
+            events = returned(result, self._call, self._settings)
+        except ToolError as error:
+            self._abort(error)
+        else:
+            self._finish(events)
+
+    def _fail(self, error: BaseException) -> None:
+        if not isinstance(error, Exception):
+            self._abort(error)
+        elif not self._ended:
+            if not isinstance(error, ToolError) or error.reason == "handler_exit":
+                log.warning("the tool %r raised an error", self._tool.name, exc_info=shown_frames(error))
+            self._finish(failed(self._as_tool_error(error), self._call, self._settings))
+
+    def _on_failure(self, error: BaseException) -> None:
+        """End with what the tool or, before it, the approver has raised."""
+        (self._fail if self._caller.is_approved else self._abort)(error)
+
+    def _abort(self, error: BaseException) -> None:
+        if not self._ended:
+            self._ended = True
+            blame_caller(error)
+            self._observer.on_error(cast(Exception, error))
+
+    def _finish(self, events: list[Event]) -> None:
+        if self._ended:
+            return
+        self._ended = True
+        for event in events:
+            self._observer.on_next(event)
+        self._observer.on_completed()
+
+    def _progress(self, data: Any) -> None:
+        self._caller.on_loop(self._report, ToolProgress(self._call.id, self._call.name, data))
+
+    def _report(self, event: Event) -> None:
+        if not self._ended:
+            self._observer.on_next(event)
+
+    def _as_tool_error(self, error: Exception) -> ToolError:
+        if isinstance(error, ToolError):
+            return error
+        message = f"{type(error).__name__}: {error}"
+        failure = tool_error(self._call, "handler_raised", message)
+        failure.__cause__ = error
+        return failure
