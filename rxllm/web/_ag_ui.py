@@ -32,8 +32,7 @@ from uuid import uuid4
 
 from rxllm import LLMError, Message, Nested, StreamError, serializer
 from rxllm import events as ev
-from rxllm.web._ag_ui_end import counts, outcome
-from rxllm.web._ag_ui_foreign import ForeignRun
+from rxllm.web._ag_ui_run import ForeignRun, counts, outcome
 from rxllm.web._ag_ui_wire import OWN, Chunks, Lane, Path, Wire
 from rxllm.web._client_fold import ClientFold
 from rxllm.web._codec import Block, Frame, all_of, open_block, rest
@@ -167,27 +166,29 @@ class Encoder:
         return None
 
     def _delta(self, lane: Lane, kind: str, event: ev.TextDelta | ev.ThinkingDelta) -> list[Frame]:
-        frames, name, _ = self._block(lane, kind, event.id)
-        return [*frames, _content(kind, name, event.delta)]
+        frames, block = self._block(lane, kind, event.id)
+        return [*frames, _content(kind, block.name, event.delta)]
 
     def _completed(
         self, lane: Lane, kind: str, event: ev.TextCompleted | ev.ThinkingCompleted, signature: str | None = None
     ) -> list[Frame]:
-        frames, name, block = self._block(lane, kind, event.id)
-        if left_out := rest(event.text, "" if block is None else block.text):
-            frames.append(_content(kind, name, left_out))
-        return [*frames, *_block_end(kind, name, signature)]
+        frames, block = self._block(lane, kind, event.id)
+        if left_out := rest(event.text, block.text):
+            frames.append(_content(kind, block.name, left_out))
+        return [*frames, *_block_end(kind, block.name, signature)]
 
-    def _block(self, lane: Lane, kind: str, id: str | None) -> tuple[list[Frame], str, Block | None]:
-        """Return the message of the open block that `id` means, and that block; or a new message and its frames."""
+    def _block(self, lane: Lane, kind: str, id: str | None) -> tuple[list[Frame], Block]:
+        """Return the block that `id` means, after the frames that begin it."""
         block = open_block(lane.blocks, kind, id)
         if block is not None:
-            return [], block.name, block
+            return [], block
         name = self._mint(id)
         start: Frame = {"type": f"{kind}_MESSAGE_START", "messageId": name}
         if kind == "TEXT":
-            return [{**start, "role": "assistant"}], name, None
-        return [{"type": "REASONING_START", "messageId": name}, {**start, "role": "reasoning"}], name, None
+            frames: list[Frame] = [{**start, "role": "assistant"}]
+        else:
+            frames = [{"type": "REASONING_START", "messageId": name}, {**start, "role": "reasoning"}]
+        return frames, Block(kind, id, name)
 
     def _mint(self, id: str | None = None) -> str:
         """Return an id that no other frame of the conversation has."""

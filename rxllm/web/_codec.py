@@ -49,11 +49,6 @@ def encoder(protocol: str, **options: Any) -> Encoder:
     return _module(protocol).Encoder(**options)
 
 
-def decoder(protocol: str) -> Decoder:
-    """Return a fresh decoder. Raises ``ValidationError`` for an unknown `protocol`."""
-    return _module(protocol).Decoder()
-
-
 def encode(protocol: str, **options: Any) -> Callable[[Observable[Event]], Stream[Frame]]:
     """Emit the events of a stream as frames of `protocol`; an error becomes a frame too, and the stream completes.
 
@@ -82,8 +77,7 @@ def decode(protocol: str) -> Callable[[Observable[Frame]], Stream[Event]]:
 
     Raises ``ValidationError("invalid_option")`` for an unknown `protocol`.
     """
-    _module(protocol)
-    return ops.lift(lambda: decoder(protocol))
+    return ops.lift(_module(protocol).Decoder)
 
 
 def sse(frame: Frame) -> bytes:

@@ -59,10 +59,7 @@ class Encoder:
     END: ClassVar[bytes] = b"data: [DONE]\n\n"
     HEADERS: ClassVar[dict[str, str]] = {
         "content-type": "text/event-stream",
-        "cache-control": "no-cache",
-        "connection": "keep-alive",
         "x-vercel-ai-ui-message-stream": "v1",
-        "x-accel-buffering": "no",
     }
 
     def __init__(self) -> None:
@@ -181,22 +178,22 @@ class Encoder:
         return {"usage": data}
 
     def _delta(self, kind: str, id: str | None, delta: str) -> list[Frame]:
-        begun, name = self._block(kind, id)
-        return [*begun, {"type": f"{kind}-delta", "id": name, "delta": delta}]
+        frames, block = self._block(kind, id)
+        return [*frames, {"type": f"{kind}-delta", "id": block.name, "delta": delta}]
 
     def _completed(self, kind: str, id: str | None, text: str, extra: Frame) -> list[Frame]:
-        frames, name = self._block(kind, id)
-        if left_out := rest(text, "" if frames else self._decoder.blocks[kind, name].text):
-            frames += _cover({}, [{"type": f"{kind}-delta", "id": name, "delta": left_out}])
-        return [*frames, {"type": f"{kind}-end", "id": name, **extra}]
+        frames, block = self._block(kind, id)
+        if left_out := rest(text, block.text):
+            frames += _cover({}, [{"type": f"{kind}-delta", "id": block.name, "delta": left_out}])
+        return [*frames, {"type": f"{kind}-end", "id": block.name, **extra}]
 
-    def _block(self, kind: str, id: str | None) -> tuple[list[Frame], str]:
-        """Return the name of the block that `id` means, see `rxllm.events`, after the frames that begin it."""
+    def _block(self, kind: str, id: str | None) -> tuple[list[Frame], Block]:
+        """Return the block that `id` means, after the frames that begin it."""
         block = open_block(self._decoder.blocks, kind, id)
         if block is not None:
-            return [], block.name
+            return [], block
         name = self._mint() if id is None else f"{self._mint()}:{id}"
-        return [{"type": f"{kind}-start", "id": name}], name
+        return [{"type": f"{kind}-start", "id": name}], Block(kind, id, name)
 
     def _mint(self) -> str:
         self._minted += 1
