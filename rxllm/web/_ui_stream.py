@@ -69,7 +69,7 @@ class Encoder:
         self._is_answering = False  # a response has begun, and has not ended
         self._step: str | None = None  # "open", or "reset" when it is to begin again
         self._waiting: set[str] = set()  # for approval
-        self._counters: set[str] = set()  # of usage, as far as they were sent
+        self._counters: dict[str, None] = {}  # of usage, as far as they were sent
 
     def feed(self, event: ev.Event) -> list[Frame]:
         """Return the frames of `event`. Raises ``ValidationError("not_serializable")`` as the serializer does."""
@@ -173,8 +173,8 @@ class Encoder:
     def _usage(self, usage: Usage) -> Frame:
         """Return the metadata of a message; a browser merges it with what was sent before, so None takes the place."""
         counters = {name: value for name, value in serializer.to_data(usage).items() if name not in ("$", "v")}
-        data = {**dict.fromkeys(self._counters), **counters}
-        self._counters |= {name for name, value in counters.items() if not isinstance(value, dict)}
+        data = {**self._counters, **counters}
+        self._counters |= dict.fromkeys(name for name, value in counters.items() if not isinstance(value, dict))
         return {"usage": data}
 
     def _delta(self, kind: str, id: str | None, delta: str) -> list[Frame]:
