@@ -30,39 +30,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 from uuid import uuid4
 
-from rxllm import (
-    ChatCompleted,
-    Custom,
-    ErrorEvent,
-    Event,
-    LLMError,
-    Message,
-    MessageCompleted,
-    MessageStarted,
-    Nested,
-    RawChunk,
-    Steered,
-    StepCompleted,
-    StepRestarted,
-    StreamError,
-    TextCompleted,
-    TextDelta,
-    ThinkingCompleted,
-    ThinkingDelta,
-    ToolCallCompleted,
-    ToolCallDelta,
-    ToolCallStarted,
-    ToolExecutionCompleted,
-    ToolHalt,
-    ToolResultEncoded,
-    ValidationError,
-    serializer,
-)
-from rxllm.web._ag_ui_end import counts, outcome
-from rxllm.web._ag_ui_foreign import ForeignRun
-from rxllm.web._ag_ui_wire import OWN, Block, Chunks, Lane, Path, Wire
-from rxllm.web._codec import Frame, malformed
-from rxllm.web._for_client import ClientFold
+from rxllm import LLMError, Message, Nested, StreamError, serializer
+from rxllm import events as ev
+from rxllm.web._ag_ui_run import ForeignRun, counts, outcome
+from rxllm.web._ag_ui_wire import OWN, Chunks, Lane, Path, Wire
+from rxllm.web._client_fold import ClientFold
+from rxllm.web._codec import Block, Frame, all_of, open_block, rest
 
 VERSION = "1.0"
 
@@ -89,27 +62,27 @@ class Encoder:
         self._is_started = False
         self._is_answering = False  # a response has begun, and has not ended
 
-    def feed(self, event: Event) -> list[Frame]:
+    def feed(self, event: ev.Event) -> list[Frame]:
         """Return the frames of `event`. Raises as `rxllm.serializer.to_data`."""
-        if type(event) is TextDelta and (frame := self._next_delta(event)) is not None:
+        if type(event) is ev.TextDelta and (frame := self._next_delta(event)) is not None:
             self._fold.apply(event)
             return [frame]
         if isinstance(event, Nested):
             path, inner = event.path, event.event
         else:
             path, inner = (), event
-        if isinstance(inner, RawChunk):
+        if isinstance(inner, ev.RawChunk):
             return []
         frames = [*self._started(), *self._begun_agents(path)]
         lane = self._agents[path]
         frames += self._read(lane, event, self._frames(lane, inner))
         self._fold.apply(event)
         match inner:
-            case StepCompleted() | StepRestarted():
+            case ev.StepCompleted() | ev.StepRestarted():
                 self._marks[path] = self._wire.count
-            case MessageStarted() if not path:
+            case ev.MessageStarted() if not path:
                 self._is_answering = True
-            case MessageCompleted() | ErrorEvent() if not path:
+            case ev.MessageCompleted() | ev.ErrorEvent() if not path:
                 self._is_answering = False
             case _:
                 pass
@@ -127,10 +100,10 @@ class Encoder:
         self._agents[()] = self._wire.lane(None)
         return [start]
 
-    def _read(self, lane: Lane, event: Event, source: Iterable[Frame]) -> list[Frame]:
+    def _read(self, lane: Lane, event: ev.Event, source: Iterable[Frame]) -> list[Frame]:
         """Return the frames that stand for `event`: those of `source` alone, if they mean it by themselves."""
         frames: list[Frame] = []
-        events: list[Event] = []
+        events: list[ev.Event] = []
         for untagged in source:
             frames.append(frame := _tagged(lane, untagged))
             events += self._wire.read(frame)
@@ -139,50 +112,50 @@ class Encoder:
         own = {"type": "CUSTOM", "name": OWN, "value": self._fold.packed(event)}
         return [*map(_covered, frames), _tagged(lane, own)]
 
-    def _frames(self, lane: Lane, event: Event) -> Iterable[Frame]:
+    def _frames(self, lane: Lane, event: ev.Event) -> Iterable[Frame]:
         match event:
-            case TextDelta():
+            case ev.TextDelta():
                 return self._delta(lane, "TEXT", event)
-            case ThinkingDelta():
+            case ev.ThinkingDelta():
                 return self._delta(lane, "REASONING", event)
-            case TextCompleted():
+            case ev.TextCompleted():
                 return self._completed(lane, "TEXT", event)
-            case ThinkingCompleted(signature=signature):
+            case ev.ThinkingCompleted(signature=signature):
                 return self._completed(lane, "REASONING", event, signature)
-            case ToolCallStarted() | ToolCallDelta() | ToolCallCompleted():
+            case ev.ToolCallStarted() | ev.ToolCallDelta() | ev.ToolCallCompleted():
                 return self._of_call(lane, event)
-            case ToolResultEncoded(id=id, content=content):
+            case ev.ToolResultEncoded(id=id, content=content):
                 return [self._result(lane, id, content)]
-            case ToolHalt(tool_call_id=id, content=content, result=result):
+            case ev.ToolHalt(tool_call_id=id, content=content, result=result):
                 return [self._result(lane, id, str(result) if content is None else content)]
-            case ToolExecutionCompleted(id=id, error=error):
+            case ev.ToolExecutionCompleted(id=id, error=error):
                 return self._closed_agents(lane, id, error)
-            case Custom(name=name) if name != OWN:
+            case ev.Custom(name=name) if name != OWN:
                 return [{"type": "CUSTOM", "name": name, "value": serializer.to_data(event).get("data")}]
-            case Steered(message=Message(role="user", content=str(text)), used=True):
+            case ev.Steered(message=Message(role="user", content=str(text)), used=True):
                 name = self._mint()
                 start: Frame = {"type": "TEXT_MESSAGE_START", "messageId": name, "role": "user"}
                 return [start, _content("TEXT", name, text), {"type": "TEXT_MESSAGE_END", "messageId": name}]
             case _:
                 return self._of_step(lane, event)
 
-    def _of_step(self, lane: Lane, event: Event) -> Iterable[Frame]:
+    def _of_step(self, lane: Lane, event: ev.Event) -> Iterable[Frame]:
         match event:
-            case MessageStarted():
+            case ev.MessageStarted():
                 start = {"type": "STEP_STARTED", "stepName": str(lane.steps + 1)}
                 return [*_closings(lane), *_step_end(lane), start]
-            case MessageCompleted() | ErrorEvent():
+            case ev.MessageCompleted() | ev.ErrorEvent():
                 return _closings(lane)
-            case StepCompleted() | ChatCompleted():
+            case ev.StepCompleted() | ev.ChatCompleted():
                 return [*_closings(lane), *_step_end(lane)]
-            case StepRestarted():
+            case ev.StepRestarted():
                 return self._restarted(lane)
             case _:
                 return []
 
     # Text and thinking
 
-    def _next_delta(self, event: TextDelta) -> Frame | None:
+    def _next_delta(self, event: ev.TextDelta) -> Frame | None:
         """Return the frame of a delta that continues the only open block, as nearly every event does."""
         blocks = self._agents[()].blocks
         if len(blocks) == 1:
@@ -192,29 +165,30 @@ class Encoder:
                 return _content("TEXT", block.name, event.delta)
         return None
 
-    def _delta(self, lane: Lane, kind: str, event: TextDelta | ThinkingDelta) -> list[Frame]:
-        frames, name, _ = self._block(lane, kind, event.id)
-        return [*frames, _content(kind, name, event.delta)]
+    def _delta(self, lane: Lane, kind: str, event: ev.TextDelta | ev.ThinkingDelta) -> list[Frame]:
+        frames, block = self._block(lane, kind, event.id)
+        return [*frames, _content(kind, block.name, event.delta)]
 
     def _completed(
-        self, lane: Lane, kind: str, event: TextCompleted | ThinkingCompleted, signature: str | None = None
+        self, lane: Lane, kind: str, event: ev.TextCompleted | ev.ThinkingCompleted, signature: str | None = None
     ) -> list[Frame]:
-        frames, name, block = self._block(lane, kind, event.id)
-        text = "" if block is None else block.text
-        if event.text.startswith(text) and event.text != text:  # the deltas were left out
-            frames.append(_content(kind, name, event.text[len(text) :]))
-        return [*frames, *_block_end(kind, name, signature)]
+        frames, block = self._block(lane, kind, event.id)
+        if left_out := rest(event.text, block.text):
+            frames.append(_content(kind, block.name, left_out))
+        return [*frames, *_block_end(kind, block.name, signature)]
 
-    def _block(self, lane: Lane, kind: str, id: str | None) -> tuple[list[Frame], str, Block | None]:
-        """Return the message of the open block that `id` means, and that block; or a new message and its frames."""
-        for block in reversed(lane.blocks.values()):
-            if block.kind == kind and id in (None, block.id):
-                return [], block.name, block
+    def _block(self, lane: Lane, kind: str, id: str | None) -> tuple[list[Frame], Block]:
+        """Return the block that `id` means, after the frames that begin it."""
+        block = open_block(lane.blocks, kind, id)
+        if block is not None:
+            return [], block
         name = self._mint(id)
         start: Frame = {"type": f"{kind}_MESSAGE_START", "messageId": name}
         if kind == "TEXT":
-            return [{**start, "role": "assistant"}], name, None
-        return [{"type": "REASONING_START", "messageId": name}, {**start, "role": "reasoning"}], name, None
+            frames: list[Frame] = [{**start, "role": "assistant"}]
+        else:
+            frames = [{"type": "REASONING_START", "messageId": name}, {**start, "role": "reasoning"}]
+        return frames, Block(kind, id, name)
 
     def _mint(self, id: str | None = None) -> str:
         """Return an id that no other frame of the conversation has."""
@@ -224,20 +198,19 @@ class Encoder:
 
     # Tools
 
-    def _of_call(self, lane: Lane, event: ToolCallStarted | ToolCallDelta | ToolCallCompleted) -> list[Frame]:
+    def _of_call(self, lane: Lane, event: ev.ToolCallStarted | ev.ToolCallDelta | ev.ToolCallCompleted) -> list[Frame]:
         wire_id = lane.wire_id(event.id)
         call = lane.calls.get(wire_id)
         end: Frame = {"type": "TOOL_CALL_END", "toolCallId": wire_id}
-        if isinstance(event, ToolCallDelta):
+        if isinstance(event, ev.ToolCallDelta):
             return [] if call is None else [_arguments(wire_id, event.arguments_delta)]
         start: Frame = {"type": "TOOL_CALL_START", "toolCallId": wire_id, "toolCallName": event.name}
         start["parentMessageId"] = lane.parent or self._mint()
-        if isinstance(event, ToolCallStarted):
+        if isinstance(event, ev.ToolCallStarted):
             return [start] if call is None else [end, start]
         frames = [start] if call is None else []
-        text = "" if call is None else "".join(call.pieces)
-        if event.raw_arguments.startswith(text) and event.raw_arguments != text:
-            frames.append(_arguments(wire_id, event.raw_arguments[len(text) :]))
+        if left_out := rest(event.raw_arguments, "" if call is None else "".join(call.pieces)):
+            frames.append(_arguments(wire_id, left_out))
         return [*frames, end]
 
     def _result(self, lane: Lane, id: str, content: str) -> Frame:
@@ -320,21 +293,19 @@ class Decoder:
         self._foreign = ForeignRun(self._fold, self._wire)
         self._is_ended = False
 
-    def feed(self, frame: Frame) -> list[Event]:
-        events: list[Event] = []
-        try:
-            for long_form in self._chunks.read(frame):
-                for event in self._events(long_form):
-                    self._fold.apply(event)
-                    events.append(event)
-        except (ValidationError, LookupError, TypeError, ValueError, AttributeError, RecursionError):
-            raise malformed(frame) from None
-        return events
+    def feed(self, frame: Frame) -> list[ev.Event]:
+        return all_of(frame, self._applied(frame))
 
-    def close(self) -> list[Event]:
-        return [] if self._is_ended else [*self._wire.unfinished(), ErrorEvent(StreamError("truncated"))]
+    def close(self) -> list[ev.Event]:
+        return [] if self._is_ended else [*self._wire.unfinished(), ev.ErrorEvent(StreamError("truncated"))]
 
-    def _events(self, frame: Frame) -> Iterable[Event]:
+    def _applied(self, frame: Frame) -> Iterator[ev.Event]:
+        for long_form in self._chunks.read(frame):
+            for event in self._events(long_form):
+                self._fold.apply(event)
+                yield event
+
+    def _events(self, frame: Frame) -> Iterable[ev.Event]:
         kind: str = frame["type"]
         if self._is_ended and kind != "RUN_STARTED":
             raise ValueError("the run has ended")

@@ -28,7 +28,7 @@ from rxllm import (
 )
 from rxllm.adapters import http_error, provider_error
 from rxllm.web._ag_ui import VERSION
-from rxllm.web._ag_ui_end import to_usage
+from rxllm.web._ag_ui_run import to_usage
 from rxllm.web._ag_ui_wire import OWN, Chunks
 from rxllm.web._codec import Frame
 from rxllm.wire import Blocks, CallTracker, FrameDecoder, SSEDecoder

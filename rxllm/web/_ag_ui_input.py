@@ -19,9 +19,8 @@ a tool                                 a tool whose calls are left to the client
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import msgspec
 
@@ -40,14 +39,8 @@ class _Call(msgspec.Struct):
 
     @property
     def tool_call(self) -> ToolCall:
-        name, text = self.function.name, self.function.arguments
-        try:
-            arguments = json.loads(text or "{}")
-        except (ValueError, RecursionError):
-            arguments = None
-        if not isinstance(arguments, dict):
-            return ToolCall(self.id, name, {}, text, {"error": "invalid_json"})
-        return ToolCall(self.id, name, cast(dict[str, Any], arguments), text)
+        text: Any = self.function.arguments  # which is parsed
+        return ToolCall(self.id, self.function.name, text)
 
 
 class _Source(msgspec.Struct, frozen=True, rename="camel"):
@@ -137,7 +130,7 @@ def from_ag_ui(
     that run in the client: no other tools and results are taken.
 
     Raises ``ValidationError("invalid_request")``, with the path, for anything malformed, longer than `max_bytes`, too
-    deep, and for an answer to a call that the server has not made.
+    deep, and for an answer to a call that the server has not made; ``"invalid_option"`` for another class of `stored`.
     """
     data = loaded(body, max_bytes)
     request = converted(data, _Input)

@@ -4,45 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from typing import Any, cast
+from typing import Any
 
-from rxllm import (
-    Custom,
-    Event,
-    Nested,
-    TextCompleted,
-    TextDelta,
-    ThinkingCompleted,
-    ThinkingDelta,
-    ToolCallCompleted,
-    ToolCallDelta,
-    ToolCallStarted,
-    ToolResultEncoded,
-)
-from rxllm.web._codec import Frame
+from rxllm import Nested, ToolCall
+from rxllm import events as ev
+from rxllm.web._codec import Block, Frame, text_of
 
 OWN = "rxllm"
 """The name of rxllm's own ``CUSTOM`` frames, and the ``rawEvent`` of frames that stand for no event of their own."""
 
 Path = tuple[str, ...]
-
-
-class Block:
-    """An open block of text or thinking: its id, the id of its message, and its text so far."""
-
-    __slots__ = ("id", "kind", "name", "pieces", "role", "signature")
-
-    def __init__(self, kind: str, id: str | None, name: str, role: str) -> None:
-        self.kind = kind  # "TEXT" or "REASONING"
-        self.id = id
-        self.name = name
-        self.role = role
-        self.pieces: list[str] = []
-        self.signature: str | None = None
-
-    @property
-    def text(self) -> str:
-        return "".join(self.pieces)
 
 
 class Call:
@@ -82,49 +53,49 @@ class Lane:
     def call_id(self, wire_id: str) -> str:
         return wire_id.removeprefix(self._prefix)
 
-    def read(self, frame: Frame) -> Iterator[Event]:
+    def read(self, frame: Frame) -> Iterator[ev.Event]:
         """Return the events of a frame. Raises ``LookupError`` or ``TypeError`` for one that is not allowed here."""
         kind: str = frame["type"]
         if self._ended is not None and kind != "REASONING_ENCRYPTED_VALUE":
             block, self._ended = self._ended, None
             if block.pieces or block.signature is not None:
-                yield ThinkingCompleted(block.text, block.signature, None, block.id)
+                yield ev.ThinkingCompleted(block.text, block.signature, None, block.id)
         if kind.startswith(("TEXT_MESSAGE_", "REASONING_MESSAGE_")):
             block_kind, place = kind.split("_MESSAGE_")
             yield from self._read_block(block_kind, place, frame)
         elif kind.startswith("TOOL_CALL_"):
             yield from self._read_call(kind, frame)
         elif kind == "CUSTOM" and frame["name"] != OWN:
-            yield Custom(_text(frame, "name"), frame["value"])
+            yield ev.Custom(text_of(frame, "name"), frame["value"])
         elif kind == "REASONING_ENCRYPTED_VALUE" and self._ended and frame["entityId"] == self._ended.name:
-            self._ended.signature = _text(frame, "encryptedValue")
+            self._ended.signature = text_of(frame, "encryptedValue")
         elif kind == "STEP_STARTED":
-            self.step, self.parent = _text(frame, "stepName"), None
+            self.step, self.parent = text_of(frame, "stepName"), None
             self.steps += 1
         elif kind == "STEP_FINISHED":
             self.step = None
 
-    def unfinished(self) -> Iterator[Event]:
+    def unfinished(self) -> Iterator[ev.Event]:
         """Return the completions of what is open, for a stream that ends here."""
         for block in self.blocks.values():
             if block.role == "reasoning":
-                yield ThinkingCompleted(block.text, block.signature, None, block.id)
+                yield ev.ThinkingCompleted(block.text, block.signature, None, block.id)
             elif block.role == "assistant" and block.pieces:
-                yield TextCompleted(block.text, block.id)
+                yield ev.TextCompleted(block.text, block.id)
         for call in self.calls.values():
-            yield ToolCallCompleted(call.id, call.name, {}, "".join(call.pieces), {"error": "incomplete"})
+            yield ev.ToolCallCompleted(call.id, call.name, {}, "".join(call.pieces), {"error": "incomplete"})
         self.blocks.clear()
         self.calls.clear()
 
-    def _read_block(self, kind: str, place: str, frame: Frame) -> Iterator[Event]:
-        name = _text(frame, "messageId")
+    def _read_block(self, kind: str, place: str, frame: Frame) -> Iterator[ev.Event]:
+        name = text_of(frame, "messageId")
         if place == "CONTENT":
-            block, delta = self.blocks[kind, name], _text(frame, "delta")
+            block, delta = self.blocks[kind, name], text_of(frame, "delta")
             block.pieces.append(delta)
             if block.role == "assistant":
-                yield TextDelta(delta, block.id)
+                yield ev.TextDelta(delta, block.id)
             elif block.role == "reasoning":
-                yield ThinkingDelta(delta, block.id)
+                yield ev.ThinkingDelta(delta, block.id)
         elif place == "START":
             role = "reasoning" if kind == "REASONING" else frame.get("role", "assistant")
             self.blocks[kind, name] = Block(kind, self._wire.block_id(name), name, role)
@@ -135,36 +106,34 @@ class Lane:
             if block.role == "reasoning":
                 self._ended = block
             elif block.role == "assistant" and block.pieces:
-                yield TextCompleted(block.text, block.id)
+                yield ev.TextCompleted(block.text, block.id)
         else:
             raise LookupError(place)
 
-    def _read_call(self, kind: str, frame: Frame) -> Iterator[Event]:
-        wire_id = _text(frame, "toolCallId")
+    def _read_call(self, kind: str, frame: Frame) -> Iterator[ev.Event]:
+        wire_id = text_of(frame, "toolCallId")
         id = self.call_id(wire_id)
         match kind:
             case "TOOL_CALL_START":
-                name = self.names[id] = _text(frame, "toolCallName")
-                self.parent = _text(frame, "parentMessageId") if "parentMessageId" in frame else self.parent
+                name = self.names[id] = text_of(frame, "toolCallName")
+                self.parent = text_of(frame, "parentMessageId") if "parentMessageId" in frame else self.parent
                 self.calls[wire_id] = Call(id, name, self.parent or wire_id)
-                yield ToolCallStarted(id, name)
+                yield ev.ToolCallStarted(id, name)
             case "TOOL_CALL_ARGS":
-                delta = _text(frame, "delta")
+                delta = text_of(frame, "delta")
                 self.calls[wire_id].pieces.append(delta)
-                yield ToolCallDelta(id, delta)
+                yield ev.ToolCallDelta(id, delta)
             case "TOOL_CALL_END":
                 call = self.calls.pop(wire_id)
-                text = "".join(call.pieces)
+                text: Any = "".join(call.pieces)
                 self._wire.note_call(self, call.parent, wire_id, call.name, text)
-                arguments = _arguments(text)
-                yield ToolCallCompleted(
-                    id, call.name, arguments or {}, text, {} if arguments is not None else {"error": "invalid_json"}
-                )
+                read = ToolCall(id, call.name, text)  # which parses the text
+                yield ev.ToolCallCompleted(id, call.name, read.arguments, text, read.metadata)
             case "TOOL_CALL_RESULT":
                 content = frame["content"]
-                message = {"id": _text(frame, "messageId"), "role": "tool", "toolCallId": wire_id, "content": content}
+                message = {"id": text_of(frame, "messageId"), "role": "tool", "toolCallId": wire_id, "content": content}
                 self._wire.note(self, message)
-                yield ToolResultEncoded(id, content if isinstance(content, str) else json.dumps(content))
+                yield ev.ToolResultEncoded(id, content if isinstance(content, str) else json.dumps(content))
             case _:
                 raise LookupError(kind)
 
@@ -179,7 +148,7 @@ class Wire:
         self.count = 0  # of all messages, which is the number of the latest
         self._prefix = ""
 
-    def read(self, frame: Frame) -> list[Event]:
+    def read(self, frame: Frame) -> list[ev.Event]:
         match frame:
             case {"type": "RUN_STARTED", "runId": str(run)}:
                 self.__init__()
@@ -187,14 +156,14 @@ class Wire:
                 self._prefix = f"{run}:"
             case {"type": "SUBAGENT_STARTED", "subagentRunId": str(run)}:
                 parent = self.lanes[frame.get("parentSubagentRunId")]
-                call: str = parent.call_id(_text(frame, "parentToolCallId")) if "parentToolCallId" in frame else run
+                call: str = parent.call_id(text_of(frame, "parentToolCallId")) if "parentToolCallId" in frame else run
                 self.lanes[run] = Lane(self, (*parent.path, call), run)
             case _:
                 lane = self.lane(frame.get("subagentRunId"))
                 return [Nested(lane.path, event) if lane.path else event for event in lane.read(frame)]
         return []
 
-    def unfinished(self) -> list[Event]:
+    def unfinished(self) -> list[ev.Event]:
         """Return the completions of what is open."""
         lanes = reversed(self.lanes.values())
         return [Nested(lane.path, event) if lane.path else event for lane in lanes for event in lane.unfinished()]
@@ -258,18 +227,3 @@ class Chunks:
 
 def _tag(run: str | None) -> Frame:
     return {} if run is None else {"subagentRunId": run}
-
-
-def _arguments(text: str) -> dict[str, Any] | None:
-    try:
-        arguments = json.loads(text or "{}")
-    except (ValueError, RecursionError):
-        return None
-    return cast(dict[str, Any], arguments) if isinstance(arguments, dict) else None
-
-
-def _text(frame: Frame, name: str) -> str:
-    text = frame[name]
-    if not isinstance(text, str):
-        raise TypeError(f"{name} is not text")
-    return text

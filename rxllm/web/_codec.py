@@ -10,8 +10,9 @@ from typing import Any, ClassVar, Protocol, cast
 import msgspec
 from reactivex import Observable
 
-from rxllm import Event, Stream, StreamError
+from rxllm import Event, Stream, StreamError, ValidationError, serializer
 from rxllm import operators as ops
+from rxllm.values.argument_checks import check
 from rxllm.wire import SSEDecoder
 
 Frame = dict[str, Any]
@@ -44,13 +45,8 @@ class Decoder(Protocol):
 
 
 def encoder(protocol: str, **options: Any) -> Encoder:
-    """Return a fresh encoder; `options` are those of its class. Raises ``ValueError`` for an unknown `protocol`."""
+    """Return a fresh encoder, whose class takes `options`. Raises ``ValidationError`` for an unknown `protocol`."""
     return _module(protocol).Encoder(**options)
-
-
-def decoder(protocol: str) -> Decoder:
-    """Return a fresh decoder. Raises ``ValueError`` for an unknown `protocol`."""
-    return _module(protocol).Decoder()
 
 
 def encode(protocol: str, **options: Any) -> Callable[[Observable[Event]], Stream[Frame]]:
@@ -62,7 +58,7 @@ def encode(protocol: str, **options: Any) -> Callable[[Observable[Event]], Strea
     [{'type': 'text_delta', 'delta': 'Hello', 'id': 'block_0'}, {'type': 'end'}]
 
     Put `for_client` before it: frames hold all that the events hold. `options` are those of the protocol's `Encoder`.
-    Raises ``ValueError`` for an unknown `protocol`, ``TypeError`` for an option that it does not have.
+    Raises ``ValidationError("invalid_option")`` for an unknown `protocol`, ``TypeError`` for an unknown option.
     """
     encoder(protocol, **options)  # wrong arguments raise here
 
@@ -79,10 +75,9 @@ def decode(protocol: str) -> Callable[[Observable[Frame]], Stream[Event]]:
     >>> list(of({"type": "text_delta", "delta": "Hello"}, {"type": "end"}).pipe(decode("rxllm")))
     [TextDelta(delta='Hello', id=None)]
 
-    Raises ``ValueError`` for an unknown `protocol`.
+    Raises ``ValidationError("invalid_option")`` for an unknown `protocol`.
     """
-    _module(protocol)
-    return ops.lift(lambda: decoder(protocol))
+    return ops.lift(_module(protocol).Decoder)
 
 
 def sse(frame: Frame) -> bytes:
@@ -126,14 +121,68 @@ def _frames(events: Iterable[tuple[str, bytes]]) -> Iterator[Frame]:
         yield cast(Frame, frame)
 
 
+def event_data(event: Event) -> Frame:
+    """Return `event` as data without a version: a reader takes the current one."""
+    return {name: value for name, value in serializer.to_data(event).items() if name != "v"}
+
+
+def event_of(data: Any) -> Event:
+    """Return the event that `event_data` returned. Raises for anything else."""
+    event: Any = serializer.from_data(data)
+    if not isinstance(event, Event):
+        raise TypeError("not an event")
+    return event
+
+
+def text_of(frame: Frame, name: str) -> str:
+    """Return a field that is text. Raises ``LookupError`` or ``TypeError`` if it is not there, or none."""
+    text: Any = frame[name]
+    if not isinstance(text, str):
+        raise TypeError(f"{name} is not text")
+    return text
+
+
+def all_of(frame: Frame, events: Iterable[Event]) -> list[Event]:
+    """Return the `events` that a decoder reads in `frame`. Raises ``StreamError("malformed_event")`` for any fault."""
+    try:
+        return list(events)
+    except (ValidationError, LookupError, TypeError, ValueError, AttributeError, RecursionError):
+        raise malformed(frame) from None
+
+
+class Block:
+    """An open block of text or thinking: its id, the name that its frames have, and its text so far."""
+
+    __slots__ = ("id", "kind", "name", "pieces", "role", "signature")
+
+    def __init__(self, kind: str, id: str | None, name: str, role: str = "assistant") -> None:
+        self.kind = kind
+        self.id = id
+        self.name = name
+        self.role = role
+        self.pieces: list[str] = []
+        self.signature: str | None = None
+
+    @property
+    def text(self) -> str:
+        return "".join(self.pieces)
+
+
+def open_block(blocks: dict[tuple[str, str], Block], kind: str, id: str | None) -> Block | None:
+    """Return the open block that `id` means, see `rxllm.events`."""
+    return next((block for block in reversed(blocks.values()) if block.kind == kind and id in (None, block.id)), None)
+
+
+def rest(text: str, so_far: str) -> str:
+    """Return what of `text` was left out of the deltas, which have told it `so_far`."""
+    return text[len(so_far) :] if text.startswith(so_far) else ""
+
+
 def malformed(frame: object) -> StreamError:
     """Return the error for a `frame` that its protocol does not allow."""
     return StreamError("malformed_event", f"not a frame of this protocol: {str(frame)[:80]}")
 
 
 def _module(protocol: str) -> Any:
-    try:
-        return import_module(f"rxllm.web.{PROTOCOLS[protocol]}")
-    except (KeyError, TypeError):
-        names = ", ".join(map(repr, PROTOCOLS))
-        raise ValueError(f"protocol must be one of {names}, not {str(protocol)[:80]!r}") from None
+    check("protocol", protocol, protocol in [*PROTOCOLS], f"one of {', '.join(map(repr, PROTOCOLS))}")
+    return import_module(f"rxllm.web.{PROTOCOLS[protocol]}")

@@ -22,6 +22,7 @@ from rxllm import (
     ValidationError,
     user,
 )
+from rxllm.values.argument_checks import invalid_option, must_be
 
 MAX_BYTES = 8_000_000
 """How long a request may be."""
@@ -83,6 +84,9 @@ def converted(data: Any, cls: type[T], *path: str | int) -> T:
 
 def waiting(stored: Thread | ChatResult | Session) -> tuple[Thread, dict[str, ToolCall]]:
     """Return the thread of a conversation and its calls that wait, by id."""
+    if not isinstance(cast(object, stored), Thread | ChatResult | Session):
+        fault = must_be("a Thread, a ChatResult or a Session", type(stored))
+        raise invalid_option("stored", f"{fault}; write Thread(messages) for a list of messages")
     if not isinstance(stored, Thread):
         return stored.thread, {call.id: call for call in stored.pending_tool_calls}
     answered = {message.tool_call_id for message in stored}

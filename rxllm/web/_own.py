@@ -5,10 +5,10 @@ A stream without that end was cut off.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from rxllm import ErrorEvent, Event, StreamError, ValidationError, serializer
-from rxllm.web._codec import Frame, malformed
+from rxllm import ErrorEvent, Event, StreamError
+from rxllm.web._codec import Frame, all_of, event_data, event_of, malformed
 
 _END = "end"
 
@@ -21,9 +21,7 @@ class Encoder:
 
     def feed(self, event: Event) -> list[Frame]:
         """Return the frame of `event`. Raises ``ValidationError("not_serializable")`` as `rxllm.serializer.to_data`."""
-        frame = serializer.to_data(event)
-        del frame["v"]  # a reader takes the current one
-        return [frame]
+        return [event_data(event)]
 
     def close(self) -> list[Frame]:
         return [{"type": _END}]
@@ -41,13 +39,7 @@ class Decoder:
         if frame.get("type") == _END:
             self._ended = True
             return []
-        try:
-            event: Any = serializer.from_data(frame)
-        except (ValidationError, TypeError, ValueError):
-            raise malformed(frame) from None
-        if not isinstance(event, Event):
-            raise malformed(frame)
-        return [event]
+        return all_of(frame, map(event_of, [frame]))
 
     def close(self) -> list[Event]:
         return [] if self._ended else [ErrorEvent(StreamError("truncated"))]

@@ -68,7 +68,7 @@ def streaming_response(
         headers: Headers beside those of server-sent events and of the protocol; one of the same name replaces it.
         filter: The operator that decides what may leave, instead of `for_client`.
 
-    Raises ``ValueError`` for an unknown `protocol`, ``ValidationError("invalid_option")`` for other arguments.
+    Raises ``ValidationError("invalid_option")`` for wrong arguments.
     """
     responses = sys.modules.get("starlette.responses")
     cls = StreamingResponse if responses is None else _starlette_response(responses.Response)

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from rxllm import LLMError, ToolError, Usage, serializer
 from rxllm import events as ev
-from rxllm.web._codec import Frame, malformed
+from rxllm.web._codec import Frame, event_data, malformed
 
 _COUNTERS = vars(Usage()).keys()
 
@@ -106,7 +106,3 @@ def _file_extra(rest: dict[str, Any]) -> Frame:
 
 def own_data(frame: Frame, name: str, default: Any) -> Any:
     return frame.get("providerMetadata", {}).get("rxllm", {}).get(name, default)
-
-
-def event_data(event: ev.Event) -> Frame:
-    return {name: value for name, value in serializer.to_data(event).items() if name != "v"}

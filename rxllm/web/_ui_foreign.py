@@ -9,10 +9,10 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from rxllm import ChatResult, Message, Response, StepResult, StreamError, Thread, ToolCall, Usage
+from rxllm import Message, StreamError, ToolCall
 from rxllm import events as ev
+from rxllm.web._client_fold import ClientFold
 from rxllm.web._codec import Frame
-from rxllm.web._for_client import ClientFold
 
 
 class ForeignSteps:
@@ -50,7 +50,7 @@ class ForeignSteps:
             case "abort":
                 yield ev.ErrorEvent(StreamError("cancelled", str(frame.get("reason", "the server has stopped it"))))
             case "finish":
-                yield self._fold.filled(ev.ChatCompleted(self._chat()))
+                yield self._chat()
             case _:
                 pass
 
@@ -58,18 +58,16 @@ class ForeignSteps:
         if not self._is_open:
             return
         self._is_open = False
-        yield self._fold.filled(ev.MessageCompleted(Message("assistant"), reason))
+        yield self._fold.message(reason)
         for id, output in self._outputs.items():
             yield ev.ToolResultEncoded(id, output if isinstance(output, str) else json.dumps(output))
         self._outputs.clear()
-        is_done = not self._fold.state.to_response().tool_calls
-        yield self._fold.filled(ev.StepCompleted(StepResult(Thread(), Response(), done=is_done)))
+        yield self._fold.step()
 
-    def _chat(self) -> ChatResult:
+    def _chat(self) -> ev.Event:
         state, calls = self._fold.state, tuple(self._waiting.values())
         reason = "error" if state.error else "approval" if calls else "completed"
-        usage = sum((step.response.usage for step in state.steps), Usage())
-        return ChatResult(Thread(), halted_reason=reason, pending_tool_calls=calls, usage=usage, error=state.error)
+        return self._fold.chat(halted_reason=reason, pending_tool_calls=calls, error=state.error)
 
 
 def _finish_reason(frame: Frame) -> Any:

@@ -98,7 +98,7 @@ def from_ui(
     `client_tools` are the names of the tools that run in the browser; no other results are taken.
 
     Raises ``ValidationError("invalid_request")``, with the path, for anything malformed, longer than `max_bytes`, too
-    deep, and for an answer to a call that the server has not made.
+    deep, and for an answer to a call that the server has not made; ``"invalid_option"`` for another class of `stored`.
     """
     request = converted(loaded(body, max_bytes), _Request)
     messages = [(i, message) for i, message in enumerate(request.messages) if message.role != "system"]

@@ -33,36 +33,13 @@ own, joined by ``/``.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any, ClassVar
 
-from msgspec.structs import replace as changed
-
-from rxllm import (
-    Message,
-    Nested,
-    Response,
-    StepResult,
-    StreamError,
-    Thread,
-    ToolError,
-    Usage,
-    ValidationError,
-    serializer,
-)
+from rxllm import Nested, StreamError, ToolError, Usage, serializer
 from rxllm import events as ev
-from rxllm.web._codec import Frame, malformed
-from rxllm.web._for_client import ClientFold
-from rxllm.web._ui_content import (
-    call_frame,
-    completed_call,
-    content_frames,
-    event_data,
-    extra,
-    own_data,
-    read_content,
-    server,
-)
+from rxllm.web._client_fold import ClientFold
+from rxllm.web._codec import Block, Frame, all_of, event_data, malformed, open_block, rest, text_of
+from rxllm.web._ui_content import call_frame, completed_call, content_frames, extra, own_data, read_content, server
 from rxllm.web._ui_foreign import ForeignSteps
 
 _FINISH_REASONS = {"tool_calls": "tool-calls", "content_filter": "content-filter"}
@@ -82,10 +59,7 @@ class Encoder:
     END: ClassVar[bytes] = b"data: [DONE]\n\n"
     HEADERS: ClassVar[dict[str, str]] = {
         "content-type": "text/event-stream",
-        "cache-control": "no-cache",
-        "connection": "keep-alive",
         "x-vercel-ai-ui-message-stream": "v1",
-        "x-accel-buffering": "no",
     }
 
     def __init__(self) -> None:
@@ -95,7 +69,7 @@ class Encoder:
         self._is_answering = False  # a response has begun, and has not ended
         self._step: str | None = None  # "open", or "reset" when it is to begin again
         self._waiting: set[str] = set()  # for approval
-        self._counters: set[str] = set()  # of usage, as far as they were sent
+        self._counters: dict[str, None] = {}  # of usage, as far as they were sent
 
     def feed(self, event: ev.Event) -> list[Frame]:
         """Return the frames of `event`. Raises ``ValidationError("not_serializable")`` as the serializer does."""
@@ -103,7 +77,7 @@ class Encoder:
             return []
         frames = self._frames(event)
         if [means for frame in frames for means in self._decoder.read(frame)] != [event]:
-            frames = self._covered(event, frames)
+            frames = _cover(self._decoder.fold.packed(event), frames)
         self._decoder.apply(event)
         return [*self._start(), *frames]
 
@@ -124,12 +98,6 @@ class Encoder:
     def _start(self) -> list[Frame]:
         was_started, self._is_started = self._is_started, True
         return [] if was_started else [{"type": "start"}, *_cover({}, [])]
-
-    def _covered(self, event: ev.Event, frames: list[Frame]) -> list[Frame]:
-        short = _left_out(event)
-        if short is not event and self._decoder.fold.filled(short) == event:
-            return _cover({"event": event_data(short), "folded": True}, frames)
-        return _cover({"event": event_data(event)}, frames)
 
     def _frames(self, event: ev.Event) -> list[Frame]:
         match event:
@@ -205,40 +173,31 @@ class Encoder:
     def _usage(self, usage: Usage) -> Frame:
         """Return the metadata of a message; a browser merges it with what was sent before, so None takes the place."""
         counters = {name: value for name, value in serializer.to_data(usage).items() if name not in ("$", "v")}
-        data = {**dict.fromkeys(self._counters), **counters}
-        self._counters |= {name for name, value in counters.items() if not isinstance(value, dict)}
+        data = {**self._counters, **counters}
+        self._counters |= dict.fromkeys(name for name, value in counters.items() if not isinstance(value, dict))
         return {"usage": data}
 
     def _delta(self, kind: str, id: str | None, delta: str) -> list[Frame]:
-        begun, name = self._block(kind, id)
-        return [*begun, {"type": f"{kind}-delta", "id": name, "delta": delta}]
+        frames, block = self._block(kind, id)
+        return [*frames, {"type": f"{kind}-delta", "id": block.name, "delta": delta}]
 
     def _completed(self, kind: str, id: str | None, text: str, extra: Frame) -> list[Frame]:
-        frames, name = self._block(kind, id)
-        so_far = "" if frames else "".join(self._decoder.blocks[kind, name].pieces)
-        if text != so_far and text.startswith(so_far):  # deltas were left out
-            frames += _cover({}, [{"type": f"{kind}-delta", "id": name, "delta": text[len(so_far) :]}])
-        return [*frames, {"type": f"{kind}-end", "id": name, **extra}]
+        frames, block = self._block(kind, id)
+        if left_out := rest(text, block.text):
+            frames += _cover({}, [{"type": f"{kind}-delta", "id": block.name, "delta": left_out}])
+        return [*frames, {"type": f"{kind}-end", "id": block.name, **extra}]
 
-    def _block(self, kind: str, id: str | None) -> tuple[list[Frame], str]:
-        """Return the name of the block that `id` means, see `rxllm.events`, after the frames that begin it."""
-        for (other, name), block in reversed(self._decoder.blocks.items()):
-            if other == kind and id in (None, block.id):
-                return [], name
+    def _block(self, kind: str, id: str | None) -> tuple[list[Frame], Block]:
+        """Return the block that `id` means, after the frames that begin it."""
+        block = open_block(self._decoder.blocks, kind, id)
+        if block is not None:
+            return [], block
         name = self._mint() if id is None else f"{self._mint()}:{id}"
-        return [{"type": f"{kind}-start", "id": name}], name
+        return [{"type": f"{kind}-start", "id": name}], Block(kind, id, name)
 
     def _mint(self) -> str:
         self._minted += 1
         return str(self._minted - 1)
-
-
-class _Block:
-    """An open block of text or thinking."""
-
-    def __init__(self, id: str | None) -> None:
-        self.id = id
-        self.pieces: list[str] = []
 
 
 class Decoder:
@@ -246,7 +205,7 @@ class Decoder:
 
     def __init__(self, is_ours: bool = False) -> None:
         self.fold = ClientFold()
-        self.blocks: dict[tuple[str, str], _Block] = {}  # the open ones, by kind and name
+        self.blocks: dict[tuple[str, str], Block] = {}  # the open ones, by kind and name
         self.calls: dict[str, list[str]] = {}  # the pieces of the open ones, by id
         self.names: dict[str, str] = {}  # of the tools of all calls
         self._covered = 0
@@ -256,19 +215,17 @@ class Decoder:
         self._foreign = None if is_ours else ForeignSteps(self.fold)
 
     def feed(self, frame: Frame) -> list[ev.Event]:
-        events: list[ev.Event] = []
-        try:
-            for event in self.read(frame):
-                self.apply(event)
-                events.append(event)
-        except (ValidationError, TypeError, ValueError, KeyError, AttributeError, RecursionError):
-            raise malformed(frame) from None
-        return events
+        return all_of(frame, self._applied(frame))
 
     def close(self) -> list[ev.Event]:
         if self._foreign and self.fold.state.length and not (self._has_start or self.blocks or self.calls):
             return self.feed({"type": "finish"})  # written by hand, without the frames of a whole run
         return [] if self._is_ended else [ev.ErrorEvent(StreamError("truncated"))]
+
+    def _applied(self, frame: Frame) -> Iterator[ev.Event]:
+        for event in self.read(frame):
+            self.apply(event)
+            yield event
 
     def apply(self, event: ev.Event) -> None:
         """Take note of an event that a frame means."""
@@ -314,12 +271,7 @@ class Decoder:
         if not isinstance(covers, int) or covers < 0:
             raise ValueError("covers is not a number of frames")
         self._covered = covers
-        if "event" not in data:
-            return []
-        event: Any = serializer.from_data(data["event"])
-        if not isinstance(event, ev.Event):
-            raise TypeError("not an event")
-        return [self.fold.filled(event) if data.get("folded") is True else event]
+        return [self.fold.unpacked(data)] if "event" in data else []
 
     def _events(self, kind: str, frame: Frame) -> list[ev.Event]:
         self._has_start = self._has_start or kind == "start"
@@ -338,24 +290,23 @@ class Decoder:
         name: str = frame["id"]
         if place == "start":
             _, colon, id = name.partition(":")
-            self.blocks[kind, name] = _Block(name if self._foreign else id if colon else None)
+            self.blocks[kind, name] = Block(kind, name if self._foreign else id if colon else None, name)
             return []
         block = self.blocks[kind, name]
         if place == "delta":
-            delta = _text(frame, "delta")
+            delta = text_of(frame, "delta")
             block.pieces.append(delta)
             return [ev.TextDelta(delta, block.id) if kind == "text" else ev.ThinkingDelta(delta, block.id)]
         if place != "end":
             raise malformed(frame)
         del self.blocks[kind, name]
-        text = "".join(block.pieces)
         if kind == "text":
-            return [ev.TextCompleted(text, block.id)]
+            return [ev.TextCompleted(block.text, block.id)]
         signature: Any = own_data(frame, "signature", None)
-        return [ev.ThinkingCompleted(text, signature if isinstance(signature, str) else None, None, block.id)]
+        return [ev.ThinkingCompleted(block.text, signature if isinstance(signature, str) else None, None, block.id)]
 
     def _of_call(self, frame: Frame) -> list[ev.Event]:
-        id = _text(frame, "toolCallId")
+        id = text_of(frame, "toolCallId")
         name = self.names.get(id, "")
         match frame:
             case {"type": "tool-input-delta", "inputTextDelta": str(delta)} if id in self.calls:
@@ -379,30 +330,7 @@ class Decoder:
         return [ev.ToolExecutionCompleted(id, name, error=error)]
 
 
-def _text(frame: Frame, name: str) -> str:
-    value: Any = frame[name]
-    if not isinstance(value, str):
-        raise malformed(frame)
-    return value
-
-
 def _cover(data: Frame, frames: list[Frame]) -> list[Frame]:
     """Return `frames` after the part that says what they stand for."""
     covers = {"covers": len(frames)} if frames else {}
     return [{"type": "data-rxllm", "data": {**data, **covers}, "transient": True}, *frames]
-
-
-def _left_out(event: ev.Event) -> ev.Event:
-    """Return `event` without what the events before it fold to."""
-    match event:
-        case ev.MessageCompleted(message=message):
-            return changed(event, message=Message("assistant", metadata=message.metadata))
-        case ev.StepCompleted(result=result):
-            return ev.StepCompleted(StepResult(Thread(), Response(), done=result.done, metadata=result.metadata))
-        case ev.ChatCompleted(result=result):
-            return ev.ChatCompleted(replace(result, thread=Thread(), final_response=None, steps=()))
-        case Nested(path=path, event=inner):
-            short = _left_out(inner)
-            return event if short is inner else Nested(path, short)
-        case _:
-            return event

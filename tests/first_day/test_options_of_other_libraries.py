@@ -213,7 +213,9 @@ def test_fallbacks_and_limits_are_operators() -> None:
 def test_an_agent_is_a_tool() -> None:
     assert "tools=[engine.as_tool(name=..., description=...)]" in refusal("handoffs", [])
     assert "tools=[engine.as_tool(name=...)]" in refused(lambda: Engine(Fake("x"), agents=[]))
-    assert "make an agent with engine.as_tool(" in refused(lambda: rxllm.chat(Fake("x"), "Hi", tools=[Engine(Fake("x"))]))
+    assert "make an agent with engine.as_tool(" in refused(
+        lambda: rxllm.chat(Fake("x"), "Hi", tools=[Engine(Fake("x"))])
+    )
     assert "engine.as_tool(name=..., system=...)" in refused(
         lambda: Engine().as_tool(name="a", instructions="Be brief.")
     )

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from reactivex import from_iterable
 
 import rxllm
-from rxllm import ErrorEvent, Event, Fake, Stream, StreamCollector, StreamError, TextDelta, Thread, web
+from rxllm import ErrorEvent, Event, Fake, Stream, StreamCollector, StreamError, TextDelta, Thread, ValidationError, web
 from rxllm import operators as ops
 from rxllm.testing import strategies
 from tests.laws import scripts
@@ -121,7 +121,7 @@ def test_bytes_that_are_no_frames_are_one_typed_error(body: bytes) -> None:
 @pytest.mark.parametrize("function", [web.encode, web.decode])
 @pytest.mark.parametrize("protocol", ["sse", "", None, []])
 def test_an_unknown_protocol_is_told_at_once(function: Any, protocol: Any) -> None:
-    with pytest.raises(ValueError, match="protocol must be one of 'rxllm'"):
+    with pytest.raises(ValidationError, match=r"invalid_option.*protocol must be one of 'rxllm'"):
         function(protocol)
 
 

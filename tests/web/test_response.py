@@ -160,7 +160,7 @@ def test_bad_arguments_raise_at_the_call(arguments: dict[str, Any], message: str
 
 
 def test_an_unknown_protocol_raises_at_the_call() -> None:
-    with pytest.raises(ValueError, match="protocol must be one of 'rxllm'"):
+    with pytest.raises(ValidationError, match=r"invalid_option.*protocol must be one of 'rxllm'"):
         web.streaming_response(fake("Hi")(), "sse")
 
 

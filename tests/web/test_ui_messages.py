@@ -212,6 +212,14 @@ def test_results_are_taken_of_the_tools_of_the_client_only() -> None:
     assert faults(raised.value) == [("messages", 0, "parts", 0, "output")]
 
 
+@pytest.mark.parametrize("stored", [[user("Hi")], {"messages": []}, "chat1", False])
+@pytest.mark.parametrize("way_in", [web.from_ui, web.from_ag_ui])
+def test_a_stored_conversation_of_another_class_is_told_at_once(way_in: Any, stored: Any) -> None:
+    body = {"threadId": "t", "runId": "r", "messages": [{"role": "user", "parts": []}]}
+    with pytest.raises(ValidationError, match=r"invalid_option.*stored must be .*, not <class .*; write Thread\("):
+        way_in(body, stored)
+
+
 def test_only_new_messages_join_the_stored_conversation() -> None:
     stored = Thread((rxllm.system("Secret."), user("Hi"), assistant("Hello")))
     mine = [message("user", text("Forged")), message("assistant", text("I promise")), message("user", text("Go on"))]
