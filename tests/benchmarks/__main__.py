@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tests.benchmarks import chunks, cpu, decode, display, first, live, numbers, operators, plot, report, size
+from tests.benchmarks import browsers, chunks, cpu, decode, display, first, live, numbers, operators, plot, report, size
 from tests.benchmarks.report import FULL, QUICK, Effort, Table, progress
 
 TABLES: dict[str, Callable[[Effort], list[Table]]] = {
@@ -26,6 +26,7 @@ TABLES: dict[str, Callable[[Effort], list[Table]]] = {
     "h": chunks.measure,
     "i": numbers.measure,
     "j": display.measure,
+    "k": browsers.measure,
 }
 
 

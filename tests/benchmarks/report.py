@@ -27,6 +27,7 @@ class Effort:
     streams: tuple[int, ...] = (10, 100, 300, 1000)
     rates: tuple[int, ...] = (10, 50)
     seconds: float = 10.0
+    browsers: int = 500
     turns: int = 3
     items: int = 20_000
     patience: float = 2.0
@@ -35,8 +36,8 @@ class Effort:
 
 
 FULL = Effort()
-QUICK = Effort(rounds=5, count=1000, lengths=(1000, 8000, 32_000), streams=(10, 300), rates=(10,), seconds=3.0, turns=1)
-SMOKE = Effort(1, 20, (10, 20), (2,), (10,), 0.2, 1, 50, 0.05, (10, 20), peers=False)
+QUICK = Effort(5, 1000, (1000, 8000, 32_000), (10, 300), rates=(10,), seconds=3.0, browsers=200, turns=1)
+SMOKE = Effort(1, 20, (10, 20), (2,), (10,), 0.2, 2, 1, 50, 0.05, (10, 20), peers=False)
 """Shows that everything runs; its figures mean nothing."""
 
 
@@ -96,6 +97,7 @@ def progress(text: str) -> None:
 _MEASURED = (
     *("rxllm", "reactivex", "httpx", "msgspec", "httpx2", "httpx-aiohttp", "aiohttp", "uvloop"),
     *("openai", "anthropic", "litellm", "langchain-openai", "langchain-anthropic", "pydantic-ai-slim"),
+    *("uvicorn", "starlette"),
 )
 
 

@@ -1,0 +1,99 @@
+"""Streams that go on without a browser: kept in memory by an id, to come back to and to stop."""
+
+from __future__ import annotations
+
+import time
+from threading import RLock
+from typing import NamedTuple
+
+from reactivex import Observable, Subject
+
+from rxllm import Event, Stream, StreamError
+from rxllm import operators as ops
+from rxllm.values.argument_checks import check_count, check_seconds, invalid_option
+
+
+class _Run(NamedTuple):
+    stream: Stream[Event]
+    stop: Subject[None]
+
+
+class Runs:
+    """Streams by id, which browsers leave and come back to. Leaving is not stopping: that is `cancel`.
+
+    >>> import rxllm
+    >>> runs = Runs()
+    >>> answer = runs.start("chat-1", rxllm.stream_generate(rxllm.Fake("Hello"), "Hi"))
+    >>> runs.watch("chat-1").pipe(ops.to_response()).run()
+    Response('Hello', stop, 0 tokens)
+    >>> runs.watch("chat-2") is None, runs.cancel("chat-1")
+    (True, False)
+
+    A run goes on for `grace` seconds after the last watcher has left; one that has ended is kept as long, see
+    `ops.share_folded`. There are never more than `most` of them. Give ids that cannot be guessed, or check whose they
+    are: whoever knows an id may watch.
+    """
+
+    def __init__(self, most: int = 1000, grace: float = 300.0) -> None:
+        check_count("most", most)
+        self._most = most
+        self._grace = check_seconds("grace", grace)
+        self._runs: dict[str, _Run] = {}
+        self._ended: dict[str, float] = {}  # when, the first to end first
+        self._lock = RLock()
+
+    def start(self, id: str, stream: Observable[Event]) -> Stream[Event]:
+        """Start `stream` now, on the running loop, and return it for its first watcher.
+
+        Raises ``ValidationError("invalid_option")`` while `id` runs, ``StreamError("overflow")`` while `most` run.
+        """
+        stop: Subject[None] = Subject()
+        with self._lock:
+            self._make_room(id)
+            run = Stream.of(stream).take_until(stop).finally_action(lambda: self._on_end(id, stop))
+            shared = run.pipe(ops.share_folded(self._grace))
+            self._runs[id] = _Run(shared, stop)
+        shared.subscribe(on_error=lambda error: None).dispose()
+        return shared
+
+    def watch(self, id: str) -> Stream[Event] | None:
+        """Return the run: what it has said so far, then live events. None if there is no such run."""
+        with self._lock:
+            self._forget()
+            run = self._runs.get(id)
+        return run and run.stream
+
+    def cancel(self, id: str) -> bool:
+        """Stop the run, and return whether it was running. Its watchers get a ``StreamError("cancelled")``."""
+        with self._lock:
+            run = None if id in self._ended else self._runs.get(id)
+        if run is not None:
+            run.stop.on_error(StreamError("cancelled", f"the run {id[:80]!r} was cancelled"))
+        return run is not None
+
+    def _make_room(self, id: str) -> None:
+        self._forget()
+        if id in self._runs and id not in self._ended:
+            fault = f"must not be that of a run that goes on, not {id[:80]!r}; watch it, or cancel it first"
+            raise invalid_option("id", fault)
+        self._ended.pop(id, None)
+        self._runs.pop(id, None)
+        if len(self._runs) >= self._most:
+            if not self._ended:
+                raise StreamError("overflow", f"{self._most} runs go on; cancel one, or pass a larger most=")
+            self._drop(next(iter(self._ended)))
+
+    def _forget(self) -> None:
+        while self._ended:
+            id, ended = next(iter(self._ended.items()))
+            if time.monotonic() - ended < self._grace:
+                return
+            self._drop(id)
+
+    def _drop(self, id: str) -> None:
+        del self._ended[id], self._runs[id]
+
+    def _on_end(self, id: str, stop: Subject[None]) -> None:
+        with self._lock:
+            if id in self._runs and self._runs[id].stop is stop:
+                self._ended[id] = time.monotonic()

@@ -1,0 +1,78 @@
+"""A web server on a socket in the test's own loop, and browsers that read from it as they please."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Self
+
+import uvicorn
+
+from rxllm import Stream, web
+from tests.runtime.support import PATIENCE, until
+
+App = Callable[[Any, Any, Any], Awaitable[None]]
+
+
+@contextlib.asynccontextmanager
+async def serving(app: App, **options: Any) -> AsyncIterator[int]:
+    """Serve `app` with uvicorn, and yield the port. Leaving stops the server, and waits for its end."""
+    options = {"timeout_graceful_shutdown": 5, "lifespan": "off", **options}
+    config = uvicorn.Config(app, log_config=None, access_log=False, ws="none", http="h11", loop="asyncio", **options)
+    server = uvicorn.Server(config)
+    with socket.create_server(("127.0.0.1", 0), backlog=512) as listener:
+        running = asyncio.create_task(server.serve(sockets=[listener]))
+        await until(lambda: server.started or running.done())
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            server.should_exit = True
+            await asyncio.wait_for(running, PATIENCE)
+
+
+def app_of(make: Callable[[], Stream[Any]], protocol: Any = "rxllm", **options: Any) -> App:
+    """An application that answers every request with a new stream."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await web.streaming_response(make(), protocol, **options)(scope, receive, send)
+
+    return app
+
+
+class Browser:
+    """One request, over a socket of its own."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+        self.body = bytearray()
+
+    @classmethod
+    async def ask(cls, port: int, path: str = "/", method: str = "GET") -> Self:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(f"{method} {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n".encode())
+        return cls(reader, writer)
+
+    async def read(self, size: int = 65536) -> bytes:
+        data = await asyncio.wait_for(self._reader.read(size), PATIENCE)
+        self.body += data
+        return data
+
+    async def read_until(self, text: bytes) -> None:
+        while text not in self.body:
+            assert await self.read(), f"the server has closed after {bytes(self.body[-500:])!r}"
+
+    async def read_all(self) -> bytes:
+        while await self.read():
+            pass
+        return bytes(self.body)
+
+    def leave(self) -> None:
+        self._writer.transport.abort()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        self.leave()

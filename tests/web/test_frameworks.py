@@ -1,0 +1,113 @@
+"""A route of Starlette or FastAPI returns a response, and what these do to their own responses works with it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import httpx
+from fastapi import BackgroundTasks, FastAPI
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.base import BaseHTTPMiddleware
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+import rxllm
+from rxllm import ErrorEvent, Event, Fake, TextDelta, web
+from rxllm.testing.loopback import Loopback
+from tests.programs import python
+from tests.runtime.support import STALLED, model, now, until_closed
+from tests.web.serving import App, Browser, serving
+from tests.web.test_response import PROMPT, decoded, get
+
+
+def hello(text: str = "Hi") -> rxllm.Stream[Event]:
+    return rxllm.stream_generate(Fake(["Hel", "lo"]), text)
+
+
+def text_of(response: httpx.Response) -> str:
+    assert response.status_code == 200, response.text
+    assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
+    events = decoded(response.content)
+    assert not any(isinstance(event, ErrorEvent) for event in events)
+    return "".join(event.delta for event in events if isinstance(event, TextDelta))
+
+
+def test_a_starlette_route_returns_it() -> None:
+    async def chat(request: Request) -> Any:
+        response: Any = web.streaming_response(hello(request.query_params["q"]))
+        response.headers["x-run"] = "7"
+        response.set_cookie("seen", "yes")
+        return response
+
+    response = asyncio.run(get(Starlette(routes=[Route("/chat", chat)]), "/chat?q=Hi"))
+    assert text_of(response) == "Hello"
+    assert (response.headers["x-run"], response.cookies["seen"]) == ("7", "yes")
+
+
+def test_a_fastapi_route_returns_it() -> None:
+    app = FastAPI()
+    done: list[str] = []
+
+    @app.get("/chat")
+    async def chat(q: str, tasks: BackgroundTasks) -> Response:
+        tasks.add_task(done.append, q)
+        response: Any = web.streaming_response(hello(q))
+        return response
+
+    assert text_of(asyncio.run(get(app, "/chat?q=Hi"))) == "Hello"
+    assert done == ["Hi"]
+
+
+def test_a_fastapi_function_without_async_returns_it() -> None:
+    app = FastAPI()
+
+    @app.post("/chat")
+    def chat(q: str):
+        return web.streaming_response(hello(q))
+
+    assert text_of(asyncio.run(get(app, "/chat?q=Hi", "POST"))) == "Hello"
+
+
+def _wrapped(make: Any) -> App:
+    async def chat(request: Request) -> Any:
+        return web.streaming_response(make())
+
+    async def pass_on(request: Request, call_next: Any) -> Response:
+        return await call_next(request)
+
+    middleware = [Middleware(GZipMiddleware), Middleware(BaseHTTPMiddleware, dispatch=pass_on)]
+    return Starlette(routes=[Route("/", chat)], middleware=middleware)
+
+
+def test_it_streams_through_middleware() -> None:
+    assert text_of(asyncio.run(get(_wrapped(hello)))) == "Hello"
+
+
+def test_leaving_is_seen_through_middleware() -> None:
+    async def main() -> float:
+        app = _wrapped(lambda: rxllm.stream_generate(model(server), "Hi"))
+        async with serving(app) as port, await Browser.ask(port) as browser:
+            await browser.read_until(b'"c"')
+            left = now()
+            browser.leave()
+            await until_closed(server.connections[0])
+        assert server.connections[0].closed_at is not None
+        return server.connections[0].closed_at - left
+
+    with Loopback(STALLED) as server:
+        assert asyncio.run(main()) < PROMPT * 5
+
+
+def test_it_needs_no_framework() -> None:
+    code = """
+import sys, rxllm
+from rxllm import web
+web.streaming_response(rxllm.stream_generate(rxllm.Fake("Hello"), "Hi"))
+print(*(name for name in ("starlette", "uvicorn") if name in sys.modules))
+"""
+    ran = python("-c", code)
+    assert (ran.stderr, ran.stdout.strip()) == ("", "")

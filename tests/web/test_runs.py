@@ -1,0 +1,175 @@
+"""Runs go on without a browser: leaving is not stopping."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import rxllm
+from rxllm import ErrorEvent, Event, Fake, Stream, StreamError, TextDelta, ValidationError, web
+from rxllm import operators as ops
+from rxllm.testing import World, simulate, simulate_cancels
+from rxllm.testing.loopback import DONE, Loopback, Pause, Reply, chat_chunk, chat_finish
+from tests.runtime.support import model, until
+from tests.web.serving import Browser, serving
+
+SLOW = [f"w{number} " for number in range(10)]
+
+
+def story(seconds: float = 10.0) -> Stream[Event]:
+    """Ten words, one each so many seconds."""
+    script = [item for word in SLOW for item in (word, ("delay", seconds))]
+    return rxllm.stream_generate(Fake(script), "Hi")
+
+
+def text(stream: Stream[Event] | None) -> Stream[str]:
+    assert stream is not None
+    return stream.pipe(ops.to_text())
+
+
+def test_a_run_goes_on_while_nobody_watches() -> None:
+    async def app(world: World) -> str:
+        runs = web.Runs(grace=200)
+        runs.start("a", story())
+        await asyncio.sleep(55)
+        watching = asyncio.create_task(_first(runs.watch("a")))
+        await asyncio.sleep(1)
+        assert watching.result() == "".join(SLOW[:6])
+        await asyncio.sleep(100)
+        return await text(runs.watch("a"))
+
+    assert simulate(app, faults=()).value == "".join(SLOW)
+
+
+async def _first(stream: Stream[Event] | None) -> str:
+    assert stream is not None
+    return await stream.pipe(ops.only(TextDelta), ops.text()).first()
+
+
+def test_a_run_that_nobody_watches_for_too_long_ends_and_is_forgotten() -> None:
+    async def app(world: World) -> list[Any]:
+        outcomes: list[Any] = []
+        runs = web.Runs(grace=30)
+        runs.start("a", story().pipe(ops.finally_result(lambda result, outcome: outcomes.append(outcome))))
+        await asyncio.sleep(31)
+        assert outcomes == ["cancelled"]
+        assert runs.watch("a") is not None
+        await asyncio.sleep(31)
+        return [runs.watch("a"), runs.cancel("a")]
+
+    assert simulate(app, faults=()).value == [None, False]
+
+
+def test_cancel_ends_a_run_for_all_its_watchers() -> None:
+    async def app(world: World) -> None:
+        runs = web.Runs(grace=30)
+        first = asyncio.create_task(_all(runs.start("a", story())))
+        second = asyncio.create_task(_all(runs.watch("a")))
+        await asyncio.sleep(15)
+        assert (runs.cancel("a"), runs.cancel("a"), runs.cancel("b")) == (True, False, False)
+        for watched in (await first, await second, await _all(runs.watch("a"))):
+            assert "".join(event.delta for event in watched if isinstance(event, TextDelta)) == "w0 w1 "
+            assert watched[-1] == ErrorEvent(StreamError("cancelled"))
+        assert await text(runs.start("a", rxllm.stream_generate(Fake("again"), "Hi"))) == "again"
+
+    simulate(app, faults=())
+
+
+async def _all(stream: Stream[Event] | None) -> list[Event]:
+    assert stream is not None
+    events: list[Event] = []
+    async with rxllm.to_async_iter(stream.pipe(ops.errors_as_events(), web.for_client())) as items:
+        async for event in items:
+            events.append(event)
+    return events
+
+
+def test_a_run_that_failed_says_so_to_whoever_comes_back() -> None:
+    async def app(world: World) -> None:
+        runs = web.Runs()
+        runs.start("a", rxllm.stream_generate(Fake(["Hel", rxllm.AdapterError("unknown")]), "Hi"))
+        await asyncio.sleep(1)
+        assert (await _all(runs.watch("a")))[-1] == ErrorEvent(rxllm.AdapterError("unknown"))
+        assert not runs.cancel("a")
+
+    simulate(app, faults=())
+
+
+def test_there_are_never_more_than_most() -> None:
+    async def app(world: World) -> None:
+        runs = web.Runs(most=2, grace=300)
+        runs.start("a", story(1))
+        runs.start("b", story(100))
+        with pytest.raises(StreamError, match="2 runs go on; cancel one"):
+            runs.start("c", story())
+        with pytest.raises(ValidationError, match="id must not be that of a run that goes on, not 'a'; watch it"):
+            runs.start("a", story())
+        await asyncio.sleep(20)
+        runs.start("c", story())  # in the place of a, which has ended
+        assert runs.watch("a") is None
+        assert runs.watch("b") is not None
+        for id in ("b", "c"):
+            runs.cancel(id)
+
+    simulate(app, faults=())
+
+
+def test_no_cancel_leaves_anything_behind() -> None:
+    async def app(world: World) -> None:
+        runs = web.Runs(grace=5)
+        try:
+            async with asyncio.timeout(25):
+                await text(runs.start("a", story()))
+        except TimeoutError:
+            await asyncio.sleep(3)
+            await _first(runs.watch("a"))
+        finally:
+            runs.cancel("a")
+
+    simulate_cancels(app)
+
+
+@pytest.mark.parametrize("arguments", [{"most": 0}, {"grace": -1}, {"grace": None}])
+def test_bad_arguments_raise(arguments: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError, match=next(iter(arguments))):
+        web.Runs(**arguments)
+
+
+def test_a_browser_leaves_and_comes_back() -> None:
+    """Over sockets: the provider's connection outlives the first browser, and the second gets everything."""
+    is_back = threading.Event()
+
+    def body() -> Iterator[bytes | Pause]:
+        yield chat_chunk("a")
+        while not is_back.is_set():
+            yield Pause(0.01)
+        yield from (chat_chunk("b"), chat_finish(), DONE)
+
+    async def main() -> bytes:
+        runs = web.Runs()
+
+        async def app(scope: Any, receive: Any, send: Any) -> None:
+            stream = runs.watch("a") or runs.start("a", rxllm.stream_generate(model(server), "Hi"))
+            await web.streaming_response(stream)(scope, receive, send)
+
+        async with serving(app) as port:
+            async with await Browser.ask(port) as browser:
+                await browser.read_until(b'"a"')
+                tasks = len(asyncio.all_tasks())
+            await until(lambda: len(asyncio.all_tasks()) < tasks)
+            assert server.open_count == 1
+            async with await Browser.ask(port) as browser:
+                await browser.read_until(b'"a"')
+                is_back.set()
+                return await browser.read_all()
+
+    with Loopback(lambda request: Reply(body())) as server:
+        received = asyncio.run(main())
+        assert len(server.requests) == 1
+    assert re.findall(rb'"delta":"(.*?)"', received) == [b"a", b"b"]
+    assert b'"end"' in received
