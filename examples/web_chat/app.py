@@ -30,7 +30,7 @@ from rxllm import operators as ops
 from rxllm import session, web
 
 PAGE = Path(__file__).with_name("page.html").read_text("utf-8")
-CSP = "default-src 'none'; connect-src 'self'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+CSP = "default-src 'none'; img-src data:; connect-src 'self'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 HEADERS = {"content-security-policy": CSP, "cache-control": "no-store", "referrer-policy": "no-referrer"}
 BEGIN = rxllm.Session(thread=rxllm.Thread().add_system("You are a friendly assistant."))
 VISITS, TURNS, BYTES = 100, 100, 20_000  # at most: conversations in memory, turns of one, bytes of a request
@@ -130,7 +130,7 @@ def web_app(models: Mapping[str, rxllm.Engine]) -> Starlette:
             raise HTTPException(422, f"This is not a message: {error}") from error
         except rxllm.LLMError as error:
             raise HTTPException(409, str(error)) from error
-        return JSONResponse({"turn": len(chat.turns) - 1}, 202)
+        return web.streaming_response(chat.turns[-1])
 
     async def stop(request: Request) -> Response:
         return JSONResponse({"stopped": runs.cancel(find(request)[1].id)})
