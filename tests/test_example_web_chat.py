@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from rxllm import Engine, Fake, ToolCall
+from rxllm import Engine, Fake, ToolCall, ToolError
 from rxllm.testing.loopback import Loopback, Pause, Reply, Request, chat, chat_chunk
 from tests.programs import EXAMPLES, example
 from tests.runtime.support import PATIENCE, STALLED, model, now, until_closed
@@ -85,14 +85,16 @@ async def _read(response: httpx.Response, is_enough: Callable[[Frames], bool]) -
 
 @contextlib.asynccontextmanager
 async def visiting(app: ModuleType, models: Mapping[str, Engine]) -> AsyncIterator[Visitor]:
-    async with serving(app.web_app(models)) as port:
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE) as client:
-            entered = await client.get("/")
-            assert entered.status_code == 303
-            page = await client.get(entered.headers["location"])
-            assert page.status_code == 200
-            assert "default-src 'none'" in page.headers["content-security-policy"]
-            yield Visitor(client, entered.headers["location"])
+    async with (
+        serving(app.web_app(models)) as port,
+        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE) as client,
+    ):
+        entered = await client.get("/")
+        assert entered.status_code == 303
+        page = await client.get(entered.headers["location"])
+        assert page.status_code == 200
+        assert "default-src 'none'" in page.headers["content-security-policy"]
+        yield Visitor(client, entered.headers["location"])
 
 
 def visit(app: ModuleType, models: Mapping[str, Engine], do: Do) -> Any:
@@ -141,14 +143,14 @@ def test_a_call_waits_for_its_approval(app: ModuleType) -> None:
     ordering = ToolCall("c1", "order", {"item": "pizza", "amount": 2})
 
     async def do(visitor: Visitor) -> None:
-        for approved, result in ((True, "2 x pizza, here tomorrow"), (False, '{"error":"denied"}')):
+        for approved, result in ((True, "2 x pizza, here tomorrow"), (False, "the call was denied")):
             (done,) = named(await visitor.turn({"text": "Order!"}), "chat_completed")
             assert done["result"]["halted_reason"] == "approval"
             (waiting,) = done["result"]["pending_tool_calls"]
             assert (await visitor.send({"text": "Never mind"})).status_code == 409
             assert (await visitor.send({"approvals": {"forged": True}})).status_code == 409
             resumed = await visitor.turn({"approvals": {waiting["id"]: approved}})
-            assert named(resumed, "tool_result_encoded")[0]["content"] == result
+            assert result in named(resumed, "tool_result_encoded")[0]["content"]
             assert text(resumed) == "Done."
             assert (await visitor.send({"approvals": {waiting["id"]: True}})).status_code == 409
 
@@ -307,12 +309,25 @@ def test_the_number_of_turns_and_of_conversations_is_bounded(app: ModuleType, mo
     visit(app, {"one": Engine(Fake("Hello"))}, do)
 
 
+def test_what_a_tool_raises_stays_on_the_server_also_after_a_reload(app: ModuleType) -> None:
+    def fail() -> str:
+        """Fail."""
+        raise ToolError("handler_raised", "the password is swordfish")
+
+    async def do(visitor: Visitor) -> None:
+        now, later = await visitor.turn({"text": "Hi"}), await visitor.watch()
+        assert named(later, "tool_result_encoded")[0]["content"] == '{"error": "handler_raised"}'
+        assert "swordfish" not in json.dumps([now, later])
+
+    visit(app, {"one": Engine(Fake(ToolCall("c1", "fail", {}), "Sorry.")).with_tools(fail)}, do)
+
+
 def test_the_scripted_model_shows_thinking_an_agent_and_its_failed_tool(app: ModuleType) -> None:
     async def do(visitor: Visitor) -> None:
         frames = await visitor.turn({"text": "Ask the expert!"}, 2)
         nested = [frame["event"] for frame in named(frames, "nested")]
         assert named(frames, "thinking_delta")
-        assert [event["data"] for event in named(nested, "tool_progress")][0] == "looking at the sky over Paris"
+        assert "looking at the sky over Paris" in [event["data"] for event in named(nested, "tool_progress")]
         assert [event["error"]["reason"] for event in named(nested, "tool_execution_completed") if "error" in event]
         assert text(frames) == "I hear: Take sunglasses."
 

@@ -64,7 +64,8 @@ class Chat:
             self.session.require("reply")
             events = session.stream_reply(self.engine, self.session, answer.text)
         keep = ops.finally_result(self.keep, ops.to_session(self.session, keep_partial=True))
-        run = runs.start(self.id, events.pipe(keep)).pipe(ops.errors_as_events())
+        # What is kept for browsers that come back is what a client may see.
+        run = runs.start(self.id, events.pipe(keep, web.for_client())).pipe(ops.errors_as_events())
         begin = rxllm.Custom("turn", {"number": len(self.turns), "text": answer.text})
         self.turns.append(rxllm.Stream.of(reactivex.concat(reactivex.of(begin), run)))
 
