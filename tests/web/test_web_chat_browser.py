@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import statistics
 import sys
 import threading
 import time
@@ -215,14 +216,14 @@ def test_a_tool_card_shows_its_arguments_waits_for_approval_and_shows_its_result
 def test_the_work_of_an_agent_is_inside_the_card_of_its_call(page):
     from playwright.sync_api import expect
 
-    send(page, "Expert, please")
+    send(page, "Expert please")
     card = page.locator(".turn > .answer > .step > .tool")
     inner = card.locator(".inner .tool")
     expect(inner).to_have_count(2, timeout=30_000)
     expect(inner.nth(0).locator(".state").first).to_have_text("looking at the sky over Paris")
     expect(inner.nth(0)).to_have_attribute("data-state", "done")
     expect(inner.nth(1)).to_have_attribute("data-state", "failed")
-    expect(inner.nth(1).locator("> summary")).to_contain_text("handler_raised")
+    expect(inner.nth(1).locator("> summary")).to_contain_text("failed: handler_raised")
     expect(card.locator("> .inner > .step > .text")).to_have_text("Take sunglasses.")
     expect(card).to_have_attribute("data-state", "done")
     expect(page.locator(".turn > .answer > .step > .text")).to_have_text("The tool says: Take sunglasses.")
@@ -262,14 +263,21 @@ def test_a_reload_shows_what_was_written_and_then_goes_on_live(page, provider):
     assert len(provider.requests) == 2
 
 
-def test_a_closed_tab_closes_the_connection_to_the_model(page, provider):
+def test_a_closed_tab_closes_the_connection_to_the_model(browser, url, provider):
+    """The median counts: a shared machine may hold up one of several."""
     from playwright.sync_api import expect
 
-    send(page, "Story of the sea")
-    expect(page.locator(".text")).to_contain_text("Wave 5")
-    closed = time.monotonic()
-    page.close()
-    wait_closed(provider, closed)
+    times = []
+    for _ in range(5):
+        tab = browser.new_page()
+        tab.goto(url)
+        send(tab, "Story of the sea")
+        expect(tab.locator(".text")).to_contain_text("Wave 5")
+        times.append(-time.monotonic())
+        tab.close()
+        times[-1] += provider.connections[-1].wait_closed()
+    print("closed after", ", ".join(f"{1000 * seconds:.1f} ms" for seconds in times))
+    assert statistics.median(times) < BOUND
 
 
 def test_what_a_model_writes_is_text_and_never_html(page):
