@@ -7,6 +7,7 @@ import contextlib
 import json
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
@@ -124,7 +125,12 @@ def test_the_second_turn_knows_the_first_and_no_browser_sees_the_system_prompt(a
         assert fake.requests[1].messages[0].text == "You are a friendly assistant."
         assert "friendly" not in json.dumps([first, second])
         everything = await visitor.watch(0)
-        assert [frame["data"]["text"] for frame in named(everything, "custom")] == ["Hi", "Again"]
+        assert [frame["data"] for frame in named(everything, "custom")] == [
+            {"number": 0, "text": "Hi"},
+            [],
+            {"number": 1, "text": "Again"},
+            [],
+        ]
         assert text(everything) == text(first) + text(second)
 
     visit(app, {"one": Engine(fake)}, do)
@@ -144,17 +150,32 @@ def test_a_call_waits_for_its_approval(app: ModuleType) -> None:
 
     async def do(visitor: Visitor) -> None:
         for approved, result in ((True, "2 x pizza, here tomorrow"), (False, '"denied"')):
-            (done,) = named(await visitor.turn({"text": "Order!"}), "chat_completed")
-            assert done["result"]["halted_reason"] == "approval"
-            (waiting,) = done["result"]["pending_tool_calls"]
+            *_, pending, _ = await visitor.turn({"text": "Order!"})
+            assert pending["name"] == "pending"
+            (waiting,) = pending["data"]
             assert (await visitor.send({"text": "Never mind"})).status_code == 409
             assert (await visitor.send({"approvals": {"forged": True}})).status_code == 409
-            resumed = await visitor.turn({"approvals": {waiting["id"]: approved}})
+            resumed = await visitor.turn({"approvals": {waiting: approved}})
             assert result in named(resumed, "tool_result_encoded")[0]["content"]
             assert text(resumed) == "Done."
-            assert (await visitor.send({"approvals": {waiting["id"]: True}})).status_code == 409
+            assert (await visitor.send({"approvals": {waiting: True}})).status_code == 409
 
     fake = Fake(lambda request: "Done." if request.messages[-1].role == "tool" else ordering)
+    visit(app, {"one": Engine(fake).with_tools(app.order)}, do)
+
+
+def test_a_call_that_was_approved_and_not_run_still_waits(app: ModuleType) -> None:
+    ordering = ToolCall("c1", "order", {"item": "pizza", "amount": 2})
+
+    async def do(visitor: Visitor) -> None:
+        await visitor.turn({"text": "Order!"})
+        partly = await visitor.turn({"approvals": {"c1": True}})  # the second call has no answer
+        assert named(partly, "error")
+        assert partly[-2] == {"type": "custom", "name": "pending", "data": ["c1", "c2"]}
+        assert text(await visitor.turn({"approvals": {"c1": True, "c2": True}})) == "Done."
+
+    calls = [ordering, replace(ordering, id="c2")]
+    fake = Fake(lambda request: "Done." if request.messages[-1].role == "tool" else calls)
     visit(app, {"one": Engine(fake).with_tools(app.order)}, do)
 
 

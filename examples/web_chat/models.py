@@ -37,7 +37,7 @@ def scripted(request: rxllm.Request) -> list[Any]:
         return thoughts + slow("tool_call_delta", *({"name": "order", "arguments_delta": piece} for piece in pieces))
     if "expert" in texts[-1].lower():
         return [*thoughts, rxllm.ToolCall("", "expert", {"prompt": texts[-1]})]
-    words = f"This is your message {len(texts)}. You wrote: {'; '.join(texts)}. {'And so on. ' * 9}".split()
+    words = f"I remember {len(texts)} of your messages: {' '.join(texts)} {'And so on. ' * 9}".split()
     return thoughts + slow("text", *(f"{word} " for word in words))
 
 
