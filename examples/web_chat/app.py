@@ -62,10 +62,9 @@ class Chat:
         # What is kept for browsers that come back is what a client may see.
         run = runs.start(self.id, events.pipe(keep, web.for_client())).pipe(ops.errors_as_events())
         begin = rxllm.Custom("turn", {"number": len(self.turns), "text": answer.text})
-        pending = reactivex.defer(lambda _: reactivex.of(rxllm.Custom("pending", self.pending)))
+        pending = reactivex.defer(lambda _: reactivex.of(rxllm.Custom("pending", self.pending())))
         self.turns.append(rxllm.Stream.of(reactivex.concat(reactivex.of(begin), run, pending)))
 
-    @property
     def pending(self) -> list[str]:
         return [call.id for call in self.session.pending_tool_calls]
 

@@ -32,12 +32,15 @@ NASTY = (
 pytestmark = pytest.mark.timeout(300)
 
 
-def call(name: str, *pieces: str) -> list[bytes | Pause]:
-    first = {"index": 0, "id": f"call_{name}", "type": "function", "function": {"name": name, "arguments": ""}}
+def call(name: str, *pieces: str, index: int = 0) -> list[bytes | Pause]:
+    first = {"index": index, "id": f"c{index}", "type": "function", "function": {"name": name, "arguments": ""}}
     chunks: list[bytes | Pause] = [chat_event({"tool_calls": [first]})]
     for piece in pieces:
-        chunks += [Pause(0.3), chat_event({"tool_calls": [{"index": 0, "function": {"arguments": piece}}]})]
-    return [*chunks, chat_finish("tool_calls"), DONE]
+        chunks += [Pause(0.3), chat_event({"tool_calls": [{"index": index, "function": {"arguments": piece}}]})]
+    return chunks
+
+
+CALLED = (chat_finish("tool_calls"), DONE)
 
 
 def thinking(*pieces: str) -> list[bytes | Pause]:
@@ -65,9 +68,12 @@ def reply(request: Request) -> Reply:
                 chat_chunk("I order them."),
                 *call("order", '{"item": "pizza', '", "amount": 2}'),
             ]
-            return Reply(body)
+            return Reply([*body, *CALLED])
         case "Expert":
-            return Reply(call("expert", '{"prompt": "Where is it sunny?"}'))
+            return Reply([*call("expert", '{"prompt": "Where is it sunny?"}'), *CALLED])
+        case "Both":
+            calls = [call("order", f'{{"item": "pizza", "amount": {index}}}', index=index) for index in (0, 1)]
+            return Reply([*calls[0], *calls[1], *CALLED])
         case "Nasty":
             return Reply(chat(NASTY))
         case "Broken":
@@ -298,3 +304,34 @@ def test_an_error_of_the_provider_is_shown_without_its_words_and_the_chat_goes_o
     expect(page.locator("body")).not_to_contain_text("secret")
     send(page, "Again")
     expect(page.locator(".text")).to_have_text("You wrote: Broken, Again.")
+
+
+def test_a_connection_that_breaks_is_made_again(page):
+    from playwright.sync_api import expect
+
+    broken = []
+
+    def break_once(route):
+        broken.append(route.request.method)
+        route.abort() if len(broken) == 1 else route.continue_()
+
+    page.route("**/0/*", break_once)
+    page.reload()
+    expect(page.locator(".status")).to_have_text("reconnecting …")
+    expect(page.locator(".status")).to_have_text("")
+    assert broken == ["GET", "GET"]
+    send(page, "Hello")
+    expect(page.locator(".text")).to_have_text("You wrote: Hello.")
+
+
+def test_two_calls_are_sent_when_both_are_answered(page):
+    from playwright.sync_api import expect
+
+    send(page, "Both of them")
+    cards = page.locator(".tool")
+    cards.nth(1).get_by_role("button", name="Approve").click()
+    expect(cards.nth(1)).to_have_attribute("data-state", "called")
+    expect(page.locator(".status")).to_have_text("waits for you")
+    cards.nth(0).get_by_role("button", name="Deny").click()
+    expect(cards.nth(0)).to_have_attribute("data-state", "failed")
+    expect(cards.nth(1)).to_have_attribute("data-state", "done")
