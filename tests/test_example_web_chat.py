@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import replace
 from types import ModuleType
@@ -16,7 +15,7 @@ import pytest
 
 from rxllm import Engine, Fake, ToolCall, ToolError
 from rxllm.testing.loopback import Loopback, Pause, Reply, Request, chat, chat_chunk
-from tests.programs import EXAMPLES, example
+from tests.programs import example
 from tests.runtime.support import PATIENCE, STALLED, model, now, until_closed
 
 pytest.importorskip("starlette", reason="the example needs rxllm[web]")
@@ -31,15 +30,8 @@ PROMPT = 0.1
 
 
 @pytest.fixture(scope="module")
-def app() -> Iterator[ModuleType]:
-    """The example; it is run as a program, so that its folder is where it imports from."""
-    folder = str(EXAMPLES / "web_chat")
-    sys.path.insert(0, folder)
-    try:
-        yield example("web_chat/app")
-    finally:
-        sys.path.remove(folder)
-        sys.modules.pop("models", None)
+def app() -> ModuleType:
+    return example("web_chat/app")
 
 
 class Visitor:

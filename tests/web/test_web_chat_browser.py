@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import statistics
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -20,7 +19,7 @@ import pytest
 import rxllm
 from rxllm.testing.loopback import DONE, Loopback, Pause, Reply, Request, chat, chat_chunk, chat_event, chat_finish
 from tests.judges import absent, judge
-from tests.programs import EXAMPLES, example
+from tests.programs import example
 
 BOUND = 0.1
 """Within so many seconds of the stop, or of the closed tab, the provider sees its connection closed."""
@@ -97,14 +96,8 @@ def provider() -> Iterator[Loopback]:
 
 
 @pytest.fixture(scope="module")
-def app(chromium: str) -> Iterator[ModuleType]:
-    folder = str(EXAMPLES / "web_chat")
-    sys.path.insert(0, folder)
-    try:
-        yield example("web_chat/app")
-    finally:
-        sys.path.remove(folder)
-        sys.modules.pop("models", None)
+def app(chromium: str) -> ModuleType:
+    return example("web_chat/app")
 
 
 @pytest.fixture
