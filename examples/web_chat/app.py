@@ -82,7 +82,7 @@ class Visit:
 
 def web_app(models: Mapping[str, rxllm.Engine]) -> Starlette:
     """Return the application for `models`, by the names that its page shows."""
-    runs, visits = web.Runs(grace=60), dict[str, Visit]()
+    runs, visits = web.Runs(grace=10), dict[str, Visit]()
     content = PAGE.replace("MODELS", html.escape(json.dumps(list(models))))
 
     def find(request: Request) -> tuple[Visit, Chat]:
