@@ -27,10 +27,15 @@ def python_without(modules: list[str], code: str, **options: Any) -> subprocess.
 
 
 def example(name: str) -> ModuleType:
-    """Import ``examples/name.py`` anew, without running it as a program."""
-    spec = spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    """Import ``examples/name.py`` anew, without running it as a program. Its folder is where it imports from."""
+    path = EXAMPLES / f"{name}.py"
+    spec = spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
     module = module_from_spec(spec)
-    spec.loader.exec_module(module)
+    sys.path.insert(0, str(path.parent))
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(str(path.parent))
     return module

@@ -11,6 +11,7 @@ from reactivex import Observable, Subject
 from rxllm import Event, Stream, StreamError
 from rxllm import operators as ops
 from rxllm.values.argument_checks import check_count, check_seconds, invalid_option
+from rxllm.web._for_client import for_client
 
 
 class _Run(NamedTuple):
@@ -29,7 +30,8 @@ class Runs:
     >>> runs.watch("chat-2") is None, runs.cancel("chat-1")
     (True, False)
 
-    A run goes on for `grace` seconds after the last watcher has left; one that has ended is kept as long, see
+    What is kept is what a client may see (`for_client`), since a late watcher is told less of how a tool ended. A run
+    goes on for `grace` seconds after the last watcher has left; one that has ended is kept as long, see
     `ops.share_folded`. There are never more than `most` of them. Give ids that cannot be guessed, or check whose they
     are: whoever knows an id may watch.
     """
@@ -51,7 +53,7 @@ class Runs:
         with self._lock:
             self._make_room(id)
             run = Stream.of(stream).take_until(stop).finally_action(lambda: self._on_end(id, stop))
-            shared = run.pipe(ops.share_folded(self._grace))
+            shared = run.pipe(for_client(), ops.share_folded(self._grace))
             self._runs[id] = _Run(shared, stop)
         shared.subscribe(on_error=lambda error: None).dispose()
         return shared

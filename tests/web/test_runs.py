@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import rxllm
-from rxllm import ErrorEvent, Event, Fake, Stream, StreamError, TextDelta, ValidationError, web
+from rxllm import ErrorEvent, Event, Fake, Stream, StreamError, TextDelta, ToolCall, ValidationError, serializer, web
 from rxllm import operators as ops
 from rxllm.testing import World, simulate, simulate_cancels
 from rxllm.testing.loopback import DONE, Loopback, Pause, Reply, chat_chunk, chat_finish
@@ -189,3 +189,24 @@ def test_a_run_ends_with_the_loop_of_its_server() -> None:
     with Loopback(STALLED) as server:
         asyncio.run(main())
         server.wait_until(lambda: server.open_count == 0)
+
+
+def test_what_a_tool_raises_stays_also_for_a_late_watcher() -> None:
+    def read() -> str:
+        raise OSError("CANARY")
+
+    model = Fake(ToolCall("c1", "read", {}), "No.")
+    runs = web.Runs()
+
+    async def main() -> None:
+        first = runs.start("a", rxllm.stream(model, "Read!", tools=[read]))
+        late = runs.watch("a")
+        assert late is not None
+        for watcher in (first, late):
+            events = [event async for event in watcher]
+            assert "CANARY" not in "".join(map(serializer.to_json, events))
+        late = runs.watch("a")
+        assert late is not None
+        assert "CANARY" not in "".join([serializer.to_json(event) async for event in late])
+
+    asyncio.run(main())

@@ -1,0 +1,158 @@
+"""A chat in the browser: answers, thinking and tools while they stream, approvals, stop, reload, two models at once.
+
+    pip install '.[local,web]' && python examples/web_chat/app.py                 # and open http://127.0.0.1:8000
+    python examples/web_chat/app.py openai:gpt-5-mini anthropic:claude-haiku-4-5  # or with other models
+
+The system prompt and the history stay here: of a browser, only its user's texts and approvals are believed.
+"""
+
+import html
+import json
+import secrets
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import reactivex
+import uvicorn
+from models import AGENT, MODELS, order
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+import rxllm
+from rxllm import operators as ops
+from rxllm import session, web
+
+PAGE = Path(__file__).with_name("page.html").read_text("utf-8")
+CSP = "default-src 'none'; img-src data:; connect-src 'self'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+HEADERS = {"content-security-policy": CSP, "cache-control": "no-store", "referrer-policy": "no-referrer"}
+BEGIN = rxllm.Session(thread=rxllm.Thread().add_system("You are a friendly assistant."))
+VISITS, TURNS, BYTES = 100, 100, 20_000  # at most: conversations in memory, turns of one, bytes of a request
+
+
+class Answer(msgspec.Struct, forbid_unknown_fields=True):
+    """What a browser may send: a text, or whether the calls that wait are approved, by their ids."""
+
+    text: str = ""
+    approvals: dict[str, bool] = {}
+
+
+class Chat:
+    """A conversation with one model: its session, and its turns as streams."""
+
+    def __init__(self, engine: rxllm.Engine) -> None:
+        self.id, self.engine, self.session = secrets.token_urlsafe(), engine, BEGIN
+        self.turns: list[rxllm.Stream[rxllm.Event]] = []
+
+    def go_on(self, answer: Answer, runs: web.Runs) -> None:
+        """Start a turn. Raises ``LLMError`` if the conversation does not wait for this answer."""
+        if answer.approvals:
+            self.session.require("resume")
+            self.session.require_pending(answer.approvals)
+            events = session.stream_resume(self.engine, self.session, approvals=answer.approvals)
+        else:
+            self.session.require("reply")
+            events = session.stream_reply(self.engine, self.session, answer.text)
+        keep = ops.finally_result(self.keep, ops.to_session(self.session, keep_partial=True))
+        # What is kept for browsers that come back is what a client may see.
+        run = runs.start(self.id, events.pipe(keep, web.for_client())).pipe(ops.errors_as_events())
+        begin = rxllm.Custom("turn", {"number": len(self.turns), "text": answer.text})
+        pending = reactivex.defer(lambda _: reactivex.of(rxllm.Custom("pending", self.pending())))
+        self.turns.append(rxllm.Stream.of(reactivex.concat(reactivex.of(begin), run, pending)))
+
+    def pending(self) -> list[str]:
+        return [call.id for call in self.session.pending_tool_calls]
+
+    def keep(self, turn: rxllm.Turn, outcome: rxllm.Outcome) -> None:
+        if turn.session.thread != self.session.thread:  # else nothing has come, and what was pending still is
+            self.session = replace(turn.session, status="idle") if turn.session.status == "error" else turn.session
+
+
+class Visit:
+    """An address: its chats, and how many pages show them."""
+
+    def __init__(self, engines: Iterable[rxllm.Engine]) -> None:
+        self.chats, self.pages = [Chat(engine) for engine in engines], 0
+
+
+def web_app(models: Mapping[str, rxllm.Engine]) -> Starlette:
+    """Return the application for `models`, by the names that its page shows."""
+    runs, visits = web.Runs(grace=10), dict[str, Visit]()
+    content = PAGE.replace("MODELS", html.escape(json.dumps(list(models))))
+
+    def find(request: Request) -> tuple[Visit, Chat]:
+        visit, model = visits.get(request.path_params["visit"]), request.path_params.get("model", 0)
+        if visit is None or model >= len(visit.chats):
+            raise HTTPException(404, "There is no such chat; the server may have forgotten it.")
+        return visit, visit.chats[model]
+
+    async def enter(request: Request) -> Response:
+        if len(visits) == VISITS:
+            del visits[next(iter(visits))]
+        visits[id := secrets.token_urlsafe()] = Visit(models.values())
+        return RedirectResponse(f"/{id}", 303)
+
+    async def page(request: Request) -> Response:
+        if request.path_params["visit"] not in visits:
+            return RedirectResponse("/", 303)
+        find(request)[0].pages += 1
+        return HTMLResponse(content, headers=HEADERS)
+
+    async def leave(request: Request) -> Response:
+        """Stop when the last page has gone. A page that is loaded again comes before the old one goes."""
+        visit, _ = find(request)
+        visit.pages -= 1
+        for chat in visit.chats if visit.pages <= 0 else ():
+            runs.cancel(chat.id)
+        return Response(status_code=204)
+
+    async def watch(request: Request) -> Response:
+        turns = find(request)[1].turns[request.path_params["begin"] :]
+        return web.streaming_response(rxllm.Stream.of(reactivex.concat(*turns)))
+
+    async def send(request: Request) -> Response:
+        _, chat = find(request)
+        body = b""
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > BYTES:
+                raise HTTPException(413, "This message is too long.")
+        if len(chat.turns) == TURNS:
+            raise HTTPException(409, "This chat is full: begin a new one.")
+        try:
+            answer = msgspec.json.decode(body, type=Answer)
+            if bool(answer.text) == bool(answer.approvals):
+                raise HTTPException(422, "A message has either a text or approvals.")
+            chat.go_on(answer, runs)
+        except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+            raise HTTPException(422, f"This is not a message: {error}") from error
+        except rxllm.LLMError as error:
+            raise HTTPException(409, str(error)) from error
+        return web.streaming_response(chat.turns[-1])
+
+    async def stop(request: Request) -> Response:
+        runs.cancel(find(request)[1].id)
+        return Response(status_code=204)
+
+    return Starlette(
+        routes=[
+            Route("/", enter),
+            Route("/{visit}", page),
+            Route("/{visit}/leave", leave, methods=["POST"]),
+            Route("/{visit}/{model:int}/{begin:int}", watch),
+            Route("/{visit}/{model:int}", send, methods=["POST"]),
+            Route("/{visit}/{model:int}", stop, methods=["DELETE"]),
+        ]
+    )
+
+
+app = web_app(MODELS)
+
+if __name__ == "__main__":
+    named = {name: rxllm.Engine.from_model(name).with_tools(order, AGENT) for name in sys.argv[1:]}
+    uvicorn.run(web_app(named or MODELS), port=8000, timeout_graceful_shutdown=1)

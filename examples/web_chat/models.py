@@ -1,0 +1,55 @@
+"""The models of this example, and their tools: a small one on this machine, and one that plays a script."""
+
+import asyncio
+from typing import Any
+
+import rxllm
+
+
+@rxllm.tool
+async def weather(city: str, context: rxllm.ToolContext) -> dict[str, str | int]:
+    """Get the current weather in a city."""
+    context.progress(f"looking at the sky over {city}")
+    await asyncio.sleep(1)
+    if city == "Atlantis":
+        raise rxllm.ToolError("handler_raised", "no such city")
+    return {"city": city, "sky": "sunny", "celsius": 21}
+
+
+@rxllm.tool(approval=True)
+def order(item: str, amount: int) -> str:
+    """Order an item from the shop."""
+    return f"{amount} x {item}, here tomorrow"
+
+
+def slow(kind: str, *pieces: Any) -> list[Any]:
+    return [step for piece in pieces for step in ((kind, piece), ("delay", 0.06))]
+
+
+def scripted(request: rxllm.Request) -> list[Any]:
+    """Play a model that orders, asks an expert, or repeats what the user has written so far."""
+    texts = [message.text for message in request.messages if message.role == "user"]
+    thoughts = slow("thinking", "An order, ", "a question to the expert, ", "or else ", "what I remember?")
+    if request.messages[-1].role == "tool":
+        return slow("text", "I hear: ", request.messages[-1].text)
+    if "order" in texts[-1].lower():
+        pieces = ('{"item": ', '"pizza", ', '"amount": ', "2}")
+        return thoughts + slow("tool_call_delta", *({"name": "order", "arguments_delta": piece} for piece in pieces))
+    if "expert" in texts[-1].lower():
+        return [*thoughts, rxllm.ToolCall("", "expert", {"prompt": texts[-1]})]
+    words = f"I remember {len(texts)} of your messages: {' '.join(texts)} {'And so on. ' * 9}".split()
+    return thoughts + slow("text", *(f"{word} " for word in words))
+
+
+def expert(request: rxllm.Request) -> list[Any]:
+    calls = [rxllm.ToolCall("", "weather", {"city": city}) for city in ("Paris", "Atlantis")]
+    return slow("text", "Take ", "sunglasses.") if request.messages[-1].role == "tool" else calls
+
+
+LOCAL = rxllm.Engine.from_model("local", params={"temperature": 0.0, "max_tokens": 300})
+AGENT = rxllm.Engine(rxllm.Fake(expert)).with_tools(weather).as_tool(name="expert", description="Ask for the weather.")
+MODELS = {
+    "local": LOCAL,
+    "local with tools": LOCAL.with_tools(weather, order),  # small as it is, it calls one whatever you write
+    "scripted": rxllm.Engine(rxllm.Fake(scripted)).with_tools(order, AGENT),
+}
