@@ -77,6 +77,7 @@ class Answer:
         self._begun = False  # whether there has been a delta, and
         self._sent = False  # whether one of this step has been sent
         self._open = set[type[Event]]()  # the kinds of block whose deltas have come
+        self._cited = 0  # how many sources have been sent
         self._has_text = False  # this step, and
         self._had_text = False  # the steps before
         self._places: dict[str, int] = {}  # of the client's calls
@@ -144,7 +145,9 @@ class Answer:
                 self._open.discard(ThinkingDelta)
             case SourceAdded(source={"url": str()} as source):
                 cited = {name: source[name] for name in _SOURCE if name in source}
-                self._say({"annotations": [{"type": "url_citation", "url_citation": cited}]})
+                # The index is OpenAI's package's wish: it joins the lists of deltas by it.
+                self._say({"annotations": [{"index": self._cited, "type": "url_citation", "url_citation": cited}]})
+                self._cited += 1
             case ToolCallStarted() | ToolCallDelta() | ToolCallCompleted():
                 self._call(event)
             case StepRestarted():
@@ -249,7 +252,8 @@ def _message(deltas: Iterable[Frame]) -> Frame:
     for delta in deltas:
         for name in texts.keys() & delta.keys():
             texts[name].append(delta[name])
-        lists["annotations"] += delta.get("annotations", ())
+        for annotation in delta.get("annotations", ()):
+            lists["annotations"].append({name: value for name, value in annotation.items() if name != "index"})
         for call in delta.get("tool_calls", ()):
             _add_call(lists["tool_calls"], call)
     joined = {name: "".join(pieces) for name, pieces in texts.items()}
