@@ -12,7 +12,8 @@ a tool call without a result           nothing
 an answer to the approval of a call    an approval, if the call waits in the server's thread; without one, an error
 an answer to a question                a user's message; the result of the call, if an agent inside has asked
 the result of a client's tool          a result, if the call waits in the server's thread and is one of `client_tools`
-a new message instead of an answer     a denial of the calls that wait, and the message
+a new message instead of an answer     a denial of the calls that wait, and the message, which answers the question of
+                                       an agent inside, if that has asked
 a tool                                 a tool whose calls are left to the client, if it is one of `client_tools`
 =====================================  ================================================================================
 """

@@ -12,7 +12,8 @@ an assistant's text, reasoning, calls  with the server's thread nothing, since t
 a tool call without a result           nothing
 an approval of a call                  an approval, if the call waits in the server's thread; without one, an error
 the result of a client's tool          a result, if the call waits in the server's thread and is one of `client_tools`
-a new message instead of an answer     a denial of the calls that wait, and the message
+a new message instead of an answer     a denial of the calls that wait, and the message, which answers the question of
+                                       an agent inside, if that has asked
 =====================================  ================================================================================
 """
 
