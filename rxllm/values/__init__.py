@@ -1,5 +1,6 @@
 """Values: what goes into a call and comes out of it, and the errors."""
 
+from rxllm.values._agents import open_calls, open_questions
 from rxllm.values._encode import Value
 from rxllm.values._faults import described
 from rxllm.values._function_tool import FunctionTool, as_tool, as_tools, name_fault, tool
@@ -144,6 +145,8 @@ __all__ = [
     "listed",
     "message_tokens",
     "name_fault",
+    "open_calls",
+    "open_questions",
     "reader",
     "schema_faults",
     "system",

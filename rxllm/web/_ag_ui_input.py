@@ -12,7 +12,8 @@ a tool call without a result           nothing
 an answer to the approval of a call    an approval, if the call waits in the server's thread; without one, an error
 an answer to a question                a user's message; the result of the call, if an agent inside has asked
 the result of a client's tool          a result, if the call waits in the server's thread and is one of `client_tools`
-a new message instead of an answer     a denial of the calls that wait, and the message
+a new message instead of an answer     a denial of the calls that wait, and the message, which answers the question of
+                                       an agent inside, if that has asked
 a tool                                 a tool whose calls are left to the client, if it is one of `client_tools`
 =====================================  ================================================================================
 """
@@ -25,7 +26,18 @@ from typing import Any, Literal
 import msgspec
 
 from rxllm import ChatResult, Message, Part, Session, TextPart, ThinkingPart, Thread, Tool, ToolCall, user
-from rxllm.web._messages import MAX_BYTES, UNANSWERED, Incoming, converted, file_part, loaded, waiting, wrong
+from rxllm.web._messages import (
+    MAX_BYTES,
+    UNANSWERED,
+    Incoming,
+    converted,
+    file_part,
+    loaded,
+    question,
+    replied,
+    waiting,
+    wrong,
+)
 
 
 class _Function(msgspec.Struct):
@@ -220,7 +232,7 @@ class _Stored:
         self._thread, self._pending = waiting(stored)
         self._known = {call.id for message in self._thread for call in message.tool_calls} | set(self._pending)
         self._client_tools = client_tools
-        self._question = _question(stored)
+        self._question = question(stored)
         self._approvals: dict[str, Any] = {}
         self._results: dict[str, Any] = {}
 
@@ -235,7 +247,8 @@ class _Stored:
             self._go_on_without()
         elif not request.resume and not self._results and self._pending:
             raise wrong("answers none of the calls that wait", "messages")
-        return Incoming(self._thread + new, self._approvals, self._results)
+        id = None if self._question in self._results else self._question
+        return replied(Incoming(self._thread, self._approvals, self._results), new, id)
 
     def _take_answer(self, i: int, answer: _Answer) -> None:
         id, path = answer.interrupt_id, ("resume", i, "payload")
@@ -272,14 +285,6 @@ class _Stored:
                     self._results[id] = {"error": UNANSWERED}
                 else:
                     self._approvals[id] = UNANSWERED
-
-
-def _question(stored: Thread | ChatResult | Session) -> str | None:
-    """Return the id of the call whose tool has asked the user."""
-    if isinstance(stored, ChatResult):
-        return stored.pending_tool_call_id
-    last = (stored if isinstance(stored, Thread) else stored.thread).last
-    return last.metadata.get("tool_call_id") if last is not None and last.metadata.get("ask_user") else None
 
 
 def _new(entries: list[_Message]) -> list[Message]:

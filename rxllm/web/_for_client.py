@@ -190,6 +190,8 @@ def _named(metadata: Mapping[str, Any]) -> dict[str, Any]:
     for name in ("manual_tool_calls", "approval_tool_calls"):
         if name in kept:
             kept[name] = _calls(kept[name])
+    if "halt_result" in kept:
+        kept["halt_result"] = _data(kept["halt_result"])
     if "unused_steering" in kept:
         kept["unused_steering"] = tuple(map(_message, kept["unused_steering"]))
     return kept

@@ -8,12 +8,14 @@ from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar, cast
 
 import msgspec
+from msgspec import structs
 
 from rxllm import (
     ChatResult,
     FilePart,
     Image,
     ImagePart,
+    Message,
     Part,
     Session,
     TextPart,
@@ -22,6 +24,7 @@ from rxllm import (
     ValidationError,
     user,
 )
+from rxllm.values import open_calls, open_questions
 from rxllm.values.argument_checks import invalid_option, must_be
 
 MAX_BYTES = 8_000_000
@@ -89,9 +92,23 @@ def waiting(stored: Thread | ChatResult | Session) -> tuple[Thread, dict[str, To
         raise invalid_option("stored", f"{fault}; write Thread(messages) for a list of messages")
     if not isinstance(stored, Thread):
         return stored.thread, {call.id: call for call in stored.pending_tool_calls}
-    answered = {message.tool_call_id for message in stored}
-    calls = (call for message in stored for call in message.tool_calls)
-    return stored, {call.id: call for call in calls if call.id not in answered and not call.metadata.get("server")}
+    return stored, {call.id: call for call in open_calls(stored)}
+
+
+def question(stored: Thread | ChatResult | Session) -> str | None:
+    """Return the id of the call whose tool, here or in an agent inside, has asked the user."""
+    if not isinstance(stored, Thread) and stored.pending_tool_call_id is not None:
+        return stored.pending_tool_call_id
+    thread = stored if isinstance(stored, Thread) else stored.thread
+    return next(open_questions(thread), None)
+
+
+def replied(incoming: Incoming, new: list[Message], id: str | None) -> Incoming:
+    """Return `incoming` with the user's `new` messages; an agent inside that has asked, as `id`, gets their text."""
+    if new and id is not None and "/" in id:  # its chat goes on with it
+        text = "\n\n".join(message.text for message in new)
+        return structs.replace(incoming, results={**incoming.results, id: text})
+    return structs.replace(incoming, thread=incoming.thread + new)
 
 
 def file_part(url: str, mime_type: str, *path: str | int, name: str | None = None) -> Part:

@@ -12,7 +12,8 @@ an assistant's text, reasoning, calls  with the server's thread nothing, since t
 a tool call without a result           nothing
 an approval of a call                  an approval, if the call waits in the server's thread; without one, an error
 the result of a client's tool          a result, if the call waits in the server's thread and is one of `client_tools`
-a new message instead of an answer     a denial of the calls that wait, and the message
+a new message instead of an answer     a denial of the calls that wait, and the message, which answers the question of
+                                       an agent inside, if that has asked
 =====================================  ================================================================================
 """
 
@@ -25,7 +26,18 @@ from typing import Any, Literal, cast
 import msgspec
 
 from rxllm import ChatResult, Message, Part, Session, TextPart, ThinkingPart, Thread, ToolCall, tool_result
-from rxllm.web._messages import MAX_BYTES, UNANSWERED, Incoming, converted, file_part, loaded, waiting, wrong
+from rxllm.web._messages import (
+    MAX_BYTES,
+    UNANSWERED,
+    Incoming,
+    converted,
+    file_part,
+    loaded,
+    question,
+    replied,
+    waiting,
+    wrong,
+)
 
 
 class _Approval(msgspec.Struct, frozen=True):
@@ -114,7 +126,7 @@ def from_ui(
         return _answers(thread, pending, *messages[-1], client_tools)
     if request.message_id is not None:
         raise wrong("is an edit of an earlier message, which the stored conversation does not allow", "messageId")
-    return _went_on(thread, pending, messages, client_tools)
+    return _went_on(thread, pending, messages, client_tools, question(stored))
 
 
 # Without a stored conversation
@@ -216,6 +228,8 @@ def _answers(
         if part.state == "approval-responded" and id not in known:
             raise wrong("is not of a call that the server has made", *path, "approval")
         if part.state == "approval-responded" and id in pending:
+            if pending[id].name in client_tools:
+                raise wrong("is of a tool that runs in the browser, which sends its result", *path, "approval")
             approvals[id] = approval.approved or approval.reason or False
         elif part.is_answered and id in pending:
             if pending[id].name not in client_tools:
@@ -229,9 +243,10 @@ def _went_on(
     pending: Mapping[str, ToolCall],
     messages: list[tuple[int, _Message]],
     client_tools: Collection[str],
+    question: str | None,
 ) -> Incoming:
     """Return the conversation with the messages after the last answer, which deny the calls that wait."""
     first = max((place + 1 for place, (_, entry) in enumerate(messages) if entry.role == "assistant"), default=0)
     new = [message for i, entry in messages[first:] for message in _user(i, entry)]
     results = {id: {"error": UNANSWERED} for id, call in pending.items() if call.name in client_tools}
-    return Incoming(thread + new, {id: UNANSWERED for id in pending if id not in results}, results)
+    return replied(Incoming(thread, {id: UNANSWERED for id in pending if id not in results}, results), new, question)

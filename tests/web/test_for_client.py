@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -240,3 +240,24 @@ def test_the_text_calls_and_usage_of_recorded_streams_survive(api: str) -> None:
             (call.id, call.name, call.arguments) for call in ours.tool_calls
         ], name
         assert (theirs.usage.total, theirs.finish_reason) == (ours.usage.total, ours.finish_reason), name
+
+
+@dataclass
+class Order:
+    number: int
+
+
+@rxllm.tool
+def buy() -> rxllm.Halt:
+    """Buy it."""
+    return rxllm.halt("bought", Order(7))
+
+
+@pytest.mark.parametrize("protocol", ["rxllm", "ui", "ag-ui"])
+@pytest.mark.parametrize("is_agent", [False, True])
+def test_the_object_that_halts_a_chat_or_an_agent_arrives_as_its_data(protocol: Any, is_agent: bool) -> None:
+    agent = rxllm.Engine(Fake(ToolCall("c2", "buy"))).as_tool(name="agent", tools=[buy])
+    call = ToolCall("c1", "agent", {"prompt": "Go"}) if is_agent else ToolCall("c1", "buy")
+    events = client(list(rxllm.stream(Fake(call, "Done."), "Hi", tools=[agent, buy])))
+    assert list(Stream.of(from_iterable(events)).pipe(web.encode(protocol), web.decode(protocol))) == events
+    assert "Order(" not in repr(events)

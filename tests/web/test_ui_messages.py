@@ -298,3 +298,48 @@ def test_hostile_bodies_are_one_typed_error(entries: list[Any], is_stored: bool)
         return
     assert set(incoming.approvals) <= {"c1"}
     assert all(entry.role != "system" for entry in incoming.thread)
+
+
+# Agents inside
+
+
+@tool
+def ask() -> rxllm.Halt:
+    """Ask the user."""
+    return rxllm.ask_user("Which?")
+
+
+@pytest.mark.parametrize("form", ["result", "thread", "session"])
+@pytest.mark.parametrize("way_in", ["ui", "ag-ui"])
+@pytest.mark.parametrize("waits", ["pay", "ask"])
+def test_what_waits_in_an_agent_is_answered_by_its_path(way_in: str, form: str, waits: str) -> None:
+    inner = ToolCall("c2", waits, {"x": 5} if waits == "pay" else {})
+    agent = rxllm.Engine(Fake(inner, "Inside.")).as_tool(name="agent", tools=[pay, ask])
+    outer = Fake(ToolCall("c1", "agent", {"prompt": "Go"}), "Done.")
+    result = rxllm.chat(outer, "Hi", tools=[agent]).run()
+    stored: Any = {"result": result, "thread": result.thread, "session": rxllm.Session().after(result)}[form]
+    said = {"id": "m", "role": "assistant", "content": "", "parts": [approval(True, "c1/c2")]}
+    red = {"id": "m", "role": "user", "content": "Red", "parts": [text("Red")]}
+    messages = [said, red] if waits == "ask" else [said]
+    resume = [{"interruptId": "c1/c2", "status": "resolved", "payload": {"approved": True}}]
+    body: Any = {"threadId": "t", "runId": "r", "messages": messages, "resume": resume if waits == "pay" else []}
+    incoming = from_ui(*messages, stored=stored) if way_in == "ui" else web.from_ag_ui(body, stored)
+    answers: Any = {"approvals": incoming.approvals, "results": incoming.results}
+    assert answers["approvals"] == ({"c1/c2": True} if waits == "pay" else {})
+    assert answers["results"] == ({"c1/c2": "Red"} if waits == "ask" else {})
+    assert rxllm.resume(outer, incoming.thread, tools=[agent], **answers).run().output_text == "Done."
+
+
+def test_the_call_of_an_agent_that_waits_is_not_approved_itself() -> None:
+    agent = rxllm.Engine(Fake(ToolCall("c2", "pay", {"x": 5}))).as_tool(name="agent", tools=[pay])
+    result = rxllm.chat(Fake(ToolCall("c1", "agent", {"prompt": "Go"})), "Hi", tools=[agent]).run()
+    for stored in (result, result.thread):
+        assert from_ui(message("assistant", approval(True, "c1")), stored=stored).approvals == {}
+        with pytest.raises(ValidationError, match="is not of a call"):
+            from_ui(message("assistant", approval(True, "c2")), stored=stored)
+
+
+def test_the_call_of_a_tool_of_the_client_is_not_approved() -> None:
+    with pytest.raises(ValidationError) as raised:
+        from_ui(message("assistant", approval(True, "w1")), stored=halted(WHERE), client_tools=["where"])
+    assert faults(raised.value) == [("messages", 0, "parts", 0, "approval")]
