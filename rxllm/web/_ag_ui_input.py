@@ -6,7 +6,7 @@ What a client sends is written by its user. Hence:
 of an input                            becomes
 =====================================  ================================================================================
 a system or developer message          nothing
-text, files of the user                a user's message; a file's URL is ``http:`` or ``https:``
+text, files of the user                a user's message; a file's URL is ``http:``, ``https:``, or ``data:`` of a size
 the messages before it                 with the server's thread nothing, since that has them; otherwise messages
 a tool call without a result           nothing
 an answer to the approval of a call    an approval, if the call waits in the server's thread; without one, an error

@@ -23,7 +23,7 @@ import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from contextlib import suppress
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 from reactivex import Observable, abc
 
@@ -92,7 +92,8 @@ class StreamingResponse:
             "heartbeat", heartbeat, heartbeat is None or is_positive(heartbeat), "a number of seconds above 0, or None"
         )
         check("send_timeout", send_timeout, is_positive(send_timeout), "a number of seconds above 0")
-        self._encoder = encoder(protocol) if isinstance(protocol, str) else protocol
+        is_name = isinstance(protocol, str) or not hasattr(protocol, "feed")
+        self._encoder = encoder(cast(str, protocol)) if is_name else cast(Encoder, protocol)
         self._stream = stream.pipe(ops.errors_as_events(), filter, ops.lift(lambda: _Chunks(self._encoder)))
         self._heartbeat = heartbeat or math.inf
         self._send_timeout = send_timeout

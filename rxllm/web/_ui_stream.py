@@ -66,7 +66,7 @@ class Encoder:
         self._decoder = Decoder(is_ours=True)
         self._minted = 0
         self._is_started = False
-        self._is_answering = False  # a response has begun, and has not ended
+        self._is_answering = False  # a response has begun, perhaps again, and has not ended
         self._step: str | None = None  # "open", or "reset" when it is to begin again
         self._waiting: set[str] = set()  # for approval
         self._counters: dict[str, None] = {}  # of usage, as far as they were sent
@@ -134,7 +134,7 @@ class Encoder:
                 self._is_answering = False
                 return self._ended_parts()
             case ev.StepRestarted():
-                self._is_answering = False
+                self._is_answering = True
                 was_open, self._step = self._step is not None, self._step and "reset"
                 return [{"type": "reset-step"}] if was_open else []
             case ev.ErrorEvent(error=error):
@@ -143,6 +143,7 @@ class Encoder:
                     return [*self._ended_parts(), {"type": "abort", "reason": error.message}]
                 return [*self._ended_parts(), {"type": "error", "errorText": error.message}]
             case ev.StepCompleted() | ev.ChatCompleted():
+                self._is_answering = False
                 return [*self._ended_parts(), *self._ended_step()]
             case _:
                 return []

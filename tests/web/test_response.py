@@ -159,9 +159,10 @@ def test_bad_arguments_raise_at_the_call(arguments: dict[str, Any], message: str
         web.streaming_response(**{"stream": fake("Hi")(), **arguments})
 
 
-def test_an_unknown_protocol_raises_at_the_call() -> None:
+@pytest.mark.parametrize("protocol", ["sse", "", None, 1, []])
+def test_an_unknown_protocol_raises_at_the_call(protocol: Any) -> None:
     with pytest.raises(ValidationError, match=r"invalid_option.*protocol must be one of 'rxllm'"):
-        web.streaming_response(fake("Hi")(), "sse")
+        web.streaming_response(fake("Hi")(), protocol)
 
 
 # Leaving

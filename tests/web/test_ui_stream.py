@@ -217,6 +217,14 @@ def test_a_stream_that_is_cut_off_ends_with_an_error(data: st.DataObject, script
     assert arrived[:-1] == events[: len(arrived) - 1]
 
 
+@pytest.mark.parametrize("protocol", ["ui", "ag-ui"])
+def test_a_stream_that_is_cut_off_after_a_restart_is_an_error_on_the_wire(protocol: str) -> None:
+    message = rxllm.MessageStarted(rxllm.Message("assistant"))
+    begun = [message, rxllm.TextDelta("Hel"), rxllm.StepRestarted("timeout", 2)]
+    frames = list(Stream.of(from_iterable(begun)).pipe(web.encode(protocol)))
+    assert {"error", "RUN_ERROR"} & {frame["type"] for frame in frames}
+
+
 @settings(deadline=None, max_examples=300)
 @given(st.data(), st.booleans())
 def test_a_frame_that_is_wrong_is_one_typed_error(data: st.DataObject, is_ours: bool) -> None:
