@@ -75,7 +75,7 @@ def _run(url: str, name: str, browsers: int, seconds: float) -> dict[str, Any]:
         work = [name, f"{url}/live/{browsers}/{RATE}/{seconds}/v1", port, browsers, seconds]
         serves = pool.submit(server, "tests.benchmarks.browsers:serve", *work)
         read = reader("tests.benchmarks.browsers:browse", port, browsers, sent)
-        served = serves.result()
+        served = serves.result(timeout=60 + 20 * seconds)
     delivered = read.pop("events")
     return {**read, "sent": sent, "lost": sent - delivered, "us": served["seconds"] / delivered * 1e6,
             "cpu": served["seconds"] / served["wall"], "kib": served["kib"]}  # fmt: skip
@@ -187,7 +187,7 @@ async def _browse(port: int, slow: bool, delays: array.array[int], said: asyncio
     count, rest = 0, b""
     try:
         if slow:
-            await said.wait()
+            await asyncio.wait_for(said.wait(), 600)
         while data := await reader.read(65536):
             frames, separator, rest = (rest + data).rpartition(b"\n\n")
             stamps = _STAMPED.findall(frames + separator)

@@ -501,7 +501,7 @@ def test_a_reader_that_is_cancelled_while_the_function_runs_goes_on_when_it_is_d
 
     async def main() -> None:
         reader = asyncio.ensure_future(read(stream_generate(Fake("Hi"), "Hello").pipe(ops.finally_result(save))))
-        await begun.wait()
+        await asyncio.wait_for(begun.wait(), PATIENCE)
         reader.cancel()
         with pytest.raises(asyncio.CancelledError):
             await reader
