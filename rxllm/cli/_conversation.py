@@ -23,7 +23,7 @@ def ask(options: Namespace) -> int:
     piped = "" if sys.stdin.isatty() else sys.stdin.read().strip()
     text = "\n\n".join(part for part in (" ".join(options.prompt), piped) if part)
     if not text and not options.file:
-        print('rxllm: there is no question: write ask "...", or pipe text in', file=sys.stderr)
+        print('rxllm: the question is missing: write ask "...", or pipe text in', file=sys.stderr)
         return 2
     result = _Conversation(options).reply(rxllm.user(text, *options.file))
     return 130 if result.halted_reason == "cancelled" else 0

@@ -23,7 +23,7 @@ def run(options: Namespace) -> int:
     """Serve the models under their own names. Anyone but this machine needs a key."""
     key = os.environ.get(options.key) if options.key else None
     if options.key and not key:
-        return _wrong(f"there is no key in the variable {options.key}; set it, or leave --key out")
+        return _wrong(f"the variable {options.key} holds no key: set it, or leave --key out")
     if key is None and options.host not in _HERE:
         remedy = "name the variable that has it: --key RXLLM_SERVE_KEY"
         return _wrong(f"--host {options.host} lets other machines in, which needs a key; {remedy}")

@@ -65,7 +65,7 @@ class Page(Screen):
 
     def open(self, cards: Cards, stop: Callable[[], None] | None) -> None:
         html = cards_html(cards, min(card.begun for card in cards.values()))
-        for index in range(OUTPUTS, -1, -1):  # the first that is no error is behind the outputs that the cell has
+        for index in range(OUTPUTS, -1, -1):  # the first that marimo takes follows the cell's earlier outputs
             with contextlib.suppress(IndexError):
                 self._put(html, index)
                 self._index = index

@@ -126,7 +126,7 @@ class Answers(msgspec.Struct, frozen=True):
     def _approved_tool(self, call: ToolCall, settings: ToolSettings, id: str) -> Tool:
         tool = settings.tools_by_name.get(call.name)
         if tool is None:
-            message = f"the tool call {id} is approved, but there is no tool {call.name!r} to run"
+            message = f"the tool call {id} is approved, but no tool is named {call.name!r}: pass it in tools=[...]"
             raise EngineError("unknown_tool", message, metadata={"tool_name": call.name})
         if tool.manual:
             fault = f"is a call of the manual tool {call.name!r}, which is not run here; pass its result in results"

@@ -114,9 +114,9 @@ class PlainStepOptions(PlainOptions, total=False):
     """What follows the failure of a tool: "continue" tells the model, "halt" ends the chat, and a function of the call
     and the error returns a replacement or ``halt(...)``. Default: ``"continue"``."""
     tool_timeout: float | None
-    """The longest run of one tool without a timeout of its own, in seconds; None is no limit. Default: ``30.0``."""
+    """The longest run of one tool without a timeout of its own, in seconds; None means no limit. Default: ``30.0``."""
     max_concurrency: int | None
-    """How many tools run at a time; None is no limit. Default: ``None``."""
+    """How many tools run at a time; None means no limit. Default: ``None``."""
     tool_executor: Executor | None
     """A function that runs a tool in place of rxllm. Default: the engine's."""
     tool_result_encoder: Encoder | None
@@ -126,7 +126,7 @@ class PlainStepOptions(PlainOptions, total=False):
     mapping with the arguments to run with instead, or ``halt("approval")``, which halts the chat; also awaitable, or an
     Observable. Default: such a call halts the chat."""
     approve_timeout: float | None
-    """How long `approve` may take for a call, in seconds; then the call is refused. None is no limit. Default:
+    """How many seconds `approve` may take for a call before the call is refused; None means no limit. Default:
     ``None``."""
 
 

@@ -230,7 +230,7 @@ def test_a_session_keeps_its_context_and_its_id() -> None:
 def test_where_none_is_a_value_it_is_no_limit() -> None:
     assert {"tool_timeout", "max_concurrency", "approve_timeout"} == UNLIMITED
     for name in UNLIMITED:
-        assert "None is no limit" in meanings(ChatOptions)[name]
+        assert "None means no limit" in meanings(ChatOptions)[name]
 
     @tool
     def slow() -> str:

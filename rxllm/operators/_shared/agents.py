@@ -20,7 +20,7 @@ def with_agents(message: Message, change: Callable[[str, Thread], Thread]) -> Me
     threads: Any = message.metadata.get(AGENTS)
     if not isinstance(threads, dict):
         return message
-    entries = cast(dict[str, Any], threads).items()  # an entry that is no thread is the user's own
+    entries = cast(dict[str, Any], threads).items()  # users may have metadata of that name, too
     changed = {id: change(id, entry) if isinstance(entry, Thread) else entry for id, entry in entries}
     return replace(message, metadata={**message.metadata, AGENTS: changed})
 
