@@ -117,6 +117,7 @@ from rxllm.values import (
     Response,
     ResponseFormat,
     RetryAttempt,
+    RunError,
     Session,
     SessionError,
     SessionStatus,
@@ -233,6 +234,7 @@ __all__ = [
     "ResponseFormat",
     "RetryAttempt",
     "RetryPolicy",
+    "RunError",
     "Session",
     "SessionError",
     "SessionStatus",
@@ -272,6 +274,7 @@ __all__ = [
     "chunks",
     "compact_thread",
     "count_tokens",
+    "durable",
     "edit_image",
     "from_async_iter",
     "generate",
@@ -314,7 +317,7 @@ _PUBLIC = sorted(__all__)
 if not TYPE_CHECKING:
     del __all__  # `__getattr__` returns it
 
-_LAZY_MODULES = ("bridge", "chunks", "serializer", "session", "testing", "web")
+_LAZY_MODULES = ("bridge", "chunks", "durable", "serializer", "session", "testing", "web")
 
 if not TYPE_CHECKING:  # to a type checker every name would be there
 

@@ -9,7 +9,8 @@
     ├── EngineError            the call is set up wrongly: no adapter, no key, an unknown option
     ├── ValidationError        an argument or a value is invalid; `errors` says where
     ├── ToolError              a tool failed
-    └── SessionError           the session's status does not allow the operation
+    ├── SessionError           the session's status does not allow the operation
+    └── RunError               a durable run, or its store, does not allow it
 
 Errors are exceptions and values: equal by class and fields, hashable by class and reason, picklable, exact in JSON.
 The cause is only in ``__cause__``. Times are in seconds.
@@ -306,3 +307,36 @@ def as_llm_error(error: Exception) -> LLMError:
     wrapped = StreamError("unknown", f"{type(error).__name__}: {error}")
     wrapped.__cause__ = error
     return wrapped
+
+
+class RunError(LLMError):
+    """A durable run, a batch with a journal, or the store behind it does not allow the operation."""
+
+    TITLE = "run error"
+    FIELDS = ("run_id",)
+    REASONS = frozenset(
+        {
+            "exists",
+            "unknown_run",
+            "unknown_factory",
+            "lease_lost",
+            "cancelled",
+            "conflict",
+            "changed_request",
+            "store_unavailable",
+        }
+    )
+
+    def __init__(
+        self,
+        reason: str,
+        message: str | None = None,
+        *,
+        run_id: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.run_id = run_id
+        super().__init__(reason, message, metadata=metadata)
+
+    def default_message(self) -> str:
+        return f"{self.TITLE} ({self.run_id}): {self.reason}" if self.run_id else super().default_message()

@@ -1,0 +1,5 @@
+"""Runs that outlive their process: a log of committed events, which any process may watch and go on with."""
+
+from rxllm.durable._store import Ending, Lease, Record, Run, Status, Store
+
+__all__ = ["Ending", "Lease", "Record", "Run", "Status", "Store"]
