@@ -26,7 +26,7 @@ Work with the answer
 
 For later: `session` keeps conversations between turns, `serializer` turns every value into JSON and back, `show`
 displays a stream in Jupyter, `bridge` connects any Observable with asyncio, `testing` is a kit for authors of adapters
-and operators, `web` connects browsers, `plugins` loads theirs.
+and operators, `web` connects browsers, `durable` keeps runs, `plugins` loads theirs.
 
 Where to look next: ``help(rxllm.generate)`` explains one name, ``help(rxllm.operators)`` all operators,
 ``help(rxllm.keys)`` where API keys are looked up; ``dir(rxllm)`` lists all names.
@@ -157,7 +157,7 @@ from rxllm.values import (
 from rxllm.values import drawing as _drawing
 
 if TYPE_CHECKING:
-    from rxllm import bridge, chunks, serializer, session, testing, web
+    from rxllm import bridge, chunks, durable, serializer, session, testing, web
     from rxllm.adapters import (
         Adapter,
         Anthropic,
