@@ -68,9 +68,11 @@ from rxllm.pipelines import (
 from rxllm.pipelines._agent_chat import AgentChats as _Chats
 from rxllm.runtime import (
     Budget,
+    Journal,
     RetryPolicy,
     Stream,
     Timeouts,
+    ToolRecord,
     from_async_iter,
     keys,
     models,
@@ -214,6 +216,7 @@ __all__ = [
     "ImagesFinished",
     "ImagesStarted",
     "Input",
+    "Journal",
     "LLMError",
     "Labelled",
     "Local",
@@ -261,6 +264,7 @@ __all__ = [
     "ToolContext",
     "ToolError",
     "ToolFinished",
+    "ToolRecord",
     "ToolStarted",
     "Trace",
     "Turn",

@@ -262,11 +262,12 @@ class ToolProgress(msgspec.Struct, frozen=True, tag="tool_progress", tag_field="
 
 
 class ToolApprovalRequested(msgspec.Struct, frozen=True, tag="tool_approval_requested", tag_field="type"):
-    """A call waits for approval."""
+    """A call waits for approval. ``metadata["interrupted"]`` says that it may have run already."""
 
     id: str
     name: str
     arguments: Mapping[str, Any]
+    metadata: Mapping[str, Any] = NOTHING
 
 
 class StepRestarted(msgspec.Struct, frozen=True, tag="step_restarted", tag_field="type"):

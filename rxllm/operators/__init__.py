@@ -13,6 +13,7 @@ structure       partials, text_at, items, parsed, partial_json
 results         to_response, to_step_result, to_chat_result, to_session, scan_collect, finally_result
 waiting         timeouts, stall_warning, hedge, rate_limited
 failing         retry_before_content, fallback, restart, circuit_breaker, raise_errors, errors_as_events
+again           journaled
 several models  race, merge_labelled
 sharing         share_folded
 money           usage, cost, budget
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from rxllm.operators._hedge import hedge
     from rxllm.operators._include_raw_chunks import include_raw_chunks
     from rxllm.operators._items import items
+    from rxllm.operators._journaled import journaled
     from rxllm.operators._keep_latest import keep_latest
     from rxllm.operators._lift import lift
     from rxllm.operators._map_text import map_text
@@ -96,6 +98,7 @@ __all__ = [
     "hedge",
     "include_raw_chunks",
     "items",
+    "journaled",
     "keep_latest",
     "lift",
     "map_text",

@@ -41,7 +41,7 @@ from rxllm.runtime import (
     scoped,
     within,
 )
-from rxllm.values import Call, ModelInfo, Request, Thread, as_tools, reader, unanswered
+from rxllm.values import Call, ModelInfo, Request, Thread, as_tools, reader, request_key, unanswered
 
 T = TypeVar("T")
 BeginSpan = Callable[[Observers, Callable[[], float], Ids], Span]
@@ -176,9 +176,9 @@ class Setup(msgspec.Struct, frozen=True):
         if model is not None and model.has_prices:
             operators.append(ops.cost(price=model.priced))
         events = Deferred(lambda: adapter.stream(request, call)).pipe(*operators)
-        if not observers:
-            return events
-        return watched(events, lambda now, ids: CallSpan(observers, now, ids, *about), call.request_id)
+        if observers:
+            events = watched(events, lambda now, ids: CallSpan(observers, now, ids, *about), call.request_id)
+        return _journaled(events, request, about[0])
 
     def _ask_other(
         self, request: Request, sent: Request, call: Call, scope: Scope, engine: Any, model: str | None = None
@@ -201,6 +201,16 @@ class Setup(msgspec.Struct, frozen=True):
             headers={**(self.engine.params.get("headers") or {}), **self.own_options.get("headers", {})},
             observers=(self.observers.tell,) if self.observers else (),
         )
+
+
+def _journaled(events: Stream[Event], request: Request, provider: str) -> Stream[Event]:
+    """Return `events`, or what the journal of the subscription has in their place."""
+    scope = current_scope.get()
+    journal = scope.journal
+    if journal is None:
+        return events
+    key = request_key(request, provider)
+    return Deferred(lambda: journal.response(scope.path, key, events))
 
 
 def _handed_down(scope: Scope, own: list[Budget]) -> list[Operator]:

@@ -16,6 +16,7 @@ files                                          hold
 ``_attempts``, ``_retry``, ``_bounded``         attempts at a call, when another follows, and several streams at once
 ``_scope``, ``_engine_call``                      what a subscription and an operator know of the call they belong to
 ``_budget``                                    what calls may use together
+``_journal``                                   what is noted, so that a stream can be run again
 ``keys``, ``models``                           public modules: API keys, and the catalogue of models
 =============================================  ======================================================================
 """
@@ -33,6 +34,7 @@ from rxllm.runtime._http_stream import Decoder, Exchange, http_stream
 from rxllm.runtime._http_transport_choice import use_transport
 from rxllm.runtime._http_transports import transport_error
 from rxllm.runtime._iterate import AsyncItems, Items, to_async_iter, to_iter
+from rxllm.runtime._journal import Journal, ToolRecord
 from rxllm.runtime._paced import Hold, behind, paced
 from rxllm.runtime._portal import blocked_loops, call_context, call_loop, chosen_loop, running_loop
 from rxllm.runtime._pump import Pump, from_async_iter, pumped
@@ -76,6 +78,7 @@ __all__ = [
     "Hold",
     "HoldsBudget",
     "Items",
+    "Journal",
     "LoopScheduler",
     "OnRetry",
     "Plan",
@@ -89,6 +92,7 @@ __all__ = [
     "Share",
     "Stream",
     "Timeouts",
+    "ToolRecord",
     "aiohttp_client",
     "applying_operators",
     "attempting",

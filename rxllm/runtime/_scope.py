@@ -10,10 +10,11 @@ subscriber             sets for everything below
                        whether the user corrects the model
 `run_tools`            a `Question`, still open; corrections are its own to see to
 `budget`               in a pipe, its budget for all calls below; in an engine, that it counts what comes from below
-model source           the path and the parent only, after it filled in the nearest open question: calls by an adapter
-                       or by the engine's operators are not part of the step
+`journaled`            its journal, which everything below keeps to
+model source           the path, the parent and the journal only, after it filled in the nearest open question: calls
+                       by an adapter or by the engine's operators are not part of the step
 tool                   the path with its tool call at the end, itself as the parent, its key, the budgets of its engine
-                       too, and nothing else
+                       too, the journal, and nothing else
 observed call,         itself as the parent
 step or chat
 =====================  ================================================================================================
@@ -36,6 +37,7 @@ from reactivex import Observable, abc
 
 from rxllm.events import ErrorEvent
 from rxllm.runtime._budget import Budget
+from rxllm.runtime._journal import Journal
 from rxllm.runtime._stream import Stream
 from rxllm.values import Thread, Usage
 
@@ -72,7 +74,7 @@ class Scope(msgspec.Struct, frozen=True):
     `tool_key` makes the idempotency key of the innermost of them. All model calls below keep to the budgets in
     `shares`, except those that an operator above already counts (`counted`). `chat` holds the chat's own budgets, by
     their operators. `is_steered` tells whether the model is to stop at the end of its sentence, since messages of the
-    user's wait.
+    user's wait. Calls and tools below are noted in the `journal`, or answered from it.
     """
 
     request_id: str | None = None
@@ -85,12 +87,19 @@ class Scope(msgspec.Struct, frozen=True):
     counted: tuple[Budget, ...] = ()
     chat: dict[Any, Budget] | None = None
     is_steered: Callable[[], bool] | None = None
+    journal: Journal | None = None
 
     def below_model(self) -> Scope:
         """Return the scope of the subscriptions of a model source."""
-        if not (self.parent_id or self.path or self.shares):
+        if not (self.parent_id or self.path or self.shares or self.journal):
             return NO_SCOPE
-        return Scope(parent_id=self.parent_id, path=self.path, tool_key=self.tool_key, shares=self.shares)
+        return Scope(
+            parent_id=self.parent_id,
+            path=self.path,
+            tool_key=self.tool_key,
+            shares=self.shares,
+            journal=self.journal,
+        )
 
     def under(self, budgets: Iterable[Budget]) -> Scope:
         """Return the scope of calls that keep to these budgets too."""
@@ -101,7 +110,7 @@ class Scope(msgspec.Struct, frozen=True):
     def of_tool(self, tool_call_id: str, tool_key: Callable[[], str]) -> Scope:
         """Return the scope of a tool that runs."""
         parent_id, path = tool_id(self.parent_id, tool_call_id), (*self.path, tool_call_id)
-        return Scope(parent_id=parent_id, path=path, tool_key=tool_key, shares=self.shares)
+        return Scope(parent_id=parent_id, path=path, tool_key=tool_key, shares=self.shares, journal=self.journal)
 
 
 NO_SCOPE = Scope()

@@ -35,6 +35,7 @@ class AgentTool(Tool):
 
     schema: dict[str, Any] = field(default_factory=lambda: dict(PROMPT))  # pyright: ignore[reportIncompatibleMethodOverride]
     timeout: ToolTimeout = None
+    idempotent: bool = True
     engine: Any = field(default=None, repr=False)
     system: str = field(default="", repr=False)
 

@@ -37,6 +37,7 @@ class AgentExecution(ToolExecution):
         self._resumed = resumed
 
     def _run(self) -> None:
+        self._journal = None  # its own calls and tools are noted, and so need no outcome
         if len(self._caller.scope.path) > MOST_DEEP:
             self._fail(self._too_deep())
             return

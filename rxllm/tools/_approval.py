@@ -71,16 +71,20 @@ class WaitingCalls:
     """The tool calls that wait for the caller's approval: it was requested, and they have not run or been denied."""
 
     def __init__(self) -> None:
-        self._ids: set[str] = set()
+        self._notes: dict[str, Mapping[str, Any]] = {}
 
     def note(self, event: Event) -> None:
         """Follow an event of `execution`."""
         if isinstance(event, ToolApprovalRequested):
-            self._ids.add(event.id)
+            self._notes[event.id] = event.metadata
         elif isinstance(event, ToolExecutionStarted | ToolExecutionCompleted):
-            self._ids.discard(event.id)
+            self._notes.pop(event.id, None)
 
     def of(self, calls: Iterable[ToolCall]) -> dict[str, Any]:
         """Return the metadata of a step that made `calls`: those that wait, if there are any."""
-        waiting = tuple(call for call in calls if call.id in self._ids)
+        waiting = tuple(self._noted(call) for call in calls if call.id in self._notes)
         return {"approval_tool_calls": waiting} if waiting else {}
+
+    def _noted(self, call: ToolCall) -> ToolCall:
+        note = self._notes[call.id]
+        return replace(call, metadata={**call.metadata, **note}) if note else call

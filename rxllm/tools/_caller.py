@@ -45,6 +45,10 @@ THREADS_LEFT = 100
 """How many plain functions may run on after their timeout or dispose; with so many, no other one starts."""
 
 
+def ignore(item: Any) -> None:
+    """Do nothing."""
+
+
 class Caller(abc.DisposableBase):
     """Calls one function after the other, within `scope`. `is_approved` once the tool itself runs."""
 
@@ -72,17 +76,22 @@ class Caller(abc.DisposableBase):
         self._running.dispose()
 
     def call(
-        self, fn: Callable[[], Any], is_async: bool, done: Callable[[Any], None], on_item: Callable[[Any], None]
+        self,
+        fn: Callable[[], Any],
+        is_async: bool,
+        done: Callable[[Any], None],
+        on_item: Callable[[Any], None] = ignore,
+        on_failure: Callable[[BaseException], None] | None = None,
     ) -> None:
         """Call `fn`, and `done` with its result, at once or later; `on_item` gets the items of a streaming result."""
         if self._loop is not None:
             results: Stream[Any] = pumped(lambda pump: self._run(pump, fn, is_async))
-            self.listen(results, lambda result: self._unwrap(result, done, on_item))
+            self.listen(results, lambda result: self._unwrap(result, done, on_item), on_failure=on_failure)
             return
         try:
             result = self._in_place(fn, is_async)
         except Exception as error:
-            self._on_failure(error)
+            (on_failure or self._on_failure)(error)
         else:
             self._unwrap(result, done, on_item)
 
@@ -100,7 +109,8 @@ class Caller(abc.DisposableBase):
         self,
         source: Observable[Any],
         done: Callable[[Any], None],
-        on_item: Callable[[Any], None] = lambda item: None,
+        on_item: Callable[[Any], None] = ignore,
+        on_failure: Callable[[BaseException], None] | None = None,
     ) -> None:
         last: Any = None if self.is_approved else NO_ANSWER
         subscription = self._running.disposable = SingleAssignmentDisposable()
@@ -113,7 +123,7 @@ class Caller(abc.DisposableBase):
         with within(self.scope):
             subscription.disposable = source.subscribe(
                 on_next,
-                lambda error: self.on_loop(self._on_failure, error),
+                lambda error: self.on_loop(on_failure or self._on_failure, error),
                 lambda: self.on_loop(done, last),
                 scheduler=self._scheduler,
             )

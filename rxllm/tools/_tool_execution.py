@@ -1,4 +1,18 @@
-"""Run one tool call: its approval, its function, its timeout, and what is said when it fails."""
+"""Run one tool call: its approval, its function, its timeout, and what is said when it fails.
+
+With a journal, see ``operators.journaled``:
+
+==============================  =============================================================================
+an earlier run of the stream    this one
+==============================  =============================================================================
+has noted nothing of the call   notes that it begins, before its function is called, and the outcome, before
+                                it is emitted; a denial too
+has noted its outcome           emits that
+has noted only that it began    runs it again with the same arguments if it is ``idempotent``, as agents are:
+                                their own calls and tools are noted; else leaves it to the caller, as an
+                                approval does
+==============================  =============================================================================
+"""
 
 from __future__ import annotations
 
@@ -12,7 +26,7 @@ from reactivex import abc
 from reactivex.disposable import Disposable, SerialDisposable
 
 from rxllm.events import Event, ToolApprovalRequested, ToolExecutionStarted, ToolProgress
-from rxllm.runtime import Question, Scope, budgets_of, clock, shown_frames
+from rxllm.runtime import Question, Scope, ToolRecord, budgets_of, clock, shown_frames
 from rxllm.tools._agent import blame_caller
 from rxllm.tools._approval import decided
 from rxllm.tools._caller import Caller, is_async
@@ -45,6 +59,8 @@ class ToolExecution(abc.DisposableBase):
         self._scheduler = scheduler
         self._timer = SerialDisposable()
         self._ended = False
+        self._journal = scope.journal
+        self._has_begun = False
         self._context = ToolContext(
             tool_call=own(call),
             context=settings.context,
@@ -64,10 +80,26 @@ class ToolExecution(abc.DisposableBase):
         self._context = replace(self._context, tool_call=own(call))
 
     def start(self) -> None:
-        if self._tool.approval and self._settings.approve is not None:
+        record = None if self._journal is None else self._journal.tool(self._context.idempotency_key)
+        if record is not None:
+            self._go_on(record)
+        elif self._tool.approval and self._settings.approve is not None:
             self._ask_approval(self._settings.approve)
         else:
             self._execute()
+
+    def _go_on(self, record: ToolRecord) -> None:
+        self._has_begun = record.call is not None
+        if record.call is not None and record.call != self._call:  # the arguments are those of an approval
+            self.edit(record.call)
+        call = self._call
+        if record.events is not None:
+            started = [ToolExecutionStarted(call.id, call.name, call.arguments)] if self._has_begun else []
+            self._conclude([*started, *record.events])
+        elif self._tool.idempotent:
+            self._execute()
+        else:
+            self._conclude([ToolApprovalRequested(call.id, call.name, call.arguments, {"interrupted": True})])
 
     def dispose(self) -> None:
         self._ended = True
@@ -79,7 +111,7 @@ class ToolExecution(abc.DisposableBase):
         self._observer.on_next(ToolApprovalRequested(self._call.id, self._call.name, self._call.arguments))
         if self._settings.approve_timeout is not None:
             self._start_timer(self._settings.approve_timeout, self._time_out_approval)
-        self._caller.call(lambda: approve(own(self._call)), is_async(approve), self._answered, lambda item: None)
+        self._caller.call(lambda: approve(own(self._call)), is_async(approve), self._answered)
 
     def _answered(self, answer: Any) -> None:
         self._timer.disposable = Disposable()
@@ -104,10 +136,19 @@ class ToolExecution(abc.DisposableBase):
 
     def _execute(self) -> None:
         self._caller.scope = self._caller.scope.of_tool(self._call.id, self._context.make_key)
-        self._caller.is_approved = True
         self._observer.on_next(ToolExecutionStarted(self._call.id, self._call.name, self._call.arguments))
-        if not self._ended:
-            self._run()
+        if self._ended:
+            return
+        journal, key = self._journal, self._context.idempotency_key if self._journal else ""
+        if journal is None or self._has_begun:
+            self._run_approved()
+        else:
+            note = lambda: journal.begin(key, own(self._call))  # noqa: E731
+            self._caller.call(note, True, lambda result: self._run_approved(), on_failure=self._abort)
+
+    def _run_approved(self) -> None:
+        self._caller.is_approved = True
+        self._run()
 
     def _run(self) -> None:
         try:
@@ -155,13 +196,26 @@ class ToolExecution(abc.DisposableBase):
 
     def _abort(self, error: BaseException) -> None:
         if not self._ended:
-            self._ended = True
-            blame_caller(error)
-            self._observer.on_error(cast(Exception, error))
+            self._fail_stream(error)
+
+    def _fail_stream(self, error: BaseException) -> None:
+        self._ended = True
+        blame_caller(error)
+        self._observer.on_error(cast(Exception, error))
 
     def _finish(self, events: list[Event]) -> None:
         if self._ended:
             return
+        self._ended = True
+        journal = self._journal
+        if journal is None or not events:
+            self._conclude(events)
+            return
+        self._timer.disposable = Disposable()
+        note = lambda: journal.finish(self._context.idempotency_key, events)  # noqa: E731
+        self._caller.call(note, True, lambda result: self._conclude(events), on_failure=self._fail_stream)
+
+    def _conclude(self, events: list[Event]) -> None:
         self._ended = True
         for event in events:
             self._observer.on_next(event)

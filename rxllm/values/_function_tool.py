@@ -96,10 +96,16 @@ def tool(
     approval: bool = False,
     metadata: dict[str, Any] | None = None,
     timeout: ToolTimeout = "default",
+    idempotent: bool = False,
 ) -> Tool: ...
 @overload
 def tool(
-    *, description: str = "", manual: bool = False, approval: bool = False, timeout: ToolTimeout = "default"
+    *,
+    description: str = "",
+    manual: bool = False,
+    approval: bool = False,
+    timeout: ToolTimeout = "default",
+    idempotent: bool = False,
 ) -> Callable[[Callable[P, R]], FunctionTool[P, R]]: ...
 def tool(function: Callable[..., Any] | None = None, /, *, name: str | None = None, **options: Any) -> Any:
     """Make a tool: as a decorator, from a function's name, docstring and hints; with ``name=``, also from arguments.
@@ -112,7 +118,8 @@ def tool(function: Callable[..., Any] | None = None, /, *, name: str | None = No
     (5, 'add', 'Add two numbers.', ['a'])
 
     ``@tool(name=..., description=..., approval=True)`` sets these in place of the function's own. `timeout` is the
-    longest run in seconds, None for no limit; without one the option ``tool_timeout`` counts.
+    longest run in seconds, None for no limit; without one the option ``tool_timeout`` counts. An `idempotent` tool
+    may be run again if it was interrupted, see ``ops.journaled``.
 
     A hint is any type that JSON can be read as: plain ones and ``Literal``, enums, datetimes, dataclasses,
     ``TypedDict``, msgspec's and pydantic's models, lists, dicts and unions of these. The model is told of the type, the
@@ -124,7 +131,7 @@ def tool(function: Callable[..., Any] | None = None, /, *, name: str | None = No
     without a name and for a lambda, which has none.
     """
     _refuse_unknown(options)
-    fields = ["name"] * (name is not None) + sorted(options.keys() - {"manual", "approval", "timeout"})
+    fields = ["name"] * (name is not None) + sorted(options.keys() - {"manual", "approval", "timeout", "idempotent"})
     if function is None and fields == ["description"]:
         return partial(_from_function, **options)
     if function is None and name is not None:
@@ -220,7 +227,7 @@ def _place_of(item: Tool) -> str:
     return f"{function.__module__}.{function.__qualname__}" if hasattr(function, "__qualname__") else repr(item)
 
 
-_OPTIONS = ("name", "description", "schema", "handler", "manual", "approval", "metadata", "timeout")
+_OPTIONS = ("name", "description", "schema", "handler", "manual", "approval", "metadata", "timeout", "idempotent")
 _MEANT = {
     **dict.fromkeys(("tool_timeout", "timeout_seconds", "time_limit"), "timeout"),
     **dict.fromkeys(("needs_approval", "requires_approval", "require_approval", "confirm"), "approval"),
@@ -251,6 +258,7 @@ def renamed(settings: Tool, function: Callable[P, R]) -> FunctionTool[P, R]:
         manual=settings.manual,
         approval=settings.approval,
         timeout=settings.timeout,
+        idempotent=settings.idempotent,
     )
     return replace(result, name=settings.name, metadata=settings.metadata)
 
@@ -262,6 +270,7 @@ def _from_function(
     manual: bool = False,
     approval: bool = False,
     timeout: ToolTimeout = "default",
+    idempotent: bool = False,
 ) -> FunctionTool[P, R]:
     name = _name_of(function)
     signed = _signed(name, function)
@@ -276,7 +285,7 @@ def _from_function(
         if parameter in schema["properties"]:
             schema["properties"][parameter].setdefault("description", text)
     description = description or re.split(r"\n\s*\n|\n\s*Args:", docstring)[0].strip()
-    flags: dict[str, Any] = {"manual": manual, "approval": approval, "timeout": timeout}
+    flags: dict[str, Any] = {"manual": manual, "approval": approval, "timeout": timeout, "idempotent": idempotent}
     known: dict[str, Any] = {"parameters": parameters, "context": context, "unbound": unbound}
     return FunctionTool(name, description, schema, function, **flags, **known)
 

@@ -108,7 +108,8 @@ class Tool(Value):
 
     `schema` is the JSON schema of its arguments, an object. `manual` tools are never run here: the chat halts and the
     caller answers. `approval` tools run once their call is approved. `timeout` is the longest run in seconds, None for
-    no limit; it goes before the option ``tool_timeout``. A tool with a `handler` is code and has no JSON.
+    no limit; it goes before the option ``tool_timeout``. An `idempotent` tool may be run again with the same arguments
+    and the same `ToolContext.idempotency_key` if it was interrupted. A tool with a `handler` is code and has no JSON.
 
     Raises ``ValidationError("invalid_tool")`` for a `timeout` of another kind.
     """
@@ -123,13 +124,14 @@ class Tool(Value):
     approval: bool = False
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
     timeout: ToolTimeout = "default"
+    idempotent: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not (self.timeout in ("default", None) or is_positive(self.timeout)):
             fault = must_be("a number of seconds above 0, or None for no limit", self.timeout)
             raise ValidationError("invalid_tool", f"timeout {fault}", errors=[(("timeout",), fault)])
-        for flag in ("manual", "approval"):
+        for flag in ("manual", "approval", "idempotent"):
             if not isinstance(getattr(self, flag), bool):
                 raise TypeError(f"{flag} of the tool {self.name!r} must be True or False")
 

@@ -49,7 +49,7 @@ from rxllm.web._client_fold import ClientFold
 METADATA = frozenset(
     {
         *("id", "model", "logprobs", "budget", "partial"),  # of messages and responses
-        *("server", "error"),  # of tool calls
+        *("server", "error", "interrupted"),  # of tool calls
         *("mode", "halted_reason", "halt_tool_call_id", "halt_result", "pending_tool_call_id", "pending_question"),
         *("ask_user_opts", "manual_tool_calls", "approval_tool_calls"),  # of steps and chats
         *("max_turns", "halt_when_step_index", "manual_turn_index", "structured_finalize"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -23,7 +23,7 @@ from rxllm.events import (
     ToolExecutionCompleted,
     ToolExecutionStarted,
 )
-from rxllm.runtime import Stream
+from rxllm.runtime import Stream, ToolRecord
 from rxllm.testing import assert_operator, events
 from rxllm.testing.marbles import START, cold, record
 from rxllm.values import (
@@ -61,6 +61,17 @@ class Same:
         return []
 
 
+class Nothing:
+    """A journal that notes nothing."""
+
+    def response(self, path: Sequence[str], key: str, events: Observable[Event]) -> Observable[Event]:
+        return events
+
+    def tool(self, key: str) -> ToolRecord | None: ...
+    async def begin(self, key: str, call: ToolCall) -> None: ...
+    async def finish(self, key: str, events: Sequence[Event]) -> None: ...
+
+
 OPERATORS: dict[str, Callable[[], Any]] = {
     "budget": lambda: ops.budget(tokens=10**6, usd=1.0),
     "checkpoint": lambda: ops.checkpoint("here"),
@@ -80,6 +91,7 @@ OPERATORS: dict[str, Callable[[], Any]] = {
     "include_raw_chunks": ops.include_raw_chunks,
     "include_raw_chunks, idle": lambda: ops.include_raw_chunks(True),
     "items": ops.items,
+    "journaled": lambda: ops.journaled(Nothing()),
     "keep_latest": ops.keep_latest,
     "lift": lambda: ops.lift(Same),
     "map_text": lambda: ops.map_text(str.upper),
@@ -207,7 +219,7 @@ ANYTHING = {
     *("merge_labelled", "only", "race", "raise_errors", "rate_limited", "restart", "stall_warning", "tap", "timeouts"),
     "retry_before_content",
     *("trace", "filter_deltas", "filter_deltas, idle", "include_raw_chunks", "include_raw_chunks, idle"),
-    *("timeouts, idle", "budget", "cost", "conflate", "gate", "keep_latest"),
+    *("timeouts, idle", "budget", "cost", "conflate", "gate", "journaled", "keep_latest"),
 }
 """What takes items of any kind, or leaves what is no event alone without harm."""
 

@@ -1,0 +1,50 @@
+"""What a stream notes while it runs, so that it can be run again without doing anything twice."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+from reactivex import Observable
+
+from rxllm.events import Event
+from rxllm.values import ToolCall
+
+
+class ToolRecord(msgspec.Struct, frozen=True):
+    """What a journal has of a tool call: `call` as it began, with its arguments then, and `events`, its outcome.
+
+    Without `events` it was interrupted; without `call` it was denied before it began.
+    """
+
+    call: ToolCall | None = None
+    events: Sequence[Event] | None = None
+
+
+class Journal(Protocol):
+    """What an earlier run of the same stream has noted, and what this one notes; see ``operators.journaled``.
+
+    Keys are equal whenever the same call is made again. Several calls may have one key: then the first of them gets
+    what was noted first. Methods are called on any thread and on any event loop.
+    """
+
+    def response(self, path: Sequence[str], key: str, events: Observable[Event]) -> Observable[Event]:
+        """Return what the model answered if it is noted, else `events`, noting what they end with.
+
+        Called at each subscription. `path` has the ids of the tool calls around the request, and `key` names the
+        request, as ``rxllm.request_key`` does.
+        """
+        ...
+
+    def tool(self, key: str) -> ToolRecord | None:
+        """Return what an earlier run has noted of this tool call."""
+        ...
+
+    async def begin(self, key: str, call: ToolCall) -> None:
+        """Note that the tool runs now. It runs when this has returned; an error of this ends the stream."""
+        ...
+
+    async def finish(self, key: str, events: Sequence[Event]) -> None:
+        """Note the outcome. It is emitted when this has returned; an error of this ends the stream."""
+        ...

@@ -1,0 +1,67 @@
+"""A journal in memory, whose entries are JSON, as those of a store are."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Sequence
+from typing import Any
+
+from reactivex import Observable, from_iterable, throw
+
+from rxllm import LLMError, Stream, StreamCollector, ToolRecord, serializer
+from rxllm.events import Event
+from rxllm.values import ToolCall
+
+Entry = tuple[str, Any, str]
+
+
+class MemoryJournal:
+    """Notes `entries`, and answers from those that it `starts_with`."""
+
+    def __init__(self, starts_with: Sequence[Entry] = ()) -> None:
+        self.entries: list[Entry] = list(starts_with)
+        self.log: list[str] = []  # what happened in this run
+        self.fails: Exception | None = None  # what the next note of a tool fails with
+        self._answers: dict[Any, deque[str]] = defaultdict(deque)
+        self._calls: dict[str, deque[str]] = defaultdict(deque)
+        self._outcomes: dict[str, deque[str]] = defaultdict(deque)
+        queues = {"response": self._answers, "begin": self._calls, "finish": self._outcomes}
+        for kind, key, text in starts_with:
+            queues[kind][key].append(text)
+
+    def response(self, path: Sequence[str], key: str, events: Observable[Event]) -> Observable[Event]:
+        known = self._answers[tuple(path), key]
+        if known:
+            self.log.append("replayed")
+            found = serializer.from_json(known.popleft())
+            return throw(found) if isinstance(found, LLMError) else from_iterable(found)
+        state = StreamCollector()
+
+        def see(event: Event) -> None:
+            nonlocal state
+            state = state.apply_event(event)
+
+        def note(result: Any) -> None:
+            self.log.append("answered")
+            self.entries.append(("response", (tuple(path), key), serializer.to_json(result)))
+
+        return Stream.of(events).do_action(see, note, lambda: note(state.to_events()))
+
+    def tool(self, key: str) -> ToolRecord | None:
+        calls, outcomes = self._calls[key], self._outcomes[key]
+        if not calls and not outcomes:
+            return None
+        call = serializer.from_json(calls.popleft(), ToolCall) if calls else None
+        return ToolRecord(call, serializer.from_json(outcomes.popleft()) if outcomes else None)
+
+    async def begin(self, key: str, call: ToolCall) -> None:
+        await self._note("begin", key, call.name, serializer.to_json(call))
+
+    async def finish(self, key: str, events: Sequence[Event]) -> None:
+        await self._note("finish", key, "", serializer.to_json(list(events)))
+
+    async def _note(self, kind: str, key: str, name: str, text: str) -> None:
+        if self.fails is not None:
+            raise self.fails
+        self.log.append(f"{kind} {name}".strip())
+        self.entries.append((kind, key, text))
