@@ -2,7 +2,8 @@
 
 A run has a log of events, numbered from 1 without a gap, and records by which a new producer goes on where the last one
 stopped. Whoever appends holds a lease. Each claim raises the lease's `epoch`, and a store refuses what an older epoch
-appends, so two producers never write to one run. All times are the store's own: no process's clock decides anything.
+appends, so two producers never write to one run. A lease that has expired still works until somebody else claims the
+run. All times are the store's own: no process's clock decides anything.
 """
 
 from __future__ import annotations
@@ -26,9 +27,10 @@ class Record(msgspec.Struct, frozen=True):
 class Run(msgspec.Struct, frozen=True):
     """A run as its store knows it.
 
-    `factory` is the name of what builds its stream, from `input`, which is JSON. `events` is the number of the last
-    event. `created_at` and `ended_at` are seconds since 1970. `is_cancelled` says that somebody asked for the end, and
-    `error` is the JSON of what a failed run ended with.
+    `factory` is the name of what builds its stream, from `input`, which is JSON. `status` is ``"running"`` while
+    somebody holds a lasting lease, ``"waiting"`` while nobody does, and then how it has ended. `events` is the number
+    of the last event. `created_at` and `ended_at` are seconds since 1970. `is_cancelled` says that somebody asked for
+    the end, and `error` is the JSON of what a failed run ended with.
     """
 
     id: str
@@ -62,11 +64,12 @@ class Store(Protocol):
     """Where runs are kept. Methods are called on any event loop and never block it.
 
     Each raises `RunError`: ``"store_unavailable"`` if the store cannot be reached, is full or is broken (the cause is
-    its ``__cause__``), after a bounded wait.
+    its ``__cause__``), after a bounded wait. Whether the call was carried out is then unknown, as it is if it was
+    cancelled.
     """
 
     async def create(self, run: Run) -> None:
-        """Keep a new run, which waits for a producer. Raises ``RunError("exists")``."""
+        """Keep a new run, which waits for a producer: its id, factory and input. Raises ``RunError("exists")``."""
         ...
 
     async def load(self, id: str) -> Run:
@@ -74,7 +77,7 @@ class Store(Protocol):
         ...
 
     async def runs(self, status: Status | None = None, limit: int = 1000) -> Sequence[Run]:
-        """Return the newest runs, of one status or of all."""
+        """Return the newest runs, of one status or of all, the newest first."""
         ...
 
     async def claim(self, id: str, owner: str, seconds: float) -> Lease | None:
@@ -82,7 +85,10 @@ class Store(Protocol):
         ...
 
     async def claimable(self, factories: Sequence[str], limit: int = 100) -> Sequence[str]:
-        """Return the ids of runs by these factories that have not ended and that nobody holds a lasting lease of."""
+        """Return the ids of runs by these factories that have not ended and that nobody holds a lasting lease of.
+
+        Those that have waited longest come first.
+        """
         ...
 
     async def renew(self, lease: Lease) -> bool:
@@ -90,36 +96,52 @@ class Store(Protocol):
         ...
 
     async def release(self, lease: Lease) -> None:
-        """Give the lease back, so that another producer need not wait until it expires."""
+        """Give the lease back, so that another producer need not wait until it expires; do nothing if it is lost."""
         ...
 
     async def append(
-        self, lease: Lease, events: Sequence[bytes], records: Sequence[Record] = (), ending: Ending | None = None
-    ) -> None:
-        """Commit all of it or nothing, and extend the lease. Raises ``RunError("lease_lost")``."""
+        self,
+        lease: Lease,
+        events: Sequence[bytes],
+        records: Sequence[Record] = (),
+        ending: Ending | None = None,
+        token: str = "",
+    ) -> bool:
+        """Commit all of it or nothing, and extend the lease; return whether the run is to be cancelled.
+
+        A call with the `token` of the lease's last append changes nothing, so that it can be tried again after
+        ``"store_unavailable"``. Raises ``RunError("lease_lost")``, also once the run has ended.
+        """
         ...
 
     async def events(self, id: str, after: int = 0, limit: int = 1000) -> Sequence[bytes]:
-        """Return the events with the numbers from ``after + 1`` on, at most `limit`."""
+        """Return the events with the numbers from ``after + 1`` on, at most `limit`.
+
+        Raises ``RunError("unknown_run")``.
+        """
         ...
 
     async def records(self, id: str) -> Sequence[Record]:
-        """Return the run's journal, in the order of its entries."""
+        """Return the run's journal, in the order of its entries. Raises ``RunError("unknown_run")``."""
         ...
 
     async def wait(self, id: str, after: int, seconds: float) -> None:
         """Return soon after an event with a number above `after`, or the end, is committed; at the latest in time.
 
-        It may return early, so the caller reads again.
+        It also returns when somebody asks for the run's end meanwhile. It may return early, so the caller reads again.
         """
         ...
 
     async def cancel(self, id: str) -> None:
-        """Ask for the run's end: its producer learns it when it renews, soon; a waiting run ends at once."""
+        """Ask for the run's end: its producer learns it when it appends or renews.
+
+        A run without a lasting lease ends at once, as cancelled; one that has ended stays as it is. Raises
+        ``RunError("unknown_run")``.
+        """
         ...
 
     async def expire(self, seconds: float) -> int:
-        """Delete the runs that ended more than `seconds` ago; return how many."""
+        """Delete the runs that ended at least `seconds` ago; return how many."""
         ...
 
     async def read(self, key: str) -> tuple[int, bytes] | None:
@@ -134,5 +156,5 @@ class Store(Protocol):
         ...
 
     async def close(self) -> None:
-        """Close its connections. Anything after it raises ``RunError("store_unavailable")``."""
+        """Close its connections and end what waits. Anything after it raises ``RunError("store_unavailable")``."""
         ...

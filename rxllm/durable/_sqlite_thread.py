@@ -1,0 +1,168 @@
+"""A thread with its own connection to a SQLite file, which runs the jobs that callers on any event loop wait for."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import queue
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from rxllm import RunError
+
+T = TypeVar("T")
+
+Job = Callable[[sqlite3.Connection], T]
+_Call = tuple["Future[Any]", Job[Any]]
+
+CALL_SECONDS = 15.0
+"""How long a call waits at most, such as for a disk that hangs; less for another process's transaction."""
+
+QUEUE = 10_000
+"""How many calls may wait; more are refused."""
+
+GROUP = 64
+"""How many writes share a transaction, and so one wait for the disk."""
+
+POLL_SECONDS = 0.02
+
+
+class SQLiteThread:
+    """Runs jobs one after the other; with `writes`, those that wait at the same time share a transaction.
+
+    A job that raises ``RunError`` must have changed nothing. `connect` opens the connection on first use, and again
+    after an error, and `unavailable` makes its ``RunError``. While `is_polling()`, `poll` is called every
+    `POLL_SECONDS`; without a connection if that has failed.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], sqlite3.Connection],
+        unavailable: Callable[[str | BaseException], RunError],
+        *,
+        writes: bool = False,
+        is_polling: Callable[[], bool] = lambda: False,
+        poll: Callable[[sqlite3.Connection | None], None] = lambda connection: None,
+    ) -> None:
+        self._connect, self._unavailable, self._writes = connect, unavailable, writes
+        self._is_polling, self._poll, self._next_poll = is_polling, poll, 0.0
+        self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
+        self._connection: sqlite3.Connection | None = None
+        self._guard = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._process = os.getpid()
+        self._is_closed = False
+        self._ended: Future[None] = Future()
+
+    async def call(self, job: Job[T]) -> T:
+        """Run `job` on the thread and return its result. Raises ``RunError("store_unavailable")``, in bounded time."""
+        future: Future[T] = Future()
+        with self._guard:
+            self._check_open()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="rxllm-store", daemon=True)
+                self._thread.start()
+            self._calls.put((future, job))
+        try:
+            async with asyncio.timeout(CALL_SECONDS):
+                return await asyncio.wrap_future(future)
+        except TimeoutError:
+            raise self._unavailable(f"there was no answer in {CALL_SECONDS:g} s") from None
+
+    async def close(self) -> None:
+        """End the thread after the calls that wait already; it closes its connection."""
+        with self._guard:
+            if not self._is_closed:
+                self._is_closed = True
+                self._calls.put(None)
+            if self._thread is None or self._process != os.getpid():
+                return
+        await asyncio.wait([asyncio.wrap_future(self._ended)], timeout=CALL_SECONDS)
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise self._unavailable("it is closed; open it again")
+        if self._process != os.getpid():
+            raise self._unavailable("another process has opened it and forked this one; open it here as well")
+        if self._calls.qsize() >= QUEUE:
+            raise self._unavailable(f"{QUEUE} calls wait for it already; call it less often")
+
+    def _run(self) -> None:
+        is_open = True
+        while is_open:
+            calls, is_open = self._next_calls()
+            calls = [call for call in calls if call[0].set_running_or_notify_cancel()]
+            if calls:
+                self._execute(calls)
+            if self._is_polling() and time.monotonic() >= self._next_poll:
+                self._execute_poll()
+        self._disconnect()
+        self._ended.set_result(None)
+
+    def _next_calls(self) -> tuple[list[_Call], bool]:
+        """Wait for calls, or for the time of the next poll; return those to run, and whether the thread stays open."""
+        calls: list[_Call] = []
+        try:
+            call = self._calls.get(timeout=POLL_SECONDS if self._is_polling() else None)
+            while call is not None:
+                calls.append(call)
+                if not self._writes or len(calls) == GROUP or self._calls.empty():
+                    return calls, True
+                call = self._calls.get()
+        except queue.Empty:
+            return calls, True
+        return calls, False
+
+    def _execute(self, calls: Sequence[_Call]) -> None:
+        try:
+            connection = self._connected()
+            if self._writes:
+                connection.execute("BEGIN IMMEDIATE")
+        except Exception as error:  # for all of them, so that they do not wait one after the other
+            self._disconnect()
+            for future, _ in calls:
+                future.set_exception(self._unavailable(error))
+            return
+        try:
+            outcomes = [_outcome(job, connection) for _, job in calls]
+            if self._writes:
+                connection.execute("COMMIT")
+        except Exception as error:
+            self._disconnect()  # which rolls back
+            if len(calls) == 1:
+                calls[0][0].set_exception(self._unavailable(error) if isinstance(error, sqlite3.Error) else error)
+            else:  # one of them spoils it for the others
+                for call in calls:
+                    self._execute([call])
+            return
+        for (future, _), (result, refusal) in zip(calls, outcomes, strict=True):
+            future.set_result(result) if refusal is None else future.set_exception(refusal)
+
+    def _execute_poll(self) -> None:
+        try:
+            self._poll(self._connected())
+        except Exception:  # whoever waits reads again, and gets the error
+            self._disconnect()
+            self._poll(None)
+        self._next_poll = time.monotonic() + POLL_SECONDS
+
+    def _connected(self) -> sqlite3.Connection:
+        if self._connection is None:
+            self._connection = self._connect()
+        return self._connection
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+def _outcome(job: Job[T], connection: sqlite3.Connection) -> tuple[T | None, RunError | None]:
+    try:
+        return job(connection), None
+    except RunError as refusal:
+        return None, refusal
