@@ -1,4 +1,4 @@
-"""The terminal client: ``python -m rxllm ask``, ``chat``, ``serve``, ``providers`` and ``new-plugin``."""
+"""The terminal client: ``python -m rxllm ask``, ``chat``, ``serve``, ``worker``, ``providers`` and ``new-plugin``."""
 
 from rxllm.cli._main import main
 

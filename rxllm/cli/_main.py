@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from rxllm import json_schema
-from rxllm.cli import _conversation, _new_plugin, _providers, _serve
+from rxllm.cli import _conversation, _new_plugin, _providers, _serve, _worker
 from rxllm.cli._screen import report
 
 
@@ -71,6 +71,10 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("--port", type=int, default=8000, help="by default 8000; 0 takes a free one")
     serve.add_argument("--key", metavar="VARIABLE", help="the environment variable with the key that clients must send")
     serve.set_defaults(default_model=model)
+    worker = command("worker", _worker.run, "go on with durable runs that nobody produces")
+    worker.add_argument("runs", metavar="MODULE:RUNS", help="what rxllm.durable.open_runs(...) returns, or makes it")
+    worker.add_argument("--every", type=float, default=1.0, metavar="SECONDS", help="how often to look; by default 1")
+    worker.add_argument("--most", type=int, default=100, help="how many runs at once; by default 100")
     command("providers", _providers.run, "list the providers, and which have a key")
     plugin = command("new-plugin", _new_plugin.run, "write a package with an adapter, an operator and their tests")
     plugin.add_argument("name", type=_new_plugin.checked, help="the provider's name: acme makes the package rxllm-acme")

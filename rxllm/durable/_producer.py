@@ -1,0 +1,155 @@
+"""The producer of a run: it builds the run's stream, subscribes to it, and commits what comes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+from reactivex import Observable
+
+from rxllm import LLMError, RunError, Stream, StreamError, serializer, to_async_iter
+from rxllm import operators as ops
+from rxllm.durable._journal import StoredJournal
+from rxllm.durable._store import Ending, Lease, Run, Store
+from rxllm.durable._writer import Writer
+from rxllm.events import Event, StepCompleted, StepRestarted
+from rxllm.values.argument_checks import must_be
+
+log = logging.getLogger("rxllm")
+
+Factory = Callable[[Any], Observable[Event]]
+
+PAGE = 256
+"""How many events of a log are read at once."""
+
+
+class Producer:
+    """Produces one run, from where its log ends, on the running loop.
+
+    ===========================  =======================================================================================
+    when                         it
+    ===========================  =======================================================================================
+    the stream ends              commits the last events together with the end
+    somebody asks for the end    disposes the stream, and commits what had come as cancelled
+    the lease is lost            disposes the stream and leaves the run to whoever has it
+    `stop`, the loop's end       disposes the stream, commits what had come, and gives the lease back
+    ===========================  =======================================================================================
+    """
+
+    def __init__(self, store: Store, lease: Lease, factory: Factory, flush_after: float) -> None:
+        self._store, self._lease, self._factory = store, lease, factory
+        self._writer = Writer(store, lease, flush_after)
+        self._loop = asyncio.get_running_loop()
+        self._stopped: asyncio.Future[None] = self._loop.create_future()
+        self._to_drop = 0  # how many steps the log has already
+        self.ended: Future[None] = Future()
+
+    def stop(self) -> None:
+        """Leave the run to others. Wait for `ended`. From any thread."""
+        with suppress(RuntimeError):  # its loop is closed
+            self._loop.call_soon_threadsafe(lambda: self._stopped.done() or self._stopped.set_result(None))
+
+    async def run(self) -> None:
+        """Produce the run; log what keeps it from that."""
+        try:
+            await self._produce()
+        except RunError as error:
+            log.warning("the run %s is left to others: %s", self._lease.run_id, error)
+        finally:
+            with suppress(RunError):
+                await self._store.release(self._lease)
+            self.ended.set_result(None)
+
+    async def _produce(self) -> None:
+        writing = asyncio.create_task(self._writer.run())
+        renewing = asyncio.create_task(self._writer.keep_lease())
+        reading = asyncio.create_task(self._read())
+        try:
+            ends = {reading, writing, renewing, self._writer.is_cancelled, self._stopped}
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            ending = await self._ending(reading)
+            renewing.cancel()
+            if writing.done():
+                writing.result()
+            await (self._writer.flush() if ending is None else self._writer.finish(ending))
+        finally:
+            for task in (reading, writing, renewing):
+                task.cancel()
+            await asyncio.wait({reading, writing, renewing})
+            for task in (writing, renewing):  # what keeps them from going on is the same for both
+                if not task.cancelled():
+                    task.exception()
+
+    async def _ending(self, reading: asyncio.Task[Ending]) -> Ending | None:
+        """Return how the run ends, None if it is left to others; the stream has ended then."""
+        if reading.done():
+            return reading.result()
+        reading.cancel()
+        await asyncio.wait({reading})
+        return Ending("cancelled") if self._writer.is_cancelled.done() else None
+
+    async def _read(self) -> Ending:
+        run, records = await self._store.load(self._lease.run_id), await self._store.records(self._lease.run_id)
+        if run.is_cancelled:
+            return Ending("cancelled")
+        if run.events and await self._rejoin(run):
+            return Ending("completed")
+        journal = StoredJournal(records, self._writer)
+        try:
+            stream = self._build(run).pipe(ops.journaled(journal), ops.tap(self._receive))
+            async with to_async_iter(stream) as events:
+                async for _ in events:
+                    if self._writer.is_full:
+                        await self._writer.room()
+        except Exception as error:
+            return Ending("failed", _error_json(error))
+        return Ending("completed")
+
+    def _build(self, run: Run) -> Stream[Event]:
+        stream: object = self._factory(serializer.from_json(run.input).data)
+        if not isinstance(stream, Observable):
+            raise TypeError(f"the factory {run.factory!r} {must_be('a function that returns a stream', stream)}")
+        return Stream.of(stream)
+
+    async def _rejoin(self, run: Run) -> bool:
+        """Count the steps that the log has, and void what follows them; return whether it has the end of a chat."""
+        number, last, open_events = 0, "", 0
+        while page := await self._store.events(run.id, number, PAGE):
+            number += len(page)
+            for data in page:
+                last = msgspec.json.decode(data, type=_Kind).type
+                open_events += 1
+                if last == "step_completed":
+                    self._to_drop, open_events = self._to_drop + 1, 0
+        if open_events and last != "chat_completed":
+            self._commit(StepRestarted("recovered", self._lease.epoch - 1))
+        return last == "chat_completed"
+
+    def _receive(self, event: Event) -> None:
+        if not self._to_drop:
+            self._commit(event)
+        elif type(event) is StepCompleted:
+            self._to_drop -= 1
+
+    def _commit(self, event: Event) -> None:
+        self._writer.event(serializer.to_json(event).encode())
+
+
+class _Kind(msgspec.Struct):
+    """What an event is, without the rest of it."""
+
+    type: str
+
+
+def _error_json(error: Exception) -> bytes:
+    if not isinstance(error, LLMError):
+        error = StreamError("unknown", f"{type(error).__name__}: {error}")
+    try:
+        return serializer.to_json(error).encode()
+    except LLMError:  # of its metadata
+        return serializer.to_json(type(error)(error.reason, error.message)).encode()

@@ -1,0 +1,258 @@
+"""`open_runs`: runs by their ids, which any process starts, watches, cancels and recovers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextvars import Context
+from secrets import token_hex
+from typing import Any, Self, TypeVar
+
+from rxllm import ChatResult, Response, RunError, StepResult, Stream, StreamCollector, from_async_iter, serializer
+from rxllm.durable._open_store import open_store
+from rxllm.durable._producer import Factory, Producer
+from rxllm.durable._store import Run, Status, Store
+from rxllm.durable._tail import Tail
+from rxllm.events import Custom, Event
+from rxllm.values.argument_checks import (
+    check,
+    check_count,
+    check_function,
+    check_instance,
+    check_seconds,
+    did_you_mean,
+    is_positive,
+)
+
+T = TypeVar("T")
+
+
+def open_runs(
+    store: str | os.PathLike[str] | Store,
+    factories: Mapping[str, Factory],
+    *,
+    flush_after: float = 0.05,
+    lease: float = 15.0,
+) -> Runs:
+    """Return the runs in a store: a SQLite file for a path, Redis for ``"redis://..."``.
+
+    >>> import rxllm, tempfile
+    >>> from rxllm.durable import open_runs
+    >>> def build_greeting(name): return rxllm.stream(rxllm.Fake(f"Hello {name}!"), "Greet them.")
+    >>> with tempfile.TemporaryDirectory() as folder, open_runs(f"{folder}/runs.db", {"greet": build_greeting}) as runs:
+    ...     id = runs.start("greet", "Ada").run()
+    ...     runs.result(id).run()
+    ChatResult('Hello Ada!', completed, 1 steps, 0 tokens)
+
+    `factories` build the whole stream of events of a run, with its engine, operators and tools, from the input that it
+    was started with. Another process that goes on with the run calls the same factory, so give it the same name there,
+    and let it build the same requests from the same input: without a clock or random numbers in them.
+
+    Events are committed `flush_after` seconds after they come at the latest, and at once where something depends on it.
+    A process that dies keeps others from its runs for `lease` seconds at most.
+
+    Raises ``ValidationError("invalid_option")`` for wrong arguments.
+    """
+    check_instance("factories", factories, Mapping, "a mapping of names to functions")
+    for name, factory in factories.items():
+        check_instance("factories", name, str, "a mapping whose keys are names")
+        check_function(f"factories[{name!r}]", factory)
+    check("lease", lease, is_positive(lease), "a number of seconds above 0")
+    return Runs(open_store(store), dict(factories), check_seconds("flush_after", flush_after), lease)
+
+
+class Runs:
+    """The runs in a store; `open_runs` makes it. All that its methods return is a Stream: await it, or ``.run()`` it.
+
+    =====================  =============================================================================================
+    method                 does
+    =====================  =============================================================================================
+    `start`                keep a new run and, unless told otherwise, produce it here
+    `watch`, `result`      give the events that are committed, or their fold; leaving is not stopping
+    `cancel`               end a run, whichever process produces it
+    `recover`              go on here with runs that nobody produces
+    `list`, `expire`       say which there are, delete those that ended long ago
+    `close`                stop producing; others may go on with the runs
+    =====================  =============================================================================================
+    """
+
+    def __init__(self, store: Store, factories: Mapping[str, Factory], flush_after: float, lease: float) -> None:
+        self._store, self._factories, self._flush_after, self._seconds = store, factories, flush_after, lease
+        self._owner = f"{socket.gethostname()}:{os.getpid()}:{token_hex(4)}"
+        self._producers: dict[str, tuple[Producer, asyncio.Task[None]]] = {}
+        self._tails: dict[tuple[asyncio.AbstractEventLoop, str], Tail] = {}
+
+    def __repr__(self) -> str:
+        names = ", ".join(self._factories) or "no factories"
+        return f"Runs({self._store!r}, {names}; {len(self._producers)} produced here)"
+
+    @property
+    def produced(self) -> tuple[str, ...]:
+        """The ids of the runs that are produced here."""
+        return tuple(self._producers)
+
+    def start(self, factory: str, input: Any = None, *, id: str | None = None, here: bool = True) -> Stream[str]:
+        """Keep a new run of a factory, begin to produce it, and emit its id.
+
+        `input` is anything that `rxllm.serializer` can write, also inside dicts and lists: a text, a `Thread`, a
+        `ChatResult`. Whoever knows the id may watch and cancel the run; by default it cannot be guessed. With
+        ``here=False`` the run waits for a worker.
+
+        Raises ``RunError("unknown_factory")`` and ``ValidationError`` at the call, and ``RunError("exists")`` through
+        ``on_error`` for an id that another run has.
+        """
+        check("id", id, id is None or (isinstance(id, str) and bool(id)), "text, or None for a new one")
+        if factory not in self._factories:
+            guess, known = did_you_mean(str(factory), self._factories), ", ".join(self._factories) or "none"
+            raise RunError("unknown_factory", f"there is no factory {factory!r}{guess}; there are: {known}")
+        data = serializer.to_json(Custom("input", input)).encode()
+
+        async def start() -> str:
+            new = id or token_hex(16)
+            await self._store.create(Run(new, factory, data))
+            if here:
+                await self._take(new, factory)
+            return new
+
+        return _once(start)
+
+    def watch(self, id: str, after: int = 0, *, folded: bool = False) -> Stream[Event]:
+        """Emit the events of a run: those committed from number ``after + 1`` on, then live ones.
+
+        The events of a run are numbered from 1, so whoever has received n of them comes back with ``after=n``. With
+        `folded`, what is committed comes as few events that fold to the same, as ``ops.share_folded`` gives them to a
+        late watcher; then `after` does not count.
+
+        It completes when the run does. A run that fails ends with its error, and one that is cancelled with
+        ``RunError("cancelled")``. Fails with ``RunError("unknown_run")`` and ``RunError("store_unavailable")`` too.
+        """
+        _check_id(id)
+        check("after", after, isinstance(after, int) and after >= 0, "the number of the last event received, 0 or more")
+
+        async def events() -> AsyncIterator[Event]:
+            key = asyncio.get_running_loop(), id
+            tail = self._tails.setdefault(key, Tail(self._store, id))
+            tail.watchers += 1
+            try:
+                number = after
+                if folded:
+                    state, number = await tail.folded()
+                    for event in state.to_events():
+                        yield event
+                while page := await tail.after(number):
+                    for event in page:
+                        yield event
+                    number += len(page)
+                _raise_error(tail.run)
+            finally:
+                tail.watchers -= 1
+                if not tail.watchers:
+                    tail.close()
+                    self._tails.pop(key, None)
+
+        return from_async_iter(events)
+
+    def result(self, id: str) -> Stream[ChatResult | StepResult | Response]:
+        """Emit the fold of the run's events at its end: a `ChatResult`, or of other streams what they fold to.
+
+        It fails as `watch` does.
+        """
+        return self.watch(id, folded=True).reduce(StreamCollector.apply_event, StreamCollector()).map(_result)
+
+    def cancel(self, id: str) -> Stream[None]:
+        """Ask for the end of a run, whichever process produces it: its connections are closed, and it is ``cancelled``.
+
+        A run that has ended stays as it is. Fails with ``RunError("unknown_run")``.
+        """
+        _check_id(id)
+        return _once(lambda: self._store.cancel(id))
+
+    def list(self, status: Status | None = None, limit: int = 1000) -> Stream[Sequence[Run]]:
+        """Emit the newest runs, of one status or of all."""
+        known = ("waiting", "running", "completed", "failed", "cancelled")
+        check("status", status, status is None or status in known, f"None or one of {', '.join(known)}")
+        check_count("limit", limit)
+        return _once(lambda: self._store.runs(status, limit))
+
+    def expire(self, seconds: float) -> Stream[int]:
+        """Delete the runs that ended at least `seconds` ago, and emit how many."""
+        check_seconds("seconds", seconds)
+        return _once(lambda: self._store.expire(seconds))
+
+    def recover(self, limit: int = 100) -> Stream[tuple[str, ...]]:
+        """Go on here with runs of these factories that nobody produces, and emit their ids."""
+        check_count("limit", limit)
+
+        async def recover() -> tuple[str, ...]:
+            ids = await self._store.claimable([*self._factories], limit)
+            return tuple([id for id in ids if await self._take(id, (await self._store.load(id)).factory)])
+
+        return _once(recover)
+
+    def close(self) -> Stream[None]:
+        """Stop producing, give the runs back, and close the store. The runs go on elsewhere, see `recover`."""
+
+        async def close() -> None:
+            producers = [producer for producer, _ in self._producers.values()]
+            for producer in producers:
+                producer.stop()
+            await asyncio.gather(*(asyncio.wrap_future(producer.ended) for producer in producers))
+            await self._store.close()
+
+        return _once(close)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close().run()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.close()
+
+    async def _take(self, id: str, factory: str) -> bool:
+        """Produce a run here unless somebody else does; return whether it is so."""
+        lease = await self._store.claim(id, self._owner, self._seconds)
+        if lease is None:
+            return False
+        producer = Producer(self._store, lease, self._factories[factory], self._flush_after)
+        # In a context of its own: whoever starts a run may leave, and another process goes on without his context.
+        task = asyncio.get_running_loop().create_task(producer.run(), name="rxllm-run", context=Context())
+        self._producers[id] = producer, task
+        task.add_done_callback(lambda _: self._forget(id, producer))
+        return True
+
+    def _forget(self, id: str, producer: Producer) -> None:
+        if self._producers.get(id, (None,))[0] is producer:
+            del self._producers[id]
+
+
+def _check_id(id: Any) -> None:
+    check("id", id, isinstance(id, str) and bool(id), "the id of a run, as start emits it")
+
+
+def _once(call: Callable[[], Awaitable[T]]) -> Stream[T]:
+    """Return a Stream that calls `call` when it is subscribed to, and emits its result."""
+
+    async def items() -> AsyncIterator[T]:
+        yield await call()
+
+    return from_async_iter(items)
+
+
+def _raise_error(run: Run | None) -> None:
+    if run is not None and run.status == "failed":
+        raise serializer.from_json(run.error) if run.error else RunError("lease_lost", run_id=run.id)
+    if run is not None and run.status == "cancelled":
+        raise RunError("cancelled", run_id=run.id)
+
+
+def _result(state: StreamCollector) -> ChatResult | StepResult | Response:
+    if state.chat_result is not None:
+        return state.chat_result
+    return state.to_step_result() if state.steps else state.to_response()

@@ -1,0 +1,407 @@
+"""Runs that are started, watched, cancelled and recovered."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from reactivex import of, throw
+
+import rxllm
+from rxllm import AdapterError, ChatResult, Fake, OpenAIChat, RunError, StepResult, StreamCollector, ToolCall, tool
+from rxllm import operators as ops
+from rxllm.durable import Runs, open_runs
+from rxllm.durable._sqlite import SQLiteStore
+from rxllm.events import ChatCompleted, Event, StepCompleted, StepRestarted, TextDelta
+from rxllm.testing.loopback import STALL, Loopback, Reply, chat_chunk
+from tests.runtime.support import until, until_closed
+
+WORDS = ["Once", " upon", " a", " time"]
+RAN: list[Any] = []
+
+
+@pytest.fixture(autouse=True)
+def nothing_ran() -> None:
+    RAN.clear()
+
+
+@tool
+def add(x: int) -> int:
+    RAN.append(x)
+    return x + 1
+
+
+def build_story(input: Any) -> Any:
+    return rxllm.stream(Fake(WORDS), input)
+
+
+def build_chat(input: Any) -> Any:
+    return rxllm.stream(Fake(ToolCall("c0", "add", {"x": 1}), "two"), input, tools=[add])
+
+
+def build_slow(input: Any) -> Any:
+    return rxllm.stream(Fake(["Once", ("delay", 60), " upon"]), input)
+
+
+FACTORIES: dict[str, Any] = {"story": build_story, "chat": build_chat, "slow": build_slow}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "runs.db"
+
+
+def in_loop(main: Callable[[], Awaitable[None]]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(30):
+            await main()
+
+    asyncio.run(bounded())
+
+
+def folded(events: list[Event]) -> StreamCollector:
+    state = StreamCollector()
+    for event in events:
+        state = state.apply_event(event)
+    return state
+
+
+def test_a_run_is_what_its_factory_builds(path: Path) -> None:
+    with open_runs(path, FACTORIES) as runs:
+        id = runs.start("chat", "1 + 1?").run()
+        assert runs.result(id).run() == build_chat("1 + 1?").run().result
+        events = list(runs.watch(id))
+        assert events == list(build_chat("1 + 1?"))
+        assert list(runs.watch(id, after=5)) == events[5:]
+        assert list(runs.watch(id, after=len(events))) == []
+        (run,) = runs.list("completed").run()
+        assert (run.id, run.factory, run.events) == (id, "chat", len(events))
+
+
+def test_it_works_with_await_too(path: Path) -> None:
+    async def main() -> None:
+        async with open_runs(path, FACTORIES) as runs:
+            id = await runs.start("story", "A story?")
+            result = await runs.result(id)
+            assert isinstance(result, ChatResult)
+            assert result.output_text == "Once upon a time"
+            seen = [event async for event in runs.watch(id)]
+            assert folded(seen).chat_result == result
+
+    in_loop(main)
+
+
+def test_the_input_is_any_value(path: Path) -> None:
+    def build(input: Any) -> Any:
+        RAN.append(input)
+        return rxllm.stream(Fake("Hi"), "Hi")
+
+    halted = rxllm.chat(Fake("Hi"), "Hi").run()
+    inputs = ["text", None, {"resume": halted, "approvals": {"c0": True}}, rxllm.Thread() + "Hi", (1, b"2")]
+    with open_runs(path, {"any": build}) as runs:
+        for input in inputs:
+            runs.result(runs.start("any", input).run()).run()
+    assert inputs == RAN
+
+
+def test_a_fold_gives_what_the_stream_is(path: Path) -> None:
+    factories: dict[str, Any] = {
+        "step": lambda input: rxllm.stream_step(Fake("Hi"), input),
+        "response": lambda input: rxllm.stream_generate(Fake("Hi"), input),
+    }
+    with open_runs(path, factories) as runs:
+        assert runs.result(runs.start("step", "Hi").run()).run() == rxllm.step(Fake("Hi"), "Hi").run()
+        assert runs.result(runs.start("response", "Hi").run()).run() == rxllm.generate(Fake("Hi"), "Hi").run()
+
+
+def test_late_watchers_get_the_fold_and_then_live_events(path: Path) -> None:
+    async def main() -> None:
+        model = Fake([*"Once", ("delay", 0.3), " upon"])
+        async with open_runs(path, {"story": lambda input: rxllm.stream(model, input)}) as runs:
+            id = await runs.start("story", "A story?")
+            await until(lambda: bool(model.requests))
+            await asyncio.sleep(0.15)
+            late = [event async for event in runs.watch(id, folded=True)]
+            every = [event async for event in runs.watch(id)]
+            assert [event.delta for event in late if isinstance(event, TextDelta)] == ["Once", " upon"]
+            assert len([event for event in every if isinstance(event, TextDelta)]) == 5
+            assert folded(late).chat_result == folded(every).chat_result
+
+    in_loop(main)
+
+
+def test_another_process_watches_what_is_committed(path: Path) -> None:
+    async def main() -> None:
+        async with open_runs(path, FACTORIES) as runs, open_runs(path, {}) as others:
+            id = await runs.start("slow", "A story?")
+            seen: list[Event] = []
+            watching = others.watch(id).subscribe(seen.append)
+            await until(lambda: any(isinstance(event, TextDelta) for event in seen))
+            watching.dispose()  # leaving is not stopping
+            await asyncio.sleep(0.05)
+            assert runs.produced == (id,)
+            assert await others.recover() == ()
+
+    in_loop(main)
+
+
+def test_a_failure_is_that_of_every_watcher(path: Path) -> None:
+    error = AdapterError("rate_limited", "slow down", retry_after=3.0)
+    factories: dict[str, Any] = {
+        "fails": lambda input: throw(error),
+        "raises": lambda input: {}["key"],
+        "returns": lambda input: "no stream",
+        "emits": lambda input: of(1, 2),
+    }
+    with open_runs(path, factories) as runs:
+        ids = {name: runs.start(name).run() for name in factories}
+        for read in (runs.watch, runs.result):
+            with pytest.raises(AdapterError) as caught:
+                read(ids["fails"]).run()
+            assert caught.value == error
+            with pytest.raises(rxllm.StreamError, match="KeyError"):
+                read(ids["raises"]).run()
+            with pytest.raises(rxllm.StreamError, match="'returns' must be a function that returns a stream"):
+                read(ids["returns"]).run()
+            with pytest.raises(rxllm.ValidationError, match="int is not a value"):
+                read(ids["emits"]).run()
+        assert {run.status for run in runs.list().run()} == {"failed"}
+
+
+def test_wrong_arguments_are_told_at_the_call(path: Path) -> None:
+    with pytest.raises(rxllm.ValidationError, match="factories"):
+        open_runs(path, {"chat": "build"})  # type: ignore[dict-item]
+    with pytest.raises(rxllm.ValidationError, match="lease must be"):
+        open_runs(path, FACTORIES, lease=0)
+    with pytest.raises(rxllm.ValidationError, match="flush_after must be"):
+        open_runs(path, FACTORIES, flush_after=-1)
+    with open_runs(path, FACTORIES) as runs:
+        with pytest.raises(RunError, match=r"'caht' \(did you mean 'chat'\?\); there are: story, chat, slow"):
+            runs.start("caht")
+        with pytest.raises(rxllm.ValidationError, match="has no JSON form"):
+            runs.start("chat", object())
+        for wrong in (-1, "7", None):
+            with pytest.raises(rxllm.ValidationError, match="after must be"):
+                runs.watch("id", wrong)  # type: ignore[arg-type]
+        with pytest.raises(rxllm.ValidationError, match="status must be"):
+            runs.list("done")  # type: ignore[arg-type]
+        for call in (runs.watch, runs.cancel, runs.result):
+            with pytest.raises(RunError) as caught:
+                call("nobody").run()
+            assert caught.value.reason == "unknown_run"
+        runs.start("story", "Hi", id="mine").run()
+        with pytest.raises(RunError) as caught:
+            runs.start("story", "Hi", id="mine").run()
+        assert caught.value.reason == "exists"
+
+
+def test_a_repr_tells_what_it_is(path: Path) -> None:
+    with open_runs(path, FACTORIES) as runs:
+        assert repr(runs) == f"Runs({SQLiteStore(path)!r}, story, chat, slow; 0 produced here)"
+
+
+# Cancel
+
+
+@pytest.mark.parametrize("elsewhere", [True, False])
+def test_cancel_closes_the_connection_at_once(path: Path, elsewhere: bool) -> None:
+    async def main() -> None:
+        with Loopback(Reply([chat_chunk("Once"), STALL])) as server:
+            engine = OpenAIChat(base_url=server.url, api_key="key")
+            factories: dict[str, Any] = {"story": lambda input: rxllm.stream(engine, input, model="m")}
+            async with open_runs(path, factories) as runs, open_runs(path, {}) as others:
+                id = await runs.start("story", "A story?")
+                seen: list[Event] = []
+                ended: list[Exception] = []
+                runs.watch(id).subscribe(seen.append, ended.append)
+                await until(lambda: any(isinstance(event, TextDelta) for event in seen))
+                began = time.monotonic()
+                await (others if elsewhere else runs).cancel(id)
+                await until_closed(server.connections[0])
+                assert time.monotonic() - began < (1.0 if elsewhere else 0.5)
+                await until(lambda: bool(ended))
+                assert ended == [RunError("cancelled", run_id=id)]
+                with pytest.raises(RunError):
+                    await runs.result(id)
+                (run,) = await runs.list("cancelled")
+                assert run.events == len(seen)  # what had come is there
+                await runs.cancel(id)  # it stays as it is
+
+    in_loop(main)
+
+
+def test_a_run_that_waits_is_cancelled_at_once(path: Path) -> None:
+    with open_runs(path, FACTORIES) as runs:
+        id = runs.start("chat", "Hi", here=False).run()
+        runs.cancel(id).run()
+        assert runs.recover().run() == ()
+        with pytest.raises(RunError, match="cancelled"):
+            runs.result(id).run()
+    assert RAN == []
+
+
+# Going on
+
+
+def test_a_run_waits_for_a_worker(path: Path) -> None:
+    with open_runs(path, FACTORIES) as runs, open_runs(path, {"story": build_story}) as others:
+        id = runs.start("chat", "Hi", here=False).run()
+        assert others.recover().run() == ()  # it does not know the factory
+        assert runs.recover().run() == (id,)
+        assert runs.result(id).run().output_text == "two"  # type: ignore[union-attr]
+
+
+def test_what_is_closed_is_gone_on_with_elsewhere(path: Path) -> None:
+    asked: list[str] = []
+
+    def build(words: list[Any]) -> Any:
+        def model(request: Any) -> Any:
+            asked.append("asked")
+            return words
+
+        return lambda input: rxllm.stream(Fake(model), input)
+
+    async def main() -> None:
+        seen: list[Event] = []
+        async with open_runs(path, {"story": build(["Once", ("delay", 60)])}) as runs, open_runs(path, {}) as watching:
+            id = await runs.start("story", "A story?")
+            ended: list[Any] = []
+            watching.watch(id).subscribe(seen.append, ended.append, lambda: ended.append(None))
+            await until(lambda: any(isinstance(event, TextDelta) for event in seen))
+            await runs.close()
+            async with open_runs(path, {"story": build(WORDS)}) as others:
+                assert await others.recover() == (id,)
+                result = await others.result(id)
+                await until(lambda: bool(ended))
+                assert ended == [None]
+        restarts = [event for event in seen if isinstance(event, StepRestarted)]
+        assert restarts == [StepRestarted("recovered", 1)]
+        assert folded(seen).chat_result == result
+        assert asked == ["asked"] * 2
+
+    in_loop(main)
+
+
+def test_finished_steps_and_tools_stand(path: Path) -> None:
+    asked: list[str] = []
+
+    def build(last: Any) -> Any:
+        def model(request: Any) -> Any:
+            asked.append(request.messages[-1].role)
+            return last if request.messages[-1].role == "tool" else ToolCall("c0", "add", {"x": 1})
+
+        return lambda input: rxllm.stream(Fake(model), input, tools=[add])
+
+    async def main() -> None:
+        async with open_runs(path, {"chat": build(["tw", ("delay", 60)])}) as runs:
+            id = await runs.start("chat", "1 + 1?")
+            seen: list[Event] = []
+            runs.watch(id).subscribe(seen.append, lambda error: None)
+            await until(lambda: any(isinstance(event, TextDelta) for event in seen))
+        async with open_runs(path, {"chat": build("two")}) as others:
+            assert await others.recover() == (id,)
+            result = await others.result(id)
+            assert isinstance(result, ChatResult)
+            events = [event async for event in others.watch(id)]
+        assert events[: len(seen)] == seen
+        assert folded(events).chat_result == result
+        assert [type(event) for event in events if isinstance(event, StepCompleted | StepRestarted)] == [
+            StepCompleted,
+            StepRestarted,
+            StepCompleted,
+        ]
+        assert (RAN, asked) == ([1], ["user", "tool", "tool"])
+
+    in_loop(main)
+
+
+def test_an_end_that_is_not_committed_is_committed_later(path: Path) -> None:
+    async def main() -> None:
+        store = SQLiteStore(path)
+        async with open_runs(path, FACTORIES) as runs:
+            id = await runs.start("story", "Hi", here=False)
+            lease = await store.claim(id, "me", 60)
+            assert lease is not None
+            events = [rxllm.serializer.to_json(event).encode() async for event in build_story("Hi")]
+            assert rxllm.serializer.from_json(events[-1], ChatCompleted)
+            await store.append(lease, events)
+            await store.release(lease)
+            assert await runs.recover() == (id,)
+            result = await runs.result(id)
+            assert isinstance(result, ChatResult)
+            assert len([event async for event in runs.watch(id)]) == len(events)
+        await store.close()
+
+    in_loop(main)
+
+
+def test_the_producer_that_lost_its_lease_stops(path: Path) -> None:
+    async def main() -> None:
+        async with open_runs(path, FACTORIES, lease=0.3) as runs:
+            id = await runs.start("slow", "Hi")
+            store = SQLiteStore(path)
+            await until(lambda: runs.produced == (id,))
+            import sqlite3
+
+            with sqlite3.connect(path) as db:  # as if it had slept for long
+                db.execute("UPDATE runs SET leased_until = 0")
+            lease = await store.claim(id, "somebody else", 60)
+            assert lease is not None
+            await until(lambda: not runs.produced)
+            await store.close()
+
+    in_loop(main)
+
+
+def test_expired_runs_are_gone(path: Path) -> None:
+    with open_runs(path, FACTORIES) as runs:
+        id = runs.start("story", "Hi").run()
+        runs.result(id).run()
+        assert runs.expire(3600).run() == 0
+        assert runs.expire(0).run() == 1
+        with pytest.raises(RunError, match="unknown_run"):
+            runs.watch(id).run()
+
+
+def test_nothing_is_left_on_the_loop(path: Path) -> None:
+    async def main() -> None:
+        before = asyncio.all_tasks()
+        runs = open_runs(path, FACTORIES)
+        id = await runs.start("slow", "Hi")
+        watching = runs.watch(id).subscribe(lambda event: None)
+        await asyncio.sleep(0.1)
+        watching.dispose()
+        await runs.close()
+        await until(lambda: asyncio.all_tasks() == before)
+        assert repr(runs).endswith("0 produced here)")
+
+    in_loop(main)
+
+
+def test_a_step_result_comes_of_steps(path: Path) -> None:
+    with open_runs(path, {"steps": lambda input: rxllm.stream_step(Fake("Hi"), input)}) as runs:
+        assert isinstance(runs.result(runs.start("steps", "Hi").run()).run(), StepResult)
+
+
+def test_a_slow_watcher_holds_nobody_back(path: Path) -> None:
+    async def main() -> None:
+        factories: dict[str, Any] = {"long": lambda input: rxllm.stream_generate(Fake(["a"] * 5000), input)}
+        async with open_runs(path, factories) as runs:
+            id = await runs.start("long", "Hi")
+            async with rxllm.to_async_iter(runs.watch(id), maxsize=8) as slow:
+                first = await anext(slow)
+                quick = [event async for event in runs.watch(id)]
+                assert [first, *[event async for event in slow]] == quick
+                assert quick[-1] == (await runs.watch(id))
+                assert len(quick) > 5000
+
+    in_loop(main)
+
+
+def test_runs_is_exported() -> None:
+    assert isinstance(Runs, type)
+    assert ops.journaled
