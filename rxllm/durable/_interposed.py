@@ -17,8 +17,8 @@ Hook = Callable[[str, tuple[Any, ...]], "Awaitable[object] | object"]
 class Interposed(_Base):
     """A `store` with ``before(method, arguments)`` and ``after(method, arguments)`` around each of its calls.
 
-    What `before` raises takes the place of the call. What `after` raises takes that of the result, as if the answer were
-    lost. Both may be asynchronous. `after` is not called if the call fails. This kills the process after each commit::
+    What `before` raises takes the place of the call. What `after` raises takes that of the result, as if the answer
+    were lost; it is not called if the call fails. Both may be asynchronous. To kill the process after it has appended::
 
         store = Interposed(
             open_store("runs.db"),

@@ -1,8 +1,8 @@
 """Runs in Redis, for the processes of many machines.
 
 Every change is a script, which the server carries out alone and by its own clock. Events are streams with the ids
-``1-0``, ``2-0`` and so on. A commit survives what the server's persistence survives: with ``appendonly yes`` the kill of
-the server, and with ``appendfsync always`` a power cut. All keys have one hash tag, as a cluster wants it.
+``1-0``, ``2-0`` and so on. A commit survives what the server's persistence survives: with ``appendonly yes`` the kill
+of the server, with ``appendfsync always`` a power cut. All keys have one hash tag, as a cluster wants it.
 """
 
 from __future__ import annotations
@@ -216,7 +216,7 @@ class RedisStore:
         return self._redis.BlockingConnectionPool.from_url(url, max_connections=CONNECTIONS, timeout=seconds, **options)
 
     @asynccontextmanager
-    async def _client(self) -> AsyncIterator[_Connections]:
+    async def _client(self) -> AsyncGenerator[_Connections]:
         """Give the connections of the running loop, and turn what goes wrong with them into a ``RunError``."""
         if self._is_closed:
             raise self._unavailable("it is closed; open it again")

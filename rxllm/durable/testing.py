@@ -1,7 +1,7 @@
 """The kit for authors of stores, and for tests of what uses one.
 
-``assert_store`` checks that a store keeps `STORE_RULES`. It is given a function that opens the store, always at the same
-empty place, which other processes can import:
+``assert_store`` checks that a store keeps `STORE_RULES`. It takes a function that opens the store, always at the same
+place, which is empty at first:
 
 >>> import functools, pathlib, tempfile
 >>> from rxllm.durable import open_store
@@ -15,7 +15,8 @@ empty place, which other processes can import:
 
 from __future__ import annotations
 
-from rxllm.durable._assert_store import STORE_RULES, assert_store
+from rxllm.durable._assert_store import assert_store
 from rxllm.durable._interposed import Interposed
+from rxllm.durable._store_place import STORE_RULES
 
 __all__ = ["STORE_RULES", "Interposed", "assert_store"]
