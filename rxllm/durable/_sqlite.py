@@ -37,7 +37,7 @@ CREATE TABLE runs (
     n INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, factory TEXT NOT NULL, input BLOB NOT NULL,
     events INTEGER NOT NULL DEFAULT 0, created_at REAL NOT NULL, ended_at REAL, ending TEXT, error BLOB,
     is_cancelled INTEGER NOT NULL DEFAULT 0, owner TEXT, epoch INTEGER NOT NULL DEFAULT 0,
-    leased_until REAL NOT NULL DEFAULT 0, token TEXT NOT NULL DEFAULT '');
+    leased_until REAL NOT NULL, token TEXT NOT NULL DEFAULT '');
 CREATE INDEX open_runs ON runs (factory, leased_until) WHERE ending IS NULL;
 CREATE INDEX ended_runs ON runs (ended_at) WHERE ending IS NOT NULL;
 CREATE TABLE events (run INTEGER NOT NULL, number INTEGER NOT NULL, data BLOB NOT NULL, PRIMARY KEY (run, number))
@@ -84,7 +84,7 @@ class SQLiteStore:
         def job(db: sqlite3.Connection) -> None:
             if _rows(db, "SELECT 1 FROM runs WHERE id = ?", run.id):
                 raise RunError("exists", run_id=run.id)
-            new = f"INSERT INTO runs (id, factory, input, created_at) VALUES (?, ?, ?, {_NOW})"
+            new = f"INSERT INTO runs (id, factory, input, created_at, leased_until) VALUES (?, ?, ?, {_NOW}, {_NOW})"
             db.execute(new, (run.id, run.factory, run.input))
 
         await self._writer.call(job)
@@ -107,7 +107,7 @@ class SQLiteStore:
     async def claimable(self, factories: Sequence[str], limit: int = 100) -> Sequence[str]:
         rows = await self._read(
             "SELECT id FROM runs WHERE ending IS NULL AND factory IN (SELECT value FROM json_each(?)) "
-            f"AND leased_until <= {_NOW} ORDER BY n LIMIT ?",
+            f"AND leased_until <= {_NOW} ORDER BY leased_until, n LIMIT ?",
             *(json.dumps([*factories]), limit),
         )
         return [id for (id,) in rows]
@@ -118,7 +118,7 @@ class SQLiteStore:
         return bool((rows or _lost(lease))[0][0])
 
     async def release(self, lease: Lease) -> None:
-        await self._write(f"UPDATE runs SET owner = NULL, leased_until = 0 WHERE {_HELD}", *_holder(lease))
+        await self._write(f"UPDATE runs SET owner = NULL, leased_until = {_NOW} WHERE {_HELD}", *_holder(lease))
 
     async def append(
         self,

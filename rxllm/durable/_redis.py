@@ -1,0 +1,338 @@
+"""Runs in Redis, for the processes of many machines.
+
+Every change is a script, which the server carries out alone and by its own clock. Events are streams with the ids
+``1-0``, ``2-0`` and so on. A commit survives what the server's persistence survives: with ``appendonly yes`` the kill
+of the server, with ``appendfsync always`` a power cut. All keys have one hash tag, as a cluster wants it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from importlib import import_module
+from typing import Any, cast
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+import msgspec
+
+from rxllm import EngineError, RunError
+from rxllm.durable._redis_scripts import SCRIPTS
+from rxllm.durable._store import Ending, Lease, Record, Run, Status
+from rxllm.values.argument_checks import invalid_option
+
+CALL_SECONDS = 10.0
+"""How long a call waits at most."""
+
+CONNECTIONS = 32
+"""How many connections an event loop has; more calls wait for one of them."""
+
+IDLE_SECONDS = 1.0
+"""How long the connection that hears of changes stays open when nobody waits for any."""
+
+PAGE = 500
+
+_FIELDS = ("id", "factory", "input", "ending", "events", "created_at", "ended_at", "is_cancelled", "error")
+
+
+class RedisStore:
+    """A store in the Redis at `url`; its keys begin with ``{prefix}:``. Needs ``rxllm[redis]``."""
+
+    def __init__(self, url: str, *, prefix: str = "rxllm") -> None:
+        try:
+            self._redis: Any = import_module("redis.asyncio")
+        except ImportError as error:
+            message = "a store in Redis needs redis-py: pip install 'rxllm[redis]'"
+            raise EngineError("missing_dependency", message) from error
+        try:
+            parts = urlsplit(url)
+            port = f":{parts.port}" if parts.port else ""
+            self._pool(url)
+        except ValueError:  # which may show the password
+            raise invalid_option("url", 'must be an address such as "redis://host:6379/0"') from None
+        self._url, self._shown = url, f"{parts.scheme}://{parts.hostname or ''}{port}{parts.path}"
+        self._prefix = f"{{{prefix}}}"
+        self._by_loop: dict[asyncio.AbstractEventLoop, _Connections] = {}
+        self._is_closed = False
+
+    def __repr__(self) -> str:
+        return f"RedisStore({self._shown!r})"
+
+    async def create(self, run: Run) -> None:
+        if not await self._run("create", run.id, run.factory, run.input):
+            raise RunError("exists", run_id=run.id)
+
+    async def load(self, id: str) -> Run:
+        if not (runs := await self._load([id])):
+            raise RunError("unknown_run", run_id=id)
+        return runs[0]
+
+    async def runs(self, status: Status | None = None, limit: int = 1000) -> Sequence[Run]:
+        found: list[Run] = []
+        async for ids in self._pages("all", "+inf", "-inf", desc=True):
+            found += [run for run in await self._load(ids) if status in (None, run.status)]
+            if len(found) >= limit:
+                break
+        return found[:limit]
+
+    async def claim(self, id: str, owner: str, seconds: float) -> Lease | None:
+        epoch = await self._run("claim", id, owner, seconds)
+        return Lease(id, owner, epoch, seconds) if epoch else None
+
+    async def claimable(self, factories: Sequence[str], limit: int = 100) -> Sequence[str]:
+        found: list[str] = []
+        async for ids in self._pages("open", "-inf", await self._now()):
+            found += [run.id for run in await self._load(ids) if run.factory in factories and run.status == "waiting"]
+            if len(found) >= limit:
+                break
+        return found[:limit]
+
+    async def renew(self, lease: Lease) -> bool:
+        return _granted(lease, await self._run("renew", lease.run_id, *_holder(lease), lease.seconds))
+
+    async def release(self, lease: Lease) -> None:
+        await self._run("release", lease.run_id, *_holder(lease))
+
+    async def append(
+        self,
+        lease: Lease,
+        events: Sequence[bytes],
+        records: Sequence[Record] = (),
+        ending: Ending | None = None,
+        token: str = "",
+    ) -> bool:
+        error = b"" if ending is None or ending.error is None else b"=" + ending.error
+        end = (ending.status if ending else "", error)
+        entries = [msgspec.msgpack.encode(record) for record in records]
+        fixed = (*_holder(lease), lease.seconds, token or uuid4().hex, *end, len(events))
+        return _granted(lease, await self._run("append", lease.run_id, *fixed, *events, *entries))
+
+    async def events(self, id: str, after: int = 0, limit: int = 1000) -> Sequence[bytes]:
+        async with self._client() as connections:
+            rows = await connections.client.xrange(self._key("events", id), f"({after}-0", "+", count=limit)
+        if not rows:
+            await self.load(id)
+        return [fields[b"e"] for _, fields in rows]
+
+    async def records(self, id: str) -> Sequence[Record]:
+        async with self._client() as connections:
+            entries = await connections.client.lrange(self._key("records", id), 0, -1)
+        if not entries:
+            await self.load(id)
+        return [msgspec.msgpack.decode(entry, type=Record) for entry in entries]
+
+    async def wait(self, id: str, after: int, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        async with self._client() as connections:
+            changed = connections.listen(id)
+        try:
+            async with self._client():
+                await connections.subscribed()
+                runs = await self._load([id])
+            if runs and runs[0].events <= after and runs[0].ended_at is None:
+                await asyncio.wait([changed], timeout=max(0.0, deadline - time.monotonic()))
+        finally:
+            connections.leave(id, changed)
+
+    async def cancel(self, id: str) -> None:
+        if not await self._run("cancel", id):
+            raise RunError("unknown_run", run_id=id)
+
+    async def expire(self, seconds: float) -> int:
+        deleted = 0
+        async for ids in self._pages("ended", "-inf", await self._now() - seconds, is_shrinking=True):
+            deleted += sum([await self._run("delete", id) for id in ids])
+        return deleted
+
+    async def read(self, key: str) -> tuple[int, bytes] | None:
+        async with self._client() as connections:
+            version, data = await connections.client.hmget(self._key("document", key), "version", "data")
+        return None if version is None else (int(version), data)
+
+    async def write(self, key: str, version: int, data: bytes) -> int:
+        current = await self._run("write", key, version, data)
+        if current != version:
+            raise RunError("conflict", f"the document {key!r} has version {current}, not {version}; read it again")
+        return version + 1
+
+    async def close(self) -> None:
+        self._is_closed = True
+        here = asyncio.get_running_loop()
+        for loop, connections in list(self._by_loop.items()):
+            if loop is here:
+                await connections.close()
+            elif loop.is_running():
+                closing = asyncio.run_coroutine_threadsafe(connections.close(), loop)
+                await asyncio.wait([asyncio.wrap_future(closing)], timeout=CALL_SECONDS)
+        self._by_loop.clear()
+
+    async def _run(self, script: str, id: str, *arguments: Any) -> int:
+        """Run a script on the keys of a run, or of a document, and return its answer."""
+        names = ("open", "ended", "all", "count")
+        keys = [self._key(name, id) for name in ("run", "events", "records", "document")]
+        async with self._client() as connections:
+            channel = self._key("changes")
+            return await connections.scripts[script](
+                keys + [self._key(name) for name in names], [id, channel, *arguments]
+            )
+
+    async def _load(self, ids: Sequence[str]) -> list[Run]:
+        async with self._client() as connections, connections.client.pipeline(transaction=False) as pipeline:
+            pipeline.time()
+            for id in ids:
+                pipeline.hmget(self._key("run", id), *_FIELDS, "leased_until")
+            (seconds, micros), *rows = await pipeline.execute()
+        return [_read_run(row, seconds + micros / 1e6) for row in rows if row[0] is not None]
+
+    async def _now(self) -> float:
+        async with self._client() as connections:
+            seconds, micros = await connections.client.time()
+        return seconds + micros / 1e6
+
+    async def _pages(
+        self, name: str, start: Any, end: Any, *, desc: bool = False, is_shrinking: bool = False
+    ) -> AsyncIterator[list[str]]:
+        """Emit the ids in an index by their scores; always the first if the caller deletes them."""
+        offset = 0
+        while True:
+            async with self._client() as connections:
+                options: Any = {"byscore": True, "desc": desc, "offset": offset, "num": PAGE}
+                ids = await connections.client.zrange(self._key(name), start, end, **options)
+            if not ids:
+                return
+            yield [id.decode() for id in ids]
+            offset += 0 if is_shrinking else PAGE
+
+    def _key(self, *names: str) -> str:
+        return ":".join((self._prefix, *names))
+
+    def _pool(self, url: str) -> Any:
+        # Redis-py would try again, even what is not to be done twice.
+        retry = import_module("redis.asyncio.retry").Retry(import_module("redis.backoff").NoBackoff(), 0)
+        seconds = CALL_SECONDS / 2
+        options: Any = {"socket_timeout": seconds, "socket_connect_timeout": seconds, "retry": retry}
+        return self._redis.BlockingConnectionPool.from_url(url, max_connections=CONNECTIONS, timeout=seconds, **options)
+
+    @asynccontextmanager
+    async def _client(self) -> AsyncGenerator[_Connections]:
+        """Give the connections of the running loop, and turn what goes wrong with them into a ``RunError``."""
+        if self._is_closed:
+            raise self._unavailable("it is closed; open it again")
+        loop = asyncio.get_running_loop()
+        try:
+            if loop not in self._by_loop:
+                for other in [other for other in self._by_loop if other.is_closed()]:
+                    del self._by_loop[other]
+                client = self._redis.Redis.from_pool(self._pool(self._url))
+                self._by_loop[loop] = connections = _Connections(client, self._key("changes"))
+                await connections.close_with_loop(lambda: self._by_loop.pop(loop, None))
+            async with asyncio.timeout(CALL_SECONDS):
+                yield self._by_loop[loop]
+        except (self._redis.RedisError, OSError) as error:  # a TimeoutError too
+            raise self._unavailable(str(error) or f"there was no answer in {CALL_SECONDS:g} s") from error
+
+    def _unavailable(self, why: str) -> RunError:
+        return RunError("store_unavailable", f"the store of runs {self._shown!r} does not work: {why}")
+
+
+class _Connections:
+    """The connections of one event loop, and who waits there for a change of a run."""
+
+    def __init__(self, client: Any, channel: str) -> None:
+        self.client = client
+        self.scripts = {name: client.register_script(text) for name, text in SCRIPTS.items()}
+        self._channel = channel
+        self._waiting: dict[str, set[asyncio.Future[None]]] = {}
+        self._is_subscribed: asyncio.Event | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._until_the_end: AsyncGenerator[None] | None = None
+
+    async def close_with_loop(self, forget: Callable[[], object]) -> None:
+        """Close when the loop shuts its asynchronous generators down, as ``asyncio.run`` does."""
+
+        async def until_the_end() -> AsyncGenerator[None]:
+            try:
+                yield
+            finally:
+                forget()
+                await self._close()
+
+        self._until_the_end = until_the_end()
+        await anext(self._until_the_end)
+
+    async def close(self) -> None:
+        if self._until_the_end is not None:
+            await self._until_the_end.aclose()
+
+    async def _close(self) -> None:
+        if self._tasks:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.wait(self._tasks)
+        self._wake([*self._waiting])
+        await self.client.aclose()
+
+    def listen(self, id: str) -> asyncio.Future[None]:
+        """Return a future that is done once the run `id` has changed, or the connection was lost."""
+        changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(id, set()).add(changed)
+        if self._is_subscribed is None:
+            self._is_subscribed = asyncio.Event()
+            task = asyncio.create_task(self._hear(self._is_subscribed))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        return changed
+
+    def leave(self, id: str, changed: asyncio.Future[None]) -> None:
+        self._waiting[id].discard(changed)
+        if not self._waiting[id]:
+            del self._waiting[id]
+
+    async def subscribed(self) -> None:
+        """Wait until changes are heard of, or cannot be."""
+        if self._is_subscribed is not None:
+            await self._is_subscribed.wait()
+
+    async def _hear(self, is_subscribed: asyncio.Event) -> None:
+        """Wake those that wait, until nobody does for a while."""
+        try:
+            async with self.client.pubsub() as pubsub:
+                await pubsub.subscribe(self._channel)
+                message = await pubsub.get_message(timeout=CALL_SECONDS)
+                is_subscribed.set()
+                while message is not None or self._waiting:
+                    # A timeout of its own, since that of the socket would end a silent connection.
+                    message = await pubsub.get_message(ignore_subscribe_messages=True, timeout=IDLE_SECONDS)
+                    if message is not None:
+                        self._wake([message["data"].decode()])
+                self._is_subscribed = None
+        except Exception:  # whoever waits asks again, and gets the error
+            self._is_subscribed = None
+            self._wake([*self._waiting])
+        finally:
+            is_subscribed.set()
+
+    def _wake(self, ids: Sequence[str]) -> None:
+        for changed in [changed for id in ids for changed in self._waiting.get(id, ())]:
+            if not changed.done():
+                changed.set_result(None)
+
+
+def _read_run(row: Sequence[Any], now: float) -> Run:
+    id, factory, input, ending, events, created_at, ended_at, is_cancelled, error, leased_until = row
+    status = cast(Status, ending.decode() if ending else "running" if float(leased_until) > now else "waiting")
+    times = (float(created_at), None if ended_at is None else float(ended_at))
+    return Run(id.decode(), factory.decode(), input, status, int(events), *times, is_cancelled == b"1", error)
+
+
+def _holder(lease: Lease) -> tuple[str, int]:
+    return lease.owner, lease.epoch
+
+
+def _granted(lease: Lease, answer: int) -> bool:
+    """Return whether the run is to be cancelled. Raise ``RunError("lease_lost")`` for the answer -1."""
+    if answer < 0:
+        raise RunError("lease_lost", run_id=lease.run_id)
+    return bool(answer)

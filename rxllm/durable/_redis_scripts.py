@@ -1,0 +1,87 @@
+"""The scripts that change runs in Redis: each is carried out alone and as a whole, by the server's clock."""
+
+from __future__ import annotations
+
+_HEAD = """
+local run, events, records, document, open, ended, all, count = unpack(KEYS)
+local id, channel, A, B, C, D, E, F = unpack(ARGV, 1, 8)
+local time = redis.call('TIME')
+local now = time[1] + time[2] / 1000000
+local function seconds(value) return string.format('%.6f', value) end
+local function get(field) return redis.call('HGET', run, field) end
+local function set(...) redis.call('HSET', run, ...) end
+local function lease(untl) set('leased_until', seconds(untl)) redis.call('ZADD', open, seconds(untl), id) end
+local function is_open() return get('id') and not get('ending') end
+local function is_holder() return get('owner') == A and get('epoch') == B end
+local function finish(status)
+  set('ending', status, 'ended_at', seconds(now))
+  redis.call('ZREM', open, id)
+  redis.call('ZADD', ended, seconds(now), id)
+end
+"""
+
+SCRIPTS = {
+    name: _HEAD + body
+    for name, body in {
+        "create": """
+if get('id') then return 0 end
+set('id', id, 'factory', A, 'input', B, 'events', 0, 'created_at', seconds(now), 'is_cancelled', 0)
+lease(now)
+redis.call('ZADD', all, redis.call('INCR', count), id)
+return 1
+""",
+        "claim": """
+if not is_open() or tonumber(get('leased_until')) > now then return 0 end
+set('owner', A, 'token', '')
+lease(now + B)
+return redis.call('HINCRBY', run, 'epoch', 1)
+""",
+        "renew": """
+if not is_open() or not is_holder() then return -1 end
+lease(now + C)
+return tonumber(get('is_cancelled'))
+""",
+        "release": """
+if not is_open() or not is_holder() then return 0 end
+redis.call('HDEL', run, 'owner')
+lease(now)
+return 1
+""",
+        # C to F and what follows: seconds, token, ending, its error, the number of events, the events, the records.
+        "append": """
+if not is_holder() then return -1 end
+if get('token') == D then return tonumber(get('is_cancelled')) end
+if not is_open() then return -1 end
+local number, last = tonumber(get('events')), 9 + tonumber(ARGV[9])
+for i = 10, last do
+  number = number + 1
+  redis.call('XADD', events, number .. '-0', 'e', ARGV[i])
+end
+for i = last + 1, #ARGV do redis.call('RPUSH', records, ARGV[i]) end
+set('events', number, 'token', D)
+if F ~= '' then set('error', string.sub(F, 2)) end
+if E ~= '' then finish(E) else lease(now + C) end
+redis.call('PUBLISH', channel, id)
+return tonumber(get('is_cancelled'))
+""",
+        "cancel": """
+if not get('id') then return 0 end
+if get('ending') then return 1 end
+set('is_cancelled', 1)
+if tonumber(get('leased_until')) <= now then finish('cancelled') end
+redis.call('PUBLISH', channel, id)
+return 1
+""",
+        "delete": """
+redis.call('ZREM', all, id)
+redis.call('DEL', run, events, records)
+return redis.call('ZREM', ended, id)
+""",
+        "write": """
+local version = tonumber(redis.call('HGET', document, 'version') or 0)
+if version == tonumber(A) then redis.call('HSET', document, 'version', version + 1, 'data', B) end
+return version
+""",
+    }.items()
+}
+"""By name. KEYS are those of a run or a document, then the indexes; ARGV begins with its id and the channel."""

@@ -1,0 +1,229 @@
+"""The rules of stores: runs, leases and the log."""
+
+from __future__ import annotations
+
+import asyncio
+
+from rxllm.durable._store import Ending, Lease, Record, Run, Status
+from rxllm.durable._store_place import BRIEF, LONG, SOON, Place, expect, expect_same, present, refused, rule
+
+# Runs
+
+
+@rule("create", "a new run waits with its factory and input, no events, and the store's time; its id is taken")
+async def _create(place: Place) -> None:
+    run = Run(place.id(), place.factory, b'"in\\u0000put"', "running", 7, 1.0, 2.0, True, b"1")
+    await place.store.create(run)
+    created = await place.store.load(run.id)
+    expect_same(created, Run(run.id, run.factory, run.input, created_at=created.created_at), "the new run")
+    expect(created.created_at > 1e9, f"its created_at was {created.created_at}")
+    await refused(place.store.create(run), "exists", "creating it again")
+
+
+@rule("unknown", "a run that it does not have is unknown_run, and is not claimed")
+async def _unknown(place: Place) -> None:
+    id, store = place.id(), place.store
+    for name, call in [("load", store.load), ("events", store.events), ("records", store.records)]:
+        await refused(call(id), "unknown_run", name)
+    await refused(store.cancel(id), "unknown_run", "cancel")
+    expect_same(await store.claim(id, "owner", LONG), None, "its lease")
+    await asyncio.wait_for(store.wait(id, 0, BRIEF), SOON)
+
+
+@rule("runs", "runs are listed from the newest on, of one status or of all, up to a limit")
+async def _runs(place: Place) -> None:
+    store, waiting, running = place.store, await place.create(1), (await place.claim(2)).run_id
+    lease = await place.claim(3)
+    await store.append(lease, [], ending=Ending("failed", b"1"))
+    expectations: dict[Status | None, list[str]] = {
+        None: [lease.run_id, running, waiting],
+        "waiting": [waiting],
+        "running": [running],
+        "failed": [lease.run_id],
+        "completed": [],
+        "cancelled": [],
+    }
+    for status, expected in expectations.items():
+        listed = [run for run in await store.runs(status) if run.id.startswith(place.prefix)]
+        expect_same([run.id for run in listed], expected, f"the list of the runs with the status {status}")
+        for run in listed:
+            expect_same(run, await store.load(run.id), "a listed run")
+    expect_same([run.id for run in await store.runs(limit=1)], [lease.run_id], "the newest one")
+
+
+@rule("content", "ids, factories, keys and bytes of any content come back as they were")
+async def _content(place: Place) -> None:
+    everything = bytes(range(256)) * 4096
+    run = Run(f"{place.id()} 'ü\x01{{x}}:*%\n😀", f'{place.factory}"\\', everything)
+    await place.store.create(run)
+    expect_same((await place.store.load(run.id)).input, everything, "the input")
+    expect_same(await place.store.claimable([run.factory]), [run.id], "what is claimable")
+    lease = present(await place.store.claim(run.id, "ö\n", LONG), "it could not be claimed")
+    events, records = [b"", b"\0", everything, b"\xff"], [Record("", ""), Record("ü\n", "😀{}", everything)]
+    await place.store.append(lease, events, records, Ending("failed", everything), "ü")
+    expect_same(await place.store.events(run.id), events, "the log")
+    expect_same(await place.store.records(run.id), records, "the journal")
+    expect_same((await place.store.load(run.id)).error, everything, "the error")
+
+
+# Leases
+
+
+@rule("claim", "one lease lasts at a time, each with a higher epoch; none of a run that has ended")
+async def _claim(place: Place) -> None:
+    lease, store = await place.claim(), place.store
+    expect_same((lease.run_id, lease.owner, lease.seconds), (place.id(), "owner", LONG), "the lease")
+    expect_same((await store.load(lease.run_id)).status, "running", "its status")
+    for owner in ("owner", "other"):
+        expect_same(await store.claim(lease.run_id, owner, LONG), None, f"a claim of {owner!r} meanwhile")
+    await store.release(lease)
+    expect_same((await store.load(lease.run_id)).status, "waiting", "the status after its release")
+    again = present(await store.claim(lease.run_id, "owner", LONG), "nobody could claim it after its release")
+    expect(again.epoch > lease.epoch, f"the epoch went from {lease.epoch} to {again.epoch}")
+    await store.append(again, [], ending=Ending("completed"))
+    expect_same(await store.claim(lease.run_id, "owner", LONG), None, "a claim after the end")
+
+
+@rule("expired", "a lease that expires lets the run wait, and works on until somebody else claims it")
+async def _expired(place: Place) -> None:
+    lease, store = await place.expired(), place.store
+    expect_same((await store.load(lease.run_id)).status, "waiting", "its status")
+    await store.append(lease, [b"1"])
+    expect_same(await store.renew(lease), False, "renew")
+    other = await place.expired("other")
+    await store.renew(Lease(other.run_id, other.owner, other.epoch, LONG))
+    expect_same(await store.claim(other.run_id, "other", LONG), None, "a claim after it was renewed")
+
+
+@rule("extended", "renew and append extend the lease")
+async def _extended(place: Place) -> None:
+    renewed, appended = [await place.claim(name, SOON / 3) for name in ("renew", "append")]
+    for _ in range(4):
+        await asyncio.sleep(SOON / 9)
+        await place.store.renew(renewed)
+        await place.store.append(appended, [b"1"])
+    for lease in (renewed, appended):
+        expect_same(await place.store.claim(lease.run_id, "other", LONG), None, "a claim after four times that time")
+
+
+@rule("stale", "an older epoch, a released lease and one of an ended run are refused, and change nothing")
+async def _stale(place: Place) -> None:
+    (replaced, current), released, ended = await place.lost(1), await place.claim(2), await place.claim(3)
+    await place.store.release(released)
+    await place.store.append(ended, [], ending=Ending("completed"))
+    stranger = Lease(current.run_id, "stranger", current.epoch, LONG)
+    for lease in (replaced, released, ended, stranger, Lease(place.id("no"), "owner", 1, LONG)):
+        await refused(place.store.renew(lease), "lease_lost", "renew")
+        append = place.store.append(lease, [b"1"], [Record("a", "b")], Ending("failed"), "token")
+        await refused(append, "lease_lost", "append")
+        await place.store.release(lease)
+    for lease in (replaced, released, ended):
+        expect_same(await place.store.events(lease.run_id), [], "the log")
+        expect_same(await place.store.records(lease.run_id), [], "the journal")
+    expect_same(
+        await place.store.claim(current.run_id, "third", LONG), None, "a claim after the old lease was released"
+    )
+    expect_same(await place.store.renew(current), False, "renew by the lease that lasts")
+
+
+@rule("claimable", "claimable runs are of these factories, have not ended, nobody holds them, the longest wait first")
+async def _claimable(place: Place) -> None:
+    store = place.store
+    ids = [await place.create(number) for number in range(4)]
+    await place.claim("running")
+    await store.cancel(await place.create("ended"))
+    await store.create(Run(place.id("foreign"), f"{place.factory} 2", b"1"))
+    expect_same(await store.claimable([place.factory]), ids, "what waits")
+    expect_same(await store.claimable([place.factory, "no such factory"], limit=2), ids[:2], "the first two")
+    both = [*ids, place.id("foreign")]
+    expect_same(await store.claimable([place.factory, f"{place.factory} 2"]), both, "what waits for two factories")
+    expect_same(await store.claimable([]), [], "what waits for none")
+    lease = present(await store.claim(ids[0], "owner", LONG), "the first could not be claimed")
+    expect_same(await store.claimable([place.factory]), ids[1:], "what waits after a claim")
+    await store.release(lease)
+    expect_same(await store.claimable([place.factory]), [*ids[1:], ids[0]], "what waits after its release")
+
+
+# The log
+
+
+@rule("log", "events have numbers from 1 without a gap, and records an order, over all appends and leases")
+async def _log(place: Place) -> None:
+    (_, lease), store = await place.lost(), place.store
+    for batch in ([b"1"], [], [b"2", b"3"]):
+        await store.append(lease, batch, [Record("kind", "key", event) for event in batch])
+    await store.release(lease)
+    again = present(await store.claim(lease.run_id, "other", LONG), "it could not be claimed")
+    await store.append(again, [b"4"], [Record("kind", "key", b"4")])
+    expect_same(await store.events(lease.run_id), [b"1", b"2", b"3", b"4"], "the log")
+    expect_same([record.data for record in await store.records(lease.run_id)], [b"1", b"2", b"3", b"4"], "the journal")
+    expect_same((await store.load(lease.run_id)).events, 4, "the number of the last event")
+    expect_same(await store.events(lease.run_id, after=1, limit=2), [b"2", b"3"], "two events after the first")
+    expect_same(await store.events(lease.run_id, after=4), [], "what follows the last")
+    expect_same(await store.events(lease.run_id, after=99), [], "what follows the 99th")
+
+
+@rule("token", "an append with the token of the lease's last one changes nothing, also after the end")
+async def _token(place: Place) -> None:
+    (_, lease), store = await place.lost(), place.store
+    for token in ("1", "1", "2", "2", "1"):
+        await store.append(lease, [token.encode()], [Record(token, "key")], token=token)
+    for _ in range(2):
+        await store.append(lease, [b""])
+    for _ in range(2):
+        await store.append(lease, [b"end"], ending=Ending("completed"), token="end")
+    expect_same(await store.events(lease.run_id), [b"1", b"2", b"1", b"", b"", b"end"], "the log")
+    expect_same([record.kind for record in await store.records(lease.run_id)], ["1", "2", "1"], "the journal")
+    first = await place.claim("other")
+    await store.append(first, [b"1"], token="1")
+    await store.release(first)
+    second = present(await store.claim(first.run_id, "owner", LONG), "it could not be claimed")
+    await store.append(second, [b"2"], token="1")
+    expect_same(await store.events(first.run_id), [b"1", b"2"], "the log of two leases with one token")
+
+
+@rule("ending", "a run ends with its last events and records")
+async def _ending(place: Place) -> None:
+    for ending in (Ending("completed"), Ending("failed", b'{"a": 1}'), Ending("cancelled")):
+        lease = await place.claim(ending.status)
+        await place.store.append(lease, [b"1"], [Record("a", "b")], ending)
+        run = await place.store.load(lease.run_id)
+        expect_same((run.status, run.error, run.events), (ending.status, ending.error, 1), "its end")
+        ended_at = present(run.ended_at, "it had no ended_at")
+        expect(run.created_at <= ended_at, f"it was created at {run.created_at}, and ended at {ended_at}")
+        expect_same(len(await place.store.records(lease.run_id)), 1, "the length of its journal")
+        expect_same(await place.is_claimable(lease.run_id), False, "whether it is claimable")
+
+
+@rule("cancel", "a producer learns of a cancel when it appends or renews; without a lasting lease the run ends")
+async def _cancel(place: Place) -> None:
+    store, lease, waiting, expired = place.store, await place.claim(1), await place.create(2), await place.expired(3)
+    for id in (lease.run_id, waiting, expired.run_id, waiting, lease.run_id):
+        await store.cancel(id)
+        expect_same((await store.load(id)).is_cancelled, True, "is_cancelled")
+    for id in (waiting, expired.run_id):
+        run = await store.load(id)
+        expect_same((run.status, run.ended_at is not None), ("cancelled", True), "what became of a waiting run")
+    expect_same((await store.load(lease.run_id)).status, "running", "the status of the running one")
+    expect_same(await store.renew(lease), True, "renew")
+    expect_same(await store.append(lease, [b"1"]), True, "append")
+    await store.append(lease, [], ending=Ending("completed"))
+    await store.cancel(lease.run_id)
+    expect_same((await store.load(lease.run_id)).status, "completed", "the status after it had ended and was cancelled")
+
+
+@rule("expire", "runs that ended long enough ago are deleted with all that they had, and no others")
+async def _expire(place: Place) -> None:
+    store, ended, running = place.store, await place.claim(1), await place.claim(2)
+    for lease in (ended, running):
+        await store.append(lease, [b"1"], [Record("a", "b")])
+    await store.append(ended, [], ending=Ending("completed"))
+    expect_same(await store.expire(LONG), 0, "how many ended so long ago")
+    expect(await store.expire(0) >= 1, "it deleted nothing")
+    await refused(store.load(ended.run_id), "unknown_run", "load after it was deleted")
+    expect_same(await store.events(running.run_id), [b"1"], "the log of a run that has not ended")
+    again = await place.claim(1)
+    expect_same(
+        [*await store.events(again.run_id), *await store.records(again.run_id)], [], "what a new run of that id has"
+    )
+    expect_same([run.id for run in await store.runs(limit=2)], [again.run_id, running.run_id], "the list of runs")
