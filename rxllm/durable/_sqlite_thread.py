@@ -81,7 +81,9 @@ class SQLiteThread:
                 self._calls.put(None)
             if self._thread is None or self._process != os.getpid():
                 return
-        await asyncio.wait([asyncio.wrap_future(self._ended)], timeout=CALL_SECONDS)
+        done, _ = await asyncio.wait([asyncio.wrap_future(self._ended)], timeout=CALL_SECONDS)
+        if done:
+            self._thread.join()  # it is about to end
 
     def _check_open(self) -> None:
         if self._is_closed:

@@ -1,0 +1,26 @@
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from rxllm.durable import Store, open_store
+from tests.durable.redis_server import RedisServer
+
+MakeStore = Callable[[], Store]
+
+
+@pytest.fixture
+def redis_server(tmp_path: Path) -> Iterator[RedisServer]:
+    """A Redis of our own, empty."""
+    server = RedisServer(tmp_path)
+    yield server
+    server.stop()
+
+
+@pytest.fixture(params=["sqlite", "redis"])
+def make_store(request: pytest.FixtureRequest, tmp_path: Path) -> MakeStore:
+    """What opens a store at one place, empty at first; picklable."""
+    if request.param == "sqlite":
+        return partial(open_store, str(tmp_path / "runs.db"))
+    return partial(open_store, request.getfixturevalue("redis_server").url)

@@ -1,0 +1,398 @@
+"""The store in a SQLite file: its faults, its permissions, its threads, and other processes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import stat
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rxllm import RunError, ValidationError
+from rxllm.durable import Ending, Lease, Record, Run, Store, _sqlite, _sqlite_thread, open_store
+from rxllm.durable._sqlite import SQLiteStore
+from tests.programs import python
+
+RUN = Run("run", "factory", b"1")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "runs.db"
+
+
+def with_store(path: Path | str, main: Callable[[Store], Coroutine[Any, Any, Any]]) -> Any:
+    async def run() -> Any:
+        store = open_store(path)
+        try:
+            return await main(store)
+        finally:
+            await store.close()
+
+    return asyncio.run(run())
+
+
+def refusal(path: Path | str) -> RunError:
+    """What a store says that cannot be opened."""
+    with pytest.raises(RunError) as error:
+        with_store(path, lambda store: store.create(RUN))
+    assert error.value.reason == "store_unavailable"
+    return error.value
+
+
+async def claimed(store: Store, id: str = "run") -> Lease:
+    await store.create(Run(id, "factory", b"1"))
+    lease = await store.claim(id, "owner", 60)
+    assert lease is not None
+    return lease
+
+
+def run_python(code: str) -> str:
+    program = python("-c", code)
+    assert program.stderr == ""
+    return program.stdout
+
+
+# The file
+
+
+def test_the_file_is_its_owners_alone_and_complete_after_close(path: Path) -> None:
+    async def main(store: Store) -> list[int]:
+        await claimed(store)
+        return [stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()]
+
+    mask = os.umask(0)
+    try:
+        assert with_store(path, main) == [0o600] * 3  # beside it the log and its index
+    finally:
+        os.umask(mask)
+    assert [file.name for file in path.parent.iterdir()] == ["runs.db"]
+
+
+def test_a_commit_waits_for_the_disk(path: Path) -> None:
+    store = SQLiteStore(path)
+    with_store(path, lambda store: store.create(RUN))
+    connection = store._connect()
+    assert connection.execute("PRAGMA synchronous").fetchone() == (2,)  # FULL
+    assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    connection.close()
+
+
+def test_nothing_happens_before_the_first_call(path: Path) -> None:
+    assert repr(open_store(path)) == f"SQLiteStore({str(path)!r})"
+    asyncio.run(open_store(path).close())
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [
+        ("no/such/folder.db", "it cannot be opened; check its folder and permissions"),
+        ("file/runs.db", "it cannot be opened; check its folder and permissions"),
+        (".", "it cannot be opened"),
+        ("file", "it is not a database; give another path"),
+    ],
+)
+def test_a_path_that_cannot_be_opened_is_an_error_that_says_what_to_do(tmp_path: Path, place: str, words: str) -> None:
+    (tmp_path / "file").write_text("something else, and long enough to be read as a header of a database" * 9)
+    error = refusal(tmp_path / place)
+    assert words in error.message
+    assert str(tmp_path / place) in error.message
+    assert isinstance(error.__cause__, OSError | sqlite3.Error)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs users")
+def test_a_file_that_cannot_be_written_is_an_error(path: Path) -> None:
+    with_store(path, lambda store: store.create(RUN))
+    path.chmod(0o444)
+    if os.getuid():
+        assert "it cannot be opened" in refusal(path).message
+    else:  # root may write everything but what is sealed, so the database itself is told to be read only
+        error = SQLiteStore(path)._unavailable(_error_of(path))
+        assert "it cannot be written; change its permissions" in error.message
+
+
+def _error_of(path: Path) -> sqlite3.Error:
+    connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+    try:
+        with pytest.raises(sqlite3.Error) as error:
+            connection.execute("DELETE FROM runs")
+    finally:
+        connection.close()
+    return error.value
+
+
+def test_another_schema_is_an_error_that_names_both_versions(path: Path) -> None:
+    with_store(path, lambda store: store.create(RUN))
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA user_version = 7")
+    connection.close()
+    message = refusal(path).message
+    assert "its schema has version 7, and this rxllm knows version 1; use the rxllm that has written it" in message
+
+
+def test_a_database_of_something_else_stays_as_it_is(path: Path) -> None:
+    connection = sqlite3.connect(path)
+    connection.execute("CREATE TABLE mine (a)")
+    connection.close()
+    assert "it is a database of something else; give another path" in refusal(path).message
+    connection = sqlite3.connect(path)
+    assert connection.execute("SELECT name FROM sqlite_master").fetchall() == [("mine",)]
+    connection.close()
+
+
+def test_a_damaged_file_is_an_error(path: Path) -> None:
+    with_store(path, lambda store: store.create(RUN))
+    data = bytearray(path.read_bytes())
+    data[4096:] = b"\xff" * (len(data) - 4096)
+    path.write_bytes(data)
+    assert "it is damaged; restore a copy" in refusal(path).message
+
+
+@pytest.mark.parametrize("place", ["", ":memory:", 7, None, object, "postgres://me:secret@host"])
+def test_what_names_no_store_is_refused_at_the_call(place: Any) -> None:
+    with pytest.raises(ValidationError, match="store must be ") as error:
+        open_store(place)
+    assert "secret" not in str(error.value)
+
+
+def test_many_open_a_new_file_at_once(tmp_path: Path) -> None:
+    together = threading.Barrier(8)
+
+    def create(path: Path, id: str) -> None:
+        together.wait(20)
+        with_store(path, lambda store: store.create(Run(id, "factory", b"1")))
+
+    for path in (tmp_path / f"{number}.db" for number in range(10)):
+        with ThreadPoolExecutor(8) as threads:
+            [*threads.map(partial(create, path), "abcdefgh")]
+        ids = with_store(path, lambda store: store.claimable(["factory"]))
+        assert sorted(ids) == [*"abcdefgh"]
+
+
+# The disk is full
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=600k", "none", str(folder)]
+    if sys.platform != "linux" or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("only root may mount a small disk")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_full_disk_is_an_error_and_leaves_the_log_whole(small_disk: Path) -> None:
+    path, filler = small_disk / "runs.db", small_disk / "filler"
+
+    async def main(store: Store) -> None:
+        lease = await claimed(store)
+        filler.write_bytes(bytes(200_000))
+        big, record, acknowledged = [bytes(10_000)] * 2, Record("a", "b"), 0
+        error: RunError | None = None
+        while error is None:
+            try:
+                await store.append(lease, big, [record])
+                acknowledged += 2
+            except RunError as refusal:
+                error = refusal
+        assert error.reason == "store_unavailable"
+        assert "the disk is full; free some space" in error.message
+        assert (await store.load("run")).events == len(await store.events("run")) == acknowledged
+        filler.unlink()
+        await store.append(lease, [b"1"], ending=Ending("completed"))
+        assert len(await store.events("run")) == acknowledged + 1
+        assert len(await store.records("run")) == acknowledged / 2
+
+    with_store(path, main)
+
+
+def test_a_file_that_may_not_grow_is_an_error_and_leaves_the_log_whole(path: Path) -> None:
+    pytest.importorskip("resource")
+    program = f"""
+import asyncio, resource
+from rxllm import RunError
+from rxllm.durable import *
+async def main():
+    store = open_store({str(path)!r})
+    await store.create(Run("run", "factory", b"1"))
+    lease = await store.claim("run", "owner", 60)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
+    count = 0
+    try:
+        for _ in range(100):
+            await store.append(lease, [bytes(10_000), bytes(10_000)])
+            count += 2
+    except RunError as error:
+        print(error.reason, (await store.load("run")).events == count > 0)
+    await store.close()
+asyncio.run(main())
+"""
+    assert run_python(program) == "store_unavailable True\n"
+
+
+def test_one_write_that_fails_spoils_no_other_in_its_transaction(path: Path) -> None:
+    async def main(store: Store) -> None:
+        leases = [await claimed(store, str(number)) for number in range(4)]
+        stale = Lease("1", "nobody", 9, 60)
+        calls = [
+            *(store.append(lease, [b"1"]) for lease in leases),
+            store.append(stale, [b"2"]),
+            store.write("key", 0, "\ud800"),  # type: ignore[arg-type]  # no text for a database
+            *(store.append(lease, [b"3"]) for lease in leases),
+        ]
+        errors = [outcome for outcome in await asyncio.gather(*calls, return_exceptions=True) if outcome]
+        assert [type(error) for error in errors] == [RunError, UnicodeEncodeError]
+        assert [await store.events(lease.run_id) for lease in leases] == [[b"1", b"3"]] * 4
+
+    with_store(path, main)
+
+
+# Locks, bounds and threads
+
+
+def test_a_lock_of_another_process_blocks_no_loop_and_no_reader_and_is_an_error_in_time(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_sqlite, "BUSY_SECONDS", 0.3)
+
+    async def main(store: Store) -> None:
+        lease = await claimed(store)
+        other = sqlite3.connect(path, isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        begin = time.monotonic()
+        appends = [asyncio.create_task(store.append(lease, [b"1"])) for _ in range(20)]
+        ticks = 0
+        while not all(append.done() for append in appends):
+            assert (await store.load("run")).events == 0
+            ticks += 1
+        assert ticks > 10
+        assert time.monotonic() - begin < 5  # not one after the other
+        for append in appends:
+            error = append.exception()
+            assert isinstance(error, RunError)
+            assert error.reason == "store_unavailable"
+            assert "another process has locked it" in error.message
+        other.execute("ROLLBACK")
+        other.close()
+        await store.append(lease, [b"1"])
+        assert await store.events("run") == [b"1"]
+
+    with_store(path, main)
+
+
+def test_calls_that_wait_are_bounded_in_time_and_number(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_sqlite_thread, "CALL_SECONDS", 0.2)
+    monkeypatch.setattr(_sqlite_thread, "QUEUE", 5)
+
+    async def main(store: SQLiteStore) -> None:
+        lease = await claimed(store)
+        hanging = threading.Event()
+        hung = asyncio.create_task(store._writer.call(lambda connection: hanging.wait(20)))
+        await asyncio.sleep(0.05)
+        appends = [asyncio.create_task(store.append(lease, [b"1"])) for _ in range(7)]
+        outcomes = await asyncio.gather(hung, *appends, return_exceptions=True)
+        hanging.set()
+        messages = [str(error).partition("does not work: ")[2] for error in outcomes]
+        assert (
+            messages == ["there was no answer in 0.2 s"] * 6 + ["5 calls wait for it already; call it less often"] * 2
+        )
+        assert await store.events("run") == []  # whoever waits no longer has not written
+
+    with_store(path, main)  # type: ignore[arg-type]
+
+
+def test_writes_that_wait_together_share_a_transaction(path: Path) -> None:
+    async def main(store: SQLiteStore) -> None:
+        leases = [await claimed(store, str(number)) for number in range(50)]
+        reading = sqlite3.connect(path)
+        version = reading.execute("PRAGMA data_version").fetchone()
+        blocking = threading.Event()
+        first = asyncio.create_task(store._writer.call(lambda connection: blocking.wait(20)))
+        await asyncio.sleep(0.05)
+        appends = [asyncio.create_task(store.append(lease, [b"1"])) for lease in leases]
+        await asyncio.sleep(0)
+        assert reading.execute("PRAGMA data_version").fetchone() == version
+        size = Path(f"{path}-wal").stat().st_size
+        blocking.set()
+        await asyncio.gather(first, *appends)
+        # Apart, each would have written some pages of 4 KB; together they write few pages more than one.
+        assert Path(f"{path}-wal").stat().st_size - size < 50 * 4096
+        reading.close()
+
+    with_store(path, main)  # type: ignore[arg-type]
+
+
+def test_closing_leaves_no_thread_and_no_file_open(path: Path) -> None:
+    def left() -> tuple[int, int]:
+        return threading.active_count(), len(os.listdir("/proc/self/fd"))
+
+    if not os.path.exists("/proc/self/fd"):
+        pytest.skip("counts open files in /proc")
+    before = left()
+    for _ in range(3):
+        with_store(path, lambda store: store.load("run")) if path.exists() else with_store(
+            path, lambda store: store.create(RUN)
+        )
+        assert left() == before
+
+
+def test_what_waits_costs_one_poll_and_nobody_waiting_costs_none(path: Path) -> None:
+    async def main(store: SQLiteStore) -> None:
+        lease, polls = await claimed(store), []
+        poll = store._reader._poll
+        store._reader._poll = lambda connection: polls.append(1) or poll(connection)
+        waits = [asyncio.create_task(store.wait("run", 0, 20)) for _ in range(200)]
+        await asyncio.sleep(0.5)
+        assert 1 <= len(polls) <= 40
+        await store.append(lease, [b"1"])
+        await asyncio.wait_for(asyncio.gather(*waits), 5)
+        polls.clear()
+        await asyncio.sleep(0.1)
+        assert polls == []
+
+    with_store(path, main)  # type: ignore[arg-type]
+
+
+def test_a_forked_process_is_told_to_open_the_file_itself(path: Path) -> None:
+    if not hasattr(os, "fork"):
+        pytest.skip("needs fork")
+    program = f"""
+import asyncio, os
+from rxllm import RunError
+from rxllm.durable import *
+store = open_store({str(path)!r})
+asyncio.run(store.create(Run("run", "factory", b"1")))
+if os.fork() == 0:
+    try:
+        asyncio.run(store.load("run"))
+    except RunError as error:
+        print(error.message.partition("does not work: ")[2], flush=True)
+    os._exit(0)
+os.wait()
+asyncio.run(store.close())
+"""
+    assert run_python(program) == "another process has opened it and forked this one; open it here as well\n"
+
+
+def test_a_process_that_ends_without_closing_loses_nothing(path: Path) -> None:
+    program = f"""
+import asyncio
+from rxllm.durable import *
+store = open_store({str(path)!r})
+asyncio.run(store.create(Run("run", "factory", b"1")))
+"""
+    assert run_python(program) == ""
+    assert with_store(path, lambda store: store.load("run")).id == "run"
