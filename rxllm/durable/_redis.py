@@ -1,8 +1,8 @@
 """Runs in Redis, for the processes of many machines.
 
-Every change is a script, which the server carries out alone and by its own clock. Events are streams with the ids
-``1-0``, ``2-0`` and so on. A commit survives what the server's persistence survives: with ``appendonly yes`` the kill
-of the server, with ``appendfsync always`` a power cut. All keys have one hash tag, as a cluster wants it.
+Every change is a script, which the server carries out alone and by its own clock. A log is a list, whose places are the
+numbers of the events. A commit survives what the server's persistence survives: with ``appendonly yes`` the kill of the
+server, with ``appendfsync always`` a power cut. All keys have one hash tag, as a cluster wants it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CALL_SECONDS = 10.0
 """How long a call waits at most."""
 
 CONNECTIONS = 32
-"""How many connections an event loop has; more calls wait for one of them."""
+"""How many calls of an event loop have a connection at the same time; the others wait."""
 
 IDLE_SECONDS = 1.0
 """How long the connection that hears of changes stays open when nobody waits for any."""
@@ -110,27 +110,18 @@ class RedisStore:
         return _granted(lease, await self._run("append", lease.run_id, *fixed, *events, *entries))
 
     async def events(self, id: str, after: int = 0, limit: int = 1000) -> Sequence[bytes]:
-        async with self._client() as connections:
-            rows = await connections.client.xrange(self._key("events", id), f"({after}-0", "+", count=limit)
-        if not rows:
-            await self.load(id)
-        return [fields[b"e"] for _, fields in rows]
+        return await self._list("events", id, after, after + limit - 1)
 
     async def records(self, id: str) -> Sequence[Record]:
-        async with self._client() as connections:
-            entries = await connections.client.lrange(self._key("records", id), 0, -1)
-        if not entries:
-            await self.load(id)
-        return [msgspec.msgpack.decode(entry, type=Record) for entry in entries]
+        return [msgspec.msgpack.decode(entry, type=Record) for entry in await self._list("records", id, 0, -1)]
 
     async def wait(self, id: str, after: int, seconds: float) -> None:
         deadline = time.monotonic() + seconds
         async with self._client() as connections:
             changed = connections.listen(id)
         try:
-            async with self._client():
-                await connections.subscribed()
-                runs = await self._load([id])
+            await connections.subscribed()
+            runs = await self._load([id])
             if runs and runs[0].events <= after and runs[0].ended_at is None:
                 await asyncio.wait([changed], timeout=max(0.0, deadline - time.monotonic()))
         finally:
@@ -178,6 +169,13 @@ class RedisStore:
                 keys + [self._key(name) for name in names], [id, channel, *arguments]
             )
 
+    async def _list(self, name: str, id: str, start: int, end: int) -> list[bytes]:
+        async with self._client() as connections:
+            entries = await connections.client.lrange(self._key(name, id), start, end)
+        if not entries:
+            await self.load(id)
+        return entries
+
     async def _load(self, ids: Sequence[str]) -> list[Run]:
         async with self._client() as connections, connections.client.pipeline(transaction=False) as pipeline:
             pipeline.time()
@@ -213,7 +211,7 @@ class RedisStore:
         retry = import_module("redis.asyncio.retry").Retry(import_module("redis.backoff").NoBackoff(), 0)
         seconds = CALL_SECONDS / 2
         options: Any = {"socket_timeout": seconds, "socket_connect_timeout": seconds, "retry": retry}
-        return self._redis.BlockingConnectionPool.from_url(url, max_connections=CONNECTIONS, timeout=seconds, **options)
+        return self._redis.ConnectionPool.from_url(url, **options)
 
     @asynccontextmanager
     async def _client(self) -> AsyncGenerator[_Connections]:
@@ -228,7 +226,7 @@ class RedisStore:
                 client = self._redis.Redis.from_pool(self._pool(self._url))
                 self._by_loop[loop] = connections = _Connections(client, self._key("changes"))
                 await connections.close_with_loop(lambda: self._by_loop.pop(loop, None))
-            async with asyncio.timeout(CALL_SECONDS):
+            async with asyncio.timeout(CALL_SECONDS), self._by_loop[loop].places:
                 yield self._by_loop[loop]
         except (self._redis.RedisError, OSError) as error:  # a TimeoutError too
             raise self._unavailable(str(error) or f"there was no answer in {CALL_SECONDS:g} s") from error
@@ -242,6 +240,7 @@ class _Connections:
 
     def __init__(self, client: Any, channel: str) -> None:
         self.client = client
+        self.places = asyncio.Semaphore(CONNECTIONS)  # first come, first served, which pools of redis-py are not
         self.scripts = {name: client.register_script(text) for name, text in SCRIPTS.items()}
         self._channel = channel
         self._waiting: dict[str, set[asyncio.Future[None]]] = {}

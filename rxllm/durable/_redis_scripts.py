@@ -52,13 +52,10 @@ return 1
 if not is_holder() then return -1 end
 if get('token') == D then return tonumber(get('is_cancelled')) end
 if not is_open() then return -1 end
-local number, last = tonumber(get('events')), 9 + tonumber(ARGV[9])
-for i = 10, last do
-  number = number + 1
-  redis.call('XADD', events, number .. '-0', 'e', ARGV[i])
-end
+local last = 9 + tonumber(ARGV[9])
+for i = 10, last do redis.call('RPUSH', events, ARGV[i]) end
 for i = last + 1, #ARGV do redis.call('RPUSH', records, ARGV[i]) end
-set('events', number, 'token', D)
+set('events', redis.call('LLEN', events), 'token', D)
 if F ~= '' then set('error', string.sub(F, 2)) end
 if E ~= '' then finish(E) else lease(now + C) end
 redis.call('PUBLISH', channel, id)

@@ -18,4 +18,5 @@ async def main(place: str, id: str, owner: str) -> None:
         print(number, flush=True)
 
 
-asyncio.run(main(*sys.argv[1:]))
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))
