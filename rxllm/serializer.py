@@ -82,7 +82,7 @@ def to_json(value: Value | LLMError | Event | list[Any]) -> str:
     """
     try:
         data = to_data(value)
-        text = json.dumps(data, ensure_ascii=False, allow_nan=False)
+        text = _write_text(data)
         # Half a surrogate pair must be escaped, or no file could hold it.
         return text if is_encodable(text) else json.dumps(data, allow_nan=False)
     except RecursionError as error:
@@ -133,7 +133,8 @@ def from_json(text: str | bytes, type: Any = None) -> Any:
     Raises ``ValidationError("invalid_request")``; the module's docstring lists its `errors`.
     """
     try:
-        data = json.loads(text, parse_constant=_refuse_constant)
+        text = text if isinstance(text, str) else text.decode(json.detect_encoding(text), "surrogatepass")
+        data = _read_text(text)
     except (ValueError, RecursionError) as error:
         raise wrong("malformed", f"malformed JSON: {error}", "json") from error
     return from_data(data, type)
@@ -167,7 +168,9 @@ def _write_event(event: Event) -> dict[str, Any]:
     data: dict[str, Any] = {"type": event.__struct_config__.tag}
     for spec in _fields(type(event)):
         value = getattr(event, spec.name)
-        if spec.required or value != _default(spec):
+        if type(value) is str and spec.required:  # the text of deltas, of which there are many
+            data[spec.name] = value
+        elif spec.required or value != _default(spec):
             data[spec.name] = at(spec.name, _encoder(type(event), spec.name), value)
     return data
 
@@ -260,3 +263,8 @@ def _is_known(expected: Any) -> bool:
 
 def _refuse_constant(constant: str) -> Never:
     raise ValueError(f"{constant} is not JSON")
+
+
+# ``json.dumps`` and ``json.loads`` make these for each call, which takes as long as the rest of a delta.
+_write_text = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
+_read_text = json.JSONDecoder(parse_constant=_refuse_constant).decode

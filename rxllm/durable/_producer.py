@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from reactivex import Observable
@@ -111,10 +111,10 @@ class Producer:
         return Ending("completed")
 
     def _build(self, run: Run) -> Stream[Event]:
-        stream: object = self._factory(serializer.from_json(run.input).data)
+        stream: Any = self._factory(serializer.from_json(run.input).data)
         if not isinstance(stream, Observable):
             raise TypeError(f"the factory {run.factory!r} {must_be('a function that returns a stream', stream)}")
-        return Stream.of(stream)
+        return Stream.of(cast(Observable[Event], stream))
 
     async def _rejoin(self, run: Run) -> bool:
         """Count the steps that the log has, and void what follows them; return whether it has the end of a chat."""

@@ -23,6 +23,7 @@ from rxllm.values.argument_checks import (
     check_instance,
     check_seconds,
     did_you_mean,
+    is_count,
     is_positive,
 )
 
@@ -103,7 +104,7 @@ class Runs:
         Raises ``RunError("unknown_factory")`` and ``ValidationError`` at the call, and ``RunError("exists")`` through
         ``on_error`` for an id that another run has.
         """
-        check("id", id, id is None or (isinstance(id, str) and bool(id)), "text, or None for a new one")
+        check_instance("id", id, str | None, "text, or None for a new one")
         if factory not in self._factories:
             guess, known = did_you_mean(str(factory), self._factories), ", ".join(self._factories) or "none"
             raise RunError("unknown_factory", f"there is no factory {factory!r}{guess}; there are: {known}")
@@ -129,7 +130,8 @@ class Runs:
         ``RunError("cancelled")``. Fails with ``RunError("unknown_run")`` and ``RunError("store_unavailable")`` too.
         """
         _check_id(id)
-        check("after", after, isinstance(after, int) and after >= 0, "the number of the last event received, 0 or more")
+        is_number = is_count(after) or after == 0
+        check("after", after, is_number, "the number of the last event received, 0 or more")
 
         async def events() -> AsyncIterator[Event]:
             key = asyncio.get_running_loop(), id

@@ -43,8 +43,9 @@ class Tail:
                 self._events = []
             if self._reading is None or self._reading.done():
                 self._reading = asyncio.create_task(self._read_on(number))
-            await asyncio.wait({self._reading})
-            self._reading.result()
+            reading = self._reading  # another one may follow before this watcher goes on
+            await asyncio.wait({reading})
+            reading.result()
 
     async def folded(self) -> tuple[StreamCollector, int]:
         """Return the fold of what is committed, and how many events that is."""

@@ -20,6 +20,9 @@ BATCH = 256
 MOST = 1024
 """How many events may wait for a slow store; then the stream waits too."""
 
+APPENDING_SECONDS = 0.25
+"""How long it does not ask for requests for the end after an append, which tells of them."""
+
 FOREVER = 2**53
 """The number of an event that never comes."""
 
@@ -33,7 +36,7 @@ class Writer:
 
     def __init__(self, store: Store, lease: Lease, flush_after: float) -> None:
         self._store, self._lease, self._flush_after = store, lease, flush_after
-        self._loop = asyncio.get_running_loop()
+        self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
         self._until = self._loop.time() + lease.seconds
         self._guard = threading.Lock()
         self._events: list[bytes] = []
@@ -87,9 +90,9 @@ class Writer:
         try:
             while True:
                 await self._some.wait()
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(self._flush_after):
-                        await self._urgent.wait()
+                timer = self._loop.call_later(self._flush_after, self._urgent.set)
+                await self._urgent.wait()
+                timer.cancel()
                 await self._append()
         except RunError as error:
             self._fail(error)
@@ -101,11 +104,14 @@ class Writer:
         """Renew the lease, and learn of a request for the end. Raises ``RunError`` as `run` does."""
         while True:
             # It waits before it renews, which tells of earlier requests, so that none is missed in between.
+            batches = self._batches
             waiting = asyncio.create_task(self._store.wait(self._lease.run_id, FOREVER, self._lease.seconds / 3))
             try:
                 await asyncio.sleep(0)
                 self._note(await self._retried(lambda: self._store.renew(self._lease)))
                 await waiting
+                if self._batches != batches:  # that may be all that it has been woken by; appends tell of requests too
+                    await asyncio.sleep(APPENDING_SECONDS)
             except RunError as error:
                 if error.reason != "store_unavailable" or self._loop.time() > self._until:
                     raise
@@ -160,8 +166,10 @@ class Writer:
         _settle(waiting, self._error)
 
     def _wake(self, is_urgent: bool) -> None:
-        # A thread or loop of its own may note something when the run has ended, and its loop with it.
-        with suppress(RuntimeError):
+        if threading.get_ident() == self._thread:
+            self._set(is_urgent)
+            return
+        with suppress(RuntimeError):  # the loop has ended, and the run with it
             self._loop.call_soon_threadsafe(self._set, is_urgent)
 
     def _set(self, is_urgent: bool) -> None:
