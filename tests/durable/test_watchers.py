@@ -1,0 +1,92 @@
+"""A thousand watchers of a hundred runs: nothing is lost, and each run is read once for all of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import rxllm
+from rxllm import ChatResult, Fake, StreamCollector
+from rxllm.durable import Runs, open_runs, open_store
+from rxllm.durable.testing import Interposed
+from rxllm.events import Event
+
+RUNS, WATCHERS = 100, 10
+WORDS: list[Any] = [entry for number in range(20) for entry in (f"word{number} ", ("delay", 0.01))]
+
+
+def build(input: Any) -> Any:
+    return rxllm.stream(Fake(WORDS), f"A story about {input}?")
+
+
+def fold(events: list[Event]) -> StreamCollector:
+    state = StreamCollector()
+    for event in events:
+        state = state.apply_event(event)
+    return state
+
+
+async def watch(runs: Runs, id: str, number: int) -> list[Event]:
+    """As watchers do: from the start, from a fold, late, or leaving after every `number` events."""
+    await asyncio.sleep(0.01 * number)
+    if number == 1:
+        return [event async for event in runs.watch(id, folded=True)]
+    if number < 6:
+        return [event async for event in runs.watch(id)]
+    seen: list[Event] = []
+    while True:
+        count = len(seen)
+        async for event in runs.watch(id, after=count):
+            seen.append(event)
+            if len(seen) == count + number:
+                break
+        else:
+            return seen
+
+
+def test_nothing_is_lost(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with open_runs(tmp_path / "runs.db", {"story": build}) as runs:
+            ids = [await runs.start("story", number) for number in range(RUNS)]
+            seen = await asyncio.gather(*(watch(runs, id, number) for id in ids for number in range(WATCHERS)))
+            for index, id in enumerate(ids):
+                result = await runs.result(id)
+                assert isinstance(result, ChatResult)
+                every, folded, *others = seen[WATCHERS * index : WATCHERS * (index + 1)]
+                assert fold(every).chat_result == fold(folded).chat_result == result
+                assert all(other == every for other in others)
+            assert runs.produced == ()
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
+def test_what_is_new_is_read_once_for_all_watchers(tmp_path: Path) -> None:
+    calls: Counter[str] = Counter()
+
+    async def main() -> None:
+        async with open_runs(tmp_path / "runs.db", {"story": build}) as runs:
+            store = Interposed(open_store(tmp_path / "runs.db"), before=lambda method, _: calls.update([method]))
+            async with open_runs(store, {}) as others:
+                id = await runs.start("story", "read once")
+                seen = await asyncio.gather(*(watch(others, id, 0) for _ in range(200)))
+                assert all(events == seen[0] for events in seen)
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+    assert calls["events"] < 200
+    assert calls["wait"] < 100
+
+
+def test_whoever_is_behind_the_window_reads_the_log(tmp_path: Path) -> None:
+    async def main() -> None:
+        factories: dict[str, Any] = {"long": lambda input: rxllm.stream_generate(Fake(["a"] * 4000), "Hi")}
+        async with open_runs(tmp_path / "runs.db", factories) as runs:
+            id = await runs.start("long")
+            async with rxllm.to_async_iter(runs.watch(id), maxsize=8) as slow:
+                seen = [await anext(slow)]
+                others = await asyncio.gather(*(watch(runs, id, 0) for _ in range(5)))
+                seen += [event async for event in slow]
+            assert all(events == seen for events in others)
+
+    asyncio.run(asyncio.wait_for(main(), 60))
