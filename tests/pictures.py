@@ -24,6 +24,7 @@ from rxllm.runtime import Gate, Stream
 from rxllm.runtime._back_pressure import read_by
 from rxllm.testing.marbles import parse
 from rxllm.values import Thread, assistant, user
+from tests.operators.journal import MemoryJournal
 
 FOLDER = Path(__file__).parent.parent / "docs" / "marbles"
 
@@ -199,6 +200,7 @@ SCENARIOS: dict[str, Scenario] = {
         answer(1, "H", 1, ("raw_chunk", {"x": 1}), 1, "i", 1), {"include_raw_chunks()": ops.include_raw_chunks()}
     ),
     "items": lambda: draw(answer(1, '["Lima", "Os', 2, 'lo", "Bon', 2, 'n"]', 1), {"items(str)": ops.items(str)}),
+    "journaled": lambda: draw(answer(1, "Hel", 1, "lo", 1), {"journaled(journal)": ops.journaled(MemoryJournal())}),
     "keep_latest": lambda: draw(
         plays("-a-b-c-d-e-f-|"), {"keep_latest()": ops.keep_latest(), "read every 4 s": read_every(4.0)}
     ),

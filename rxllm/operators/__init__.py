@@ -12,8 +12,7 @@ tools           tool_calls, run_tools, repeat_until_halt
 structure       partials, text_at, items, parsed, partial_json
 results         to_response, to_step_result, to_chat_result, to_session, scan_collect, finally_result
 waiting         timeouts, stall_warning, hedge, rate_limited
-failing         retry_before_content, fallback, restart, circuit_breaker, raise_errors, errors_as_events
-again           journaled
+failing         retry_before_content, fallback, restart, circuit_breaker, raise_errors, errors_as_events, journaled
 several models  race, merge_labelled
 sharing         share_folded
 money           usage, cost, budget

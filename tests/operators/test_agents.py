@@ -416,6 +416,7 @@ PASSING: dict[str, Callable[[], Any]] = {
     "race": lambda: lambda source: ops.race(source),
     "tap": lambda: ops.tap(lambda event: None),
     "keep_latest": ops.keep_latest,
+    "journaled": lambda: ops.journaled(MemoryJournal()),
 }
 
 
@@ -427,7 +428,7 @@ def test_an_error_of_an_agent_is_not_one_of_the_chat(make: Callable[[], Any]) ->
     assert through(ops.only(Nested), through(make(), events)) == failed
 
 
-@pytest.mark.parametrize("name", ["share_folded", "finally_result", "tap", "raise_errors", "race"])
+@pytest.mark.parametrize("name", ["share_folded", "finally_result", "tap", "raise_errors", "race", "journaled"])
 @given(events=strategies.lawful_chats)
 def test_agents_and_corrections_pass(name: str, events: list[Event]) -> None:
     of_people = (Nested, Steered)
