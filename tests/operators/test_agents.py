@@ -42,6 +42,7 @@ from rxllm.testing import strategies
 from rxllm.testing._events import played
 from rxllm.testing.marbles import check, cold, record
 from rxllm.values import (
+from tests.operators.journal import MemoryJournal
     ChatResult,
     Message,
     ProviderPart,
