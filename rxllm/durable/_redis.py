@@ -70,12 +70,12 @@ class RedisStore:
         return runs[0]
 
     async def runs(self, status: Status | None = None, limit: int = 1000) -> Sequence[Run]:
-        found: list[Run] = []
+        found: dict[str, Run] = {}  # where one is created meanwhile, the pages overlap
         async for ids in self._pages("all", "+inf", "-inf", desc=True):
-            found += [run for run in await self._load(ids) if status in (None, run.status)]
+            found |= {run.id: run for run in await self._load(ids) if status in (None, run.status)}
             if len(found) >= limit:
                 break
-        return found[:limit]
+        return [*found.values()][:limit]
 
     async def claim(self, id: str, owner: str, seconds: float) -> Lease | None:
         epoch = await self._run("claim", id, owner, seconds)
@@ -221,7 +221,7 @@ class RedisStore:
         loop = asyncio.get_running_loop()
         try:
             if loop not in self._by_loop:
-                for other in [other for other in self._by_loop if other.is_closed()]:
+                for other in [other for other in list(self._by_loop) if other.is_closed()]:
                     del self._by_loop[other]
                 client = self._redis.Redis.from_pool(self._pool(self._url))
                 self._by_loop[loop] = connections = _Connections(client, self._key("changes"))
