@@ -17,7 +17,7 @@ from rxllm import operators as ops
 from rxllm.durable._journal import StoredJournal
 from rxllm.durable._store import Ending, Lease, Run, Store
 from rxllm.durable._writer import Writer
-from rxllm.events import Event, StepCompleted, StepRestarted
+from rxllm.events import ChatCompleted, Event, StepCompleted, StepRestarted
 from rxllm.values.argument_checks import must_be
 
 log = logging.getLogger("rxllm")
@@ -46,7 +46,7 @@ class Producer:
         self._writer = Writer(store, lease, flush_after)
         self._loop = asyncio.get_running_loop()
         self._stopped: asyncio.Future[None] = self._loop.create_future()
-        self._to_drop = 0  # how many steps the log has already
+        self._to_drop = 0  # how many ends of steps and chats the log has already
         self.ended: Future[None] = Future()
 
     def stop(self) -> None:
@@ -61,9 +61,11 @@ class Producer:
         except RunError as error:
             log.warning("the run %s is left to others: %s", self._lease.run_id, error)
         finally:
-            with suppress(RunError):
-                await self._store.release(self._lease)
-            self.ended.set_result(None)
+            try:
+                with suppress(RunError):
+                    await self._store.release(self._lease)
+            finally:
+                self.ended.set_result(None)
 
     async def _produce(self) -> None:
         writing = asyncio.create_task(self._writer.run())
@@ -97,8 +99,7 @@ class Producer:
         run, records = await self._store.load(self._lease.run_id), await self._store.records(self._lease.run_id)
         if run.is_cancelled:
             return Ending("cancelled")
-        if run.events and await self._rejoin(run):
-            return Ending("completed")
+        await self._rejoin(run)
         journal = StoredJournal(records, self._writer)
         try:
             stream = self._build(run).pipe(ops.journaled(journal), ops.tap(self._receive))
@@ -116,24 +117,21 @@ class Producer:
             raise TypeError(f"the factory {run.factory!r} {must_be('a function that returns a stream', stream)}")
         return Stream.of(cast(Observable[Event], stream))
 
-    async def _rejoin(self, run: Run) -> bool:
-        """Count the steps that the log has, and void what follows them; return whether it has the end of a chat."""
-        number, last, open_events = 0, "", 0
-        while page := await self._store.events(run.id, number, PAGE):
+    async def _rejoin(self, run: Run) -> None:
+        """Count the ends that the log has, which are not to come again, and void what follows the last of them."""
+        number, is_open = 0, False
+        while page := await self._store.events(run.id, number, PAGE) if number < run.events else ():
             number += len(page)
             for data in page:
-                last = msgspec.json.decode(data, type=_Kind).type
-                open_events += 1
-                if last == "step_completed":
-                    self._to_drop, open_events = self._to_drop + 1, 0
-        if open_events and last != "chat_completed":
+                is_open = msgspec.json.decode(data, type=_Kind).type not in ("step_completed", "chat_completed")
+                self._to_drop += not is_open
+        if is_open:
             self._commit(StepRestarted("recovered", self._lease.epoch - 1))
-        return last == "chat_completed"
 
     def _receive(self, event: Event) -> None:
         if not self._to_drop:
             self._commit(event)
-        elif type(event) is StepCompleted:
+        elif type(event) is StepCompleted or type(event) is ChatCompleted:
             self._to_drop -= 1
 
     def _commit(self, event: Event) -> None:

@@ -32,6 +32,9 @@ CONNECTIONS = 32
 IDLE_SECONDS = 1.0
 """How long the connection that hears of changes stays open when nobody waits for any."""
 
+ALIVE_SECONDS = 15.0
+"""How long that connection may be silent before it is asked whether it still works, and may then take to answer."""
+
 PAGE = 500
 
 _FIELDS = ("id", "factory", "input", "ending", "events", "created_at", "ended_at", "is_cancelled", "error")
@@ -70,12 +73,12 @@ class RedisStore:
         return runs[0]
 
     async def runs(self, status: Status | None = None, limit: int = 1000) -> Sequence[Run]:
-        found: list[Run] = []
+        found: dict[str, Run] = {}  # where one is created meanwhile, the pages overlap
         async for ids in self._pages("all", "+inf", "-inf", desc=True):
-            found += [run for run in await self._load(ids) if status in (None, run.status)]
+            found |= {run.id: run for run in await self._load(ids) if status in (None, run.status)}
             if len(found) >= limit:
                 break
-        return found[:limit]
+        return [*found.values()][:limit]
 
     async def claim(self, id: str, owner: str, seconds: float) -> Lease | None:
         epoch = await self._run("claim", id, owner, seconds)
@@ -216,20 +219,24 @@ class RedisStore:
     @asynccontextmanager
     async def _client(self) -> AsyncGenerator[_Connections]:
         """Give the connections of the running loop, and turn what goes wrong with them into a ``RunError``."""
-        if self._is_closed:
-            raise self._unavailable("it is closed; open it again")
+        self._check_open()
         loop = asyncio.get_running_loop()
         try:
-            if loop not in self._by_loop:
-                for other in [other for other in self._by_loop if other.is_closed()]:
+            if (connections := self._by_loop.get(loop)) is None:
+                for other in [other for other in list(self._by_loop) if other.is_closed()]:
                     del self._by_loop[other]
                 client = self._redis.Redis.from_pool(self._pool(self._url))
                 self._by_loop[loop] = connections = _Connections(client, self._key("changes"))
                 await connections.close_with_loop(lambda: self._by_loop.pop(loop, None))
-            async with asyncio.timeout(CALL_SECONDS), self._by_loop[loop].places:
-                yield self._by_loop[loop]
+            async with asyncio.timeout(CALL_SECONDS), connections.places:
+                self._check_open()  # again, after the wait for a place
+                yield connections
         except (self._redis.RedisError, OSError) as error:  # a TimeoutError too
             raise self._unavailable(str(error) or f"there was no answer in {CALL_SECONDS:g} s") from error
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise self._unavailable("it is closed; open it again")
 
     def _unavailable(self, why: str) -> RunError:
         return RunError("store_unavailable", f"the store of runs {self._shown!r} does not work: {why}")
@@ -301,17 +308,28 @@ class _Connections:
                 await pubsub.subscribe(self._channel)
                 message = await pubsub.get_message(timeout=CALL_SECONDS)
                 is_subscribed.set()
+                heard = pinged = time.monotonic()
                 while message is not None or self._waiting:
                     # A timeout of its own, since that of the socket would end a silent connection.
-                    message = await pubsub.get_message(ignore_subscribe_messages=True, timeout=IDLE_SECONDS)
+                    message = await pubsub.get_message(timeout=IDLE_SECONDS)
                     if message is not None:
-                        self._wake([message["data"].decode()])
-                self._is_subscribed = None
-        except Exception:  # whoever waits asks again, and gets the error
-            self._is_subscribed = None
-            self._wake([*self._waiting])
+                        heard = time.monotonic()
+                        self._wake([message["data"].decode()])  # of a ping, it is nobody's
+                    elif time.monotonic() > max(heard, pinged) + ALIVE_SECONDS:
+                        if pinged > heard:
+                            break
+                        pinged = time.monotonic()
+                        await pubsub.ping()
+                self._end_hearing()
+        except Exception:
+            self._end_hearing()
         finally:
             is_subscribed.set()
+
+    def _end_hearing(self) -> None:
+        """Have those that wait ask again: they get the error, or a new connection."""
+        self._is_subscribed = None
+        self._wake([*self._waiting])
 
     def _wake(self, ids: Sequence[str]) -> None:
         for changed in [changed for id in ids for changed in self._waiting.get(id, ())]:

@@ -23,6 +23,7 @@ from rxllm.values.argument_checks import (
     check_instance,
     check_seconds,
     did_you_mean,
+    invalid_option,
     is_count,
     is_positive,
 )
@@ -139,6 +140,8 @@ class Runs:
             tail.watchers += 1
             try:
                 number = after
+                if after and not folded:
+                    await self._check_number(id, after)
                 if folded:
                     state, number = await tail.folded()
                     for event in state.to_events():
@@ -200,7 +203,9 @@ class Runs:
             producers = [producer for producer, _ in self._producers.values()]
             for producer in producers:
                 producer.stop()
-            await asyncio.gather(*(asyncio.wrap_future(producer.ended) for producer in producers))
+            if producers:  # on loops that may have ended
+                ended = [asyncio.wrap_future(producer.ended) for producer in producers]
+                await asyncio.wait(ended, timeout=self._seconds)
             await self._store.close()
 
         return _once(close)
@@ -216,6 +221,10 @@ class Runs:
 
     async def __aexit__(self, *exc_info: object) -> None:
         await self.close()
+
+    async def _check_number(self, id: str, after: int) -> None:
+        if (count := (await self._store.load(id)).events) < after:
+            raise invalid_option("after", f"is {after}, but the run {id} has {count} events; pass how many have come")
 
     async def _take(self, id: str, factory: str) -> bool:
         """Produce a run here unless somebody else does; return whether it is so."""

@@ -52,6 +52,10 @@ _STATUS = f"coalesce(ending, CASE WHEN leased_until > {_NOW} THEN 'running' ELSE
 _RUN = f"SELECT id, factory, input, {_STATUS}, events, created_at, ended_at, is_cancelled, error FROM runs"
 _HELD = "id = ? AND owner = ? AND epoch = ? AND ending IS NULL"
 
+# A file that SQLite makes may be read by everybody. One that it has open must not be opened by anything else of the
+# process, whose close would end the locks of all its connections.
+_creating = threading.Lock()
+
 _FAULTS = {
     sqlite3.SQLITE_FULL: "the disk is full; free some space",
     sqlite3.SQLITE_BUSY: f"another process has locked it for more than {BUSY_SECONDS:g} s; end that",
@@ -195,8 +199,8 @@ class SQLiteStore:
         return await self._writer.call(job)
 
     async def close(self) -> None:
-        self._wake([*self._waiters])
         await self._reader.close()
+        self._wake([*self._waiters])
         await self._writer.close()  # the last connection to be closed tidies the file up
 
     async def _read(self, query: str, *values: Any) -> list[Any]:
@@ -232,7 +236,8 @@ class SQLiteStore:
         return self._connect()
 
     def _connect(self) -> sqlite3.Connection:
-        os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))  # for sqlite3 everybody could read it
+        with _creating, suppress(FileExistsError):
+            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
         db = sqlite3.connect(self._path, timeout=BUSY_SECONDS, isolation_level=None)
         try:
             _open(db, self._unavailable)

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 
 from rxllm import RunError
 from rxllm.durable._store import Ending, Lease, Record, Store
@@ -106,9 +107,10 @@ class Writer:
             # It waits before it renews, which tells of earlier requests, so that none is missed in between.
             batches = self._batches
             waiting = asyncio.create_task(self._store.wait(self._lease.run_id, FOREVER, self._lease.seconds / 3))
+            waiting.add_done_callback(lambda task: task.cancelled() or task.exception())  # it may fail unheard
             try:
                 await asyncio.sleep(0)
-                self._note(await self._retried(lambda: self._store.renew(self._lease)))
+                self._note(await self._retried(partial(self._store.renew, self._lease)))
                 await waiting
                 if self._batches != batches:  # that may be all that it has been woken by; appends tell of requests too
                     await asyncio.sleep(APPENDING_SECONDS)
@@ -130,8 +132,8 @@ class Writer:
         if events or records or ending:
             self._batches += 1
             token = f"{self._lease.epoch}-{self._batches}"
-            append = lambda: self._store.append(self._lease, events, records, ending, token)  # noqa: E731
             try:
+                append = partial(self._store.append, self._lease, events, records, ending, token)
                 self._note(await self._retried(append))
             except BaseException:
                 self._waiting += waiting

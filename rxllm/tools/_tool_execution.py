@@ -139,11 +139,10 @@ class ToolExecution(abc.DisposableBase):
         self._observer.on_next(ToolExecutionStarted(self._call.id, self._call.name, self._call.arguments))
         if self._ended:
             return
-        journal, key = self._journal, self._context.idempotency_key if self._journal else ""
-        if journal is None or self._has_begun:
+        if self._journal is None or self._has_begun:
             self._run_approved()
         else:
-            note = lambda: journal.begin(key, own(self._call))  # noqa: E731
+            note = partial(self._journal.begin, self._context.idempotency_key, self._call)
             self._caller.call(note, True, lambda result: self._run_approved(), on_failure=self._abort)
 
     def _run_approved(self) -> None:
@@ -207,13 +206,12 @@ class ToolExecution(abc.DisposableBase):
         if self._ended:
             return
         self._ended = True
-        journal = self._journal
-        if journal is None or not events:
+        if self._journal is None or not events:
             self._conclude(events)
-            return
-        self._timer.disposable = Disposable()
-        note = lambda: journal.finish(self._context.idempotency_key, events)  # noqa: E731
-        self._caller.call(note, True, lambda result: self._conclude(events), on_failure=self._fail_stream)
+        else:
+            self._timer.disposable = Disposable()
+            note = partial(self._journal.finish, self._context.idempotency_key, events)
+            self._caller.call(note, True, lambda result: self._conclude(events), on_failure=self._fail_stream)
 
     def _conclude(self, events: list[Event]) -> None:
         self._ended = True

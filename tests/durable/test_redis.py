@@ -160,6 +160,26 @@ def test_a_wait_outlives_the_timeout_of_the_socket(redis_server: RedisServer, mo
     with_store(redis_server.url, main)
 
 
+def test_a_wait_ends_when_the_store_does_not_answer_any_more(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_redis, "IDLE_SECONDS", 0.1)
+    monkeypatch.setattr(_redis, "ALIVE_SECONDS", 0.4)
+
+    async def main(store: Store) -> None:
+        await claimed(store)
+        wait = asyncio.create_task(store.wait("run", 0, 60))
+        await asyncio.sleep(1.5)
+        assert not wait.done()
+        redis_server.send(signal.SIGSTOP)
+        try:
+            await asyncio.wait_for(wait, 10)
+        finally:
+            redis_server.send(signal.SIGCONT)
+
+    with_store(redis_server.url, main)
+
+
 def test_a_dropped_connection_is_replaced(redis_server: RedisServer) -> None:
     async def main(store: Store) -> None:
         lease = await claimed(store)

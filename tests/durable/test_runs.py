@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -343,16 +344,11 @@ def test_the_producer_that_lost_its_lease_stops(path: Path) -> None:
     async def main() -> None:
         async with open_runs(path, FACTORIES, lease=0.3) as runs:
             id = await runs.start("slow", "Hi")
-            store = SQLiteStore(path)
-            await until(lambda: runs.produced == (id,))
-            import sqlite3
-
-            with sqlite3.connect(path) as db:  # as if it had slept for long
-                db.execute("UPDATE runs SET leased_until = 0")
-            lease = await store.claim(id, "somebody else", 60)
-            assert lease is not None
+            assert runs.produced == (id,)
+            with sqlite3.connect(path) as db:  # as if it had slept until somebody else took the run
+                db.execute("UPDATE runs SET epoch = epoch + 1, owner = 'somebody', leased_until = leased_until + 60")
             await until(lambda: not runs.produced)
-            await store.close()
+            assert [run.status for run in await runs.list()] == ["running"]
 
     in_loop(main)
 
@@ -405,3 +401,43 @@ def test_a_slow_watcher_holds_nobody_back(path: Path) -> None:
 def test_runs_is_exported() -> None:
     assert isinstance(Runs, type)
     assert ops.journaled
+
+
+def test_a_number_that_the_log_has_not_reached_is_refused(path: Path) -> None:
+    with open_runs(path, FACTORIES) as runs:
+        id = runs.start("story", "Hi").run()
+        runs.result(id).run()
+        with pytest.raises(rxllm.ValidationError, match="after is 1000, but the run"):
+            runs.watch(id, after=1000).run()
+
+
+def test_chats_one_after_the_other_are_gone_on_with(path: Path) -> None:
+    """Wherever the first producer stops, also right behind the end of the first chat."""
+    asked: list[str] = []
+
+    def build(input: Any) -> Any:
+        def model(request: Any) -> Any:
+            asked.append("asked")
+            return "Hello"
+
+        return rxllm.stream(Fake(model), "One").concat(rxllm.stream(Fake(model), "Two"))
+
+    async def main() -> None:
+        store = SQLiteStore(path)
+        async with open_runs(path, {"two": build}) as runs:
+            whole = [event async for event in build(None)]
+            for count in range(len(whole) + 1):
+                id = await runs.start("two", here=False)
+                lease = await store.claim(id, "me", 60)
+                assert lease is not None
+                await store.append(lease, [rxllm.serializer.to_json(event).encode() for event in whole[:count]])
+                await store.release(lease)
+                assert await runs.recover() == (id,)
+                result = await runs.result(id)
+                assert result == whole[-1].result
+                events = [event async for event in runs.watch(id)]
+                ends = [event for event in events if isinstance(event, StepCompleted | ChatCompleted)]
+                assert ends == [event for event in whole if isinstance(event, StepCompleted | ChatCompleted)]
+        await store.close()
+
+    in_loop(main)

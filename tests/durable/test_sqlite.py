@@ -88,6 +88,24 @@ def test_a_commit_waits_for_the_disk(path: Path) -> None:
     connection.close()
 
 
+@pytest.mark.skipif(not os.path.exists("/proc/locks"), reason="reads the locks of Linux")
+def test_another_store_of_the_process_ends_no_lock(path: Path) -> None:
+    def locks() -> int:
+        file = f":{path.stat().st_ino} "
+        return sum(file in line for line in Path("/proc/locks").read_text().splitlines())
+
+    async def main(store: Store) -> None:
+        await store.create(RUN)
+        before = locks()
+        assert before >= 1
+        for other in (open_store(path), open_store(path)):
+            await other.load("run")
+            assert locks() >= before
+            await other.close()
+
+    with_store(path, main)
+
+
 def test_nothing_happens_before_the_first_call(path: Path) -> None:
     assert repr(open_store(path)) == f"SQLiteStore({str(path)!r})"
     asyncio.run(open_store(path).close())
@@ -116,7 +134,7 @@ def test_a_file_that_cannot_be_written_is_an_error(path: Path) -> None:
     with_store(path, lambda store: store.create(RUN))
     path.chmod(0o444)
     if os.getuid():
-        assert "it cannot be opened" in refusal(path).message
+        assert "it cannot be written; change its permissions" in refusal(path).message
     else:  # root may write everything but what is sealed, so the database itself is told to be read only
         error = SQLiteStore(path)._unavailable(_error_of(path))
         assert "it cannot be written; change its permissions" in error.message

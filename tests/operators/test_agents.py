@@ -42,7 +42,6 @@ from rxllm.testing import strategies
 from rxllm.testing._events import played
 from rxllm.testing.marbles import check, cold, record
 from rxllm.values import (
-from tests.operators.journal import MemoryJournal
     ChatResult,
     Message,
     ProviderPart,
@@ -53,6 +52,7 @@ from tests.operators.journal import MemoryJournal
     Usage,
     user,
 )
+from tests.operators.journal import MemoryJournal
 
 RESULTS = (StepCompleted, ChatCompleted, ToolExecutionCompleted, ToolResultEncoded)
 
