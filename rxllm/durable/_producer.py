@@ -51,8 +51,15 @@ class Producer:
 
     def stop(self) -> None:
         """Leave the run to others. Wait for `ended`. From any thread."""
+        self._set(self._stopped)
+
+    def cancel(self) -> None:
+        """Do at once what the store would tell it soon: somebody has asked for the end. From any thread."""
+        self._set(self._writer.is_cancelled)
+
+    def _set(self, future: asyncio.Future[None]) -> None:
         with suppress(RuntimeError):  # its loop is closed
-            self._loop.call_soon_threadsafe(lambda: self._stopped.done() or self._stopped.set_result(None))
+            self._loop.call_soon_threadsafe(lambda: future.done() or future.set_result(None))
 
     async def run(self) -> None:
         """Produce the run; log what keeps it from that."""

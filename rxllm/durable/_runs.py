@@ -172,7 +172,13 @@ class Runs:
         A run that has ended stays as it is. Fails with ``RunError("unknown_run")``.
         """
         _check_id(id)
-        return _once(lambda: self._store.cancel(id))
+
+        async def cancel() -> None:
+            await self._store.cancel(id)
+            if id in self._producers:
+                self._producers[id][0].cancel()
+
+        return _once(cancel)
 
     def list(self, status: Status | None = None, limit: int = 1000) -> Stream[Sequence[Run]]:
         """Emit the newest runs, of one status or of all."""
