@@ -16,8 +16,8 @@ from rxllm.events import Event
 class StoredJournal:
     """An `rxllm.Journal` that begins with `records`, and gives its notes to `writer`.
 
-    A response is noted when it has ended, and committed with the events that follow; the notes of tools are committed
-    when `begin` and `finish` return.
+    A response is noted when it has ended, and committed soon after; the notes of tools are committed when `begin` and
+    `finish` return.
     """
 
     def __init__(self, records: Iterable[Record], writer: Writer) -> None:

@@ -59,7 +59,7 @@ class Writer:
     def record(self, record: Record) -> None:
         with self._guard:
             self._records.append(record)
-        self._wake(False)
+        self._wake(True)  # soon: what is lost is asked for, and paid, again
 
     async def flush(self) -> None:
         """Wait until everything so far is committed. Raises ``RunError`` if that fails."""

@@ -149,7 +149,7 @@ def test_another_process_goes_on(folder: Path, undisturbed: ChatResult, point: s
     again = [line for line in EFFECTS if done.count(line) > 1]
     assert again in ([], ["stamp x"])  # it is idempotent
     assert not again or "stamp x" in finished_before
-    assert len(lines(folder, "asked")) <= 7 + 1  # an answer that was open is asked for again
+    assert len(lines(folder, "asked")) <= 7 + 3  # what was open or not yet committed is asked for again, at any depth
     passed = (folder / "passed").read_text()
     assert all(event.delta in passed for event in events if isinstance(event, TextDelta))
     assert sum(isinstance(event, StepRestarted) for event in events) <= 1
