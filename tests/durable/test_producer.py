@@ -222,10 +222,11 @@ def test_a_loop_that_ends_gives_the_run_back(tmp_path: Path) -> None:
     def build(input: Any) -> Any:
         return rxllm.stream(Fake(["Once", ("delay", 60)]), input)
 
+    left = open_runs(path, {"story": build})
+
     async def main() -> str:
-        runs = open_runs(path, {"story": build})
-        id = await runs.start("story", "Hi")
-        await runs.watch(id).take(2)
+        id = await left.start("story", "Hi")
+        await left.watch(id).take(2)
         return id  # without close
 
     id = asyncio.run(main())
