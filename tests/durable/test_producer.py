@@ -232,9 +232,9 @@ def test_a_loop_that_ends_gives_the_run_back(tmp_path: Path) -> None:
     id = asyncio.run(main())
     with open_runs(path, {"story": lambda input: rxllm.stream(Fake("Once"), input)}) as runs:
         assert runs.recover().run() == (id,)
-        assert [event for event in runs.watch(id) if isinstance(event, StepRestarted)] == [
-            StepRestarted("recovered", 1)
-        ]
+        restarts = [event for event in runs.watch(id) if isinstance(event, StepRestarted)]
+        assert restarts == [StepRestarted("recovered", 1)]
+    left.close().run()
 
 
 def test_importing_rxllm_imports_no_store() -> None:

@@ -385,7 +385,7 @@ def test_after_a_dispose_the_tool_does_not_run_and_nothing_is_delivered() -> Non
                 waiting.set()
                 await asyncio.sleep(60)
 
-        seen: list[Event] = []
+        seen: list[Any] = []
         events = rxllm.stream(Fake(ToolCall("c0", "add", {"x": 1}), "two"), "Hi", tools=[add]).pipe(
             ops.journaled(Stuck())
         )
@@ -409,7 +409,7 @@ def test_a_dispose_while_the_outcome_is_noted_delivers_nothing() -> None:
                 waiting.set()
                 await asyncio.sleep(60)
 
-        seen: list[Event] = []
+        seen: list[Any] = []
         events = rxllm.stream(Fake(ToolCall("c0", "add", {"x": 1}), "two"), "Hi", tools=[add]).pipe(
             ops.journaled(Stuck())
         )
