@@ -68,6 +68,7 @@ from rxllm.pipelines import (
 from rxllm.pipelines._agent_chat import AgentChats as _Chats
 from rxllm.runtime import (
     Budget,
+    Limiter,
     RetryPolicy,
     Stream,
     Timeouts,
@@ -215,6 +216,7 @@ __all__ = [
     "Input",
     "LLMError",
     "Labelled",
+    "Limiter",
     "Local",
     "Message",
     "MessageLike",
