@@ -29,7 +29,7 @@ def run(monkeypatch: pytest.MonkeyPatch, file: io.TextIOWrapper, count: int = 30
 
 
 def test_on_a_terminal_one_line_is_redrawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_progress_bar, "EVERY", 0.0)
+    monkeypatch.setitem(rxllm.progress_bar.__globals__, "EVERY", 0.0)
     text = run(monkeypatch, Terminal(io.BytesIO(), "utf-8", newline=""))
     drawn = text.split("\r")[1:]
     assert len(drawn) == 30
@@ -39,7 +39,7 @@ def test_on_a_terminal_one_line_is_redrawn(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_many_quick_answers_are_not_drawn_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_progress_bar, "EVERY", 60.0)
+    monkeypatch.setitem(rxllm.progress_bar.__globals__, "EVERY", 60.0)
     text = run(monkeypatch, Terminal(io.BytesIO(), "utf-8", newline=""))
     assert text.count("\r") == 1
 
