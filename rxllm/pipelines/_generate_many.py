@@ -12,7 +12,6 @@ from reactivex import Observable, abc
 from reactivex.disposable import CompositeDisposable, Disposable, SerialDisposable
 
 from rxllm.engine import Engine
-from rxllm.operators._shared.parse_answer import with_parsed
 from rxllm.pipelines._call import Setup
 from rxllm.pipelines._deferred import Deferred
 from rxllm.pipelines._generate import response_of
@@ -158,12 +157,13 @@ def _journaled(journal: Journal, setup: Setup, index: int, request: Request) -> 
 
     def check(response: Response[Any]) -> Observable[Response[Any]]:
         read = setup.response_format(request)
-        try:
-            parsed = response if read is None else with_parsed(response, read)
-        except ValidationError:  # the type has other rules now
-            journal.forget(index)
-            return scoped(Deferred(ask), scope)
-        return result_of(lambda: parsed)
+        if read is not None and not response.tool_calls:
+            try:
+                response = replace(response, parsed=read(response.output_text))
+            except ValidationError:  # the type has other rules than when it was written
+                journal.forget(index)
+                return scoped(Deferred(ask), scope)
+        return result_of(lambda: response)
 
     scope = current_scope.get()
     return Deferred(lambda: result_of(partial(journal.read, index)).flat_map(check) if journal.has(index) else ask())

@@ -155,6 +155,26 @@ def test_a_value_is_parsed_again(tmp_path: Path) -> None:
         assert (response.error is not None, len(bad.requests)) == (True, count)
 
 
+def test_an_answer_that_fits_no_longer_is_asked_again(tmp_path: Path) -> None:
+    strict = False
+
+    @dataclass
+    class Loud:
+        name: str
+
+        def __post_init__(self) -> None:
+            if strict and not self.name.isupper():
+                raise ValueError("not loud")
+
+    fake = Fake(['{"name": "Lima"}'], ['{"name": "LIMA"}'])
+    loud = generate_many(fake, {"x": "Where?"}, journal=tmp_path / "out", response_format=Loud)
+    assert [one.parsed for one in loud] == [Loud("Lima")]
+    strict = True
+    for _ in range(2):
+        assert [one.parsed for one in loud] == [Loud("LIMA")]
+    assert len(fake.requests) == 2
+
+
 def test_answers_from_the_journal_spend_nothing_of_a_budget(tmp_path: Path) -> None:
     def run(questions: list[str]) -> Budget:
         shared = Budget(tokens=2_000)
