@@ -68,6 +68,7 @@ from rxllm.pipelines import (
 from rxllm.pipelines._agent_chat import AgentChats as _Chats
 from rxllm.runtime import (
     Budget,
+    Limiter,
     RetryPolicy,
     Stream,
     Timeouts,
@@ -148,6 +149,7 @@ from rxllm.values import (
     halt,
     image_request,
     json_schema,
+    request_key,
     system,
     tool,
     tool_result,
@@ -169,7 +171,7 @@ if TYPE_CHECKING:
         OpenAIResponses,
         providers,
     )
-    from rxllm.display import show
+    from rxllm.display import progress_bar, show
     from rxllm.images import FakeImages, GeminiImages, HTTPImageAdapter, ImageAdapter, OpenAIImages
 
 __version__ = "0.1.0"
@@ -214,6 +216,7 @@ __all__ = [
     "Input",
     "LLMError",
     "Labelled",
+    "Limiter",
     "Local",
     "Message",
     "MessageLike",
@@ -285,8 +288,10 @@ __all__ = [
     "models",
     "operators",
     "plugins",
+    "progress_bar",
     "providers",
     "request",
+    "request_key",
     "resume",
     "run",
     "serializer",
@@ -314,6 +319,7 @@ _PUBLIC = sorted(__all__)
 if not TYPE_CHECKING:
     del __all__  # `__getattr__` returns it
 
+_OF_DISPLAY = ("progress_bar", "show")
 _LAZY_MODULES = ("bridge", "chunks", "serializer", "session", "testing", "web")
 
 if not TYPE_CHECKING:  # to a type checker every name would be there
@@ -329,7 +335,7 @@ if not TYPE_CHECKING:  # to a type checker every name would be there
             raise no_attribute("module 'rxllm'", name, _PUBLIC, OF_RXLLM)
         if name in _LAZY_MODULES:
             return import_module(f"rxllm.{name}")
-        return getattr(import_module("rxllm.display" if name == "show" else "rxllm.adapters"), name)
+        return getattr(import_module("rxllm.display" if name in _OF_DISPLAY else "rxllm.adapters"), name)
 
 
 def _draw(value: Any) -> str | None:

@@ -15,7 +15,7 @@ files                                          hold
 ``_redact_secrets``                            keys, kept out of errors, URLs and logs
 ``_attempts``, ``_retry``, ``_bounded``         attempts at a call, when another follows, and several streams at once
 ``_scope``, ``_engine_call``                      what a subscription and an operator know of the call they belong to
-``_budget``                                    what calls may use together
+``_budget``, ``_limiter``                      what calls may use together, and when they may begin
 ``keys``, ``models``                           public modules: API keys, and the catalogue of models
 =============================================  ======================================================================
 """
@@ -33,6 +33,7 @@ from rxllm.runtime._http_stream import Decoder, Exchange, http_stream
 from rxllm.runtime._http_transport_choice import use_transport
 from rxllm.runtime._http_transports import transport_error
 from rxllm.runtime._iterate import AsyncItems, Items, to_async_iter, to_iter
+from rxllm.runtime._limiter import Limiter
 from rxllm.runtime._paced import Hold, behind, paced
 from rxllm.runtime._portal import blocked_loops, call_context, call_loop, chosen_loop, running_loop
 from rxllm.runtime._pump import Pump, from_async_iter, pumped
@@ -76,6 +77,7 @@ __all__ = [
     "Hold",
     "HoldsBudget",
     "Items",
+    "Limiter",
     "LoopScheduler",
     "OnRetry",
     "Plan",

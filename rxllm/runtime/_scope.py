@@ -10,6 +10,7 @@ subscriber             sets for everything below
                        whether the user corrects the model
 `run_tools`            a `Question`, still open; corrections are its own to see to
 `budget`               in a pipe, its budget for all calls below; in an engine, that it counts what comes from below
+`rate_limited`         in an engine, what is told of its retries
 model source           the path and the parent only, after it filled in the nearest open question: calls by an adapter
                        or by the engine's operators are not part of the step
 tool                   the path with its tool call at the end, itself as the parent, its key, the budgets of its engine
@@ -37,7 +38,7 @@ from reactivex import Observable, abc
 from rxllm.events import ErrorEvent
 from rxllm.runtime._budget import Budget
 from rxllm.runtime._stream import Stream
-from rxllm.values import Thread, Usage
+from rxllm.values import LLMError, Thread, Usage
 
 
 class Question(msgspec.Struct):
@@ -72,7 +73,8 @@ class Scope(msgspec.Struct, frozen=True):
     `tool_key` makes the idempotency key of the innermost of them. All model calls below keep to the budgets in
     `shares`, except those that an operator above already counts (`counted`). `chat` holds the chat's own budgets, by
     their operators. `is_steered` tells whether the model is to stop at the end of its sentence, since messages of the
-    user's wait.
+    user's wait. Each ``before_retry(error, seconds)`` is called before a call waits so many seconds to be retried; it
+    waits as many as that returns, if these are more.
     """
 
     request_id: str | None = None
@@ -85,6 +87,7 @@ class Scope(msgspec.Struct, frozen=True):
     counted: tuple[Budget, ...] = ()
     chat: dict[Any, Budget] | None = None
     is_steered: Callable[[], bool] | None = None
+    before_retry: tuple[Callable[[LLMError, float], float], ...] = ()
 
     def below_model(self) -> Scope:
         """Return the scope of the subscriptions of a model source."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 from rxllm.runtime import Question
-from rxllm.values import ImagePart, Message, Part, TextPart, Thread, ToolCall, unanswered
+from rxllm.values import Message, Thread, ToolCall, unanswered
 from rxllm.values._encode import encode
+from rxllm.values._request_key import plain_call, plain_message
 
 
 def idempotency_key(call: ToolCall, question: Question, enclosing_key: Callable[[], str] | None) -> str:
@@ -21,8 +21,8 @@ def idempotency_key(call: ToolCall, question: Question, enclosing_key: Callable[
     from hashlib import sha256  # it loads OpenSSL, which importing rxllm should not
 
     around = enclosing_key() if enclosing_key is not None else None
-    messages = [encode(_plain(message)) for message in _messages_before(call, question.thread)]
-    data = [around, question.session_id, messages, encode(_plain_call(call))]
+    messages = [encode(plain_message(message)) for message in _messages_before(call, question.thread)]
+    data = [around, question.session_id, messages, encode(plain_call(call))]
     return sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:32]
 
 
@@ -35,21 +35,3 @@ def _messages_before(call: ToolCall, thread: Thread | None) -> Iterator[Message]
         if is_open and any(other.id == call.id for other in message.tool_calls):
             return
         yield message
-
-
-def _plain(message: Message) -> Message:
-    content = message.content
-    if isinstance(content, tuple):
-        content = tuple(map(_plain_part, content))
-    calls = tuple(map(_plain_call, message.tool_calls))
-    return replace(message, content=content, tool_calls=calls, metadata={})
-
-
-def _plain_part(part: Part) -> Part:
-    return replace(part, metadata={}) if isinstance(part, TextPart | ImagePart) else part
-
-
-def _plain_call(call: ToolCall) -> ToolCall:
-    """Return `call` without metadata, and without the text of arguments that could be read, which writers spell out."""
-    raw = call.raw_arguments if call.metadata.get("error") else None
-    return replace(call, raw_arguments=raw, metadata={})

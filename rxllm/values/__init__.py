@@ -24,6 +24,7 @@ from rxllm.values._message import (
 from rxllm.values._model import ModelInfo
 from rxllm.values._partial import Partial, PartialState
 from rxllm.values._request import ApiKey, Call, Request, json_schema
+from rxllm.values._request_key import request_key
 from rxllm.values._response import FinishReason, Response
 from rxllm.values._results import ChatResult, StepResult
 from rxllm.values._schema import ResponseFormat, as_response_format, is_type, reader, schema_faults
@@ -148,6 +149,7 @@ __all__ = [
     "open_calls",
     "open_questions",
     "reader",
+    "request_key",
     "schema_faults",
     "system",
     "tool",
