@@ -24,10 +24,12 @@ from typing import Any, cast
 
 import rxllm
 from rxllm import Engine, Event
+from rxllm.web import _openai_http
 from rxllm.web._codec import Frame
+from rxllm.web._http import GoneError, Receive, Send, until_gone
 from rxllm.web._openai_answer import Answer
 from rxllm.web._openai_errors import RefusedError, refusal_of
-from rxllm.web._openai_http import GoneError, Receive, Response, Send, read_body, until_gone
+from rxllm.web._openai_http import Response, read_body
 from rxllm.web._openai_memory import Memory
 from rxllm.web._openai_request import Chat, read_request, unknown_model
 
@@ -147,8 +149,8 @@ class _App:
             case "POST", "/v1/chat/completions":
                 async with self._place():
                     chat = read_request(await read_body(receive, headers, self._max_body), self._engines)
-                    beside = [response.keep_alive()] if chat.stream else []
-                    await until_gone(receive, self._complete(chat, response), *beside)
+                    watch = [lambda: response.watch(_openai_http.HEARTBEAT, self._timeout)] if chat.stream else []
+                    await until_gone(receive, lambda: self._complete(chat, response), *watch)
             case "GET", "/v1/models":
                 models = [self._model(name) for name in self._engines]
                 await response.json({"object": "list", "data": models})
