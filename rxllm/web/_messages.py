@@ -57,22 +57,20 @@ def loaded(body: bytes | str | Mapping[str, Any], max_bytes: int) -> Any:
             data = json.loads(body)
         except (ValueError, RecursionError):
             raise wrong("is not JSON", "body") from None
-    level: list[Any] = [data]
-    for _ in range(MAX_DEPTH):
-        level = [item for entry in level for item in _inside(entry)]
-    if level:
+    if is_too_deep(data):
         raise wrong(f"is nested more than {MAX_DEPTH} levels deep", "body")
     return data
 
 
+def is_too_deep(data: Any) -> bool:
+    level: list[Any] = [data]
+    for _ in range(MAX_DEPTH):
+        level = [inner for entry in level if isinstance(entry, Mapping | list) for inner in _inside(entry)]
+    return bool(level)
+
+
 def _inside(entry: Any) -> Iterable[Any]:
-    match entry:
-        case Mapping():
-            return cast(Mapping[str, Any], entry).values()
-        case list():
-            return cast(list[Any], entry)
-        case _:
-            return ()
+    return cast(Iterable[Any], entry.values() if isinstance(entry, Mapping) else entry)
 
 
 def converted(data: Any, cls: type[T], *path: str | int) -> T:

@@ -24,6 +24,7 @@ from typing import Any, cast
 
 import rxllm
 from rxllm import Engine, Event
+from rxllm.values.argument_checks import check, invalid_option
 from rxllm.web import _openai_http
 from rxllm.web._codec import Frame
 from rxllm.web._http import GoneError, Receive, Send, until_gone
@@ -65,41 +66,33 @@ def openai_app(
     that is set up wrongly.
     """
     for name, value in (("timeout", timeout), ("max_body", max_body), ("max_requests", max_requests)):
-        if not isinstance(value, int | float) or not value > 0:  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise _invalid(name, f"must be a number above 0, not {str(value)[:80]!r}")
-    return _App(_checked(engines), _checked_key(key), timeout, max_body, max_requests)
+        fits = isinstance(value, int | float) and value > 0  # pyright: ignore[reportUnnecessaryIsInstance]
+        check(name, value, fits, "a number above 0")
+    if key is not None and not (
+        isinstance(cast(Any, key), str) and key.isascii() and key.isprintable() and key.strip()
+    ):
+        raise invalid_option("key", "must be a non-empty string of ASCII, or None for no key")
+    return _App(_checked(engines), key, timeout, max_body, max_requests)
 
 
-def _checked(engines: Any) -> dict[str, Engine]:
-    if not isinstance(engines, Mapping) or not engines:
-        raise _invalid("engines", 'must be a mapping of names to engines, such as {"support": engine}')
-    checked: dict[str, Engine] = {}
-    for name, engine in cast(Mapping[Any, Any], engines).items():
-        if not isinstance(name, str) or not name:
-            raise _invalid("engines", "must have names that are non-empty strings")
-        checked[name] = engine if isinstance(engine, Engine) else Engine(engine)
-        rxllm.stream(checked[name], "Hi")  # nothing is called before it is subscribed to
+def _checked(engines: Mapping[str, Any]) -> dict[str, Engine]:
+    names = list[Any](engines) if isinstance(cast(Any, engines), Mapping) else []
+    fits = bool(names) and all(isinstance(name, str) and name for name in names)
+    check("engines", engines, fits, 'a mapping of names to engines, such as {"support": engine}')
+    checked = {name: engine if isinstance(engine, Engine) else Engine(engine) for name, engine in engines.items()}
+    for engine in checked.values():
+        rxllm.stream(engine, "Hi")  # nothing is called before it is subscribed to
     return checked
-
-
-def _checked_key(key: Any) -> bytes | None:
-    if key is not None and not (isinstance(key, str) and key.isascii() and key.isprintable() and key.strip()):
-        raise _invalid("key", "must be a non-empty string of ASCII, or None for no key")
-    return None if key is None else key.encode()
-
-
-def _invalid(name: str, fault: str) -> rxllm.ValidationError:
-    return rxllm.ValidationError("invalid_option", errors=[((name,), fault)])
 
 
 class _App:
     """The app: its engines, its limits, and the requests that it is answering."""
 
     def __init__(
-        self, engines: dict[str, Engine], key: bytes | None, timeout: float, max_body: int, max_requests: int
+        self, engines: dict[str, Engine], key: str | None, timeout: float, max_body: int, max_requests: int
     ) -> None:
         self._engines = engines
-        self._key = key
+        self._key = None if key is None else b"Bearer " + key.encode()
         self._timeout = timeout
         self._max_body = max_body
         self._max_requests = max_requests
@@ -167,7 +160,7 @@ class _App:
             if "origin" in headers:  # any web page can send requests to a server on its reader's machine
                 message = "requests of web pages need a key: openai_app(..., key=...)"
                 raise RefusedError(403, message, "origin_not_allowed")
-        elif not hmac.compare_digest(headers.get("authorization", b""), b"Bearer " + self._key):
+        elif not hmac.compare_digest(headers.get("authorization", b""), self._key):
             raise RefusedError(401, "the API key is missing or wrong", "invalid_api_key")
 
     def _model(self, name: str) -> Frame:

@@ -28,6 +28,7 @@ import msgspec
 from rxllm import Engine, ImagePart, Part, ProviderPart, Request, Thread, Tool, ValidationError, json_schema, validate
 from rxllm import stream as stream_of
 from rxllm.web._codec import Frame
+from rxllm.web._messages import MAX_DEPTH, is_too_deep
 from rxllm.web._openai_errors import RefusedError, wrong, wrong_values
 
 RENAMED = {
@@ -61,9 +62,6 @@ _FIELDS = {"model", "messages", "tools", "tool_choice", "response_format", "stre
 _OURS = {"max_tokens": "max_completion_tokens", "schema": "parameters"}
 
 _WEB = re.compile("https?://", re.IGNORECASE)
-
-MOST_NESTED = 64
-"""How deep the JSON of a request may be nested."""
 
 
 class Chat(msgspec.Struct, frozen=True):
@@ -122,16 +120,9 @@ def _read_body(data: bytes) -> Frame:
         raise RefusedError(400, "the body is not JSON", "invalid_json") from None
     if not isinstance(body, dict):
         raise RefusedError(400, "the body must be a JSON object", "invalid_json")
-    level: list[Any] = [body]
-    for _ in range(MOST_NESTED):
-        level = [inner for value in level if isinstance(value, dict | list) for inner in _inside(value)]
-    if level:
-        raise RefusedError(400, f"the body is nested more than {MOST_NESTED} levels deep", "invalid_json")
+    if is_too_deep(body):
+        raise RefusedError(400, f"the body is nested more than {MAX_DEPTH} levels deep", "invalid_json")
     return cast(Frame, body)
-
-
-def _inside(value: Any) -> Collection[Any]:
-    return cast(Frame, value).values() if isinstance(value, dict) else value
 
 
 def _refuse_unsupported(fields: Frame) -> None:
