@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, TypeVar, cast
 
 import msgspec
-from msgspec import structs
 
 from rxllm import (
     ChatResult,
@@ -22,6 +21,7 @@ from rxllm import (
     Thread,
     ToolCall,
     ValidationError,
+    tool_result,
     user,
 )
 from rxllm.values import open_calls, open_questions
@@ -83,30 +83,76 @@ def converted(data: Any, cls: type[T], *path: str | int) -> T:
         raise wrong(fault[:120], *path, *inner) from None
 
 
-def waiting(stored: Thread | ChatResult | Session) -> tuple[Thread, dict[str, ToolCall]]:
-    """Return the thread of a conversation and its calls that wait, by id."""
-    if not isinstance(cast(object, stored), Thread | ChatResult | Session):
-        fault = must_be("a Thread, a ChatResult or a Session", type(stored))
-        raise invalid_option("stored", f"{fault}; write Thread(messages) for a list of messages")
-    if not isinstance(stored, Thread):
-        return stored.thread, {call.id: call for call in stored.pending_tool_calls}
-    return stored, {call.id: call for call in open_calls(stored)}
+def turn(parts: list[Part], answered: Iterable[tuple[ToolCall, Any]]) -> list[Message]:
+    """Return an assistant's message, and the results of its calls; none if nothing is in it."""
+    answered = tuple(answered)
+    if not parts and not answered:
+        return []
+    calls = tuple(call for call, _ in answered)
+    results = [tool_result(call.id, result) for call, result in answered]
+    return [Message("assistant", plain(parts), tool_calls=calls), *results]
 
 
-def question(stored: Thread | ChatResult | Session) -> str | None:
-    """Return the id of the call whose tool, here or in an agent inside, has asked the user."""
-    if not isinstance(stored, Thread) and stored.pending_tool_call_id is not None:
-        return stored.pending_tool_call_id
-    thread = stored if isinstance(stored, Thread) else stored.thread
-    return next(open_questions(thread), None)
+def plain(parts: list[Part]) -> str | tuple[Part, ...]:
+    """Return `parts` as the content of a message: text if they are nothing else."""
+    match parts:
+        case []:
+            return ""
+        case [TextPart(text=text)]:
+            return text
+        case _:
+            return tuple(parts)
 
 
-def replied(incoming: Incoming, new: list[Message], id: str | None) -> Incoming:
-    """Return `incoming` with the user's `new` messages; an agent inside that has asked, as `id`, gets their text."""
-    if new and id is not None and "/" in id:  # its chat goes on with it
-        text = "\n\n".join(message.text for message in new)
-        return structs.replace(incoming, results={**incoming.results, id: text})
-    return structs.replace(incoming, thread=incoming.thread + new)
+class Stored:
+    """A conversation as the server knows it, and what a client answers to the calls that wait in it."""
+
+    def __init__(self, stored: Thread | ChatResult | Session, client_tools: Collection[str]) -> None:
+        if not isinstance(cast(object, stored), Thread | ChatResult | Session):
+            fault = must_be("a Thread, a ChatResult or a Session", type(stored))
+            raise invalid_option("stored", f"{fault}; write Thread(messages) for a list of messages")
+        is_thread = isinstance(stored, Thread)
+        self.thread = stored if is_thread else stored.thread
+        self.pending = {call.id: call for call in (open_calls(stored) if is_thread else stored.pending_tool_calls)}
+        self.known = {call.id for message in self.thread for call in message.tool_calls} | self.pending.keys()
+        asked = None if is_thread else stored.pending_tool_call_id
+        self.question = asked or next(open_questions(self.thread), None)  # the id of the call that has asked
+        self.approvals: dict[str, Any] = {}
+        self.results: dict[str, Any] = {}
+        self._client_tools = client_tools
+
+    def approve(self, id: str, answer: Any, *path: str | int) -> None:
+        """Take the answer to the approval of a call that waits."""
+        if self.pending[id].name in self._client_tools:
+            raise wrong("is of a tool that runs in the client, which sends its result", *path)
+        self.approvals[id] = answer
+
+    def answer(self, id: str, result: Any, *path: str | int) -> None:
+        """Take the result of a client's tool; that of a call which does not wait is left out."""
+        if id not in self.pending or id in self.approvals:
+            return
+        if self.pending[id].name not in self._client_tools:
+            raise wrong("is of a tool that does not run in the client", *path)
+        self.results[id] = result
+
+    def reply(self, id: str, text: str) -> None:
+        """Take the answer to the question; an agent inside that has asked goes on with it."""
+        if "/" in id:
+            self.results[id] = text
+        else:
+            self.thread += user(text)
+
+    def incoming(self, new: list[Message]) -> Incoming:
+        """Return the answers, and the user's `new` messages, which deny all other calls that wait."""
+        for id, call in self.pending.items() if new else ():
+            if call.name in self._client_tools:
+                self.results.setdefault(id, {"error": UNANSWERED})
+            else:
+                self.approvals.setdefault(id, UNANSWERED)
+        if new and "/" in (self.question or "") and self.question not in self.results:
+            self.reply(cast(str, self.question), "\n\n".join(message.text for message in new))
+            new = []
+        return Incoming(self.thread + new, self.approvals, self.results)
 
 
 def file_part(url: str, mime_type: str, *path: str | int, name: str | None = None) -> Part:
