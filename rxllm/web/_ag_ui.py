@@ -60,7 +60,6 @@ class Encoder:
         self._marks: dict[Path, int] = {}  # by agent: the number of the latest message when its step began
         self._minted = 0
         self._is_started = False
-        self._is_answering = False  # a response has begun, and has not ended
 
     def feed(self, event: ev.Event) -> list[Frame]:
         """Return the frames of `event`. Raises as `rxllm.serializer.to_data`."""
@@ -77,15 +76,8 @@ class Encoder:
         lane = self._agents[path]
         frames += self._read(lane, event, self._frames(lane, inner))
         self._fold.apply(event)
-        match inner:
-            case ev.StepCompleted() | ev.StepRestarted():
-                self._marks[path] = self._wire.count
-            case ev.MessageStarted() if not path:
-                self._is_answering = True
-            case ev.MessageCompleted() | ev.ErrorEvent() if not path:
-                self._is_answering = False
-            case _:
-                pass
+        if isinstance(inner, ev.StepCompleted | ev.StepRestarted):
+            self._marks[path] = self._wire.count
         return frames
 
     def close(self) -> list[Frame]:
@@ -272,7 +264,7 @@ class Encoder:
     def _end(self) -> list[Frame]:
         state, root = self._fold.state, self._agents[()]
         error = state.error if state.chat_result is None else state.chat_result.error
-        if self._is_answering:
+        if self._fold.is_answering:
             error = StreamError("truncated")
         ending: Frame = outcome(state, self._wire) if error is None else {"type": "cancelled"}
         waiting = [interrupt["id"] for interrupt in ending.get("interrupts", ())]
