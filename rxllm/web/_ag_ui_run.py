@@ -90,9 +90,8 @@ def counts(usage: Usage, model: str | None) -> Frame:
 class ForeignRun:
     """What other servers do not tell: where a response begins and ends, and what its step and the chat come to."""
 
-    def __init__(self, fold: ClientFold, wire: Wire) -> None:
+    def __init__(self, fold: ClientFold) -> None:
         self._fold = fold
-        self._wire = wire
         self._is_open = False  # a response
         self._is_answered = False  # a call of the response before
 
@@ -129,7 +128,6 @@ class ForeignRun:
 
     def _failed(self, error: StreamError) -> Iterator[ev.Event]:
         yield from self._response_start()
-        yield from self._wire.unfinished()
         yield ev.ErrorEvent(error)
 
     def _response_start(self) -> Iterator[ev.Event]:
