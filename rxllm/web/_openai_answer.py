@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from typing import Any
 
 from reactivex import Subject
 
@@ -225,34 +224,28 @@ def _finish_reason(result: ChatResult) -> str:
     return "length" if result.halted_reason in ("max_turns", "budget") else "stop"
 
 
-def _message(deltas: Iterable[Frame]) -> Frame:
-    texts: dict[str, list[str]] = {"content": [], "reasoning_content": []}
-    lists: dict[str, list[Frame]] = {"annotations": [], "tool_calls": []}
-    for delta in deltas:
-        for name in texts.keys() & delta.keys():
-            texts[name].append(delta[name])
-        for annotation in delta.get("annotations", ()):
-            lists["annotations"].append({name: value for name, value in annotation.items() if name != "index"})
-        for call in delta.get("tool_calls", ()):
-            _add_call(lists["tool_calls"], call)
-    joined = {name: "".join(pieces) for name, pieces in texts.items()}
-    content = joined.pop("content") or (None if lists["tool_calls"] else "")
-    more = {name: value for name, value in (joined | lists).items() if value}
-    return {"role": "assistant", "content": content, "refusal": None, **more}
-
-
-def _add_call(calls: list[Frame], call: Frame) -> None:
-    if "id" in call:
-        calls.append({"id": call["id"], "type": "function", "function": dict(call["function"])})
-    else:
-        calls[call["index"]]["function"]["arguments"] += call["function"]["arguments"]
+def _message(deltas: list[Frame]) -> Frame:
+    content, thinking = (
+        "".join(delta[name] for delta in deltas if name in delta) for name in ("content", "reasoning_content")
+    )
+    annotations = [
+        {"type": "url_citation", "url_citation": annotation["url_citation"]}
+        for delta in deltas
+        for annotation in delta.get("annotations", ())
+    ]
+    calls: dict[int, Frame] = {}
+    for call in (call for delta in deltas for call in delta.get("tool_calls", ())):
+        if "id" in call:
+            calls[call["index"]] = {"id": call["id"], "type": "function", "function": dict(call["function"])}
+        else:
+            calls[call["index"]]["function"]["arguments"] += call["function"]["arguments"]
+    more = {"reasoning_content": thinking, "annotations": annotations, "tool_calls": [*calls.values()]}
+    known = {name: value for name, value in more.items() if value}
+    return {"role": "assistant", "content": content or (None if calls else ""), "refusal": None, **known}
 
 
 def _usage(usage: Usage) -> Frame:
-    counts = {
-        "prompt_tokens": usage.input_tokens or 0,
-        "completion_tokens": usage.output_tokens or 0,
-        "total_tokens": usage.total,
+    details: dict[str, Frame] = {
         "prompt_tokens_details": {
             "cached_tokens": usage.cached_input_tokens,
             "cache_write_tokens": usage.cache_write_input_tokens,
@@ -264,9 +257,8 @@ def _usage(usage: Usage) -> Frame:
             "total_cost": usage.total_cost,
         },
     }
-    known = {name: _known(value) if isinstance(value, dict) else value for name, value in counts.items()}
-    return {name: value for name, value in known.items() if value != {}}
-
-
-def _known(values: dict[str, Any]) -> Frame:
-    return {name: value for name, value in values.items() if value is not None}
+    known = {
+        name: {key: count for key, count in counts.items() if count is not None} for name, counts in details.items()
+    }
+    totals = {"prompt_tokens": usage.input_tokens or 0, "completion_tokens": usage.output_tokens or 0}
+    return {**totals, "total_tokens": usage.total, **{name: counts for name, counts in known.items() if counts}}

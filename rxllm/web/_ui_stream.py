@@ -9,7 +9,6 @@ event                                         frames
 ``ToolCallStarted``, ``-Delta``               ``tool-input-start``, ``tool-input-delta``, always ``dynamic``
 ``ToolCallCompleted``                         ``tool-input-available``; ``tool-input-error`` if it is not a JSON object
 ``ToolApprovalRequested``                     ``tool-approval-request``; the approval's id is the call's
-``ToolExecutionStarted``                      ``tool-approval-response`` if approval was requested
 ``ToolProgress``                              ``tool-output-available``, ``preliminary``
 ``ToolExecutionCompleted``                    ``tool-output-available``, ``tool-output-error``, ``tool-output-denied``
 ``SourceAdded``, ``FileAdded``                ``source-url`` if it has a URL, ``file``
@@ -62,7 +61,6 @@ class Encoder:
         self._minted = 0
         self._is_started = False
         self._step: str | None = None  # "open", or "reset" when it is to begin again
-        self._waiting: set[str] = set()  # for approval
         self._counters: dict[str, None] = {}  # of usage, as far as they were sent
 
     def feed(self, event: ev.Event) -> list[Frame]:
@@ -109,14 +107,11 @@ class Encoder:
             case ev.UsageUpdated(usage=usage):
                 return [{"type": "message-metadata", "messageMetadata": self._usage(usage)}]
             case ev.ToolApprovalRequested(id=id):
-                return self._approval(id)
+                return [_approval(id)]
             case Nested(path=path, event=ev.ToolApprovalRequested() as inner):
                 id = "/".join((*path, inner.id))
                 call = call_frame("tool-input-available", id, inner.name, {}, input=event_data(inner)["arguments"])
-                return [call, *self._approval(id)]
-            case ev.ToolExecutionStarted(id=id) if id in self._waiting:
-                self._waiting.discard(id)
-                return [{"type": "tool-approval-response", "approvalId": id, "approved": True}]
+                return [call, _approval(id)]
             case _:
                 return self._structure(event) or content_frames(event, self._mint)
 
@@ -156,10 +151,6 @@ class Encoder:
             for id, pieces in decoder.calls.items()
         ]
         return [*blocks, *calls]
-
-    def _approval(self, id: str) -> list[Frame]:
-        self._waiting.add(id)
-        return [{"type": "tool-approval-request", "approvalId": id, "toolCallId": id}]
 
     def _usage(self, usage: Usage) -> Frame:
         """Return the metadata of a message; a browser merges it with what was sent before, so None takes the place."""
@@ -329,6 +320,10 @@ class Decoder:
             case _:
                 raise malformed(frame)
         return [ev.ToolExecutionCompleted(id, name, error=error)]
+
+
+def _approval(id: str) -> Frame:
+    return {"type": "tool-approval-request", "approvalId": id, "toolCallId": id}
 
 
 def _cover(data: Frame, frames: list[Frame]) -> list[Frame]:
