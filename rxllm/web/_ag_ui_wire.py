@@ -6,6 +6,8 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import msgspec
+
 from rxllm import Nested, ToolCall
 from rxllm import events as ev
 from rxllm.web._codec import Block, Frame, text_of
@@ -16,16 +18,13 @@ OWN = "rxllm"
 Path = tuple[str, ...]
 
 
-class Call:
+class Call(msgspec.Struct):
     """An open tool call: its id, its name, the id of its message, and the text of its arguments so far."""
 
-    __slots__ = ("id", "name", "parent", "pieces")
-
-    def __init__(self, id: str, name: str, parent: str) -> None:
-        self.id = id
-        self.name = name
-        self.parent = parent
-        self.pieces: list[str] = []
+    id: str
+    name: str
+    parent: str
+    pieces: list[str] = []
 
 
 class Lane:

@@ -18,13 +18,13 @@ import asyncio
 import hmac
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
 from typing import Any, cast
 
 import rxllm
 from rxllm import Engine, Event
-from rxllm.values.argument_checks import check, invalid_option
+from rxllm.values.argument_checks import check, check_count, invalid_option
 from rxllm.web import _openai_http
 from rxllm.web._codec import Frame
 from rxllm.web._http import GoneError, Receive, Send, until_gone
@@ -65,9 +65,10 @@ def openai_app(
     Raises ``ValidationError("invalid_option")`` for wrong arguments, and what ``rxllm.stream`` raises for an engine
     that is set up wrongly.
     """
-    for name, value in (("timeout", timeout), ("max_body", max_body), ("max_requests", max_requests)):
-        fits = isinstance(value, int | float) and value > 0  # pyright: ignore[reportUnnecessaryIsInstance]
-        check(name, value, fits, "a number above 0")
+    check_count("max_body", max_body)
+    check_count("max_requests", max_requests)
+    is_above_0 = isinstance(timeout, int | float) and timeout > 0  # pyright: ignore[reportUnnecessaryIsInstance]
+    check("timeout", timeout, is_above_0, "a number of seconds above 0")
     if key is not None and not (
         isinstance(cast(Any, key), str) and key.isascii() and key.isprintable() and key.strip()
     ):
@@ -95,10 +96,9 @@ class _App:
         self._key = None if key is None else b"Bearer " + key.encode()
         self._timeout = timeout
         self._max_body = max_body
-        self._max_requests = max_requests
+        self._places = asyncio.Semaphore(max_requests)
         self._memory = Memory()
         self._started = int(time.time())
-        self._running = 0
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -118,11 +118,8 @@ class _App:
 
     async def _respond(self, scope: Any, receive: Receive, response: Response) -> None:
         try:
-            try:
-                async with asyncio.timeout(self._timeout):
-                    await self._route(scope, receive, response)
-            except TimeoutError:
-                raise RefusedError(408, "the answer took too long", "timeout") from None
+            async with asyncio.timeout(self._timeout):
+                await self._route(scope, receive, response)
         except GoneError:
             return
         except Exception as error:
@@ -140,7 +137,9 @@ class _App:
         path = scope["path"].removeprefix(scope.get("root_path", ""))
         match scope["method"], path:
             case "POST", "/v1/chat/completions":
-                async with self._place():
+                if self._places.locked():
+                    raise RefusedError(503, "this server is busy", "busy", retry_after=1.0)
+                async with self._places:
                     chat = read_request(await read_body(receive, headers, self._max_body), self._engines)
                     watch = [lambda: response.watch(_openai_http.HEARTBEAT, self._timeout)] if chat.stream else []
                     await until_gone(receive, lambda: self._complete(chat, response), *watch)
@@ -167,16 +166,6 @@ class _App:
         if name not in self._engines:
             raise unknown_model(name)
         return {"id": name, "object": "model", "created": self._started, "owned_by": "rxllm"}
-
-    @asynccontextmanager
-    async def _place(self) -> AsyncGenerator[None]:
-        if self._running >= self._max_requests:
-            raise RefusedError(503, "this server is busy", "busy", retry_after=1.0)
-        self._running += 1
-        try:
-            yield
-        finally:
-            self._running -= 1
 
     async def _complete(self, chat: Chat, response: Response) -> None:
         engine = self._engines[chat.model]

@@ -91,6 +91,8 @@ def refusal_of(error: Exception) -> RefusedError:
     """Return what a client may know of the error of a run."""
     if isinstance(error, RefusedError):
         return error
+    if isinstance(error, TimeoutError):
+        return RefusedError(408, "the answer took too long", "timeout")
     if not isinstance(error, LLMError):
         return RefusedError(500, "this server has failed", "internal_error")
     tables = [table for cls, table in _STATUSES.items() if isinstance(error, cls)]

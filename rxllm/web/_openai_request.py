@@ -7,7 +7,7 @@ field                                               is
 ``tools``                                           the client's tools: manual ones, which are never run here
 ``tool_choice``                                     one of these, "auto", "none" or "required"
 ``response_format``                                 ``text``, ``json_object`` or ``json_schema``
-`RENAMED`                                           options of the call; they go before the engine's
+`OPTIONS`, ``max_completion_tokens``                options of the call; they go before the engine's
 `NOTES`                                             notes, in the request's ``metadata["client"]``
 `NEUTRAL`                                           accepted with these values, which change nothing
 ``model``, ``stream``, ``stream_options``           what they say
@@ -31,16 +31,8 @@ from rxllm.web._codec import Frame
 from rxllm.web._messages import MAX_DEPTH, is_too_deep
 from rxllm.web._openai_errors import RefusedError, wrong, wrong_values
 
-RENAMED = {
-    "temperature": "temperature",
-    "top_p": "top_p",
-    "max_tokens": "max_tokens",
-    "max_completion_tokens": "max_tokens",
-    "stop": "stop",
-    "seed": "seed",
-    "reasoning_effort": "reasoning_effort",
-}
-"""The options of a call, by their names in the protocol."""
+OPTIONS = ("temperature", "top_p", "max_tokens", "stop", "seed", "reasoning_effort")
+"""The options of a call. ``max_completion_tokens`` is the newer name of ``max_tokens``."""
 
 NOTES = (
     *("user", "metadata", "safety_identifier", "store"),
@@ -58,7 +50,10 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "verbosity": ("medium",),
 }
 
-_FIELDS = {"model", "messages", "tools", "tool_choice", "response_format", "stream", "stream_options"}
+_FIELDS = {
+    *("model", "messages", "tools", "tool_choice", "response_format", "stream", "stream_options"),
+    "max_completion_tokens",
+}
 _OURS = {"max_tokens": "max_completion_tokens", "schema": "parameters"}
 
 _WEB = re.compile("https?://", re.IGNORECASE)
@@ -91,7 +86,9 @@ def read_request(data: bytes, engines: Mapping[str, Engine]) -> Chat:
         raise unknown_model(model)
     _refuse_unsupported(fields)
     tools = _read_tools(fields.get("tools", []), {tool.name for tool in engines[model].tools})
-    options = {ours: fields[name] for name, ours in RENAMED.items() if name in fields}
+    options = {name: fields[name] for name in OPTIONS if name in fields}
+    if "max_completion_tokens" in fields:
+        options["max_tokens"] = fields["max_completion_tokens"]
     options |= _read_choice(fields.get("tool_choice"), tools) | _read_format(fields.get("response_format"))
     if options.get("stop") == []:
         del options["stop"]
@@ -126,7 +123,7 @@ def _read_body(data: bytes) -> Frame:
 
 
 def _refuse_unsupported(fields: Frame) -> None:
-    known = {*_FIELDS, *RENAMED, *NOTES, *NEUTRAL}
+    known = {*_FIELDS, *OPTIONS, *NOTES, *NEUTRAL}
     for name, value in fields.items():
         if name not in known:
             raise wrong(name[:80], f"{name[:80]!r} is not a parameter of this server", "unknown_parameter")
