@@ -1,21 +1,7 @@
 """The way in from AG-UI: a ``RunAgentInput`` as a thread, and its answers to interrupts and tool calls.
 
-What a client sends is written by its user. Hence:
-
-=====================================  ================================================================================
-of an input                            becomes
-=====================================  ================================================================================
-a system or developer message          nothing
-text, files of the user                a user's message; a file's URL is ``http:``, ``https:``, or ``data:`` of a size
-the messages before it                 with the server's thread nothing, since that has them; otherwise messages
-a tool call without a result           nothing
-an answer to the approval of a call    an approval, if the call waits in the server's thread; without one, an error
-an answer to a question                a user's message; the result of the call, if an agent inside has asked
-the result of a client's tool          a result, if the call waits in the server's thread and is one of `client_tools`
-a new message instead of an answer     a denial of the calls that wait, and the message, which answers the question of
-                                       an agent inside, if that has asked
-a tool                                 a tool whose calls are left to the client, if it is one of `client_tools`
-=====================================  ================================================================================
+What is taken of it says `rxllm.web._messages`. An answer to a question becomes a user's message, or the result of the
+call if an agent inside has asked; a tool one whose calls are left to the client, if it is one of `client_tools`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,20 @@
-"""What the ways in share: the limits of a request, its form, what waits in a conversation, and files of a user."""
+"""What the ways in share: the limits and the form of a request, and what is taken of it.
+
+What a client sends is written by its user. Hence:
+
+=====================================  ================================================================================
+of a request                           becomes
+=====================================  ================================================================================
+a system or developer message          nothing
+text, files of the user                a user's message; a file's URL is ``http:``, ``https:``, or ``data:`` of a size
+the messages before it                 with the server's thread nothing, since that has them; otherwise messages
+a tool call without a result           nothing
+an answer to the approval of a call    an approval, if the call waits in the server's thread; without one, an error
+the result of a client's tool          a result, if the call waits in the server's thread and is one of `client_tools`
+a new message instead of an answer     a denial of the calls that wait, and the message, which answers the question of
+                                       an agent inside, if that has asked
+=====================================  ================================================================================
+"""
 
 from __future__ import annotations
 

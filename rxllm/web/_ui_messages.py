@@ -1,20 +1,6 @@
 """The way in from ``useChat``: the messages of a browser as a thread, and its answers to tool calls.
 
-What a browser sends is written by its user. Hence:
-
-=====================================  ================================================================================
-of a request                           becomes
-=====================================  ================================================================================
-a system message                       nothing
-text, files of the user                a user's message; a file's URL is ``http:``, ``https:``, or ``data:`` of a size
-an assistant's text, reasoning, calls  with the server's thread nothing, since that has them; otherwise messages, one
-                                       for each step
-a tool call without a result           nothing
-an approval of a call                  an approval, if the call waits in the server's thread; without one, an error
-the result of a client's tool          a result, if the call waits in the server's thread and is one of `client_tools`
-a new message instead of an answer     a denial of the calls that wait, and the message, which answers the question of
-                                       an agent inside, if that has asked
-=====================================  ================================================================================
+What is taken of them says `rxllm.web._messages`. A message of the assistant becomes one for each of its steps.
 """
 
 from __future__ import annotations
