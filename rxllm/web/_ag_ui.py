@@ -32,6 +32,7 @@ from uuid import uuid4
 
 from rxllm import LLMError, Message, Nested, StreamError, serializer
 from rxllm import events as ev
+from rxllm.collector import Unfinished
 from rxllm.web._ag_ui_run import ForeignRun, counts, outcome
 from rxllm.web._ag_ui_wire import OWN, Chunks, Lane, Path, Wire
 from rxllm.web._client_fold import ClientFold
@@ -272,21 +273,23 @@ class Decoder:
 
     def __init__(self) -> None:
         self._fold = ClientFold()
+        self._open = Unfinished()
         self._chunks = Chunks()
         self._wire = Wire()
-        self._foreign = ForeignRun(self._fold)
+        self._foreign = ForeignRun(self._fold, self._open)
         self._is_ended = False
 
     def feed(self, frame: Frame) -> list[ev.Event]:
         return all_of(frame, self._applied(frame))
 
     def close(self) -> list[ev.Event]:
-        return [] if self._is_ended else [ev.ErrorEvent(StreamError("truncated"))]
+        return [] if self._is_ended else [*self._open.close(), ev.ErrorEvent(StreamError("truncated"))]
 
     def _applied(self, frame: Frame) -> Iterator[ev.Event]:
         for long_form in self._chunks.read(frame):
             for event in self._events(long_form):
                 self._fold.apply(event)
+                self._open.see(event)
                 yield event
 
     def _events(self, frame: Frame) -> Iterable[ev.Event]:

@@ -34,12 +34,14 @@ class Client:
     async def begin(self) -> None:
         """Send the head at once."""
         async with self._lock:
-            await self._begin()
+            if not self.begun:
+                await self._begin()
 
     async def send(self, body: bytes, *, more: bool = True) -> None:
         async with self._lock:
             self._since = self._now()
-            await self._begin()
+            if not self.begun:
+                await self._begin()
             await self._try({"type": "http.response.body", "body": body, "more_body": more})
             self._since = self._now()
 
@@ -53,19 +55,15 @@ class Client:
             elif is_behind:
                 raise GoneError
             else:
-                await self._beat(patience)
-
-    async def _beat(self, patience: float) -> None:
-        try:
-            async with asyncio.timeout(patience):
-                await self.send(HEARTBEAT)
-        except TimeoutError:
-            raise GoneError from None
+                try:
+                    async with asyncio.timeout(patience):
+                        await self.send(HEARTBEAT)
+                except TimeoutError:
+                    raise GoneError from None
 
     async def _begin(self) -> None:
-        if not self.begun:
-            self.begun = True
-            await self._try({"type": "http.response.start", "status": self.status, "headers": self.headers})
+        self.begun = True
+        await self._try({"type": "http.response.start", "status": self.status, "headers": self.headers})
 
     async def _try(self, message: Message) -> None:
         try:

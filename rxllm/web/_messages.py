@@ -131,8 +131,8 @@ class Stored:
         self.thread = stored if is_thread else stored.thread
         self.pending = {call.id: call for call in (open_calls(stored) if is_thread else stored.pending_tool_calls)}
         self.known = {call.id for message in self.thread for call in message.tool_calls} | self.pending.keys()
-        asked = None if is_thread else stored.pending_tool_call_id
-        self.question = asked or next(open_questions(self.thread), None)  # the id of the call that has asked
+        id = None if is_thread else stored.pending_tool_call_id
+        self.question = id or next(open_questions(self.thread), None)  # the id of the call that has asked
         self.approvals: dict[str, Any] = {}
         self.results: dict[str, Any] = {}
         self._client_tools = client_tools

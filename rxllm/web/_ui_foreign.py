@@ -39,8 +39,8 @@ class ForeignSteps:
                     self._waiting[id] = ToolCall(id, name, dict(arguments))
                 case ev.ToolExecutionCompleted(id=id, result=result, error=error):
                     self._waiting.pop(id, None)
-                    told = error and (error.reason if error.reason == "denied" else error.message)
-                    self._outputs[id] = result if told is None else told
+                    fault = error and (error.reason if error.reason == "denied" else error.message)
+                    self._outputs[id] = result if fault is None else fault
                 case ev.StepRestarted():
                     self._outputs.clear()
                 case _:
