@@ -11,7 +11,7 @@ sources with a URL                  ``annotations``
 calls of the client's tools         ``tool_calls``
 calls of the engine's own tools,    nothing
 their results, agents inside
-a question to the user              the question, as text
+a question to the user              the question, as text; that of an agent inside is an error
 usage                               that of all steps, and of the agents
 ``StepRestarted``                   nothing; if a part of the step has been sent, an error, since it cannot be unsaid
 files, log-probabilities            nothing
@@ -197,7 +197,8 @@ class Answer:
             self.error = result.error or StreamError("unknown")
             return
         own = {call.id for call in result.final_response.tool_calls} if result.final_response else set[str]()
-        if result.halted_reason == "approval" or any(call.id not in own for call in result.pending_tool_calls):
+        waiting = {call.id for call in result.pending_tool_calls} | {result.pending_tool_call_id} - {None}
+        if result.halted_reason == "approval" or waiting - own:
             message = "a tool of this server waits for an answer that Chat Completions has no place for"
             self.error = RefusedError(500, message, "approval_required")
             return
