@@ -7,6 +7,7 @@ from typing import Any
 
 from rxllm import Message, Nested, StreamCollector, StreamError, ToolCall, Usage, serializer
 from rxllm import events as ev
+from rxllm.collector import Unfinished
 from rxllm.web._ag_ui_wire import Wire
 from rxllm.web._client_fold import ClientFold
 from rxllm.web._codec import Frame
@@ -90,9 +91,9 @@ def counts(usage: Usage, model: str | None) -> Frame:
 class ForeignRun:
     """What other servers do not tell: where a response begins and ends, and what its step and the chat come to."""
 
-    def __init__(self, fold: ClientFold, wire: Wire) -> None:
+    def __init__(self, fold: ClientFold, open: Unfinished) -> None:
         self._fold = fold
-        self._wire = wire
+        self._open = open
         self._is_open = False  # a response
         self._is_answered = False  # a call of the response before
 
@@ -129,7 +130,7 @@ class ForeignRun:
 
     def _failed(self, error: StreamError) -> Iterator[ev.Event]:
         yield from self._response_start()
-        yield from self._wire.unfinished()
+        yield from self._open.close()
         yield ev.ErrorEvent(error)
 
     def _response_start(self) -> Iterator[ev.Event]:

@@ -127,8 +127,8 @@ def _kept(event: ev.Event) -> ev.Event | None:
             return ev.StepCompleted(replace(result, metadata=_named(result.metadata)))
         case ev.ChatCompleted(result=result):
             return ev.ChatCompleted(_chat(result))
-        case ev.MessageStarted(message=message):
-            return ev.MessageStarted(_message(message))
+        case ev.MessageStarted(message=message) | ev.Steered(message=message):
+            return changed(event, message=_message(message))
         case ev.MessageCompleted(message=message, metadata=metadata):
             return changed(event, message=_message(message), metadata=_named(metadata))
         case ev.ThinkingCompleted():
@@ -145,8 +145,6 @@ def _kept(event: ev.Event) -> ev.Event | None:
             return changed(event, result=_data(result), metadata=_named(metadata))
         case ev.ToolProgress(data=data):
             return changed(event, data=_data(data))
-        case ev.Steered(message=message):
-            return changed(event, message=_message(message))
         case ev.Custom(name=name):
             return None if name in _OWN else event
         case _:
