@@ -31,6 +31,7 @@ from rxllm.values._session import Session, SessionStatus, Turn
 from rxllm.values._spending import Spending
 from rxllm.values._stream_items import Labelled, Progress, TextAt, Trace
 from rxllm.values._telemetry import (
+    CallDetails,
     CallFinished,
     CallStarted,
     ChatFinished,
@@ -45,6 +46,7 @@ from rxllm.values._telemetry import (
     Telemetry,
     ToolFinished,
     ToolStarted,
+    Tracer,
 )
 from rxllm.values._thread import MessageLike, Thread, listed, unanswered, with_results
 from rxllm.values._token_count import TokenCount, estimated_tokens, message_tokens
@@ -67,6 +69,7 @@ __all__ = [
     "ApiKey",
     "Attachment",
     "Call",
+    "CallDetails",
     "CallFinished",
     "CallStarted",
     "ChatFinished",
@@ -126,6 +129,7 @@ __all__ = [
     "ToolFinished",
     "ToolStarted",
     "Trace",
+    "Tracer",
     "Turn",
     "Usage",
     "ValidationError",
