@@ -197,7 +197,7 @@ class Setup(msgspec.Struct, frozen=True):
             return Deferred(lambda: adapter.stream(request, call)).pipe(*operators)
 
         def make() -> Stream[Event]:
-            attempts = Attempts(observers, details(request, adapter))
+            attempts = Attempts(observers, details(request, self.engine.adapter))
             events = Deferred(lambda: adapter.stream(request, attempts.begin(call))).pipe(*operators)
             begin = partial(CallSpan, observers, provider=provider, request=request, attempts=attempts)
             return watched(events, begin, call.request_id, session_id)

@@ -45,7 +45,7 @@ def double(x: int) -> int:
 
 
 def watched(fake: Any, **options: Any) -> tuple[Engine, list[Telemetry]]:
-    """An engine, and what its observer is told; the ids of spans, which are random, and details have tests of their own."""
+    """An engine, and what its observer is told; ids, which are random, and details have tests of their own."""
     told: list[Telemetry] = []
 
     def tell(value: Telemetry) -> None:
