@@ -27,7 +27,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Mapping
 from itertools import pairwise
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from reactivex import from_iterable
 from reactivex.scheduler import ImmediateScheduler
@@ -37,14 +37,16 @@ from rxllm import EngineError, Message, TextPart, Usage
 from rxllm import operators as ops
 from rxllm.values.argument_checks import check_instance
 
+_missing: ImportError | None = None
 try:
     from opentelemetry import context, metrics, trace
     from opentelemetry.context import Context
     from opentelemetry.trace import SpanKind, Status, StatusCode
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 except ImportError as error:
-    message = "rxllm.otel needs OpenTelemetry, which is not installed: pip install 'rxllm[otel]'"
-    raise EngineError("missing_dependency", message) from error
+    if TYPE_CHECKING:
+        raise
+    _missing = error  # which `traces` raises, so that ``from rxllm import *`` works without it
 
 __all__ = ["Traces", "traces"]
 
@@ -61,13 +63,9 @@ SYSTEM, INPUT, OUTPUT = "gen_ai.system_instructions", "gen_ai.input.messages", "
 DEFINITIONS, ARGUMENTS, RESULT = "gen_ai.tool.definitions", "gen_ai.tool.call.arguments", "gen_ai.tool.call.result"
 
 OUTCOME, ATTEMPTS, RETRY, COST = "rxllm.outcome", "rxllm.attempts", "rxllm.retry", "rxllm.usage.cost"
-STEP_INDEX, STEPS, HALTED, METADATA = (
-    "rxllm.step.index",
-    "rxllm.chat.steps",
-    "rxllm.chat.halted_reason",
-    "rxllm.metadata",
-)
-# These are rxllm's own, where the conventions have nothing.
+STEP_INDEX, STEPS, HALTED = "rxllm.step.index", "rxllm.chat.steps", "rxllm.chat.halted_reason"
+METADATA = "rxllm.metadata"
+# The last three lines are rxllm's own names, where the conventions have none.
 
 PARAMETERS = {
     "temperature": "gen_ai.request.temperature",
@@ -107,9 +105,9 @@ SECONDS, AGENT_SECONDS = [0.01 * 2**n for n in range(14)], [0.1 * 2**n for n in 
 COUNTS = [float(4**n) for n in range(14)]
 
 _FINISH = {"tool_calls": "tool_call", None: "error"}  # None: it was cut off
-NOTHING: Mapping[str, Any] = {}
-_BODY = context.create_key("rxllm-tool")
-_WIRE = TraceContextTextMapPropagator()  # and no baggage, which is none of a provider's business
+_NOTHING: Mapping[str, Any] = {}
+_PLAIN = str | int | float
+_BODY = "rxllm.otel/body"
 
 
 def traces(
@@ -130,9 +128,12 @@ def traces(
     ``OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT``: ``span_only``, ``span_and_event`` and ``true`` turn it on.
     `cost` adds costs, by genai-prices where neither the provider nor ``rxllm.models`` states them.
 
-    Raises ``ValidationError("invalid_option")`` for wrong options, and ``EngineError("missing_dependency")`` for `cost`
-    without genai-prices.
+    Raises ``ValidationError("invalid_option")`` for wrong options, and ``EngineError("missing_dependency")`` without
+    opentelemetry-api, and for `cost` without genai-prices.
     """
+    if _missing is not None:
+        message = "traces need opentelemetry-api, which is not installed; write pip install 'rxllm[otel]'"
+        raise EngineError("missing_dependency", message) from _missing
     check_instance("content", content, bool | None, "True, False or None")
     check_instance("cost", cost, bool, "True or False")
     check_instance("propagate", propagate, bool, "True or False")
@@ -163,6 +164,7 @@ class Traces(rxllm.Tracer):
         self._settings = (content, cost, propagate, tracers, meters)
         self._tracer = trace.get_tracer("rxllm", rxllm.__version__, tracers)
         self._metrics = _Metrics(metrics.get_meter("rxllm", rxllm.__version__, meters))
+        self._wire = TraceContextTextMapPropagator()  # without baggage, which is none of a provider's business
         self._open: dict[str, _Open] = {}
         self._handlers: dict[type[Any], Callable[[Any], object]] = {
             rxllm.CallStarted: self._start_call,
@@ -204,17 +206,16 @@ class Traces(rxllm.Tracer):
         headers: dict[str, str] = {}
         opened = self._open.get(call_id)
         if self._settings[2] and opened is not None:
-            _WIRE.inject(headers, opened.context)
+            self._wire.inject(headers, opened.context)
         return headers
 
-    def _parent(self, id: str | None) -> Context:
-        """Return the context of the span `id`, or that of the caller."""
-        here = context.get_current()
-        while (body := _body(here)) is not None:  # maybe of a tool that has ended
-            if body[0] == id:
-                return here  # with the spans that the tool's own function has opened
-            here = body[1]
-        opened = self._open.get(id or "")
+    def _parent(self, value: Any) -> Context:
+        """Return the context that the span of `value` belongs to."""
+        here = _around(value)
+        body = _body(here)
+        if body is not None and body.tool_id == value.parent_id:
+            return here  # with the spans that the tool's own function has opened
+        opened = self._open.get(value.parent_id or "")
         return here if opened is None else opened.context
 
     def _start(
@@ -223,19 +224,19 @@ class Traces(rxllm.Tracer):
         name: str,
         attributes: Mapping[str, Any],
         labels: Iterable[str] = (),
-        kind: SpanKind = SpanKind.INTERNAL,
+        kind: SpanKind | None = None,
         agent: str | None = None,
     ) -> _Open:
         present = {key: entry for key, entry in attributes.items() if entry not in (None, "")}
         if value.session_id:
             present[CONVERSATION] = value.session_id
-        parent = self._parent(value.parent_id)
-        span = self._tracer.start_span(name, parent, kind, present)
+        parent = self._parent(value)
+        span = self._tracer.start_span(name, parent, kind or SpanKind.INTERNAL, present)
         counted = {key: present[key] for key in labels if key in present}
         opened = self._open[value.id] = _Open(span, parent, counted, agent)
         return opened
 
-    def _end(self, value: Any, attributes: Mapping[str, Any] = NOTHING) -> _Open | None:
+    def _end(self, value: Any, attributes: Mapping[str, Any] = _NOTHING) -> _Open | None:
         opened = self._open.pop(value.id, None)
         if opened is None:
             return None
@@ -266,7 +267,11 @@ class Traces(rxllm.Tracer):
             PORT: details.port,
             **({STREAM: True} if is_chat else {OUTPUT_TYPE: "image", CHOICES: value.n if value.n != 1 else None}),
             **{PARAMETERS[name]: entry for name, entry in details.parameters.items()},
-            **{f"{METADATA}.{name}": entry for name, entry in details.metadata.items() if _is_plain(entry)},
+            **{
+                f"{METADATA}.{name}": entry
+                for name, entry in details.metadata.items()
+                if isinstance(entry, str | int | float)
+            },
         }
         if content is not None:
             attributes |= _request_content(content)
@@ -312,10 +317,10 @@ class Traces(rxllm.Tracer):
             ARGUMENTS: None if value.content is None else _json(value.content),
         }
         agent = value.tool if value.is_agent else None
-        around = context.get_current()
         opened = self._start(value, f"execute_tool {value.tool}", attributes, (TOOL, TOOL_TYPE), agent=agent)
         # This context is a copy that rxllm has made for the tool, and ends with it: there is nothing to detach.
-        context.attach(context.set_value(_BODY, (value.id, around), opened.context))
+        body = _Body(value.id, len(value.path) + 1, _around(value))
+        context.attach(context.set_value(_BODY, body, opened.context))
 
     def _end_tool(self, value: rxllm.ToolFinished) -> None:
         shown = None if value.content is None else _json(value.content)
@@ -360,9 +365,7 @@ class _Metrics:
         self._cost = meter.create_counter(COST, "{USD}")
         if self._is_newest:
             self._used = {field: meter.create_counter(f"{USED}.{name}", **counts) for field, name in USAGE.items()}
-            self._of_call = {
-                name: histogram(f"{TOKENS}.{name}", **buckets) for name in ("input_tokens", "output_tokens")
-            }
+            self._of_call = {kind: histogram(f"{TOKENS}.{kind}", **buckets) for kind in list(USAGE)[:2]}
         else:
             self._tokens = histogram(TOKENS_RELEASED, **buckets)
 
@@ -394,17 +397,28 @@ class _Metrics:
                 self._of_call[field].record(count, plain, where)
 
 
-def _body(here: Context) -> tuple[str, Context] | None:
-    """Return the id of the tool that runs in this context, and the context around it."""
+class _Body(NamedTuple):
+    """What runs in a context: a tool's function, in so many tools, and the context around it."""
+
+    tool_id: str
+    depth: int
+    around: Context
+
+
+def _body(here: Context) -> _Body | None:
     return cast(Any, context.get_value(_BODY, here))
+
+
+def _around(value: Any) -> Context:
+    """Return the current context, or if that is of a tool that `value` is not in, the one around the tool."""
+    here = context.get_current()
+    while (body := _body(here)) is not None and body.depth > len(value.path):  # the next step begins where a tool ends
+        here = body.around
+    return here
 
 
 def _error_type(error: Exception | None) -> str:
     return error.reason if isinstance(error, rxllm.LLMError) else type(error).__qualname__ if error else "_OTHER"
-
-
-def _is_plain(value: Any) -> bool:
-    return isinstance(value, str | bool | int | float)
 
 
 def _price(value: rxllm.CallFinished | rxllm.ImagesFinished) -> float | None:
@@ -416,7 +430,7 @@ def _price(value: rxllm.CallFinished | rxllm.ImagesFinished) -> float | None:
     found: list[float | None] = []
     source = from_iterable((start, rxllm.UsageUpdated(value.usage), last), ImmediateScheduler.singleton())
     costs = source.pipe(ops.cost(f"{value.provider}:{value.model}"), ops.only(rxllm.UsageUpdated))
-    costs.subscribe(lambda event: found.append(event.usage.total_cost))
+    costs.subscribe(lambda event: found.append(event.usage.total_cost), lambda error: None)
     return found[-1] if found else None
 
 
@@ -460,5 +474,8 @@ def _call(call: rxllm.ToolCall) -> dict[str, Any]:
 
 
 def _json(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    try:
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    except Exception:  # a tool may return anything
+        text = type(value).__name__
     return text.encode("utf-8", "replace").decode()

@@ -8,6 +8,7 @@ import json
 import os
 import pickle
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 import reactivex as rx
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from opentelemetry import trace
+from opentelemetry import context, trace
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
@@ -49,6 +50,11 @@ class Seen:
 
     @property
     def spans(self) -> tuple[ReadableSpan, ...]:
+        for _ in range(500):  # what is left runs on another thread's loop
+            if not self.observer.open_spans:
+                break
+            time.sleep(0.01)
+        assert self.observer.open_spans == 0
         return self.exporter.get_finished_spans()
 
     def named(self, name: str) -> ReadableSpan:
@@ -102,7 +108,7 @@ def assert_well_formed(spans: tuple[ReadableSpan, ...]) -> None:
 def seen() -> Iterator[Seen]:
     seen = Seen()
     yield seen
-    assert seen.observer.open_spans == 0
+    assert_well_formed(seen.spans)
     seen.close()
 
 
@@ -602,7 +608,6 @@ def test_nothing_private_is_written_unless_it_is_opted_for(scripts: Any, left: i
     events = rxllm.stream(engine, question, tools=[double, tool(look)], options={"user": CANARY}, **options)
     list(events.pipe(rx_ops.take(left), rx_ops.materialize()))
     assert_well_formed(seen.spans)
-    assert seen.observer.open_spans == 0
     assert CANARY not in "".join(span.to_json() for span in seen.spans)
     assert CANARY not in repr(seen.reader.get_metrics_data())
     seen.close()
@@ -622,3 +627,34 @@ def test_an_observer_is_copied_with_its_engine() -> None:
 def test_wrong_options_are_refused(options: Any) -> None:
     with pytest.raises(rxllm.ValidationError, match=next(iter(options))):
         otel.traces(**options)
+
+
+def test_a_long_chat_keeps_no_context_of_earlier_tools(seen: Seen) -> None:
+    """The next step is subscribed to where a tool of the last one has ended."""
+    depths: list[int] = []
+
+    async def double(x: int) -> int:
+        here, depth = context.get_current(), 0
+        while (body := here.get("rxllm.otel/body")) is not None:
+            here, depth = body.around, depth + 1  # type: ignore[attr-defined]
+        depths.append(depth)
+        return x
+
+    rxllm.chat(seen.engine(*[DOUBLE] * 20, "42"), "Hi", tools=[tool(double)], max_turns=30).run()
+    assert depths == [1] * 20
+
+
+def test_what_cannot_be_written_does_not_keep_a_span_open() -> None:
+    seen = Seen(content=True)
+    loop: dict[Any, Any] = {}
+    loop[("a",)] = loop
+
+    def double(x: int) -> Any:
+        return loop
+
+    script = [DOUBLE, "42"]
+    rxllm.chat(seen.engine(*script), "Hi\ud800", tools=[tool(double)], tool_result_encoder=lambda result: "odd").run()
+    attributes: Any = seen.named("execute_tool double").attributes
+    assert attributes["gen_ai.tool.call.result"] == "dict"
+    assert len(seen.tree()) == 1
+    seen.close()
