@@ -192,11 +192,6 @@ class Traces(rxllm.Tracer):
     def __deepcopy__(self, memo: dict[int, Any]) -> Traces:
         return self
 
-    @property
-    def open_spans(self) -> int:
-        """How many spans have not ended."""
-        return len(self._open)
-
     def __call__(self, value: rxllm.Telemetry) -> None:
         handler = self._handlers.get(type(value))
         if handler is not None:
