@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -106,6 +107,7 @@ COUNTS = [float(4**n) for n in range(14)]
 
 _FINISH = {"tool_calls": "tool_call", None: "error"}  # None: it was cut off
 _NOTHING: Mapping[str, Any] = {}
+LATEST = 256
 _PLAIN = str | int | float
 _BODY = "rxllm.otel/body"
 
@@ -146,13 +148,12 @@ def traces(
 
 
 class _Open:
-    """A span that has not ended: its context, what its metrics are counted by, and the name of an agent."""
+    """A span that has not ended: its context, what its metrics are counted by, and how many steps it has."""
 
-    def __init__(self, span: trace.Span, parent: Context, labels: dict[str, Any], agent: str | None) -> None:
+    def __init__(self, span: trace.Span, parent: Context, labels: dict[str, Any]) -> None:
         self.span = span
         self.context = trace.set_span_in_context(span, parent)
         self.labels = labels
-        self.agent = agent
         self.steps = 0
 
 
@@ -166,6 +167,7 @@ class Traces(rxllm.Tracer):
         self._metrics = _Metrics(metrics.get_meter("rxllm", rxllm.__version__, meters))
         self._wire = TraceContextTextMapPropagator()  # without baggage, which is none of a provider's business
         self._open: dict[str, _Open] = {}
+        self._ended: OrderedDict[str, Context] = OrderedDict()  # the latest, whose children may begin in another thread
         self._handlers: dict[type[Any], Callable[[Any], object]] = {
             rxllm.CallStarted: self._start_call,
             rxllm.CallFinished: self._end_call,
@@ -211,7 +213,7 @@ class Traces(rxllm.Tracer):
         if body is not None and body.tool_id == value.parent_id:
             return here  # with the spans that the tool's own function has opened
         opened = self._open.get(value.parent_id or "")
-        return here if opened is None else opened.context
+        return self._ended.get(value.parent_id or "", here) if opened is None else opened.context
 
     def _start(
         self,
@@ -220,7 +222,6 @@ class Traces(rxllm.Tracer):
         attributes: Mapping[str, Any],
         labels: Iterable[str] = (),
         kind: SpanKind | None = None,
-        agent: str | None = None,
     ) -> _Open:
         present = {key: entry for key, entry in attributes.items() if entry not in (None, "")}
         if value.session_id:
@@ -228,13 +229,15 @@ class Traces(rxllm.Tracer):
         parent = self._parent(value)
         span = self._tracer.start_span(name, parent, kind or SpanKind.INTERNAL, present)
         counted = {key: present[key] for key in labels if key in present}
-        opened = self._open[value.id] = _Open(span, parent, counted, agent)
+        opened = self._open[value.id] = _Open(span, parent, counted)
         return opened
 
     def _end(self, value: Any, attributes: Mapping[str, Any] = _NOTHING) -> _Open | None:
-        opened = self._open.pop(value.id, None)
+        opened = self._open.get(value.id)
         if opened is None:
             return None
+        self._remember(value.id, opened)
+        del self._open[value.id]
         ending: dict[str, Any] = {}
         if value.outcome == "cancelled":
             ending[OUTCOME] = "cancelled"  # not an error: the losers of a race end so
@@ -247,6 +250,12 @@ class Traces(rxllm.Tracer):
         opened.span.set_attributes({**present, **ending})
         opened.span.end()
         return opened
+
+    def _remember(self, id: str, opened: _Open) -> None:
+        light = trace.NonRecordingSpan(opened.span.get_span_context())
+        self._ended[id] = trace.set_span_in_context(light, opened.context)
+        if len(self._ended) > LATEST:
+            self._ended.popitem(last=False)
 
     # Calls
 
@@ -311,10 +320,9 @@ class Traces(rxllm.Tracer):
             TOOL_DESCRIPTION: value.description,
             ARGUMENTS: None if value.content is None else _json(value.content),
         }
-        agent = value.tool if value.is_agent else None
-        opened = self._start(value, f"execute_tool {value.tool}", attributes, (TOOL, TOOL_TYPE), agent=agent)
+        opened = self._start(value, f"execute_tool {value.tool}", attributes, (TOOL, TOOL_TYPE))
         # This context is a copy that rxllm has made for the tool, and ends with it: there is nothing to detach.
-        body = _Body(value.id, len(value.path) + 1, _around(value))
+        body = _Body(value.id, value.tool if value.is_agent else None, len(value.path) + 1, _around(value))
         context.attach(context.set_value(_BODY, body, opened.context))
 
     def _end_tool(self, value: rxllm.ToolFinished) -> None:
@@ -330,8 +338,8 @@ class Traces(rxllm.Tracer):
             chat.steps += 1
 
     def _start_chat(self, value: rxllm.ChatStarted) -> None:
-        tool = self._open.get(value.parent_id or "")
-        agent = tool.agent if tool else None
+        body = _body(_around(value))
+        agent = body.agent if body is not None and body.tool_id == value.parent_id else None
         name = f"invoke_agent {agent}" if agent else "invoke_agent"
         self._start(value, name, {OPERATION: "invoke_agent", AGENT: agent}, (AGENT,))
 
@@ -393,9 +401,10 @@ class _Metrics:
 
 
 class _Body(NamedTuple):
-    """What runs in a context: a tool's function, in so many tools, and the context around it."""
+    """What runs in a context: a tool, maybe an agent, in so many tools, and the context around it."""
 
     tool_id: str
+    agent: str | None
     depth: int
     around: Context
 

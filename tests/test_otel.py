@@ -405,6 +405,21 @@ def test_no_span_is_open_after_many_disposals() -> None:
     seen.close()
 
 
+def test_no_span_is_open_after_disposals_from_another_thread() -> None:
+    """An agent that begins at the same moment may end after its tool, but in the same trace."""
+    seen = Seen()
+    for number in range(100):
+        events = rxllm.stream(agents(seen), "Hi")
+        subscription = events.subscribe(on_error=lambda error: None)  # runs on rxllm's own loop
+        time.sleep(number * 0.0001)
+        subscription.dispose()
+    roots = [span for span in seen.spans if span.name == "invoke_agent"]
+    ids = {span.context.span_id for span in seen.spans}
+    assert len(roots) == 100
+    assert [span for span in seen.spans if (span.parent.span_id if span.parent else None) not in ids] == roots
+    seen.close()
+
+
 # Attributes
 
 

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 import pytest
+from opentelemetry import baggage, context
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -38,8 +39,8 @@ def headers(server: Loopback, name: str = "traceparent") -> list[str | None]:
     return [request.headers.get(name) for request in server.requests]
 
 
-def traceparent(context: Any) -> str:
-    return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
+def traceparent(span: Any) -> str:
+    return f"00-{span.trace_id:032x}-{span.span_id:016x}-{span.trace_flags:02x}"
 
 
 # traceparent
@@ -49,9 +50,11 @@ def test_every_attempt_sends_the_span_of_its_call() -> None:
     seen = Seen()
     with Loopback([BUSY, BUSY, Reply(chat("Hello"))]) as server:
         rxllm.generate(asking(server, seen), "Hi").run()
+        token = context.attach(baggage.set_baggage("user", "u1"))
         rxllm.generate(asking(server, seen), "Hi").run()
+        context.detach(token)
         first, second = [span.context for span in seen.spans]
-        assert headers(server) == [traceparent(context) for context in (first, first, first, second)]
+        assert headers(server) == [traceparent(span) for span in (first, first, first, second)]
         assert headers(server, "baggage") == [None] * 4
     seen.close()
 
@@ -63,6 +66,36 @@ def test_the_calls_of_an_agent_send_their_own_spans() -> None:
         rxllm.chat(seen.engine(ToolCall("c1", "poet", {"prompt": "Go"}), "Done."), "Hi", tools=[poet]).run()
         inner = seen.named("chat inner").context
         assert headers(server) == [traceparent(inner)]
+    seen.close()
+
+
+WIRES = {
+    "anthropic": lambda url: rxllm.Anthropic(base_url=url, api_key="k"),
+    "gemini": lambda url: rxllm.Gemini(base_url=url, api_key="k"),
+    "ollama": lambda url: rxllm.Ollama(base_url=url),
+    "responses": lambda url: rxllm.OpenAIResponses(base_url=url, api_key="k"),
+}
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_every_wire_sends_it(wire: str) -> None:
+    seen = Seen()
+    with Loopback(Reply(b"{}", status=400)) as server:
+        engine = Engine(WIRES[wire](server.url), model="m", observers=[seen.observer], retry=False)
+        with pytest.raises(rxllm.AdapterError):
+            rxllm.generate(engine, "Hi").run()
+        assert headers(server) == [traceparent(seen.named("chat m").context)]
+    seen.close()
+
+
+def test_a_call_for_images_sends_it() -> None:
+    seen = Seen()
+    with Loopback(Reply(b"{}", status=400)) as server:
+        adapter = rxllm.OpenAIImages(base_url=server.url, api_key="k")
+        engine = Engine(image_adapter=adapter, model="draw", observers=[seen.observer], retry=False)
+        with pytest.raises(rxllm.ImageAdapterError):
+            rxllm.generate_image(engine, "a kestrel").run()
+        assert headers(server) == [traceparent(seen.named("generate_content draw").context)]
     seen.close()
 
 
@@ -150,7 +183,7 @@ OURS = {"gen_ai.conversation.id"}
 """On a tool's span: util-genai has it on those of calls and agents alone."""
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def _with_content(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", "SPAN_ONLY")
 
@@ -197,6 +230,7 @@ def openai(*script: Any) -> Fake:
     return fake
 
 
+@pytest.mark.usefixtures("_with_content")
 def test_a_call_is_what_util_genai_writes_of_it() -> None:
     seen, theirs = Seen(content=True), Seen()
     usage = Usage(10, 5, cached_input_tokens=4, cache_write_input_tokens=2, reasoning_tokens=3)
@@ -220,6 +254,7 @@ def test_a_call_is_what_util_genai_writes_of_it() -> None:
     theirs.close()
 
 
+@pytest.mark.usefixtures("_with_content")
 def test_a_tool_and_an_agent_are_what_util_genai_writes_of_them() -> None:
     seen, theirs = Seen(content=True), Seen()
     poet = Engine(Fake("Roses."), model="inner").as_tool(name="poet", description="Write.")
