@@ -212,8 +212,12 @@ class Traces(rxllm.Tracer):
         body = _body(here)
         if body is not None and body.tool_id == value.parent_id:
             return here  # with the spans that the tool's own function has opened
-        opened = self._open.get(value.parent_id or "")
-        return self._ended.get(value.parent_id or "", here) if opened is None else opened.context
+        step_id = (value.parent_id or "").partition("/")[0]  # of a tool that has begun while its step was disposed
+        for id in (value.parent_id or "", step_id):
+            opened = self._open.get(id)
+            if opened is not None or id in self._ended:
+                return opened.context if opened is not None else self._ended.get(id, here)
+        return here
 
     def _start(
         self,

@@ -413,10 +413,9 @@ def test_no_span_is_open_after_disposals_from_another_thread() -> None:
         subscription = events.subscribe(on_error=lambda error: None)  # runs on rxllm's own loop
         time.sleep(number * 0.0001)
         subscription.dispose()
-    roots = [span for span in seen.spans if span.name == "invoke_agent"]
     ids = {span.context.span_id for span in seen.spans}
-    assert len(roots) == 100
-    assert [span for span in seen.spans if (span.parent.span_id if span.parent else None) not in ids] == roots
+    roots = [span.name for span in seen.spans if (span.parent.span_id if span.parent else None) not in ids]
+    assert roots == ["invoke_agent"] * 100
     seen.close()
 
 
