@@ -36,15 +36,16 @@ QUICK = RetryPolicy(base_delay=0.001, jitter=0)
 
 
 class Open(SpanProcessor):
-    """Counts the spans that have not ended."""
+    """Keeps the names of the spans that have not ended."""
 
-    count = 0
+    def __init__(self) -> None:
+        self.names: dict[int, str] = {}
 
     def on_start(self, span: Any, parent_context: Any = None) -> None:
-        self.count += 1
+        self.names[span.context.span_id] = span.name
 
     def on_end(self, span: Any) -> None:
-        self.count -= 1
+        del self.names[span.context.span_id]
 
 
 class Seen:
@@ -53,7 +54,7 @@ class Seen:
     def __init__(self, exporter: InMemorySpanExporter | None = None, **options: Any) -> None:
         self.exporter, self.reader = exporter or InMemorySpanExporter(), InMemoryMetricReader()
         self.provider, self.meters = TracerProvider(), MeterProvider([self.reader])
-        self.open = Open()  # after the exporter, so that 0 means that all have been exported
+        self.open = Open()  # after the exporter, so that none open means that all are exported
         for processor in (SimpleSpanProcessor(self.exporter), self.open):
             self.provider.add_span_processor(processor)
         self.tracer = self.provider.get_tracer("program")
@@ -65,10 +66,10 @@ class Seen:
     @property
     def spans(self) -> tuple[ReadableSpan, ...]:
         for _ in range(500):  # what is left runs on another thread's loop
-            if self.open.count == 0:
+            if self.open.names == {}:
                 break
             time.sleep(0.01)
-        assert self.open.count == 0
+        assert self.open.names == {}
         return self.exporter.get_finished_spans()
 
     def named(self, name: str) -> ReadableSpan:
@@ -399,7 +400,7 @@ def test_no_span_is_open_after_many_disposals() -> None:
     async def main() -> None:
         for number in range(DISPOSALS):
             await leave(seen, number)
-            assert seen.open.count == 0
+            assert seen.open.names == {}
 
     asyncio.run(main())
     seen.close()

@@ -109,15 +109,18 @@ class StepSpan(_Span):
         super().__init__(observers, now, ids)
         self._known = {tool.name: tool for tool in tools}
         self._tools: dict[str, tuple[str, float]] = {}  # those that are running: name and start by call
+        self._has_ended = False
         self._result: StepResult | None = None
         self._tell(StepStarted(ids.request_id, **ids.keywords))
 
     def see(self, event: Event) -> None:
         match event:
             case ToolExecutionStarted(id=id, name=name):
-                self._tools[id] = (name, self._now())
-                about = (self._ids.request_id, name, id, *self._describe(name))
+                began, about = self._now(), (self._ids.request_id, name, id, *self._describe(name))
                 self._tell(ToolStarted(*about, **self._tool_keywords(id)), lambda: event.arguments)
+                self._tools[id] = (name, began)
+                if self._has_ended:  # meanwhile, by a dispose in another thread
+                    self._finish_tool(id, "cancelled", None)
             case ToolExecutionCompleted(id=id, error=error) if id in self._tools:  # a denied call has not started
                 self._finish_tool(id, "failed" if error else "completed", error, event.result)
             case StepCompleted(result=result):
@@ -126,6 +129,7 @@ class StepSpan(_Span):
                 pass
 
     def finish(self, outcome: Outcome, error: Exception | None) -> None:
+        self._has_ended = True
         for id in list(self._tools):  # an agent that has halted is not cancelled
             self._finish_tool(id, "completed" if self._result else "cancelled", None)
         response = self._result.response if self._result else None
@@ -142,7 +146,10 @@ class StepSpan(_Span):
         return (tool.description if tool else "", isinstance(tool, AgentTool))
 
     def _finish_tool(self, id: str, outcome: Outcome, error: LLMError | None, result: Any = None) -> None:
-        name, began = self._tools.pop(id)
+        running = self._tools.pop(id, None)
+        if running is None:  # another thread was first
+            return
+        name, began = running
         about, seconds = (self._ids.request_id, name, id), self._now() - began
         finished = ToolFinished(*about, outcome, seconds, error, **self._tool_keywords(id))
         self._tell(finished, lambda: result)
