@@ -26,7 +26,7 @@ Work with the answer
 
 For later: `session` keeps conversations between turns, `serializer` turns every value into JSON and back, `show`
 displays a stream in Jupyter, `bridge` connects any Observable with asyncio, `testing` is a kit for authors of adapters
-and operators, `web` connects browsers, `plugins` loads theirs.
+and operators, `web` connects browsers, `otel` writes traces, `plugins` loads theirs.
 
 Where to look next: ``help(rxllm.generate)`` explains one name, ``help(rxllm.operators)`` all operators,
 ``help(rxllm.keys)`` where API keys are looked up; ``dir(rxllm)`` lists all names.
@@ -86,6 +86,7 @@ from rxllm.values import (
     AdapterError,
     Attachment,
     Call,
+    CallDetails,
     CallFinished,
     CallStarted,
     ChatFinished,
@@ -141,6 +142,7 @@ from rxllm.values import (
     ToolFinished,
     ToolStarted,
     Trace,
+    Tracer,
     Turn,
     Usage,
     ValidationError,
@@ -158,7 +160,7 @@ from rxllm.values import (
 from rxllm.values import drawing as _drawing
 
 if TYPE_CHECKING:
-    from rxllm import bridge, chunks, serializer, session, testing, web
+    from rxllm import bridge, chunks, otel, serializer, session, testing, web
     from rxllm.adapters import (
         Adapter,
         Anthropic,
@@ -184,6 +186,7 @@ __all__ = [
     "Attachment",
     "Budget",
     "Call",
+    "CallDetails",
     "CallFinished",
     "CallStarted",
     "ChatFinished",
@@ -263,6 +266,7 @@ __all__ = [
     "ToolFinished",
     "ToolStarted",
     "Trace",
+    "Tracer",
     "Turn",
     "Usage",
     "ValidationError",
@@ -287,6 +291,7 @@ __all__ = [
     "keys",
     "models",
     "operators",
+    "otel",
     "plugins",
     "progress_bar",
     "providers",
@@ -320,7 +325,7 @@ if not TYPE_CHECKING:
     del __all__  # `__getattr__` returns it
 
 _OF_DISPLAY = ("progress_bar", "show")
-_LAZY_MODULES = ("bridge", "chunks", "serializer", "session", "testing", "web")
+_LAZY_MODULES = ("bridge", "chunks", "otel", "serializer", "session", "testing", "web")
 
 if not TYPE_CHECKING:  # to a type checker every name would be there
 

@@ -188,9 +188,8 @@ class HTTPBase(ABC):
     def _post(self, path: str, call: Call, headers: Mapping[str, str], **content: Any) -> httpx.Request:
         silence = call.timeout or self.timeout
         timing: dict[str, Any] = {"timeout": (CONNECT_SECONDS, silence, WRITE_SECONDS, None)} if silence else {}
-        all_headers = {
-            name.lower(): text for part in (headers, self.headers, call.headers) for name, text in part.items()
-        }
+        layers = (call.trace_headers, headers, self.headers, call.headers)
+        all_headers = {name.lower(): text for layer in layers for name, text in layer.items()}
         _check_headers(all_headers)
         base, _, query = self.base_url.partition("?")
         url = f"{base.rstrip('/')}/{path.lstrip('/')}" + (f"{'&' if '?' in path else '?'}{query}" if query else "")

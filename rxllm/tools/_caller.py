@@ -102,6 +102,8 @@ class Caller(abc.DisposableBase):
         done: Callable[[Any], None],
         on_item: Callable[[Any], None] = lambda item: None,
     ) -> None:
+        if self._running.is_disposed:  # from another thread, while this one was on its way
+            return
         last: Any = None if self.is_approved else NO_ANSWER
         subscription = self._running.disposable = SingleAssignmentDisposable()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextvars import copy_context
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any, cast
@@ -105,6 +106,9 @@ class ToolExecution(abc.DisposableBase):
     def _execute(self) -> None:
         self._caller.scope = self._caller.scope.of_tool(self._call.id, self._context.make_key)
         self._caller.is_approved = True
+        copy_context().run(self._announce)  # what observers set in it is the tool's
+
+    def _announce(self) -> None:
         self._observer.on_next(ToolExecutionStarted(self._call.id, self._call.name, self._call.arguments))
         if not self._ended:
             self._run()
@@ -128,6 +132,7 @@ class ToolExecution(abc.DisposableBase):
 
     def _time_out(self, scheduler: abc.SchedulerBase, state: Any) -> None:
         self._context.cancelled.set()
+        self._caller.dispose()  # before its failure is known: an agent's calls end first
         option = "tool_timeout" if self._tool.timeout == "default" else "its timeout"
         seconds = self._settings.timeout_of(self._tool)
         message = f"the tool {self._tool.name!r} did not finish within {seconds} s ({option})"

@@ -26,6 +26,7 @@ from tests.benchmarks import (
     plot,
     report,
     size,
+    tracing,
 )
 from tests.benchmarks.report import FULL, QUICK, Effort, Table, progress
 
@@ -41,6 +42,7 @@ TABLES: dict[str, Callable[[Effort], list[Table]]] = {
     "i": numbers.measure,
     "j": display.measure,
     "k": browsers.measure,
+    "l": tracing.measure,
     "m": batch.measure,
 }
 
