@@ -30,7 +30,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 from uuid import uuid4
 
-from rxllm import LLMError, Message, Nested, StreamError, serializer
+from rxllm import LLMError, Message, Nested, StreamError, Usage, serializer
 from rxllm import events as ev
 from rxllm.web._ag_ui_run import ForeignRun, counts, outcome
 from rxllm.web._ag_ui_wire import OWN, Chunks, Lane, Path, Wire
@@ -292,6 +292,11 @@ class Decoder:
         self._wire = Wire()
         self._foreign = ForeignRun(self._fold, self._wire)
         self._is_ended = False
+
+    @property
+    def usage(self) -> Usage:
+        """The usage so far, with that of the agents inside."""
+        return self._fold.state.to_chat_result().usage
 
     def feed(self, frame: Frame) -> list[ev.Event]:
         return all_of(frame, self._applied(frame))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -13,11 +14,13 @@ import msgspec
 from rxllm import (
     AdapterError,
     Call,
+    Event,
     FilePart,
     HTTPAdapter,
     ImagePart,
     LLMError,
     Message,
+    Nested,
     Part,
     ProviderPart,
     Request,
@@ -25,10 +28,11 @@ from rxllm import (
     TextPart,
     ThinkingPart,
     ToolCall,
+    Usage,
 )
 from rxllm.adapters import http_error, provider_error
-from rxllm.web._ag_ui import VERSION
-from rxllm.web._ag_ui_run import to_usage
+from rxllm.web._ag_ui import VERSION, Decoder
+from rxllm.web._ag_ui_run import COUNTS, to_usage
 from rxllm.web._ag_ui_wire import OWN, Chunks
 from rxllm.web._codec import Frame
 from rxllm.wire import Blocks, CallTracker, FrameDecoder, SSEDecoder
@@ -48,8 +52,8 @@ class AGUI(HTTPAdapter):
     >>> agent = rxllm.Engine(AGUI("http://127.0.0.1:8000/agent"))
 
     The request's tools are the client's tools of AG-UI: their calls are answered here, all others are the agent's own,
-    whose results are parts of the message. The run's interrupts are ``metadata["interrupts"]`` of the response. What an
-    agent inside the agent says, and shared state, are seen as raw chunks only.
+    whose results are parts of the message. The run's interrupts are ``metadata["interrupts"]`` of the response. What
+    the agents inside it do comes as ``Nested``; shared state is seen as raw chunks only.
 
     ``Request.options`` are fields of ``RunAgentInput`` and replace those made here: ``{"threadId": "t1", "resume":
     [...]}`` answers the interrupts of the message that is the last then. Without a ``threadId`` every request is a
@@ -88,6 +92,7 @@ class AGUIDecoder(FrameDecoder):
         super().__init__(SSEDecoder(), blocks, msgspec.json.Decoder(dict[str, Any]), provider=PROVIDER, raw=raw)
         self._client_tools = {tool.name for tool in request.tools}
         self._chunks = Chunks()
+        self._agents = Decoder()  # of the agents inside
         self._calls: dict[str, int] = {}
         self._thinking: str | None = None  # the message of the latest block, if that is one of thinking
 
@@ -95,8 +100,14 @@ class AGUIDecoder(FrameDecoder):
         if self.raw:
             self.blocks.raw(payload["type"], payload)
         for long_form in self._chunks.read(payload):
-            if "subagentRunId" not in long_form:
+            if "subagentRunId" in long_form:
+                self._report(self._agents.feed(long_form))
+            else:
                 self._read(long_form["type"], long_form)
+
+    def fail(self, error: LLMError) -> None:
+        self._report(self._agents.close())
+        super().fail(error)
 
     def error_of(self, payload: Any) -> AdapterError:
         match payload:
@@ -109,6 +120,7 @@ class AGUIDecoder(FrameDecoder):
         match kind:
             case "RUN_STARTED":
                 self.blocks.start(id=frame["runId"])
+                self._agents.feed(frame)
             case "TEXT_MESSAGE_START":
                 self._thinking = None
             case "TEXT_MESSAGE_CONTENT":
@@ -130,6 +142,14 @@ class AGUIDecoder(FrameDecoder):
                     self.blocks.raw(kind, frame)
             case _:
                 pass
+
+    def _report(self, events: Iterable[Event]) -> None:
+        for event in events:
+            if isinstance(event, Nested):
+                id, *inside = event.path
+                index = self._calls.get(id)
+                call = id if index is None else self.blocks.calls.id_of(index)
+                self.blocks.nested(Nested((call, *inside), event.event))
 
     def _read_call(self, kind: str, id: str, frame: Frame) -> None:
         self._thinking = None
@@ -155,7 +175,7 @@ class AGUIDecoder(FrameDecoder):
         usage = to_usage(frame)
         if usage is not None:
             self.blocks.start(model=frame["usage"][-1].get("model"))
-            self.blocks.usage(usage)
+            self.blocks.usage(_without(usage, self._agents.usage))
         if outcome["type"] == "cancelled":
             self.fail(StreamError("cancelled", "the agent's run was cancelled", provider=PROVIDER))
             return
@@ -163,6 +183,12 @@ class AGUIDecoder(FrameDecoder):
             self.blocks.note({"interrupts": outcome["interrupts"]})
         self.blocks.finish("stop" if outcome["type"] == "success" else "other", outcome["type"])
         self.end(over=True)
+
+
+def _without(usage: Usage, agents: Usage) -> Usage:
+    """Return the usage of a run without that of the agents inside, which their events tell."""
+    counts = {name: (getattr(usage, name), getattr(agents, name) or 0) for name in COUNTS.values()}
+    return replace(usage, **{name: max(0, all - own) for name, (all, own) in counts.items() if all is not None and own})
 
 
 def to_input(request: Request) -> Frame:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from ag_ui.core import RunAgentInput
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from reactivex import from_iterable
 
 import rxllm
@@ -18,12 +20,16 @@ from rxllm import (
     AdapterError,
     Engine,
     Fake,
+    MessageCompleted,
+    Nested,
     ProviderPart,
     RawChunk,
     Stream,
+    StreamCollector,
     StreamError,
     TextDelta,
     ThinkingPart,
+    Thread,
     ToolCall,
     web,
 )
@@ -32,8 +38,10 @@ from rxllm.testing import HTTPAdapterConformance, Script, refusal
 from rxllm.testing.loopback import STALL, Loopback, Reply
 from rxllm.web import AGUI
 from tests.judges import absent, node
+from tests.laws import scripts
 from tests.runtime.support import assert_prompt, close_times, now, on_loop, until
-from tests.web.test_ag_ui import MODULES
+from tests.web.streams import of_script
+from tests.web.test_ag_ui import MODULES, client, framed
 
 SERVER = Path(__file__).parent / "judges" / "ag_ui_server.mjs"
 HEADERS = {"Content-Type": "text/event-stream"}
@@ -151,6 +159,38 @@ def test_an_interrupt_is_answered_by_an_option() -> None:
     assert (body["threadId"], body["resume"]) == ("t", [answer])
     assert [entry.get("toolCalls", [{}])[0].get("id") for entry in body["messages"]] == [None, "s1"]
     assert body["forwardedProps"] == {"temperature": 0.0, "a": 1}
+
+
+def inside(events: Iterable[rxllm.Event]) -> list[rxllm.Event]:
+    return [event for event in events if isinstance(event, Nested)]
+
+
+def decoded(frames: list[Any], **options: Any) -> list[rxllm.Event]:
+    """What the adapter makes of frames, by the rules of events."""
+    decoder = AGUI("http://127.0.0.1").decoder(rxllm.Request((rxllm.user("Hi"),), **options))
+    body = b"".join(map(web.sse, frames))
+    events = [event for i in range(len(body)) for event in decoder.feed(body[i : i + 1])]
+    return [*events, *decoder.close()]
+
+
+def fold(events: list[rxllm.Event]) -> rxllm.ChatResult:
+    state = StreamCollector(Thread())
+    for event in events:
+        state = state.apply_event(event)
+    return state.to_chat_result()
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.sampled_from(scripts.AGENT_NAMES), min_size=1, max_size=3), scripts.scripts, scripts.presentations)
+def test_what_agents_inside_do_comes_back(names: list[str], script: Any, options: Any) -> None:
+    agents = [ToolCall(f"z{i}", name, {"x": 1}) for i, name in enumerate(names)]
+    served = client(of_script([["Hm.", *agents, rxllm.Usage(1, 1)], *script], **options))
+    events = decoded(framed(served))
+    assert inside(events) == inside(served) != []
+    if not options:  # which drop deltas
+        list(Stream.of(from_iterable(events)).pipe(ops.verify()))
+    if isinstance(events[-1], MessageCompleted):
+        assert fold(events).usage.total == fold(served).usage.total
 
 
 def test_state_is_raw_and_agents_inside_are_not_the_answer() -> None:
