@@ -109,6 +109,11 @@ class AGUIDecoder(FrameDecoder):
         self._report(self._agents.close())
         super().fail(error)
 
+    def end(self, *, over: bool) -> None:
+        if not over:
+            self._report(self._agents.close())
+        super().end(over=over)
+
     def error_of(self, payload: Any) -> AdapterError:
         match payload:
             case {"code": str(code), "message": str(message)} if code in AdapterError.REASONS:
@@ -134,6 +139,7 @@ class AGUIDecoder(FrameDecoder):
             case "TOOL_CALL_START" | "TOOL_CALL_ARGS" | "TOOL_CALL_END" | "TOOL_CALL_RESULT":
                 self._read_call(kind, frame["toolCallId"], frame)
             case "RUN_ERROR":
+                self._count(frame)
                 self.fail(self._failure(frame))
             case "RUN_FINISHED":
                 self._finish(frame)
@@ -170,12 +176,15 @@ class AGUIDecoder(FrameDecoder):
             return StreamError(frame["code"], frame["message"], provider=PROVIDER)
         return self.error_of(frame)
 
-    def _finish(self, frame: Frame) -> None:
-        outcome = frame.get("outcome") or {"type": "success"}
+    def _count(self, frame: Frame) -> None:
         usage = to_usage(frame)
         if usage is not None:
             self.blocks.start(model=frame["usage"][-1].get("model"))
             self.blocks.usage(_without(usage, self._agents.usage))
+
+    def _finish(self, frame: Frame) -> None:
+        outcome = frame.get("outcome") or {"type": "success"}
+        self._count(frame)
         if outcome["type"] == "cancelled":
             self.fail(StreamError("cancelled", "the agent's run was cancelled", provider=PROVIDER))
             return

@@ -56,10 +56,8 @@ class Lane:
     def read(self, frame: Frame) -> Iterator[ev.Event]:
         """Return the events of a frame. Raises ``LookupError`` or ``TypeError`` for one that is not allowed here."""
         kind: str = frame["type"]
-        if self._ended is not None and kind != "REASONING_ENCRYPTED_VALUE":
-            block, self._ended = self._ended, None
-            if block.pieces or block.signature is not None:
-                yield ev.ThinkingCompleted(block.text, block.signature, None, block.id)
+        if kind != "REASONING_ENCRYPTED_VALUE":
+            yield from self._thought()
         if kind.startswith(("TEXT_MESSAGE_", "REASONING_MESSAGE_")):
             block_kind, place = kind.split("_MESSAGE_")
             yield from self._read_block(block_kind, place, frame)
@@ -77,15 +75,22 @@ class Lane:
 
     def unfinished(self) -> Iterator[ev.Event]:
         """Return the completions of what is open, for a stream that ends here."""
+        yield from self._thought()
         for block in self.blocks.values():
-            if block.role == "reasoning":
-                yield ev.ThinkingCompleted(block.text, block.signature, None, block.id)
+            if block.role == "reasoning" and block.pieces:
+                yield ev.ThinkingCompleted(block.text, None, None, block.id)
             elif block.role == "assistant" and block.pieces:
                 yield ev.TextCompleted(block.text, block.id)
         for call in self.calls.values():
             yield ev.ToolCallCompleted(call.id, call.name, {}, "".join(call.pieces), {"error": "incomplete"})
         self.blocks.clear()
         self.calls.clear()
+
+    def _thought(self) -> Iterator[ev.Event]:
+        """Return the completion of a block of thinking that has ended, and gets no signature any more."""
+        block, self._ended = self._ended, None
+        if block is not None and (block.pieces or block.signature is not None):
+            yield ev.ThinkingCompleted(block.text, block.signature, None, block.id)
 
     def _read_block(self, kind: str, place: str, frame: Frame) -> Iterator[ev.Event]:
         name = text_of(frame, "messageId")

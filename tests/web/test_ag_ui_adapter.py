@@ -41,7 +41,7 @@ from tests.judges import absent, node
 from tests.laws import scripts
 from tests.runtime.support import assert_prompt, close_times, now, on_loop, until
 from tests.web.streams import of_script
-from tests.web.test_ag_ui import MODULES, client, framed
+from tests.web.test_ag_ui import MODULES, again, client, framed
 
 SERVER = Path(__file__).parent / "judges" / "ag_ui_server.mjs"
 HEADERS = {"Content-Type": "text/event-stream"}
@@ -189,8 +189,64 @@ def test_what_agents_inside_do_comes_back(names: list[str], script: Any, options
     assert inside(events) == inside(served) != []
     if not options:  # which drop deltas
         list(Stream.of(from_iterable(events)).pipe(ops.verify()))
-    if isinstance(events[-1], MessageCompleted):
+    if isinstance(served[-1], rxllm.ChatCompleted) or isinstance(events[-1], MessageCompleted):
         assert fold(events).usage.total == fold(served).usage.total
+
+
+def of_agent(run: str, *frames: dict[str, Any], **fields: Any) -> list[dict[str, Any]]:
+    """The frames of an agent inside, of another server."""
+    begin = {"type": "SUBAGENT_STARTED", "subagentRunId": run, "name": "agent", **fields}
+    return [begin, *({**frame, "subagentRunId": run} for frame in frames)]
+
+
+FOREIGN = [
+    *(START, *call("c1", "agent", "{}"), *call("c2", "agent", "{}"), *text("m0", "Wait.")[:2]),
+    *of_agent("a1", *reasoning("m1", "Hm"), *text("m2", "I ask."), *call("c1", "deep", "{}"), parentToolCallId="c1"),
+    *of_agent("b1", *text("m3", "Deep."), parentToolCallId="c1", parentSubagentRunId="a1"),
+    *({"type": f"SUBAGENT_{end}", "subagentRunId": "b1"} for end in ["FINISHED"]),
+    *({**frame, "subagentRunId": "a1"} for frame in [result("c1", "Deep."), *text("m4", "Yes.")]),
+    *of_agent("a2", *text("m5", "Bro")[:2], parentToolCallId="c2"),
+    {"type": "SUBAGENT_ERROR", "subagentRunId": "a2", "message": "No."},
+    {"type": "SUBAGENT_FINISHED", "subagentRunId": "a1", "outcome": {"type": "success"}},
+    *(text("m0", "")[2], result("c1", "Yes."), result("c2", "No."), *text("m6", "Done."), FINISH),
+]
+
+
+def agents_of(events: list[rxllm.Event]) -> dict[str, list[Any]]:
+    """What each agent inside has said, and how it has ended."""
+    said: dict[str, list[Any]] = {}
+    for event in events:
+        if isinstance(event, Nested):
+            entries = said.setdefault("/".join(event.path), [])
+            match event.event:
+                case rxllm.TextCompleted(text=text):
+                    entries.append(text)
+                case rxllm.ChatCompleted(result=result):
+                    entries.append((result.halted_reason, result.output_text))
+                case rxllm.ErrorEvent(error=error):
+                    entries.append(error)
+                case _:
+                    pass
+    return said
+
+
+def test_agents_inside_the_agents_of_other_servers_are_whole_chats() -> None:
+    seen = {
+        "c1": ["I ask.", "Yes.", ("completed", "Yes.")],
+        "c1/c1": ["Deep.", ("completed", "Deep.")],
+        "c2": ["Bro", StreamError("adapter_error", "No.")],
+    }
+    for events in (decoded(FOREIGN), again(FOREIGN)):
+        list(Stream.of(from_iterable(events)).pipe(ops.verify()))
+        assert agents_of(events) == seen
+        assert [event.text for event in events if isinstance(event, rxllm.TextCompleted)] == ["Wait.", "Done."]
+
+
+@pytest.mark.parametrize("at", range(1, len(FOREIGN)))
+def test_a_run_with_agents_that_is_cut_off_leaves_nothing_open(at: int) -> None:
+    events = decoded(FOREIGN[:at])
+    assert isinstance(events[-1], rxllm.ErrorEvent)
+    list(Stream.of(from_iterable(events)).pipe(ops.verify()))
 
 
 def test_state_is_raw_and_agents_inside_are_not_the_answer() -> None:
