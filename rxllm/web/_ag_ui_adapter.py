@@ -101,6 +101,9 @@ class AGUIDecoder(FrameDecoder):
             self.blocks.raw(payload["type"], payload)
         for long_form in self._chunks.read(payload):
             if "subagentRunId" in long_form:
+                if long_form["type"] == "SUBAGENT_STARTED" and "parentSubagentRunId" not in long_form:
+                    id = long_form.get("parentToolCallId", long_form["subagentRunId"])
+                    self._begin_agent(id, long_form.get("name", id))
                 self._report(self._agents.feed(long_form))
             else:
                 self._read(long_form["type"], long_form)
@@ -153,9 +156,15 @@ class AGUIDecoder(FrameDecoder):
         for event in events:
             if isinstance(event, Nested):
                 id, *inside = event.path
-                index = self._calls.get(id)
-                call = id if index is None else self.blocks.calls.id_of(index)
-                self.blocks.nested(Nested((call, *inside), event.event))
+                self._begin_agent(id, id)
+                self.blocks.nested(Nested((self.blocks.calls.id_of(self._calls[id]), *inside), event.event))
+
+    def _begin_agent(self, id: str, name: str) -> None:
+        """Report a call for an agent that runs without one: the path of its events begins with it."""
+        if id not in self._calls:
+            index = self._calls[id] = len(self._calls)
+            self.blocks.call(index, id, name, "{}", {"server": True})
+            self.blocks.complete_call(index)
 
     def _read_call(self, kind: str, id: str, frame: Frame) -> None:
         self._thinking = None

@@ -37,6 +37,7 @@ from rxllm import operators as ops
 from rxllm.testing import HTTPAdapterConformance, Script, refusal
 from rxllm.testing.loopback import STALL, Loopback, Reply
 from rxllm.web import AGUI
+from rxllm.web._ag_ui_adapter import to_input
 from tests.judges import absent, node
 from tests.laws import scripts
 from tests.runtime.support import assert_prompt, close_times, now, on_loop, until
@@ -240,6 +241,21 @@ def test_agents_inside_the_agents_of_other_servers_are_whole_chats() -> None:
         list(Stream.of(from_iterable(events)).pipe(ops.verify()))
         assert agents_of(events) == seen
         assert [event.text for event in events if isinstance(event, rxllm.TextCompleted)] == ["Wait.", "Done."]
+
+
+def test_an_agent_that_runs_without_a_call_gets_one() -> None:
+    unannounced = [{**frame, "subagentRunId": "a2"} for frame in text("m3", "No.")]
+    agents = [*of_agent("a1", *text("m2", "I ask.")), {"type": "SUBAGENT_FINISHED", "subagentRunId": "a1"}]
+    events = decoded([START, *text("m1", "Hm.")[:2], *agents, *unannounced, *text("m4", "Done."), FINISH])
+    list(Stream.of(from_iterable(events)).pipe(ops.verify()))
+    assert agents_of(events) == {"a1": ["I ask.", ("completed", "I ask.")], "a2": ["No."]}
+    last = events[-1]
+    assert isinstance(last, MessageCompleted)
+    calls = [(call.id, call.name, dict(call.metadata)) for call in last.message.tool_calls]
+    assert calls == [("a1", "agent", {"server": True}), ("a2", "a2", {"server": True})]
+    assert (last.finish_reason, last.message.text) == ("stop", "Hm.Done.")
+    again = to_input(rxllm.Request((rxllm.user("Hi"), last.message, rxllm.user("Go on."))))
+    assert [entry.get("toolCalls") for entry in again["messages"]] == [None, None, None]
 
 
 @pytest.mark.parametrize("at", range(1, len(FOREIGN)))

@@ -163,6 +163,8 @@ class Rules:
             self._agents.clear()
         elif isinstance(event, Nested) and following == "message":
             id, inner = unnest(event)
+            if id not in self._response.ids:
+                raise Broken(*_OUT_OF_PLACE["message"])
             self._agents.setdefault(id, Rules()).check(inner)
         elif isinstance(event, ErrorEvent) and self._phase == "message":
             self.cut(event)
