@@ -100,6 +100,25 @@ def test_a_run_that_failed_says_so_to_whoever_comes_back() -> None:
     simulate(app, faults=())
 
 
+def test_a_run_that_failed_before_it_began_tells_no_watcher_why() -> None:
+    async def app(world: World) -> list[Any]:
+        runs = web.Runs()
+        seen: list[Any] = []
+        error = rxllm.AdapterError("invalid_request", "CANARY")
+        runs.start("a", rxllm.stream_generate(Fake(error), "Hi", retry=False)).subscribe(seen.append, seen.append)
+        await asyncio.sleep(1)
+        late = runs.watch("a")
+        assert late is not None
+        late.subscribe(seen.append, seen.append)
+        late.pipe(web.encode("ui")).subscribe(seen.append)
+        await asyncio.sleep(1)
+        return seen
+
+    seen = simulate(app, faults=()).value
+    assert seen[:2] == [rxllm.AdapterError("invalid_request")] * 2
+    assert "CANARY" not in repr(seen)
+
+
 def test_there_are_never_more_than_most() -> None:
     async def app(world: World) -> None:
         runs = web.Runs(most=2, grace=300)
