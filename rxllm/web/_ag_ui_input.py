@@ -30,6 +30,7 @@ from rxllm.web._messages import (
     MAX_BYTES,
     UNANSWERED,
     Incoming,
+    asking,
     converted,
     file_part,
     loaded,
@@ -245,10 +246,8 @@ class _Stored:
         new = _new(request.messages)
         if new:
             self._go_on_without()
-        elif not request.resume and not self._results and self._pending:
-            raise wrong("answers none of the calls that wait", "messages")
         id = None if self._question in self._results else self._question
-        return replied(Incoming(self._thread, self._approvals, self._results), new, id)
+        return asking(replied(Incoming(self._thread, self._approvals, self._results), new, id), self._pending)
 
     def _take_answer(self, i: int, answer: _Answer) -> None:
         id, path = answer.interrupt_id, ("resume", i, "payload")

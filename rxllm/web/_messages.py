@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, TypeVar, cast
 
 import msgspec
@@ -109,6 +109,15 @@ def replied(incoming: Incoming, new: list[Message], id: str | None) -> Incoming:
         text = "\n\n".join(message.text for message in new)
         return structs.replace(incoming, results={**incoming.results, id: text})
     return structs.replace(incoming, thread=incoming.thread + new)
+
+
+def asking(incoming: Incoming, pending: Collection[str]) -> Incoming:
+    """Return `incoming`. Raises ``ValidationError`` if it asks for nothing: a second tab, or click, comes late."""
+    last = incoming.thread[-1].role if incoming.thread else "user"
+    is_answer = bool(incoming.approvals or incoming.results)
+    if not is_answer and (last == "assistant" or (pending and last != "user")):
+        raise wrong("answers none of the calls that wait, and holds no new message of the user", "messages")
+    return incoming
 
 
 def file_part(url: str, mime_type: str, *path: str | int, name: str | None = None) -> Part:

@@ -11,6 +11,7 @@ an assistant's text, reasoning, calls  with the server's thread nothing, since t
                                        for each step
 a tool call without a result           nothing
 an approval of a call                  an approval, if the call waits in the server's thread; without one, an error
+what has been answered already         nothing; if there is nothing else, an error
 the result of a client's tool          a result, if the call waits in the server's thread and is one of `client_tools`
 a new message instead of an answer     a denial of the calls that wait, and the message, which answers the question of
                                        an agent inside, if that has asked
@@ -30,6 +31,7 @@ from rxllm.web._messages import (
     MAX_BYTES,
     UNANSWERED,
     Incoming,
+    asking,
     converted,
     file_part,
     loaded,
@@ -123,10 +125,10 @@ def from_ui(
         places = [i for i, message in enumerate(thread) if message.role == "user"]
         return Incoming(thread[: places[-1] + 1] if places else thread)
     if messages[-1][1].role == "assistant":
-        return _answers(thread, pending, *messages[-1], client_tools)
+        return asking(_answers(thread, pending, *messages[-1], client_tools), pending)
     if request.message_id is not None:
         raise wrong("is an edit of an earlier message, which the stored conversation does not allow", "messageId")
-    return _went_on(thread, pending, messages, client_tools, question(stored))
+    return asking(_went_on(thread, pending, messages, client_tools, question(stored)), pending)
 
 
 # Without a stored conversation
