@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import math
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import cache
 from typing import Any, cast
@@ -33,7 +33,7 @@ from rxllm.values.argument_checks import check, check_instance, is_positive
 from rxllm.web._codec import Encoder, encoder, sse
 from rxllm.web._for_client import for_client
 
-Message = MutableMapping[str, Any]
+Message = Any  # a mapping, of which each framework has a type of its own
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Filter = Callable[[Observable[Event]], Observable[Event]]

@@ -524,7 +524,7 @@ def test_a_guard_that_trips_is_an_error_wherever_it_does(place: str, stream: boo
     got: list[str] = []
 
     def read(sdk: OpenAI) -> None:
-        answer = sdk.chat.completions.create(model="m0", messages=HI, stream=stream)
+        answer: Any = sdk.chat.completions.create(model="m0", messages=HI, stream=stream)
         for chunk in answer if stream else ():
             got.append(chunk.choices[0].delta.content or "")
 
@@ -546,7 +546,7 @@ def test_a_guard_that_trips_in_an_agent_fails_the_agent_alone(stream: bool) -> N
         return "No." if request.messages[-1].role == "tool" else ToolCall("c1", "agent", {"prompt": "The code?"})
 
     with asking(Engine(Fake(reply), tools=[agent])) as sdk:
-        answer = sdk.chat.completions.create(model="m0", messages=HI, stream=stream)
+        answer: Any = sdk.chat.completions.create(model="m0", messages=HI, stream=stream)
         chunks = [chunk.choices[0].delta.content for chunk in answer] if stream else [answer.choices[0].message.content]
     assert "".join(filter(None, chunks)) == "No."
     assert (len(seen), "4711" in seen[1]) == (2, False)
