@@ -39,6 +39,9 @@ from rxllm.web._codec import Block, Frame, all_of, open_block, rest
 
 VERSION = "1.0"
 
+MOST_NESTED = 32
+"""How deep agents may run inside agents: each level takes part in the fold of every event below it."""
+
 
 class Encoder:
     """Events to frames of the run `run_id` of the conversation `thread_id`, which are random if they are left out.
@@ -316,6 +319,8 @@ class Decoder:
             raise ValueError("the run has ended")
         self._is_ended = kind in ("RUN_FINISHED", "RUN_ERROR")
         events = self._wire.read(frame)
+        if kind == "SUBAGENT_STARTED" and len(self._wire.lane(frame["subagentRunId"]).path) > MOST_NESTED:
+            raise ValueError("agents are nested too deep")
         if frame.get("rawEvent") == OWN:
             return []
         if kind == "CUSTOM" and frame["name"] == OWN:

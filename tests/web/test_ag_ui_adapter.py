@@ -243,6 +243,17 @@ def test_agents_inside_the_agents_of_other_servers_are_whole_chats() -> None:
         assert [event.text for event in events if isinstance(event, rxllm.TextCompleted)] == ["Wait.", "Done."]
 
 
+@pytest.mark.parametrize(("depth", "reason"), [(32, None), (33, "malformed_event"), (300, "malformed_event")])
+def test_agents_are_not_nested_without_end(depth: int, reason: str | None) -> None:
+    parents = [{"parentSubagentRunId": f"a{i - 1}"} if i else {} for i in range(depth)]
+    agents = [frame for i, parent in enumerate(parents) for frame in of_agent(f"a{i}", *text(f"m{i}", "Hi"), **parent)]
+    frames = from_iterable([START, *agents, FINISH])
+    read = Stream.of(frames).pipe(web.decode("ag-ui"), ops.errors_as_events())
+    for events in (decoded([START, *agents, FINISH]), list(read)):
+        errors = [event.error.reason for event in events if isinstance(event, rxllm.ErrorEvent)]
+        assert errors == ([] if reason is None else [reason])
+
+
 def test_an_agent_that_runs_without_a_call_gets_one() -> None:
     unannounced = [{**frame, "subagentRunId": "a2"} for frame in text("m3", "No.")]
     agents = [*of_agent("a1", *text("m2", "I ask.")), {"type": "SUBAGENT_FINISHED", "subagentRunId": "a1"}]
