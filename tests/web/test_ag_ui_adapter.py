@@ -170,7 +170,7 @@ def decoded(frames: list[Any], **options: Any) -> list[rxllm.Event]:
     """What the adapter makes of frames, by the rules of events."""
     decoder = AGUI("http://127.0.0.1").decoder(rxllm.Request((rxllm.user("Hi"),), **options))
     body = b"".join(map(web.sse, frames))
-    events = [event for i in range(len(body)) for event in decoder.feed(body[i : i + 1])]
+    events = [event for i in range(0, len(body), 100) for event in decoder.feed(body[i : i + 100])]
     return [*events, *decoder.close()]
 
 
