@@ -30,7 +30,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 from uuid import uuid4
 
-from rxllm import LLMError, Message, Nested, StreamError, serializer
+from rxllm import LLMError, Message, Nested, StreamError, Usage, serializer
 from rxllm import events as ev
 from rxllm.collector import Unfinished
 from rxllm.web._ag_ui_run import ForeignRun, counts, outcome
@@ -39,6 +39,9 @@ from rxllm.web._client_fold import ClientFold
 from rxllm.web._codec import Block, Frame, all_of, open_block, rest
 
 VERSION = "1.0"
+
+MOST_NESTED = 32
+"""How deep agents may run inside agents: each level takes part in the fold of every event below it."""
 
 
 class Encoder:
@@ -276,8 +279,13 @@ class Decoder:
         self._open = Unfinished()
         self._chunks = Chunks()
         self._wire = Wire()
-        self._foreign = ForeignRun(self._fold, self._open)
+        self._foreign = ForeignRun(self._fold, self._wire, self._open)
         self._is_ended = False
+
+    @property
+    def usage(self) -> Usage:
+        """The usage so far, with that of the agents inside."""
+        return self._fold.state.to_chat_result().usage
 
     def feed(self, frame: Frame) -> list[ev.Event]:
         return all_of(frame, self._applied(frame))
@@ -298,6 +306,8 @@ class Decoder:
             raise ValueError("the run has ended")
         self._is_ended = kind in ("RUN_FINISHED", "RUN_ERROR")
         events = self._wire.read(frame)
+        if kind == "SUBAGENT_STARTED" and len(self._wire.lane(frame["subagentRunId"]).path) > MOST_NESTED:
+            raise ValueError("agents are nested too deep")
         if frame.get("rawEvent") == OWN:
             return []
         if kind == "CUSTOM" and frame["name"] == OWN:

@@ -212,10 +212,7 @@ def _answered(conversation: Stored, request: _Input) -> Incoming:
         if entry.role == "tool":
             result = entry.text if entry.error is None else {"error": entry.error}
             conversation.answer(entry.tool_call_id, result, "messages", i)
-    new = _new(request.messages)
-    if not new and not request.resume and not conversation.results and conversation.pending:
-        raise wrong("answers none of the calls that wait", "messages")
-    return conversation.incoming(new)
+    return conversation.incoming(_new(request.messages))
 
 
 def _take_answer(conversation: Stored, i: int, answer: _Answer) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
-Message = MutableMapping[str, Any]
+Message = Any  # a mapping, of which each framework has a type of its own
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Fields = list[tuple[bytes, bytes]]

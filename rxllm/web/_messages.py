@@ -10,6 +10,7 @@ text, files of the user                a user's message; a file's URL is ``http:
 the messages before it                 with the server's thread nothing, since that has them; otherwise messages
 a tool call without a result           nothing
 an answer to the approval of a call    an approval, if the call waits in the server's thread; without one, an error
+what has been answered already         nothing; if there is nothing else, an error
 the result of a client's tool          a result, if the call waits in the server's thread and is one of `client_tools`
 a new message instead of an answer     a denial of the calls that wait, and the message, which answers the question of
                                        an agent inside, if that has asked
@@ -159,7 +160,10 @@ class Stored:
             self.thread += user(text)
 
     def incoming(self, new: list[Message]) -> Incoming:
-        """Return the answers, and the user's `new` messages, which deny all other calls that wait."""
+        """Return the answers, and the user's `new` messages, which deny all other calls that wait.
+
+        Raises ``ValidationError`` if there is nothing new: a second tab, or click, comes late.
+        """
         for id, call in self.pending.items() if new else ():
             if call.name in self._client_tools:
                 self.results.setdefault(id, {"error": UNANSWERED})
@@ -168,6 +172,10 @@ class Stored:
         if new and "/" in (self.question or "") and self.question not in self.results:
             self.reply(cast(str, self.question), "\n\n".join(message.text for message in new))
             new = []
+        role = last.role if (last := (self.thread + new).last) else "user"
+        is_answer = bool(self.approvals or self.results)
+        if not is_answer and (role == "assistant" or (self.pending and role != "user")):
+            raise wrong("answers none of the calls that wait, and holds no new message of the user", "messages")
         return Incoming(self.thread + new, self.approvals, self.results)
 
 

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Literal, TypedDict, TypeVar, assert_type
 
+import litestar.types
 import msgspec
 import reactivex
+import starlette.types
 from openai.types.chat import ChatCompletionMessage, ChatCompletionMessageParam
 from reactivex import Observable
 from reactivex import operators as rx
@@ -39,6 +41,7 @@ from rxllm import (
     ToolError,
     Usage,
     tool,
+    web,
 )
 from rxllm import operators as ops
 
@@ -468,3 +471,7 @@ def decide(call: ToolCall) -> bool | str | dict[str, int] | Halt | Observable[bo
 
 rxllm.chat(fake, "Hi", approve=decide, approve_timeout=60)
 events.pipe(ops.run_tools([pay], approve=decide, approve_timeout=None))
+
+# The apps of web are those of every framework.
+of_litestar: list[litestar.types.ASGIApp] = [web.streaming_response(events, "ui"), web.openai_app({"m": fake})]
+of_starlette: list[starlette.types.ASGIApp] = [web.streaming_response(events, "ui"), web.openai_app({"m": fake})]
