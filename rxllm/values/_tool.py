@@ -77,8 +77,9 @@ class ToolContext:
     """What a tool may know of its call; every parameter annotated with this class receives it.
 
     `progress` emits a ``ToolProgress`` event at once. `cancelled` is set when nobody waits for the result any more.
-    `tool_call` has the arguments with which the tool runs, also if an approval has edited them. `make_key` is called
-    when `idempotency_key` is first read.
+    `tool_call` has the arguments with which the tool runs, also if an approval has edited them. `reply` is the user's
+    answer to the question with which this call has halted, see `ask_user`, and `question_opts` are that question's
+    options. `make_key` is called when `idempotency_key` is first read.
     """
 
     tool_call: ToolCall
@@ -88,6 +89,8 @@ class ToolContext:
     engine: Any = None
     progress: Callable[[Any], None] = lambda data: None
     cancelled: threading.Event = field(default_factory=threading.Event)
+    reply: str | None = None
+    question_opts: Mapping[str, Any] = field(default_factory=dict[str, Any])
     make_key: Callable[[], str] = field(default=str, repr=False, compare=False)
 
     @cached_property
@@ -166,6 +169,7 @@ class Halt(Value):
     result: Any = None
     question: str | None = None
     opts: dict[str, Any] = field(default_factory=dict[str, Any])
+    calls_again: bool = False
 
 
 def halt(reason: str, result: Any = None) -> Halt:
@@ -176,9 +180,14 @@ def halt(reason: str, result: Any = None) -> Halt:
     return Halt(reason, result)
 
 
-def ask_user(question: str, **opts: Any) -> Halt:
-    """Return this from a tool to end the chat with a question to the user."""
-    return Halt("ask_user", question=question, opts=opts)
+def ask_user(question: str, *, calls_again: bool = False, **opts: Any) -> Halt:
+    """Return this from a tool to end the chat with a question to the user.
+
+    The model reads the answer, unless `calls_again`: then the tool runs once more, with the answer in
+    ``ToolContext.reply`` and `opts` in ``ToolContext.question_opts``. `opts` are JSON data, since the chat may go on in
+    another process.
+    """
+    return Halt("ask_user", question=question, opts=opts, calls_again=calls_again)
 
 
 def denied(call: ToolCall, verdict: object) -> ToolError:
