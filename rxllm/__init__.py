@@ -26,7 +26,7 @@ Work with the answer
 
 For later: `session` keeps conversations between turns, `serializer` turns every value into JSON and back, `show`
 displays a stream in Jupyter, `bridge` connects any Observable with asyncio, `testing` is a kit for authors of adapters
-and operators, `web` connects browsers, `plugins` loads theirs.
+and operators, `web` connects browsers, `mcp` brings the tools of MCP servers, `plugins` loads theirs.
 
 Where to look next: ``help(rxllm.generate)`` explains one name, ``help(rxllm.operators)`` all operators,
 ``help(rxllm.keys)`` where API keys are looked up; ``dir(rxllm)`` lists all names.
@@ -156,7 +156,7 @@ from rxllm.values import (
 from rxllm.values import drawing as _drawing
 
 if TYPE_CHECKING:
-    from rxllm import bridge, chunks, serializer, session, testing, web
+    from rxllm import bridge, chunks, mcp, serializer, session, testing, web
     from rxllm.adapters import (
         Adapter,
         Anthropic,
@@ -282,6 +282,7 @@ __all__ = [
     "image_variations",
     "json_schema",
     "keys",
+    "mcp",
     "models",
     "operators",
     "plugins",
@@ -314,7 +315,7 @@ _PUBLIC = sorted(__all__)
 if not TYPE_CHECKING:
     del __all__  # `__getattr__` returns it
 
-_LAZY_MODULES = ("bridge", "chunks", "serializer", "session", "testing", "web")
+_LAZY_MODULES = ("bridge", "chunks", "mcp", "serializer", "session", "testing", "web")
 
 if not TYPE_CHECKING:  # to a type checker every name would be there
 
