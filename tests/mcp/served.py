@@ -78,7 +78,7 @@ def server(seen: Seen) -> MCPServer:
     @app.tool(structured_output=False)
     def picture() -> list[Any]:
         """A picture with its title."""
-        return ["A dot:", Image(data=PNG, format="png")]
+        return ["A dot:", Image(data=PNG.to_binary(), format="png")]
 
     @app.tool(structured_output=False)
     def blocks() -> list[Any]:
