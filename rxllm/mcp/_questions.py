@@ -39,9 +39,12 @@ class Questions(msgspec.Struct):
         stored = context.question_opts.get(PROVIDER)
         if context.reply is None or stored is None:
             return cls()
-        questions = msgspec.convert(stored, cls)
-        key = questions._next() or ""
-        response = _response(context.reply, _params(questions.requests[key]))
+        try:
+            questions = msgspec.convert(stored, cls)
+            key = questions._next() or ""
+            response = _response(context.reply, _params(questions.requests[key]))
+        except (msgspec.ValidationError, LookupError, AttributeError) as error:
+            raise AdapterError("invalid_request", "the stored question is not one of rxllm.mcp", provider=PROVIDER) from error
         if response is None:
             questions.fault = f"{context.reply[:80]!r} does not fit; answer with a JSON object"
         else:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import json
 import os
 import signal
@@ -142,7 +143,8 @@ class Process(asyncio.SubprocessProtocol):
         self._stderr = b""
         self._owner = os.getpid()
         self._transport: asyncio.SubprocessTransport | None = None
-        self._loop = asyncio.new_event_loop()
+        self._context = contextvars.Context()  # that of the first caller would keep what it refers to alive
+        self._loop = self._context.run(asyncio.new_event_loop)
         self._is_over = asyncio.Event()
         self._has_exited = asyncio.Event()
         self._thread = threading.Thread(target=self._serve, name="rxllm-mcp", daemon=True)
@@ -182,7 +184,7 @@ class Process(asyncio.SubprocessProtocol):
 
     def _on_loop(self, function: Any, *arguments: Any) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: the process has ended
-            self._loop.call_soon_threadsafe(function, *arguments)
+            self._loop.call_soon_threadsafe(function, *arguments, context=self._context)
 
     def _serve(self) -> None:
         try:
