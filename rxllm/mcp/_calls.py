@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 from collections.abc import Mapping
 from typing import Any, cast
 
-from rxllm import AdapterError, FilePart, Halt, Image, ImagePart, LLMError, ToolContext, ToolError, ValidationError
-from rxllm.mcp._connection import Connection, Left
+from rxllm import AdapterError, FilePart, Image, ImagePart, LLMError, ToolContext, ToolError
+from rxllm.mcp._connection import Connection, NeedsUserError
 from rxllm.mcp._parameter_headers import Path, mirrored
-from rxllm.mcp._protocol import PROVIDER, Json
+from rxllm.mcp._protocol import PROVIDER, Json, object_of
 from rxllm.mcp._questions import Questions
 
 MAX_ROUNDS = 10
@@ -28,100 +29,85 @@ async def call_tool(
         questions = Questions.of(context)
         if questions.is_open:
             return questions.ask()
-        return await _Call(connection, name, headers, arguments, context, questions).run()
+        call = _Call(connection, context, questions)
+        return await call.run({"name": name, "arguments": dict(arguments)}, mirrored(headers, arguments))
     except ToolError:
         raise
     except LLMError as error:
-        text = f"the MCP tool {name[:80]!r} failed: {error.message}"
-        raise ToolError("handler_raised", text, tool_name=name) from error
+        raise call_error(context, f"the MCP tool {name[:80]!r} failed: {error.message}") from error
+
+
+def call_error(context: ToolContext, message: str) -> ToolError:
+    call = context.tool_call
+    return ToolError("handler_raised", message, tool_name=call.name, tool_call_id=call.id)
 
 
 class _Call:
-    def __init__(
-        self,
-        connection: Connection,
-        name: str,
-        headers: Mapping[Path, str],
-        arguments: Mapping[str, Any],
-        context: ToolContext,
-        questions: Questions,
-    ) -> None:
-        self._connection = connection
-        self._params = {"name": name, "arguments": dict(arguments)}
-        self._headers = mirrored(headers, arguments)
-        self._progress = context.progress
-        self._questions = questions
+    def __init__(self, connection: Connection, context: ToolContext, questions: Questions) -> None:
+        self._connection, self._context, self._questions = connection, context, questions
 
-    async def run(self) -> Any:
-        answered = self._questions.params()
+    async def run(self, params: Json, headers: dict[str, str]) -> Any:
         for _ in range(MAX_ROUNDS):
+            answered = {**params, **self._questions.params()}
             try:
-                result = await self._connection.request(
-                    "tools/call", {**self._params, **answered}, self._receive, self._headers
-                )
-            except Left:
+                result = await self._connection.request("tools/call", answered, self._receive, headers)
+            except NeedsUserError:
                 return self._questions.ask()
             if result.get("resultType") != "input_required":
                 return self._result(result)
             self._questions = Questions.required(result)
             if self._questions.is_open:
                 return self._questions.ask()
-            answered = self._questions.params()  # the server only wants to be called again
-            await asyncio.sleep(PAUSE_SECONDS)
-        raise AdapterError("malformed_response", f"it asks to be called more than {MAX_ROUNDS} times", provider=PROVIDER)
+            await asyncio.sleep(PAUSE_SECONDS)  # the server only wants to be called again
+        message = f"it asks to be called more than {MAX_ROUNDS} times"
+        raise AdapterError("malformed_response", message, provider=PROVIDER)
 
     async def _receive(self, message: Json) -> None:
-        params = message.get("params")
-        if not isinstance(params, dict):
-            return
-        params = cast(Json, params)
-        if message["method"] == "notifications/progress":
-            self._progress({name: params[name] for name in ("progress", "total", "message") if name in params})
-        elif message["method"] == "elicitation/create":
-            response = self._questions.response_to(message)
+        params = object_of(message.get("params"))
+        if message.get("method") == "notifications/progress":
+            data = {name: params[name] for name in ("progress", "total", "message") if name in params}
+            self._context.progress(data)
+        elif message.get("method") == "elicitation/create":
+            response = self._questions.response_to(params)
             if response is None:
-                raise Left
-            peer = await self._connection.peer()
-            await self._connection.tell(peer, {"jsonrpc": "2.0", "id": message["id"], "result": response})
+                raise NeedsUserError
+            answer = {"jsonrpc": "2.0", "id": message.get("id"), "result": response}
+            await self._connection.tell(await self._connection.peer(), answer)
 
     def _result(self, result: Json) -> Any:
-        blocks = [block for block in _list(result.get("content")) if isinstance(block, dict)]
-        texts = [self._text(cast(Json, block)) for block in blocks]
-        text = "\n".join(text for text in texts if text)
+        content = result.get("content")
+        blocks = [object_of(block) for block in cast(list[Any], content)] if isinstance(content, list) else []
+        text = "\n".join(filter(None, map(self._text, blocks)))
         if result.get("isError"):
-            raise ToolError("handler_raised", text or "the tool failed and did not say why")
+            raise call_error(self._context, text or "the tool failed and did not say why")
         structured = result.get("structuredContent")
-        only_text = all(cast(Json, block).get("type") == "text" for block in blocks)
-        return structured if structured is not None and only_text else text
+        has_more = any(block.get("type") != "text" for block in blocks)
+        return text if structured is None or has_more else structured
 
     def _text(self, block: Json) -> str:
-        """Return what the model reads of a block of content; files and pictures are reported as progress."""
+        """Return what the model reads of a block of content; pictures and files are reported as progress."""
         match block:
             case {"type": "text", "text": str(text)}:
                 return text
-            case {"type": "image", "data": str(data), "mimeType": str(kind)}:
-                return self._reported(ImagePart, data, kind)
-            case {"type": "audio", "data": str(data), "mimeType": str(kind)}:
-                return self._reported(FilePart, data, kind)
+            case {"type": "image" | "audio", "data": str(data), "mimeType": str(kind)}:
+                return self._reported(data, kind)
             case {"type": "resource", "resource": {"text": str(text), **named}}:
                 return f"{named.get('uri', '')}:\n{text}"
             case {"type": "resource", "resource": {"blob": str(data), **named}}:
-                return self._reported(FilePart, data, str(named.get("mimeType") or "application/octet-stream"))
+                return self._reported(data, str(named.get("mimeType") or "application/octet-stream"))
             case {"type": "resource_link", "uri": str(uri)}:
                 named = (block.get(name) for name in ("name", "description"))
-                return ": ".join(filter(None, (uri, *(part for part in named if isinstance(part, str)))))
+                return ": ".join((uri, *(text for text in named if isinstance(text, str) and text)))
             case _:
                 return ""
 
-    def _reported(self, part: Any, data: str, kind: str) -> str:
+    def _reported(self, data: str, kind: str) -> str:
         try:
-            image = Image.from_base64(data, kind)
-            binary = image.to_binary()
-        except (ValidationError, ValueError) as error:
-            raise AdapterError("malformed_response", f"it sent {kind[:80]} that is not base64", provider=PROVIDER) from error
-        self._progress(ImagePart(image) if part is ImagePart else FilePart({"mime_type": kind, "data": binary}))
-        return f"[{kind}, {len(binary)} bytes]"
-
-
-def _list(value: Any) -> list[Any]:
-    return cast(list[Any], value) if isinstance(value, list) else []
+            binary = base64.b64decode(data, validate=True)
+        except ValueError as error:
+            message = f"it sent {kind[:80]} that is not base64"
+            raise AdapterError("malformed_response", message, provider=PROVIDER) from error
+        is_image = kind.startswith("image/")
+        file = {"mime_type": kind, "data": binary}
+        self._context.progress(ImagePart(Image.from_binary(binary, kind)) if is_image else FilePart(file))
+        return f"[{kind[:80]}, {len(binary)} bytes]"

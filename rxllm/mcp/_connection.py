@@ -225,7 +225,7 @@ class Connection(ABC):
             await self._cancel(peer, id)
             text = f"the MCP server did not answer {method} within {seconds} s; pass a longer timeout=..."
             raise AdapterError("timeout", text, provider=PROVIDER) from None
-        except (asyncio.CancelledError, Left, StreamError):
+        except (asyncio.CancelledError, NeedsUserError, StreamError):
             await self._cancel(peer, id)
             raise
         raise StreamError("truncated", f"the MCP server ended its answer to {method} early", provider=PROVIDER)
@@ -248,7 +248,7 @@ class Connection(ABC):
                 await self.tell(peer, message, GOODBYE_SECONDS)
 
 
-class Left(Exception):
+class NeedsUserError(Exception):
     """Raised by an `OnMessage` to leave a request, which is cancelled at the server."""
 
 

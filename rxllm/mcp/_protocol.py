@@ -28,11 +28,11 @@ PROVIDER = "mcp"
 DEPTH = 100
 """How deeply the JSON of a server may be nested."""
 
-_CAPABILITIES = {"elicitation": {"form": {}, "url": {}}}
+Json = dict[str, Any]
+
+_CAPABILITIES: Json = {"elicitation": {"form": {}, "url": {}}}
 _META = "io.modelcontextprotocol/"
 _REASONS = {METHOD_NOT_FOUND: "unsupported_feature", -32602: "invalid_request", -32600: "invalid_request"}
-
-Json = dict[str, Any]
 
 
 class Peer(msgspec.Struct, frozen=True):
@@ -50,7 +50,7 @@ def request(peer: Peer, id: int | str | None, method: str, params: Json) -> Json
     """Return the request, or without an `id` the notification, as `peer` expects it."""
     meta: Json = {"progressToken": id} if method == "tools/call" else {}
     if peer.is_modern:
-        own = {"protocolVersion": MODERN, "clientCapabilities": _CAPABILITIES, "clientInfo": _client_info()}
+        own: Json = {"protocolVersion": MODERN, "clientCapabilities": _CAPABILITIES, "clientInfo": _client_info()}
         meta |= {f"{_META}{name}": value for name, value in own.items()}
     params = {**params, **({"_meta": meta} if meta else {})}
     return {"jsonrpc": "2.0", **({} if id is None else {"id": id}), "method": method, "params": params}
@@ -91,15 +91,25 @@ def is_too_deep(data: Any) -> bool:
     """Whether `data` is nested more than `DEPTH` levels deep: other code recurses into it."""
     level: list[Any] = [data]
     for _ in range(DEPTH):
-        inner: list[Any] = []
-        for item in level:
-            if isinstance(item, dict):
-                inner += cast(Json, item).values()
-            elif isinstance(item, list):
-                inner += cast(list[Any], item)
-        if not (level := [item for item in inner if isinstance(item, dict | list)]):
+        level = [inner for item in level for inner in _inside(item)]
+        if not level:
             return False
     return True
+
+
+def _inside(item: Any) -> list[Any]:
+    match item:
+        case dict():
+            return list(cast(Json, item).values())
+        case list():
+            return cast(list[Any], item)
+        case _:
+            return []
+
+
+def object_of(data: Any) -> Json:
+    """Return `data` if it is an object, otherwise an empty one."""
+    return cast(Json, data) if isinstance(data, dict) else {}
 
 
 def answers(message: Json, id: int | str) -> bool:
@@ -131,7 +141,7 @@ def supported(error: AdapterError) -> list[Any]:
     """Return the versions in the error of a server that does not speak the one in the request."""
     match error.metadata.get("data"):
         case {"supported": [*versions]} if error.code == str(UNSUPPORTED_VERSION):
-            return cast(list[Any], versions)
+            return versions
         case _:
             return []
 

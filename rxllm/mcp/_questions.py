@@ -16,7 +16,7 @@ from typing import Any, cast
 import msgspec
 
 from rxllm import AdapterError, Halt, ToolContext, ask_user
-from rxllm.mcp._protocol import PROVIDER, Json
+from rxllm.mcp._protocol import PROVIDER, Json, object_of
 
 _ACTIONS = ("accept", "decline", "cancel")
 
@@ -43,8 +43,10 @@ class Questions(msgspec.Struct):
             questions = msgspec.convert(stored, cls)
             key = questions._next() or ""
             response = _response(context.reply, _params(questions.requests[key]))
-        except (msgspec.ValidationError, LookupError, AttributeError) as error:
-            raise AdapterError("invalid_request", "the stored question is not one of rxllm.mcp", provider=PROVIDER) from error
+        except (msgspec.ValidationError, LookupError) as error:
+            raise AdapterError(
+                "invalid_request", "the stored question is not one of rxllm.mcp", provider=PROVIDER
+            ) from error
         if response is None:
             questions.fault = f"{context.reply[:80]!r} does not fit; answer with a JSON object"
         else:
@@ -54,13 +56,14 @@ class Questions(msgspec.Struct):
     @classmethod
     def required(cls, result: Json) -> Questions:
         """Return what the server asks for in place of a result. Raises ``AdapterError`` for what nobody can answer."""
-        requests, state = result.get("inputRequests") or {}, result.get("requestState")
-        if not isinstance(requests, dict) or not (requests or state is not None):
+        found, state = result.get("inputRequests"), result.get("requestState")
+        requests = object_of(found)
+        if not requests and (found or state is None):
             raise AdapterError("malformed_response", "it asks for input without a question", provider=PROVIDER)
-        for request in cast(Json, requests).values():
-            if not isinstance(request, dict) or cast(Json, request).get("method") != "elicitation/create":
+        for request in requests.values():
+            if object_of(request).get("method") != "elicitation/create":
                 raise AdapterError("unsupported_feature", f"it asks for {str(request)[:80]}", provider=PROVIDER)
-        return cls(cast(Json, requests), {}, state)
+        return cls(requests, {}, state)
 
     @property
     def is_open(self) -> bool:
@@ -73,11 +76,11 @@ class Questions(msgspec.Struct):
         state = {} if self.state is None else {"requestState": self.state}
         return {**({"inputResponses": self.responses} if self.responses else {}), **state}
 
-    def response_to(self, message: Json) -> Json | None:
+    def response_to(self, params: Json) -> Json | None:
         """Return the response to a request inside the call; None if the user must be asked first."""
         key = str(self.passed)
         self.passed += 1
-        request = {"method": message["method"], "params": message["params"]}
+        request = {"method": "elicitation/create", "params": params}
         if self.is_inline and self.requests.get(key) == request and key in self.responses:
             return self.responses[key]
         known = {key: self.responses[key] for key in map(str, range(self.passed - 1))}
@@ -102,8 +105,7 @@ class Questions(msgspec.Struct):
 
 
 def _params(request: Any) -> Json:
-    params = request.get("params")
-    return cast(Json, params) if isinstance(params, dict) else {}
+    return object_of(object_of(request).get("params"))
 
 
 def _response(reply: str, params: Json) -> Json | None:
@@ -113,11 +115,10 @@ def _response(reply: str, params: Json) -> Json | None:
         return {name: data[name] for name in ("action", "content") if name in data}
     if params.get("mode") == "url":
         return {"action": "accept"}
-    schema: Any = params.get("requestedSchema")
-    fields: Any = schema.get("properties") if isinstance(schema, dict) else {}
-    if data is None and isinstance(fields, dict) and len(cast(Json, fields)) == 1:
-        [(name, field)] = cast(Json, fields).items()
-        value = _converted(reply, cast(Json, field).get("type") if isinstance(field, dict) else None)
+    fields = object_of(object_of(params.get("requestedSchema")).get("properties"))
+    if data is None and len(fields) == 1:
+        [(name, field)] = fields.items()
+        value = _converted(reply, object_of(field).get("type"))
         data = None if value is None else {name: value}
     elif not fields:
         data = {}

@@ -22,7 +22,7 @@ from typing import Any, cast
 
 from rxllm import AdapterError, LLMError, Stream, StreamError, from_async_iter
 from rxllm.mcp._connection import Connection
-from rxllm.mcp._protocol import PROVIDER, Json, Peer, read, refusal
+from rxllm.mcp._protocol import PROVIDER, Json, Peer, object_of, read, refusal
 from rxllm.values.argument_checks import check
 from rxllm.wire import NDJSONDecoder
 
@@ -272,9 +272,8 @@ class Process(asyncio.SubprocessProtocol):
             inbox.put(message)
 
     def _receivers(self, message: Json) -> list[Inbox]:
-        params = message.get("params")
-        token = cast(Json, params).get("progressToken") if isinstance(params, dict) else None
-        key = message.get("id") if "method" not in message else token
+        token = object_of(message.get("params")).get("progressToken")
+        key = token if "method" in message else message.get("id")
         if isinstance(key, str | int):
             return [self._inboxes[key]] if key in self._inboxes else []
         calls = [inbox for key, inbox in self._inboxes.items() if isinstance(key, int)]
@@ -286,8 +285,8 @@ class Process(asyncio.SubprocessProtocol):
         with self._lock:
             if self.failure is not None:
                 return
-            told = self._stderr.decode(errors="replace").strip()
-            text = f"the MCP server {self._command[0]!r} {why}" + (f"; it wrote: {told}" if told else "")
+            stderr = self._stderr.decode(errors="replace").strip()
+            text = f"the MCP server {self._command[0]!r} {why}" + (f"; it wrote: {stderr}" if stderr else "")
             self.failure = AdapterError("provider_unavailable", text, provider=PROVIDER)
             inboxes, self._inboxes = list(self._inboxes.values()), {}
         for inbox in inboxes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
@@ -93,7 +94,7 @@ def _connected(server: Any, headers: Mapping[str, str] | None) -> Connection:
     if isinstance(server, str):
         return HTTP(server, headers=headers)
     check("server", server, isinstance(server, list | tuple) and bool(cast(Any, server)), remedy)
-    return Stdio(*server)
+    return Stdio(*cast(list[str], server))
 
 
 async def _listed(connection: Connection, prefix: str) -> tuple[Tool, ...]:
@@ -103,7 +104,7 @@ async def _listed(connection: Connection, prefix: str) -> tuple[Tool, ...]:
         tool = _tool(connection, entry, prefix, mirrors)
         if tool is not None:
             name = _unique(tool.name, tools)
-            tools[name] = tool if name == tool.name else _renamed(tool, name)
+            tools[name] = replace(tool, name=name)
     return tuple(tools.values())
 
 
@@ -163,9 +164,3 @@ def _unique(name: str, known: Mapping[str, Any]) -> str:
         number += 1
         unique = f"{name[: 63 - len(str(number))]}_{number}"
     return unique
-
-
-def _renamed(tool: Tool, name: str) -> Tool:
-    from dataclasses import replace
-
-    return replace(tool, name=name)

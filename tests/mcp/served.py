@@ -10,7 +10,6 @@ import base64
 import contextlib
 import logging
 import socket
-import sys
 import threading
 import time
 from collections.abc import Generator

@@ -48,7 +48,9 @@ def test_a_scenario_passes(scenario: str, version: str, tmp_path: Path) -> None:
     command = [node(), str(PACKAGE / "dist" / "index.js"), "client", "--command", f"{sys.executable} {CLIENT}"]
     command += ["--scenario", scenario, "--spec-version", version, "--output-dir", str(tmp_path)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    ran = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
+    ran = subprocess.run(
+        command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False
+    )
     found = list(tmp_path.rglob("checks.json"))
     assert found, ran.stdout[-2000:] + ran.stderr[-2000:]
     checks = json.loads(found[0].read_text())

@@ -1,4 +1,4 @@
-"""A server cannot hang a client, fill its memory, or leave anything open: what it may do is bounded, with typed errors."""
+"""A server cannot hang a client, fill its memory, or leave anything open: its bounds are typed errors."""
 
 from __future__ import annotations
 
@@ -102,7 +102,9 @@ def test_a_call_that_goes_wrong_is_an_error_that_the_model_reads() -> None:
     long = "x" * 20_000_000
     assert "did not finish within 1.0 s" in answered(Reply(before=STALL))
     assert "did not finish within 1.0 s" in answered(Reply(endless(PROGRESS, 0.001)))
-    assert "has more than 16777216 bytes" in answered(lambda message: {"content": [{"type": "text", "text": long}]}, tool_timeout=20.0)
+    assert "has more than 16777216 bytes" in answered(
+        lambda message: {"content": [{"type": "text", "text": long}]}, tool_timeout=20.0
+    )
     assert "nested" in answered(lambda message: Reply(json.dumps(_deep(message)).encode(), headers=JSON))
     assert "ended its answer" in answered(Reply([b": hi\n\n"]))
     assert "StreamError" in answered(Reply([PROGRESS, Cut.RESET]))
@@ -172,7 +174,10 @@ def test_a_tool_with_faulty_headers_is_left_out_over_http() -> None:
     entries = [{"name": f"f{i}", "inputSchema": {"properties": {"p": place}}} for i, place in enumerate(bad)]
     twice = {name: {"type": "string", "x-mcp-header": name} for name in ("A", "a")}
     data = {"p": {"type": "string", "default": {"x-mcp-header": "a b"}}, "x-mcp-header": {"type": "string"}}
-    entries += [{"name": "twice", "inputSchema": {"properties": twice}}, {"name": "fine", "inputSchema": {"properties": data}}]
+    entries += [
+        {"name": "twice", "inputSchema": {"properties": twice}},
+        {"name": "fine", "inputSchema": {"properties": data}},
+    ]
     with scripted(list={"tools": entries}) as server:
         assert [tool.name for tool in mcp.tools(server.url).run()] == ["fine"]
 

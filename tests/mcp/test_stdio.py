@@ -115,7 +115,9 @@ def test_the_process_and_what_it_has_started_end_though_they_ignore_all() -> Non
     assert time.monotonic() - began < 5
 
 
-@pytest.mark.parametrize("end", ["", "os._exit(0)", "sys.exit(1)", "os.kill(os.getpid(), 9)", "os.kill(os.getpid(), 2)"])
+@pytest.mark.parametrize(
+    "end", ["", "os._exit(0)", "sys.exit(1)", "os.kill(os.getpid(), 9)", "os.kill(os.getpid(), 2)"]
+)
 def test_the_process_ends_with_ours(end: str) -> None:
     script = f"""
     import os, sys, rxllm

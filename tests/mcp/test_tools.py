@@ -148,7 +148,10 @@ def test_pages_are_read_to_the_end() -> None:
 
 
 def test_a_request_has_the_headers_of_the_specification() -> None:
-    tool = {"name": "é", "inputSchema": {"type": "object", "properties": {"r": {"type": "string", "x-mcp-header": "Re"}}}}
+    tool = {
+        "name": "é",
+        "inputSchema": {"type": "object", "properties": {"r": {"type": "string", "x-mcp-header": "Re"}}},
+    }
     with scripted(list={"tools": [tool]}, call={"content": []}) as server:
         tools = mcp.tools(server.url, headers={"authorization": "Bearer k"}).run()
         calling(tools, "_", r="ü").run()

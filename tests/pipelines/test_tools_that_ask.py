@@ -1,4 +1,4 @@
-"""A tool that asks the user is called again with the answer, here or in another process, beside others and in agents."""
+"""A tool that asks the user is called again with the answer: beside others, in agents, in another process."""
 
 from __future__ import annotations
 
