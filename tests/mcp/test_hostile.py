@@ -12,6 +12,13 @@ from rxllm import AdapterError, LLMError, mcp
 from rxllm.testing.loopback import STALL, Cut, Loopback, Reply
 from tests.mcp.chats import TOOL, calling, endless, event, outcome, reply_to, scripted
 
+@pytest.fixture(scope="module", autouse=True)
+def _imported() -> None:
+    """Connect once, so that the imports that this needs are in nobody's timeout."""
+    with scripted() as server:
+        mcp.tools(server.url).run()
+
+
 JSON = {"Content-Type": "application/json"}
 DEEP = b'{"jsonrpc":"2.0","id":1,"result":' + b'{"a":' * 50_000 + b"1" + b"}" * 50_000 + b"}"
 

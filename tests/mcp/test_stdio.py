@@ -198,15 +198,18 @@ def test_a_program_that_cannot_be_started_says_so() -> None:
 
 
 def test_a_program_that_reads_no_input_does_not_fill_the_memory() -> None:
-    """Its calls time out, each with its own, until too much is unread; then the process is given up."""
+    """Its calls time out, until too much is unread; then the process is given up, and the next call starts another."""
     with program("serve(lambda message: time.sleep(600))") as connection:
         tools = mcp.tools(connection).run()
-        texts: list[str] = []
+        first = connection._process
+        assert first is not None
         for _ in range(8):
             model = rxllm.Fake(rxllm.ToolCall("c1", "f", {"x": "x" * 8_000_000}), "Done.")
-            texts.append(outcome(rxllm.chat(model, "Go.", tools=tools, tool_timeout=0.3).run()))
-    assert "0.3 s" in texts[0]
-    assert any("bytes of its input unread" in text for text in texts)
+            result = rxllm.chat(model, "Go.", tools=tools, tool_timeout=0.3).run()
+            assert "0.3 s" in outcome(result) or "unread" in outcome(result)
+        assert first.failure is not None
+        assert "bytes of its input unread" in first.failure.message
+        assert connection._process is not first
 
 
 def test_garbage_between_the_messages_is_passed_over() -> None:
