@@ -12,6 +12,7 @@ from rxllm import AdapterError, LLMError, mcp
 from rxllm.testing.loopback import STALL, Cut, Loopback, Reply
 from tests.mcp.chats import TOOL, calling, endless, event, outcome, reply_to, scripted
 
+
 @pytest.fixture(scope="module", autouse=True)
 def _imported() -> None:
     """Connect once, so that the imports that this needs are in nobody's timeout."""
