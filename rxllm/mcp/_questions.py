@@ -1,8 +1,8 @@
 """What a server asks the user in the middle of a call, over the halts of the chat.
 
-Everything that the next run of the call needs is in the options of the question, so it may run in another process:
-``schema`` is that of the answer and ``url`` the page to be visited, if any; ``mcp`` holds the requests of the server,
-the responses so far, and the state that goes back to it as it is.
+Everything that the next run of the call needs is in the halt, so it may run in another process: its options, for
+people, have the ``schema`` of the answer and the ``url`` of a page to be visited; its state has the requests of the
+server, the responses so far, and the state that goes back to it as it is.
 
 In the handshake's era a server waits inside the call for its answer. The call is cancelled then, and runs again from
 its beginning with the answer at hand.
@@ -36,11 +36,10 @@ class Questions(msgspec.Struct):
     @classmethod
     def of(cls, context: ToolContext) -> Questions:
         """Return what a call has been asked before, with the user's answer if it fits."""
-        stored = context.question_opts.get(PROVIDER)
-        if context.reply is None or stored is None:
+        if context.reply is None:
             return cls()
         try:
-            questions = msgspec.convert(stored, cls)
+            questions = msgspec.convert(context.tool_state, cls)
             key = questions._next() or ""
             response = _response(context.reply, _params(questions.requests[key]))
         except (msgspec.ValidationError, LookupError) as error:
@@ -96,9 +95,10 @@ class Questions(msgspec.Struct):
         if isinstance(shown["url"], str):
             text = f"{text} {shown['url']}"
         stored = {"requests": self.requests, "responses": self.responses, "state": self.state}
+        stored["is_inline"] = self.is_inline
         opts = {name: value for name, value in shown.items() if value is not None}
-        opts |= {PROVIDER: {**stored, "is_inline": self.is_inline}}
-        return ask_user(f"{text} ({self.fault})" if self.fault else text, calls_again=True, **opts)
+        text = f"{text} ({self.fault})" if self.fault else text
+        return ask_user(text, calls_again=True, tool_state=stored, **opts)
 
     def _next(self) -> str | None:
         return next((key for key in self.requests if key not in self.responses), None)

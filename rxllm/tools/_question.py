@@ -6,51 +6,57 @@ several tools of a step may ask, at any depth, and what they ask is in the threa
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from rxllm.collector import nest
 from rxllm.events import AskUserRequested, ChatCompleted, Event
-from rxllm.values import ChatResult, Halt, Response, Thread, ToolCall
+from rxllm.values import ChatResult, Halt, Message, Response, Thread, ToolCall
 from rxllm.values._session import question
 
 QUESTION = "question"
 """The id of the question in its chat: behind the call's, it is the id under which the caller answers."""
 
 
+STATE = "tool_state"
+"""The metadata of the question with what the tool has kept for its next run."""
+
+
 def halted(halt: Halt, call: ToolCall) -> list[Event]:
     """Return the events of `call`, whose tool has returned `halt`."""
-    return _waiting(halt.question or "", halt.opts, call)
+    opts = {"ask_user_opts": dict(halt.opts)} if halt.opts else {}
+    asking = question(halt.question or "", QUESTION, opts)
+    return _waiting(replace(asking, metadata={**asking.metadata, STATE: halt.tool_state}), call)
 
 
 def halted_again(thread: Thread, call: ToolCall) -> list[Event]:
     """Return the events of `call`, whose question in `thread` has no answer yet."""
-    return _waiting(thread[0].text, thread[0].metadata.get("ask_user_opts", {}), call)
+    return _waiting(thread[0], call)
 
 
-def replied(resumed: tuple[Thread, Any] | None) -> tuple[str | None, Mapping[str, Any]]:
-    """Return the user's answer in the thread of a call that goes on, and the options of its question."""
+def replied(resumed: tuple[Thread, Any] | None) -> tuple[str | None, Any]:
+    """Return the user's answer in the thread of a call that goes on, and what the tool has kept."""
     match resumed[0].messages if resumed is not None else ():
         case (asking, reply, *_) if is_question(asking):
-            return reply.text, asking.metadata.get("ask_user_opts", {})
+            return reply.text, asking.metadata.get(STATE)
         case _:
-            return None, {}
+            return None, None
 
 
-def is_question(message: Any) -> bool:
+def is_question(message: Message) -> bool:
     """Whether a chat that begins with `message` is the question of a tool; that of an agent never does."""
     return bool(message.metadata.get("ask_user"))
 
 
-def _waiting(text: str, opts: Mapping[str, Any], call: ToolCall) -> list[Event]:
-    metadata = {"ask_user_opts": dict(opts)} if opts else {}
+def _waiting(asking: Message, call: ToolCall) -> list[Event]:
+    opts = {name: asking.metadata[name] for name in ("ask_user_opts",) if name in asking.metadata}
     result = ChatResult(
-        thread=Thread((question(text, QUESTION, metadata),)),
+        thread=Thread((asking,)),
         final_response=Response(),
         halted_reason="ask_user",
-        pending_question=text,
+        pending_question=asking.text,
         pending_tool_call_id=QUESTION,
-        metadata=metadata,
+        metadata=opts,
     )
-    asking = AskUserRequested(QUESTION, call.name, text, dict(opts))
-    return [nest(call.id, asking), nest(call.id, ChatCompleted(result))]
+    requested = AskUserRequested(QUESTION, call.name, asking.text, opts.get("ask_user_opts", {}))
+    return [nest(call.id, requested), nest(call.id, ChatCompleted(result))]

@@ -48,7 +48,7 @@ class ToolExecution(abc.DisposableBase):
         self._timer = SerialDisposable()
         self._ended = False
         self._resumed = resumed
-        reply, question_opts = replied(resumed)
+        reply, state = replied(resumed)
         self._context = ToolContext(
             tool_call=own(call),
             context=settings.context,
@@ -57,7 +57,7 @@ class ToolExecution(abc.DisposableBase):
             engine=question.engine,
             progress=self._progress,
             reply=reply,
-            question_opts=question_opts,
+            tool_state=state,
             make_key=cache(partial(idempotency_key, call, question, scope.tool_key)),
         )
         operators = getattr(question.engine, "operators", ())

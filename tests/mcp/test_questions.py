@@ -168,7 +168,7 @@ def test_an_answer_that_does_not_fit_is_asked_for_again(kind: str, reply: str) -
 def test_an_answer_that_is_stored_by_another_program_is_checked() -> None:
     with scripted() as server:
         (tool,) = mcp.tools(server.url).run()
-    context = ToolContext(ToolCall("c1", "f", {}), reply="big", question_opts={"mcp": {"requests": 3}})
+    context = ToolContext(ToolCall("c1", "f", {}), reply="big", tool_state={"requests": 3})
     with pytest.raises(rxllm.ToolError, match="question"):
         rxllm.run(rxllm.from_async_iter(lambda: _once(tool.bind({}, context))))
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import rxllm
-from rxllm import ChatCompleted, Engine, Fake, Halt, Nested, ToolCall, ToolContext, serializer, session
+from rxllm import ChatCompleted, Engine, Fake, Halt, Nested, ToolCall, ToolContext, serializer, session, web
 from rxllm.values import ChatResult
 
 CALL = ToolCall("c1", "book", {"city": "Rome"})
@@ -20,12 +20,12 @@ def booking(runs: list[Any]) -> rxllm.Tool:
     @rxllm.tool
     def book(city: str, context: ToolContext) -> str | Halt:
         """Book a flight."""
-        runs.append((city, context.reply, dict(context.question_opts)))
+        runs.append((city, context.reply, context.tool_state))
         if context.reply is None:
-            return rxllm.ask_user("Which class?", calls_again=True, step=1)
-        if context.question_opts["step"] == 1:
-            return rxllm.ask_user("Which seat?", calls_again=True, step=2, chosen=context.reply)
-        return f"{city}: {context.question_opts['chosen']}, {context.reply}"
+            return rxllm.ask_user("Which class?", calls_again=True, tool_state={"step": 1}, choices=["first", "second"])
+        if context.tool_state["step"] == 1:
+            return rxllm.ask_user("Which seat?", calls_again=True, tool_state={"step": 2, "chosen": context.reply})
+        return f"{city}: {context.tool_state['chosen']}, {context.reply}"
 
     return book
 
@@ -39,14 +39,14 @@ def test_the_answer_calls_the_tool_again_and_the_model_reads_its_result() -> Non
     model, tools = Fake(CALL, "Done."), [booking(runs)]
     halted = rxllm.chat(model, "Book.", tools=tools).run()
     assert (halted.halted_reason, halted.pending_question) == ("ask_user", "Which class?")
-    assert halted.metadata["ask_user_opts"] == {"step": 1}
+    assert halted.metadata["ask_user_opts"] == {"choices": ["first", "second"]}
     halted = rxllm.resume(model, stored(halted), results={"c1/question": "first"}, tools=tools).run()
     assert (halted.pending_question, halted.pending_tool_call_id) == ("Which seat?", "c1/question")
     result = rxllm.resume(model, stored(halted), results={"c1/question": "2A"}, tools=tools).run()
     assert (result.halted_reason, result.output_text) == ("completed", "Done.")
     assert [message.text for message in result.thread if message.role == "tool"] == ["Rome: first, 2A"]
     assert runs == [
-        ("Rome", None, {}),
+        ("Rome", None, None),
         ("Rome", "first", {"step": 1}),
         ("Rome", "2A", {"step": 2, "chosen": "first"}),
     ]
@@ -119,6 +119,14 @@ def test_the_question_is_the_end_of_the_call_for_now() -> None:
     assert isinstance(nested[-1], ChatCompleted)
     assert not [event for event in events if isinstance(event, rxllm.ToolExecutionCompleted)]
     assert [serializer.from_json(serializer.to_json(event)) for event in nested] == nested
+
+
+def test_the_state_of_a_tool_is_in_the_thread_and_not_sent_to_clients() -> None:
+    stream = rxllm.stream(Fake(CALL), "Book.", tools=[booking([])])
+    assert any("step" in serializer.to_json(event) for event in stream)
+    sent = [serializer.to_json(event) for event in stream.pipe(web.for_client())]
+    assert any("choices" in text for text in sent)
+    assert not any("step" in text.replace("step_", "") for text in sent)
 
 
 def test_a_tool_that_is_gone_is_missed_before_anything_runs() -> None:
