@@ -19,8 +19,9 @@ from rxllm.tools._approval import decided
 from rxllm.tools._caller import Caller, is_async
 from rxllm.tools._idempotency_key import idempotency_key
 from rxllm.tools._outcome import failed, own, returned
+from rxllm.tools._question import halted, halted_again, replied
 from rxllm.tools._settings import ToolSettings, tool_error
-from rxllm.values import Tool, ToolCall, ToolContext, ToolError, ValidationError
+from rxllm.values import Halt, Thread, Tool, ToolCall, ToolContext, ToolError, ValidationError
 
 log = logging.getLogger("rxllm")
 
@@ -37,6 +38,7 @@ class ToolExecution(abc.DisposableBase):
         scope: Scope,
         observer: abc.ObserverBase[Event],
         scheduler: abc.SchedulerBase | None,
+        resumed: tuple[Thread, Any] | None = None,
     ) -> None:
         self._tool = tool
         self._question = question
@@ -46,6 +48,8 @@ class ToolExecution(abc.DisposableBase):
         self._scheduler = scheduler
         self._timer = SerialDisposable()
         self._ended = False
+        self._resumed = resumed
+        reply, state = replied(resumed)
         self._context = ToolContext(
             tool_call=own(call),
             context=settings.context,
@@ -53,6 +57,8 @@ class ToolExecution(abc.DisposableBase):
             request_id=question.request_id,
             engine=question.engine,
             progress=self._progress,
+            reply=reply,
+            tool_state=state,
             make_key=cache(partial(idempotency_key, call, question, scope.tool_key)),
         )
         operators = getattr(question.engine, "operators", ())
@@ -114,6 +120,9 @@ class ToolExecution(abc.DisposableBase):
             self._run()
 
     def _run(self) -> None:
+        if self._resumed is not None and self._context.reply is None:  # other calls go on, and this one waits still
+            self._finish(halted_again(self._resumed[0], self._call))
+            return
         try:
             handler = self._settings.bind(self._tool, self._context)
         except ToolError as error:
@@ -139,6 +148,9 @@ class ToolExecution(abc.DisposableBase):
         self._fail(tool_error(self._call, "timeout", message))
 
     def _return(self, result: Any) -> None:
+        if isinstance(result, Halt) and result.question is not None and result.calls_again:
+            self._finish(halted(result, self._call))
+            return
         try:
             events = returned(result, self._call, self._settings)
         except ToolError as error:
