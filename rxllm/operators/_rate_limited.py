@@ -6,13 +6,13 @@ import contextvars
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from reactivex import Observable, abc
 from reactivex.disposable import CompositeDisposable, Disposable, SerialDisposable, SingleAssignmentDisposable
 from reactivex.scheduler import VirtualTimeScheduler
 
-from rxllm.operators._shared.operate import operate
+from rxllm.operators._shared.operate import operate, shared
 from rxllm.runtime import LoopScheduler, Stream, blocked_loops, call_loop, clock, fail, stopwatch
 from rxllm.runtime._portal import portal
 from rxllm.values import EngineError
@@ -60,7 +60,7 @@ def rate_limited(
     fits = concurrent is None or is_count(concurrent)
     check("concurrent", concurrent, fits, "None or a whole number of at least 1")
     queue = _Queue(1.0 / per_second if per_second else 0.0, concurrent)
-    return operate(lambda source, observer, scheduler: queue.enter(_Turn(source, observer, scheduler)))
+    return shared(operate(lambda source, observer, scheduler: queue.enter(_Turn(source, observer, scheduler))))
 
 
 class _Turn:
@@ -126,6 +126,13 @@ class _Queue:
         self._next = -1e300  # when the next may begin
         self._set_for: float | None = None  # the time for which the alarm was last set
         self._alarm = SerialDisposable()
+
+    def __reduce__(self) -> NoReturn:
+        message = (
+            "calls share a rate limit; leave it in the operators of the engine itself, where rxllm.cluster holds all "
+            "workers to it, or make one in the other process"
+        )
+        raise TypeError(message)
 
     def enter(self, turn: _Turn) -> abc.DisposableBase:
         with self._guard:
