@@ -156,7 +156,7 @@ from rxllm.values import (
 from rxllm.values import drawing as _drawing
 
 if TYPE_CHECKING:
-    from rxllm import bridge, chunks, serializer, session, testing, web
+    from rxllm import bridge, chunks, cluster, serializer, session, testing, web
     from rxllm.adapters import (
         Adapter,
         Anthropic,
@@ -270,6 +270,7 @@ __all__ = [
     "bridge",
     "chat",
     "chunks",
+    "cluster",
     "compact_thread",
     "count_tokens",
     "edit_image",
@@ -314,7 +315,7 @@ _PUBLIC = sorted(__all__)
 if not TYPE_CHECKING:
     del __all__  # `__getattr__` returns it
 
-_LAZY_MODULES = ("bridge", "chunks", "serializer", "session", "testing", "web")
+_LAZY_MODULES = ("bridge", "chunks", "cluster", "serializer", "session", "testing", "web")
 
 if not TYPE_CHECKING:  # to a type checker every name would be there
 
