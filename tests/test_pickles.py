@@ -122,7 +122,7 @@ def test_a_missing_key_says_where_it_must_come_from(adapter: Any, secret: Any, m
 
 def test_an_adapter_without_secrets_needs_none_elsewhere() -> None:
     copied = again(OpenAIChat(base_url="http://127.0.0.1:1/v1", headers={"X-Team": "blue"}))[0]
-    with pytest.raises(AdapterError, match="127.0.0.1"):
+    with pytest.raises(AdapterError, match=r"127\.0\.0\.1"):
         rxllm.generate(copied, "Hi", model="m", retry=False).run()
 
 
@@ -200,7 +200,7 @@ def test_a_circuit_breaker_begins_closed() -> None:
     for _ in range(2):
         with pytest.raises(AdapterError):
             answer(down)
-    with pytest.raises(AdapterError, match="^adapter error: provider_unavailable"):
+    with pytest.raises(AdapterError, match=r"provider_unavailable$"):
         answer(again(down)[0])
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import pickle
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from time import monotonic
 from typing import Any, Self
@@ -34,13 +35,29 @@ async def connected(client: Any) -> AsyncGenerator[Any]:
     A connection of its own: when it ends, in whatever way, the scheduler cancels what the run has on the workers.
     """
     if client is None:
-        local = LocalCluster(asynchronous=True, threads_per_worker=1, dashboard_address=None, silence_logs=40)
-        async with local as cluster, Client(cluster, asynchronous=True, set_as_default=False) as own:
+        quiet = {"dashboard_address": "127.0.0.1:0", "silence_logs": logging.ERROR}
+        local = LocalCluster(asynchronous=True, threads_per_worker=1, **quiet)
+        async with _opened(local), _opened(Client(local, asynchronous=True, set_as_default=False)) as own:
             yield own
     else:
-        address, security = client.scheduler.address, client.security
-        async with Client(address, asynchronous=True, set_as_default=False, security=security, name="rxllm") as own:
+        options = {"asynchronous": True, "set_as_default": False, "security": client.security}
+        async with _opened(Client(client.scheduler.address, **options)) as own:
             yield own
+
+
+@asynccontextmanager
+async def _opened(resource: Any) -> AsyncGenerator[Any]:
+    """Open it to the end before it is closed, also if it is disposed meanwhile: else half of it would stay open."""
+    opening = asyncio.ensure_future(_complete(resource))
+    try:
+        yield await asyncio.shield(opening)
+    finally:
+        await asyncio.wait([opening])
+        await resource.close()
+
+
+async def _complete(resource: Awaitable[Any]) -> Any:
+    return await resource
 
 
 __all__ = ["Lanes", "connected", "packed"]
