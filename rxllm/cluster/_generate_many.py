@@ -24,6 +24,9 @@ T = TypeVar("T")
 _THERE = ("headers", "include_raw_chunks", "retry", "session_id", "timeout")
 """The options of a call that the engine on the worker follows; all others are in the request, or for the caller."""
 
+_WORKERS = 32
+"""For how many workers there are requests at once, also if fewer are there at the beginning."""
+
 _NO_DELTAS = {"emit_text_deltas": False, "emit_tool_deltas": False, "emit_thinking": False}
 
 
@@ -69,7 +72,8 @@ def generate_many(
 
     The responses come one by one. Dispose closes the connections of all workers; so does the death of this process. The
     requests of a worker that dies are asked again by others, the rest is not; one that was with three workers when they
-    died fails. Workers that are added take part, while no more requests are under way than at the beginning.
+    died fails. Workers that are added take part, up to 32, or as many
+    as there were at the beginning.
 
     The engine is pickled, without clients and keys: a worker takes its key from its own environment. What a function of
     the engine changes there stays there. ``on_event`` is called here, without the deltas, when a response is complete.
@@ -103,8 +107,9 @@ async def _responses(
     concurrency = opts.get("concurrency", 8)
     here = {name: value for name, value in opts.items() if name not in _THERE}
     async with module.connected(client) as own, module.Lanes(own, setup, concurrency) as lanes:
-        asked = _asked_here(engine, _Workers(lanes, engine.adapter))
-        responses = rxllm.generate_many(asked, many, **here | {"concurrency": concurrency * max(lanes.workers, 1)})
+        asked = _asked_here(engine, lanes)
+        at_once = concurrency * max(lanes.workers, _WORKERS)
+        responses = rxllm.generate_many(asked, many, **here | {"concurrency": at_once})
         async with rxllm.to_async_iter(responses) as items:
             async for response in items:
                 yield response
@@ -132,10 +137,11 @@ def _is_shared(operator: Any) -> bool:
     return getattr(operator, "is_shared", False)
 
 
-def _asked_here(engine: Engine, workers: _Workers) -> Engine:
+def _asked_here(engine: Engine, lanes: Lanes) -> Engine:
     """Return the engine that the responses are asked of here: every setting of the request, and what calls share."""
+    workers = _Workers(lanes, engine.adapter)
     params = {name: value for name, value in engine.params.items() if name not in _THERE}
-    operators = filter(_is_shared, engine.operators)
+    operators = (*filter(_is_shared, engine.operators), lanes.place)
     return replace(engine, adapter=workers, params=params, operators=operators, prepare=(), observers=(), retry=False)
 
 

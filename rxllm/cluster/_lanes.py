@@ -13,8 +13,9 @@ from typing import Any, Self
 from uuid import uuid4
 
 from distributed import Client, LocalCluster
+from reactivex import Observable
 
-from rxllm import AdapterError, EngineError, LLMError
+from rxllm import AdapterError, EngineError, Event, LLMError, Stream, from_async_iter, to_async_iter
 from rxllm.cluster import _worker
 from rxllm.cluster._worker import Answer, packed
 
@@ -104,6 +105,8 @@ class Lanes:
         self._lanes: dict[str, _Lane] = {}
         self._waiting: deque[_Question] = deque()
         self._numbers = 0
+        self._queue: deque[asyncio.Future[None]] = deque()  # of those that wait for room
+        self._admitted = 0
         self._failure: LLMError | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -123,6 +126,37 @@ class Lanes:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    def place(self, source: Observable[Event]) -> Stream[Event]:
+        """Subscribe to `source` once a worker has room: an operator, before the call has its turn under a limit."""
+
+        async def events() -> AsyncGenerator[Event]:
+            async with self._room(), to_async_iter(source) as items:
+                async for event in items:
+                    yield event
+
+        return from_async_iter(events)
+
+    @asynccontextmanager
+    async def _room(self) -> AsyncGenerator[None]:
+        entry = asyncio.get_running_loop().create_future()
+        self._queue.append(entry)
+        self._admit()
+        try:
+            await entry
+            yield
+        finally:
+            if entry.done() and not entry.cancelled():
+                self._admitted -= 1
+                self._admit()
+
+    def _admit(self) -> None:
+        room = sum(lane.is_ready for lane in self._lanes.values()) * self._concurrency
+        while self._queue and (self._admitted < room or self._failure is not None):
+            entry = self._queue.popleft()
+            if not entry.done():
+                self._admitted += 1
+                entry.set_result(None)
 
     async def ask(self, request: Any, request_id: str) -> Answer:
         """Return the answer of whichever worker has room first."""
@@ -163,6 +197,7 @@ class Lanes:
         for question in (*asked, *self._waiting):
             if not question.answer.done():
                 question.answer.set_exception(error)
+        self._admit()
 
     async def _watch(self) -> None:
         """Keep a lane on every worker."""
@@ -199,6 +234,7 @@ class Lanes:
                 if lane.future.status == "error":
                     raise await lane.future.exception()
             lane.is_ready = True
+            self._admit()
             await asyncio.gather(self._give(lane), self._take(lane))
         except OSError:
             pass  # the worker has died

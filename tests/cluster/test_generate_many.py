@@ -58,7 +58,7 @@ def _leaves_nothing(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
         return
     client = request.getfixturevalue("client")
-    until(lambda: len(client.nthreads()) == 2)
+    until(lambda: len(client.run(os.getpid, on_error="ignore")) == 2)
     yield
     until(lambda: not any(client.run(lanes, on_error="ignore").values()))
 
