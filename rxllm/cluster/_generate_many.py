@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_THERE = ("headers", "include_raw_chunks", "retry", "session_id", "timeout")
+_THERE: tuple[str, ...] = ("headers", "include_raw_chunks", "retry", "session_id", "timeout")
 """The options of a call that the engine on the worker follows; all others are in the request, or for the caller."""
 
 _WORKERS = 32
@@ -72,8 +72,7 @@ def generate_many(
 
     The responses come one by one. Dispose closes the connections of all workers; so does the death of this process. The
     requests of a worker that dies are asked again by others, the rest is not; one that was with three workers when they
-    died fails. Workers that are added take part, up to 32, or as many
-    as there were at the beginning.
+    died fails. Workers that are added take part, up to 32, or as many as there were at the beginning.
 
     The engine is pickled, without clients and keys: a worker takes its key from its own environment. What a function of
     the engine changes there stays there. ``on_event`` is called here, without the deltas, when a response is complete.
@@ -81,7 +80,8 @@ def generate_many(
     ``ops.rate_limited`` and ``ops.budget`` of a shared `Budget` in ``engine.operators`` stay here, as the last of the
     operators, so that one limit and one budget hold for all workers. A call has its turn, and reserves, from before it
     is sent to a worker until its answer is back, whatever happens to the worker; what an answer uses over its
-    reservation counts at its end and does not cut it.
+    reservation counts at its end and does not cut it. If the engine has no other operators, retries are made from here,
+    by any worker, and the limit knows of them.
 
     Raises ``EngineError("missing_dependency")`` without ``distributed``, ``EngineError("invalid_engine")`` for an
     engine that cannot be pickled, ``ValidationError("invalid_option")`` for an `api_key`, and what
@@ -89,13 +89,17 @@ def generate_many(
     """
     lanes = _lanes_module()
     check("client", client, client is None or hasattr(client, "scheduler"), "a distributed.Client, or None")
-    many = requests if isinstance(requests, str | Mapping) or not isinstance(requests, Iterable) else list(requests)
+    many: Any = list(requests) if _are_several(requests) else requests
     rxllm.generate_many(engine, many, **opts)  # which checks everything, and asks nobody
     if opts.get("api_key") is not None:
         raise invalid_option("api_key", f"stays in this process; {_ELSEWHERE}")
     engine = engine if isinstance(engine, Engine) else Engine(engine)
     setup = _setup(engine, opts, lanes.packed)
     return rxllm.from_async_iter(partial(_responses, lanes, engine, many, client, setup, opts))
+
+
+def _are_several(requests: Any) -> bool:
+    return isinstance(requests, Iterable) and not isinstance(requests, str | Mapping | rxllm.Thread)
 
 
 _ELSEWHERE = "set the variable of the provider, such as OPENAI_API_KEY, in the environment of the workers"
@@ -105,11 +109,12 @@ async def _responses(
     module: Any, engine: Engine, many: list[Any], client: Any, setup: bytes, opts: dict[str, Any]
 ) -> AsyncIterator[Response[Any]]:
     concurrency = opts.get("concurrency", 8)
-    here = {name: value for name, value in opts.items() if name not in _THERE}
+    there = _followed_there(engine)
+    here = {name: value for name, value in opts.items() if name not in there}
     async with module.connected(client) as own, module.Lanes(own, setup, concurrency) as lanes:
-        asked = _asked_here(engine, lanes)
+        own_engine = _asked_here(engine, lanes)
         at_once = concurrency * max(lanes.workers, _WORKERS)
-        responses = rxllm.generate_many(asked, many, **here | {"concurrency": at_once})
+        responses = rxllm.generate_many(own_engine, many, **here | {"concurrency": at_once})
         async with rxllm.to_async_iter(responses) as items:
             async for response in items:
                 yield response
@@ -137,21 +142,36 @@ def _is_shared(operator: Any) -> bool:
     return getattr(operator, "is_shared", False)
 
 
+def _retries_here(engine: Engine) -> bool:
+    """Whether failures are tried again from here, where a limit knows of it.
+
+    Not if other operators are to see the outcome of all attempts: ``fallback``, say.
+    """
+    return bool(engine.operators) and all(map(_is_shared, engine.operators))
+
+
+def _followed_there(engine: Engine) -> tuple[str, ...]:
+    return tuple(name for name in _THERE if name != "retry" or not _retries_here(engine))
+
+
 def _asked_here(engine: Engine, lanes: Lanes) -> Engine:
     """Return the engine that the responses are asked of here: every setting of the request, and what calls share."""
     workers = _Workers(lanes, engine.adapter)
-    params = {name: value for name, value in engine.params.items() if name not in _THERE}
+    there, retry = _followed_there(engine), engine.retry if _retries_here(engine) else False
+    params = {name: value for name, value in engine.params.items() if name not in there}
     operators = (*filter(_is_shared, engine.operators), lanes.place)
-    return replace(engine, adapter=workers, params=params, operators=operators, prepare=(), observers=(), retry=False)
+    return replace(engine, adapter=workers, params=params, operators=operators, prepare=(), observers=(), retry=retry)
 
 
 def _setup(engine: Engine, opts: Mapping[str, Any], packed: Callable[[Any], bytes]) -> bytes:
     """Return the pickle of what a worker needs: the engine, whose requests are complete already, and the options."""
-    headers = {**(engine.params.get("headers") or {}), **(opts.get("headers") or {})}
-    params = {name: value for name, value in engine.params.items() if name in _THERE} | {"headers": headers}
+    headers: dict[str, str] = {**(engine.params.get("headers") or {}), **(opts.get("headers") or {})}
+    names, retry = _followed_there(engine), False if _retries_here(engine) else engine.retry
+    params: dict[str, Any] = {name: value for name, value in engine.params.items() if name in names}
+    params["headers"] = headers
     operators = (operator for operator in engine.operators if not _is_shared(operator))
-    there = replace(engine, model=None, tools=(), params=params, operators=operators, image_adapter=None)
-    options = {name: opts[name] for name in _THERE if name in opts and name != "headers"}
+    there = replace(engine, model=None, tools=(), params=params, operators=operators, image_adapter=None, retry=retry)
+    options = {name: opts[name] for name in names if name in opts and name != "headers"}
     try:
         data = packed((there, options | _NO_DELTAS))
     except Exception as error:

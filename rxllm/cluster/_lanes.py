@@ -36,7 +36,7 @@ async def connected(client: Any) -> AsyncGenerator[Any]:
     A connection of its own: when it ends, in whatever way, the scheduler cancels what the run has on the workers.
     """
     if client is None:
-        quiet = {"dashboard_address": "127.0.0.1:0", "silence_logs": logging.ERROR}
+        quiet: dict[str, Any] = {"dashboard_address": "127.0.0.1:0", "silence_logs": logging.ERROR}
         local = LocalCluster(asynchronous=True, threads_per_worker=1, **quiet)
         async with _opened(local), _opened(Client(local, asynchronous=True, set_as_default=False)) as own:
             yield own
@@ -82,7 +82,7 @@ class _Lane:
         self.key = key
         self.future = future
         self.is_ready = False
-        self.asked: dict[int, _Question] = {}
+        self.running: dict[int, _Question] = {}
         self.outgoing: list[_worker.Question] = []
         self.wake = asyncio.Event()
 
@@ -173,28 +173,28 @@ class Lanes:
 
     def _forget(self, question: _Question) -> None:
         for lane in self._lanes.values():
-            if lane.asked.pop(question.number, None) is not None:  # nobody waits for it any more
+            if lane.running.pop(question.number, None) is not None:  # nobody waits for it any more
                 lane.send(question.number, None)
         self._deal()
 
     def _deal(self) -> None:
         while self._waiting:
-            lane = min(self._ready(), key=lambda lane: len(lane.asked), default=None)
+            lane = min(self._ready(), key=lambda lane: len(lane.running), default=None)
             if lane is None:
                 return
             question = self._waiting.popleft()
             if not question.answer.done():
-                lane.asked[question.number] = question
+                lane.running[question.number] = question
                 lane.send(question.number, question.data)
 
     def _ready(self) -> list[_Lane]:
-        return [lane for lane in self._lanes.values() if lane.is_ready and len(lane.asked) < self._concurrency]
+        return [lane for lane in self._lanes.values() if lane.is_ready and len(lane.running) < self._concurrency]
 
     def _fail(self, error: LLMError) -> None:
         """Fail every request, also those to come."""
         self._failure = error
-        asked = [question for lane in self._lanes.values() for question in lane.asked.values()]
-        for question in (*asked, *self._waiting):
+        running = [question for lane in self._lanes.values() for question in lane.running.values()]
+        for question in (*running, *self._waiting):
             if not question.answer.done():
                 question.answer.set_exception(error)
         self._admit()
@@ -257,7 +257,7 @@ class Lanes:
     async def _take(self, lane: _Lane) -> None:
         while True:
             for number, answer in await self._call(lane, _worker.take):
-                question = lane.asked.pop(number, None)
+                question = lane.running.pop(number, None)
                 if question is not None and not question.answer.done():
                     question.answer.set_result(pickle.loads(answer))
             self._deal()
@@ -272,12 +272,12 @@ class Lanes:
             return
         del self._lanes[lane.address]
         lane.future.release()
-        for question in reversed(lane.asked.values()):
+        for question in reversed(lane.running.values()):
             question.deaths += 1
             if question.deaths < _DEATHS:
                 self._waiting.appendleft(question)
             elif not question.answer.done():
                 message = f"{_DEATHS} workers have died with this request; see their logs"
                 question.answer.set_exception(AdapterError("provider_unavailable", message))
-        lane.asked.clear()
+        lane.running.clear()
         self._deal()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import pickle
 from collections.abc import Iterable
+from importlib import import_module
 from typing import Any
 
-import cloudpickle  # pyright: ignore[reportMissingTypeStubs]
 from distributed import WorkerPlugin, get_worker
 from reactivex.disposable import SingleAssignmentDisposable
 
@@ -30,8 +30,8 @@ def packed(value: Any) -> bytes:
     try:
         data = pickle.dumps(value)
     except Exception:
-        return cloudpickle.dumps(value)
-    return cloudpickle.dumps(value) if b"__main__" in data else data
+        data = b"__main__"
+    return import_module("cloudpickle").dumps(value) if b"__main__" in data else data
 
 
 async def serve(key: str, setup: bytes) -> None:

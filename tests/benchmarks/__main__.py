@@ -12,7 +12,21 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tests.benchmarks import browsers, chunks, cpu, decode, display, first, live, numbers, operators, plot, report, size
+from tests.benchmarks import (
+    browsers,
+    chunks,
+    cluster,
+    cpu,
+    decode,
+    display,
+    first,
+    live,
+    numbers,
+    operators,
+    plot,
+    report,
+    size,
+)
 from tests.benchmarks.report import FULL, QUICK, Effort, Table, progress
 
 TABLES: dict[str, Callable[[Effort], list[Table]]] = {
@@ -27,6 +41,7 @@ TABLES: dict[str, Callable[[Effort], list[Table]]] = {
     "i": numbers.measure,
     "j": display.measure,
     "k": browsers.measure,
+    "l": cluster.measure,
 }
 
 

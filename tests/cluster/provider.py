@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
 
-from rxllm.testing.loopback import DONE, Cut, Pause, Reply, Request, chat_chunk, chat_finish
+from rxllm.testing.loopback import DONE, Cut, Loopback, Pause, Reply, Request, chat_chunk, chat_finish
 
 PROMPT, ANSWER = 1, 6
 """The tokens that an answer states."""
@@ -63,3 +65,16 @@ def refusal(number: int) -> int | None:
 def is_cut(number: int) -> bool:
     """Whether the answer breaks off in the middle, whenever it is asked for."""
     return number % 30 == 23
+
+
+def main() -> None:
+    """Print the address; once standard input ends, print how often each number was asked, and the most at a time."""
+    provider = Provider()
+    with Loopback(provider) as server:
+        print(server.url, flush=True)
+        sys.stdin.read()
+    print(json.dumps({"numbers": dict(provider.asked), "most": provider.most}))
+
+
+if __name__ == "__main__":
+    main()
