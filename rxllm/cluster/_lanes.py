@@ -235,11 +235,14 @@ class Lanes:
                     raise await lane.future.exception()
             lane.is_ready = True
             self._admit()
-            await asyncio.gather(self._give(lane), self._take(lane))
-        except OSError:
+            async with asyncio.TaskGroup() as both:
+                both.create_task(self._give(lane))
+                both.create_task(self._take(lane))
+        except* OSError:
             pass  # the worker has died
-        except Exception as error:
+        except* Exception as errors:
             if not lane.is_ready:
+                error = errors.exceptions[0]
                 message = f"the worker {lane.address} cannot take the engine: {type(error).__name__}: {error}"
                 remedy = "install there what is installed here, also your own modules"
                 self._fail(EngineError("invalid_engine", f"{message}; {remedy}"))

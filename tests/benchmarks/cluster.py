@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -46,7 +47,7 @@ def measure(effort: Effort) -> list[Table]:
         def killing(engine: Engine, questions: list[str]) -> Iterator[Response[Any]]:
             for number, response in enumerate(on_workers(engine, questions)):
                 if number % (len(questions) // 4) == len(questions) // 8:
-                    os.kill(min(client.run(os.getpid, on_error="ignore").values()), signal.SIGKILL)
+                    os.kill(next(nanny.pid for nanny in cluster.workers.values() if nanny.pid), signal.SIGKILL)
                 yield response
 
         _row(table, "workers of Dask", effort.requests, on_workers, first)
@@ -56,6 +57,7 @@ def measure(effort: Effort) -> list[Table]:
 
 def _row(table: Table, name: str, count: int, ask: Ask, first: float | None = None) -> float:
     progress(f"l. {name}")
+    logging.getLogger("rxllm").setLevel(logging.ERROR)  # a line for each refusal
     with _provider() as (url, seen):
         retry = RetryPolicy(base_delay=0.01, jitter=0.01)
         limited = [ops.rate_limited(concurrent=LIMIT)]

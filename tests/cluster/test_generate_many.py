@@ -58,7 +58,7 @@ def _leaves_nothing(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
         return
     client = request.getfixturevalue("client")
-    until(lambda: len(client.run(os.getpid, on_error="ignore")) == 2)
+    until(lambda: serving(client) == len(client.nthreads()) == 2)
     yield
     until(lambda: not any(client.run(lanes, on_error="ignore").values()))
 
@@ -70,6 +70,14 @@ def until(condition: Callable[[], bool], seconds: float = 20.0) -> float:
         assert time.monotonic() - begun < seconds
         time.sleep(0.005)
     return time.monotonic() - begun
+
+
+def serving(client: Any) -> int:
+    """Return how many worker processes are there; the scheduler hears of a death a little later."""
+    return sum(
+        nanny.status is distributed.Status.running and nanny.pid is not None
+        for nanny in client.cluster.workers.values()
+    )
 
 
 def lanes() -> list[str]:
@@ -243,7 +251,7 @@ def test_each_of_2000_requests_is_answered_once_though_workers_are_killed(client
         for response in generate_many(engine, questions, client=client, concurrency=concurrency):
             responses.append(response)
             if len(responses) in kills:
-                os.kill(min(client.run(os.getpid).values()), signal.SIGKILL)
+                os.kill(next(nanny.pid for nanny in client.cluster.workers.values() if nanny.pid), signal.SIGKILL)
     for number, response in enumerate(responses):
         if is_cut(number):
             assert (response.output_text, response.error.reason) == (f"{number} ", "truncated")
