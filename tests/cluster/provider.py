@@ -7,6 +7,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 from rxllm.testing.loopback import DONE, Cut, Loopback, Pause, Reply, Request, chat_chunk, chat_finish
 
@@ -65,6 +66,12 @@ def refusal(number: int) -> int | None:
 def is_cut(number: int) -> bool:
     """Whether the answer breaks off in the middle, whenever it is asked for."""
     return number % 30 == 23
+
+
+def pids(client: Any) -> list[int]:
+    """Return the processes of the workers that a scheduler on this machine knows, and not of those that start."""
+    known = client.nthreads()
+    return [nanny.pid for nanny in client.cluster.workers.values() if nanny.pid and nanny.worker_address in known]
 
 
 def main() -> None:

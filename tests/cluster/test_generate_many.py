@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ from rxllm import (
 from rxllm import operators as ops
 from rxllm.cluster import _worker, generate_many
 from rxllm.testing.loopback import Loopback, Reply, endless
-from tests.cluster.provider import ANSWER, PROMPT, Provider, is_cut, refusal
+from tests.cluster.provider import ANSWER, PROMPT, Provider, is_cut, pids, refusal
 from tests.programs import python_without
 
 distributed = pytest.importorskip("distributed")
@@ -41,14 +42,25 @@ pytestmark = pytest.mark.timeout(110)
 RETRY = RetryPolicy(base_delay=0.01, jitter=0.01)
 
 
-@pytest.fixture(scope="module")
-def client() -> Iterator[Any]:
+@contextmanager
+def cluster_of(workers: int, **options: Any) -> Iterator[Any]:
+    quiet = {"dashboard_address": "127.0.0.1:0", "silence_logs": 50, "memory_limit": 0}
     with (
-        distributed.LocalCluster(
-            n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0", silence_logs=50, memory_limit=0
-        ) as cluster,
+        distributed.LocalCluster(n_workers=workers, threads_per_worker=1, **quiet, **options) as cluster,
         distributed.Client(cluster, set_as_default=False) as client,
     ):
+        yield client
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Any]:
+    with cluster_of(2) as client:
+        yield client
+
+
+@pytest.fixture
+def threads() -> Iterator[Any]:
+    with cluster_of(2, processes=False) as client:
         yield client
 
 
@@ -58,7 +70,6 @@ def _leaves_nothing(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
         return
     client = request.getfixturevalue("client")
-    until(lambda: serving(client) == len(client.nthreads()) == 2)
     yield
     until(lambda: not any(client.run(lanes, on_error="ignore").values()))
 
@@ -70,14 +81,6 @@ def until(condition: Callable[[], bool], seconds: float = 20.0) -> float:
         assert time.monotonic() - begun < seconds
         time.sleep(0.005)
     return time.monotonic() - begun
-
-
-def serving(client: Any) -> int:
-    """Return how many worker processes are there; the scheduler hears of a death a little later."""
-    return sum(
-        nanny.status is distributed.Status.running and nanny.pid is not None
-        for nanny in client.cluster.workers.values()
-    )
 
 
 def lanes() -> list[str]:
@@ -206,17 +209,6 @@ def test_it_is_awaited_and_iterated_on_a_running_loop(client: Any) -> None:
     asyncio.run(main())
 
 
-@pytest.fixture
-def threads() -> Iterator[Any]:
-    with (
-        distributed.LocalCluster(
-            n_workers=2, threads_per_worker=1, processes=False, dashboard_address="127.0.0.1:0", silence_logs=50
-        ) as cluster,
-        distributed.Client(cluster, set_as_default=False) as client,
-    ):
-        yield client
-
-
 def test_threads_serve_as_workers(threads: Any) -> None:
     many = generate_many(Fake(shout), ["a", "b", "c"], client=threads)
     assert [response.output_text for response in many] == ["A", "B", "C"]
@@ -240,18 +232,19 @@ def test_a_worker_that_retires_hands_its_requests_on(threads: Any) -> None:
 # Workers that die
 
 
-def test_each_of_2000_requests_is_answered_once_though_workers_are_killed(client: Any) -> None:
+def test_each_of_2000_requests_is_answered_once_though_workers_are_killed() -> None:
     count, concurrency, limit = 2_000, 16, 20
     provider = Provider()
     kills = {400, 1_100}
-    with Loopback(provider) as server:
+    with Loopback(provider) as server, cluster_of(3) as client:  # one survives, whatever becomes of the others
+        victims = pids(client)
         engine = asked(server, operators=[ops.rate_limited(per_second=1_000, concurrent=limit)])
         questions = [str(number) for number in range(count)]
         responses: list[Response[Any]] = []
         for response in generate_many(engine, questions, client=client, concurrency=concurrency):
             responses.append(response)
             if len(responses) in kills:
-                os.kill(next(nanny.pid for nanny in client.cluster.workers.values() if nanny.pid), signal.SIGKILL)
+                os.kill(victims.pop(), signal.SIGKILL)
     for number, response in enumerate(responses):
         if is_cut(number):
             assert (response.output_text, response.error.reason) == (f"{number} ", "truncated")
@@ -266,13 +259,14 @@ def test_each_of_2000_requests_is_answered_once_though_workers_are_killed(client
     assert provider.most_in(0.5) <= 500 * 1.3
 
 
-def test_a_request_that_kills_its_workers_fails_and_the_others_do_not(client: Any) -> None:
+def test_a_request_that_kills_its_workers_fails_and_the_others_do_not() -> None:
     def deadly(request: Any) -> str:
         if request.messages[-1].text == "13":
             os.kill(os.getpid(), signal.SIGKILL)
         return request.messages[-1].text
 
-    many = list(generate_many(Fake(deadly), ["1", "13", "2"], client=client, concurrency=1))
+    with cluster_of(4) as client:
+        many = list(generate_many(Fake(deadly), ["1", "13", "2"], client=client, concurrency=1))
     assert [response.output_text for response in many] == ["1", "", "2"]
     assert isinstance(many[1].error, AdapterError)
     assert "3 workers have died with this request" in str(many[1].error)
