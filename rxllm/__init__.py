@@ -26,8 +26,8 @@ Work with the answer
 
 For later: `session` keeps conversations between turns, `serializer` turns every value into JSON and back, `show`
 displays a stream in Jupyter, `bridge` connects any Observable with asyncio, `testing` is a kit for authors of adapters
-and operators, `web` connects browsers, `mcp` brings the tools of MCP servers, `otel` writes traces, `plugins` loads
-theirs.
+and operators, `web` connects browsers, `cluster` asks from many machines, `mcp` brings the tools of MCP servers, `otel`
+writes traces, `plugins` loads theirs.
 
 Where to look next: ``help(rxllm.generate)`` explains one name, ``help(rxllm.operators)`` all operators,
 ``help(rxllm.keys)`` where API keys are looked up; ``dir(rxllm)`` lists all names.
@@ -161,7 +161,7 @@ from rxllm.values import (
 from rxllm.values import drawing as _drawing
 
 if TYPE_CHECKING:
-    from rxllm import bridge, chunks, mcp, otel, serializer, session, testing, web
+    from rxllm import bridge, chunks, cluster, mcp, otel, serializer, session, testing, web
     from rxllm.adapters import (
         Adapter,
         Anthropic,
@@ -278,6 +278,7 @@ __all__ = [
     "bridge",
     "chat",
     "chunks",
+    "cluster",
     "compact_thread",
     "count_tokens",
     "edit_image",
@@ -327,7 +328,7 @@ if not TYPE_CHECKING:
     del __all__  # `__getattr__` returns it
 
 _OF_DISPLAY = ("progress_bar", "show")
-_LAZY_MODULES = ("bridge", "chunks", "mcp", "otel", "serializer", "session", "testing", "web")
+_LAZY_MODULES = ("bridge", "chunks", "cluster", "mcp", "otel", "serializer", "session", "testing", "web")
 
 if not TYPE_CHECKING:  # to a type checker every name would be there
 

@@ -10,9 +10,9 @@ from reactivex import Observable, abc
 
 from rxllm.operators._shared.call_queue import CallQueue, Turn
 from rxllm.operators._shared.limited_call import LimitedCall, PermittedCall
-from rxllm.operators._shared.operate import operate
+from rxllm.operators._shared.operate import operate, shared
 from rxllm.operators._shared.rates import Rates
-from rxllm.runtime import EngineCall, Limiter, Stream, current_engine_call
+from rxllm.runtime import EngineCall, Limiter, Stream, engine_call
 from rxllm.values import EngineError
 from rxllm.values.argument_checks import check, invalid_option, is_count, is_positive
 
@@ -95,12 +95,12 @@ Begin = Callable[[LimitedCall, abc.ObserverBase[Any], abc.SchedulerBase | None],
 
 def _operator(begin: Begin, needs_call: bool) -> Callable[[Observable[Any]], Stream[Any]]:
     def operator(source: Observable[Any]) -> Stream[Any]:
-        call = current_engine_call.get()
+        call = engine_call()
         if call is None and needs_call:
             raise EngineError("unknown_option", _IN_AN_ENGINE)
         return operate(partial(_begin, begin, call))(source)
 
-    return operator
+    return shared(operator)
 
 
 _IN_AN_ENGINE = (

@@ -26,7 +26,7 @@ from rxllm.runtime._bounded import Bounded
 from rxllm.runtime._budget import Budget, ChatBudget, HoldsBudget, Reservation, budget_passed, budgets_of
 from rxllm.runtime._clock import LoopScheduler, clock, stopwatch, unpaced
 from rxllm.runtime._content import is_content, is_prelude
-from rxllm.runtime._engine_call import EngineCall, applying_operators, current_engine_call, provider_name
+from rxllm.runtime._engine_call import EngineCall, applying_operators, current_engine_call, engine_call, provider_name
 from rxllm.runtime._http_client_settings import aiohttp_client
 from rxllm.runtime._http_clients import Clients
 from rxllm.runtime._http_stream import Decoder, Exchange, http_stream
@@ -109,6 +109,7 @@ __all__ = [
     "current_gate",
     "current_scope",
     "daemon_threads",
+    "engine_call",
     "fail",
     "from_async_iter",
     "http_stream",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, ParamSpec, TypeVar, ge
 from rxllm.values._encode import Value, encode_result, value
 from rxllm.values._json import read_arguments
 from rxllm.values.argument_checks import is_positive, must_be
+from rxllm.values.by_value import portable
 from rxllm.values.errors import ToolError, ValidationError
 
 if TYPE_CHECKING:
@@ -138,6 +139,9 @@ class Tool(Value):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, {self.description!r})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "handler": portable(self.handler, f"the handler of the tool {self.name!r}")}
 
     def __call__(self, function: Callable[P, R], /) -> FunctionTool[P, R]:
         """Make a tool of `function`, as a decorator: ``@tool(name="lookup", approval=True)``."""

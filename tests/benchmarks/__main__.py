@@ -16,6 +16,7 @@ from tests.benchmarks import (
     batch,
     browsers,
     chunks,
+    cluster,
     cpu,
     decode,
     display,
@@ -44,6 +45,7 @@ TABLES: dict[str, Callable[[Effort], list[Table]]] = {
     "k": browsers.measure,
     "l": tracing.measure,
     "m": batch.measure,
+    "n": cluster.measure,
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextvars
 import threading
 from collections import OrderedDict
-from typing import Any
+from typing import Any, NoReturn
 
 from reactivex import abc
 from reactivex.disposable import CompositeDisposable, Disposable, SerialDisposable, SingleAssignmentDisposable
@@ -96,6 +96,13 @@ class CallQueue:
         self._waiting: OrderedDict[Turn, None] = OrderedDict()
         self._running: set[Turn] = set()
         self._alarm = SerialDisposable()
+
+    def __reduce__(self) -> NoReturn:
+        message = (
+            "calls share a rate limit; leave it in the operators of the engine itself, where rxllm.cluster holds all "
+            "workers to it, or make one in the other process"
+        )
+        raise TypeError(message)
 
     def enter(self, turn: Turn) -> abc.DisposableBase:
         with self._guard:
