@@ -26,7 +26,8 @@ Work with the answer
 
 For later: `session` keeps conversations between turns, `serializer` turns every value into JSON and back, `show`
 displays a stream in Jupyter, `bridge` connects any Observable with asyncio, `testing` is a kit for authors of adapters
-and operators, `web` connects browsers, `durable` keeps runs, `plugins` loads theirs.
+and operators, `web` connects browsers, `durable` keeps runs, `cluster` asks from many machines, `mcp` brings the tools
+of MCP servers, `otel` writes traces, `plugins` loads theirs.
 
 Where to look next: ``help(rxllm.generate)`` explains one name, ``help(rxllm.operators)`` all operators,
 ``help(rxllm.keys)`` where API keys are looked up; ``dir(rxllm)`` lists all names.
@@ -69,6 +70,7 @@ from rxllm.pipelines._agent_chat import AgentChats as _Chats
 from rxllm.runtime import (
     Budget,
     Journal,
+    Limiter,
     RetryPolicy,
     Stream,
     Timeouts,
@@ -87,6 +89,7 @@ from rxllm.values import (
     AdapterError,
     Attachment,
     Call,
+    CallDetails,
     CallFinished,
     CallStarted,
     ChatFinished,
@@ -143,6 +146,7 @@ from rxllm.values import (
     ToolFinished,
     ToolStarted,
     Trace,
+    Tracer,
     Turn,
     Usage,
     ValidationError,
@@ -160,7 +164,7 @@ from rxllm.values import (
 from rxllm.values import drawing as _drawing
 
 if TYPE_CHECKING:
-    from rxllm import bridge, chunks, durable, serializer, session, testing, web
+    from rxllm import bridge, chunks, cluster, durable, mcp, otel, serializer, session, testing, web
     from rxllm.adapters import (
         Adapter,
         Anthropic,
@@ -173,7 +177,7 @@ if TYPE_CHECKING:
         OpenAIResponses,
         providers,
     )
-    from rxllm.display import show
+    from rxllm.display import progress_bar, show
     from rxllm.images import FakeImages, GeminiImages, HTTPImageAdapter, ImageAdapter, OpenAIImages
 
 __version__ = "0.1.0"
@@ -186,6 +190,7 @@ __all__ = [
     "Attachment",
     "Budget",
     "Call",
+    "CallDetails",
     "CallFinished",
     "CallStarted",
     "ChatFinished",
@@ -219,6 +224,7 @@ __all__ = [
     "Journal",
     "LLMError",
     "Labelled",
+    "Limiter",
     "Local",
     "Message",
     "MessageLike",
@@ -267,6 +273,7 @@ __all__ = [
     "ToolRecord",
     "ToolStarted",
     "Trace",
+    "Tracer",
     "Turn",
     "Usage",
     "ValidationError",
@@ -277,6 +284,7 @@ __all__ = [
     "bridge",
     "chat",
     "chunks",
+    "cluster",
     "compact_thread",
     "count_tokens",
     "durable",
@@ -290,9 +298,12 @@ __all__ = [
     "image_variations",
     "json_schema",
     "keys",
+    "mcp",
     "models",
     "operators",
+    "otel",
     "plugins",
+    "progress_bar",
     "providers",
     "request",
     "request_key",
@@ -323,7 +334,8 @@ _PUBLIC = sorted(__all__)
 if not TYPE_CHECKING:
     del __all__  # `__getattr__` returns it
 
-_LAZY_MODULES = ("bridge", "chunks", "durable", "serializer", "session", "testing", "web")
+_OF_DISPLAY = ("progress_bar", "show")
+_LAZY_MODULES = ("bridge", "chunks", "cluster", "durable", "mcp", "otel", "serializer", "session", "testing", "web")
 
 if not TYPE_CHECKING:  # to a type checker every name would be there
 
@@ -338,7 +350,7 @@ if not TYPE_CHECKING:  # to a type checker every name would be there
             raise no_attribute("module 'rxllm'", name, _PUBLIC, OF_RXLLM)
         if name in _LAZY_MODULES:
             return import_module(f"rxllm.{name}")
-        return getattr(import_module("rxllm.display" if name == "show" else "rxllm.adapters"), name)
+        return getattr(import_module("rxllm.display" if name in _OF_DISPLAY else "rxllm.adapters"), name)
 
 
 def _draw(value: Any) -> str | None:

@@ -27,6 +27,7 @@ from rxllm.values.argument_checks import (
     must_be,
     shown,
 )
+from rxllm.values.by_value import portable
 from rxllm.values.drawing import drawn
 from rxllm.values.secret_names import MASK, is_secret_name, masked
 
@@ -178,12 +179,17 @@ class Engine:
     _repr_html_ = drawn
 
     def __getstate__(self) -> dict[str, Any]:
+        state = {**vars(self), "params": {**self.params}}
+        for name in ("operators", "prepare", "observers"):
+            state[name] = tuple(portable(entry, f"{name}[{index}]") for index, entry in enumerate(state[name]))
+        for name in ("context", "retry", "tool_executor", "tool_result_encoder"):
+            state[name] = portable(state[name], f"{name} of the engine")
         # As in an adapter, headers with keys stay here.
         headers = self.params.get("headers")
-        if not isinstance(headers, Mapping):
-            return vars(self)
-        public = {name: text for name, text in cast(Mapping[Any, Any], headers).items() if not is_secret_name(name)}
-        return {**vars(self), "params": {**self.params, "headers": public}}
+        if isinstance(headers, Mapping):
+            entries = cast(Mapping[Any, Any], headers).items()
+            state["params"]["headers"] = {name: text for name, text in entries if not is_secret_name(name)}
+        return state
 
     def __copy__(self) -> Engine:
         return replace(self)

@@ -14,8 +14,8 @@ _HEAD = """# The house
 Where everything is: each room and each file with the first line of its docstring. A room imports only from rooms to its
 right, and `lint-imports` checks that:
 
-    cli > display | testing | web | durable > session > pipelines > operators | engine > images > tools > adapters
-    > chunks > runtime > wire > serializer | validate > collector > events > plugins > values
+    cli > cluster | display | durable | mcp | otel | testing | web > session > pipelines > operators | engine > images
+    > tools > adapters > chunks > runtime > wire > serializer | validate > collector > events > plugins > values
 
 Written by `python -m tests.house_page`.
 """

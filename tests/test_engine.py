@@ -195,5 +195,4 @@ def test_a_decorated_tool_is_pickled_by_its_name() -> None:
         return x
 
     assert copy.deepcopy(Engine(tools=(inner,))).tools == (inner,)
-    with pytest.raises(pickle.PicklingError, match="inner"):
-        pickle.dumps(inner)
+    assert pickle.loads(pickle.dumps(inner))(3) == 3  # by value

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ def write(folder: Path, *prompts: str) -> list[str]:
 def answers(folder: Path) -> dict[int, Any]:
     lines = [json.loads(line) for line in (folder / "answers.jsonl").read_text().split("\n")[:-1]]
     assert len({line["id"] for line in lines}) == len(lines)
-    return {line["id"]: line["answer"] for line in lines}
+    return {line["id"]: line["response"]["output_text"] for line in lines}
 
 
 def test_every_prompt_is_answered_once_and_progress_is_shown(tmp_path: Path) -> None:
@@ -47,12 +48,11 @@ def test_every_prompt_is_answered_once_and_progress_is_shown(tmp_path: Path) -> 
         arguments = write(tmp_path, *(f"prompt {number}" for number in range(20)))
         ran = python(*arguments, env=environment(server))
         assert (ran.returncode, ran.stdout) == (0, ""), ran.stderr
-        begin, _, *lines = ran.stderr.splitlines()
-        assert begin == "0 answered before, 20 to do"
-        assert [line.partition(",")[0] for line in lines] == [f"{number} of 20" for number in range(1, 21)]
+        assert ran.stderr.startswith("100%|██████████| 20/20 [")
         assert answers(tmp_path) == {number: f"PROMPT {number}" for number in range(20)}
         again = python(*arguments, env=environment(server))
-        assert (again.returncode, again.stderr.splitlines()[0]) == (0, "20 answered before, 0 to do")
+        assert again.returncode == 0
+        assert "20 from the journal" in again.stderr
         assert len(server.requests) == 20
 
 
@@ -74,9 +74,10 @@ def test_ctrl_c_keeps_what_is_answered_and_closes_the_connections(tmp_path: Path
         command = [sys.executable, *write(tmp_path, "one", "stall", "two")]
         with subprocess.Popen(command, env=environment(server), stderr=subprocess.PIPE, text=True) as batch:
             assert batch.stderr is not None
-            shown = ""
-            while "2 of 3" not in shown:
-                shown += batch.stderr.read(1) or pytest.fail(f"it has ended: {shown!r}")
+            deadline = time.monotonic() + SECONDS
+            while len(server.requests) < 3 or len(answers(tmp_path)) < 2:
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
             batch.send_signal(signal.SIGINT)
             rest = batch.stderr.read()
             assert batch.wait(SECONDS) == 1
@@ -100,9 +101,21 @@ def test_an_answer_may_hold_any_character(tmp_path: Path) -> None:
 def test_half_a_line_of_a_run_that_was_killed_is_dropped(tmp_path: Path) -> None:
     with Loopback(answer) as server:
         arguments = write(tmp_path, "one", "two")
-        (tmp_path / "answers.jsonl").write_text('{"id": 0, "answer": "ONE"}\n{"id": 1, "ans')
+        assert python(*arguments, env=environment(server)).returncode == 0
+        path = tmp_path / "answers.jsonl"
+        path.write_bytes(path.read_bytes()[:-20])
         assert python(*arguments, env=environment(server)).returncode == 0
         assert answers(tmp_path) == {0: "ONE", 1: "TWO"}
+        assert len(server.requests) == 3
+
+
+def test_another_prompt_under_the_id_of_an_answer_is_refused(tmp_path: Path) -> None:
+    with Loopback(answer) as server:
+        assert python(*write(tmp_path, "one"), env=environment(server)).returncode == 0
+        ran = python(*write(tmp_path, "other", "two"), env=environment(server))
+        assert ran.returncode == 1
+        assert "requests.0 is another request than the one that" in ran.stderr
+        assert len(server.requests) == 1
 
 
 def test_without_a_key_a_small_model_on_this_machine_answers(tmp_path: Path) -> None:

@@ -37,6 +37,9 @@ class HTTPAdapter(HTTPBase):
     async def prepare(self, request: Request, call: Call) -> None:
         """Do what must happen before `build`; most adapters need nothing."""
 
+    def answered(self, request: Request, headers: Mapping[str, str]) -> None:
+        """Read the `headers` of an answer that is no error, before its body; most adapters need nothing."""
+
     def stream(self, request: Request, call: Call) -> Stream[Event]:
         """Return the events of the answer. Each subscription sends the request again."""
         return http_stream(lambda: HTTPExchange(self, request, call))
@@ -75,6 +78,9 @@ class HTTPExchange:
         except Exception as error:
             message = f"the request cannot be built: {type(error).__name__}: {error}"
             raise self.discreet(ValidationError("invalid_request", message)) from error
+
+    def answered(self, headers: Mapping[str, str]) -> None:
+        self._adapter.answered(self._request, headers)
 
     def error(self, status: int, headers: Mapping[str, str], body: bytes) -> LLMError:
         assert self._built is not None

@@ -68,6 +68,8 @@ class HTTPBase(ABC):
     """Whether the provider's own server needs a key."""
     base_url_variable: str | None = None
     """The environment variable that the provider's own SDK reads its address from."""
+    _left_behind: tuple[str, ...] = ()
+    """The arguments with secrets that a pickle has left where they were passed."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -97,7 +99,10 @@ class HTTPBase(ABC):
         headers = {name: text for name, text in self.headers.items() if not is_secret_name(name)}
         factory = self._client if callable(self._client) else None
         url = keyless_url(self.base_url)
-        return {**self._settings(), "base_url": url, "headers": headers, "_api_key": None, "_client": factory}
+        secret = {"api_key": self._api_key, "headers": headers != self.headers, "base_url": url != self.base_url}
+        left = tuple(name for name, is_secret in secret.items() if is_secret or name in self._left_behind)
+        public = {"base_url": url, "headers": headers, "_api_key": None, "_client": factory, "_left_behind": left}
+        return {**self._settings(), **public}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
@@ -154,6 +159,8 @@ class HTTPBase(ABC):
         if callable(key):
             message = f"the api_key of {self.provider} is a function, which only a call calls; write Call(api_key=...)"
             raise EngineError("missing_key", message, provider=self.provider)
+        if key is None and self._left_behind and not any(map(is_secret_name, call.headers)):
+            raise keys.left_behind(self.provider, self._left_behind, self.key_variable)
         if key is None and self.needs_key and self.base_url == self.default_base_url:
             raise keys.missing(self.provider, self.key_variable)
         return key
@@ -188,9 +195,8 @@ class HTTPBase(ABC):
     def _post(self, path: str, call: Call, headers: Mapping[str, str], **content: Any) -> httpx.Request:
         silence = call.timeout or self.timeout
         timing: dict[str, Any] = {"timeout": (CONNECT_SECONDS, silence, WRITE_SECONDS, None)} if silence else {}
-        all_headers = {
-            name.lower(): text for part in (headers, self.headers, call.headers) for name, text in part.items()
-        }
+        layers = (call.trace_headers, headers, self.headers, call.headers)
+        all_headers = {name.lower(): text for layer in layers for name, text in layer.items()}
         _check_headers(all_headers)
         base, _, query = self.base_url.partition("?")
         url = f"{base.rstrip('/')}/{path.lstrip('/')}" + (f"{'&' if '?' in path else '?'}{query}" if query else "")

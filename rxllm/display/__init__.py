@@ -6,6 +6,7 @@ from rxllm.display import _showing
 from rxllm.display._chat import ChatPanel, chat
 from rxllm.display._from_widget import from_widget
 from rxllm.display._marble_diagram import MarbleDiagram, marble_diagram
+from rxllm.display._progress_bar import progress_bar
 from rxllm.display._show import show
 from rxllm.display._showing import Showing
 from rxllm.display._values import value_html
@@ -18,6 +19,7 @@ __all__ = [
     "from_widget",
     "last",
     "marble_diagram",
+    "progress_bar",
     "show",
     "value_html",
 ]

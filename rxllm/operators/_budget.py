@@ -119,6 +119,11 @@ class _Operator(HoldsBudget):
             return operate(partial(_of_pipe, self._shared))(source)
         return operate(partial(_of_stream, self._make))(source)
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether its calls share a `Budget`, which cannot be copied."""
+        return self._shared is not None
+
     def budget_of(self, chat: dict[Any, Budget]) -> Budget:
         """Return the shared budget, or that of the chat whose budgets are in `chat`."""
         return self._shared or chat.setdefault(self, self._make())

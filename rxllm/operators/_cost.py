@@ -10,7 +10,7 @@ from reactivex import Observable
 
 from rxllm.events import Event
 from rxllm.operators._shared.costs import all_counts, fill_costs, price_context, token_counts
-from rxllm.runtime import Stream, current_engine_call
+from rxllm.runtime import Stream, engine_call
 from rxllm.values import EngineError, Usage
 from rxllm.values.argument_checks import check, check_function, invalid_option, shown
 
@@ -63,7 +63,7 @@ def cost(
     _prices()
 
     def operator(source: Observable[Event]) -> Stream[Event]:
-        call = current_engine_call.get()
+        call = engine_call()
         requested = model or (f"{call.provider}:{call.request.model or ''}" if call is not None else ":")
 
         def fill(usage: Usage, response_model: str | None, metadata: Mapping[str, Any]) -> Usage:

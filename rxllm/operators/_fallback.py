@@ -12,7 +12,7 @@ from reactivex import Observable
 
 from rxllm.adapters import as_adapter, connect
 from rxllm.events import Event, MessageCompleted
-from rxllm.runtime import EngineCall, Stream, attempting, current_engine_call, provider_name
+from rxllm.runtime import EngineCall, Stream, attempting, engine_call, provider_name
 from rxllm.values import StreamError
 from rxllm.values.argument_checks import check_function, invalid_option, must_be
 
@@ -61,7 +61,7 @@ def fallback(
     alternatives = [_Alternative.of(engine, index) for index, engine in enumerate(engines)]
 
     def operator(source: Observable[Event]) -> Stream[Event]:
-        call = current_engine_call.get()
+        call = engine_call()
         sources = [source, *(alternative.events(call) for alternative in alternatives)]
         first = _full_name(call.provider, call.request.model) if call else "the first"
         names = [first, *(alternative.name for alternative in alternatives)]

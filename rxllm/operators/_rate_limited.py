@@ -2,35 +2,39 @@
 
 from __future__ import annotations
 
-import contextvars
-import threading
-from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, TypeVar, overload
 
 from reactivex import Observable, abc
-from reactivex.disposable import CompositeDisposable, Disposable, SerialDisposable, SingleAssignmentDisposable
-from reactivex.scheduler import VirtualTimeScheduler
 
-from rxllm.operators._shared.operate import operate
-from rxllm.runtime import LoopScheduler, Stream, blocked_loops, call_loop, clock, fail, stopwatch
-from rxllm.runtime._portal import portal
+from rxllm.operators._shared.call_queue import CallQueue, Turn
+from rxllm.operators._shared.limited_call import LimitedCall, PermittedCall
+from rxllm.operators._shared.operate import operate, shared
+from rxllm.operators._shared.rates import Rates
+from rxllm.runtime import EngineCall, Limiter, Stream, engine_call
 from rxllm.values import EngineError
 from rxllm.values.argument_checks import check, invalid_option, is_count, is_positive
 
 T = TypeVar("T")
 
-_SHORTEST = 1e-6
-"""A wait of fewer seconds is skipped: it is the resolution of virtual time."""
 
-_BLOCKED = (
-    "the calls that have their turn run on the event loop that a blocking call waits on, so they cannot end meanwhile; "
-    "write 'await stream' or 'async for'"
-)
-
-
+@overload
+def rate_limited(limiter: Limiter, /) -> Callable[[Observable[T]], Stream[T]]: ...
+@overload
 def rate_limited(
-    per_second: float | None = None, concurrent: int | None = None
+    per_second: float | None = None,
+    concurrent: int | None = None,
+    *,
+    requests_per_minute: int | None = None,
+    tokens_per_minute: int | None = None,
+) -> Callable[[Observable[T]], Stream[T]]: ...
+def rate_limited(
+    per_second: float | Limiter | None = None,
+    concurrent: int | None = None,
+    *,
+    requests_per_minute: int | None = None,
+    tokens_per_minute: int | None = None,
 ) -> Callable[[Observable[T]], Stream[T]]:
     """Queue subscriptions: at most `concurrent` run at once, and they begin ``1 / per_second`` seconds apart.
 
@@ -42,9 +46,21 @@ def rate_limited(
                                      -----------C----c--|       (begins when the first has ended)
 
     >>> from rxllm import Engine, Fake, generate_many
-    >>> engine = Engine(Fake("Hi"), operators=[rate_limited(per_second=500, concurrent=2)])
-    >>> [response.output_text for response in generate_many(engine, ["a", "b", "c"])]
+    >>> limit = rate_limited(requests_per_minute=500, tokens_per_minute=200_000, concurrent=2)
+    >>> [response.output_text for response in generate_many(Engine(Fake("Hi"), operators=[limit]), ["a", "b", "c"])]
     ['Hi', 'Hi', 'Hi']
+
+    `requests_per_minute` and `tokens_per_minute` hold for any 60 seconds; within them calls begin as they come. A call
+    reserves its messages and tools, as ``rxllm.count_tokens`` estimates them, and its `max_tokens`, or else 1,000 for
+    the answer. At its end what the provider states takes the place of this; what is more than it counts from then on.
+    A call that reserves more than the limit waits until nothing else counts. Only an engine knows the request, so with
+    `tokens_per_minute` the operator is for ``Engine(operators=[...])``; in a pipe it raises ``EngineError``.
+
+    A failure with a Retry-After holds back all calls for so long, 600 seconds at most. So does, in an engine, one that
+    its retry policy deals with (if it is ``rate_limited``, also for the policy's own delay), and other calls that wait
+    to be tried again wait as long. Each attempt counts as one of the `requests_per_minute`.
+
+    With a `Limiter` in place of `per_second`, as of several machines, it decides when a call begins.
 
     Each operator has one queue for all its subscriptions, in any thread and in their order; in an engine, for all its
     calls. A subscription that is disposed leaves the queue. In ``engine.operators`` the attempts of a retry belong to
@@ -52,148 +68,64 @@ def rate_limited(
     loop that it blocks raises ``EngineError("wrong_loop")``; there, ``await`` the stream.
 
     Raises ``ValidationError("invalid_option")`` without a limit, unless `per_second` is a number above 0, and unless
-    `concurrent` is a whole number of at least 1.
+    the others are whole numbers of at least 1.
     """
-    if per_second is None and concurrent is None:
-        raise invalid_option("per_second", "is missing: pass per_second, concurrent, or both")
-    check("per_second", per_second, per_second is None or is_positive(per_second), "None or a number above 0")
-    fits = concurrent is None or is_count(concurrent)
-    check("concurrent", concurrent, fits, "None or a whole number of at least 1")
-    queue = _Queue(1.0 / per_second if per_second else 0.0, concurrent)
-    return operate(lambda source, observer, scheduler: queue.enter(_Turn(source, observer, scheduler)))
+    counts = {
+        "concurrent": concurrent,
+        "requests_per_minute": requests_per_minute,
+        "tokens_per_minute": tokens_per_minute,
+    }
+    for name, count in counts.items():
+        check(name, count, count is None or is_count(count), "None or a whole number of at least 1")
+    if isinstance(per_second, Limiter):
+        if any(count is not None for count in counts.values()):
+            raise invalid_option("concurrent", "must be left out, as the other limits: a Limiter has its own")
+        return _operator(partial(_permit, per_second), needs_call=True)
+    check(
+        "per_second", per_second, per_second is None or is_positive(per_second), "None, a number above 0 or a Limiter"
+    )
+    if per_second is None and all(count is None for count in counts.values()):
+        raise invalid_option("per_second", f"is missing: pass per_second, {', '.join(counts)}, or several of them")
+    rates = Rates(1.0 / per_second if per_second else 0.0, requests_per_minute, tokens_per_minute)
+    return _operator(partial(_enter, CallQueue(rates, concurrent)), needs_call=tokens_per_minute is not None)
 
 
-class _Turn:
-    """One subscription, which waits, runs, or is over."""
-
-    def __init__(
-        self, source: Observable[Any], observer: abc.ObserverBase[Any], scheduler: abc.SchedulerBase | None
-    ) -> None:
-        self._source = source
-        self._observer = observer
-        self._scheduler = scheduler
-        self._clock = clock(scheduler)
-        self._context = contextvars.copy_context()  # the turn may begin where another call ends
-        self._virtual = isinstance(scheduler, VirtualTimeScheduler)
-        # Turns are compared across schedulers, so all real ones share one clock.
-        self.now = stopwatch(scheduler if self._virtual else None)
-        is_on_a_loop = scheduler is None or isinstance(scheduler, LoopScheduler)
-        self.loop = call_loop() if is_on_a_loop else None
-        self.running = SerialDisposable()
-
-    @property
-    def is_lost(self) -> bool:
-        """Whether its loop is closed. A call that waited for a timer there is never notified."""
-        return self.loop is not None and self.loop.is_closed()
-
-    def alarm(self) -> abc.SchedulerBase:
-        """Return the scheduler to wait with: not the call's own loop, which may end while others wait in the queue."""
-        return self._clock if self._virtual else LoopScheduler(portal().loop)
-
-    def refuse(self) -> None:
-        self._observer.on_error(EngineError("wrong_loop", _BLOCKED))
-
-    def begin(self) -> None:
-        self.running.disposable = self._source.subscribe(self._observer, scheduler=self._scheduler)
-
-    def begin_there(self) -> None:
-        """Begin soon, on the subscription's own loop and in its context. Raises ``RuntimeError`` if that is closed."""
-        timer = self.running.disposable = SingleAssignmentDisposable()  # before it can fire, on another thread
-        timer.disposable = self._clock.schedule(self._act)
-
-    def _act(self, scheduler: abc.SchedulerBase, state: Any = None) -> None:
-        self._context.run(self._begin_later)
-
-    def _begin_later(self) -> None:
-        try:
-            self.begin()
-        except BaseException as error:  # the source raised, and nothing above would deliver it
-            fail(self._observer, error)
+Begin = Callable[[LimitedCall, abc.ObserverBase[Any], abc.SchedulerBase | None], abc.DisposableBase]
 
 
-class _Queue:
-    """The subscriptions that wait and those that run. reactivex disposes of a subscription that ends: its turn is over.
+def _operator(begin: Begin, needs_call: bool) -> Callable[[Observable[Any]], Stream[Any]]:
+    def operator(source: Observable[Any]) -> Stream[Any]:
+        call = engine_call()
+        if call is None and needs_call:
+            raise EngineError("unknown_option", _IN_AN_ENGINE)
+        return operate(partial(_begin, begin, call))(source)
 
-    The first in the queue begins when fewer than `concurrent` run and its time has come; one alarm is set for it.
-    """
+    return shared(operator)
 
-    def __init__(self, interval: float, concurrent: int | None) -> None:
-        self._interval = interval
-        self._concurrent = concurrent
-        self._guard = threading.Lock()
-        self._waiting: OrderedDict[_Turn, None] = OrderedDict()
-        self._running: set[_Turn] = set()
-        self._next = -1e300  # when the next may begin
-        self._set_for: float | None = None  # the time for which the alarm was last set
-        self._alarm = SerialDisposable()
 
-    def enter(self, turn: _Turn) -> abc.DisposableBase:
-        with self._guard:
-            is_stuck = self._is_stuck()
-            if not is_stuck:
-                self._waiting[turn] = None
-        if is_stuck:
-            turn.refuse()
-            return Disposable()
-        self._advance(turn)
-        return CompositeDisposable(turn.running, Disposable(lambda: self._leave(turn)))
+_IN_AN_ENGINE = (
+    "rate_limited cannot count the tokens of a stream in a pipe, whose request it does not know; "
+    "write Engine(..., operators=[ops.rate_limited(...)])"
+)
 
-    def _advance(self, entering: _Turn | None = None) -> None:
-        """Begin all turns that may begin, and set the alarm for the next."""
-        while (first := self._first()) is not None:
-            turn, wait = first
-            if wait:
-                alarm = self._alarm.disposable = SingleAssignmentDisposable()
-                alarm.disposable = turn.alarm().schedule_relative(wait, self._ring)
-                return
-            try:
-                turn.begin() if turn is entering else turn.begin_there()
-            except BaseException as error:
-                self._drop(turn)
-                is_lost = isinstance(error, RuntimeError)  # its loop is closed
-                if turn is entering or not is_lost:
-                    self._advance()
-                    raise
 
-    def _ring(self, scheduler: abc.SchedulerBase, state: Any = None) -> None:
-        self._advance()
+def _begin(
+    begin: Begin,
+    call: EngineCall | None,
+    source: Observable[Any],
+    observer: abc.ObserverBase[Any],
+    scheduler: abc.SchedulerBase | None,
+) -> abc.DisposableBase:
+    return begin(LimitedCall(source, call), observer, scheduler)
 
-    def _first(self) -> tuple[_Turn, float] | None:
-        """Return the next turn and the seconds it has to wait; with 0 it has left the queue."""
-        with self._guard:
-            while self._waiting and next(iter(self._waiting)).is_lost:
-                self._waiting.popitem(last=False)
-            if not self._waiting or self._is_full():
-                self._alarm.disposable = None
-                return None
-            turn = next(iter(self._waiting))
-            now = turn.now()
-            if self._next - now > _SHORTEST:
-                self._set_for = self._next
-                return turn, self._next - now
-            # A turn that waited for its time keeps the interval, however late the alarm rang.
-            self._next = (self._next if self._set_for == self._next else now) + self._interval
-            self._running.add(self._waiting.popitem(last=False)[0])
-            return turn, 0.0
 
-    def _is_stuck(self) -> bool:
-        """Whether the turns on loops that the subscriber blocks take all places, which they cannot leave meanwhile."""
-        blocked = blocked_loops.get()
-        if self._concurrent is None or not blocked:
-            return False
-        return sum(turn.loop in blocked for turn in (*self._running, *self._waiting)) >= self._concurrent
+def _enter(
+    queue: CallQueue, call: LimitedCall, observer: abc.ObserverBase[Any], scheduler: abc.SchedulerBase | None
+) -> abc.DisposableBase:
+    return queue.enter(Turn(queue, call, observer, scheduler))
 
-    def _is_full(self) -> bool:
-        if self._concurrent is None or len(self._running) < self._concurrent:
-            return False
-        self._running = {turn for turn in self._running if not turn.is_lost}
-        return len(self._running) >= self._concurrent
 
-    def _leave(self, turn: _Turn) -> None:
-        self._drop(turn)
-        self._advance()
-
-    def _drop(self, turn: _Turn) -> None:
-        with self._guard:
-            self._running.discard(turn)
-            self._waiting.pop(turn, None)
+def _permit(
+    limiter: Limiter, call: LimitedCall, observer: abc.ObserverBase[Any], scheduler: abc.SchedulerBase | None
+) -> abc.DisposableBase:
+    return PermittedCall(limiter, call, observer, scheduler).start()

@@ -10,7 +10,7 @@ from reactivex import Observable, abc
 from rxllm.collector import Unfinished
 from rxllm.events import ErrorEvent, Event
 from rxllm.operators._shared.watchdog import Activity, Watch
-from rxllm.runtime import NO_TIMEOUTS, Stream, Timeouts, current_engine_call
+from rxllm.runtime import NO_TIMEOUTS, Stream, Timeouts, engine_call
 from rxllm.values import AdapterError, StreamError
 
 
@@ -47,7 +47,7 @@ def timeouts(
     def operator(source: Observable[Event]) -> Stream[Event]:
         if limits == NO_TIMEOUTS:
             return Stream.of(source)
-        call = current_engine_call.get()
+        call = engine_call()
         provider = call.provider if call is not None else None
 
         def subscribe(

@@ -54,7 +54,8 @@ def verify() -> Callable[[Observable[Event]], Stream[Event]]:
     ``finish_reason``       a response with calls does not finish as ``stop``, ``other`` or None
     ``terminal``            exactly one ``MessageCompleted`` or ``ErrorEvent``, last in its response
     ``step_completed``      tools run after the response's end and before one ``StepCompleted``
-    ``nested``              an agent's events come while its tool call runs, which ends with the agent's chat
+    ``nested``              an agent's events come while its tool call runs, which ends with the agent's chat; those of
+                            an agent that the provider runs come in the response, after the start of its call
     ``chat_completed``      several steps end with one ``ChatCompleted``, and nothing follows it
     ======================  =======================================================================================
 

@@ -7,9 +7,10 @@ hold options, requests, telemetry and entry points.
 from rxllm.pipelines._chat import chat, stream
 from rxllm.pipelines._compact_thread import compact_thread
 from rxllm.pipelines._count_tokens import count_tokens
-from rxllm.pipelines._generate import generate, generate_many, stream_generate
+from rxllm.pipelines._generate import generate, stream_generate
+from rxllm.pipelines._generate_many import generate_many
 from rxllm.pipelines._images import ImageOptions, edit_image, generate_image, image_variations
-from rxllm.pipelines._options import ChatOptions, GenerateOptions, StepOptions
+from rxllm.pipelines._options import ChatOptions, GenerateOptions, PlainOptions, StepOptions
 from rxllm.pipelines._request import Input, as_thread, request
 from rxllm.pipelines._resume import resume, stream_resume
 from rxllm.pipelines._step import step, stream_step
@@ -20,6 +21,7 @@ __all__ = [
     "GenerateOptions",
     "ImageOptions",
     "Input",
+    "PlainOptions",
     "StepOptions",
     "as_thread",
     "chat",

@@ -25,7 +25,7 @@ class AgentChats:
 
     def chat(self, call: AgentCall) -> AgentChat:
         ids = agent_ids(call.tool, call.call, call.question)
-        setup = agent_setup(call.tool, call.settings, **ids)
+        setup = agent_setup(call.tool, call.settings, **ids).traced_by(call.question.engine)
         thread = call.tool.thread(call.call.arguments) if call.halted is None else call.halted
         events = setup.presented(resumed_events(setup, thread, call.answers or Answers({}, {})))
         return AgentChat(events, ops.to_chat_result(parse=setup.response_format(Request())))

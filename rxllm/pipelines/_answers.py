@@ -16,7 +16,7 @@ from rxllm.pipelines._agent_setup import agent_settings
 from rxllm.pipelines._halted_step import HaltedStep
 from rxllm.pipelines._request import unanswered_calls
 from rxllm.runtime import Question, Scope
-from rxllm.tools import AgentTool, Approval, ToolSettings, edited, execution, failed
+from rxllm.tools import AgentTool, Approval, ToolSettings, edited, execution, failed, is_question
 from rxllm.values import EngineError, Thread, Tool, ToolCall, ValidationError, denied, listed, user
 from rxllm.values._agents import nested_call, nested_id, open_ids, open_questions, with_answer
 from rxllm.values.argument_checks import invalid_option, must_be
@@ -71,9 +71,10 @@ class Answers(msgspec.Struct, frozen=True):
             if call.id not in agents or self._decides(call):
                 yield outside(call), call, self, settings
             elif (inner := HaltedStep.of(agents[call.id])) is not None:
-                below = agent_settings(self._agent(call, settings), settings)
-                name = partial(_named, outside, call.id)
-                yield from self._within(call, inner.thread)._waiting(inner.calls, inner.agents, below, name)
+                tool = self._begun(call, agents[call.id], settings)
+                if isinstance(tool, AgentTool):
+                    below, name = agent_settings(tool, settings), partial(_named, outside, call.id)
+                    yield from self._within(call, inner.thread)._waiting(inner.calls, inner.agents, below, name)
 
     def _within(self, call: ToolCall, agent: Thread) -> Answers:
         """Return the answers to what waits in the agent of `call`."""
@@ -85,9 +86,10 @@ class Answers(msgspec.Struct, frozen=True):
         """Whether there is an answer to the call itself, in place of answers to what waits in its agent."""
         return call.id in self.results or call.id in self.approvals
 
-    def _agent(self, call: ToolCall, settings: ToolSettings) -> AgentTool:
+    def _begun(self, call: ToolCall, thread: Thread, settings: ToolSettings) -> Tool:
+        """Return the tool of `call`: the agent whose `thread` it is, or the tool that asks the question in it."""
         tool = settings.tools_by_name.get(call.name)
-        if isinstance(tool, AgentTool):
+        if isinstance(tool, AgentTool) or (tool is not None and is_question(thread[0])):
             return tool
         message = f"the agent of the tool call {call.id} waits for answers, but no tool {call.name!r} is an agent"
         raise EngineError("unknown_tool", message, metadata={"tool_name": call.name})
@@ -102,7 +104,7 @@ class Answers(msgspec.Struct, frozen=True):
     ) -> Observable[Event]:
         """Return the events that follow from the answer to `call`, or from those to what waits in its `agent`."""
         if agent is not None and not self._decides(call):
-            tool = replace(self._agent(call, settings), approval=False)
+            tool = replace(self._begun(call, agent, settings), approval=False)
             return execution(tool, call, settings, question, scope, resumed=(agent, self._within(call, agent)))
         if call.id in self.results:
             return from_iterable([ToolResultEncoded(call.id, settings.encode(self.results[call.id], call))])

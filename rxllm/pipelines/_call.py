@@ -15,6 +15,7 @@ from rxllm import validate
 from rxllm.adapters import as_adapter
 from rxllm.engine import Engine, Operator, as_engine
 from rxllm.events import Event
+from rxllm.pipelines._call_details import Attempts, details
 from rxllm.pipelines._deferred import Deferred
 from rxllm.pipelines._observers import Ids, Observers, Span, notify_retry, watched
 from rxllm.pipelines._option_checks import checked_options
@@ -22,7 +23,7 @@ from rxllm.pipelines._options import ChatOptions, request_id, set_options
 from rxllm.pipelines._other_engine import other_engine, other_options, other_request
 from rxllm.pipelines._prepare import prepared
 from rxllm.pipelines._request import complete_request, option_for, unanswered_calls
-from rxllm.pipelines._spans import CallSpan
+from rxllm.pipelines._spans import CallSpan, StepSpan
 from rxllm.runtime import (
     NO_TIMEOUTS,
     Budget,
@@ -108,7 +109,23 @@ class Setup(msgspec.Struct, frozen=True):
         """Return `events`, watched by the engine's observers, if it has any, through a `span`."""
         if not self.observers:
             return events
-        return watched(events, partial(span, self.observers), request_id(self.options), is_shared=True)
+        ids = (request_id(self.options), self.options.get("session_id"))
+        return watched(events, partial(span, self.observers), *ids, is_shared=True)
+
+    def observed_step(self, events: Stream[Event]) -> Stream[Event]:
+        """Return `events`, which are a step's, watched by the engine's observers, if it has any."""
+        if not self.observers:
+            return events
+        return self.observed(events, partial(StepSpan, tools=self.complete(Request()).tools))
+
+    def traced_by(self, engine: Engine | None) -> Setup:
+        """Return a setup whose engine has the tracers of `engine` too, for which it works."""
+        tracers = () if engine is None else Observers(engine.observers).tracers
+        added = [tracer for tracer in tracers if tracer not in self.engine.observers]
+        if not added:
+            return self
+        own = replace(self.engine, observers=(*added, *self.engine.observers))
+        return msgspec.structs.replace(self, engine=own, observers=Observers(own.observers))
 
     def response_format(self, request: Request) -> Any:
         """Return the reader of the answer to `request`; a wrong format is reported when the request is validated."""
@@ -167,18 +184,24 @@ class Setup(msgspec.Struct, frozen=True):
 
     def _adapter_events(self, request: Request, model: ModelInfo | None, call: Call) -> Stream[Event]:
         adapter, limits, observers = as_adapter(self.engine.adapter), self.timeouts, self.observers
-        about = (provider_name(self.engine.adapter), request.model)
+        provider, session_id = provider_name(self.engine.adapter), self.options.get("session_id")
+        ids = (call.request_id, provider, request.model, session_id)
         rules = policy(self.options.get("retry", self.engine.retry), self.engine.retry)
-        on_retry = notify_retry(observers, call.request_id, *about) if observers else None
+        on_retry = notify_retry(observers, *ids) if observers else None
         operators = [ops.retry_before_content(rules, on_retry=on_retry)]
         if limits != NO_TIMEOUTS:
             operators = [ops.timeouts(limits.first, limits.idle), *operators, ops.timeouts(total=limits.total)]
         if model is not None and model.has_prices:
             operators.append(ops.cost(price=model.priced))
-        events = Deferred(lambda: adapter.stream(request, call)).pipe(*operators)
-        if observers:
-            events = watched(events, lambda now, ids: CallSpan(observers, now, ids, *about), call.request_id)
-        return _journaled(events, request, about[0])
+
+        def make() -> Stream[Event]:
+            attempts = Attempts(observers, details(request, self.engine.adapter))
+            events = Deferred(lambda: adapter.stream(request, attempts.begin(call))).pipe(*operators)
+            begin = partial(CallSpan, observers, provider=provider, request=request, attempts=attempts)
+            return watched(events, begin, call.request_id, session_id)
+
+        events = Deferred(make) if observers else Deferred(lambda: adapter.stream(request, call)).pipe(*operators)
+        return _journaled(events, request, provider)
 
     def _ask_other(
         self, request: Request, sent: Request, call: Call, scope: Scope, engine: Any, model: str | None = None

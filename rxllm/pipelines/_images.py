@@ -13,6 +13,7 @@ from rxllm import images as image_adapters
 from rxllm import validate
 from rxllm.engine import Engine, as_engine, stand_in
 from rxllm.images import ImageAdapter, as_image_adapter, is_image_adapter
+from rxllm.pipelines._call_details import Attempts, details
 from rxllm.pipelines._deferred import Deferred
 from rxllm.pipelines._observers import Observers, notify_retry, watched
 from rxllm.pipelines._option_checks import checked_options
@@ -149,13 +150,15 @@ def _response(
     def identified(response: ImageResponse) -> ImageResponse:
         return replace(response, request_id=response.request_id or call.request_id)
 
+    attempts = Attempts(observers, details(request, adapter))
+
     def attempt() -> Observable[Any]:
-        return adapter.generate(request, call).map(identified)
+        return Deferred(lambda: adapter.generate(request, attempts.begin(call))).map(identified)
 
     # Retries and spans are those of event streams: the response is the first content, so nothing is held back.
     rules = policy(opts.get("retry", engine.retry), engine.retry)
     responses = retrying(attempt, rules, notify_retry(observers, call.request_id, provider, request.model))
-    begin = partial(ImagesSpan, observers, provider=provider, request=request)
+    begin = partial(ImagesSpan, observers, provider=provider, request=request, attempts=attempts)
     return cast(Any, watched(responses, begin, call.request_id))
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from msgspec.structs import replace
@@ -17,7 +18,7 @@ from reactivex.disposable import CompositeDisposable, Disposable
 
 from rxllm.events import Event
 from rxllm.runtime import ScopedObserver, Stream, current_scope, new_id, stopwatch, within
-from rxllm.values import LLMError, Outcome, RetryAttempt, Telemetry
+from rxllm.values import LLMError, Outcome, RetryAttempt, Telemetry, Tracer
 
 log = logging.getLogger("rxllm")
 
@@ -29,20 +30,40 @@ class Observers:
 
     def __init__(self, functions: Iterable[Callable[[Telemetry], object]] = ()) -> None:
         self._functions = tuple(functions)
+        self.tracers = tuple(function for function in self._functions if isinstance(function, Tracer))
+        self._shows_content = any(tracer.content for tracer in self.tracers)
         self._failed: set[int] = set()
 
     def __bool__(self) -> bool:
         return bool(self._functions)
 
-    def tell(self, value: Telemetry) -> None:
-        """Pass `value` to each of them."""
+    @property
+    def has_tracers(self) -> bool:
+        return bool(self.tracers)
+
+    def tell(self, value: Telemetry, content: Callable[[], Any] | None = None) -> None:
+        """Pass `value` to each of them, with the ``content()`` of it to the tracers that ask for that."""
+        whole = replace(value, content=content()) if content is not None and self._shows_content else value
         for index, function in enumerate(self._functions):
-            try:
-                function(value)
-            except Exception as error:
-                if index not in self._failed:
-                    self._failed.add(index)
-                    log.warning("an observer failed at a %s", type(value).__name__, exc_info=error)
+            shown = whole if isinstance(function, Tracer) and function.content else value
+            self._call(index, type(value).__name__, partial(function, shown))
+
+    def request_headers(self, call_id: str) -> dict[str, str]:
+        """Return the headers that tracers send with an attempt."""
+        headers: dict[str, str] = {}
+        for index, function in enumerate(self._functions):
+            if isinstance(function, Tracer):
+                headers |= self._call(index, "request", partial(function.request_headers, call_id)) or {}
+        return headers
+
+    def _call(self, index: int, occasion: str, function: Callable[[], Any]) -> Any:
+        try:
+            return function()
+        except Exception as error:
+            if index not in self._failed:
+                self._failed.add(index)
+                log.warning("an observer failed at a %s", occasion, exc_info=error)
+            return None
 
 
 class Ids(NamedTuple):
@@ -52,11 +73,12 @@ class Ids(NamedTuple):
     id: str
     parent_id: str | None
     path: tuple[str, ...]
+    session_id: str | None = None
 
     @property
     def keywords(self) -> dict[str, Any]:
         """The ids that every telemetry value takes by keyword."""
-        return {"id": self.id, "parent_id": self.parent_id, "path": self.path}
+        return {"id": self.id, "parent_id": self.parent_id, "path": self.path, "session_id": self.session_id}
 
 
 class Span(Protocol):
@@ -68,7 +90,12 @@ class Span(Protocol):
 
 
 def watched(
-    source: Observable[Event], begin: Callable[[Clock, Ids], Span], request_id: str, *, is_shared: bool = False
+    source: Observable[Event],
+    begin: Callable[[Clock, Ids], Span],
+    request_id: str,
+    session_id: str | None = None,
+    *,
+    is_shared: bool = False,
 ) -> Stream[Event]:
     """Return `source`, each subscription watched by a span of its own, which is the parent of the spans below it.
 
@@ -77,7 +104,7 @@ def watched(
 
     def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
         scope, subscriber = current_scope.get(), ScopedObserver(observer)
-        ids = Ids(request_id, new_id(), scope.parent_id, scope.path)
+        ids = Ids(request_id, new_id(), scope.parent_id, scope.path, session_id)
         span = begin(stopwatch(scheduler), ids)
         ending = threading.Lock()  # dispose may come from any thread
 
@@ -107,13 +134,13 @@ def watched(
 
 
 def notify_retry(
-    observers: Observers, request_id: str, provider: str, model: str | None
+    observers: Observers, request_id: str, provider: str, model: str | None, session_id: str | None = None
 ) -> Callable[[int, float, LLMError], None]:
     """Return what ``retry_before_content`` calls before it waits."""
 
     def on_retry(attempt: int, delay: float, error: LLMError) -> None:
         scope = current_scope.get()  # below the call's span
-        ids = Ids(request_id, scope.parent_id or "", None, scope.path)
+        ids = Ids(request_id, scope.parent_id or "", None, scope.path, session_id)
         observers.tell(RetryAttempt(request_id, provider, model, attempt, delay, error, **ids.keywords))
 
     return on_retry

@@ -26,7 +26,7 @@ from rxllm.values import (
     Value,
     as_response_format,
 )
-from rxllm.values.argument_checks import invalid_option, must_be, shown
+from rxllm.values.argument_checks import check, invalid_option, must_be, shown
 
 Input = str | Message | Mapping[str, object] | Sequence[MessageLike] | Thread | ChatResult | StepResult | Session | Turn
 """A question, a message, messages (also in OpenAI's form), a thread, or a result that has one."""
@@ -63,16 +63,24 @@ def as_request(value: Any) -> Request:
     return value if isinstance(value, Request) else Request(as_thread(value).messages)
 
 
-def as_requests(values: Any) -> list[Request]:
-    """Return `values` as requests. Raises a ``ValidationError`` that names the one that is not."""
+def as_requests(values: Any) -> tuple[list[Request], list[str | int] | None]:
+    """Return `values` as requests, and their ids if it is a mapping from ids.
+
+    Raises a ``ValidationError`` that names the one that is not a request.
+    """
+    if isinstance(values, Mapping) and "role" not in values:  # a message in OpenAI's form has a role
+        ids = list(cast(Mapping[Any, Any], values))
+        for id in ids:
+            check("requests", id, type(id) in (str, int), "a mapping from ids, which are texts or whole numbers")
+        return [_numbered(id, value) for id, value in cast(Mapping[Any, Any], values).items()], ids
     if isinstance(values, str | Mapping | Value):
         raise invalid_option("requests", "must be several, as in a list; for a single request use generate")
     if not isinstance(values, Iterable):
         raise invalid_option("requests", must_be("several, as in a list", values))
-    return [_numbered(index, value) for index, value in enumerate(cast(Iterable[Any], values))]
+    return [_numbered(index, value) for index, value in enumerate(cast(Iterable[Any], values))], None
 
 
-def _numbered(index: int, value: Any) -> Request:
+def _numbered(index: int | str, value: Any) -> Request:
     try:
         return as_request(value)
     except ValidationError as error:

@@ -18,7 +18,7 @@ from rxllm.pipelines._halted_step import HaltedStep
 from rxllm.pipelines._option_help import with_options
 from rxllm.pipelines._options import ChatOptions, PlainChatOptions, chat_options
 from rxllm.pipelines._request import Input, as_thread
-from rxllm.pipelines._spans import ChatSpan, StepSpan
+from rxllm.pipelines._spans import ChatSpan
 from rxllm.runtime import Stream
 from rxllm.tools import Approval, ToolSettings
 from rxllm.values import ChatResult, Request, Thread, ValidationError
@@ -119,7 +119,7 @@ def resumed_events(setup: Setup, thread: Thread, answers: Answers) -> Stream[Eve
         halted = HaltedStep.of(thread)
         others.check(halted, settings)
         halted_step = None if halted is None else completing(setup, halted, others, settings)
-        first = ask(thread) if halted_step is None else setup.observed(halted_step, StepSpan)
+        first = ask(thread) if halted_step is None else setup.observed_step(halted_step)
         events = first.pipe(ops.repeat_until_halt(ask, finalize=finalize, **until_halt))
         return setup.observed(events, ChatSpan)
 

@@ -12,7 +12,6 @@ from rxllm.pipelines._deferred import Deferred
 from rxllm.pipelines._option_help import with_options
 from rxllm.pipelines._options import PlainStepOptions, StepOptions
 from rxllm.pipelines._request import Input, as_thread
-from rxllm.pipelines._spans import StepSpan
 from rxllm.runtime import Stream
 from rxllm.values import Request, StepResult, Thread
 
@@ -57,6 +56,6 @@ def step_events(setup: Setup, thread: Thread) -> Stream[Event]:
 
     def make() -> Stream[Event]:
         events = setup.model_events(Request(thread.messages), thread)
-        return setup.observed(events.pipe(ops.run_tools(**setup.tool_options())), StepSpan)
+        return setup.observed_step(events.pipe(ops.run_tools(**setup.tool_options())))
 
     return Deferred(make)

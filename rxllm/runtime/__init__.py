@@ -15,7 +15,7 @@ files                                          hold
 ``_redact_secrets``                            keys, kept out of errors, URLs and logs
 ``_attempts``, ``_retry``, ``_bounded``         attempts at a call, when another follows, and several streams at once
 ``_scope``, ``_engine_call``                      what a subscription and an operator know of the call they belong to
-``_budget``                                    what calls may use together
+``_budget``, ``_limiter``                      what calls may use together, and when they may begin
 ``_journal``                                   what is noted, so that a stream can be run again
 ``keys``, ``models``                           public modules: API keys, and the catalogue of models
 =============================================  ======================================================================
@@ -27,7 +27,7 @@ from rxllm.runtime._bounded import Bounded
 from rxllm.runtime._budget import Budget, ChatBudget, HoldsBudget, Reservation, budget_passed, budgets_of
 from rxllm.runtime._clock import LoopScheduler, clock, stopwatch, unpaced
 from rxllm.runtime._content import is_content, is_prelude
-from rxllm.runtime._engine_call import EngineCall, applying_operators, current_engine_call, provider_name
+from rxllm.runtime._engine_call import EngineCall, applying_operators, current_engine_call, engine_call, provider_name
 from rxllm.runtime._http_client_settings import aiohttp_client
 from rxllm.runtime._http_clients import Clients
 from rxllm.runtime._http_stream import Decoder, Exchange, http_stream
@@ -35,6 +35,7 @@ from rxllm.runtime._http_transport_choice import use_transport
 from rxllm.runtime._http_transports import transport_error
 from rxllm.runtime._iterate import AsyncItems, Items, to_async_iter, to_iter
 from rxllm.runtime._journal import Journal, ToolRecord
+from rxllm.runtime._limiter import Limiter
 from rxllm.runtime._paced import Hold, behind, paced
 from rxllm.runtime._portal import blocked_loops, call_context, call_loop, chosen_loop, running_loop
 from rxllm.runtime._pump import Pump, from_async_iter, pumped
@@ -79,6 +80,7 @@ __all__ = [
     "HoldsBudget",
     "Items",
     "Journal",
+    "Limiter",
     "LoopScheduler",
     "OnRetry",
     "Plan",
@@ -111,6 +113,7 @@ __all__ = [
     "current_gate",
     "current_scope",
     "daemon_threads",
+    "engine_call",
     "fail",
     "from_async_iter",
     "http_stream",

@@ -45,6 +45,14 @@ current_engine_call: contextvars.ContextVar[EngineCall | None] = contextvars.Con
 )
 
 
+def engine_call() -> EngineCall | None:
+    """Return the call that operators are being applied to, or None in a pipe.
+
+    For operators that are closures: cloudpickle finds this function by its name, and cannot pickle a context variable.
+    """
+    return current_engine_call.get()
+
+
 @contextlib.contextmanager
 def applying_operators(call: EngineCall) -> Generator[None]:
     """Apply operators inside as part of `call`."""

@@ -94,6 +94,8 @@ class Exchange(Protocol):
 
     def decoder(self) -> Decoder: ...
 
+    def answered(self, headers: Mapping[str, str]) -> None: ...
+
     def error(self, status: int, headers: Mapping[str, str], body: bytes) -> LLMError: ...
 
     def discreet(self, error: E) -> E: ...
@@ -142,6 +144,7 @@ async def _exchange(
             note.answered(response.status_code)
             if response.status_code >= 300:
                 raise exchange.error(response.status_code, response.headers, await read_error(response, pump))
+            exchange.answered(response.headers)
             streaming = True
             since = began if exchange.content_only else None
             await _deliver(response, decoder, pump, lambda: page_error(response.headers, exchange.provider, url), since)

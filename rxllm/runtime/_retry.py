@@ -13,6 +13,7 @@ from reactivex import Observable
 
 from rxllm.events import Event
 from rxllm.runtime._attempts import attempting
+from rxllm.runtime._scope import current_scope
 from rxllm.runtime._stream import Stream
 from rxllm.values import AdapterError, LLMError, StreamError, ValidationError
 from rxllm.values.argument_checks import did_you_mean, invalid_option, is_seconds, must_be
@@ -163,6 +164,8 @@ class _Retrying:
             return None
         assert isinstance(error, LLMError)
         seconds = self._rules.delay(error, attempt)
+        for before_retry in current_scope.get().before_retry:
+            seconds = max(seconds, before_retry(error, seconds))
         provider = getattr(error, "provider", None)
         source = f" of {provider}" if provider else ""
         log.warning("attempt %d%s failed (%s); the next one in %.1f s", attempt, source, error, seconds)

@@ -10,6 +10,7 @@ subscriber             sets for everything below
                        whether the user corrects the model
 `run_tools`            a `Question`, still open; corrections are its own to see to
 `budget`               in a pipe, its budget for all calls below; in an engine, that it counts what comes from below
+`rate_limited`         in an engine, what is told of its retries
 `journaled`            its journal, which everything below keeps to
 model source           the path, the parent and the journal only, after it filled in the nearest open question: calls
                        by an adapter or by the engine's operators are not part of the step
@@ -39,7 +40,7 @@ from rxllm.events import ErrorEvent
 from rxllm.runtime._budget import Budget
 from rxllm.runtime._journal import Journal
 from rxllm.runtime._stream import Stream
-from rxllm.values import Thread, Usage
+from rxllm.values import LLMError, Thread, Usage
 
 
 class Question(msgspec.Struct):
@@ -74,7 +75,9 @@ class Scope(msgspec.Struct, frozen=True):
     `tool_key` makes the idempotency key of the innermost of them. All model calls below keep to the budgets in
     `shares`, except those that an operator above already counts (`counted`). `chat` holds the chat's own budgets, by
     their operators. `is_steered` tells whether the model is to stop at the end of its sentence, since messages of the
-    user's wait. Calls and tools below are noted in the `journal`, or answered from it.
+    user's wait. Calls and tools below are noted in the `journal`, or answered from it. Each ``before_retry(error,
+    seconds)`` is called before a call waits so many seconds to be retried; it waits as many as that returns, if these
+    are more.
     """
 
     request_id: str | None = None
@@ -88,6 +91,7 @@ class Scope(msgspec.Struct, frozen=True):
     chat: dict[Any, Budget] | None = None
     is_steered: Callable[[], bool] | None = None
     journal: Journal | None = None
+    before_retry: tuple[Callable[[LLMError, float], float], ...] = ()
 
     def below_model(self) -> Scope:
         """Return the scope of the subscriptions of a model source."""

@@ -20,7 +20,7 @@ headers of requests, and nowhere else.
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from inspect import isawaitable, iscoroutinefunction
@@ -39,6 +39,7 @@ __all__ = [
     "find",
     "from_environment",
     "get",
+    "left_behind",
     "load_dotenv",
     "missing",
     "put",
@@ -208,6 +209,17 @@ def missing(provider: str, variable: str | None = None) -> EngineError:
     )
     message = f"no API key for {provider}: looked in {', '.join(places)}"
     return EngineError("missing_key", message, provider=provider, metadata={"checked_sources": list(places)})
+
+
+def left_behind(provider: str, arguments: Sequence[str], variable: str | None = None) -> EngineError:
+    """Return the error for an adapter whose key was not pickled with it, and is missing where it was sent."""
+    variable = " or ".join(_variables(provider, variable))
+    message = (
+        f"no API key for {provider}: the adapter was pickled, without the secrets in its {' and '.join(arguments)}; "
+        f"set {variable} in the environment of the process that calls it, or write rxllm.keys.put({provider!r}, ...) "
+        "there"
+    )
+    return EngineError("missing_key", message, provider=provider, metadata={"left_behind": list(arguments)})
 
 
 def _candidates(

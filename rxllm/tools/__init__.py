@@ -4,6 +4,7 @@ from rxllm.tools._agent import PROMPT, AgentCall, AgentChat, AgentTool, chats, r
 from rxllm.tools._approval import WaitingCalls, edited
 from rxllm.tools._execution import execution
 from rxllm.tools._outcome import failed, is_halting
+from rxllm.tools._question import is_question
 from rxllm.tools._settings import Approval, Approve, Encoder, Executor, OnToolError, ToolSettings, encode_result
 
 __all__ = [
@@ -24,5 +25,6 @@ __all__ = [
     "execution",
     "failed",
     "is_halting",
+    "is_question",
     "run_with",
 ]

@@ -32,9 +32,8 @@ class AgentExecution(ToolExecution):
         scheduler: abc.SchedulerBase | None,
         resumed: tuple[Thread, Any] | None,
     ) -> None:
-        super().__init__(tool, call, settings, question, scope, observer, scheduler)
+        super().__init__(tool, call, settings, question, scope, observer, scheduler, resumed)
         self._agent = tool
-        self._resumed = resumed
 
     def _run(self) -> None:
         self._journal = None  # its own calls and tools are noted, and so need no outcome

@@ -22,7 +22,7 @@ from contextvars import copy_context
 from typing import Any, cast
 
 from reactivex import Observable, abc
-from reactivex.disposable import SerialDisposable, SingleAssignmentDisposable
+from reactivex.disposable import Disposable, SerialDisposable, SingleAssignmentDisposable
 from reactivex.scheduler import VirtualTimeScheduler
 
 from rxllm.runtime import (
@@ -75,6 +75,10 @@ class Caller(abc.DisposableBase):
     def dispose(self) -> None:
         self._running.dispose()
 
+    def stop(self) -> None:
+        """Dispose of what runs; another function may be called then."""
+        self._running.disposable = Disposable()
+
     def call(
         self,
         fn: Callable[[], Any],
@@ -112,6 +116,8 @@ class Caller(abc.DisposableBase):
         on_item: Callable[[Any], None] = ignore,
         on_failure: Callable[[BaseException], None] | None = None,
     ) -> None:
+        if self._running.is_disposed:  # from another thread, while this one was on its way
+            return
         last: Any = None if self.is_approved else NO_ANSWER
         subscription = self._running.disposable = SingleAssignmentDisposable()
 

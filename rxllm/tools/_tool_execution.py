@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextvars import copy_context
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any, cast
@@ -32,8 +33,9 @@ from rxllm.tools._approval import decided
 from rxllm.tools._caller import Caller, is_async
 from rxllm.tools._idempotency_key import idempotency_key
 from rxllm.tools._outcome import failed, own, returned
+from rxllm.tools._question import halted, halted_again, replied
 from rxllm.tools._settings import ToolSettings, tool_error
-from rxllm.values import Tool, ToolCall, ToolContext, ToolError, ValidationError
+from rxllm.values import Halt, Thread, Tool, ToolCall, ToolContext, ToolError, ValidationError
 
 log = logging.getLogger("rxllm")
 
@@ -50,6 +52,7 @@ class ToolExecution(abc.DisposableBase):
         scope: Scope,
         observer: abc.ObserverBase[Event],
         scheduler: abc.SchedulerBase | None,
+        resumed: tuple[Thread, Any] | None = None,
     ) -> None:
         self._tool = tool
         self._question = question
@@ -61,6 +64,8 @@ class ToolExecution(abc.DisposableBase):
         self._ended = False
         self._journal = scope.journal
         self._has_begun = False
+        self._resumed = resumed
+        reply, state = replied(resumed)
         self._context = ToolContext(
             tool_call=own(call),
             context=settings.context,
@@ -68,6 +73,8 @@ class ToolExecution(abc.DisposableBase):
             request_id=question.request_id,
             engine=question.engine,
             progress=self._progress,
+            reply=reply,
+            tool_state=state,
             make_key=cache(partial(idempotency_key, call, question, scope.tool_key)),
         )
         operators = getattr(question.engine, "operators", ())
@@ -136,6 +143,9 @@ class ToolExecution(abc.DisposableBase):
 
     def _execute(self) -> None:
         self._caller.scope = self._caller.scope.of_tool(self._call.id, self._context.make_key)
+        copy_context().run(self._announce)  # what observers set in it is the tool's
+
+    def _announce(self) -> None:
         self._observer.on_next(ToolExecutionStarted(self._call.id, self._call.name, self._call.arguments))
         if self._ended:
             return
@@ -150,6 +160,9 @@ class ToolExecution(abc.DisposableBase):
         self._run()
 
     def _run(self) -> None:
+        if self._resumed is not None and self._context.reply is None:  # other calls go on, and this one waits still
+            self._finish(halted_again(self._resumed[0], self._call))
+            return
         try:
             handler = self._settings.bind(self._tool, self._context)
         except ToolError as error:
@@ -168,12 +181,16 @@ class ToolExecution(abc.DisposableBase):
 
     def _time_out(self, scheduler: abc.SchedulerBase, state: Any) -> None:
         self._context.cancelled.set()
+        self._caller.stop()  # before its failure is known: an agent's calls end first
         option = "tool_timeout" if self._tool.timeout == "default" else "its timeout"
         seconds = self._settings.timeout_of(self._tool)
         message = f"the tool {self._tool.name!r} did not finish within {seconds} s ({option})"
         self._fail(tool_error(self._call, "timeout", message))
 
     def _return(self, result: Any) -> None:
+        if isinstance(result, Halt) and result.question is not None and result.calls_again:
+            self._finish(halted(result, self._call))
+            return
         try:
             events = returned(result, self._call, self._settings)
         except ToolError as error:

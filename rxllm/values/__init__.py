@@ -32,6 +32,7 @@ from rxllm.values._session import Session, SessionStatus, Turn
 from rxllm.values._spending import Spending
 from rxllm.values._stream_items import Labelled, Progress, TextAt, Trace
 from rxllm.values._telemetry import (
+    CallDetails,
     CallFinished,
     CallStarted,
     ChatFinished,
@@ -46,6 +47,7 @@ from rxllm.values._telemetry import (
     Telemetry,
     ToolFinished,
     ToolStarted,
+    Tracer,
 )
 from rxllm.values._thread import MessageLike, Thread, listed, unanswered, with_results
 from rxllm.values._token_count import TokenCount, estimated_tokens, message_tokens
@@ -69,6 +71,7 @@ __all__ = [
     "ApiKey",
     "Attachment",
     "Call",
+    "CallDetails",
     "CallFinished",
     "CallStarted",
     "ChatFinished",
@@ -129,6 +132,7 @@ __all__ = [
     "ToolFinished",
     "ToolStarted",
     "Trace",
+    "Tracer",
     "Turn",
     "Usage",
     "ValidationError",

@@ -19,6 +19,7 @@ from rxllm.values._parameters import Parameter, convert, object_schema
 from rxllm.values._response import shorten
 from rxllm.values._tool import Tool, ToolContext, ToolTimeout, is_context
 from rxllm.values.argument_checks import did_you_mean, invalid_option, must_be
+from rxllm.values.by_value import by_value, travels_by_value
 from rxllm.values.errors import ToolError, ValidationError
 
 P = ParamSpec("P")
@@ -45,14 +46,13 @@ class FunctionTool(Tool, Generic[P, R]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         handler = cast(Callable[..., Any], self.handler)
-        place = (handler.__module__, handler.__qualname__)
+        place = (str(getattr(handler, "__module__", None)), getattr(handler, "__qualname__", type(handler).__name__))
         found = _imported(*place)
-        if found is not self and not (found is handler and _from_function(handler) == self):
-            from pickle import PicklingError  # nothing else needs it
-
-            message = f"the tool {self.name!r} is not the value of {'.'.join(place)}; decorate a function of a module"
-            raise PicklingError(message)
-        return _imported_tool, place
+        is_there = found is self or (found is handler and _from_function(handler) == self)
+        if is_there and not (place[0] == "__main__" and travels_by_value()):
+            return _imported_tool, place
+        fault = f"it is not the value of {'.'.join(place)}; decorate a function of a module"
+        return _restored, (by_value(vars(self), f"the tool {self.name!r}", fault),)
 
     @overload
     def __get__(self, instance: None, owner: type[Any] | None = None) -> Self: ...
@@ -301,6 +301,12 @@ def _imported(module: str, name: str) -> Any:
 def _imported_tool(module: str, name: str) -> Tool:
     found = _imported(module, name)
     return found if isinstance(found, Tool) else as_tool(found)
+
+
+def _restored(fields: Mapping[str, Any]) -> Tool:
+    result = cast(Tool, object.__new__(FunctionTool))
+    vars(result).update(fields)
+    return result
 
 
 def _name_of(function: Any) -> str:

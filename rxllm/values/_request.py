@@ -64,7 +64,8 @@ class Call:
 
     `api_key` is a string by the time that an adapter over HTTP builds its request, to which it adds `headers`; `raw`
     asks the adapter for ``RawChunk`` events; `timeout` is the longest silence between two reads, in seconds;
-    `observers` receive telemetry values. The repr leaves out the key and the headers.
+    `observers` receive telemetry values. `trace_headers` are a `Tracer`'s for this attempt; those of the adapter and
+    the call win over them. The repr leaves out the key and the headers.
     """
 
     request_id: str = ""
@@ -74,3 +75,4 @@ class Call:
     metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
     headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     observers: tuple[Callable[[Any], object], ...] = ()
+    trace_headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)

@@ -28,13 +28,14 @@ class TextAt(msgspec.Struct, frozen=True):
 class Progress(msgspec.Struct, frozen=True):
     """How far a batch of requests is: `done` of `total` have ended, and `failed` of these have no answer.
 
-    `usage` is the sum of their usage.
+    `usage` is the sum of their usage. `journaled` of those that have ended were answered in the journal, and not asked.
     """
 
     done: int
     failed: int
     total: int
     usage: Usage
+    journaled: int = 0
 
 
 class Trace(msgspec.Struct, frozen=True):

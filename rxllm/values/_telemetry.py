@@ -13,21 +13,26 @@ value                              told
 =================================  ================================================================================
 
 Each start has exactly one finish: `outcome` is ``"completed"``, ``"failed"`` or ``"cancelled"``. Durations are in
-seconds, on the clock of the subscription's scheduler. They hold no key, no question and no answer; an `error` says what
-its raiser said.
+seconds, on the clock of the subscription's scheduler; an observer is called at the moment itself. The values hold no
+key, no question and no answer, except in the `content` that a `Tracer` may ask for; an `error` says what its raiser
+said.
 
-`request_id` is the same for everything that one call of the facade does. `id` is the same in all values about one call,
-step, chat or tool. `parent_id` is the `id` of what it is part of: the step of a call or a tool, the chat of a step, and
-the tool of what a tool asks. `path` holds the ids of the tool calls it runs in, outermost first.
+`session_id` is the conversation's. `request_id` is the same for everything that one call of the facade does. `id` is
+the same in all values about one call, step, chat or tool. `parent_id` is the `id` of what it is part of: the step of a
+call or a tool, the chat of a step, and the tool of what a tool asks. `path` holds the ids of the tool calls it runs in,
+outermost first.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import msgspec
 
 from rxllm.values._images import ImageUsage
+from rxllm.values._message import Message
+from rxllm.values._request import Request
 from rxllm.values._response import FinishReason
 from rxllm.values._usage import Usage
 
@@ -40,14 +45,39 @@ class _Span(msgspec.Struct, frozen=True, kw_only=True):
     id: str = ""
     parent_id: str | None = None
     path: tuple[str, ...] = ()
+    session_id: str | None = None
+
+
+class CallDetails(msgspec.Struct, frozen=True, kw_only=True):
+    """What else is known of a call: the first four fields from its start on, the others at its finish.
+
+    `parameters` are those of the request that are set, under the names of the fields of `Request`, without its schema.
+    `metadata` is the caller's. `address` and `port` are the server's. `attempts` is how many requests were sent;
+    `chunks` are the times at which a piece of the answer came, in seconds since the request that was answered, and are
+    counted only for a `Tracer`. `response_id` and `response_model` are the provider's.
+    """
+
+    parameters: Mapping[str, Any] = msgspec.field(default_factory=dict[str, Any])
+    metadata: Mapping[str, Any] = msgspec.field(default_factory=dict[str, Any])
+    address: str | None = None
+    port: int | None = None
+    attempts: int = 0
+    chunks: tuple[float, ...] = ()
+    response_id: str | None = None
+    response_model: str | None = None
 
 
 class CallStarted(_Span, frozen=True):
-    """A model is asked. `provider` is the adapter's, or the adapter's name if it has none."""
+    """A model is asked. `provider` is the adapter's, or the adapter's name if it has none.
+
+    `content` is a Request with the messages and tools alone.
+    """
 
     request_id: str
     provider: str
     model: str | None
+    details: CallDetails = msgspec.field(default_factory=CallDetails)
+    content: Request | None = None
 
 
 class FirstToken(_Span, frozen=True):
@@ -60,7 +90,10 @@ class FirstToken(_Span, frozen=True):
 
 
 class CallFinished(_Span, frozen=True):
-    """The response has ended; `finish_reason` and `usage` are the `Response`'s, as far as it came."""
+    """The response has ended; `finish_reason` and `usage` are the `Response`'s, as far as it came.
+
+    `content` is a message with its text and tool calls, or None if it has neither.
+    """
 
     request_id: str
     provider: str
@@ -70,6 +103,8 @@ class CallFinished(_Span, frozen=True):
     finish_reason: FinishReason | None = None
     usage: Usage = msgspec.field(default_factory=Usage)
     error: Exception | None = None
+    details: CallDetails = msgspec.field(default_factory=CallDetails)
+    content: Message | None = None
 
 
 class RetryAttempt(_Span, frozen=True):
@@ -101,15 +136,21 @@ class StepFinished(_Span, frozen=True):
 
 
 class ToolStarted(_Span, frozen=True):
-    """A tool runs."""
+    """A tool is about to run; `content` is its arguments. An agent is a tool whose chat is in the values that follow.
+
+    What an observer sets in a context variable now holds for the tool's function, and nowhere else.
+    """
 
     request_id: str
     tool: str
     tool_call_id: str
+    description: str = ""
+    is_agent: bool = False
+    content: Mapping[str, Any] | None = None
 
 
 class ToolFinished(_Span, frozen=True):
-    """A tool has returned, failed, or was left behind."""
+    """A tool has returned, failed, or was left behind; `content` is what it returned."""
 
     request_id: str
     tool: str
@@ -117,6 +158,7 @@ class ToolFinished(_Span, frozen=True):
     outcome: Outcome
     seconds: float
     error: Exception | None = None
+    content: Any = None
 
 
 class ChatStarted(_Span, frozen=True):
@@ -145,6 +187,7 @@ class ImagesStarted(_Span, frozen=True):
     model: str | None
     operation: str
     n: int
+    details: CallDetails = msgspec.field(default_factory=CallDetails)
 
 
 class ImagesFinished(_Span, frozen=True):
@@ -159,6 +202,7 @@ class ImagesFinished(_Span, frozen=True):
     images: int = 0
     usage: ImageUsage = msgspec.field(default_factory=ImageUsage)
     error: Exception | None = None
+    details: CallDetails = msgspec.field(default_factory=CallDetails)
 
 
 Telemetry = (
@@ -176,3 +220,32 @@ Telemetry = (
     | ImagesFinished
 )
 """What an observer is given."""
+
+
+class Tracer:
+    """An observer that follows a call everywhere: the base class of those that write traces, such as ``rxllm.otel``'s.
+
+    It observes the agents among an engine's tools too, at every depth, whatever engine they have. With `content` the
+    values have the messages, tools, arguments and results; the model's reasoning is left out of them.
+
+    >>> from rxllm import Engine, Fake, Tracer, generate
+    >>> class Printing(Tracer):
+    ...     content = True
+    ...     def __call__(self, value):
+    ...         print(type(value).__name__, getattr(value, "content", None))
+    >>> generate(Engine(Fake("Hello"), observers=[Printing()]), "Hi").run()
+    CallStarted Request(messages=(Message('user', 'Hi'),))
+    FirstToken None
+    CallFinished Message('assistant', 'Hello')
+    Response('Hello', stop, 0 tokens)
+    """
+
+    content: bool = False
+
+    def __call__(self, value: Telemetry) -> object:
+        """Take a value, as every observer does."""
+        raise NotImplementedError
+
+    def request_headers(self, call_id: str) -> Mapping[str, str]:
+        """Return the headers to send with the next attempt at the call with this `id`; all other headers win."""
+        return {}

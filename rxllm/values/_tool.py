@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, ParamSpec, TypeVar, ge
 from rxllm.values._encode import Value, encode_result, value
 from rxllm.values._json import read_arguments
 from rxllm.values.argument_checks import is_positive, must_be
+from rxllm.values.by_value import portable
 from rxllm.values.errors import ToolError, ValidationError
 
 if TYPE_CHECKING:
@@ -77,8 +78,9 @@ class ToolContext:
     """What a tool may know of its call; every parameter annotated with this class receives it.
 
     `progress` emits a ``ToolProgress`` event at once. `cancelled` is set when nobody waits for the result any more.
-    `tool_call` has the arguments with which the tool runs, also if an approval has edited them. `make_key` is called
-    when `idempotency_key` is first read.
+    `tool_call` has the arguments with which the tool runs, also if an approval has edited them. `reply` is the user's
+    answer to the question with which this call has halted, and `tool_state` what it has kept there, see `ask_user`.
+    `make_key` is called when `idempotency_key` is first read.
     """
 
     tool_call: ToolCall
@@ -88,6 +90,8 @@ class ToolContext:
     engine: Any = None
     progress: Callable[[Any], None] = lambda data: None
     cancelled: threading.Event = field(default_factory=threading.Event)
+    reply: str | None = None
+    tool_state: Any = None
     make_key: Callable[[], str] = field(default=str, repr=False, compare=False)
 
     @cached_property
@@ -138,6 +142,9 @@ class Tool(Value):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, {self.description!r})"
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "handler": portable(self.handler, f"the handler of the tool {self.name!r}")}
+
     def __call__(self, function: Callable[P, R], /) -> FunctionTool[P, R]:
         """Make a tool of `function`, as a decorator: ``@tool(name="lookup", approval=True)``."""
         from rxllm.values._function_tool import renamed  # it imports this module
@@ -162,12 +169,14 @@ class Tool(Value):
 class Halt(Value):
     """What a tool returns to end the chat: see `halt` and `ask_user`."""
 
-    _encoders: ClassVar = {"result": encode_result, "opts": encode_result}
+    _encoders: ClassVar = {"result": encode_result, "opts": encode_result, "tool_state": encode_result}
 
     reason: str
     result: Any = None
     question: str | None = None
     opts: dict[str, Any] = field(default_factory=dict[str, Any])
+    calls_again: bool = False
+    tool_state: Any = None
 
 
 def halt(reason: str, result: Any = None) -> Halt:
@@ -178,9 +187,14 @@ def halt(reason: str, result: Any = None) -> Halt:
     return Halt(reason, result)
 
 
-def ask_user(question: str, **opts: Any) -> Halt:
-    """Return this from a tool to end the chat with a question to the user."""
-    return Halt("ask_user", question=question, opts=opts)
+def ask_user(question: str, *, calls_again: bool = False, tool_state: Any = None, **opts: Any) -> Halt:
+    """Return this from a tool to end the chat with a question to the user.
+
+    The model reads the answer, unless `calls_again`: then the tool runs once more, with the answer in
+    ``ToolContext.reply`` and `tool_state` in ``ToolContext.tool_state``. The state is JSON data, since the chat may go
+    on in another process; it is in the thread, and unlike `opts` it is not sent to browsers.
+    """
+    return Halt("ask_user", question=question, opts=opts, calls_again=calls_again, tool_state=tool_state)
 
 
 def denied(call: ToolCall, verdict: object) -> ToolError:

@@ -191,6 +191,8 @@ class EngineError(LLMError):
             "unknown_option",
             "wrong_loop",
             "missing_tool_results",
+            "journal_in_use",
+            "journal_failed",
         }
     )
 

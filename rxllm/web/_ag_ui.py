@@ -30,14 +30,18 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 from uuid import uuid4
 
-from rxllm import LLMError, Message, Nested, StreamError, serializer
+from rxllm import LLMError, Message, Nested, StreamError, Usage, serializer
 from rxllm import events as ev
+from rxllm.collector import Unfinished
 from rxllm.web._ag_ui_run import ForeignRun, counts, outcome
 from rxllm.web._ag_ui_wire import OWN, Chunks, Lane, Path, Wire
 from rxllm.web._client_fold import ClientFold
 from rxllm.web._codec import Block, Frame, all_of, open_block, rest
 
 VERSION = "1.0"
+
+MOST_NESTED = 32
+"""How deep agents may run inside agents: each level takes part in the fold of every event below it."""
 
 
 class Encoder:
@@ -56,11 +60,8 @@ class Encoder:
         self._history = [dict(message) for message in messages]
         self._fold = ClientFold()
         self._wire = Wire()
-        self._agents: dict[Path, Lane] = {(): self._wire.lane(None)}  # the running ones
-        self._marks: dict[Path, int] = {}  # by agent: the number of the latest message when its step began
         self._minted = 0
         self._is_started = False
-        self._is_answering = False  # a response has begun, and has not ended
 
     def feed(self, event: ev.Event) -> list[Frame]:
         """Return the frames of `event`. Raises as `rxllm.serializer.to_data`."""
@@ -73,19 +74,12 @@ class Encoder:
             path, inner = (), event
         if isinstance(inner, ev.RawChunk):
             return []
-        frames = [*self._started(), *self._begun_agents(path)]
-        lane = self._agents[path]
+        frames = self._started()
+        lane = self._begun(path, frames)
         frames += self._read(lane, event, self._frames(lane, inner))
         self._fold.apply(event)
-        match inner:
-            case ev.StepCompleted() | ev.StepRestarted():
-                self._marks[path] = self._wire.count
-            case ev.MessageStarted() if not path:
-                self._is_answering = True
-            case ev.MessageCompleted() | ev.ErrorEvent() if not path:
-                self._is_answering = False
-            case _:
-                pass
+        if isinstance(inner, ev.StepCompleted | ev.StepRestarted):
+            lane.mark = self._wire.count
         return frames
 
     def close(self) -> list[Frame]:
@@ -97,7 +91,6 @@ class Encoder:
         self._is_started = True
         start = _covered({"type": "RUN_STARTED", **self._ids, "protocolVersion": VERSION})
         self._wire.read(start)
-        self._agents[()] = self._wire.lane(None)
         return [start]
 
     def _read(self, lane: Lane, event: ev.Event, source: Iterable[Frame]) -> list[Frame]:
@@ -157,7 +150,7 @@ class Encoder:
 
     def _next_delta(self, event: ev.TextDelta) -> Frame | None:
         """Return the frame of a delta that continues the only open block, as nearly every event does."""
-        blocks = self._agents[()].blocks
+        blocks = self._wire.lane(None).blocks
         if len(blocks) == 1:
             (block,) = blocks.values()
             if block.kind == "TEXT" and block.id == event.id:
@@ -219,38 +212,34 @@ class Encoder:
 
     # Agents
 
-    def _begun_agents(self, path: Path) -> list[Frame]:
-        frames: list[Frame] = []
-        for depth in range(1, len(path) + 1):
-            if path[:depth] in self._agents:
-                continue
-            parent, call = self._agents[path[: depth - 1]], path[depth - 1]
-            run = self._mint()
-            frame: Frame = {"type": "SUBAGENT_STARTED", "subagentRunId": run, "name": parent.names.get(call, call)}
-            frame["parentToolCallId"] = parent.wire_id(call)
-            if parent.run is not None:
-                frame["parentSubagentRunId"] = parent.run
-            self._wire.read(frame)
-            self._agents[path[:depth]] = self._wire.lane(run)
-            frames.append(frame)
-        return frames
+    def _begun(self, path: Path, frames: list[Frame]) -> Lane:
+        """Return the lane of the agent at `path`; `frames` get those that begin the agents on the way."""
+        lane = self._wire.lane(None)
+        for call in path:
+            if call not in lane.agents:
+                start: Frame = {"type": "SUBAGENT_STARTED", "subagentRunId": self._mint()}
+                start |= {"name": lane.names.get(call, call), "parentToolCallId": lane.wire_id(call)}
+                if lane.run is not None:
+                    start["parentSubagentRunId"] = lane.run
+                self._wire.read(start)
+                frames.append(start)
+            lane = lane.agents[call]
+        return lane
 
     def _closed_agents(
         self, lane: Lane, call: str | None = None, error: LLMError | None = None, interrupts: Iterable[str] = ()
     ) -> list[Frame]:
         """Return the frames that end the agents inside a lane, the innermost first, or those that run as its `call`."""
         frames: list[Frame] = []
-        path = lane.path if call is None else (*lane.path, call)
-        inside = [at for at in self._agents if len(at) > len(lane.path) and at[: len(path)] == path]
-        for at in reversed(inside):
-            agent = self._agents.pop(at)
-            self._marks.pop(at, None)
+        for id in [id for id in reversed(lane.agents) if call in (None, id)]:
+            agent = lane.agents.pop(id)
             end: Frame = {"type": "SUBAGENT_FINISHED"}
             waiting = [id for id in interrupts if id.startswith(agent.wire_id(""))]
-            if at == path and error is not None:
+            if error is not None:
                 end = {"type": "SUBAGENT_ERROR", "message": error.message, "code": error.reason}
             elif waiting:
                 end["outcome"] = {"type": "suspended", "interruptIds": waiting}
+            frames += self._closed_agents(agent, interrupts=interrupts)
             frames += [_tagged(agent, frame) for frame in (*_closings(agent), *_step_end(agent), end)]
         return frames
 
@@ -258,9 +247,8 @@ class Encoder:
 
     def _restarted(self, lane: Lane) -> Iterator[Frame]:
         yield from [*self._closed_agents(lane), *_closings(lane)]
-        depth, mark = len(lane.path), self._marks.get(lane.path, 0)
-        noted = self._wire.messages
-        kept = [entry for entry in noted if entry[0] <= mark or entry[1][:depth] != lane.path]
+        noted, depth = self._wire.messages, len(lane.path)
+        kept = [entry for entry in noted if entry[0] <= lane.mark or entry[1][:depth] != lane.path]
         messages = [*self._history, *(message for _, _, message in kept)]
         if not any(message.get("role") == "reasoning" for message in messages):
             # A client keeps its reasoning unless the snapshot has some.
@@ -270,9 +258,9 @@ class Encoder:
         yield {"type": "MESSAGES_SNAPSHOT", "messages": messages}
 
     def _end(self) -> list[Frame]:
-        state, root = self._fold.state, self._agents[()]
+        state, root = self._fold.state, self._wire.lane(None)
         error = state.error if state.chat_result is None else state.chat_result.error
-        if self._is_answering:
+        if self._fold.is_answering:
             error = StreamError("truncated")
         ending: Frame = outcome(state, self._wire) if error is None else {"type": "cancelled"}
         waiting = [interrupt["id"] for interrupt in ending.get("interrupts", ())]
@@ -288,21 +276,28 @@ class Decoder:
 
     def __init__(self) -> None:
         self._fold = ClientFold()
+        self._open = Unfinished()
         self._chunks = Chunks()
         self._wire = Wire()
-        self._foreign = ForeignRun(self._fold, self._wire)
+        self._foreign = ForeignRun(self._fold, self._wire, self._open)
         self._is_ended = False
+
+    @property
+    def usage(self) -> Usage:
+        """The usage so far, with that of the agents inside."""
+        return self._fold.state.to_chat_result().usage
 
     def feed(self, frame: Frame) -> list[ev.Event]:
         return all_of(frame, self._applied(frame))
 
     def close(self) -> list[ev.Event]:
-        return [] if self._is_ended else [*self._wire.unfinished(), ev.ErrorEvent(StreamError("truncated"))]
+        return [] if self._is_ended else [*self._open.close(), ev.ErrorEvent(StreamError("truncated"))]
 
     def _applied(self, frame: Frame) -> Iterator[ev.Event]:
         for long_form in self._chunks.read(frame):
             for event in self._events(long_form):
                 self._fold.apply(event)
+                self._open.see(event)
                 yield event
 
     def _events(self, frame: Frame) -> Iterable[ev.Event]:
@@ -311,6 +306,8 @@ class Decoder:
             raise ValueError("the run has ended")
         self._is_ended = kind in ("RUN_FINISHED", "RUN_ERROR")
         events = self._wire.read(frame)
+        if kind == "SUBAGENT_STARTED" and len(self._wire.lane(frame["subagentRunId"]).path) > MOST_NESTED:
+            raise ValueError("agents are nested too deep")
         if frame.get("rawEvent") == OWN:
             return []
         if kind == "CUSTOM" and frame["name"] == OWN:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -13,11 +14,13 @@ import msgspec
 from rxllm import (
     AdapterError,
     Call,
+    Event,
     FilePart,
     HTTPAdapter,
     ImagePart,
     LLMError,
     Message,
+    Nested,
     Part,
     ProviderPart,
     Request,
@@ -25,10 +28,11 @@ from rxllm import (
     TextPart,
     ThinkingPart,
     ToolCall,
+    Usage,
 )
 from rxllm.adapters import http_error, provider_error
-from rxllm.web._ag_ui import VERSION
-from rxllm.web._ag_ui_run import to_usage
+from rxllm.web._ag_ui import VERSION, Decoder
+from rxllm.web._ag_ui_run import COUNTS, to_usage
 from rxllm.web._ag_ui_wire import OWN, Chunks
 from rxllm.web._codec import Frame
 from rxllm.wire import Blocks, CallTracker, FrameDecoder, SSEDecoder
@@ -48,8 +52,8 @@ class AGUI(HTTPAdapter):
     >>> agent = rxllm.Engine(AGUI("http://127.0.0.1:8000/agent"))
 
     The request's tools are the client's tools of AG-UI: their calls are answered here, all others are the agent's own,
-    whose results are parts of the message. The run's interrupts are ``metadata["interrupts"]`` of the response. What an
-    agent inside the agent says, and shared state, are seen as raw chunks only.
+    whose results are parts of the message. The run's interrupts are ``metadata["interrupts"]`` of the response. What
+    the agents inside it do comes as ``Nested``; shared state is seen as raw chunks only.
 
     ``Request.options`` are fields of ``RunAgentInput`` and replace those made here: ``{"threadId": "t1", "resume":
     [...]}`` answers the interrupts of the message that is the last then. Without a ``threadId`` every request is a
@@ -88,6 +92,7 @@ class AGUIDecoder(FrameDecoder):
         super().__init__(SSEDecoder(), blocks, msgspec.json.Decoder(dict[str, Any]), provider=PROVIDER, raw=raw)
         self._client_tools = {tool.name for tool in request.tools}
         self._chunks = Chunks()
+        self._agents = Decoder()  # of the agents inside
         self._calls: dict[str, int] = {}
         self._thinking: str | None = None  # the message of the latest block, if that is one of thinking
 
@@ -95,8 +100,22 @@ class AGUIDecoder(FrameDecoder):
         if self.raw:
             self.blocks.raw(payload["type"], payload)
         for long_form in self._chunks.read(payload):
-            if "subagentRunId" not in long_form:
+            if "subagentRunId" in long_form:
+                if long_form["type"] == "SUBAGENT_STARTED" and "parentSubagentRunId" not in long_form:
+                    id = long_form.get("parentToolCallId", long_form["subagentRunId"])
+                    self._begin_agent(id, long_form.get("name", id))
+                self._report(self._agents.feed(long_form))
+            else:
                 self._read(long_form["type"], long_form)
+
+    def fail(self, error: LLMError) -> None:
+        self._report(self._agents.close())
+        super().fail(error)
+
+    def end(self, *, over: bool) -> None:
+        if not over:
+            self._report(self._agents.close())
+        super().end(over=over)
 
     def error_of(self, payload: Any) -> AdapterError:
         match payload:
@@ -109,6 +128,7 @@ class AGUIDecoder(FrameDecoder):
         match kind:
             case "RUN_STARTED":
                 self.blocks.start(id=frame["runId"])
+                self._agents.feed(frame)
             case "TEXT_MESSAGE_START":
                 self._thinking = None
             case "TEXT_MESSAGE_CONTENT":
@@ -122,6 +142,7 @@ class AGUIDecoder(FrameDecoder):
             case "TOOL_CALL_START" | "TOOL_CALL_ARGS" | "TOOL_CALL_END" | "TOOL_CALL_RESULT":
                 self._read_call(kind, frame["toolCallId"], frame)
             case "RUN_ERROR":
+                self._count(frame)
                 self.fail(self._failure(frame))
             case "RUN_FINISHED":
                 self._finish(frame)
@@ -130,6 +151,20 @@ class AGUIDecoder(FrameDecoder):
                     self.blocks.raw(kind, frame)
             case _:
                 pass
+
+    def _report(self, events: Iterable[Event]) -> None:
+        for event in events:
+            if isinstance(event, Nested):
+                id, *inside = event.path
+                self._begin_agent(id, id)
+                self.blocks.nested(Nested((self.blocks.calls.id_of(self._calls[id]), *inside), event.event))
+
+    def _begin_agent(self, id: str, name: str) -> None:
+        """Report a call for an agent that runs without one: the path of its events begins with it."""
+        if id not in self._calls:
+            index = self._calls[id] = len(self._calls)
+            self.blocks.call(index, id, name, "{}", {"server": True})
+            self.blocks.complete_call(index)
 
     def _read_call(self, kind: str, id: str, frame: Frame) -> None:
         self._thinking = None
@@ -150,12 +185,15 @@ class AGUIDecoder(FrameDecoder):
             return StreamError(frame["code"], frame["message"], provider=PROVIDER)
         return self.error_of(frame)
 
-    def _finish(self, frame: Frame) -> None:
-        outcome = frame.get("outcome") or {"type": "success"}
+    def _count(self, frame: Frame) -> None:
         usage = to_usage(frame)
         if usage is not None:
             self.blocks.start(model=frame["usage"][-1].get("model"))
-            self.blocks.usage(usage)
+            self.blocks.usage(_without(usage, self._agents.usage))
+
+    def _finish(self, frame: Frame) -> None:
+        outcome = frame.get("outcome") or {"type": "success"}
+        self._count(frame)
         if outcome["type"] == "cancelled":
             self.fail(StreamError("cancelled", "the agent's run was cancelled", provider=PROVIDER))
             return
@@ -163,6 +201,12 @@ class AGUIDecoder(FrameDecoder):
             self.blocks.note({"interrupts": outcome["interrupts"]})
         self.blocks.finish("stop" if outcome["type"] == "success" else "other", outcome["type"])
         self.end(over=True)
+
+
+def _without(usage: Usage, agents: Usage) -> Usage:
+    """Return the usage of a run without that of the agents inside, which their events tell."""
+    counts = {name: (getattr(usage, name), getattr(agents, name) or 0) for name in COUNTS.values()}
+    return replace(usage, **{name: max(0, all - own) for name, (all, own) in counts.items() if all is not None and own})
 
 
 def to_input(request: Request) -> Frame:

@@ -1,21 +1,7 @@
 """The way in from AG-UI: a ``RunAgentInput`` as a thread, and its answers to interrupts and tool calls.
 
-What a client sends is written by its user. Hence:
-
-=====================================  ================================================================================
-of an input                            becomes
-=====================================  ================================================================================
-a system or developer message          nothing
-text, files of the user                a user's message; a file's URL is ``http:``, ``https:``, or ``data:`` of a size
-the messages before it                 with the server's thread nothing, since that has them; otherwise messages
-a tool call without a result           nothing
-an answer to the approval of a call    an approval, if the call waits in the server's thread; without one, an error
-an answer to a question                a user's message; the result of the call, if an agent inside has asked
-the result of a client's tool          a result, if the call waits in the server's thread and is one of `client_tools`
-a new message instead of an answer     a denial of the calls that wait, and the message, which answers the question of
-                                       an agent inside, if that has asked
-a tool                                 a tool whose calls are left to the client, if it is one of `client_tools`
-=====================================  ================================================================================
+What is taken of it says `rxllm.web._messages`. An answer to a question becomes a user's message, or the result of the
+call if an agent inside has asked; a tool one whose calls are left to the client, if it is one of `client_tools`.
 """
 
 from __future__ import annotations
@@ -30,12 +16,11 @@ from rxllm.web._messages import (
     MAX_BYTES,
     UNANSWERED,
     Incoming,
+    Stored,
     converted,
     file_part,
     loaded,
-    question,
-    replied,
-    waiting,
+    turn,
     wrong,
 )
 
@@ -147,7 +132,7 @@ def from_ag_ui(
     data = loaded(body, max_bytes)
     request = converted(data, _Input)
     if stored is not None:
-        incoming = _Stored(stored, client_tools).incoming(request)
+        incoming = _answered(Stored(stored, client_tools), request)
     elif request.resume:
         raise wrong("holds answers, which need the stored conversation", "resume")
     else:
@@ -189,13 +174,8 @@ def _assistant(answer: list[_Message], results: Mapping[str, _Message]) -> list[
         for entry in answer
         if entry.text
     ]
-    calls = tuple(call for entry in answer for call in entry.calls if call.id in results)
-    if not parts and not calls:
-        return []
-    texts = [part.text for part in parts if isinstance(part, TextPart)]
-    content: Any = "".join(texts) if len(texts) == len(parts) else tuple(parts)
-    answers = [Message("tool", results[call.id].text, tool_call_id=call.id) for call in calls]
-    return [Message("assistant", content, tool_calls=calls), *answers]
+    calls = [call for entry in answer for call in entry.calls if call.id in results]
+    return turn(parts, [(call, results[call.id].text) for call in calls])
 
 
 def _user(i: int, entry: _Message) -> list[Message]:
@@ -225,66 +205,26 @@ def _parts(item: _Part, *path: str | int) -> list[Part]:
 # The stored conversation
 
 
-class _Stored:
-    """The conversation as the server knows it."""
+def _answered(conversation: Stored, request: _Input) -> Incoming:
+    for i, answer in enumerate(request.resume or ()):
+        _take_answer(conversation, i, answer)
+    for i, entry in enumerate(request.messages):
+        if entry.role == "tool":
+            result = entry.text if entry.error is None else {"error": entry.error}
+            conversation.answer(entry.tool_call_id, result, "messages", i)
+    return conversation.incoming(_new(request.messages))
 
-    def __init__(self, stored: Thread | ChatResult | Session, client_tools: Collection[str]) -> None:
-        self._thread, self._pending = waiting(stored)
-        self._known = {call.id for message in self._thread for call in message.tool_calls} | set(self._pending)
-        self._client_tools = client_tools
-        self._question = question(stored)
-        self._approvals: dict[str, Any] = {}
-        self._results: dict[str, Any] = {}
 
-    def incoming(self, request: _Input) -> Incoming:
-        for i, answer in enumerate(request.resume or ()):
-            self._take_answer(i, answer)
-        for i, entry in enumerate(request.messages):
-            if entry.role == "tool":
-                self._take_result(i, entry)
-        new = _new(request.messages)
-        if new:
-            self._go_on_without()
-        elif not request.resume and not self._results and self._pending:
-            raise wrong("answers none of the calls that wait", "messages")
-        id = None if self._question in self._results else self._question
-        return replied(Incoming(self._thread, self._approvals, self._results), new, id)
-
-    def _take_answer(self, i: int, answer: _Answer) -> None:
-        id, path = answer.interrupt_id, ("resume", i, "payload")
-        is_resolved = answer.status == "resolved"
-        if id == self._question:
-            self._reply(id, converted(answer.payload, str, *path) if is_resolved else UNANSWERED)
-        elif id in self._pending and self._pending[id].name in self._client_tools:
-            raise wrong("is a call of a tool that runs in the client, which sends its result", "resume", i)
-        elif id in self._pending:
-            verdict = converted(answer.payload, _Verdict, *path) if is_resolved else _Verdict(False)
-            edited = True if verdict.edited_args is None else verdict.edited_args
-            self._approvals[id] = edited if verdict.approved else verdict.reason or False
-        elif id not in self._known:
-            raise wrong("is not a call that the server has made", "resume", i)
-
-    def _reply(self, id: str, text: str) -> None:
-        if "/" in id:  # of an agent inside, whose chat goes on with it
-            self._results[id] = text
-        else:
-            self._thread += user(text)
-
-    def _take_result(self, i: int, entry: _Message) -> None:
-        id = entry.tool_call_id
-        if id not in self._pending or id in self._approvals:
-            return  # the server has its result
-        if self._pending[id].name not in self._client_tools:
-            raise wrong("answers a call of a tool that does not run in the client", "messages", i)
-        self._results[id] = entry.text if entry.error is None else {"error": entry.error}
-
-    def _go_on_without(self) -> None:
-        for id, call in self._pending.items():
-            if id not in self._approvals and id not in self._results:
-                if call.name in self._client_tools:
-                    self._results[id] = {"error": UNANSWERED}
-                else:
-                    self._approvals[id] = UNANSWERED
+def _take_answer(conversation: Stored, i: int, answer: _Answer) -> None:
+    id, path, is_resolved = answer.interrupt_id, ("resume", i, "payload"), answer.status == "resolved"
+    if id == conversation.question:
+        conversation.reply(id, converted(answer.payload, str, *path) if is_resolved else UNANSWERED)
+    elif id in conversation.pending:
+        verdict = converted(answer.payload, _Verdict, *path) if is_resolved else _Verdict(False)
+        edited = True if verdict.edited_args is None else verdict.edited_args
+        conversation.approve(id, edited if verdict.approved else verdict.reason or False, "resume", i)
+    elif id not in conversation.known:
+        raise wrong("is not a call that the server has made", "resume", i)
 
 
 def _new(entries: list[_Message]) -> list[Message]:

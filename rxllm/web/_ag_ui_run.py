@@ -7,6 +7,7 @@ from typing import Any
 
 from rxllm import Message, Nested, StreamCollector, StreamError, ToolCall, Usage, serializer
 from rxllm import events as ev
+from rxllm.collector import Unfinished
 from rxllm.web._ag_ui_wire import Wire
 from rxllm.web._client_fold import ClientFold
 from rxllm.web._codec import Frame
@@ -90,24 +91,39 @@ def counts(usage: Usage, model: str | None) -> Frame:
 class ForeignRun:
     """What other servers do not tell: where a response begins and ends, and what its step and the chat come to."""
 
-    def __init__(self, fold: ClientFold, wire: Wire) -> None:
+    def __init__(self, fold: ClientFold, wire: Wire, open: Unfinished) -> None:
         self._fold = fold
         self._wire = wire
+        self._open = open
+        self._agents: dict[str, ForeignRun] = {}  # those inside, by their runs
         self._is_open = False  # a response
         self._is_answered = False  # a call of the response before
 
     def read(self, kind: str, frame: Frame, events: Iterable[ev.Event]) -> Iterator[ev.Event]:
+        if "subagentRunId" in frame and kind != "SUBAGENT_STARTED":
+            yield from self._response_start()
+            lane = self._wire.lane(run := frame["subagentRunId"])
+            if run not in self._agents:
+                self._agents[run] = ForeignRun(self._fold.agent(lane.path), self._wire, Unfinished())
+            agent, own = self._agents[run], [event.event for event in events if isinstance(event, Nested)]
+            for event in agent._read(kind, frame, own):
+                agent._open.see(event)
+                yield Nested(lane.path, event)
+        else:
+            yield from self._read(kind, frame, events)
+
+    def _read(self, kind: str, frame: Frame, events: Iterable[ev.Event]) -> Iterator[ev.Event]:
         for event in events:
             if isinstance(event, ev.ToolResultEncoded):
                 yield from self._response_end()
                 self._is_answered = True
-            elif not isinstance(event, Nested | ev.Custom):
+            elif not isinstance(event, ev.Custom):
                 yield from self._response_start()
             yield event
         match kind:
-            case "RUN_ERROR":
+            case "RUN_ERROR" | "SUBAGENT_ERROR":
                 yield from self._failed(StreamError("adapter_error", str(frame["message"])))
-            case "RUN_FINISHED":
+            case "RUN_FINISHED" | "SUBAGENT_FINISHED":
                 yield from self._finished(frame)
             case _ if kind.startswith(("STATE_", "ACTIVITY_", "MESSAGES_", "RAW")):
                 yield ev.RawChunk(kind, frame)
@@ -122,6 +138,8 @@ class ForeignRun:
         if outcome["type"] == "cancelled":
             yield from self._failed(StreamError("cancelled"))
             return
+        if not self._is_answered:
+            yield from self._response_start()
         yield from self._response_end()
         self._is_answered = True
         yield from self._step_end()
@@ -129,7 +147,7 @@ class ForeignRun:
 
     def _failed(self, error: StreamError) -> Iterator[ev.Event]:
         yield from self._response_start()
-        yield from self._wire.unfinished()
+        yield from self._open.close()
         yield ev.ErrorEvent(error)
 
     def _response_start(self) -> Iterator[ev.Event]:
@@ -155,7 +173,8 @@ class ForeignRun:
         answered = {result.tool_call_id for result in step.tool_results}
         pending = tuple(call for call in step.response.tool_calls if call.id not in answered)
         question = next((interrupt for interrupt in interrupts if interrupt["reason"] != "tool_call"), None)
-        reason = "approval" if interrupts else "manual_tool_calls" if pending else "completed"
+        waits = interrupts or outcome["type"] == "suspended"
+        reason = "approval" if waits else "manual_tool_calls" if pending else "completed"
         return self._fold.chat(
             halted_reason="ask_user" if question else reason,
             pending_question=question and question.get("message"),

@@ -6,6 +6,8 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import msgspec
+
 from rxllm import Nested, ToolCall
 from rxllm import events as ev
 from rxllm.web._codec import Block, Frame, text_of
@@ -16,16 +18,13 @@ OWN = "rxllm"
 Path = tuple[str, ...]
 
 
-class Call:
+class Call(msgspec.Struct):
     """An open tool call: its id, its name, the id of its message, and the text of its arguments so far."""
 
-    __slots__ = ("id", "name", "parent", "pieces")
-
-    def __init__(self, id: str, name: str, parent: str) -> None:
-        self.id = id
-        self.name = name
-        self.parent = parent
-        self.pieces: list[str] = []
+    id: str
+    name: str
+    parent: str
+    pieces: list[str] = []
 
 
 class Lane:
@@ -40,8 +39,10 @@ class Lane:
         self.blocks: dict[tuple[str, str], Block] = {}  # the open ones
         self.calls: dict[str, Call] = {}  # the open ones, by their ids on the wire
         self.names: dict[str, str] = {}  # of all calls
+        self.agents: dict[str, Lane] = {}  # the running ones, by the ids of their calls
         self.step: str | None = None
         self.steps = 0
+        self.mark = 0  # the number of the latest message when its step began
         self.parent: str | None = None  # the message that the next call belongs to
         self._wire = wire
         self._prefix = "".join(f"{id}/" for id in path)
@@ -74,18 +75,6 @@ class Lane:
             self.steps += 1
         elif kind == "STEP_FINISHED":
             self.step = None
-
-    def unfinished(self) -> Iterator[ev.Event]:
-        """Return the completions of what is open, for a stream that ends here."""
-        for block in self.blocks.values():
-            if block.role == "reasoning":
-                yield ev.ThinkingCompleted(block.text, block.signature, None, block.id)
-            elif block.role == "assistant" and block.pieces:
-                yield ev.TextCompleted(block.text, block.id)
-        for call in self.calls.values():
-            yield ev.ToolCallCompleted(call.id, call.name, {}, "".join(call.pieces), {"error": "incomplete"})
-        self.blocks.clear()
-        self.calls.clear()
 
     def _read_block(self, kind: str, place: str, frame: Frame) -> Iterator[ev.Event]:
         name = text_of(frame, "messageId")
@@ -157,16 +146,11 @@ class Wire:
             case {"type": "SUBAGENT_STARTED", "subagentRunId": str(run)}:
                 parent = self.lanes[frame.get("parentSubagentRunId")]
                 call: str = parent.call_id(text_of(frame, "parentToolCallId")) if "parentToolCallId" in frame else run
-                self.lanes[run] = Lane(self, (*parent.path, call), run)
+                self.lanes[run] = parent.agents[call] = Lane(self, (*parent.path, call), run)
             case _:
                 lane = self.lane(frame.get("subagentRunId"))
                 return [Nested(lane.path, event) if lane.path else event for event in lane.read(frame)]
         return []
-
-    def unfinished(self) -> list[ev.Event]:
-        """Return the completions of what is open."""
-        lanes = reversed(self.lanes.values())
-        return [Nested(lane.path, event) if lane.path else event for lane in lanes for event in lane.unfinished()]
 
     def lane(self, run: Any) -> Lane:
         """Return the lane of an agent; servers may name one that they have not announced."""

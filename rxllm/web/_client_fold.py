@@ -18,6 +18,7 @@ class ClientFold:
 
     def __init__(self) -> None:
         self.state = StreamCollector(Thread())
+        self.is_answering = False  # a response has begun, perhaps again, and has not ended
         self._agents: dict[str, ClientFold] = {}
 
     def agent(self, path: Sequence[str]) -> ClientFold:
@@ -29,9 +30,17 @@ class ClientFold:
 
     def apply(self, event: ev.Event) -> None:
         self.state = self.state.apply_event(event)
-        if isinstance(event, Nested) and event.path:
-            id, *path = event.path
-            self.agent((id,)).apply(Nested(tuple(path), event.event) if path else event.event)
+        match event:
+            case ev.TextDelta() | ev.ThinkingDelta() | ev.ToolCallDelta():
+                pass
+            case Nested(path=(id, *path)):
+                self.agent((id,)).apply(Nested(tuple(path), event.event) if path else event.event)
+            case ev.MessageStarted() | ev.StepRestarted():
+                self.is_answering = True
+            case ev.MessageCompleted() | ev.ErrorEvent() | ev.StepCompleted() | ev.ChatCompleted():
+                self.is_answering = False
+            case _:
+                pass
 
     def filled(self, event: ev.Event) -> ev.Event:
         """Return `event` with the message or the result that the events so far fold to."""

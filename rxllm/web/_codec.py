@@ -150,18 +150,15 @@ def all_of(frame: Frame, events: Iterable[Event]) -> list[Event]:
         raise malformed(frame) from None
 
 
-class Block:
+class Block(msgspec.Struct):
     """An open block of text or thinking: its id, the name that its frames have, and its text so far."""
 
-    __slots__ = ("id", "kind", "name", "pieces", "role", "signature")
-
-    def __init__(self, kind: str, id: str | None, name: str, role: str = "assistant") -> None:
-        self.kind = kind
-        self.id = id
-        self.name = name
-        self.role = role
-        self.pieces: list[str] = []
-        self.signature: str | None = None
+    kind: str
+    id: str | None
+    name: str
+    role: str = "assistant"
+    pieces: list[str] = []
+    signature: str | None = None
 
     @property
     def text(self) -> str:

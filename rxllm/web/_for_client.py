@@ -9,7 +9,8 @@ files, usage, questions, approvals
 ``StepCompleted``, ``ChatCompleted``        what the client's own events fold to, without a thread: system prompts,
                                             histories and tools' messages stay here
 metadata                                    what a client needs to go on, see `METADATA`
-errors                                      class, reason, and the seconds to wait; no message, of tools neither
+errors                                      class, reason, and the seconds to wait; no message, of tools neither; an
+                                            ``on_error`` that is no ``LLMError`` is for the server, and passes
 raw frames                                  none; usage in them is told as ``UsageUpdated``
 ``Custom``                                  those of your operators and tools; none of rxllm's own
 ``Nested``                                  the same of the event inside
@@ -23,8 +24,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+import reactivex
 from msgspec.structs import replace as changed
 from reactivex import Observable
+from reactivex import operators as rx
 
 from rxllm import (
     ChatResult,
@@ -74,7 +77,11 @@ def for_client() -> Callable[[Observable[ev.Event]], Stream[ev.Event]]:
     Results are folded again from what the client sees, so that its own fold equals them. An object that a tool returned
     becomes its JSON data, or None if it has none.
     """
-    return ops.lift(_Client)
+    return lambda source: Stream.of(source.pipe(ops.lift(_Client), rx.catch(_failed)))
+
+
+def _failed(error: Exception, _: Observable[ev.Event]) -> Observable[ev.Event]:
+    return reactivex.throw(_error(error) if isinstance(error, LLMError) else error)
 
 
 class _Client:
@@ -127,8 +134,8 @@ def _kept(event: ev.Event) -> ev.Event | None:
             return ev.StepCompleted(replace(result, metadata=_named(result.metadata)))
         case ev.ChatCompleted(result=result):
             return ev.ChatCompleted(_chat(result))
-        case ev.MessageStarted(message=message):
-            return ev.MessageStarted(_message(message))
+        case ev.MessageStarted(message=message) | ev.Steered(message=message):
+            return changed(event, message=_message(message))
         case ev.MessageCompleted(message=message, metadata=metadata):
             return changed(event, message=_message(message), metadata=_named(metadata))
         case ev.ThinkingCompleted():
@@ -145,8 +152,6 @@ def _kept(event: ev.Event) -> ev.Event | None:
             return changed(event, result=_data(result), metadata=_named(metadata))
         case ev.ToolProgress(data=data):
             return changed(event, data=_data(data))
-        case ev.Steered(message=message):
-            return changed(event, message=_message(message))
         case ev.Custom(name=name):
             return None if name in _OWN else event
         case _:

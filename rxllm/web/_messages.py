@@ -1,14 +1,30 @@
-"""What the ways in share: the limits of a request, its form, what waits in a conversation, and files of a user."""
+"""What the ways in share: the limits and the form of a request, and what is taken of it.
+
+What a client sends is written by its user. Hence:
+
+=====================================  ================================================================================
+of a request                           becomes
+=====================================  ================================================================================
+a system or developer message          nothing
+text, files of the user                a user's message; a file's URL is ``http:``, ``https:``, or ``data:`` of a size
+the messages before it                 with the server's thread nothing, since that has them; otherwise messages
+a tool call without a result           nothing
+an answer to the approval of a call    an approval, if the call waits in the server's thread; without one, an error
+what has been answered already         nothing; if there is nothing else, an error
+the result of a client's tool          a result, if the call waits in the server's thread and is one of `client_tools`
+a new message instead of an answer     a denial of the calls that wait, and the message, which answers the question of
+                                       an agent inside, if that has asked
+=====================================  ================================================================================
+"""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, TypeVar, cast
 
 import msgspec
-from msgspec import structs
 
 from rxllm import (
     ChatResult,
@@ -22,6 +38,7 @@ from rxllm import (
     Thread,
     ToolCall,
     ValidationError,
+    tool_result,
     user,
 )
 from rxllm.values import open_calls, open_questions
@@ -57,22 +74,20 @@ def loaded(body: bytes | str | Mapping[str, Any], max_bytes: int) -> Any:
             data = json.loads(body)
         except (ValueError, RecursionError):
             raise wrong("is not JSON", "body") from None
-    level: list[Any] = [data]
-    for _ in range(MAX_DEPTH):
-        level = [item for entry in level for item in _inside(entry)]
-    if level:
+    if is_too_deep(data):
         raise wrong(f"is nested more than {MAX_DEPTH} levels deep", "body")
     return data
 
 
+def is_too_deep(data: Any) -> bool:
+    level: list[Any] = [data]
+    for _ in range(MAX_DEPTH):
+        level = [inner for entry in level if isinstance(entry, Mapping | list) for inner in _inside(entry)]
+    return bool(level)
+
+
 def _inside(entry: Any) -> Iterable[Any]:
-    match entry:
-        case Mapping():
-            return cast(Mapping[str, Any], entry).values()
-        case list():
-            return cast(list[Any], entry)
-        case _:
-            return ()
+    return cast(Iterable[Any], entry.values() if isinstance(entry, Mapping) else entry)
 
 
 def converted(data: Any, cls: type[T], *path: str | int) -> T:
@@ -85,30 +100,83 @@ def converted(data: Any, cls: type[T], *path: str | int) -> T:
         raise wrong(fault[:120], *path, *inner) from None
 
 
-def waiting(stored: Thread | ChatResult | Session) -> tuple[Thread, dict[str, ToolCall]]:
-    """Return the thread of a conversation and its calls that wait, by id."""
-    if not isinstance(cast(object, stored), Thread | ChatResult | Session):
-        fault = must_be("a Thread, a ChatResult or a Session", type(stored))
-        raise invalid_option("stored", f"{fault}; write Thread(messages) for a list of messages")
-    if not isinstance(stored, Thread):
-        return stored.thread, {call.id: call for call in stored.pending_tool_calls}
-    return stored, {call.id: call for call in open_calls(stored)}
+def turn(parts: list[Part], answered: Iterable[tuple[ToolCall, Any]]) -> list[Message]:
+    """Return an assistant's message, and the results of its calls; none if nothing is in it."""
+    answered = tuple(answered)
+    if not parts and not answered:
+        return []
+    calls = tuple(call for call, _ in answered)
+    results = [tool_result(call.id, result) for call, result in answered]
+    return [Message("assistant", plain(parts), tool_calls=calls), *results]
 
 
-def question(stored: Thread | ChatResult | Session) -> str | None:
-    """Return the id of the call whose tool, here or in an agent inside, has asked the user."""
-    if not isinstance(stored, Thread) and stored.pending_tool_call_id is not None:
-        return stored.pending_tool_call_id
-    thread = stored if isinstance(stored, Thread) else stored.thread
-    return next(open_questions(thread), None)
+def plain(parts: list[Part]) -> str | tuple[Part, ...]:
+    """Return `parts` as the content of a message: text if they are nothing else."""
+    match parts:
+        case []:
+            return ""
+        case [TextPart(text=text)]:
+            return text
+        case _:
+            return tuple(parts)
 
 
-def replied(incoming: Incoming, new: list[Message], id: str | None) -> Incoming:
-    """Return `incoming` with the user's `new` messages; an agent inside that has asked, as `id`, gets their text."""
-    if new and id is not None and "/" in id:  # its chat goes on with it
-        text = "\n\n".join(message.text for message in new)
-        return structs.replace(incoming, results={**incoming.results, id: text})
-    return structs.replace(incoming, thread=incoming.thread + new)
+class Stored:
+    """A conversation as the server knows it, and what a client answers to the calls that wait in it."""
+
+    def __init__(self, stored: Thread | ChatResult | Session, client_tools: Collection[str]) -> None:
+        if not isinstance(cast(object, stored), Thread | ChatResult | Session):
+            fault = must_be("a Thread, a ChatResult or a Session", type(stored))
+            raise invalid_option("stored", f"{fault}; write Thread(messages) for a list of messages")
+        is_thread = isinstance(stored, Thread)
+        self.thread = stored if is_thread else stored.thread
+        self.pending = {call.id: call for call in (open_calls(stored) if is_thread else stored.pending_tool_calls)}
+        self.known = {call.id for message in self.thread for call in message.tool_calls} | self.pending.keys()
+        id = None if is_thread else stored.pending_tool_call_id
+        self.question = id or next(open_questions(self.thread), None)  # the id of the call that has asked
+        self.approvals: dict[str, Any] = {}
+        self.results: dict[str, Any] = {}
+        self._client_tools = client_tools
+
+    def approve(self, id: str, answer: Any, *path: str | int) -> None:
+        """Take the answer to the approval of a call that waits."""
+        if self.pending[id].name in self._client_tools:
+            raise wrong("is of a tool that runs in the client, which sends its result", *path)
+        self.approvals[id] = answer
+
+    def answer(self, id: str, result: Any, *path: str | int) -> None:
+        """Take the result of a client's tool; that of a call which does not wait is left out."""
+        if id not in self.pending or id in self.approvals:
+            return
+        if self.pending[id].name not in self._client_tools:
+            raise wrong("is of a tool that does not run in the client", *path)
+        self.results[id] = result
+
+    def reply(self, id: str, text: str) -> None:
+        """Take the answer to the question; an agent inside that has asked goes on with it."""
+        if "/" in id:
+            self.results[id] = text
+        else:
+            self.thread += user(text)
+
+    def incoming(self, new: list[Message]) -> Incoming:
+        """Return the answers, and the user's `new` messages, which deny all other calls that wait.
+
+        Raises ``ValidationError`` if there is nothing new: a second tab, or click, comes late.
+        """
+        for id, call in self.pending.items() if new else ():
+            if call.name in self._client_tools:
+                self.results.setdefault(id, {"error": UNANSWERED})
+            else:
+                self.approvals.setdefault(id, UNANSWERED)
+        if new and "/" in (self.question or "") and self.question not in self.results:
+            self.reply(cast(str, self.question), "\n\n".join(message.text for message in new))
+            new = []
+        role = last.role if (last := (self.thread + new).last) else "user"
+        is_answer = bool(self.approvals or self.results)
+        if not is_answer and (role == "assistant" or (self.pending and role != "user")):
+            raise wrong("answers none of the calls that wait, and holds no new message of the user", "messages")
+        return Incoming(self.thread + new, self.approvals, self.results)
 
 
 def file_part(url: str, mime_type: str, *path: str | int, name: str | None = None) -> Part:

@@ -11,7 +11,7 @@ sources with a URL                  ``annotations``
 calls of the client's tools         ``tool_calls``
 calls of the engine's own tools,    nothing
 their results, agents inside
-a question to the user              the question, as text
+a question to the user              the question, as text; that of an agent inside is an error
 usage                               that of all steps, and of the agents
 ``StepRestarted``                   nothing; if a part of the step has been sent, an error, since it cannot be unsaid
 files, log-probabilities            nothing
@@ -25,38 +25,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from typing import Any
 
 from reactivex import Subject
 
-from rxllm import (
-    ChatCompleted,
-    ChatResult,
-    Event,
-    MessageStarted,
-    Nested,
-    RawChunk,
-    SourceAdded,
-    StepCompleted,
-    StepRestarted,
-    StreamError,
-    TextCompleted,
-    TextDelta,
-    ThinkingCompleted,
-    ThinkingDelta,
-    ToolCall,
-    ToolCallCompleted,
-    ToolCallDelta,
-    ToolCallStarted,
-    Usage,
-    UsageUpdated,
-)
+from rxllm import ChatResult, Nested, StreamError, ToolCall, Usage
+from rxllm import events as ev
 from rxllm import operators as ops
 from rxllm.web._codec import Frame, frame_json
 from rxllm.web._openai_errors import RefusedError
 from rxllm.web._openai_request import Chat
 
-_COUNTED = (UsageUpdated, RawChunk, StepCompleted, StepRestarted, Nested)
+_COUNTED = (ev.UsageUpdated, ev.RawChunk, ev.StepCompleted, ev.StepRestarted, Nested)
 _SOURCE = ("url", "title", "start_index", "end_index")
 
 
@@ -67,31 +46,26 @@ class Answer:
         self.result: ChatResult | None = None
         self.error: Exception | None = None
         self.finish_reason = ""
+        self.usage = Usage()  # of all steps, and of the agents inside them
         self._head: Frame = {"id": id, "created": int(time.time()), "model": chat.model}
         self._structured = chat.is_structured
         self._names = {tool.name for tool in chat.tools}
         self._with_usage = chat.include_usage
         self._holds = holds
+        self._role: Frame = {"role": "assistant"}  # which goes with the first delta
         self._deltas: list[Frame] = []  # of this step, as far as they are held back
         self._earlier: list[Frame] = []  # of the steps before
-        self._begun = False  # whether there has been a delta, and
         self._sent = False  # whether one of this step has been sent
-        self._open = set[type[Event]]()  # the kinds of block whose deltas have come
+        self._open = set[type[ev.Event]]()  # the kinds of block whose deltas have come
         self._cited = 0  # how many sources have been sent
         self._has_text = False  # this step, and
         self._had_text = False  # the steps before
         self._places: dict[str, int] = {}  # of the client's calls
         self._unsent = set[str]()  # the calls whose arguments have not begun
-        self._usage = Usage()
-        self._counted = Subject[Event]()
+        self._counted = Subject[ev.Event]()
         self._counted.pipe(ops.usage()).subscribe(self._count, on_error=lambda _: None)
 
-    @property
-    def usage(self) -> Usage:
-        """The usage of all steps, and of the agents inside them."""
-        return self._usage
-
-    def feed(self, event: Event) -> list[Frame]:
+    def feed(self, event: ev.Event) -> list[Frame]:
         """Return the chunks that can be sent now. An error of the run becomes `error`."""
         if isinstance(event, _COUNTED):
             self._counted.on_next(event)
@@ -102,7 +76,7 @@ class Answer:
         if self._holds or not self._deltas:
             return []
         deltas, self._deltas, self._sent = self._deltas, [], True
-        return [self.chunk(delta) for delta in deltas]
+        return self._chunks(deltas)
 
     def chunk(self, delta: Frame | None, finish_reason: str | None = None) -> Frame:
         """Return a chunk; without a `delta` that of the usage, which has no choice."""
@@ -112,9 +86,11 @@ class Answer:
 
     def last_chunks(self) -> list[Frame]:
         """Return the chunks that have been held back, and those that end the answer."""
-        held_back = map(self.chunk, [*self._earlier, *self._deltas])
+        deltas = [*self._earlier, *self._deltas]
+        if not deltas and self._role:
+            deltas = [{"content": ""}]
         end = self.chunk({}, self.finish_reason)
-        return [*held_back, end, *([self.usage_chunk()] if self._with_usage else [])]
+        return [*self._chunks(deltas), end, *([self.usage_chunk()] if self._with_usage else [])]
 
     def usage_chunk(self) -> Frame:
         return {**self.chunk(None), "usage": _usage(self.usage)}
@@ -126,57 +102,63 @@ class Answer:
         usage = {"usage": _usage(self.usage)}
         return {**self._head, "object": "chat.completion", "choices": [choice], **usage}
 
-    def _count(self, usage: Usage) -> None:
-        self._usage = usage
+    def _chunks(self, deltas: Iterable[Frame]) -> list[Frame]:
+        chunks: list[Frame] = []
+        for delta in deltas:
+            chunks.append(self.chunk({**self._role, **delta}))
+            self._role = {}
+        return chunks
 
-    def _read(self, event: Event) -> None:
+    def _count(self, usage: Usage) -> None:
+        self.usage = usage
+
+    def _read(self, event: ev.Event) -> None:
         match event:
-            case TextDelta(delta=text):
-                self._open.add(TextDelta)
+            case ev.TextDelta(delta=text):
+                self._open.add(ev.TextDelta)
                 self._text(text)
-            case TextCompleted(text=text):
-                self._text("" if TextDelta in self._open else text)
-                self._open.discard(TextDelta)
-            case ThinkingDelta(delta=text):
-                self._open.add(ThinkingDelta)
+            case ev.TextCompleted(text=text):
+                self._text("" if ev.TextDelta in self._open else text)
+                self._open.discard(ev.TextDelta)
+            case ev.ThinkingDelta(delta=text):
+                self._open.add(ev.ThinkingDelta)
                 self._say({"reasoning_content": text})
-            case ThinkingCompleted(text=text):
-                self._say({"reasoning_content": "" if ThinkingDelta in self._open else text})
-                self._open.discard(ThinkingDelta)
-            case SourceAdded(source={"url": str()} as source):
+            case ev.ThinkingCompleted(text=text):
+                self._say({"reasoning_content": "" if ev.ThinkingDelta in self._open else text})
+                self._open.discard(ev.ThinkingDelta)
+            case ev.SourceAdded(source={"url": str()} as source):
                 cited = {name: source[name] for name in _SOURCE if name in source}
                 # The index is OpenAI's package's wish: it joins the lists of deltas by it.
                 self._say({"annotations": [{"index": self._cited, "type": "url_citation", "url_citation": cited}]})
                 self._cited += 1
-            case ToolCallStarted() | ToolCallDelta() | ToolCallCompleted():
+            case ev.ToolCallStarted() | ev.ToolCallDelta() | ev.ToolCallCompleted():
                 self._call(event)
-            case StepRestarted():
+            case ev.StepRestarted():
                 self._restart()
-            case MessageStarted():
+            case ev.MessageStarted():
                 self._next_step()
-            case ChatCompleted(result=result):
+            case ev.ChatCompleted(result=result):
                 self._end(result)
             case _:
                 pass
 
     def _say(self, delta: Frame) -> None:
         if any(delta.values()):
-            self._deltas.append(delta if self._begun else {"role": "assistant", **delta})
-            self._begun = True
+            self._deltas.append(delta)
 
     def _text(self, text: str) -> None:
-        if text and self._had_text and not self._has_text and not self._structured:
-            self._say({"content": "\n\n"})
-        self._has_text = self._has_text or bool(text)
-        self._say({"content": text})
+        if text:
+            is_next = self._had_text and not self._has_text and not self._structured
+            self._has_text = True
+            self._say({"content": f"\n\n{text}" if is_next else text})
 
-    def _call(self, event: ToolCallStarted | ToolCallDelta | ToolCallCompleted) -> None:
+    def _call(self, event: ev.ToolCallStarted | ev.ToolCallDelta | ev.ToolCallCompleted) -> None:
         match event:
-            case ToolCallStarted(id=id, name=name) if name in self._names and not event.metadata.get("server"):
+            case ev.ToolCallStarted(id=id, name=name) if name in self._names and not event.metadata.get("server"):
                 self._begin(id, name)
-            case ToolCallDelta(id=id, arguments_delta=text) if id in self._places and text:
+            case ev.ToolCallDelta(id=id, arguments_delta=text) if id in self._places and text:
                 self._arguments(id, text)
-            case ToolCallCompleted(id=id) if id in self._unsent:
+            case ev.ToolCallCompleted(id=id) if id in self._unsent:
                 self._arguments(id, _arguments(event.tool_call))
             case _:
                 pass
@@ -198,7 +180,6 @@ class Answer:
             message = "the model began its answer again after a part of it had been sent; ask again without stream"
             raise RefusedError(502, message, "restarted")
         self._deltas.clear()
-        self._begun = self._begun and (not self._holds or bool(self._earlier))
         self._places.clear()  # calls of the client's end the chat, so all are of this step
         self._unsent.clear()
         self._open.clear()
@@ -206,7 +187,6 @@ class Answer:
 
     def _next_step(self) -> None:
         self._earlier = [] if self._structured else [*self._earlier, *self._deltas]
-        self._begun = self._begun and not (self._structured and self._holds)
         self._deltas, self._sent = [], False
         self._had_text = self._had_text or self._has_text
         self._has_text = False
@@ -217,7 +197,8 @@ class Answer:
             self.error = result.error or StreamError("unknown")
             return
         own = {call.id for call in result.final_response.tool_calls} if result.final_response else set[str]()
-        if result.halted_reason == "approval" or any(call.id not in own for call in result.pending_tool_calls):
+        waiting = {call.id for call in result.pending_tool_calls} | {result.pending_tool_call_id} - {None}
+        if result.halted_reason == "approval" or waiting - own:
             message = "a tool of this server waits for an answer that Chat Completions has no place for"
             self.error = RefusedError(500, message, "approval_required")
             return
@@ -228,8 +209,6 @@ class Answer:
             if call.id not in self._places:  # of a manual tool of the engine's
                 self._begin(call.id, call.name)
                 self._arguments(call.id, _arguments(call))
-        if not self._begun:
-            self._deltas.append({"role": "assistant", "content": ""})
         self.finish_reason = _finish_reason(result)
 
 
@@ -246,34 +225,28 @@ def _finish_reason(result: ChatResult) -> str:
     return "length" if result.halted_reason in ("max_turns", "budget") else "stop"
 
 
-def _message(deltas: Iterable[Frame]) -> Frame:
-    texts: dict[str, list[str]] = {"content": [], "reasoning_content": []}
-    lists: dict[str, list[Frame]] = {"annotations": [], "tool_calls": []}
-    for delta in deltas:
-        for name in texts.keys() & delta.keys():
-            texts[name].append(delta[name])
-        for annotation in delta.get("annotations", ()):
-            lists["annotations"].append({name: value for name, value in annotation.items() if name != "index"})
-        for call in delta.get("tool_calls", ()):
-            _add_call(lists["tool_calls"], call)
-    joined = {name: "".join(pieces) for name, pieces in texts.items()}
-    content = joined.pop("content") or (None if lists["tool_calls"] else "")
-    more = {name: value for name, value in (joined | lists).items() if value}
-    return {"role": "assistant", "content": content, "refusal": None, **more}
-
-
-def _add_call(calls: list[Frame], call: Frame) -> None:
-    if "id" in call:
-        calls.append({"id": call["id"], "type": "function", "function": dict(call["function"])})
-    else:
-        calls[call["index"]]["function"]["arguments"] += call["function"]["arguments"]
+def _message(deltas: list[Frame]) -> Frame:
+    content, thinking = (
+        "".join(delta[name] for delta in deltas if name in delta) for name in ("content", "reasoning_content")
+    )
+    annotations = [
+        {"type": "url_citation", "url_citation": annotation["url_citation"]}
+        for delta in deltas
+        for annotation in delta.get("annotations", ())
+    ]
+    calls: dict[int, Frame] = {}
+    for call in (call for delta in deltas for call in delta.get("tool_calls", ())):
+        if "id" in call:
+            calls[call["index"]] = {"id": call["id"], "type": "function", "function": dict(call["function"])}
+        else:
+            calls[call["index"]]["function"]["arguments"] += call["function"]["arguments"]
+    more = {"reasoning_content": thinking, "annotations": annotations, "tool_calls": [*calls.values()]}
+    known = {name: value for name, value in more.items() if value}
+    return {"role": "assistant", "content": content or (None if calls else ""), "refusal": None, **known}
 
 
 def _usage(usage: Usage) -> Frame:
-    counts = {
-        "prompt_tokens": usage.input_tokens or 0,
-        "completion_tokens": usage.output_tokens or 0,
-        "total_tokens": usage.total,
+    details: dict[str, Frame] = {
         "prompt_tokens_details": {
             "cached_tokens": usage.cached_input_tokens,
             "cache_write_tokens": usage.cache_write_input_tokens,
@@ -285,9 +258,8 @@ def _usage(usage: Usage) -> Frame:
             "total_cost": usage.total_cost,
         },
     }
-    known = {name: _known(value) if isinstance(value, dict) else value for name, value in counts.items()}
-    return {name: value for name, value in known.items() if value != {}}
-
-
-def _known(values: dict[str, Any]) -> Frame:
-    return {name: value for name, value in values.items() if value is not None}
+    known = {
+        name: {key: count for key, count in counts.items() if count is not None} for name, counts in details.items()
+    }
+    totals = {"prompt_tokens": usage.input_tokens or 0, "completion_tokens": usage.output_tokens or 0}
+    return {**totals, "total_tokens": usage.total, **{name: counts for name, counts in known.items() if counts}}

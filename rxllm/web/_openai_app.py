@@ -18,16 +18,19 @@ import asyncio
 import hmac
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
 from typing import Any, cast
 
 import rxllm
 from rxllm import Engine, Event
+from rxllm.values.argument_checks import check, check_count, invalid_option
+from rxllm.web import _openai_http
 from rxllm.web._codec import Frame
+from rxllm.web._http import GoneError, Receive, Send, until_gone
 from rxllm.web._openai_answer import Answer
 from rxllm.web._openai_errors import RefusedError, refusal_of
-from rxllm.web._openai_http import GoneError, Receive, Response, Send, read_body, until_gone
+from rxllm.web._openai_http import Response, read_body
 from rxllm.web._openai_memory import Memory
 from rxllm.web._openai_request import Chat, read_request, unknown_model
 
@@ -62,48 +65,40 @@ def openai_app(
     Raises ``ValidationError("invalid_option")`` for wrong arguments, and what ``rxllm.stream`` raises for an engine
     that is set up wrongly.
     """
-    for name, value in (("timeout", timeout), ("max_body", max_body), ("max_requests", max_requests)):
-        if not isinstance(value, int | float) or not value > 0:  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise _invalid(name, f"must be a number above 0, not {str(value)[:80]!r}")
-    return _App(_checked(engines), _checked_key(key), timeout, max_body, max_requests)
+    check_count("max_body", max_body)
+    check_count("max_requests", max_requests)
+    is_above_0 = isinstance(timeout, int | float) and timeout > 0  # pyright: ignore[reportUnnecessaryIsInstance]
+    check("timeout", timeout, is_above_0, "a number of seconds above 0")
+    if key is not None and not (
+        isinstance(cast(Any, key), str) and key.isascii() and key.isprintable() and key.strip()
+    ):
+        raise invalid_option("key", "must be a non-empty string of ASCII, or None for no key")
+    return _App(_checked(engines), key, timeout, max_body, max_requests)
 
 
-def _checked(engines: Any) -> dict[str, Engine]:
-    if not isinstance(engines, Mapping) or not engines:
-        raise _invalid("engines", 'must be a mapping of names to engines, such as {"support": engine}')
-    checked: dict[str, Engine] = {}
-    for name, engine in cast(Mapping[Any, Any], engines).items():
-        if not isinstance(name, str) or not name:
-            raise _invalid("engines", "must have names that are non-empty strings")
-        checked[name] = engine if isinstance(engine, Engine) else Engine(engine)
-        rxllm.stream(checked[name], "Hi")  # nothing is called before it is subscribed to
+def _checked(engines: Mapping[str, Any]) -> dict[str, Engine]:
+    names = list[Any](engines) if isinstance(cast(Any, engines), Mapping) else []
+    fits = bool(names) and all(isinstance(name, str) and name for name in names)
+    check("engines", engines, fits, 'a mapping of names to engines, such as {"support": engine}')
+    checked = {name: engine if isinstance(engine, Engine) else Engine(engine) for name, engine in engines.items()}
+    for engine in checked.values():
+        rxllm.stream(engine, "Hi")  # nothing is called before it is subscribed to
     return checked
-
-
-def _checked_key(key: Any) -> bytes | None:
-    if key is not None and not (isinstance(key, str) and key.isascii() and key.isprintable() and key.strip()):
-        raise _invalid("key", "must be a non-empty string of ASCII, or None for no key")
-    return None if key is None else key.encode()
-
-
-def _invalid(name: str, fault: str) -> rxllm.ValidationError:
-    return rxllm.ValidationError("invalid_option", errors=[((name,), fault)])
 
 
 class _App:
     """The app: its engines, its limits, and the requests that it is answering."""
 
     def __init__(
-        self, engines: dict[str, Engine], key: bytes | None, timeout: float, max_body: int, max_requests: int
+        self, engines: dict[str, Engine], key: str | None, timeout: float, max_body: int, max_requests: int
     ) -> None:
         self._engines = engines
-        self._key = key
+        self._key = None if key is None else b"Bearer " + key.encode()
         self._timeout = timeout
         self._max_body = max_body
-        self._max_requests = max_requests
+        self._places = asyncio.Semaphore(max_requests)
         self._memory = Memory()
         self._started = int(time.time())
-        self._running = 0
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -123,11 +118,8 @@ class _App:
 
     async def _respond(self, scope: Any, receive: Receive, response: Response) -> None:
         try:
-            try:
-                async with asyncio.timeout(self._timeout):
-                    await self._route(scope, receive, response)
-            except TimeoutError:
-                raise RefusedError(408, "the answer took too long", "timeout") from None
+            async with asyncio.timeout(self._timeout):
+                await self._route(scope, receive, response)
         except GoneError:
             return
         except Exception as error:
@@ -145,10 +137,12 @@ class _App:
         path = scope["path"].removeprefix(scope.get("root_path", ""))
         match scope["method"], path:
             case "POST", "/v1/chat/completions":
-                async with self._place():
+                if self._places.locked():
+                    raise RefusedError(503, "this server is busy", "busy", retry_after=1.0)
+                async with self._places:
                     chat = read_request(await read_body(receive, headers, self._max_body), self._engines)
-                    beside = [response.keep_alive()] if chat.stream else []
-                    await until_gone(receive, self._complete(chat, response), *beside)
+                    watch = [lambda: response.watch(_openai_http.HEARTBEAT, self._timeout)] if chat.stream else []
+                    await until_gone(receive, lambda: self._complete(chat, response), *watch)
             case "GET", "/v1/models":
                 models = [self._model(name) for name in self._engines]
                 await response.json({"object": "list", "data": models})
@@ -165,23 +159,13 @@ class _App:
             if "origin" in headers:  # any web page can send requests to a server on its reader's machine
                 message = "requests of web pages need a key: openai_app(..., key=...)"
                 raise RefusedError(403, message, "origin_not_allowed")
-        elif not hmac.compare_digest(headers.get("authorization", b""), b"Bearer " + self._key):
+        elif not hmac.compare_digest(headers.get("authorization", b""), self._key):
             raise RefusedError(401, "the API key is missing or wrong", "invalid_api_key")
 
     def _model(self, name: str) -> Frame:
         if name not in self._engines:
             raise unknown_model(name)
         return {"id": name, "object": "model", "created": self._started, "owned_by": "rxllm"}
-
-    @asynccontextmanager
-    async def _place(self) -> AsyncGenerator[None]:
-        if self._running >= self._max_requests:
-            raise RefusedError(503, "this server is busy", "busy", retry_after=1.0)
-        self._running += 1
-        try:
-            yield
-        finally:
-            self._running -= 1
 
     async def _complete(self, chat: Chat, response: Response) -> None:
         engine = self._engines[chat.model]

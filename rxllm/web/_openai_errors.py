@@ -22,28 +22,32 @@ _TYPES = {
 _AGAIN = (408, 429, 502, 503)
 """The statuses that are worth another try; the SDKs would repeat a 500 too."""
 
-_OF_REASONS: dict[tuple[type[LLMError], str], tuple[int, str]] = {
-    (AdapterError, "rate_limited"): (429, "rate_limit_exceeded"),
-    (AdapterError, "invalid_request"): (400, "invalid_request"),
-    (AdapterError, "unsupported_feature"): (400, "unsupported_feature"),
-    (AdapterError, "context_length_exceeded"): (400, "context_length_exceeded"),
-    (AdapterError, "content_filter"): (400, "content_filter"),
-    (AdapterError, "timeout"): (408, "timeout"),
-    (AdapterError, "provider_unavailable"): (503, "service_unavailable"),
-    (AdapterError, "network_error"): (502, "network_error"),
-    (AdapterError, "malformed_response"): (502, "malformed_response"),
-    (StreamError, "timeout"): (408, "timeout"),
-    (StreamError, "truncated"): (502, "truncated"),
-    (StreamError, "malformed_event"): (502, "malformed_event"),
-    (StreamError, "oversized_frame"): (502, "oversized_frame"),
-    (StreamError, "guard_tripped"): (400, "content_filter"),
-    (StreamError, "budget_exceeded"): (429, "insufficient_quota"),
-    (EngineError, "missing_tool_results"): (400, "missing_tool_results"),
-    (EngineError, "unsupported_response_format"): (400, "unsupported_response_format"),
-    (ValidationError, "unsupported_capability"): (400, "unsupported_capability"),
-    (ValidationError, "invalid_output"): (422, "invalid_output"),
+_STATUSES: dict[type[LLMError], dict[int, set[str]]] = {
+    AdapterError: {
+        400: {"invalid_request", "unsupported_feature", "context_length_exceeded", "content_filter"},
+        408: {"timeout"},
+        429: {"rate_limited"},
+        502: {"network_error", "malformed_response"},
+        503: {"provider_unavailable"},
+    },
+    StreamError: {
+        400: {"guard_tripped"},
+        408: {"timeout"},
+        429: {"budget_exceeded"},
+        502: {"truncated", "malformed_event", "oversized_frame"},
+    },
+    EngineError: {400: {"missing_tool_results", "unsupported_response_format"}},
+    ValidationError: {400: {"unsupported_capability"}, 422: {"invalid_output"}},
 }
-"""What is the client's, or passes. All else is this server's fault: 500, with the reason as the code."""
+"""The reasons that are the client's, or pass. All others are this server's fault: 500."""
+
+_CODES = {
+    "rate_limited": "rate_limit_exceeded",
+    "provider_unavailable": "service_unavailable",
+    "guard_tripped": "content_filter",
+    "budget_exceeded": "insufficient_quota",
+}
+"""The codes of reasons that have other names in the protocol."""
 
 
 class RefusedError(Exception):
@@ -87,10 +91,13 @@ def refusal_of(error: Exception) -> RefusedError:
     """Return what a client may know of the error of a run."""
     if isinstance(error, RefusedError):
         return error
+    if isinstance(error, TimeoutError):
+        return RefusedError(408, "the answer took too long", "timeout")
     if not isinstance(error, LLMError):
         return RefusedError(500, "this server has failed", "internal_error")
-    classes = (cls for cls in type(error).__mro__ if (cls, error.reason) in _OF_REASONS)
-    status, code = next((_OF_REASONS[cls, error.reason] for cls in classes), (500, error.reason))
+    tables = [table for cls, table in _STATUSES.items() if isinstance(error, cls)]
+    status = next((status for table in tables for status, reasons in table.items() if error.reason in reasons), 500)
+    code = _CODES.get(error.reason, error.reason)
     seconds: Any = getattr(error, "retry_after", None)
     message = f"{error.TITLE}: {error.reason}"
     return RefusedError(status, message, code, retry_after=seconds, is_final=error.reason == "budget_exceeded")

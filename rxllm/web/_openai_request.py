@@ -7,7 +7,7 @@ field                                               is
 ``tools``                                           the client's tools: manual ones, which are never run here
 ``tool_choice``                                     one of these, "auto", "none" or "required"
 ``response_format``                                 ``text``, ``json_object`` or ``json_schema``
-`RENAMED`                                           options of the call; they go before the engine's
+`OPTIONS`, ``max_completion_tokens``                options of the call; they go before the engine's
 `NOTES`                                             notes, in the request's ``metadata["client"]``
 `NEUTRAL`                                           accepted with these values, which change nothing
 ``model``, ``stream``, ``stream_options``           what they say
@@ -28,18 +28,11 @@ import msgspec
 from rxllm import Engine, ImagePart, Part, ProviderPart, Request, Thread, Tool, ValidationError, json_schema, validate
 from rxllm import stream as stream_of
 from rxllm.web._codec import Frame
+from rxllm.web._messages import MAX_DEPTH, is_too_deep
 from rxllm.web._openai_errors import RefusedError, wrong, wrong_values
 
-RENAMED = {
-    "temperature": "temperature",
-    "top_p": "top_p",
-    "max_tokens": "max_tokens",
-    "max_completion_tokens": "max_tokens",
-    "stop": "stop",
-    "seed": "seed",
-    "reasoning_effort": "reasoning_effort",
-}
-"""The options of a call, by their names in the protocol."""
+OPTIONS = ("temperature", "top_p", "max_tokens", "stop", "seed", "reasoning_effort")
+"""The options of a call. ``max_completion_tokens`` is the newer name of ``max_tokens``."""
 
 NOTES = (
     *("user", "metadata", "safety_identifier", "store"),
@@ -57,13 +50,13 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "verbosity": ("medium",),
 }
 
-_FIELDS = {"model", "messages", "tools", "tool_choice", "response_format", "stream", "stream_options"}
+_FIELDS = {
+    *("model", "messages", "tools", "tool_choice", "response_format", "stream", "stream_options"),
+    "max_completion_tokens",
+}
 _OURS = {"max_tokens": "max_completion_tokens", "schema": "parameters"}
 
 _WEB = re.compile("https?://", re.IGNORECASE)
-
-MOST_NESTED = 64
-"""How deep the JSON of a request may be nested."""
 
 
 class Chat(msgspec.Struct, frozen=True):
@@ -93,7 +86,9 @@ def read_request(data: bytes, engines: Mapping[str, Engine]) -> Chat:
         raise unknown_model(model)
     _refuse_unsupported(fields)
     tools = _read_tools(fields.get("tools", []), {tool.name for tool in engines[model].tools})
-    options = {ours: fields[name] for name, ours in RENAMED.items() if name in fields}
+    options = {name: fields[name] for name in OPTIONS if name in fields}
+    if "max_completion_tokens" in fields:
+        options["max_tokens"] = fields["max_completion_tokens"]
     options |= _read_choice(fields.get("tool_choice"), tools) | _read_format(fields.get("response_format"))
     if options.get("stop") == []:
         del options["stop"]
@@ -122,20 +117,13 @@ def _read_body(data: bytes) -> Frame:
         raise RefusedError(400, "the body is not JSON", "invalid_json") from None
     if not isinstance(body, dict):
         raise RefusedError(400, "the body must be a JSON object", "invalid_json")
-    level: list[Any] = [body]
-    for _ in range(MOST_NESTED):
-        level = [inner for value in level if isinstance(value, dict | list) for inner in _inside(value)]
-    if level:
-        raise RefusedError(400, f"the body is nested more than {MOST_NESTED} levels deep", "invalid_json")
+    if is_too_deep(body):
+        raise RefusedError(400, f"the body is nested more than {MAX_DEPTH} levels deep", "invalid_json")
     return cast(Frame, body)
 
 
-def _inside(value: Any) -> Collection[Any]:
-    return cast(Frame, value).values() if isinstance(value, dict) else value
-
-
 def _refuse_unsupported(fields: Frame) -> None:
-    known = {*_FIELDS, *RENAMED, *NOTES, *NEUTRAL}
+    known = {*_FIELDS, *OPTIONS, *NOTES, *NEUTRAL}
     for name, value in fields.items():
         if name not in known:
             raise wrong(name[:80], f"{name[:80]!r} is not a parameter of this server", "unknown_parameter")

@@ -17,29 +17,23 @@ On servers of ASGI 2.4 Starlette's own ``StreamingResponse`` sees a browser leav
 
 from __future__ import annotations
 
-import asyncio
 import math
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import cache
 from typing import Any, cast
 
-from reactivex import Observable, abc
+from reactivex import Observable
 
-from rxllm import ErrorEvent, Event, Stream, StreamError, to_async_iter
+from rxllm import ErrorEvent, Event, StreamError, to_async_iter
 from rxllm import operators as ops
 from rxllm.values.argument_checks import check, check_instance, is_positive
 from rxllm.web._codec import Encoder, encoder, sse
 from rxllm.web._for_client import for_client
+from rxllm.web._http import Client, Fields, GoneError, Message, Receive, Send, until_gone
 
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
 Filter = Callable[[Observable[Event]], Observable[Event]]
-
-HEARTBEAT = b":\n\n"
-"""A comment, which readers of server-sent events leave out."""
 
 WAITING = 16
 """How many events wait for a slow browser, beside what its socket holds, before the model's socket is left alone."""
@@ -102,79 +96,31 @@ class StreamingResponse:
         self.background: Callable[[], Awaitable[None]] | None = None
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        leaving = asyncio.create_task(_leave(receive))
-        try:
-            await asyncio.sleep(0)  # it may have left already
-            if leaving.done():
-                leaving.result()
-            else:
-                with suppress(_Left):
-                    await self._respond(scope, leaving, _Browser(send))
-        finally:
-            leaving.cancel()
+        client = Client(send, self.status_code, self.raw_headers)
+        write = self._write_head if scope["method"] == "HEAD" else self._write
+        with suppress(GoneError):
+            await until_gone(receive, lambda: write(client), lambda: client.watch(self._heartbeat, self._send_timeout))
         if self.background is not None:
             await self.background()
 
-    async def _respond(self, scope: Message, leaving: asyncio.Task[None], browser: _Browser) -> None:
-        await browser.send_head(self.status_code, self.raw_headers)
-        if scope["method"] == "HEAD":
-            await browser.send(b"", more=False)
-            return
-        chunks = _Beating(self._stream)
-        writing = asyncio.create_task(_write(chunks, self._encoder, browser))
+    async def _write_head(self, client: Client) -> None:
+        await client.send(b"", more=False)
+
+    async def _write(self, client: Client) -> None:
+        """Send all chunks. Raise the error of a stream that is broken, rather than failed, once the client knows."""
+        await client.begin()
         try:
-            for task in await self._watch(browser, chunks, {leaving, writing}):
-                task.result()
-        finally:
-            writing.cancel()
-            await asyncio.wait({writing})  # its subscription is disposed
-
-    async def _watch(
-        self, browser: _Browser, chunks: _Beating, tasks: set[asyncio.Task[None]]
-    ) -> set[asyncio.Task[None]]:
-        """Return when the browser has left, takes nothing any more, or has everything: which of `tasks` are done."""
-        now = asyncio.get_running_loop().time
-        while True:
-            limit = self._send_timeout if browser.is_behind else self._heartbeat
-            seconds = browser.since + limit - now()
-            if seconds > 0:
-                seconds = min(seconds, self._send_timeout)  # it may fall behind meanwhile
-                done, _ = await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-                if done:
-                    return done
-            elif browser.is_behind:
-                return set()
-            else:
-                browser.since = now()
-                chunks.beat()
-
-
-class _Left(Exception):  # noqa: N818 no error
-    """The browser has left."""
-
-
-class _Browser:
-    """What the server sends to: whether it takes it, and since when it does so."""
-
-    def __init__(self, send: Send) -> None:
-        self._send = send
-        self._now = asyncio.get_running_loop().time
-        self.since = self._now()
-        self.is_behind = False
-
-    async def send_head(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
-        await self._try({"type": "http.response.start", "status": status, "headers": headers})
-
-    async def send(self, body: bytes, *, more: bool = True) -> None:
-        self.since, self.is_behind = self._now(), True
-        await self._try({"type": "http.response.body", "body": body, "more_body": more})
-        self.since, self.is_behind = self._now(), False
-
-    async def _try(self, message: Message) -> None:
-        try:
-            await self._send(message)
-        except OSError as error:  # how a server may say it
-            raise _Left from error
+            async with to_async_iter(self._stream, WAITING) as chunks:
+                async for chunk in chunks:
+                    await client.send(chunk)
+        except GoneError:
+            raise
+        except Exception:
+            last = _Chunks(self._encoder)
+            error = (*last.feed(ErrorEvent(StreamError("unknown"))), *last.close())
+            await client.send(b"".join(error), more=False)
+            raise
+        await client.send(b"", more=False)
 
 
 class _Chunks:
@@ -191,49 +137,7 @@ class _Chunks:
         return (b"".join(map(sse, self._encoder.close())) + self._encoder.END,)
 
 
-class _Beating(Stream[bytes]):
-    """The chunks of a stream, and heartbeats between them."""
-
-    def __init__(self, source: Observable[bytes]) -> None:
-        self._source = source
-        self._observer: abc.ObserverBase[bytes] | None = None
-        super().__init__(self._begin)
-
-    def _begin(
-        self, observer: abc.ObserverBase[bytes], scheduler: abc.SchedulerBase | None = None
-    ) -> abc.DisposableBase:
-        self._observer = observer
-        return self._source.subscribe(observer, scheduler=scheduler)
-
-    def beat(self) -> None:
-        if self._observer is not None:
-            self._observer.on_next(HEARTBEAT)
-
-
-async def _write(stream: Observable[bytes], encoder: Encoder, browser: _Browser) -> None:
-    """Send all chunks. Raise the error of a stream that is broken, rather than failed, once the browser knows."""
-    with suppress(_Left):
-        try:
-            async with to_async_iter(stream, WAITING) as chunks:
-                async for chunk in chunks:
-                    await browser.send(chunk)
-        except _Left:
-            raise
-        except Exception:
-            last = _Chunks(encoder)
-            error = (*last.feed(ErrorEvent(StreamError("unknown"))), *last.close())
-            await browser.send(b"".join(error), more=False)
-            raise
-        await browser.send(b"", more=False)
-
-
-async def _leave(receive: Receive) -> None:
-    """Return when the browser has left."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
-
-
-def _raw(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
+def _raw(headers: Mapping[str, str]) -> Fields:
     for name, value in headers.items():
         check("headers", value, not any(end in name + value for end in "\r\n\0"), f"one line for {name!r}")
     # Whether a connection lives on is between servers, and HTTP/2 forbids to say it.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from threading import RLock
-from typing import NamedTuple
 
 from reactivex import Observable, Subject
 
@@ -14,9 +13,17 @@ from rxllm.values.argument_checks import check_count, check_seconds, invalid_opt
 from rxllm.web._for_client import for_client
 
 
-class _Run(NamedTuple):
-    stream: Stream[Event]
-    stop: Subject[None]
+class _Run:
+    """One run: `stop` cancels it, and `ended` says when it has ended."""
+
+    def __init__(self, source: Observable[Event], grace: float) -> None:
+        self.stop: Subject[None] = Subject()
+        self.ended: float | None = None
+        run = Stream.of(source).take_until(self.stop).finally_action(self._end)
+        self.stream = run.pipe(for_client(), ops.share_folded(grace))
+
+    def _end(self) -> None:
+        self.ended = time.monotonic()
 
 
 class Runs:
@@ -41,7 +48,6 @@ class Runs:
         self._most = most
         self._grace = check_seconds("grace", grace)
         self._runs: dict[str, _Run] = {}
-        self._ended: dict[str, float] = {}  # when, the first to end first
         self._lock = RLock()
 
     def start(self, id: str, stream: Observable[Event]) -> Stream[Event]:
@@ -49,14 +55,11 @@ class Runs:
 
         Raises ``ValidationError("invalid_option")`` while `id` runs, ``StreamError("overflow")`` while `most` run.
         """
-        stop: Subject[None] = Subject()
         with self._lock:
             self._make_room(id)
-            run = Stream.of(stream).take_until(stop).finally_action(lambda: self._on_end(id, stop))
-            shared = run.pipe(for_client(), ops.share_folded(self._grace))
-            self._runs[id] = _Run(shared, stop)
-        shared.subscribe(on_error=lambda error: None).dispose()
-        return shared
+            run = self._runs[id] = _Run(stream, self._grace)
+        run.stream.subscribe(on_error=lambda error: None).dispose()
+        return run.stream
 
     def watch(self, id: str) -> Stream[Event] | None:
         """Return the run: what it has said so far, then live events. None if there is no such run."""
@@ -68,34 +71,24 @@ class Runs:
     def cancel(self, id: str) -> bool:
         """Stop the run, and return whether it was running. Its watchers get a ``StreamError("cancelled")``."""
         with self._lock:
-            run = None if id in self._ended else self._runs.get(id)
-        if run is not None:
-            run.stop.on_error(StreamError("cancelled", f"the run {id[:80]!r} was cancelled"))
-        return run is not None
+            run = self._runs.get(id)
+        if run is None or run.ended is not None:
+            return False
+        run.stop.on_error(StreamError("cancelled", f"the run {id[:80]!r} was cancelled"))
+        return True
 
     def _make_room(self, id: str) -> None:
         self._forget()
-        if id in self._runs and id not in self._ended:
+        if id in self._runs and self._runs[id].ended is None:
             fault = f"must not be that of a run that goes on, not {id[:80]!r}; watch it, or cancel it first"
             raise invalid_option("id", fault)
-        self._ended.pop(id, None)
         self._runs.pop(id, None)
         if len(self._runs) >= self._most:
-            if not self._ended:
+            ended = {id: run.ended for id, run in self._runs.items() if run.ended is not None}
+            if not ended:
                 raise StreamError("overflow", f"{self._most} runs go on; cancel one, or pass a larger most=")
-            self._drop(next(iter(self._ended)))
+            del self._runs[min(ended, key=ended.__getitem__)]
 
     def _forget(self) -> None:
-        while self._ended:
-            id, ended = next(iter(self._ended.items()))
-            if time.monotonic() - ended < self._grace:
-                return
-            self._drop(id)
-
-    def _drop(self, id: str) -> None:
-        del self._ended[id], self._runs[id]
-
-    def _on_end(self, id: str, stop: Subject[None]) -> None:
-        with self._lock:
-            if id in self._runs and self._runs[id].stop is stop:
-                self._ended[id] = time.monotonic()
+        since = time.monotonic() - self._grace
+        self._runs = {id: run for id, run in self._runs.items() if run.ended is None or run.ended > since}

@@ -6,10 +6,10 @@ Such a server runs its tools while the response goes on, so the response's end f
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from rxllm import Message, StreamError, ToolCall
+from rxllm import Message, ToolCall
 from rxllm import events as ev
 from rxllm.web._client_fold import ClientFold
 from rxllm.web._codec import Frame
@@ -32,27 +32,22 @@ class ForeignSteps:
             self._is_open = True
             yield ev.MessageStarted(Message("assistant"))
 
-    def after(self, kind: str, frame: Frame) -> Iterator[ev.Event]:
-        match kind:
-            case "tool-approval-request":
-                id = str(frame["toolCallId"])
-                call = self._waiting[id] = self._fold.state.current_tool_calls.get(id) or ToolCall(id, "")
-                yield ev.ToolApprovalRequested(id, call.name, call.arguments)
-            case "tool-output-available" | "tool-output-error" | "tool-output-denied":
-                if not frame.get("preliminary"):
-                    self._waiting.pop(frame["toolCallId"], None)
-                    self._outputs[frame["toolCallId"]] = frame.get("output", frame.get("errorText", "denied"))
-            case "reset-step":
-                self._outputs.clear()
-                yield ev.StepRestarted("reset", 1)
-            case "error":
-                yield ev.ErrorEvent(StreamError("adapter_error", str(frame["errorText"])))
-            case "abort":
-                yield ev.ErrorEvent(StreamError("cancelled", str(frame.get("reason", "the server has stopped it"))))
-            case "finish":
-                yield self._chat()
-            case _:
-                pass
+    def after(self, kind: str, events: Iterable[ev.Event]) -> Iterator[ev.Event]:
+        for event in events:
+            match event:
+                case ev.ToolApprovalRequested(id=id, name=name, arguments=arguments):
+                    self._waiting[id] = ToolCall(id, name, dict(arguments))
+                case ev.ToolExecutionCompleted(id=id, result=result, error=error):
+                    self._waiting.pop(id, None)
+                    fault = error and (error.reason if error.reason == "denied" else error.message)
+                    self._outputs[id] = result if fault is None else fault
+                case ev.StepRestarted():
+                    self._outputs.clear()
+                case _:
+                    pass
+            yield event
+        if kind == "finish":
+            yield self._chat()
 
     def _ended(self, reason: Any) -> Iterator[ev.Event]:
         if not self._is_open:

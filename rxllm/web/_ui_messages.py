@@ -1,20 +1,6 @@
 """The way in from ``useChat``: the messages of a browser as a thread, and its answers to tool calls.
 
-What a browser sends is written by its user. Hence:
-
-=====================================  ================================================================================
-of a request                           becomes
-=====================================  ================================================================================
-a system message                       nothing
-text, files of the user                a user's message; a file's URL is ``http:``, ``https:``, or ``data:`` of a size
-an assistant's text, reasoning, calls  with the server's thread nothing, since that has them; otherwise messages, one
-                                       for each step
-a tool call without a result           nothing
-an approval of a call                  an approval, if the call waits in the server's thread; without one, an error
-the result of a client's tool          a result, if the call waits in the server's thread and is one of `client_tools`
-a new message instead of an answer     a denial of the calls that wait, and the message, which answers the question of
-                                       an agent inside, if that has asked
-=====================================  ================================================================================
+What is taken of them says `rxllm.web._messages`. A message of the assistant becomes one for each of its steps.
 """
 
 from __future__ import annotations
@@ -25,17 +11,16 @@ from typing import Any, Literal, cast
 
 import msgspec
 
-from rxllm import ChatResult, Message, Part, Session, TextPart, ThinkingPart, Thread, ToolCall, tool_result
+from rxllm import ChatResult, Message, Part, Session, TextPart, ThinkingPart, Thread, ToolCall
 from rxllm.web._messages import (
     MAX_BYTES,
-    UNANSWERED,
     Incoming,
+    Stored,
     converted,
     file_part,
     loaded,
-    question,
-    replied,
-    waiting,
+    plain,
+    turn,
     wrong,
 )
 
@@ -118,15 +103,17 @@ def from_ui(
         raise wrong("must hold a message of the user", "messages")
     if stored is None:
         return Incoming(Thread(_history(messages)))
-    thread, pending = waiting(stored)
+    conversation = Stored(stored, client_tools)
     if request.trigger == "regenerate-message":
+        thread = conversation.thread
         places = [i for i, message in enumerate(thread) if message.role == "user"]
         return Incoming(thread[: places[-1] + 1] if places else thread)
     if messages[-1][1].role == "assistant":
-        return _answers(thread, pending, *messages[-1], client_tools)
-    if request.message_id is not None:
+        _take_answers(conversation, *messages[-1])
+    elif request.message_id is not None:
         raise wrong("is an edit of an earlier message, which the stored conversation does not allow", "messageId")
-    return _went_on(thread, pending, messages, client_tools, question(stored))
+    first = max((place + 1 for place, (_, entry) in enumerate(messages) if entry.role == "assistant"), default=0)
+    return conversation.incoming([message for i, entry in messages[first:] for message in _user(i, entry)])
 
 
 # Without a stored conversation
@@ -161,21 +148,17 @@ def _check_call(part: _Part, ids: set[str], i: int, j: int) -> None:
 
 def _assistant(step: list[_Part]) -> list[Message]:
     """Return the message of a step and the results of its tools, without the calls that have none."""
-    content: list[Part] = []
-    calls: list[ToolCall] = []
-    results: list[Message] = []
+    parts: list[Part] = []
+    answered: list[tuple[ToolCall, Any]] = []
     for part in step:
         if part.type == "text" and part.text:
-            content.append(TextPart(part.text))
+            parts.append(TextPart(part.text))
         elif part.type == "reasoning":
-            content.append(ThinkingPart(part.text, _signature(part)))
+            parts.append(ThinkingPart(part.text, _signature(part)))
         elif part.is_tool and part.is_answered and not part.provider_executed:
             name = part.tool_name or part.type.removeprefix("tool-")
-            calls.append(ToolCall(part.tool_call_id, name, _object(part.input)))
-            results.append(tool_result(part.tool_call_id, part.result))
-    if not content and not calls:
-        return []
-    return [Message("assistant", _plain(content), tool_calls=tuple(calls)), *results]
+            answered.append((ToolCall(part.tool_call_id, name, _object(part.input)), part.result))
+    return turn(parts, answered)
 
 
 def _object(data: Any) -> dict[str, Any]:
@@ -197,56 +180,20 @@ def _user(i: int, entry: _Message) -> list[Message]:
             parts.append(TextPart(part.text))
         elif part.type == "file":
             parts.append(file_part(part.url, part.media_type, "messages", i, "parts", j, "url", name=part.filename))
-    return [Message("user", _plain(parts))] if parts else []
+    return [Message("user", plain(parts))] if parts else []
 
 
-def _plain(parts: list[Part]) -> str | tuple[Part, ...]:
-    match parts:
-        case []:
-            return ""
-        case [TextPart(text=text)]:
-            return text
-        case _:
-            return tuple(parts)
-
-
-# With a stored conversation
-
-
-def _answers(
-    thread: Thread, pending: Mapping[str, ToolCall], i: int, entry: _Message, client_tools: Collection[str]
-) -> Incoming:
-    approvals: dict[str, bool | str] = {}
-    results: dict[str, Any] = {}
-    known = {call.id for message in thread for call in message.tool_calls} | pending.keys()
+def _take_answers(conversation: Stored, i: int, entry: _Message) -> None:
     for j, part in enumerate(entry.parts):
         id, approval, path = part.tool_call_id, part.approval, ("messages", i, "parts", j)
-        if not part.is_tool or id in approvals or id in results:
+        if not part.is_tool or id in conversation.approvals or id in conversation.results:
             continue
-        if part.state == "approval-responded" and approval.approved is None:
-            raise wrong("must be true or false", *path, "approval", "approved")
-        if part.state == "approval-responded" and id not in known:
-            raise wrong("is not of a call that the server has made", *path, "approval")
-        if part.state == "approval-responded" and id in pending:
-            if pending[id].name in client_tools:
-                raise wrong("is of a tool that runs in the browser, which sends its result", *path, "approval")
-            approvals[id] = approval.approved or approval.reason or False
-        elif part.is_answered and id in pending:
-            if pending[id].name not in client_tools:
-                raise wrong("is of a tool that does not run in the browser", *path, "output")
-            results[id] = part.result
-    return Incoming(thread, approvals, results)
-
-
-def _went_on(
-    thread: Thread,
-    pending: Mapping[str, ToolCall],
-    messages: list[tuple[int, _Message]],
-    client_tools: Collection[str],
-    question: str | None,
-) -> Incoming:
-    """Return the conversation with the messages after the last answer, which deny the calls that wait."""
-    first = max((place + 1 for place, (_, entry) in enumerate(messages) if entry.role == "assistant"), default=0)
-    new = [message for i, entry in messages[first:] for message in _user(i, entry)]
-    results = {id: {"error": UNANSWERED} for id, call in pending.items() if call.name in client_tools}
-    return replied(Incoming(thread, {id: UNANSWERED for id in pending if id not in results}, results), new, question)
+        if part.state == "approval-responded":
+            if approval.approved is None:
+                raise wrong("must be true or false", *path, "approval", "approved")
+            if id not in conversation.known:
+                raise wrong("is not of a call that the server has made", *path, "approval")
+            if id in conversation.pending:
+                conversation.approve(id, approval.approved or approval.reason or False, *path, "approval")
+        elif part.is_answered:
+            conversation.answer(id, part.result, *path, "output")

@@ -9,7 +9,6 @@ event                                         frames
 ``ToolCallStarted``, ``-Delta``               ``tool-input-start``, ``tool-input-delta``, always ``dynamic``
 ``ToolCallCompleted``                         ``tool-input-available``; ``tool-input-error`` if it is not a JSON object
 ``ToolApprovalRequested``                     ``tool-approval-request``; the approval's id is the call's
-``ToolExecutionStarted``                      ``tool-approval-response`` if approval was requested
 ``ToolProgress``                              ``tool-output-available``, ``preliminary``
 ``ToolExecutionCompleted``                    ``tool-output-available``, ``tool-output-error``, ``tool-output-denied``
 ``SourceAdded``, ``FileAdded``                ``source-url`` if it has a URL, ``file``
@@ -35,7 +34,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
-from rxllm import Nested, StreamError, ToolError, Usage, serializer
+from rxllm import Nested, StreamError, ToolCall, ToolError, Usage, serializer
 from rxllm import events as ev
 from rxllm.web._client_fold import ClientFold
 from rxllm.web._codec import Block, Frame, all_of, event_data, malformed, open_block, rest, text_of
@@ -44,12 +43,7 @@ from rxllm.web._ui_foreign import ForeignSteps
 
 _FINISH_REASONS = {"tool_calls": "tool-calls", "content_filter": "content-filter"}
 
-_STRUCTURE = frozenset(
-    {
-        *("start", "start-step", "finish-step", "reset-step", "finish", "error", "abort", "steering-message"),
-        *("tool-approval-request", "tool-approval-response"),
-    }
-)
+_SILENT = ("start", "start-step", "finish-step", "finish", "steering-message", "tool-approval-response")
 """The types of the frames that mean no event by themselves."""
 
 
@@ -66,9 +60,7 @@ class Encoder:
         self._decoder = Decoder(is_ours=True)
         self._minted = 0
         self._is_started = False
-        self._is_answering = False  # a response has begun, perhaps again, and has not ended
         self._step: str | None = None  # "open", or "reset" when it is to begin again
-        self._waiting: set[str] = set()  # for approval
         self._counters: dict[str, None] = {}  # of usage, as far as they were sent
 
     def feed(self, event: ev.Event) -> list[Frame]:
@@ -82,10 +74,11 @@ class Encoder:
         return [*self._start(), *frames]
 
     def close(self) -> list[Frame]:
-        state = self._decoder.fold.state
+        fold = self._decoder.fold
+        state = fold.state
         reason = state.to_response().finish_reason
         frames = self._ended_parts()
-        if self._is_answering:
+        if fold.is_answering:
             reason = "error"
             frames.append({"type": "error", "errorText": StreamError("truncated").message})
         finish: Frame = {"type": "finish"}
@@ -114,36 +107,28 @@ class Encoder:
             case ev.UsageUpdated(usage=usage):
                 return [{"type": "message-metadata", "messageMetadata": self._usage(usage)}]
             case ev.ToolApprovalRequested(id=id):
-                return self._approval(id)
+                return [_approval(id)]
             case Nested(path=path, event=ev.ToolApprovalRequested() as inner):
                 id = "/".join((*path, inner.id))
                 call = call_frame("tool-input-available", id, inner.name, {}, input=event_data(inner)["arguments"])
-                return [call, *self._approval(id)]
-            case ev.ToolExecutionStarted(id=id) if id in self._waiting:
-                self._waiting.discard(id)
-                return [{"type": "tool-approval-response", "approvalId": id, "approved": True}]
+                return [call, _approval(id)]
             case _:
                 return self._structure(event) or content_frames(event, self._mint)
 
     def _structure(self, event: ev.Event) -> list[Frame]:
         match event:
             case ev.MessageStarted():
-                self._is_answering = True
                 return [*self._ended_parts(), *self._begun_step()]
             case ev.MessageCompleted():
-                self._is_answering = False
                 return self._ended_parts()
             case ev.StepRestarted():
-                self._is_answering = True
                 was_open, self._step = self._step is not None, self._step and "reset"
                 return [{"type": "reset-step"}] if was_open else []
             case ev.ErrorEvent(error=error):
-                self._is_answering = False
                 if error.reason == "cancelled":
                     return [*self._ended_parts(), {"type": "abort", "reason": error.message}]
                 return [*self._ended_parts(), {"type": "error", "errorText": error.message}]
             case ev.StepCompleted() | ev.ChatCompleted():
-                self._is_answering = False
                 return [*self._ended_parts(), *self._ended_step()]
             case _:
                 return []
@@ -166,10 +151,6 @@ class Encoder:
             for id, pieces in decoder.calls.items()
         ]
         return [*blocks, *calls]
-
-    def _approval(self, id: str) -> list[Frame]:
-        self._waiting.add(id)
-        return [{"type": "tool-approval-request", "approvalId": id, "toolCallId": id}]
 
     def _usage(self, usage: Usage) -> Frame:
         """Return the metadata of a message; a browser merges it with what was sent before, so None takes the place."""
@@ -263,8 +244,7 @@ class Decoder:
             yield from () if is_covered else events
         else:
             yield from self._foreign.before(kind, frame)
-            yield from self._events(kind, frame)
-            yield from self._foreign.after(kind, frame)
+            yield from self._foreign.after(kind, self._events(kind, frame))
 
     def _own(self, data: Any) -> list[ev.Event]:
         self._foreign = None
@@ -278,10 +258,18 @@ class Decoder:
         self._has_start = self._has_start or kind == "start"
         self._is_finished = kind == "finish"
         self._is_ended = self._is_ended or self._is_finished
-        if kind == "reset-step":
-            self.blocks.clear()
-        if kind in _STRUCTURE:
-            return []
+        match kind:
+            case "reset-step":
+                self.blocks.clear()
+                return [ev.StepRestarted("reset", 1)]
+            case "error":
+                return [ev.ErrorEvent(StreamError("adapter_error", str(frame["errorText"])))]
+            case "abort":
+                return [ev.ErrorEvent(StreamError("cancelled", str(frame.get("reason", "the server has stopped it"))))]
+            case _ if kind in _SILENT:
+                return []
+            case _:
+                pass
         name, _, place = kind.partition("-")
         if name in ("text", "reasoning") and place != "file":
             return self._of_block(name, place, frame)
@@ -318,6 +306,9 @@ class Decoder:
                 started = [] if id in self.calls else [ev.ToolCallStarted(id, name, server(frame))]
                 text = "".join(self.calls.get(id, ()))
                 return [*started, completed_call(id, name, text, frame, kind == "tool-input-available")]
+            case {"type": "tool-approval-request"}:
+                call = self.fold.state.current_tool_calls.get(id) or ToolCall(id, name)
+                return [ev.ToolApprovalRequested(id, call.name, call.arguments)]
             case {"type": "tool-output-available", "preliminary": True}:
                 return [ev.ToolProgress(id, name, frame.get("output"))]
             case {"type": "tool-output-available"}:
@@ -329,6 +320,10 @@ class Decoder:
             case _:
                 raise malformed(frame)
         return [ev.ToolExecutionCompleted(id, name, error=error)]
+
+
+def _approval(id: str) -> Frame:
+    return {"type": "tool-approval-request", "approvalId": id, "toolCallId": id}
 
 
 def _cover(data: Frame, frames: list[Frame]) -> list[Frame]:

@@ -32,6 +32,7 @@ from rxllm.events import (
     FileAdded,
     MessageCompleted,
     MessageStarted,
+    Nested,
     RawChunk,
     SourceAdded,
     TextCompleted,
@@ -168,6 +169,12 @@ class Blocks:
         if not self.ended:
             self.start()
             self._events.append(RawChunk(kind, data))
+
+    def nested(self, event: Nested) -> None:
+        """Report an event of an agent that runs inside the provider's; it interrupts no block."""
+        if not self.ended:
+            self.start()
+            self._events.append(event)
 
     def usage(self, usage: Usage) -> None:
         """Report the usage of the response so far; only changes become events."""

@@ -13,8 +13,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tests.benchmarks import (
+    batch,
     browsers,
     chunks,
+    cluster,
     cpu,
     decode,
     display,
@@ -26,6 +28,7 @@ from tests.benchmarks import (
     report,
     size,
     stores,
+    tracing,
 )
 from tests.benchmarks.report import FULL, QUICK, Effort, Table, progress
 
@@ -41,7 +44,10 @@ TABLES: dict[str, Callable[[Effort], list[Table]]] = {
     "i": numbers.measure,
     "j": display.measure,
     "k": browsers.measure,
-    "l": stores.measure,
+    "l": tracing.measure,
+    "m": batch.measure,
+    "n": cluster.measure,
+    "o": stores.measure,
 }
 
 

@@ -41,7 +41,7 @@ def _numbers(sizes: tuple[int, int], rounds: int) -> Table:
     table = Table("i", "Cost against number", columns)
     for name, make in WORKS.items():
         progress(f"i. {name}")
-        few, many = (_seconds(make(size), rounds) / size * 1e6 for size in sizes)
+        few, many = (seconds(make(size), rounds) / size * 1e6 for size in sizes)
         table.rows.append([name, few, many, many / few])
         table.budgets[name] = (many / few, 2.0)
     table.notes.append("without Python's collector of garbage, which takes longer the more there is")
@@ -55,15 +55,15 @@ def _reading(sizes: tuple[int, int], rounds: int) -> Table:
         thread = Thread(tuple(message for call in _calls(size) for message in _turn(call)))
         text = serializer.to_json(thread)
         progress(f"i. {len(text) // 1000} KB of JSON")
-        loads = _seconds(lambda text=text: json.loads(text), rounds)
-        reads = _seconds(lambda text=text: serializer.from_json(text), rounds)
-        writes = _seconds(lambda thread=thread: serializer.to_json(thread), rounds)
+        loads = seconds(lambda text=text: json.loads(text), rounds)
+        reads = seconds(lambda text=text: serializer.from_json(text), rounds)
+        writes = seconds(lambda thread=thread: serializer.to_json(thread), rounds)
         table.rows.append([f"{len(text) // 1000:,} KB", loads * 1e3, reads * 1e3, reads / loads, writes * 1e3])
         table.budgets[f"from_json over json.loads, {len(text) // 1000:,} KB"] = (reads / loads, 20.0)
     return table
 
 
-def _seconds(work: Work, rounds: int) -> float:
+def seconds(work: Work, rounds: int) -> float:
     """The median CPU seconds; the first round warms up."""
     spent: list[float] = []
     for n in range(rounds + 1):

@@ -1,4 +1,4 @@
-"""l. What it costs to commit the events of runs to a store, and to read them again, beside the bare stream."""
+"""o. What it costs to commit the events of runs to a store, and to read them again, beside the bare stream."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ BUDGET = 15.0
 def measure(effort: Effort) -> list[Table]:
     """Microseconds per event, for one run and for many that append at the same time, in batches."""
     columns = ["", "runs", "batch", "commit, µs", "its CPU, µs", "an append, ms", "read, µs"]
-    table = Table("l", "Committing an event to a store", columns)
+    table = Table("o", "Committing an event to a store", columns)
     with tempfile.TemporaryDirectory() as folder:
         stores = {"SQLite": lambda: _path(Path(folder)), "Redis": lambda: _redis(Path(folder))}
         for name, serving in stores.items():
@@ -47,7 +47,7 @@ def measure(effort: Effort) -> list[Table]:
 def _measure_store(table: Table, effort: Effort, name: str, place: str) -> None:
     for runs in RUNS:
         for batch in BATCHES:
-            progress(f"l. {name}: {runs} runs, {batch} events at once")
+            progress(f"o. {name}: {runs} runs, {batch} events at once")
             appends = max(1, effort.count // batch // runs)
             rounds = [asyncio.run(_commit(place, runs, batch, appends)) for _ in range(min(ROUNDS, effort.rounds))]
             commit, cpu, append, read = (median(values) for values in zip(*rounds, strict=True))

@@ -15,6 +15,7 @@ EXTRAS = {
     "json": (["jiter"], "ops.partial_json()", "pip install 'rxllm[json]'"),
     "redact": (["regex"], "ops.redact('a+')", "pip install 'rxllm[redact]'"),
     "cost": (["genai_prices"], "ops.cost()", "pip install 'rxllm[cost]'"),
+    "otel": (["opentelemetry"], "rxllm.otel.traces()", "pip install 'rxllm[otel]'"),
     "dotenv": (["dotenv"], "rxllm.keys.load_dotenv()", "pip install 'rxllm[dotenv]'"),
 }
 

@@ -58,8 +58,8 @@ def test_it_works_in_a_class_and_as_a_call() -> None:
     assert result.thread.messages[2].text == "3"
     plain = tool(description="Put it in lower case.")(str.lower.__get__("ABC"))
     assert plain.description == "Put it in lower case."
-    with pytest.raises(pickle.PicklingError):
-        pickle.dumps(tool(description="another text")(_sub))
+    by_value = pickle.loads(pickle.dumps(tool(description="another text")(_sub)))
+    assert (by_value.description, by_value(5, 3)) == ("another text", 2)
 
 
 def _sub(a: int, b: int) -> int:

@@ -72,6 +72,7 @@ RUN = ToolExecutionStarted("c", "f", {"x": 1})
 RAN = ToolExecutionCompleted("c", "f", 1)
 CALLING = [START, *CALL, CALLED, CALLS]
 CHILD = [START, *HI, END, STEP, CHAT]
+SERVED = [START, ToolCallStarted("s", "f", {"server": True})]
 
 
 def nested(id: str, events: Any = CHILD) -> list[Nested]:
@@ -196,6 +197,18 @@ PLANTED: dict[str, tuple[str, int, list[Any]]] = {
     "a step that ends in an agent's chat": ("nested", 13, [*CALLING, RUN, *nested("c", CHILD[:6]), STEP]),
     "an agent whose text is another": ("block_text", 9, [*CALLING, RUN, *nested("c", [START, HI[0], HI[2]])]),
     "an agent's events in a response": ("terminal", 1, [START, *nested("c")]),
+    "an agent of the provider's own without a beginning": ("message_started", 2, [*SERVED, *nested("s", HI)]),
+    "an agent of the provider's own that fails while it writes": (
+        "block_closed",
+        6,
+        [
+            *SERVED,
+            ToolCallDelta("s", "{}"),
+            ToolCallCompleted("s", "f", {}, "{}"),
+            *nested("s", [START, HI[0]]),
+            FAILED,
+        ],
+    ),
     "a correction in a response": ("terminal", 1, [START, Steered(user("No!"))]),
     "something after the chat": (
         "chat_completed",
@@ -243,6 +256,11 @@ LAWFUL: dict[str, list[Event]] = {
     ],
     "a block closed without its id": [START, TextDelta("Hi", "t"), TextCompleted("Hi"), END],
     "a signature alone": [START, ThinkingCompleted("", "sig"), FAILED],
+    "agents that the provider runs": [
+        *(*SERVED, ToolCallCompleted("s", "f", {}, "", {"server": True, "error": "incomplete"})),
+        *(TextDelta("H", "t"), *nested("s", CHILD[:2]), TextDelta("i", "t"), *nested("s", CHILD[2:])),
+        *(TextCompleted("Hi", "t"), FAILED),
+    ],
     "calls side by side": [
         START,
         ToolCallStarted("a", "f"),

@@ -16,6 +16,7 @@ from rxllm.pipelines import edit_image, generate_image, image_variations
 from rxllm.runtime import RetryPolicy, Stream
 from rxllm.values import (
     Call,
+    CallDetails,
     EngineError,
     Image,
     ImageAdapterError,
@@ -288,10 +289,15 @@ def test_the_wait_between_is_of_the_subscriptions_clock() -> None:
 
 def heard(fake: FakeImages, disposed: float = 1000.0, **opts: Any) -> list[Any]:
     told: list[Any] = []
+
+    def tell(value: Any) -> None:
+        plain = {"details": CallDetails()} if hasattr(value, "details") else {}
+        told.append(replace(value, id="", **plain))
+
     engine = Engine(
         image_adapter=fake,
         model="m",
-        observers=(lambda value: told.append(replace(value, id="")),),
+        observers=(tell,),
         retry=RetryPolicy(jitter=0),
     )
     images = generate_image(engine, "a kestrel", n=2, request_id="r", **opts)

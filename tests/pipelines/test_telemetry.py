@@ -20,6 +20,7 @@ from rxllm import AdapterError, Call, Engine, Fake, Request, RetryPolicy, Stream
 from rxllm.pipelines import resume
 from rxllm.testing.marbles import record
 from rxllm.values import (
+    CallDetails,
     CallFinished,
     CallStarted,
     ChatFinished,
@@ -44,12 +45,13 @@ def double(x: int) -> int:
 
 
 def watched(fake: Any, **options: Any) -> tuple[Engine, list[Telemetry]]:
-    """An engine, and what its observer is told; the ids of spans, which are random, have tests of their own."""
+    """An engine, and what its observer is told; ids, which are random, and details have tests of their own."""
     told: list[Telemetry] = []
 
     def tell(value: Telemetry) -> None:
         assert value.id
-        told.append(replace_struct(value, id="", parent_id=None, path=()))
+        plain: Any = {"details": CallDetails()} if hasattr(value, "details") else {}
+        told.append(replace_struct(value, id="", parent_id=None, path=(), **plain))
 
     return Engine(fake, model="small", observers=(tell,), **options), told
 

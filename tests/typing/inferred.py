@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Literal, TypedDict, TypeVar, assert_type
 
+import litestar.types
 import msgspec
 import reactivex
+import starlette.types
 from openai.types.chat import ChatCompletionMessage, ChatCompletionMessageParam
 from reactivex import Observable
 from reactivex import operators as rx
@@ -39,6 +41,7 @@ from rxllm import (
     ToolError,
     Usage,
     tool,
+    web,
 )
 from rxllm import operators as ops
 
@@ -248,6 +251,8 @@ assert_type(events.pipe(ops.trace(lambda seen: print(seen.kind, seen.at))), Stre
 assert_type(events.pipe(ops.text(), ops.trace(print), ops.checkpoint("here")), Stream[str])
 assert_type(events.pipe(ops.text(), ops.count(lambda counts: print(counts.items()))), Stream[str])
 assert_type(events.pipe(ops.text(), ops.rate_limited(concurrent=2)), Stream[str])
+assert_type(rxllm.generate_many(fake, {"first": "Hi"}, journal="out.jsonl"), Stream[Response[Any]])
+assert_type(rxllm.generate_many(fake, {1: "Hi"}, on_progress=rxllm.progress_bar()), Stream[Response[Any]])
 rxllm.Engine(fake, operators=(ops.rate_limited(per_second=2), ops.checkpoint("model"), ops.count(print)))
 
 # Several streams
@@ -466,3 +471,7 @@ def decide(call: ToolCall) -> bool | str | dict[str, int] | Halt | Observable[bo
 
 rxllm.chat(fake, "Hi", approve=decide, approve_timeout=60)
 events.pipe(ops.run_tools([pay], approve=decide, approve_timeout=None))
+
+# The apps of web are those of every framework.
+of_litestar: list[litestar.types.ASGIApp] = [web.streaming_response(events, "ui"), web.openai_app({"m": fake})]
+of_starlette: list[starlette.types.ASGIApp] = [web.streaming_response(events, "ui"), web.openai_app({"m": fake})]

@@ -49,9 +49,10 @@ class Browser:
         self.body = bytearray()
 
     @classmethod
-    async def ask(cls, port: int, path: str = "/", method: str = "GET") -> Self:
+    async def ask(cls, port: int, path: str = "/", method: str = "GET", body: bytes = b"") -> Self:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(f"{method} {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n".encode())
+        length = f"Content-Length: {len(body)}\r\n" if body else ""
+        writer.write(f"{method} {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n{length}\r\n".encode() + body)
         return cls(reader, writer)
 
     async def read(self, size: int = 65536) -> bytes:

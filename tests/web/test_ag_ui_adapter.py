@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from ag_ui.core import RunAgentInput
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from reactivex import from_iterable
 
 import rxllm
@@ -18,12 +20,16 @@ from rxllm import (
     AdapterError,
     Engine,
     Fake,
+    MessageCompleted,
+    Nested,
     ProviderPart,
     RawChunk,
     Stream,
+    StreamCollector,
     StreamError,
     TextDelta,
     ThinkingPart,
+    Thread,
     ToolCall,
     web,
 )
@@ -31,9 +37,12 @@ from rxllm import operators as ops
 from rxllm.testing import HTTPAdapterConformance, Script, refusal
 from rxllm.testing.loopback import STALL, Loopback, Reply
 from rxllm.web import AGUI
+from rxllm.web._ag_ui_adapter import to_input
 from tests.judges import absent, node
+from tests.laws import scripts
 from tests.runtime.support import assert_prompt, close_times, now, on_loop, until
-from tests.web.test_ag_ui import MODULES
+from tests.web.streams import of_script
+from tests.web.test_ag_ui import MODULES, again, client, framed
 
 SERVER = Path(__file__).parent / "judges" / "ag_ui_server.mjs"
 HEADERS = {"Content-Type": "text/event-stream"}
@@ -151,6 +160,120 @@ def test_an_interrupt_is_answered_by_an_option() -> None:
     assert (body["threadId"], body["resume"]) == ("t", [answer])
     assert [entry.get("toolCalls", [{}])[0].get("id") for entry in body["messages"]] == [None, "s1"]
     assert body["forwardedProps"] == {"temperature": 0.0, "a": 1}
+
+
+def inside(events: Iterable[rxllm.Event]) -> list[rxllm.Event]:
+    return [event for event in events if isinstance(event, Nested)]
+
+
+def decoded(frames: list[Any], **options: Any) -> list[rxllm.Event]:
+    """What the adapter makes of frames, by the rules of events."""
+    decoder = AGUI("http://127.0.0.1").decoder(rxllm.Request((rxllm.user("Hi"),), **options))
+    body = b"".join(map(web.sse, frames))
+    events = [event for i in range(0, len(body), 100) for event in decoder.feed(body[i : i + 100])]
+    return [*events, *decoder.close()]
+
+
+def fold(events: list[rxllm.Event]) -> rxllm.ChatResult:
+    state = StreamCollector(Thread())
+    for event in events:
+        state = state.apply_event(event)
+    return state.to_chat_result()
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.sampled_from(scripts.AGENT_NAMES), min_size=1, max_size=3), scripts.scripts, scripts.presentations)
+def test_what_agents_inside_do_comes_back(names: list[str], script: Any, options: Any) -> None:
+    agents = [ToolCall(f"z{i}", name, {"x": 1}) for i, name in enumerate(names)]
+    served = client(of_script([["Hm.", *agents, rxllm.Usage(1, 1)], *script], **options))
+    events = decoded(framed(served))
+    assert inside(events) == inside(served) != []
+    if not options:  # which drop deltas
+        list(Stream.of(from_iterable(events)).pipe(ops.verify()))
+    if isinstance(served[-1], rxllm.ChatCompleted) or isinstance(events[-1], MessageCompleted):
+        assert fold(events).usage.total == fold(served).usage.total
+
+
+def of_agent(run: str, *frames: dict[str, Any], **fields: Any) -> list[dict[str, Any]]:
+    """The frames of an agent inside, of another server."""
+    begin = {"type": "SUBAGENT_STARTED", "subagentRunId": run, "name": "agent", **fields}
+    return [begin, *({**frame, "subagentRunId": run} for frame in frames)]
+
+
+FOREIGN = [
+    *(START, *call("c1", "agent", "{}"), *call("c2", "agent", "{}"), *text("m0", "Wait.")[:2]),
+    *of_agent("a1", *reasoning("m1", "Hm"), *text("m2", "I ask."), *call("c1", "deep", "{}"), parentToolCallId="c1"),
+    *of_agent("b1", *text("m3", "Deep."), parentToolCallId="c1", parentSubagentRunId="a1"),
+    *({"type": f"SUBAGENT_{end}", "subagentRunId": "b1"} for end in ["FINISHED"]),
+    *({**frame, "subagentRunId": "a1"} for frame in [result("c1", "Deep."), *text("m4", "Yes.")]),
+    *of_agent("a2", *text("m5", "Bro")[:2], parentToolCallId="c2"),
+    {"type": "SUBAGENT_ERROR", "subagentRunId": "a2", "message": "No."},
+    {"type": "SUBAGENT_FINISHED", "subagentRunId": "a1", "outcome": {"type": "success"}},
+    *(text("m0", "")[2], result("c1", "Yes."), result("c2", "No."), *text("m6", "Done."), FINISH),
+]
+
+
+def agents_of(events: list[rxllm.Event]) -> dict[str, list[Any]]:
+    """What each agent inside has said, and how it has ended."""
+    said: dict[str, list[Any]] = {}
+    for event in events:
+        if isinstance(event, Nested):
+            entries = said.setdefault("/".join(event.path), [])
+            match event.event:
+                case rxllm.TextCompleted(text=text):
+                    entries.append(text)
+                case rxllm.ChatCompleted(result=result):
+                    entries.append((result.halted_reason, result.output_text))
+                case rxllm.ErrorEvent(error=error):
+                    entries.append(error)
+                case _:
+                    pass
+    return said
+
+
+def test_agents_inside_the_agents_of_other_servers_are_whole_chats() -> None:
+    seen = {
+        "c1": ["I ask.", "Yes.", ("completed", "Yes.")],
+        "c1/c1": ["Deep.", ("completed", "Deep.")],
+        "c2": ["Bro", StreamError("adapter_error", "No.")],
+    }
+    for events in (decoded(FOREIGN), again(FOREIGN)):
+        list(Stream.of(from_iterable(events)).pipe(ops.verify()))
+        assert agents_of(events) == seen
+        assert [event.text for event in events if isinstance(event, rxllm.TextCompleted)] == ["Wait.", "Done."]
+
+
+@pytest.mark.parametrize(("depth", "reason"), [(32, None), (33, "malformed_event"), (300, "malformed_event")])
+def test_agents_are_not_nested_without_end(depth: int, reason: str | None) -> None:
+    parents = [{"parentSubagentRunId": f"a{i - 1}"} if i else {} for i in range(depth)]
+    agents = [frame for i, parent in enumerate(parents) for frame in of_agent(f"a{i}", *text(f"m{i}", "Hi"), **parent)]
+    frames = from_iterable([START, *agents, FINISH])
+    read = Stream.of(frames).pipe(web.decode("ag-ui"), ops.errors_as_events())
+    for events in (decoded([START, *agents, FINISH]), list(read)):
+        errors = [event.error.reason for event in events if isinstance(event, rxllm.ErrorEvent)]
+        assert errors == ([] if reason is None else [reason])
+
+
+def test_an_agent_that_runs_without_a_call_gets_one() -> None:
+    unannounced = [{**frame, "subagentRunId": "a2"} for frame in text("m3", "No.")]
+    agents = [*of_agent("a1", *text("m2", "I ask.")), {"type": "SUBAGENT_FINISHED", "subagentRunId": "a1"}]
+    events = decoded([START, *text("m1", "Hm.")[:2], *agents, *unannounced, *text("m4", "Done."), FINISH])
+    list(Stream.of(from_iterable(events)).pipe(ops.verify()))
+    assert agents_of(events) == {"a1": ["I ask.", ("completed", "I ask.")], "a2": ["No."]}
+    last = events[-1]
+    assert isinstance(last, MessageCompleted)
+    calls = [(call.id, call.name, dict(call.metadata)) for call in last.message.tool_calls]
+    assert calls == [("a1", "agent", {"server": True}), ("a2", "a2", {"server": True})]
+    assert (last.finish_reason, last.message.text) == ("stop", "Hm.Done.")
+    again = to_input(rxllm.Request((rxllm.user("Hi"), last.message, rxllm.user("Go on."))))
+    assert [entry.get("toolCalls") for entry in again["messages"]] == [None, None, None]
+
+
+@pytest.mark.parametrize("at", range(1, len(FOREIGN)))
+def test_a_run_with_agents_that_is_cut_off_leaves_nothing_open(at: int) -> None:
+    events = decoded(FOREIGN[:at])
+    assert isinstance(events[-1], rxllm.ErrorEvent)
+    list(Stream.of(from_iterable(events)).pipe(ops.verify()))
 
 
 def test_state_is_raw_and_agents_inside_are_not_the_answer() -> None:

@@ -6,10 +6,13 @@ import asyncio
 from typing import Any
 
 import pytest
+from reactivex import Subject, from_iterable
 
 import rxllm
-from rxllm import AdapterError, Engine, Event, Fake, Nested, ToolCall, compact_thread, serializer, tool, web
+from rxllm import AdapterError, Engine, Event, Fake, Nested, Stream, ToolCall, compact_thread, serializer, tool, web
+from rxllm import operators as ops
 from rxllm.testing import World, simulate
+from rxllm.web._codec import PROTOCOLS
 
 CANARY = "CANARY"
 CALL = ToolCall("c1", "agent", {"prompt": "Go"})
@@ -85,3 +88,47 @@ def test_a_page_that_is_loaded_again_sees_what_an_agent_has_said_so_far() -> Non
     last = simulate(app, faults=()).value[-1]
     assert isinstance(last, Nested)
     assert (last.path, getattr(last.event, "delta", None)) == (("c1",), "inner")
+
+
+# Corrections while agents run
+
+
+def _is_text(event: Event, text: str) -> bool:
+    return getattr(event, "delta", "").startswith(text)
+
+
+MOMENTS: dict[str, Any] = {
+    "while the model writes": lambda event: _is_text(event, "I call"),
+    "while an agent writes": lambda event: isinstance(event, Nested) and _is_text(event.event, "In"),
+    "after the agent": lambda event: isinstance(event, rxllm.ToolExecutionCompleted),
+    "while the model answers": lambda event: _is_text(event, "Two"),
+    "at the end": lambda event: isinstance(event, rxllm.StepCompleted) and event.result.done,
+}
+
+
+@pytest.mark.parametrize("steers_agent", [False, True])
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_correction_beside_a_real_agent_reaches_the_client(moment: str, steers_agent: bool) -> None:
+    typed: Subject[str] = Subject()
+    inner = Engine(Fake(["Inside. ", "In two. ", ToolCall("c2", "fail")], *["Done inside."] * 3))
+    own: dict[str, Any] = {"steer": typed} if steers_agent else {}
+    agent = inner.as_tool(name="agent", system=CANARY, tools=[fail], **own)
+    model = Fake(["I think. ", "I call. ", CALL], *[["One. ", "Two. ", "Three."]] * 3)
+    steer: dict[str, Any] = {} if steers_agent else {"steer": typed}
+    moments = iter(["Shorter!", "And kinder!"])
+
+    def correct(event: Event) -> None:
+        if MOMENTS[moment](event) and (text := next(moments, None)):
+            typed.on_next(text)
+
+    thread = [rxllm.system(CANARY), rxllm.user("Hi")]
+    events = list(rxllm.stream(model, thread, tools=[agent], **steer).pipe(ops.tap(correct)))
+    list(Stream.of(from_iterable(events)).pipe(ops.verify()))
+    served = list(Stream.of(from_iterable(events)).pipe(web.for_client()))
+    assert CANARY not in "".join(map(serializer.to_json, served)) + repr(served)
+    corrections = [event for event in events if isinstance(getattr(event, "event", event), rxllm.Steered)]
+    assert corrections or steers_agent or moment == "at the end"
+    assert [event for event in served if event in corrections] == corrections
+    for protocol in PROTOCOLS:
+        frames = list(Stream.of(from_iterable(served)).pipe(web.encode(protocol)))
+        assert list(Stream.of(from_iterable(frames)).pipe(web.decode(protocol))) == served

@@ -45,7 +45,9 @@ from rxllm import (
     session,
     web,
 )
+from rxllm import operators as ops
 from rxllm.testing import strategies
+from rxllm.web._codec import PROTOCOLS
 from tests.laws import scripts
 from tests.web.streams import DECODERS, of_recordings, of_script
 
@@ -109,6 +111,27 @@ def test_what_is_private_stays(event: Event) -> None:
     for events in ([*start, event], [*start, Nested(("c1", "c2"), event)], [Nested((), event)]):
         for kept in client(events):
             assert CANARY not in serializer.to_json(kept)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("said", [[], ["Hel"]])
+def test_what_an_error_says_stays_where_the_stream_fails(said: list[str], protocol: str) -> None:
+    """A failure is an ``on_error`` before the first event, and an event after it."""
+    model = Fake(lambda request: [*said, AdapterError("rate_limited", CANARY, retry_after=7.0)])
+    seen = rxllm.stream_generate(model, "Hi", retry=False).pipe(web.for_client())
+    frames = list(seen.pipe(web.encode(protocol)))
+    assert CANARY not in repr(frames)
+    assert "rate_limited" in repr(frames)
+    (error,) = [event.error for event in seen.pipe(ops.errors_as_events()) if isinstance(event, ErrorEvent)]
+    assert (type(error), getattr(error, "retry_after", None), error.__cause__) == (AdapterError, 7.0, None)
+
+
+def test_a_bug_of_the_server_is_the_servers_to_see() -> None:
+    def prepare(request: rxllm.Request) -> rxllm.Request:
+        raise RuntimeError(CANARY)
+
+    with pytest.raises(RuntimeError, match=CANARY):
+        rxllm.stream(rxllm.Engine(Fake("Hi"), prepare=[prepare]), "Hi").pipe(web.for_client()).run()
 
 
 def test_a_system_prompt_and_a_history_stay() -> None:

@@ -1,4 +1,4 @@
-"""A route of Starlette or FastAPI returns a response, and what these do to their own responses works with it."""
+"""A route of Starlette, FastAPI or Litestar returns a response, and what these do to their own works with it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ from typing import Any
 
 import httpx
 from fastapi import BackgroundTasks, FastAPI
+from litestar import Litestar, post
+from litestar import get as route
+from litestar.params import FromQuery, JSONBody
+from litestar.types import ASGIApp
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.base import BaseHTTPMiddleware
@@ -70,6 +74,54 @@ def test_a_fastapi_function_without_async_returns_it() -> None:
         return web.streaming_response(hello(q))
 
     assert text_of(asyncio.run(get(app, "/chat?q=Hi", "POST"))) == "Hello"
+
+
+def litestar(make: Any) -> App:
+    @route("/chat")
+    async def chat(q: FromQuery[str]) -> ASGIApp:
+        return web.streaming_response(make(q), headers={"x-run": "7"})
+
+    @post("/chat")
+    async def send(data: JSONBody[dict[str, str]]) -> ASGIApp:
+        return web.streaming_response(make(data["q"]))
+
+    app: Any = Litestar([chat, send], logging_config=None)
+    return app
+
+
+def test_a_litestar_route_returns_it() -> None:
+    response = asyncio.run(get(litestar(hello), "/chat?q=Hi"))
+    assert (text_of(response), response.headers["x-run"]) == ("Hello", "7")
+    assert "connection" not in response.headers
+
+
+def test_a_litestar_post_returns_it() -> None:
+    async def main() -> httpx.Response:
+        async with serving(litestar(hello)) as port, httpx.AsyncClient() as client:
+            return await client.post(f"http://127.0.0.1:{port}/chat", json={"q": "Hi"})
+
+    assert text_of(asyncio.run(main())) == "Hello"
+
+
+def test_leaving_litestar_disposes_and_leaves_the_next_request_alone() -> None:
+    async def main() -> tuple[float, httpx.Response]:
+        app = litestar(lambda q: rxllm.stream_generate(model(server), "Hi") if q == "stall" else hello(q))
+        async with serving(app) as port, await Browser.ask(port, "/chat?q=stall") as leaves:
+            await leaves.read_until(b'"c"')
+            async with await Browser.ask(port, "/chat?q=stall") as stays, httpx.AsyncClient() as client:
+                await stays.read_until(b'"c"')
+                left = now()
+                leaves.leave()
+                await until_closed(server.connections[0])
+                response = await client.get(f"http://127.0.0.1:{port}/chat?q=Hi")
+                assert server.connections[1].closed_at is None
+        assert server.connections[0].closed_at is not None
+        return server.connections[0].closed_at - left, response
+
+    with Loopback(STALLED) as server:
+        seconds, response = asyncio.run(main())
+    assert seconds < PROMPT
+    assert text_of(response) == "Hello"
 
 
 def _wrapped(make: Any) -> App:

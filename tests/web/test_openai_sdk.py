@@ -490,3 +490,100 @@ def test_a_restart_before_anything_is_sent_is_not_seen() -> None:
             with pytest.raises(openai.APIError) as caught:
                 list(sdk.chat.completions.create(model="m0", messages=HI, stream=True))
             assert caught.value.code == "restarted"
+
+
+def no_numbers(text: str) -> str | None:
+    return "SECRET" if any(map(str.isdigit, text)) else None
+
+
+GUARD = [ops.guard(no_numbers)]
+GUARDED: dict[str, tuple[Any, str]] = {  # the turns of the model, and what a streaming client has got before the trip
+    "at once": ([["The code is 4711."]], ""),
+    "after text": ([["I know it. ", "The code is 4711. ", "Use it!"]], "I know it. "),
+    "before a call": ([["I know it. ", "The code is 4711. ", ToolCall("c1", "note", {})]], "I know it. "),
+    "in the second step": ([["I know it. ", ToolCall("c1", "note", {})], ["The code is 4711."]], "I know it. "),
+}
+
+
+def turns(*script: Any) -> Fake:
+    """A model that plays its turns in every conversation."""
+    return Fake(lambda request: script[sum(message.role == "assistant" for message in request.messages)])
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("place", GUARDED)
+def test_a_guard_that_trips_is_an_error_wherever_it_does(place: str, stream: bool) -> None:
+    noted: list[str] = []
+
+    @tool
+    def note() -> str:
+        noted.append("note")
+        return "noted"
+
+    script, before = GUARDED[place]
+    got: list[str] = []
+
+    def read(sdk: OpenAI) -> None:
+        answer: Any = sdk.chat.completions.create(model="m0", messages=HI, stream=stream)
+        for chunk in answer if stream else ():
+            got.append(chunk.choices[0].delta.content or "")
+
+    with asking(Engine(turns(*script), tools=[note], operators=GUARD)) as sdk, pytest.raises(openai.APIError) as caught:
+        read(sdk)
+    assert ("".join(got), noted) == (before if stream else "", ["note"] * (place == "in the second step"))
+    error: Any = caught.value
+    assert (error.code, isinstance(error, openai.BadRequestError)) == ("content_filter", not got)
+    assert "SECRET" not in str(error.body) + str(error)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_guard_that_trips_in_an_agent_fails_the_agent_alone(stream: bool) -> None:
+    agent = Engine(turns(["The code is 4711."]), operators=GUARD).as_tool(name="agent", description="Knows.")
+    seen: list[str] = []
+
+    def reply(request: Any) -> Any:
+        seen.append(request.messages[-1].text)
+        return "No." if request.messages[-1].role == "tool" else ToolCall("c1", "agent", {"prompt": "The code?"})
+
+    with asking(Engine(Fake(reply), tools=[agent])) as sdk:
+        answer: Any = sdk.chat.completions.create(model="m0", messages=HI, stream=stream)
+        chunks = [chunk.choices[0].delta.content for chunk in answer] if stream else [answer.choices[0].message.content]
+    assert "".join(filter(None, chunks)) == "No."
+    assert (len(seen), "4711" in seen[1]) == (2, False)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_conversation_with_agents_goes_on_and_runs_each_once(stream: bool) -> None:
+    ran: list[str] = []
+
+    def inside(request: Any) -> str:
+        ran.append(request.messages[-1].text)
+        return f"Agent on {ran[-1]}."
+
+    def ask(id: str) -> ToolCall:
+        return ToolCall(id, "agent", {"prompt": id})
+
+    mine = [ToolCall(id, "mine", {}) for id in ("k1", "k3")]
+    script = [["One.", ask("a1"), mine[0]], ["Two.", ask("a2")], ["Three.", ask("a3"), mine[1]], ["Done."], ["More."]]
+    agent = Engine(Fake(inside)).as_tool(name="agent", description="Helps.")
+    histories: list[Any] = []
+    model = turns(*script)
+    recorded = Engine(model, tools=[agent], prepare=[lambda request: histories.append(request.messages) or request])
+    said: list[Any] = []
+    messages: list[Any] = [*HI]
+    with asking(recorded) as sdk:
+        for _ in range(4):
+            options: Any = {"model": "m0", "messages": messages, "tools": [function("mine")]}
+            if stream:
+                with sdk.chat.completions.stream(**options) as chunks:
+                    message = chunks.get_final_completion().choices[0].message
+            else:
+                message = sdk.chat.completions.create(**options).choices[0].message
+            sent = message.model_dump(include={"role", "content", "tool_calls"}, exclude_none=True)
+            said.append(message.content)
+            answers = [{"role": "tool", "tool_call_id": call.id, "content": "ok"} for call in message.tool_calls or ()]
+            messages += [sent, *(answers or HI)]
+    assert said == ["One.", "Two.\n\nThree.", "Done.", "More."]
+    assert ran == ["a1", "a2", "a3"]
+    results = {message.tool_call_id: message.text for message in histories[-1] if message.role == "tool"}
+    assert results == {id: f"Agent on {id}." for id in ran} | {"k1": "ok", "k3": "ok"}

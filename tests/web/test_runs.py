@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
+import socket
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
+import httpx
 import pytest
 
 import rxllm
@@ -15,7 +19,7 @@ from rxllm import ErrorEvent, Event, Fake, Stream, StreamError, TextDelta, ToolC
 from rxllm import operators as ops
 from rxllm.testing import World, simulate, simulate_cancels
 from rxllm.testing.loopback import DONE, Loopback, Pause, Reply, chat_chunk, chat_finish
-from tests.runtime.support import STALLED, model, until
+from tests.runtime.support import STALLED, finished, model, script, until
 from tests.web.serving import Browser, serving
 
 SLOW = [f"w{number} " for number in range(10)]
@@ -98,6 +102,25 @@ def test_a_run_that_failed_says_so_to_whoever_comes_back() -> None:
         assert not runs.cancel("a")
 
     simulate(app, faults=())
+
+
+def test_a_run_that_failed_before_it_began_tells_no_watcher_why() -> None:
+    async def app(world: World) -> list[Any]:
+        runs = web.Runs()
+        seen: list[Any] = []
+        error = rxllm.AdapterError("invalid_request", "CANARY")
+        runs.start("a", rxllm.stream_generate(Fake(error), "Hi", retry=False)).subscribe(seen.append, seen.append)
+        await asyncio.sleep(1)
+        late = runs.watch("a")
+        assert late is not None
+        late.subscribe(seen.append, seen.append)
+        late.pipe(web.encode("ui")).subscribe(seen.append)
+        await asyncio.sleep(1)
+        return seen
+
+    seen = simulate(app, faults=()).value
+    assert seen[:2] == [rxllm.AdapterError("invalid_request")] * 2
+    assert "CANARY" not in repr(seen)
 
 
 def test_there_are_never_more_than_most() -> None:
@@ -189,6 +212,48 @@ def test_a_run_ends_with_the_loop_of_its_server() -> None:
     with Loopback(STALLED) as server:
         asyncio.run(main())
         server.wait_until(lambda: server.open_count == 0)
+
+
+SERVER = """
+import sys, rxllm, uvicorn
+from rxllm import Engine, OpenAIChat, web
+
+runs = web.Runs()
+engine = Engine(OpenAIChat(base_url=sys.argv[1]), model="m", retry=False)
+
+async def app(scope, receive, send):
+    if scope["method"] == "POST":
+        runs.start("a", rxllm.stream(engine, "Hi"))
+        await send({"type": "http.response.start", "status": 202, "headers": []})
+        await send({"type": "http.response.body"})
+    else:
+        await web.streaming_response(runs.watch("a"))(scope, receive, send)
+
+uvicorn.run(app, port=int(sys.argv[2]), lifespan="off", log_level="error", timeout_graceful_shutdown=1)
+"""
+
+
+@pytest.mark.parametrize("watchers", [0, 2])
+def test_a_run_ends_with_its_server(watchers: int) -> None:
+    """A signal stops a server whose run has no watchers, or some: the provider sees its connection closed."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    url = f"http://127.0.0.1:{port}"
+    with Loopback(STALLED) as provider, script(SERVER, provider.url, str(port)) as process, httpx.Client() as client:
+        for _ in range(1000):
+            with contextlib.suppress(httpx.ConnectError):
+                client.post(url)
+                break
+            time.sleep(0.01)
+        provider.wait_requests(1)
+        browsers = [client.send(client.build_request("GET", url), stream=True) for _ in range(watchers)]
+        process.terminate()
+        provider.connections[0].wait_closed()
+        _, out, err = finished(process)
+        for browser in browsers:
+            browser.close()
+    told = f"ERROR:    Cancel {watchers} running task(s), timeout graceful shutdown exceeded\n"
+    assert (out, err) == ("", told if watchers else "")
 
 
 def test_what_a_tool_raises_stays_also_for_a_late_watcher() -> None:

@@ -16,7 +16,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from rxllm.values import AdapterError
 
@@ -49,6 +49,10 @@ class Circuit:
         self._failures: deque[float] = deque(maxlen=failures)
         self._open_until = 0.0
         self._trial: Permit | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Times of another process mean nothing here: a circuit begins closed.
+        return Circuit, (self._limit, self._within, self._cooldown, self._on_change)
 
     def enter(self, now: float) -> Permit | AdapterError:
         """Return a permit for a new call, or the error that refuses it."""

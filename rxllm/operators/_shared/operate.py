@@ -28,3 +28,9 @@ def operate(start: Start[T, R]) -> Callable[[Observable[T]], Stream[R]]:
         return Stream(subscribe)
 
     return operator
+
+
+def shared(operator: Callable[[Observable[T]], Stream[R]]) -> Callable[[Observable[T]], Stream[R]]:
+    """Mark an operator whose calls share what cannot be copied: ``rxllm.cluster`` keeps it with the caller."""
+    vars(operator)["is_shared"] = True
+    return operator

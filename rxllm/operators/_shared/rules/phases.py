@@ -68,7 +68,7 @@ _CONTENT = (
     *(TextDelta, TextCompleted, ThinkingDelta, ThinkingCompleted),
     *(ToolCallStarted, ToolCallDelta, ToolCallCompleted),
     *(SourceAdded, FileAdded, UsageUpdated, RawChunk, Custom),
-    ToolProgress,  # from a tool that the provider runs
+    *(ToolProgress, Nested),  # from a tool, or an agent, that the provider runs
 )
 _TOOLS = (
     *(ToolApprovalRequested, ToolExecutionStarted, ToolProgress, ToolExecutionCompleted),
@@ -161,8 +161,17 @@ class Rules:
         if following == "start":
             self._response = Response(self._used)
             self._agents.clear()
+        elif isinstance(event, Nested) and following == "message":
+            id, inner = unnest(event)
+            if id not in self._response.ids:
+                raise Broken(*_OUT_OF_PLACE["message"])
+            self._agents.setdefault(id, Rules()).check(inner)
+        elif isinstance(event, ErrorEvent) and self._phase == "message":
+            self.cut(event)
         elif self._phase == "message" or following == "message":
             self._response.feed(event)
+            if following == "over":  # agents of the provider's own may still wait
+                self._agents.clear()
         else:
             self._check_agents(event)
         if following == "step" and self._phase != "step":

@@ -1,0 +1,286 @@
+"""The workers of a run, as the client sees them: what each is asked, and who is asked next."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import pickle
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from time import monotonic
+from typing import Any, Self
+from uuid import uuid4
+
+from distributed import Client, LocalCluster
+from reactivex import Observable
+
+from rxllm import AdapterError, EngineError, Event, LLMError, Stream, from_async_iter, to_async_iter
+from rxllm.cluster import _worker
+from rxllm.cluster._worker import Answer, packed
+
+_PATIENCE = 60.0
+"""For how many seconds a run without workers waits for one."""
+
+_LOOK = 0.5
+"""How often the list of workers is read, in seconds."""
+
+_DEATHS = 3
+"""After so many deaths of workers that it was with, a request fails: it may be what kills them."""
+
+
+@asynccontextmanager
+async def connected(client: Any) -> AsyncGenerator[Any]:
+    """Connect to the scheduler of `client` on this loop, or else to workers on this machine.
+
+    A connection of its own: when it ends, in whatever way, the scheduler cancels what the run has on the workers.
+    """
+    if client is None:
+        quiet: dict[str, Any] = {"dashboard_address": "127.0.0.1:0", "silence_logs": logging.ERROR}
+        local = LocalCluster(asynchronous=True, threads_per_worker=1, **quiet)
+        async with _opened(local), _opened(Client(local, asynchronous=True, set_as_default=False)) as own:
+            yield own
+    else:
+        options = {"asynchronous": True, "set_as_default": False, "security": client.security}
+        async with _opened(Client(client.scheduler.address, **options)) as own:
+            yield own
+
+
+@asynccontextmanager
+async def _opened(resource: Any) -> AsyncGenerator[Any]:
+    """Open it to the end before it is closed, also if it is disposed meanwhile: else half of it would stay open."""
+    opening = asyncio.ensure_future(_complete(resource))
+    try:
+        yield await asyncio.shield(opening)
+    finally:
+        await asyncio.wait([opening])
+        await resource.close()
+
+
+async def _complete(resource: Awaitable[Any]) -> Any:
+    return await resource
+
+
+__all__ = ["Lanes", "connected", "packed"]
+
+
+class _Question:
+    """A request that waits for its answer."""
+
+    def __init__(self, number: int, data: bytes) -> None:
+        self.number = number
+        self.data = data
+        self.deaths = 0
+        self.answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+
+
+class _Lane:
+    """One worker: its task, what it has been asked, and what is to be sent to it."""
+
+    def __init__(self, address: str, key: str, future: Any) -> None:
+        self.address = address
+        self.key = key
+        self.future = future
+        self.is_ready = False
+        self.running: dict[int, _Question] = {}
+        self.outgoing: list[_worker.Question] = []
+        self.wake = asyncio.Event()
+
+    def send(self, number: int, data: bytes | None) -> None:
+        self.outgoing.append((number, data))
+        self.wake.set()
+
+
+class Lanes:
+    """Asks the workers of `client`, at most `concurrency` requests at a time each.
+
+    Every worker serves one lane; new ones get theirs within half a second. A worker that dies gives back what it has
+    not answered, which goes to the others first.
+    """
+
+    def __init__(self, client: Any, setup: bytes, concurrency: int) -> None:
+        self._client = client
+        self._setup = setup
+        self._concurrency = concurrency
+        self._lanes: dict[str, _Lane] = {}
+        self._waiting: deque[_Question] = deque()
+        self._numbers = 0
+        self._queue: deque[asyncio.Future[None]] = deque()  # of those that wait for room
+        self._admitted = 0
+        self._failure: LLMError | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> Self:
+        self.workers = len(await self._addresses())
+        self._begin(self._watch())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for lane in self._lanes.values():
+            lane.future.release()  # the workers hear of it, and close their connections
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def place(self, source: Observable[Event]) -> Stream[Event]:
+        """Subscribe to `source` once a worker has room: an operator, before the call has its turn under a limit."""
+
+        async def events() -> AsyncGenerator[Event]:
+            async with self._room(), to_async_iter(source) as items:
+                async for event in items:
+                    yield event
+
+        return from_async_iter(events)
+
+    @asynccontextmanager
+    async def _room(self) -> AsyncGenerator[None]:
+        entry = asyncio.get_running_loop().create_future()
+        self._queue.append(entry)
+        self._admit()
+        try:
+            await entry
+            yield
+        finally:
+            if entry.done() and not entry.cancelled():
+                self._admitted -= 1
+                self._admit()
+
+    def _admit(self) -> None:
+        room = sum(lane.is_ready for lane in self._lanes.values()) * self._concurrency
+        while self._queue and (self._admitted < room or self._failure is not None):
+            entry = self._queue.popleft()
+            if not entry.done():
+                self._admitted += 1
+                entry.set_result(None)
+
+    async def ask(self, request: Any, request_id: str) -> Answer:
+        """Return the answer of whichever worker has room first."""
+        if self._failure is not None:
+            raise self._failure
+        self._numbers += 1
+        question = _Question(self._numbers, packed((request, request_id)))
+        self._waiting.append(question)
+        self._deal()
+        try:
+            return await question.answer
+        finally:
+            self._forget(question)
+
+    def _forget(self, question: _Question) -> None:
+        for lane in self._lanes.values():
+            if lane.running.pop(question.number, None) is not None:  # nobody waits for it any more
+                lane.send(question.number, None)
+        self._deal()
+
+    def _deal(self) -> None:
+        while self._waiting:
+            lane = min(self._ready(), key=lambda lane: len(lane.running), default=None)
+            if lane is None:
+                return
+            question = self._waiting.popleft()
+            if not question.answer.done():
+                lane.running[question.number] = question
+                lane.send(question.number, question.data)
+
+    def _ready(self) -> list[_Lane]:
+        return [lane for lane in self._lanes.values() if lane.is_ready and len(lane.running) < self._concurrency]
+
+    def _fail(self, error: LLMError) -> None:
+        """Fail every request, also those to come."""
+        self._failure = error
+        running = [question for lane in self._lanes.values() for question in lane.running.values()]
+        for question in (*running, *self._waiting):
+            if not question.answer.done():
+                question.answer.set_exception(error)
+        self._admit()
+
+    async def _watch(self) -> None:
+        """Keep a lane on every worker."""
+        last_seen = monotonic()
+        while self._failure is None:
+            try:
+                addresses = await self._addresses()
+            except Exception as error:
+                self._fail(AdapterError("provider_unavailable", f"the scheduler of the cluster is gone: {error}"))
+                return
+            for address in self._lanes.keys() - addresses:
+                self._lose(self._lanes[address])
+            for address in addresses - self._lanes.keys():
+                self._open(address)
+            last_seen = monotonic() if addresses else last_seen
+            if monotonic() - last_seen > _PATIENCE:
+                message = f"the cluster has had no worker for {_PATIENCE:g} s; start one, or pass another client"
+                self._fail(AdapterError("provider_unavailable", message))
+            await asyncio.sleep(_LOOK)
+
+    async def _addresses(self) -> set[str]:
+        return set(await self._client.nthreads())
+
+    def _open(self, address: str) -> None:
+        key = f"rxllm-{uuid4().hex}"
+        where = {"workers": [address], "allow_other_workers": False, "pure": False}
+        future = self._client.submit(_worker.serve, key, self._setup, key=key, **where)
+        lane = self._lanes[address] = _Lane(address, key, future)
+        self._begin(self._serve(lane))
+
+    async def _serve(self, lane: _Lane) -> None:
+        try:
+            while not await self._call(lane, _worker.started):
+                if lane.future.status == "error":
+                    raise await lane.future.exception()
+            lane.is_ready = True
+            self._admit()
+            async with asyncio.TaskGroup() as both:
+                both.create_task(self._give(lane))
+                both.create_task(self._take(lane))
+        except* OSError:
+            pass  # the worker has died
+        except* Exception as errors:
+            if not lane.is_ready:
+                error = errors.exceptions[0]
+                message = f"the worker {lane.address} cannot take the engine: {type(error).__name__}: {error}"
+                remedy = "install there what is installed here, also your own modules"
+                self._fail(EngineError("invalid_engine", f"{message}; {remedy}"))
+        finally:
+            self._lose(lane)
+
+    async def _give(self, lane: _Lane) -> None:
+        self._deal()
+        while True:
+            await lane.wake.wait()
+            lane.wake.clear()
+            questions, lane.outgoing = lane.outgoing, []
+            await self._call(lane, _worker.give, questions)
+
+    async def _take(self, lane: _Lane) -> None:
+        while True:
+            for number, answer in await self._call(lane, _worker.take):
+                question = lane.running.pop(number, None)
+                if question is not None and not question.answer.done():
+                    question.answer.set_result(pickle.loads(answer))
+            self._deal()
+
+    async def _call(self, lane: _Lane, function: Callable[..., Any], *arguments: Any) -> Any:
+        results = await self._client.run(function, lane.key, *arguments, workers=[lane.address])
+        return results[lane.address]
+
+    def _lose(self, lane: _Lane) -> None:
+        """Hand the requests of a lane that has ended to the others."""
+        if self._lanes.get(lane.address) is not lane:
+            return
+        del self._lanes[lane.address]
+        lane.future.release()
+        for question in reversed(lane.running.values()):
+            question.deaths += 1
+            if question.deaths < _DEATHS:
+                self._waiting.appendleft(question)
+            elif not question.answer.done():
+                message = f"{_DEATHS} workers have died with this request; see their logs"
+                question.answer.set_exception(AdapterError("provider_unavailable", message))
+        lane.running.clear()
+        self._deal()

@@ -1,0 +1,158 @@
+"""What runs on a worker: a lane for each run, which asks the model and keeps the answers until they are fetched."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+from collections.abc import Iterable
+from importlib import import_module
+from typing import Any
+
+from distributed import WorkerPlugin, get_worker
+from reactivex.disposable import SingleAssignmentDisposable
+
+import rxllm
+from rxllm import Engine, EngineError, Event, LLMError, Request
+
+Question = tuple[int, bytes | None]
+"""A number and a pickled request with its id; without them, the request is to be stopped."""
+
+Answer = tuple[list[Event], Exception | None]
+
+_POLL = 5.0
+"""For how many seconds `take` waits for an answer."""
+
+_lanes: dict[str, Lane] = {}
+
+
+def packed(value: Any) -> bytes:
+    """Pickle `value`, by value what only this process's main module has."""
+    try:
+        data = pickle.dumps(value)
+    except Exception:
+        data = b"__main__"
+    return import_module("cloudpickle").dumps(value) if b"__main__" in data else data
+
+
+async def serve(key: str, setup: bytes) -> None:
+    """Serve a run. This is a task of Dask, which it cancels when the client releases its future, or dies."""
+    engine, options = pickle.loads(setup)
+    worker, lane = get_worker(), Lane(engine, options)
+    # Cancelling leaves the coroutine of a task running, but plugins hear of it at once.
+    worker.plugins[key] = _Cancellation(key, lane)
+    _lanes[key] = lane
+    try:
+        task = worker.state.tasks.get(key)
+        if task is not None and task.state == "executing":
+            await lane.closed.wait()
+    finally:
+        lane.close()
+        del _lanes[key]
+        worker.plugins.pop(key, None)
+        await rxllm.aclose(engine)
+
+
+async def started(key: str) -> bool:
+    """Wait a moment for the lane, whose task may be behind others on this worker."""
+    for _ in range(20):
+        if key in _lanes:
+            return True
+        await asyncio.sleep(0.05)
+    return False
+
+
+async def give(key: str, questions: Iterable[Question]) -> None:
+    """Ask or stop these requests."""
+    lane = _lanes[key]
+    for number, question in questions:
+        lane.stop(number)
+        if question is not None:
+            lane.ask(number, question)
+
+
+async def take(key: str) -> list[tuple[int, bytes]]:
+    """Return the next answers, as soon as there are any."""
+    lane = _lanes[key]
+    try:
+        await asyncio.wait_for(lane.news.wait(), _POLL)
+    except TimeoutError:
+        return []
+    return lane.take()
+
+
+class Lane:
+    """The requests of a run on this worker, and their answers. It lives on the worker's event loop."""
+
+    def __init__(self, engine: Engine, options: dict[str, Any]) -> None:
+        self.news = asyncio.Event()
+        self.closed = asyncio.Event()
+        self._engine = engine
+        self._options = options
+        self._running: dict[int, SingleAssignmentDisposable] = {}
+        self._answers: list[tuple[int, bytes]] = []
+
+    def ask(self, number: int, question: bytes) -> None:
+        events: list[Event] = []
+
+        def end(error: Exception | None = None) -> None:
+            self._running.pop(number, None)
+            self._answers.append((number, _answer(events, error)))
+            self.news.set()
+
+        try:
+            request, request_id = _request(question)
+            stream = rxllm.stream_generate(self._engine, request, request_id=request_id, **self._options)
+        except Exception as error:
+            end(error)
+        else:
+            subscription = self._running[number] = SingleAssignmentDisposable()
+            subscription.disposable = stream.subscribe(events.append, end, end)
+
+    def stop(self, number: int) -> None:
+        subscription = self._running.pop(number, None)
+        if subscription is not None:
+            subscription.dispose()
+
+    def take(self) -> list[tuple[int, bytes]]:
+        self.news.clear()
+        answers, self._answers = self._answers, []
+        return answers
+
+    def close(self) -> None:
+        """Stop all requests, which closes their connections."""
+        for number in list(self._running):
+            self.stop(number)
+        self.closed.set()
+        self.news.set()
+
+
+class _Cancellation(WorkerPlugin):
+    """Closes a lane when its task is cancelled, and when the worker closes."""
+
+    def __init__(self, key: str, lane: Lane) -> None:
+        self._key = key
+        self._lane = lane
+
+    def transition(self, key: Any, start: str, finish: str, **kwargs: Any) -> None:
+        if key == self._key and finish in ("cancelled", "released", "forgotten"):
+            self._lane.close()
+
+    def teardown(self, worker: Any) -> None:
+        self._lane.close()
+
+
+def _request(question: bytes) -> tuple[Request, str]:
+    try:
+        return pickle.loads(question)
+    except Exception as error:
+        message = f"the request cannot be read on the worker: {error}; install there what the request names"
+        raise EngineError("invalid_engine", message) from error
+
+
+def _answer(events: list[Event], error: Exception | None) -> bytes:
+    try:
+        return packed((events, error))
+    except Exception as fault:
+        about = LLMError if error is None else type(error)
+        message = f"the answer cannot be sent from the worker ({about.__name__}): {fault}"
+        return packed(([], EngineError("invalid_engine", message)))

@@ -1,0 +1,298 @@
+"""A server on standard input and output: one process for all tools of a connection, on a thread and a loop of its own.
+
+So the tools may be called from any loop and thread, and no loop that ends or is blocked takes the process with it.
+The process and all that it has started end when the connection is closed, when neither it nor a tool of it is left,
+and with this process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import json
+import os
+import signal
+import subprocess
+import threading
+import weakref
+from collections import deque
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, cast
+
+from rxllm import AdapterError, LLMError, Stream, StreamError, from_async_iter
+from rxllm.mcp._connection import Connection
+from rxllm.mcp._protocol import PROVIDER, Json, Peer, object_of, read, refusal
+from rxllm.values.argument_checks import check
+from rxllm.wire import NDJSONDecoder
+
+GRACE_SECONDS = 1.0
+"""How long a server may take to end when its input is closed; then its process group is killed."""
+MAX_WAITING = 1_000
+"""How many notices may wait for a reader; more of them are dropped."""
+MAX_UNREAD = 32 * 2**20
+"""How many bytes a server may leave unread."""
+STDERR_SHOWN = 2_000
+
+_INHERITED = ("HOME", "LANG", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "USER", "SYSTEMROOT", "APPDATA", "TEMP")
+_IS_POSIX = os.name == "posix"
+
+
+class Stdio(Connection):
+    """The server that ``command *arguments`` starts at the first use.
+
+    It inherits no environment but `PATH`, `HOME` and the like, since yours has your keys; `env` adds variables. After
+    its end, the next call starts it again. `timeout` is how long it may take to start and to answer anything but a tool
+    call, in seconds.
+    """
+
+    def __init__(
+        self,
+        command: str,
+        *arguments: str,
+        env: Mapping[str, str] | None = None,
+        cwd: str | os.PathLike[str] | None = None,
+        timeout: float = 30.0,
+    ) -> None:
+        super().__init__(timeout)
+        self._command = (command, *arguments)
+        are_texts = command and all(isinstance(cast(Any, part), str) for part in self._command)
+        check("command", self._command, bool(are_texts), 'strings, such as Stdio("npx", "server")')
+        self._env = {**{name: os.environ[name] for name in _INHERITED if name in os.environ}, **(env or {})}
+        self._cwd = cwd
+        self._process: Process | None = None
+
+    def send(self, peer: Peer, message: Json, headers: dict[str, str]) -> Stream[Json]:
+        return from_async_iter(lambda: self._exchange(message))
+
+    def listen(self, peer: Peer) -> Stream[Json]:
+        return from_async_iter(lambda: self._exchange(None))
+
+    def mirrors(self, peer: Peer) -> bool:
+        return False
+
+    def needs_cancel(self, peer: Peer) -> bool:
+        return self._process is not None and self._process.failure is None
+
+    async def peer(self) -> Peer:
+        with self._guard:
+            if self._process is None or self._process.failure is not None:
+                self._process, self._peer = Process(self._command, self._env, self._cwd), None
+                weakref.finalize(self, self._process.abandon)
+        return await super().peer()
+
+    async def leave(self, peer: Peer | None) -> None:
+        with self._guard:
+            process, self._process = self._process, None
+        if process is not None:
+            process.stop()
+            await process.ended()
+
+    async def _exchange(self, message: Json | None) -> AsyncIterator[Json]:
+        inbox, process = Inbox(), self._process
+        if process is None:
+            raise AdapterError("provider_unavailable", f"{self!r} was closed", provider=PROVIDER)
+        process.send(message, inbox)
+        if message is not None and not {"id", "method"} <= message.keys():
+            return
+        try:
+            while True:
+                yield await inbox.get()
+        finally:
+            process.forget(inbox)
+
+    def __repr__(self) -> str:
+        return f"Stdio({self._command[0]!r})"
+
+
+class Inbox:
+    """What one reader waits for, from the thread of the process to the reader's loop."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._items: deque[Json | LLMError] = deque()
+        self._wake = asyncio.Event()
+
+    def put(self, item: Json | LLMError) -> None:
+        if len(self._items) < MAX_WAITING or isinstance(item, LLMError) or "method" not in item:
+            self._items.append(item)
+            with contextlib.suppress(RuntimeError):  # the reader's loop has ended
+                self._loop.call_soon_threadsafe(self._wake.set)
+
+    async def get(self) -> Json:
+        """Return the next message. Raises the error by which the process has ended."""
+        while not self._items:
+            self._wake.clear()
+            await self._wake.wait()
+        item = self._items.popleft()
+        if isinstance(item, LLMError):
+            raise item
+        return item
+
+
+class Process(asyncio.SubprocessProtocol):
+    """One run of a server. Only its own thread reads and writes; `failure` is why it cannot be used any more."""
+
+    def __init__(self, command: tuple[str, ...], env: Mapping[str, str], cwd: Any) -> None:
+        self.failure: LLMError | None = None
+        self._command, self._env, self._cwd = command, env, cwd
+        self._lock = threading.Lock()
+        self._inboxes: dict[Any, Inbox] = {}  # by the id of their request; those of listeners by the inbox itself
+        self._outgoing: deque[bytes] = deque()
+        self._framing = NDJSONDecoder()
+        self._stderr = b""
+        self._owner = os.getpid()
+        self._transport: asyncio.SubprocessTransport | None = None
+        self._context = contextvars.Context()  # that of the first caller would keep what it refers to alive
+        self._loop = self._context.run(asyncio.new_event_loop)
+        self._is_over = asyncio.Event()
+        self._has_exited = asyncio.Event()
+        self._thread = threading.Thread(target=self._serve, name="rxllm-mcp", daemon=True)
+        self._thread.start()
+
+    def send(self, message: Json | None, inbox: Inbox) -> None:
+        """Send `message`, whose answers go to `inbox`; without one, all notices do."""
+        with self._lock:
+            if self.failure is not None:
+                raise self.failure
+            is_request = message is not None and {"id", "method"} <= message.keys()
+            if is_request or message is None:
+                self._inboxes[inbox if message is None else message["id"]] = inbox
+        if message is not None:
+            self._on_loop(self._write, _line(message))
+
+    def forget(self, inbox: Inbox) -> None:
+        with self._lock:
+            for key in [key for key, other in self._inboxes.items() if other is inbox]:
+                del self._inboxes[key]
+
+    def stop(self) -> None:
+        """End the process soon; returns at once."""
+        self._on_loop(self._fail, "was closed")
+
+    async def ended(self) -> None:
+        """Wait for the end of the process, a few seconds at most."""
+        await asyncio.to_thread(self._thread.join, 5 * GRACE_SECONDS)
+
+    def abandon(self) -> None:
+        """Kill the process now: nobody is left to use it, or this process ends."""
+        if self._thread.is_alive() and os.getpid() == self._owner:  # a forked child has no part in it
+            self._kill()
+            self.stop()
+            if self._transport is None and threading.current_thread() is not self._thread:
+                self._thread.join(GRACE_SECONDS)  # it is being started
+
+    def _on_loop(self, function: Any, *arguments: Any) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the process has ended
+            self._loop.call_soon_threadsafe(function, *arguments, context=self._context)
+
+    def _serve(self) -> None:
+        try:
+            self._loop.run_until_complete(self._main())
+        finally:
+            self._fail("has ended")
+            self._loop.close()
+
+    async def _main(self) -> None:
+        pipes: Any = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        options: Any = {"env": self._env, "cwd": self._cwd, "start_new_session": _IS_POSIX}
+        try:
+            self._transport, _ = await self._loop.subprocess_exec(lambda: self, *self._command, **pipes, **options)
+        except (OSError, ValueError) as error:
+            self._fail(f"cannot be started: {error}")
+            return
+        try:
+            while self._outgoing:
+                self._write(self._outgoing.popleft())
+            await self._is_over.wait()
+        finally:
+            await self._end(self._transport)
+
+    async def _end(self, transport: asyncio.SubprocessTransport) -> None:
+        stdin = cast(asyncio.WriteTransport, transport.get_pipe_transport(0))
+        stdin.abort() if stdin.get_write_buffer_size() else stdin.close()
+        for _ in range(2):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(GRACE_SECONDS):
+                    await self._has_exited.wait()
+            self._kill()  # what it has started is in its group, and may live on without it
+        transport.close()
+        await asyncio.sleep(0)
+
+    def _kill(self) -> None:
+        if self._transport is not None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                if _IS_POSIX:
+                    os.killpg(self._transport.get_pid(), signal.SIGKILL)
+                else:
+                    self._transport.kill()
+
+    def _write(self, line: bytes) -> None:
+        if self._transport is None:
+            self._outgoing.append(line)
+            return
+        stdin = cast(asyncio.WriteTransport | None, self._transport.get_pipe_transport(0))
+        if stdin is None or stdin.is_closing():
+            return
+        if stdin.get_write_buffer_size() > MAX_UNREAD:
+            self._fail(f"leaves more than {MAX_UNREAD} bytes of its input unread")
+            return
+        stdin.write(line)
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        if fd != 1:
+            self._stderr = (self._stderr + data)[-STDERR_SHOWN:]
+            return
+        try:
+            frames = self._framing.feed(data)
+        except StreamError as error:
+            self._fail(f"wrote a message that is too long: {error.message}")
+            return
+        for frame in frames:
+            with contextlib.suppress(StreamError):  # some servers print other things too
+                for message in read(frame):
+                    self._deliver(message)
+
+    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
+        if fd == 1:
+            self._loop.call_later(0.1, self._fail, "has closed its output")  # its exit code says more, if it comes
+
+    def process_exited(self) -> None:
+        self._has_exited.set()
+        code = self._transport.get_returncode() if self._transport is not None else None
+        # What it has written before is read first, unless something that it has started keeps its output open.
+        self._loop.call_later(0.05, self._fail, f"has ended with exit code {code}")
+
+    def _deliver(self, message: Json) -> None:
+        with self._lock:
+            inboxes = self._receivers(message)
+        if not inboxes and {"id", "method"} <= message.keys():
+            self._write(_line(refusal(message)))
+        for inbox in inboxes:
+            inbox.put(message)
+
+    def _receivers(self, message: Json) -> list[Inbox]:
+        token = object_of(message.get("params")).get("progressToken")
+        key = token if "method" in message else message.get("id")
+        if isinstance(key, str | int):
+            return [self._inboxes[key]] if key in self._inboxes else []
+        calls = [inbox for key, inbox in self._inboxes.items() if isinstance(key, int)]
+        if "id" in message:  # a request does not say which call it belongs to, so only a single call can have it
+            return calls if len(calls) == 1 else []
+        return [inbox for inbox in self._inboxes.values() if inbox not in calls]
+
+    def _fail(self, why: str) -> None:
+        with self._lock:
+            if self.failure is not None:
+                return
+            stderr = self._stderr.decode(errors="replace").strip()
+            text = f"the MCP server {self._command[0]!r} {why}" + (f"; it wrote: {stderr}" if stderr else "")
+            self.failure = AdapterError("provider_unavailable", text, provider=PROVIDER)
+            inboxes, self._inboxes = list(self._inboxes.values()), {}
+        for inbox in inboxes:
+            inbox.put(self.failure)
+        self._is_over.set()
+
+
+def _line(message: Json) -> bytes:
+    return json.dumps(message).encode() + b"\n"

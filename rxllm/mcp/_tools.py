@@ -1,0 +1,164 @@
+"""A server's tools as ``rxllm.Tool``s."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, cast
+
+from rxllm import AdapterError, Stream, Tool, from_async_iter, to_async_iter
+from rxllm.mcp._calls import call_tool
+from rxllm.mcp._connection import Connection
+from rxllm.mcp._http import HTTP
+from rxllm.mcp._parameter_headers import parameter_headers
+from rxllm.mcp._protocol import PROVIDER, Json
+from rxllm.mcp._stdio import Stdio
+from rxllm.values.argument_checks import check, check_instance
+
+Server = Connection | str | Sequence[str]
+"""A connection, the URL of a server, or the command that starts one, as a list."""
+
+MAX_PAGES = 100
+MAX_TOOLS = 1_000
+DESCRIPTION = 4_000
+"""How many characters of a tool's description the model is told."""
+
+_CHANGED = "notifications/tools/list_changed"
+_BEGUN = "notifications/subscriptions/acknowledged"
+
+log = logging.getLogger("rxllm")
+
+
+def tools(server: Server, *, headers: Mapping[str, str] | None = None, prefix: str = "") -> Stream[tuple[Tool, ...]]:
+    """Return the tools of `server`, for ``tools=[...]`` and ``Engine.with_tools``; each subscription lists them anew.
+
+    >>> search = tools("http://127.0.0.1:8000/mcp", headers={"authorization": "Bearer ..."})    # then .run() or await
+    >>> files = tools(["npx", "-y", "@modelcontextprotocol/server-filesystem", "."], prefix="files_")
+
+    `headers` are sent to a URL. `prefix` comes before each name; what providers do not take in names becomes "_".
+    ``metadata["mcp"]`` of a tool has its own name and the server's annotations. The process of a command ends with its
+    last tool; close an `HTTP` or a `Stdio` to end it, or its session, at a time of your own.
+
+    Raises ``ValidationError("invalid_option")``. An ``AdapterError`` or ``StreamError`` goes to ``on_error``: of a
+    server that cannot be reached, takes too long, or sends what is no list of tools.
+    """
+    connection = _connected(server, headers)
+    check_instance("prefix", prefix, str, "a string")
+
+    async def listing() -> AsyncIterator[tuple[Tool, ...]]:
+        try:
+            yield await _listed(connection, prefix)
+        except BaseException:
+            if connection is not server:
+                await connection.aclose()
+            raise
+
+    return from_async_iter(listing)
+
+
+def watch(server: Server, *, headers: Mapping[str, str] | None = None, prefix: str = "") -> Stream[tuple[Tool, ...]]:
+    """Return the tools of `server` now, and again whenever it says that they have changed; see `tools`.
+
+    ::
+
+        server              --changed-----changed--|
+        watch()     tools-----tools---------tools--|
+
+    It ends when the server ends the subscription, and fails when the connection is lost: ``.retry()`` subscribes anew.
+    """
+    connection = _connected(server, headers)
+    check_instance("prefix", prefix, str, "a string")
+
+    async def listings() -> AsyncIterator[tuple[Tool, ...]]:
+        peer = await connection.peer()
+        async with to_async_iter(connection.changes(peer)) as changes:
+            if not peer.is_modern:
+                yield await _listed(connection, prefix)
+            async for change in changes:
+                if change.get("method") in (_CHANGED, _BEGUN):
+                    yield await _listed(connection, prefix)
+
+    return from_async_iter(listings)
+
+
+def _connected(server: Any, headers: Mapping[str, str] | None) -> Connection:
+    remedy = "a URL, a command as a list of strings, an mcp.HTTP or an mcp.Stdio"
+    check("headers", headers, headers is None or isinstance(server, str), "left out, except for a URL")
+    if isinstance(server, Connection):
+        return server
+    if isinstance(server, str):
+        return HTTP(server, headers=headers)
+    check("server", server, isinstance(server, list | tuple) and bool(cast(Any, server)), remedy)
+    return Stdio(*cast(list[str], server))
+
+
+async def _listed(connection: Connection, prefix: str) -> tuple[Tool, ...]:
+    mirrors = connection.mirrors(await connection.peer())
+    tools: dict[str, Tool] = {}
+    async for entry in _entries(connection):
+        tool = _tool(connection, entry, prefix, mirrors)
+        if tool is not None:
+            name = _unique(tool.name, tools)
+            tools[name] = replace(tool, name=name)
+    return tuple(tools.values())
+
+
+async def _entries(connection: Connection) -> AsyncIterator[Json]:
+    cursor: Any = None
+    count = 0
+    for _ in range(MAX_PAGES):
+        page = await connection.quick("tools/list", {} if cursor is None else {"cursor": cursor})
+        entries = page.get("tools")
+        if not isinstance(entries, list):
+            raise _malformed("no list of tools")
+        for entry in cast(list[Any], entries):
+            count += 1
+            if count > MAX_TOOLS or not isinstance(entry, dict) or not isinstance(cast(Json, entry).get("name"), str):
+                raise _malformed(f"more than {MAX_TOOLS} tools" if count > MAX_TOOLS else "a tool without a name")
+            yield cast(Json, entry)
+        cursor = page.get("nextCursor")
+        if cursor is None:
+            return
+    raise _malformed(f"more than {MAX_PAGES} pages of tools")
+
+
+def _malformed(what: str) -> AdapterError:
+    return AdapterError("malformed_response", f"the MCP server sends {what}", provider=PROVIDER)
+
+
+def _tool(connection: Connection, entry: Json, prefix: str, mirrors: bool) -> Tool | None:
+    name, schema = entry["name"], entry.get("inputSchema")
+    if not isinstance(schema, dict):
+        raise _malformed(f"the tool {name[:80]!r} without an inputSchema")
+    schema = cast(Json, schema)
+    try:
+        headers = parameter_headers(schema) if mirrors else {}
+    except ValueError as error:
+        log.warning("the MCP tool %r is left out: %s", name[:80], error)
+        return None
+    description = entry.get("description")
+    own = {key: entry[key] for key in ("name", "title", "annotations", "outputSchema") if key in entry}
+    return Tool(
+        _legal(prefix + name),
+        description[:DESCRIPTION] if isinstance(description, str) else "",
+        schema,
+        partial(call_tool, connection, name, headers),
+        metadata={PROVIDER: own},
+    )
+
+
+def _legal(name: str) -> str:
+    """Return `name` as all providers take it: letters, digits, "_" and "-", at most 64, and first a letter or "_"."""
+    name = re.sub(r"[^A-Za-z0-9_-]", "_", name)[:64]
+    return name if re.match(r"[A-Za-z_]", name) else f"_{name}"[:64]
+
+
+def _unique(name: str, known: Mapping[str, Any]) -> str:
+    number, unique = 1, name
+    while unique in known:
+        number += 1
+        unique = f"{name[: 63 - len(str(number))]}_{number}"
+    return unique

@@ -1,0 +1,489 @@
+"""OpenTelemetry: traces and metrics of calls, tools, agents, steps and chats, by the GenAI conventions.
+
+::
+
+    engine = Engine("openai:gpt-5", observers=[rxllm.otel.traces()])
+
+==========================  =========  =============================================================================
+span                        kind       one for each
+==========================  =========  =============================================================================
+``chat MODEL``              client     call of a model, its retries included
+``generate_content MODEL``  client     call for images
+``execute_tool NAME``       internal   tool that runs
+``invoke_agent NAME``       internal   chat, which has the name of the tool that it runs as, or none
+``step``                    internal   step: a call and the tools that its answer asks for
+==========================  =========  =============================================================================
+
+A span ends at the instant of completion, error or dispose. Parents are found by the ids of telemetry, so no context
+token is kept between two events; a tool runs in a copy of the context, where its span is the current one.
+
+The names of the conventions still move: all of them are in the tables of this module, as of November 2026
+(https://github.com/open-telemetry/semantic-conventions-genai).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from reactivex import from_iterable
+from reactivex.scheduler import ImmediateScheduler
+
+import rxllm
+from rxllm import EngineError, Message, TextPart, Usage
+from rxllm import operators as ops
+from rxllm.values.argument_checks import check_instance
+
+_missing: ImportError | None = None
+try:
+    from opentelemetry import context, metrics, trace
+    from opentelemetry.context import Context
+    from opentelemetry.trace import SpanKind, Status, StatusCode
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+except ImportError as error:
+    if TYPE_CHECKING:
+        raise
+    _missing = error  # which `traces` raises, so that ``from rxllm import *`` works without it
+
+__all__ = ["Traces", "traces"]
+
+OPERATION, PROVIDER, MODEL = "gen_ai.operation.name", "gen_ai.provider.name", "gen_ai.request.model"
+STREAM, OUTPUT_TYPE, CONVERSATION = "gen_ai.request.stream", "gen_ai.output.type", "gen_ai.conversation.id"
+RESPONSE_ID, RESPONSE_MODEL = "gen_ai.response.id", "gen_ai.response.model"
+CHOICES = "gen_ai.request.choice.count"
+FINISH_REASONS, FIRST_CHUNK = "gen_ai.response.finish_reasons", "gen_ai.response.time_to_first_chunk"
+ADDRESS, PORT, ERROR_TYPE = "server.address", "server.port", "error.type"
+AGENT, TOOL, TOOL_TYPE = "gen_ai.agent.name", "gen_ai.tool.name", "gen_ai.tool.type"
+TOOL_CALL_ID, TOOL_DESCRIPTION = "gen_ai.tool.call.id", "gen_ai.tool.description"
+TOKEN_TYPE, MODALITY = "gen_ai.token.type", "gen_ai.token.modality"
+SYSTEM, INPUT, OUTPUT = "gen_ai.system_instructions", "gen_ai.input.messages", "gen_ai.output.messages"
+DEFINITIONS, ARGUMENTS, RESULT = "gen_ai.tool.definitions", "gen_ai.tool.call.arguments", "gen_ai.tool.call.result"
+
+OUTCOME, ATTEMPTS, RETRY, COST = "rxllm.outcome", "rxllm.attempts", "rxllm.retry", "rxllm.usage.cost"
+STEP_INDEX, STEPS, HALTED = "rxllm.step.index", "rxllm.chat.steps", "rxllm.chat.halted_reason"
+METADATA = "rxllm.metadata"
+# The last three lines are rxllm's own names, where the conventions have none.
+
+PARAMETERS = {
+    "temperature": "gen_ai.request.temperature",
+    "top_p": "gen_ai.request.top_p",
+    "top_k": "gen_ai.request.top_k",
+    "max_tokens": "gen_ai.request.max_tokens",
+    "stop": "gen_ai.request.stop_sequences",
+    "seed": "gen_ai.request.seed",
+    "reasoning_effort": "gen_ai.request.reasoning.level",
+    "frequency_penalty": "gen_ai.request.frequency_penalty",
+    "presence_penalty": "gen_ai.request.presence_penalty",
+    "response_format": OUTPUT_TYPE,
+}
+USAGE = {
+    "input_tokens": "input_tokens",
+    "output_tokens": "output_tokens",
+    "cached_input_tokens": "cache_read.input_tokens",
+    "cache_write_input_tokens": "cache_write.input_tokens",
+    "reasoning_tokens": "reasoning.output_tokens",
+}
+"""What follows ``gen_ai.usage.`` in the attributes of spans, and `USED` in the newest metrics."""
+
+PROVIDERS = {
+    "gemini": "gcp.gemini",
+    "google": "gcp.gemini",
+    "mistral": "mistral_ai",
+    "moonshot": "moonshot_ai",
+    "openai-responses": "openai",
+    "xai": "x_ai",
+}
+"""The providers that the conventions call by another name."""
+
+CALL_RELEASED, CALL_NEWEST = "gen_ai.client.operation", "gen_ai.client.inference"
+TOKENS_RELEASED, USED, TOKENS = "gen_ai.client.token.usage", f"{CALL_NEWEST}.usage", f"{CALL_NEWEST}.operation"
+TOOL_DURATION, AGENT_DURATION = "gen_ai.execute_tool.duration", "gen_ai.invoke_agent.duration"
+SECONDS, AGENT_SECONDS = [0.01 * 2**n for n in range(14)], [0.1 * 2**n for n in range(13)]
+COUNTS = [float(4**n) for n in range(14)]
+
+_FINISH = {"tool_calls": "tool_call", None: "error"}  # None: it was cut off
+_NOTHING: Mapping[str, Any] = {}
+LATEST = 256
+_PLAIN = str | int | float
+_BODY = "rxllm.otel/body"
+
+
+def traces(
+    *,
+    content: bool | None = None,
+    cost: bool = False,
+    propagate: bool = True,
+    tracer_provider: trace.TracerProvider | None = None,
+    meter_provider: metrics.MeterProvider | None = None,
+) -> Traces:
+    """Return an observer that writes spans and metrics, for ``Engine(..., observers=[rxllm.otel.traces()])``.
+
+    It follows the calls of the engine's agents, and of other engines that answer in its place. The providers default to
+    OpenTelemetry's global ones. The root of a trace is what is called, or the span that is current where that is
+    subscribed to. With `propagate`, each attempt sends ``traceparent``, unless the caller has headers of that name.
+
+    `content` adds messages, tools, arguments and results to the spans, without the model's reasoning. It defaults to
+    ``OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT``: ``span_only``, ``span_and_event`` and ``true`` turn it on.
+    `cost` adds costs, by genai-prices where neither the provider nor ``rxllm.models`` states them.
+
+    Raises ``ValidationError("invalid_option")`` for wrong options, and ``EngineError("missing_dependency")`` without
+    opentelemetry-api, and for `cost` without genai-prices.
+    """
+    if _missing is not None:
+        message = "traces need opentelemetry-api, which is not installed; write pip install 'rxllm[otel]'"
+        raise EngineError("missing_dependency", message) from _missing
+    check_instance("content", content, bool | None, "True, False or None")
+    check_instance("cost", cost, bool, "True or False")
+    check_instance("propagate", propagate, bool, "True or False")
+    if content is None:
+        variable = os.environ.get("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", "")
+        content = variable.strip().lower() in ("span_only", "span_and_event", "true")
+    if cost:
+        ops.cost()  # raises if there is no price list
+    return Traces(content, cost, propagate, tracer_provider, meter_provider)
+
+
+class _Open:
+    """A span that has not ended: its context, what its metrics are counted by, and how many steps it has."""
+
+    def __init__(self, span: trace.Span, parent: Context, labels: dict[str, Any]) -> None:
+        self.span = span
+        self.context = trace.set_span_in_context(span, parent)
+        self.labels = labels
+        self.steps = 0
+
+
+class Traces(rxllm.Tracer):
+    """The observer that `traces` returns. Two with the same settings are equal, so an agent is traced once."""
+
+    def __init__(self, content: bool, cost: bool, propagate: bool, tracers: Any, meters: Any) -> None:
+        self.content = content
+        self._settings = (content, cost, propagate, tracers, meters)
+        self._tracer = trace.get_tracer("rxllm", rxllm.__version__, tracers)
+        self._metrics = _Metrics(metrics.get_meter("rxllm", rxllm.__version__, meters))
+        self._wire = TraceContextTextMapPropagator()  # without baggage, which is none of a provider's business
+        self._open: dict[str, _Open] = {}
+        self._ended: OrderedDict[str, Context] = OrderedDict()  # the latest, whose children may begin in another thread
+        self._handlers: dict[type[Any], Callable[[Any], object]] = {
+            rxllm.CallStarted: self._start_call,
+            rxllm.CallFinished: self._end_call,
+            rxllm.RetryAttempt: self._note_retry,
+            rxllm.ImagesStarted: self._start_call,
+            rxllm.ImagesFinished: self._end_call,
+            rxllm.ToolStarted: self._start_tool,
+            rxllm.ToolFinished: self._end_tool,
+            rxllm.StepStarted: self._start_step,
+            rxllm.StepFinished: self._end,
+            rxllm.ChatStarted: self._start_chat,
+            rxllm.ChatFinished: self._end_chat,
+        }
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Traces) and self._settings == other._settings
+
+    def __hash__(self) -> int:
+        return hash(self._settings)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Traces, self._settings
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Traces:
+        return self
+
+    def __call__(self, value: rxllm.Telemetry) -> None:
+        handler = self._handlers.get(type(value))
+        if handler is not None:
+            handler(value)
+
+    def request_headers(self, call_id: str) -> Mapping[str, str]:
+        headers: dict[str, str] = {}
+        opened = self._open.get(call_id)
+        if self._settings[2] and opened is not None:
+            self._wire.inject(headers, opened.context)
+        return headers
+
+    def _parent(self, value: Any) -> Context:
+        """Return the context that the span of `value` belongs to."""
+        here = _around(value)
+        body = _body(here)
+        if body is not None and body.tool_id == value.parent_id:
+            return here  # with the spans that the tool's own function has opened
+        step_id = (value.parent_id or "").partition("/")[0]  # of a tool that has begun while its step was disposed
+        for id in (value.parent_id or "", step_id):
+            opened = self._open.get(id)
+            if opened is not None or id in self._ended:
+                return opened.context if opened is not None else self._ended.get(id, here)
+        return here
+
+    def _start(
+        self,
+        value: Any,
+        name: str,
+        attributes: Mapping[str, Any],
+        labels: Iterable[str] = (),
+        kind: SpanKind | None = None,
+    ) -> _Open:
+        present = {key: entry for key, entry in attributes.items() if entry not in (None, "")}
+        if value.session_id:
+            present[CONVERSATION] = value.session_id
+        parent = self._parent(value)
+        span = self._tracer.start_span(name, parent, kind or SpanKind.INTERNAL, present)
+        counted = {key: present[key] for key in labels if key in present}
+        opened = self._open[value.id] = _Open(span, parent, counted)
+        return opened
+
+    def _end(self, value: Any, attributes: Mapping[str, Any] = _NOTHING) -> _Open | None:
+        opened = self._open.get(value.id)
+        if opened is None:
+            return None
+        self._remember(value.id, opened)
+        del self._open[value.id]
+        ending: dict[str, Any] = {}
+        if value.outcome == "cancelled":
+            ending[OUTCOME] = "cancelled"  # not an error: the losers of a race end so
+        if value.outcome == "failed":
+            ending[ERROR_TYPE] = _error_type(value.error)
+            # What an error says may quote the request.
+            opened.span.set_status(Status(StatusCode.ERROR, str(value.error) if self.content else None))
+        opened.labels |= ending
+        present = {key: entry for key, entry in attributes.items() if entry is not None}
+        opened.span.set_attributes({**present, **ending})
+        opened.span.end()
+        return opened
+
+    def _remember(self, id: str, opened: _Open) -> None:
+        light = trace.NonRecordingSpan(opened.span.get_span_context())
+        self._ended[id] = trace.set_span_in_context(light, opened.context)
+        if len(self._ended) > LATEST:
+            self._ended.popitem(last=False)
+
+    # Calls
+
+    def _start_call(self, value: rxllm.CallStarted | rxllm.ImagesStarted) -> None:
+        details, content = value.details, value.content if isinstance(value, rxllm.CallStarted) else None
+        is_chat = isinstance(value, rxllm.CallStarted)
+        operation = "chat" if is_chat else "generate_content"
+        attributes: dict[str, Any] = {
+            OPERATION: operation,
+            PROVIDER: PROVIDERS.get(value.provider, value.provider),
+            MODEL: value.model,
+            ADDRESS: details.address,
+            PORT: details.port,
+            **({STREAM: True} if is_chat else {OUTPUT_TYPE: "image", CHOICES: value.n if value.n != 1 else None}),
+            **{PARAMETERS[name]: entry for name, entry in details.parameters.items()},
+            **{
+                f"{METADATA}.{name}": entry
+                for name, entry in details.metadata.items()
+                if isinstance(entry, str | int | float)
+            },
+        }
+        if content is not None:
+            attributes |= _request_content(content)
+        name = f"{operation} {value.model}" if value.model else operation
+        self._start(value, name, attributes, (OPERATION, PROVIDER, MODEL, ADDRESS, PORT), SpanKind.CLIENT)
+
+    def _note_retry(self, value: rxllm.RetryAttempt) -> None:
+        if value.id in self._open:
+            attributes = {"attempt": value.attempt, "delay": value.delay, ERROR_TYPE: _error_type(value.error)}
+            self._open[value.id].span.add_event(RETRY, attributes)
+
+    def _end_call(self, value: rxllm.CallFinished | rxllm.ImagesFinished) -> None:
+        details, usage = value.details, value.usage
+        attributes: dict[str, Any] = {
+            RESPONSE_ID: details.response_id,
+            RESPONSE_MODEL: details.response_model,
+            FIRST_CHUNK: next(iter(details.chunks), None),
+            **{f"gen_ai.usage.{name}": getattr(usage, field, None) for field, name in USAGE.items()},
+        }
+        if details.attempts > 1:
+            attributes[ATTEMPTS] = details.attempts
+        if isinstance(value, rxllm.CallFinished):
+            reason = _FINISH.get(value.finish_reason, value.finish_reason)
+            attributes[FINISH_REASONS] = [reason]
+            if value.content is not None:
+                attributes[OUTPUT] = _json([{**_message(value.content), "finish_reason": reason}])
+        if self._settings[1]:
+            attributes[COST] = usage.total_cost if usage.total_cost is not None else _price(value)
+        opened = self._end(value, attributes)
+        if opened is not None:
+            labels = opened.labels | ({RESPONSE_MODEL: details.response_model} if details.response_model else {})
+            self._metrics.record_call(value, labels, attributes.get(COST), opened.context)
+
+    # Tools, steps and chats
+
+    def _start_tool(self, value: rxllm.ToolStarted) -> None:
+        attributes: dict[str, Any] = {
+            OPERATION: "execute_tool",
+            TOOL: value.tool,
+            TOOL_TYPE: "function",
+            TOOL_CALL_ID: value.tool_call_id,
+            TOOL_DESCRIPTION: value.description,
+            ARGUMENTS: None if value.content is None else _json(value.content),
+        }
+        opened = self._start(value, f"execute_tool {value.tool}", attributes, (TOOL, TOOL_TYPE))
+        # This context is a copy that rxllm has made for the tool, and ends with it: there is nothing to detach.
+        body = _Body(value.id, value.tool if value.is_agent else None, len(value.path) + 1, _around(value))
+        context.attach(context.set_value(_BODY, body, opened.context))
+
+    def _end_tool(self, value: rxllm.ToolFinished) -> None:
+        shown = None if value.content is None else _json(value.content)
+        opened = self._end(value, {RESULT: shown})
+        if opened is not None:
+            self._metrics.tool.record(value.seconds, opened.labels, opened.context)
+
+    def _start_step(self, value: rxllm.StepStarted) -> None:
+        chat = self._open.get(value.parent_id or "")
+        self._start(value, "step", {STEP_INDEX: chat.steps if chat else 0})
+        if chat is not None:
+            chat.steps += 1
+
+    def _start_chat(self, value: rxllm.ChatStarted) -> None:
+        body = _body(_around(value))
+        agent = body.agent if body is not None and body.tool_id == value.parent_id else None
+        name = f"invoke_agent {agent}" if agent else "invoke_agent"
+        self._start(value, name, {OPERATION: "invoke_agent", AGENT: agent}, (AGENT,))
+
+    def _end_chat(self, value: rxllm.ChatFinished) -> None:
+        tokens = {f"gen_ai.usage.{name}": getattr(value.usage, field) for field, name in USAGE.items()}
+        opened = self._end(value, {STEPS: value.steps, HALTED: value.halted_reason, **tokens})
+        if opened is not None:
+            self._metrics.agent.record(value.seconds, opened.labels, opened.context)
+
+
+class _Metrics:
+    """The instruments, under their released names or, by ``OTEL_SEMCONV_STABILITY_OPT_IN``, the newest."""
+
+    def __init__(self, meter: metrics.Meter) -> None:
+        opted = os.environ.get("OTEL_SEMCONV_STABILITY_OPT_IN", "").split(",")
+        self._is_newest = "gen_ai_latest_experimental" in map(str.strip, opted)
+        call = CALL_NEWEST if self._is_newest else CALL_RELEASED
+        seconds, counts = {"unit": "s", "explicit_bucket_boundaries_advisory": SECONDS}, {"unit": "{token}"}
+        buckets: dict[str, Any] = {**counts, "explicit_bucket_boundaries_advisory": COUNTS}
+        histogram: Callable[..., metrics.Histogram] = meter.create_histogram
+        self._duration = histogram(f"{call}.duration", **seconds)
+        self._first_chunk = histogram(f"{call}.time_to_first_chunk", **seconds)
+        self._per_chunk = histogram(f"{call}.time_per_output_chunk", **seconds)
+        self.tool = histogram(TOOL_DURATION, **seconds)
+        self.agent = histogram(AGENT_DURATION, unit="s", explicit_bucket_boundaries_advisory=AGENT_SECONDS)
+        self._cost = meter.create_counter(COST, "{USD}")
+        if self._is_newest:
+            self._used = {field: meter.create_counter(f"{USED}.{name}", **counts) for field, name in USAGE.items()}
+            self._of_call = {kind: histogram(f"{TOKENS}.{kind}", **buckets) for kind in list(USAGE)[:2]}
+        else:
+            self._tokens = histogram(TOKENS_RELEASED, **buckets)
+
+    def record_call(
+        self, value: rxllm.CallFinished | rxllm.ImagesFinished, labels: dict[str, Any], cost: Any, where: Context
+    ) -> None:
+        self._duration.record(value.seconds, labels, where)
+        chunks = value.details.chunks
+        if chunks:
+            self._first_chunk.record(chunks[0], labels, where)
+        for earlier, later in pairwise(chunks):
+            self._per_chunk.record(later - earlier, labels, where)
+        if cost is not None:
+            self._cost.add(cost, labels, where)
+        counts = {field: getattr(value.usage, field, None) for field in USAGE}
+        if self._is_newest:
+            self._count(counts, labels, where)
+            return
+        for field, kind in (("input_tokens", "input"), ("output_tokens", "output")):
+            if counts[field] is not None:
+                self._tokens.record(counts[field] or 0, {**labels, TOKEN_TYPE: kind}, where)
+
+    def _count(self, counts: dict[str, int | None], labels: dict[str, Any], where: Context) -> None:
+        plain = {name: label for name, label in labels.items() if name not in (ERROR_TYPE, OUTCOME)}
+        for field, count in counts.items():
+            if count is not None or field in self._of_call:  # 0 where a response reports nothing
+                self._used[field].add(count or 0, {**plain, MODALITY: "unknown"}, where)
+            if count is not None and field in self._of_call:
+                self._of_call[field].record(count, plain, where)
+
+
+class _Body(NamedTuple):
+    """What runs in a context: a tool, maybe an agent, in so many tools, and the context around it."""
+
+    tool_id: str
+    agent: str | None
+    depth: int
+    around: Context
+
+
+def _body(here: Context) -> _Body | None:
+    return cast(Any, context.get_value(_BODY, here))
+
+
+def _around(value: Any) -> Context:
+    """Return the current context, or if that is of a tool that `value` is not in, the one around the tool."""
+    here = context.get_current()
+    while (body := _body(here)) is not None and body.depth > len(value.path):  # the next step begins where a tool ends
+        here = body.around
+    return here
+
+
+def _error_type(error: Exception | None) -> str:
+    return error.reason if isinstance(error, rxllm.LLMError) else type(error).__qualname__ if error else "_OTHER"
+
+
+def _price(value: rxllm.CallFinished | rxllm.ImagesFinished) -> float | None:
+    """Return what `ops.cost` makes of the usage of a call."""
+    if not isinstance(value.usage, Usage) or not value.model:
+        return None
+    start = rxllm.MessageStarted(Message("assistant", metadata={"model": value.details.response_model}))
+    last = rxllm.MessageCompleted(Message("assistant"), "stop")
+    found: list[float | None] = []
+    source = from_iterable((start, rxllm.UsageUpdated(value.usage), last), ImmediateScheduler.singleton())
+    costs = source.pipe(ops.cost(f"{value.provider}:{value.model}"), ops.only(rxllm.UsageUpdated))
+    costs.subscribe(lambda event: found.append(event.usage.total_cost), lambda error: None)
+    return found[-1] if found else None
+
+
+# Content, as the JSON of the conventions
+
+
+def _request_content(request: rxllm.Request) -> dict[str, Any]:
+    system = [part for message in request.messages if message.role == "system" for part in _parts(message)]
+    messages = [_message(message) for message in request.messages if message.role != "system"]
+    tools = [
+        {"type": "function", "name": tool.name, "description": tool.description, "parameters": tool.schema}
+        for tool in request.tools
+    ]
+    found = {SYSTEM: system, INPUT: messages, DEFINITIONS: tools}
+    return {name: _json(entries) for name, entries in found.items() if entries}
+
+
+def _message(message: Message) -> dict[str, Any]:
+    name = {"name": message.name} if message.name else {}
+    return {"role": message.role, "parts": _parts(message), **name}
+
+
+def _parts(message: Message) -> list[dict[str, Any]]:
+    if message.role == "tool":
+        answer = message.content if isinstance(message.content, dict) else message.text
+        return [{"type": "tool_call_response", "id": message.tool_call_id, "response": answer}]
+    parts: list[dict[str, Any]] = [
+        {"type": "text", "content": part.text}
+        if isinstance(part, TextPart)
+        else {"type": type(part).__name__.removesuffix("Part").lower()}  # the bytes of files stay here
+        for part in message.parts
+    ]
+    return [*parts, *map(_call, message.tool_calls)]
+
+
+def _call(call: rxllm.ToolCall) -> dict[str, Any]:
+    if call.metadata.get("server"):
+        details = {"type": call.name, "arguments": call.arguments}
+        return {"type": "server_tool_call", "id": call.id, "name": call.name, "server_tool_call": details}
+    return {"type": "tool_call", "id": call.id, "name": call.name, "arguments": call.arguments}
+
+
+def _json(value: Any) -> str:
+    try:
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    except Exception:  # a tool may return anything
+        text = type(value).__name__
+    return text.encode("utf-8", "replace").decode()

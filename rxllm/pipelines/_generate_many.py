@@ -1,0 +1,240 @@
+"""generate_many: the responses to many requests, which a journal keeps."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, TypeVar, Unpack, overload
+
+from reactivex import Observable, abc
+from reactivex.disposable import CompositeDisposable, Disposable, SerialDisposable
+
+from rxllm.engine import Engine
+from rxllm.pipelines._call import Setup
+from rxllm.pipelines._deferred import Deferred
+from rxllm.pipelines._generate import response_of
+from rxllm.pipelines._journal import Journal, RequestId
+from rxllm.pipelines._option_help import with_options
+from rxllm.pipelines._options import GenerateOptions, PlainOptions
+from rxllm.pipelines._request import Input, as_requests
+from rxllm.runtime import Bounded, Stream, current_scope, provider_name, result_of, scoped, within
+from rxllm.values import EngineError, LLMError, Progress, Request, Response, Usage, ValidationError
+from rxllm.values.argument_checks import check_count, check_function, check_instance
+from rxllm.values.errors import as_llm_error
+
+T = TypeVar("T")
+OnProgress = Callable[[Progress], object]
+
+
+@overload
+def generate_many(
+    engine: Engine | str | Any,
+    requests: Iterable[Input | Request] | Mapping[str, Input | Request] | Mapping[int, Input | Request],
+    *,
+    concurrency: int = 8,
+    ordered: bool = True,
+    journal: str | os.PathLike[str] | None = None,
+    on_progress: OnProgress | None = None,
+    response_format: type[T],
+    **opts: Unpack[PlainOptions],
+) -> Stream[Response[T]]: ...
+@overload
+def generate_many(
+    engine: Engine | str | Any,
+    requests: Iterable[Input | Request] | Mapping[str, Input | Request] | Mapping[int, Input | Request],
+    *,
+    concurrency: int = 8,
+    ordered: bool = True,
+    journal: str | os.PathLike[str] | None = None,
+    on_progress: OnProgress | None = None,
+    **opts: Unpack[GenerateOptions],
+) -> Stream[Response[Any]]: ...
+@with_options(GenerateOptions)
+def generate_many(
+    engine: Engine | str | Any,
+    requests: Iterable[Input | Request] | Mapping[str, Input | Request] | Mapping[int, Input | Request],
+    *,
+    concurrency: int = 8,
+    ordered: bool = True,
+    journal: str | os.PathLike[str] | None = None,
+    on_progress: OnProgress | None = None,
+    **opts: Any,
+) -> Stream[Response[Any]]:
+    """Return the responses to many requests, `concurrency` at a time, in the requests' order or as they finish.
+
+    >>> from rxllm import Fake
+    >>> shout = Fake(lambda request: request.messages[-1].text.upper())
+    >>> [response.output_text for response in generate_many(shout, ["a", "b"])]
+    ['A', 'B']
+
+    All `requests` are read and checked at the call. A request that fails is a Response with its `error`; the others go
+    on. With ``ordered=False``, ``response.metadata["request_index"]`` is the place of its request, failed or not:
+
+    >>> many = generate_many(shout, ["a", "b"], ordered=False)
+    >>> sorted((response.metadata["request_index"], response.output_text) for response in many)
+    [(0, 'A'), (1, 'B')]
+
+    With a mapping from ids, texts or whole numbers, ``response.metadata["request_id"]`` is the id of its request.
+
+    `journal` is the path of a file, to which each answer is appended before it is emitted. Run again with it, also
+    after a crash, requests that are answered there are not asked, but emitted from there; failed ones are not written,
+    and so asked again. A request is recognised by its id, else by its `request_key` with all options. Another request
+    under the same id is a ``ValidationError``, before anything is asked. A second stream that writes to the same file
+    gets ``EngineError("journal_in_use")``, and one that cannot write ``"journal_failed"``. Answers are synced to the
+    disk every second and at the end.
+
+    ``on_progress(progress)`` is called with a `Progress` whenever a request has ended; ``rxllm.progress_bar()`` is such
+    a function.
+    """
+    check_count("concurrency", concurrency)
+    if on_progress is not None:
+        check_function("on_progress", on_progress)
+    path = None if journal is None else _path(journal)
+    setup, (many, ids) = Setup.of(engine, GenerateOptions, opts), as_requests(requests)
+
+    def subscribe(
+        observer: abc.ObserverBase[Response[Any]], scheduler: abc.SchedulerBase | None = None
+    ) -> abc.DisposableBase:
+        emitter = _Emitter(observer, ordered, ids, len(many), on_progress)
+        if path is None:
+            sources = (response_of(setup, request) for request in many)
+            return _run(emitter, sources, concurrency, scheduler)
+        journal = Journal(path, many, ids, setup.complete, provider_name(setup.engine.adapter))
+        return _run_with(journal, setup, many, emitter, concurrency, scheduler)
+
+    return setup.returned_by("generate_many", Stream(subscribe), "Responses")
+
+
+def _path(journal: Any) -> str:
+    check_instance("journal", journal, str | os.PathLike, "the path of a file, or None")
+    return os.path.abspath(journal)
+
+
+def _run(
+    emitter: _Emitter, sources: Iterable[Observable[Any]], concurrency: int, scheduler: abc.SchedulerBase | None
+) -> abc.DisposableBase:
+    running = Bounded(sources, concurrency, emitter.receive, emitter.end, emitter.finish, emitter.fail)
+    running.start(scheduler)
+    return running
+
+
+def _run_with(
+    journal: Journal,
+    setup: Setup,
+    requests: Sequence[Request],
+    emitter: _Emitter,
+    concurrency: int,
+    scheduler: abc.SchedulerBase | None,
+) -> abc.DisposableBase:
+    """Open `journal`, answer the requests, and close it."""
+    scope, running = current_scope.get(), SerialDisposable()
+
+    def begin(_: None) -> None:
+        sources = (_journaled(journal, setup, index, request) for index, request in enumerate(requests))
+        with within(scope):
+            running.disposable = _run(emitter, sources, concurrency, scheduler)
+
+    def close() -> None:
+        running.disposable = result_of(journal.close).subscribe(
+            on_error=emitter.fail, on_completed=emitter.complete, scheduler=scheduler
+        )
+
+    emitter.keep(journal, close)
+    opening = result_of(journal.open).subscribe(begin, emitter.fail, scheduler=scheduler)
+    return CompositeDisposable(opening, running, Disposable(journal.leave))
+
+
+def _journaled(journal: Journal, setup: Setup, index: int, request: Request) -> Stream[Response[Any]]:
+    """Return the response from the journal, else the model's, once it is in the journal."""
+
+    def keep(response: Response[Any]) -> Observable[Response[Any]]:
+        return result_of(lambda: response if response.error is not None else journal.append(index, response))
+
+    def ask() -> Observable[Response[Any]]:
+        return response_of(setup, request).flat_map(keep)
+
+    def check(response: Response[Any]) -> Observable[Response[Any]]:
+        read = setup.response_format(request)
+        if read is not None and not response.tool_calls:
+            try:
+                response = replace(response, parsed=read(response.output_text))
+            except ValidationError:  # the type has other rules than when it was written
+                journal.forget(index)
+                return scoped(Deferred(ask), scope)
+        return result_of(lambda: response)
+
+    scope = current_scope.get()
+    return Deferred(lambda: result_of(partial(journal.read, index)).flat_map(check) if journal.has(index) else ask())
+
+
+class _Emitter:
+    """Emits each response at once, or in order after those before it."""
+
+    def __init__(
+        self,
+        observer: abc.ObserverBase[Response[Any]],
+        ordered: bool,
+        ids: Sequence[RequestId] | None,
+        total: int,
+        on_progress: OnProgress | None,
+    ) -> None:
+        self._observer = observer
+        self._ordered = ordered
+        self._ids = ids
+        self._progress = Progress(0, 0, total, Usage())
+        self._on_progress = on_progress
+        self._waiting: dict[int, Response[Any]] = {}
+        self._next = 0
+        self._journal: Journal | None = None
+        self.complete = self.finish = observer.on_completed
+        self.fail: Callable[[Any], None] = observer.on_error
+
+    def keep(self, journal: Journal, close: Callable[[], None]) -> None:
+        """Emit what is in `journal`, or has been written to it, and `close` it at the end."""
+        self._journal, self.finish = journal, close
+
+    def receive(self, index: int, response: Response[Any]) -> None:
+        # An exception of the subscriber's is not a failure of the request.
+        try:
+            self._count(index, response)
+            if self._ordered:
+                self._emit_in_order(index, response)
+            else:
+                self._emit(index, response, request_index=index)
+        except Exception as error:
+            self._observer.on_error(error)
+
+    def end(self, index: int, error: Exception | None) -> None:
+        if self._journal is not None and isinstance(error, EngineError) and error.reason == "journal_failed":
+            self.fail(error)
+        elif error is not None:
+            self.receive(index, _failed(as_llm_error(error)))
+
+    def _count(self, index: int, response: Response[Any]) -> None:
+        if self._on_progress is not None:
+            last = self._progress
+            failed = last.failed + (response.error is not None)
+            journaled = last.journaled + (self._journal is not None and self._journal.has(index))
+            usage = last.usage + response.usage
+            self._progress = Progress(last.done + 1, failed, last.total, usage, journaled)
+            self._on_progress(self._progress)
+
+    def _emit_in_order(self, index: int, response: Response[Any]) -> None:
+        self._waiting[index] = response
+        while self._next in self._waiting:
+            self._emit(self._next, self._waiting.pop(self._next))
+            self._next += 1
+
+    def _emit(self, index: int, response: Response[Any], **notes: Any) -> None:
+        if self._ids is not None:
+            notes["request_id"] = self._ids[index]
+        self._observer.on_next(replace(response, metadata={**response.metadata, **notes}) if notes else response)
+
+
+def _failed(error: LLMError) -> Response[Any]:
+    """Return the response of a request that failed, with the text of an answer that had the wrong format."""
+    answer: Mapping[str, Any] = error.metadata if error.reason == "invalid_output" else {}
+    text, usage = answer.get("text", ""), answer.get("usage", Usage())
+    return Response(output_text=text, finish_reason="error", usage=usage, error=error)

@@ -1,0 +1,286 @@
+"""The journal of a batch: a file with a line for each request that is answered, from which the batch goes on.
+
+A line is ``{"request_key": "...", "id": ..., "response": {...}}`` and ends with a newline: ``rxllm.request_key`` of the
+request with all options, the caller's id if there is one, else ``"nth"`` if an equal request comes before it in the
+batch, and the response as ``rxllm.serializer`` writes it, without `parsed`, which is read from its text again.
+
+==============================  ======================================================================================
+when                            what is in the file
+==============================  ======================================================================================
+a response is emitted           its line, unless it has an error: written, so that it outlives the process
+a second later, and at the end  the same, synced, so that it outlives the machine
+the process dies in a write     half a line at the end, which the next run cuts off; its request is asked again
+the disk is full                what was there before: the line is taken back, and the stream fails
+==============================  ======================================================================================
+
+The file is locked while a stream writes to it. The lock is the operating system's, and ends with the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import stat
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import replace
+from io import FileIO
+from typing import Any, TypeVar
+
+import msgspec
+
+from rxllm import serializer
+from rxllm.runtime import daemon_threads
+from rxllm.values import EngineError, LLMError, Request, Response, ValidationError, request_key
+from rxllm.values.argument_checks import invalid_option, shown
+
+T = TypeVar("T")
+RequestId = str | int
+
+WAIT = 1.0
+"""How many seconds another stream has to let go of the file: one that has just been disposed is closing it."""
+
+SYNC_EVERY = 1.0
+"""After how many seconds a line is synced together with those since the last."""
+
+_HEAD = b'{"request_key": "'
+
+
+class _Line(msgspec.Struct):
+    request_key: str
+    response: dict[str, Any]
+    id: RequestId | None = None
+    nth: int = 0
+
+    @property
+    def name(self) -> tuple[RequestId, int | None]:
+        """What a batch finds it by."""
+        return (self.request_key, self.nth) if self.id is None else (self.id, None)
+
+
+def _read_line(text: bytes) -> _Line:
+    # Not msgspec's decoder, which does not read half a surrogate pair.
+    return msgspec.convert(json.loads(text), _Line)
+
+
+class Journal:
+    """The journal of one subscription to `requests`, which `complete` makes what is sent to `provider`."""
+
+    def __init__(
+        self,
+        path: str,
+        requests: Sequence[Request],
+        ids: Sequence[RequestId] | None,
+        complete: Callable[[Request], Request],
+        provider: str,
+    ) -> None:
+        self.path = path
+        self._requests = requests
+        self._ids = ids
+        self._complete = complete
+        self._provider = provider
+        self._lock = threading.Lock()  # held while the file is used, on threads of their own
+        self._file: FileIO | None = None
+        self._is_closed = False
+        self._size = 0
+        self._synced_at = 0.0
+        self._lines: list[_Line] = []  # of the requests, still without their responses
+        self._places: dict[int, tuple[int, int]] = {}  # of the lines in the file, by the index of their requests
+
+    async def open(self) -> None:
+        """Lock the file, cut off half a line, and find what is answered.
+
+        Raises ``EngineError("journal_in_use")`` and ``"journal_failed"``, and ``ValidationError`` if the file is not a
+        journal, or holds the answer to another request of the same id.
+        """
+        await _in_thread(self._open)
+
+    async def close(self) -> None:
+        """Sync and close the file. Raises ``EngineError("journal_failed")``."""
+        await _in_thread(self._close)
+
+    def leave(self) -> None:
+        """Close the file soon."""
+        if not self._is_closed:
+            daemon_threads().submit(self._close)
+
+    def has(self, index: int) -> bool:
+        """Whether the request with this index is answered in the file."""
+        return index in self._places
+
+    async def read(self, index: int) -> Response[Any]:
+        """Return the response to the request with this index."""
+        return await _in_thread(lambda: self._read(*self._places[index]))
+
+    def forget(self, index: int) -> None:
+        """Let the request with this index be asked again."""
+        del self._places[index]
+
+    async def append(self, index: int, response: Response[Any]) -> Response[Any]:
+        """Write the line of this response, and return it. Raises ``EngineError("journal_failed")``."""
+        await _in_thread(lambda: self._append(index, response))
+        return response
+
+    def _open(self) -> None:
+        with self._lock, self._typed_errors():
+            if self._is_closed:
+                return
+            self._file = FileIO(self.path, "a+")
+            if not stat.S_ISREG(os.fstat(self._file.fileno()).st_mode):  # a pipe or a device may have no end
+                raise OSError(f"{self.path!r} is not a regular file")
+            _lock_file(self._file, self.path)
+            self._lines = self._lines_of_requests()
+            self._scan(self._file)
+
+    def _lines_of_requests(self) -> list[_Line]:
+        lines, counts = list[_Line](), Counter[str]()
+        for index, request in enumerate(self._requests):
+            id = None if self._ids is None else self._ids[index]
+            try:
+                key = request_key(self._complete(request), self._provider)
+            except ValidationError as error:
+                raise error.under(index if id is None else id).under("requests") from None
+            lines.append(_Line(key, {}, id, counts[key] if id is None else 0))
+            counts[key] += 1
+        return lines
+
+    def _scan(self, file: FileIO) -> None:
+        """Note the places of the lines of these requests."""
+        indexes = {line.name: index for index, line in enumerate(self._lines)}
+        with open(self.path, "rb") as lines:
+            for number, text in enumerate(lines, 1):
+                if not text.endswith(b"\n"):
+                    self._cut_off(file, text)
+                    break
+                line = self._decoded(number, text)
+                if (index := indexes.get(line.name)) is not None:
+                    self._check_unchanged(index, line)
+                    self._places[index] = (self._size, len(text))
+                self._size += len(text)
+
+    def _decoded(self, number: int, text: bytes) -> _Line:
+        try:
+            return _read_line(text)
+        except ValueError as error:  # msgspec's as well
+            raise self._foreign(number, text) from error
+
+    def _cut_off(self, file: FileIO, text: bytes) -> None:
+        """Cut off `text`, the half of a line; a file that this has not written is left as it is."""
+        start = text.rstrip(b"\0")  # what a file system leaves of a write when the machine dies
+        if start[: len(_HEAD)] != _HEAD[: len(start)]:
+            raise self._foreign(None, text)
+        file.truncate(self._size)
+
+    def _check_unchanged(self, index: int, line: _Line) -> None:
+        if line.request_key != self._lines[index].request_key:
+            fault = (
+                f"is another request than the one that {self.path!r} answers under this id; "
+                "give it an id of its own, or write to another journal"
+            )
+            raise ValidationError("invalid_request", errors=[(("requests", str(line.id)), fault)])
+
+    def _foreign(self, number: int | None, text: bytes) -> ValidationError:
+        place = "the last line" if number is None else f"line {number}"
+        fault = f"must be a file that generate_many has written, but {place} of {self.path!r} is {shown(text)}"
+        return invalid_option("journal", f"{fault}; pass the path of a new file")
+
+    def _read(self, start: int, size: int) -> Response[Any]:
+        with self._lock, self._typed_errors():
+            if self._file is None:
+                return Response()  # nobody waits for it any more
+            self._file.seek(start)
+            text = b""
+            while len(text) < size and (piece := self._file.read(size - len(text))):
+                text += piece
+        return serializer.from_data(_read_line(text).response, Response)
+
+    def _append(self, index: int, response: Response[Any]) -> None:
+        try:
+            text = self._written(self._lines[index], response)
+        except ValidationError as error:  # an operator has put an object into its metadata
+            raise self._failed(error) from error
+        with self._lock, self._typed_errors():
+            if self._file is not None:  # else nobody waits for the response any more
+                self._write(self._file, text)
+
+    def _written(self, line: _Line, response: Response[Any]) -> bytes:
+        names = {"request_key": line.request_key, "id": line.id, "nth": line.nth or None}
+        head = json.dumps({name: value for name, value in names.items() if value is not None})
+        return f'{head[:-1]}, "response": {serializer.to_json(replace(response, parsed=None))}}}\n'.encode()
+
+    def _write(self, file: FileIO, text: bytes) -> None:
+        rest = memoryview(text)
+        try:
+            while rest:
+                rest = rest[file.write(rest) :]
+        except OSError:
+            with contextlib.suppress(OSError):
+                file.truncate(self._size)
+            raise
+        self._size += len(text)
+        if time.monotonic() - self._synced_at >= SYNC_EVERY:
+            os.fsync(file.fileno())
+            self._synced_at = time.monotonic()
+
+    def _close(self) -> None:
+        with self._lock, self._typed_errors():
+            self._is_closed = True
+            file, self._file = self._file, None
+            if file is not None:
+                with file:
+                    os.fsync(file.fileno())
+
+    @contextlib.contextmanager
+    def _typed_errors(self) -> Generator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise self._failed(error) from error
+
+    def _failed(self, error: OSError | LLMError) -> EngineError:
+        message = (
+            f"the journal {self.path!r} cannot be read or written: {error}; what is in it is safe: make room, "
+            "or pass a path that can be written, and run it again"
+        )
+        return EngineError("journal_failed", message)
+
+
+async def _in_thread(function: Callable[[], T]) -> T:
+    # Unlike ``in_thread`` it says nothing when it is cancelled: the thread is about to return.
+    return await asyncio.wrap_future(daemon_threads().submit(function))
+
+
+def _lock_file(file: FileIO, path: str) -> None:
+    end = time.monotonic() + WAIT
+    while not _is_locked_by_us(file):
+        if time.monotonic() > end:
+            message = (
+                f"another process or stream writes to the journal {path!r}; wait for its end, or pass another path"
+            )
+            raise EngineError("journal_in_use", message)
+        time.sleep(0.02)
+
+
+if sys.platform == "win32":
+    import msvcrt
+
+    def _is_locked_by_us(file: FileIO) -> bool:
+        file.seek(1 << 40)  # where nobody reads: what is locked there cannot be read by others
+        with contextlib.suppress(OSError):
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+            return True
+        return False
+else:
+    import fcntl
+
+    def _is_locked_by_us(file: FileIO) -> bool:
+        # Not a lock of POSIX's, which ends when anybody in the process closes the file, after reading it, say.
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        return False

@@ -1,0 +1,481 @@
+"""Many requests on the workers of Dask: real processes, killed for real, and a provider over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rxllm
+from rxllm import (
+    AdapterError,
+    Budget,
+    Engine,
+    EngineError,
+    Fake,
+    OpenAIChat,
+    Progress,
+    Response,
+    RetryPolicy,
+    ValidationError,
+    tool,
+)
+from rxllm import operators as ops
+from rxllm.cluster import _worker, generate_many
+from rxllm.testing.loopback import Loopback, Reply, endless
+from tests.cluster.provider import ANSWER, PROMPT, Provider, is_cut, pids, refusal
+from tests.programs import python_without
+
+distributed = pytest.importorskip("distributed")
+pytestmark = pytest.mark.timeout(110)
+
+RETRY = RetryPolicy(base_delay=0.01, jitter=0.01)
+
+
+@contextmanager
+def cluster_of(workers: int, **options: Any) -> Iterator[Any]:
+    quiet = {"dashboard_address": "127.0.0.1:0", "silence_logs": 50, "memory_limit": 0}
+    with (
+        distributed.LocalCluster(n_workers=workers, threads_per_worker=1, **quiet, **options) as cluster,
+        distributed.Client(cluster, set_as_default=False) as client,
+    ):
+        yield client
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Any]:
+    with cluster_of(2) as client:
+        yield client
+
+
+@pytest.fixture
+def threads() -> Iterator[Any]:
+    with cluster_of(2, processes=False) as client:
+        yield client
+
+
+@pytest.fixture(autouse=True)
+def _leaves_nothing(request: pytest.FixtureRequest) -> Iterator[None]:
+    if "client" not in request.fixturenames:
+        yield
+        return
+    client = request.getfixturevalue("client")
+    yield
+    until(lambda: not any(client.run(lanes, on_error="ignore").values()))
+
+
+def until(condition: Callable[[], bool], seconds: float = 20.0) -> float:
+    """Wait until `condition` holds; return how long that took."""
+    begun = time.monotonic()
+    while not condition():
+        assert time.monotonic() - begun < seconds
+        time.sleep(0.005)
+    return time.monotonic() - begun
+
+
+def lanes() -> list[str]:
+    return list(_worker._lanes)
+
+
+def set_key(key: str) -> None:
+    os.environ["OPENAI_API_KEY"] = key
+
+
+def shout(request: Any) -> str:
+    return request.messages[-1].text.upper()
+
+
+def upper(request: Any) -> Any:
+    if request.messages[-1].text == "fail":
+        return AdapterError("invalid_request", "no")
+    return [request.messages[-1].text.upper(), rxllm.Usage(3, 2)]
+
+
+def asked(server: Loopback, **settings: Any) -> Engine:
+    return Engine(OpenAIChat(base_url=server.url), model="m", retry=RETRY, **settings)
+
+
+# Results
+
+
+def test_the_results_are_those_of_one_process(client: Any) -> None:
+    questions = ["a", "b", "fail", "c"]
+    engine = Engine(Fake(upper), model="m", params={"temperature": 0.5, "max_tokens": 9})
+    assert list(generate_many(engine, questions, client=client)) == list(rxllm.generate_many(engine, questions))
+
+
+def test_they_come_in_order_or_as_they_finish_with_progress(client: Any) -> None:
+    def later(request: Any) -> Any:
+        number = int(request.messages[-1].text)
+        return [("delay", 0.3 if number == 0 else 0.0), str(number)]
+
+    seen: list[Progress] = []
+    questions = [str(number) for number in range(6)]
+    many = generate_many(Fake(later), questions, client=client, on_progress=seen.append)
+    assert [response.output_text for response in many] == questions
+    assert [(progress.done, progress.total) for progress in seen] == [(done, 6) for done in range(1, 7)]
+    free = list(generate_many(Fake(later), questions, client=client, ordered=False))
+    assert free[-1].output_text == "0"
+    assert sorted(response.metadata["request_index"] for response in free) == list(range(6))
+
+
+def test_they_come_one_by_one(client: Any) -> None:
+    provider = Provider()
+    with Loopback(
+        lambda request: Reply(endless(every=0.01)) if b'"7"' in request.body else provider(request)
+    ) as server:
+        many = generate_many(asked(server), [str(number) for number in range(8)], client=client, concurrency=8)
+        with rxllm.to_iter(many) as responses:
+            assert [next(responses).output_text[0] for _ in range(7)] == list("0123456")
+            assert server.open_count >= 1
+
+
+@dataclass
+class City:
+    name: str
+
+
+def test_an_answer_is_parsed_here(client: Any) -> None:
+    @dataclass
+    class Local:
+        name: str
+
+    for format in (City, Local):
+        many = generate_many(Fake('{"name": "Lima"}'), ["Capital of Peru?"], client=client, response_format=format)
+        assert many.run().parsed == format("Lima")
+    wrong = generate_many(Fake("Lima"), ["Capital of Peru?"], client=client, response_format=City).run()
+    assert isinstance(wrong.error, ValidationError)
+    assert wrong.output_text == "Lima"
+
+
+def test_settings_and_options_travel(client: Any) -> None:
+    factor = 2
+
+    @tool
+    def times(x: int) -> int:
+        """Multiply."""
+        return factor * x
+
+    def describe(request: Any) -> str:
+        names = [tool.name for tool in request.tools]
+        return f"{request.model} {request.temperature} {request.seed} {names} {request.metadata}"
+
+    def prepare(request: Any) -> Any:
+        return rxllm.request(request, metadata={"prepared": factor})
+
+    engine = Engine(Fake(describe), model="m", params={"temperature": 0.5}, tools=[times], prepare=[prepare])
+    engine = engine.with_operators(ops.map_text(str.upper))
+    answer = generate_many(engine, ["Hi"], client=client, seed=7).run()
+    assert answer.output_text == "M 0.5 7 ['TIMES'] {'PREPARED': 2}"
+
+
+def test_each_subscription_asks_anew_and_nothing_is_asked_before(client: Any) -> None:
+    provider = Provider()
+    with Loopback(provider) as server:
+        many = generate_many(asked(server), ["1", "2"], client=client)
+        time.sleep(0.1)
+        assert not provider.asked
+        assert len(list(many)) == len(list(many)) == 2
+        assert provider.asked == {1: 2, 2: 2}
+
+
+def test_a_connection_serves_many_requests(client: Any) -> None:
+    with Loopback(Provider()) as server:
+        assert (
+            len(list(generate_many(asked(server), [str(n * 30) for n in range(200)], client=client, concurrency=4)))
+            == 200
+        )
+        assert len(server.connections) <= 8
+
+
+def test_it_is_awaited_and_iterated_on_a_running_loop(client: Any) -> None:
+    async def main() -> None:
+        async with distributed.Client(client.scheduler.address, asynchronous=True, set_as_default=False) as own:
+            for mine in (client, own):
+                many = generate_many(Fake(shout), ["a", "b"], client=mine)
+                assert (await many).output_text == "B"
+                assert [response.output_text async for response in many] == ["A", "B"]
+
+    asyncio.run(main())
+
+
+def test_threads_serve_as_workers(threads: Any) -> None:
+    many = generate_many(Fake(shout), ["a", "b", "c"], client=threads)
+    assert [response.output_text for response in many] == ["A", "B", "C"]
+
+
+def test_it_waits_its_turn_behind_other_work_of_a_worker(client: Any) -> None:
+    busy = [client.submit(time.sleep, 0.5, workers=[address], pure=False) for address in client.nthreads()]
+    assert generate_many(Fake(shout), ["a"], client=client).run().output_text == "A"
+    assert any(future.done() for future in busy)
+
+
+def test_a_worker_that_retires_hands_its_requests_on(threads: Any) -> None:
+    with Loopback(Provider(0.3)) as server:
+        many = generate_many(asked(server), [str(n * 30) for n in range(12)], client=threads, concurrency=2)
+        with rxllm.to_iter(many) as responses:
+            next(responses)
+            threads.retire_workers([min(threads.nthreads())])
+            assert all(response.error is None for response in responses)
+
+
+# Workers that die
+
+
+def test_each_of_2000_requests_is_answered_once_though_workers_are_killed() -> None:
+    count, concurrency, limit = 2_000, 16, 20
+    provider = Provider()
+    kills = {400, 1_100}
+    with Loopback(provider) as server, cluster_of(3) as client:  # one survives, whatever becomes of the others
+        victims = pids(client)
+        engine = asked(server, operators=[ops.rate_limited(per_second=1_000, concurrent=limit)])
+        questions = [str(number) for number in range(count)]
+        responses: list[Response[Any]] = []
+        for response in generate_many(engine, questions, client=client, concurrency=concurrency):
+            responses.append(response)
+            if len(responses) in kills:
+                os.kill(victims.pop(), signal.SIGKILL)
+    for number, response in enumerate(responses):
+        if is_cut(number):
+            assert (response.output_text, response.error.reason) == (f"{number} ", "truncated")
+        else:
+            assert (response.output_text, response.error) == (f"{number} is a number", None)
+    assert len(responses) == count
+    once = {number: 2 if refusal(number) else 1 for number in range(count)}
+    again = {number: asked - once[number] for number, asked in provider.asked.items() if asked != once[number]}
+    assert all(more in (1, 2) for more in again.values()), again
+    assert len(again) <= len(kills) * concurrency  # only what a worker that died was asked
+    assert provider.most <= limit
+    assert provider.most_in(0.5) <= 500 * 1.3
+
+
+def test_a_request_that_kills_its_workers_fails_and_the_others_do_not() -> None:
+    def deadly(request: Any) -> str:
+        if request.messages[-1].text == "13":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return request.messages[-1].text
+
+    with cluster_of(4) as client:
+        many = list(generate_many(Fake(deadly), ["1", "13", "2"], client=client, concurrency=1))
+    assert [response.output_text for response in many] == ["1", "", "2"]
+    assert isinstance(many[1].error, AdapterError)
+    assert "3 workers have died with this request" in str(many[1].error)
+
+
+# Whoever leaves
+
+
+def test_dispose_closes_the_connections_of_all_workers(client: Any) -> None:
+    took: list[float] = []
+    with Loopback(lambda request: Reply(endless(every=0.01))) as server:
+        for turn in range(3):
+            many = generate_many(asked(server), [str(number) for number in range(50)], client=client, concurrency=8)
+            subscription = many.subscribe()
+            server.wait_requests((turn + 1) * 16)
+            begun = time.monotonic()
+            subscription.dispose()
+            assert time.monotonic() - begun < 0.05
+            server.wait_until(lambda: server.open_count == 0)
+            took.append(max(connection.closed_at or 0.0 for connection in server.connections) - begun)
+        assert len(server.requests) == 3 * 16
+    assert sorted(took)[1] < 0.1
+
+
+def test_taking_a_few_stops_the_others(client: Any) -> None:
+    with Loopback(Provider()) as server:
+        questions = [str(number * 30) for number in range(500)]
+        assert len(list(generate_many(asked(server), questions, client=client, concurrency=2).take(5))) == 5
+        server.wait_until(lambda: server.open_count == 0)
+        assert len(server.requests) < 100
+
+
+def test_a_slow_reader_is_not_run_over(client: Any) -> None:
+    provider = Provider(0.0)
+    with Loopback(provider) as server:
+        questions = [str(number * 30) for number in range(1_000)]
+        with rxllm.to_iter(generate_many(asked(server), questions, client=client, concurrency=4), maxsize=4) as many:
+            next(many)
+            until(lambda: len(provider.begun) > 10)
+            time.sleep(0.5)
+            assert len(provider.begun) < 200
+        server.wait_until(lambda: server.open_count == 0)
+
+
+_PROGRAM = """
+import sys
+from distributed import Client
+from rxllm import Engine, OpenAIChat
+from rxllm.cluster import generate_many
+
+if __name__ == "__main__":
+    client = Client(sys.argv[1], set_as_default=False)
+    engine = Engine(OpenAIChat(base_url=sys.argv[2]), model="m")
+    print(list(generate_many(engine, [str(n) for n in range(50)], client=client, concurrency=4)))
+"""
+
+
+def test_a_client_that_dies_leaves_no_worker_asking(client: Any, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(_PROGRAM)
+    with Loopback(lambda request: Reply(endless(every=0.01))) as server:
+        command = [sys.executable, str(tmp_path / "program.py"), client.scheduler.address, server.url]
+        program = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        try:
+            server.wait_until(lambda: server.open_count == 8)
+        finally:
+            program.kill()
+        begun = time.monotonic()
+        server.wait_until(lambda: server.open_count == 0)
+        assert time.monotonic() - begun < 1.0
+        program.wait()
+        assert len(server.requests) == 8
+
+
+def test_workers_of_its_own_end_with_it() -> None:
+    before = set(_children())
+    pids = {response.output_text for response in generate_many(Fake(_pid), ["a", "b", "c", "d"])}
+    assert pids
+    assert str(os.getpid()) not in pids
+    until(lambda: set(_children()) <= before)
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.7])
+def test_workers_of_its_own_end_with_a_dispose_while_they_start(seconds: float) -> None:
+    before = set(_children())
+    subscription = generate_many(Fake("Hi"), ["a", "b"]).subscribe()
+    time.sleep(seconds)
+    subscription.dispose()
+    time.sleep(0.2)
+    until(lambda: set(_children()) <= before)
+
+
+def test_a_dispose_while_it_connects_leaves_no_connection(client: Any) -> None:
+    for seconds in (0.0, 0.005, 0.01, 0.02, 0.04):
+        subscription = generate_many(Fake([("delay", 5.0), "Hi"]), ["a", "b"], client=client).subscribe()
+        time.sleep(seconds)
+        subscription.dispose()
+    until(lambda: client.run_on_scheduler(clients) == [client.id])
+
+
+def clients(dask_scheduler: Any) -> list[str]:
+    return [name for name in dask_scheduler.clients if name.startswith("Client")]
+
+
+def _pid(request: Any) -> str:
+    return str(os.getpid())
+
+
+def _children() -> Iterator[int]:
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            _, _, rest = status.read_text().rpartition(")")
+        except OSError:
+            continue
+        if rest.split()[1] == str(os.getpid()) and rest.split()[0] != "Z":
+            yield int(status.parent.name)
+
+
+# What the workers share
+
+
+def test_one_budget_holds_for_all_workers(client: Any) -> None:
+    provider, shared = Provider(), Budget(tokens=100 * (PROMPT + ANSWER))
+    with Loopback(provider) as server:
+        engine = asked(server, operators=[ops.budget(shared)])
+        questions = [str(number * 30) for number in range(300)]
+        many = list(generate_many(engine, questions, client=client, max_tokens=ANSWER, ordered=False))
+    answered = [response for response in many if response.error is None]
+    assert {response.error.reason for response in many if response.error is not None} == {"budget_exceeded"}
+    assert shared.spent.calls == len(answered) == len(provider.begun)
+    assert shared.spent.tokens == (PROMPT + ANSWER) * len(answered) <= 100 * (PROMPT + ANSWER)
+    assert len(answered) > 80
+    assert shared.spent.reserved == 0
+
+
+def test_one_rate_limit_holds_for_all_workers(client: Any) -> None:
+    provider = Provider(0.05)
+    with Loopback(provider) as server:
+        engine = asked(server, operators=[ops.rate_limited(per_second=100, concurrent=5)])
+        begun = time.monotonic()
+        assert len(list(generate_many(engine, [str(n * 30) for n in range(100)], client=client))) == 100
+        assert time.monotonic() - begun > 0.99
+    assert provider.most <= 5
+    assert provider.most_in(0.25) <= 25 * 1.3
+
+
+# What is refused
+
+
+def test_keys_do_not_travel(client: Any) -> None:
+    client.run(set_key, "")
+    for options in ({"api_key": "sk-canary"}, {"headers": {"x-api-key": "sk-canary"}}):
+        with pytest.raises(ValidationError, match="stays in this process; set the variable of the provider") as caught:
+            generate_many(OpenAIChat(), ["Hi"], client=client, model="m", **options)
+        assert "canary" not in str(caught.value)
+    with Loopback(Provider()) as server:
+        engine = Engine(OpenAIChat(base_url=server.url, api_key="sk-canary"), model="m")
+        response = generate_many(engine, ["1"], client=client).run()
+        assert isinstance(response.error, EngineError)
+        assert "set OPENAI_API_KEY in the environment of the process that calls it" in str(response.error)
+        assert not server.requests
+        client.run(set_key, "sk-there")
+        try:
+            assert generate_many(engine, ["1"], client=client).run().error is None
+        finally:
+            client.run(set_key, "")
+        assert server.requests[0].headers["authorization"] == "Bearer sk-there"
+
+
+def test_what_is_wrong_is_told_at_the_call(client: Any) -> None:
+    lock = __import__("threading").Lock()
+    for arguments, options, error, message in [
+        ((Fake("Hi"), "Hi"), {}, ValidationError, "must be several"),
+        ((Fake("Hi"), ["Hi"]), {"concurrency": 0}, ValidationError, "concurrency"),
+        ((Fake("Hi"), ["Hi"]), {"temprature": 0}, EngineError, "did you mean 'temperature'"),
+        (
+            (Fake("Hi"), ["Hi"]),
+            {"client": "tcp://here"},
+            ValidationError,
+            "client must be a distributed.Client, or None",
+        ),
+        ((Engine(Fake(lambda request: str(lock))), ["Hi"]), {}, EngineError, "cannot be sent to the workers: .*lock"),
+        (
+            (Engine(Fake("Hi"), operators=[ops.tap(lambda event: lock)]), ["Hi"]),
+            {},
+            EngineError,
+            r"cannot be sent to the workers: operators\[0\] cannot be pickled",
+        ),
+    ]:
+        with pytest.raises(error, match=message):
+            generate_many(*arguments, **{"client": client} | options)
+
+
+def test_a_request_that_cannot_travel_fails_alone(client: Any) -> None:
+    lock = __import__("threading").Lock()
+    poor = rxllm.request("Hi", tools=[tool(name="hold", handler=lambda arguments: lock)])
+    many = list(generate_many(Fake("Hello"), ["Hi", poor], client=client))
+    assert many[0].output_text == "Hello"
+    assert "the handler of the tool 'hold' cannot be pickled" in str(many[1].error)
+
+
+def test_an_engine_that_a_worker_cannot_read_is_an_error(client: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    (tmp_path / "only_here.py").write_text("def shout(request):\n    return 'HI'\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    only_here = __import__("only_here")
+    response = generate_many(Fake(only_here.shout), ["Hi"], client=client).run()
+    assert isinstance(response.error, EngineError)
+    assert "No module named 'only_here'; install there what is installed here" in str(response.error)
+
+
+def test_without_dask_it_says_what_to_install() -> None:
+    code = "import rxllm\nrxllm.cluster.generate_many(rxllm.Fake('Hi'), ['Hi'])"
+    assert "pip install 'rxllm[cluster]'" in python_without(["distributed"], code).stderr

@@ -1,0 +1,198 @@
+"""A server cannot hang a client, fill its memory, or leave anything open: its bounds are typed errors."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+import rxllm
+from rxllm import AdapterError, LLMError, mcp
+from rxllm.testing.loopback import STALL, Cut, Loopback, Reply
+from tests.mcp.chats import TOOL, calling, endless, event, outcome, reply_to, scripted
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _imported() -> None:
+    """Connect once, so that the imports that this needs are in nobody's timeout."""
+    with scripted() as server:
+        mcp.tools(server.url).run()
+
+
+JSON = {"Content-Type": "application/json"}
+DEEP = b'{"jsonrpc":"2.0","id":1,"result":' + b'{"a":' * 50_000 + b"1" + b"}" * 50_000 + b"}"
+
+
+def failure(server: Loopback, seconds: float = 2.0) -> LLMError:
+    """The error of listing the tools of `server`, all of whose connections are closed then."""
+    with pytest.raises(LLMError) as raised, mcp.HTTP(server.url, timeout=seconds) as connection:
+        mcp.tools(connection).run()
+    for connection in server.connections:
+        connection.wait_closed()
+    return raised.value
+
+
+PROGRESS = event({"jsonrpc": "2.0", "method": "notifications/progress", "params": {"progressToken": 1, "progress": 1}})
+
+
+@pytest.mark.parametrize(
+    ("reply", "reason"),
+    [
+        pytest.param(Reply(before=STALL), "timeout", id="silence"),
+        pytest.param(Reply([b": ping\n\n", STALL]), "timeout", id="an answer that stops"),
+        pytest.param(Reply(endless(PROGRESS, 0.001)), "timeout", id="no end of notices"),
+        pytest.param(Reply(endless(b": ping\n\n", 0.01)), "timeout", id="no end of pings"),
+        pytest.param(Reply(endless(b"data: " + b"x" * 65536)), "oversized_frame", id="a frame without end"),
+        pytest.param(Reply(endless(b"{" + b" " * 65536), headers=JSON), "oversized_frame", id="JSON without end"),
+        pytest.param(Reply(DEEP, headers=JSON), "truncated", id="deep JSON"),
+        pytest.param(Reply(b"data: " + DEEP + b"\n\n"), "malformed_event", id="deep JSON in an event"),
+        pytest.param(Reply(b"[1, 2]", headers=JSON), "malformed_event", id="no object"),
+        pytest.param(Reply(b"<html>", headers={"Content-Type": "text/html"}), "malformed_response", id="a page"),
+        pytest.param(Reply(b"{not JSON", headers=JSON), "truncated", id="not JSON"),
+        pytest.param(Reply(b'data: {"a": \n\n'), "malformed_event", id="not JSON in an event"),
+        pytest.param(Reply([b"data: {", Cut.RESET]), "truncated", id="gone in the middle"),
+        pytest.param(Reply(b"", 202), "truncated", id="accepted, and nothing more"),
+        pytest.param(Reply(b"nope", 401), "authentication_failed", id="a key is missing"),
+        pytest.param(Reply(b"x" * 5_000_000, 500), "provider_unavailable", id="a long error"),
+    ],
+)
+def test_a_list_of_tools_fails_in_time(reply: Reply, reason: str) -> None:
+    with scripted(list=reply) as server:
+        error = failure(server)
+    assert error.reason == reason
+    assert len(str(error)) < 1_000
+
+
+@pytest.mark.parametrize("reply", [Reply(before=STALL), Reply(DEEP, headers=JSON), Reply(b"", 202)])
+def test_a_server_without_an_era_fails_in_time(reply: Reply) -> None:
+    with Loopback(reply) as server:
+        assert failure(server, 1.0).reason in ("timeout", "malformed_event", "truncated")
+
+
+def test_pages_without_end_are_refused() -> None:
+    with scripted(list=lambda message: {"tools": [], "nextCursor": "again"}) as server:
+        error = failure(server, 20.0)
+        assert len(server.requests) == 101
+    assert (error.reason, "100 pages" in error.message) == ("malformed_response", True)
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        {"tools": [TOOL] * 1_001},
+        {"tools": "all"},
+        {"tools": [1]},
+        {"tools": [{"name": 3, "inputSchema": {}}]},
+        {"tools": [{"name": "f"}]},
+        {"tools": [{"name": "f", "inputSchema": []}]},
+        {},
+    ],
+)
+def test_what_is_no_list_of_tools_is_refused(result: Any) -> None:
+    with scripted(list=result) as server:
+        assert failure(server).reason == "malformed_response"
+
+
+def answered(call: Any, **options: Any) -> str:
+    """What the model reads of a call that is answered by `call`."""
+    with scripted(call=call) as server:
+        model = rxllm.Fake(rxllm.ToolCall("c1", "f", {"x": 1}), "Done.")
+        options = {"tool_timeout": 1.0, **options}
+        result = rxllm.chat(model, "Go.", tools=mcp.tools(server.url).run(), **options).run()
+        assert result.output_text == "Done."
+        for connection in server.connections[1:]:
+            connection.wait_closed()
+    return outcome(result)
+
+
+def test_a_call_that_goes_wrong_is_an_error_that_the_model_reads() -> None:
+    long = "x" * 20_000_000
+    assert "did not finish within 1.0 s" in answered(Reply(before=STALL))
+    assert "did not finish within 1.0 s" in answered(Reply(endless(PROGRESS, 0.001)))
+    assert "has more than 16777216 bytes" in answered(
+        lambda message: {"content": [{"type": "text", "text": long}]}, tool_timeout=20.0
+    )
+    assert "nested" in answered(lambda message: Reply(json.dumps(_deep(message)).encode(), headers=JSON))
+    assert "ended its answer" in answered(Reply([b": hi\n\n"]))
+    assert "StreamError" in answered(Reply([PROGRESS, Cut.RESET]))
+    assert "has no result" in answered(lambda message: Reply.of_json({"jsonrpc": "2.0", "id": message["id"]}))
+    assert "has no result" in answered(lambda message: reply_to(message, [1]))
+    assert "not base64" in answered({"content": [{"type": "image", "data": "%%%", "mimeType": "image/png"}]})
+    assert "10 times" in answered({"resultType": "input_required", "requestState": "s"}, tool_timeout=20.0)
+    assert "without a question" in answered({"resultType": "input_required"})
+    assert "sampling" in answered(
+        {"resultType": "input_required", "inputRequests": {"a": {"method": "sampling/createMessage", "params": {}}}}
+    )
+    assert "Bad tool" in answered(
+        lambda message: Reply.of_json({"id": message["id"], "error": {"code": -32602, "message": "Bad tool"}}, 400)
+    )
+
+
+def _deep(message: dict[str, Any]) -> Any:
+    structured: Any = 1
+    for _ in range(500):
+        structured = {"a": structured}
+    return {"jsonrpc": "2.0", "id": message["id"], "result": {"content": [], "structuredContent": structured}}
+
+
+def test_strange_content_is_left_out() -> None:
+    content: Any = [1, None, {"type": "text"}, {"type": "new"}, {"type": "text", "text": "ok"}]
+    assert answered({"content": content}) == "ok"
+    assert answered({"content": "no list"}) == ""
+    assert answered({}) == ""
+
+
+def test_answers_to_other_requests_and_unknown_notices_are_passed_over() -> None:
+    def noisy(message: dict[str, Any]) -> Reply:
+        others: list[Any] = [
+            {"jsonrpc": "2.0", "id": 999, "result": {"content": []}},
+            {"jsonrpc": "2.0", "id": str(message["id"]), "result": {}},
+            {"jsonrpc": "2.0", "id": None, "result": {}},
+            {"jsonrpc": "2.0", "method": "notifications/new", "params": [1]},
+            {"jsonrpc": "2.0", "method": "notifications/progress"},
+            {"jsonrpc": "2.0", "method": 3},
+            {"nothing": "known"},
+        ]
+        own = {"jsonrpc": "2.0", "id": message["id"], "result": {"content": [{"type": "text", "text": "mine"}]}}
+        return Reply(b"".join(map(event, [*others, own, {**own, "result": {"content": []}}])))
+
+    assert answered(noisy) == "mine"
+
+
+def test_a_key_is_not_in_an_error() -> None:
+    def echo(request: Any) -> Reply:
+        text = f"bad {request.headers['authorization']}"
+        return Reply.of_json({"jsonrpc": "2.0", "id": 1, "error": {"code": -32000, "message": text}}, 400)
+
+    with Loopback(echo) as server, pytest.raises(AdapterError) as raised:
+        mcp.tools(server.url, headers={"authorization": "Bearer s3cret-key"}).run()
+    assert "s3cret" not in repr(raised.value) + repr(raised.value.__cause__)
+    assert "s3cret" not in repr(mcp.HTTP("http://u:s3cret@a/mcp"))
+
+
+def test_a_tool_with_faulty_headers_is_left_out_over_http() -> None:
+    bad: list[Any] = [
+        {"type": "string", "x-mcp-header": ""},
+        {"type": "object", "x-mcp-header": "A"},
+        {"type": "string", "x-mcp-header": "a b"},
+        {"type": "string", "x-mcp-header": 1},
+        {"items": {"type": "string", "x-mcp-header": "A"}},
+    ]
+    entries = [{"name": f"f{i}", "inputSchema": {"properties": {"p": place}}} for i, place in enumerate(bad)]
+    twice = {name: {"type": "string", "x-mcp-header": name} for name in ("A", "a")}
+    data = {"p": {"type": "string", "default": {"x-mcp-header": "a b"}}, "x-mcp-header": {"type": "string"}}
+    entries += [
+        {"name": "twice", "inputSchema": {"properties": twice}},
+        {"name": "fine", "inputSchema": {"properties": data}},
+    ]
+    with scripted(list={"tools": entries}) as server:
+        assert [tool.name for tool in mcp.tools(server.url).run()] == ["fine"]
+
+
+def test_a_schema_with_an_address_in_it_is_not_fetched() -> None:
+    with Loopback(Reply(b"{}")) as canary:
+        schema = {"type": "object", "properties": {"x": {"$ref": f"{canary.url}/schema.json"}}}
+        with scripted(list={"tools": [{"name": "f", "inputSchema": schema}]}, call={"content": []}) as server:
+            calling(mcp.tools(server.url).run(), "f", x=1).run()
+        assert not canary.requests

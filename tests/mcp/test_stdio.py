@@ -1,0 +1,262 @@
+"""The process of a server over stdio: its bounds, and its end in every case."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rxllm
+from rxllm import AdapterError, LLMError, mcp
+from tests.mcp.chats import calling, outcome
+from tests.mcp.test_cancel import wait_until
+from tests.programs import python
+
+PLAIN = """
+import json, os, signal, subprocess, sys, time
+def send(**message): print(json.dumps({"jsonrpc": "2.0", **message}), flush=True)
+TOOLS = [{"name": name, "inputSchema": {"type": "object"}} for name in ("f", "g")]
+RESULTS = {
+    "initialize": {"protocolVersion": "2025-11-25", "capabilities": {}},
+    "tools/list": {"tools": TOOLS},
+    "tools/call": {"content": [{"type": "text", "text": str(os.getpid())}]},
+}
+def serve(on_call=lambda message: None):
+    for line in sys.stdin:
+        message = json.loads(line)
+        if message["method"] == "tools/call" and on_call(message):
+            continue
+        if message["method"] in RESULTS:
+            send(id=message["id"], result=RESULTS[message["method"]])
+        elif "id" in message:
+            send(id=message["id"], error={"code": -32601, "message": "no"})
+"""
+"""A server of the handshake's era, without any package: quick to start."""
+
+
+def program(body: str, **options: Any) -> mcp.Stdio:
+    return mcp.Stdio(sys.executable, "-c", PLAIN + textwrap.dedent(body), **options)
+
+
+def pid_of(connection: mcp.Stdio) -> int:
+    process = connection._process
+    assert process is not None
+    assert process._transport is not None
+    return process._transport.get_pid()
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+# The life of the process
+
+
+def test_one_process_serves_all_tools_of_a_connection() -> None:
+    with program("serve()") as connection:
+        tools = mcp.tools(connection).run()
+        pids = {outcome(calling(tools, name).run()) for name in ("f", "g", "f")}
+        assert pids == {str(pid_of(connection))}
+        again = asyncio.run(_listed(connection))
+        assert [tool.name for tool in again] == ["f", "g"]
+        assert {outcome(calling(again, "f").run())} == pids
+
+
+async def _listed(connection: Any) -> tuple[rxllm.Tool, ...]:
+    return await mcp.tools(connection)
+
+
+def test_the_process_ends_when_the_connection_is_closed_and_begins_again_when_it_is_used() -> None:
+    connection = program("serve()")
+    tools = mcp.tools(connection).run()
+    first = pid_of(connection)
+    connection.close()
+    assert not is_alive(first)
+    assert outcome(calling(tools, "f").run()) == str(pid_of(connection)) != str(first)
+    second = pid_of(connection)
+    asyncio.run(connection.aclose())
+    assert not is_alive(second)
+    assert not [thread for thread in threading.enumerate() if thread.name == "rxllm-mcp"]
+
+
+def test_the_process_ends_with_its_last_tool() -> None:
+    tools = asyncio.run(_listed([sys.executable, "-c", f"{PLAIN}\nserve()"]))
+    (pid,) = {int(outcome(calling(tools, name).run())) for name in ("f", "g")}
+    assert is_alive(pid)
+    del tools
+    gc.collect()
+    wait_until(lambda: not is_alive(pid))
+
+
+def test_the_process_and_what_it_has_started_end_though_they_ignore_all() -> None:
+    body = """
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    RESULTS["tools/call"]["content"][0]["text"] = str(child.pid)
+    serve()
+    time.sleep(600)
+    """
+    connection = program(body)
+    child = int(outcome(calling(mcp.tools(connection).run(), "f").run()))
+    parent = pid_of(connection)
+    began = time.monotonic()
+    connection.close()
+    wait_until(lambda: not is_alive(child) and not is_alive(parent))
+    assert time.monotonic() - began < 5
+
+
+@pytest.mark.parametrize(
+    "end", ["", "os._exit(0)", "sys.exit(1)", "os.kill(os.getpid(), 9)", "os.kill(os.getpid(), 2)"]
+)
+def test_the_process_ends_with_ours(end: str) -> None:
+    script = f"""
+    import os, sys, rxllm
+    from rxllm import mcp
+    tools = mcp.tools([sys.executable, "-c", {(PLAIN + chr(10) + "serve()")!r}]).run()
+    model = rxllm.Fake(rxllm.ToolCall("c1", "f", {{}}), "Done.")
+    print(rxllm.chat(model, "Go.", tools=tools).run().steps[0].tool_results[0].text, flush=True)
+    {end}
+    """
+    ran = python("-c", textwrap.dedent(script))
+    pid = int(ran.stdout)
+    wait_until(lambda: not is_alive(pid))
+
+
+def test_a_call_that_is_left_is_cancelled_and_the_process_serves_on() -> None:
+    body = """
+    cancelled = []
+    def on_call(message):
+        if message["params"]["name"] == "g":
+            return True
+        RESULTS["tools/call"]["content"][0]["text"] = json.dumps(cancelled)
+    class Input:
+        def __iter__(self):
+            for line in iter(sys.__stdin__.readline, ""):
+                message = json.loads(line)
+                if message["method"] == "notifications/cancelled":
+                    cancelled.append(message["params"]["requestId"])
+                yield line
+    sys.stdin = Input()
+    serve(on_call)
+    """
+    with program(body) as connection:
+        tools = mcp.tools(connection).run()
+        model = rxllm.Fake(rxllm.ToolCall("c1", "g", {}), "Done.")
+        assert "0.2 s" in outcome(rxllm.chat(model, "Go.", tools=tools, tool_timeout=0.2).run())
+        wait_until(lambda: outcome(calling(tools, "f").run()) != "[]")
+        assert len(connection._process._inboxes) == 0  # pyright: ignore[reportOptionalMemberAccess]
+
+
+# Hostile programs
+
+
+def failure(connection: mcp.Stdio) -> LLMError:
+    with connection, pytest.raises(LLMError) as raised:
+        mcp.tools(connection).run()
+    assert not [thread for thread in threading.enumerate() if thread.name == "rxllm-mcp"]
+    return raised.value
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("sys.exit(3)", "ended with exit code 3"),
+        ("print('no key', file=sys.stderr); sys.exit(1)", "it wrote: no key"),
+        ("os.close(1); time.sleep(600)", "has closed its output"),
+        ("time.sleep(600)", "did not answer"),
+        ("while True: sys.stdout.write('x' * 65536)", "too long"),
+        ("while True: print('garbage')", "did not answer"),
+        ("while True: sys.stderr.write('x' * 65536)", "did not answer"),
+        ("while True: send(method='notifications/message', params={})", "did not answer"),
+        ("while True: send(id=1, method='ping')", ""),
+        ("RESULTS['initialize']['protocolVersion'] = '1999-01-01'; serve()", "speaks version '1999-01-01' only"),
+        ("RESULTS['tools/list'] = {'tools': [], 'nextCursor': 'x'}; serve()", "100 pages"),
+    ],
+)
+def test_a_hostile_program_fails_in_time(body: str, said: str) -> None:
+    began = time.monotonic()
+    error = failure(program(body, timeout=1.5))
+    assert said in error.message
+    assert time.monotonic() - began < 8
+
+
+def test_a_program_that_cannot_be_started_says_so() -> None:
+    error = failure(mcp.Stdio("no-such-program-anywhere"))
+    assert isinstance(error, AdapterError)
+    assert error.reason == "provider_unavailable"
+    assert "cannot be started" in error.message
+
+
+def test_a_program_that_reads_no_input_does_not_fill_the_memory() -> None:
+    """Its calls time out, until too much is unread; then the process is given up, and the next call starts another."""
+    with program("serve(lambda message: time.sleep(600))") as connection:
+        tools = mcp.tools(connection).run()
+        first = connection._process
+        assert first is not None
+        for _ in range(8):
+            model = rxllm.Fake(rxllm.ToolCall("c1", "f", {"x": "x" * 8_000_000}), "Done.")
+            result = rxllm.chat(model, "Go.", tools=tools, tool_timeout=0.3).run()
+            assert "0.3 s" in outcome(result) or "unread" in outcome(result)
+        assert first.failure is not None
+        assert "bytes of its input unread" in first.failure.message
+        assert connection._process is not first
+
+
+def test_garbage_between_the_messages_is_passed_over() -> None:
+    body = """
+    print("starting...", flush=True)
+    print('{"jsonrpc": "2.0", "id": [1], "result": {}}', flush=True)
+    print("[" * 100_000, flush=True)
+    sys.stdout.buffer.write(b"\\xff\\xfe\\n")
+    serve()
+    """
+    with program(body) as connection:
+        assert len(mcp.tools(connection).run()) == 2
+
+
+def test_a_process_that_dies_in_a_call_fails_it_and_the_next_call_starts_another() -> None:
+    with program("serve(lambda message: message['params']['name'] == 'g' and os._exit(7))") as connection:
+        tools = mcp.tools(connection).run()
+        first = pid_of(connection)
+        assert "exit code 7" in outcome(calling(tools, "g").run())
+        assert int(outcome(calling(tools, "f").run())) != first
+
+
+def test_many_notices_do_not_pile_up() -> None:
+    body = """
+    def flood(message):
+        token = message["params"]["_meta"]["progressToken"]
+        for i in range(100_000):
+            send(method="notifications/progress", params={"progressToken": token, "progress": i})
+    serve(flood)
+    """
+    with program(body) as connection:
+        assert outcome(calling(mcp.tools(connection).run(), "f").run()) == str(pid_of(connection))
+
+
+def test_our_environment_stays_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "s3cret")
+    body = "RESULTS['tools/call']['content'][0]['text'] = ' '.join(os.environ); serve()"
+    with program(body, env={"MINE": "1"}) as connection:
+        names = outcome(calling(mcp.tools(connection).run(), "f").run()).split()
+    assert {"MINE", "PATH"} <= set(names)
+    assert "OPENAI_API_KEY" not in names
+
+
+def test_a_fork_leaves_the_process_to_its_parent() -> None:
+    with program("serve()") as connection:
+        tools = mcp.tools(connection).run()
+        assert connection._process is not None
+        connection._process._owner += 1
+        connection._process.abandon()
+        assert outcome(calling(tools, "f").run()) == str(pid_of(connection))

@@ -1,0 +1,88 @@
+"""`watch`: the tools again whenever the server says that they have changed."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+import rxllm
+from rxllm import Engine, Fake, mcp
+from rxllm.testing.loopback import STALL, Connection, Reply
+from tests.mcp.chats import TOOL, calling, event, scripted
+from tests.mcp.served import Seen, served
+from tests.runtime.support import until
+
+ACKNOWLEDGED = {"jsonrpc": "2.0", "method": "notifications/subscriptions/acknowledged", "params": {}}
+CHANGED = {"jsonrpc": "2.0", "method": "notifications/tools/list_changed", "params": {}}
+
+
+async def grown(source: Any) -> list[int]:
+    """How many tools there are, before and after one more."""
+    counts: list[int] = []
+    subscription = mcp.watch(source).subscribe(lambda tools: counts.append(len(tools)))
+    await until(lambda: len(counts) == 1)
+    await calling(await mcp.tools(source), "grow")
+    await until(lambda: len(counts) == 2)
+    subscription.dispose()
+    await until(lambda: len(asyncio.all_tasks()) == 1)
+    return counts
+
+
+@pytest.mark.parametrize("is_handshake", [False, True])
+def test_a_change_brings_the_tools_anew_over_http(is_handshake: bool) -> None:
+    with served(Seen(), handshake=is_handshake) as url:
+
+        async def main() -> None:
+            async with mcp.HTTP(url) as connection:
+                before, after = await grown(connection)
+                assert after == before + 1
+
+        asyncio.run(main())
+
+
+def test_a_change_brings_the_tools_anew_over_stdio(stdio: mcp.Stdio) -> None:
+    before, after = asyncio.run(grown(stdio))
+    assert after == before + 1
+
+
+def test_an_engine_follows_the_changes_of_its_tools() -> None:
+    with served(Seen()) as url:
+
+        async def main() -> list[int]:
+            base = Engine(Fake("Hi."))
+            engines: list[Engine] = []
+            subscription = mcp.watch(url).map(lambda tools: base.with_tools(*tools)).subscribe(engines.append)
+            await until(lambda: bool(engines))
+            await rxllm.chat(Engine(Fake(rxllm.ToolCall("c1", "grow", {}), ".")), "Grow.", tools=engines[0].tools)
+            await until(lambda: len(engines) > 1)
+            subscription.dispose()
+            return [len(engine.tools) for engine in engines]
+
+        before, after = asyncio.run(main())
+    assert after == before + 1
+
+
+def test_it_ends_with_the_subscription_and_fails_with_the_connection() -> None:
+    def closing(message: dict[str, Any]) -> Reply:
+        end = {"jsonrpc": "2.0", "id": message["id"], "result": {}}
+        return Reply(b"".join(map(event, (ACKNOWLEDGED, CHANGED, end))))
+
+    with scripted(listen=closing) as server:
+        assert [len(tools) for tools in mcp.watch(server.url)] == [1, 1]
+    with scripted(listen=Reply([event(ACKNOWLEDGED)])) as server, pytest.raises(rxllm.StreamError) as raised:
+        mcp.watch(server.url).run()
+    assert raised.value.reason == "truncated"
+
+
+def test_leaving_closes_the_subscription() -> None:
+    with scripted(listen=Reply([event(ACKNOWLEDGED), STALL]), list={"tools": [TOOL]}) as server:
+        first = mcp.watch(server.url).take(1).run()
+        assert [tool.name for tool in first] == ["f"]
+        listening = next(connection for connection in server.connections if _listens(connection))
+        listening.wait_closed()
+
+
+def _listens(connection: Connection) -> bool:
+    return any(request.json["method"] == "subscriptions/listen" for request in connection.requests)
