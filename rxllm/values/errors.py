@@ -312,7 +312,7 @@ def as_llm_error(error: Exception) -> LLMError:
 
 
 class RunError(LLMError):
-    """A durable run, a batch with a journal, or the store behind it does not allow the operation."""
+    """A durable run, or the store behind it, does not allow the operation."""
 
     TITLE = "run error"
     FIELDS = ("run_id",)
@@ -324,7 +324,6 @@ class RunError(LLMError):
             "lease_lost",
             "cancelled",
             "conflict",
-            "changed_request",
             "store_unavailable",
         }
     )
