@@ -17,12 +17,14 @@ import subprocess
 import threading
 import weakref
 from collections import deque
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Generator, Mapping
 from typing import Any, cast
+
+import msgspec
 
 from rxllm import AdapterError, LLMError, Stream, StreamError, from_async_iter
 from rxllm.mcp._connection import Connection
-from rxllm.mcp._protocol import PROVIDER, Json, Peer, object_of, read, refusal
+from rxllm.mcp._protocol import PROVIDER, Json, messages_in, object_of, response
 from rxllm.values.argument_checks import check
 from rxllm.wire import NDJSONDecoder
 
@@ -62,44 +64,36 @@ class Stdio(Connection):
         self._cwd = cwd
         self._process: Process | None = None
 
-    def send(self, peer: Peer, message: Json, headers: dict[str, str]) -> Stream[Json]:
+    def send(self, version: str, message: Json, headers: dict[str, str]) -> Stream[Json]:
         return from_async_iter(lambda: self._exchange(message))
 
-    def listen(self, peer: Peer) -> Stream[Json]:
+    def listen(self, version: str) -> Stream[Json]:
         return from_async_iter(lambda: self._exchange(None))
 
-    def mirrors(self, peer: Peer) -> bool:
-        return False
-
-    def needs_cancel(self, peer: Peer) -> bool:
+    def needs_cancel(self, version: str) -> bool:
         return self._process is not None and self._process.failure is None
 
-    async def peer(self) -> Peer:
+    async def version(self) -> str:
         with self._guard:
             if self._process is None or self._process.failure is not None:
-                self._process, self._peer = Process(self._command, self._env, self._cwd), None
+                self._process, self._version = Process(self._command, self._env, self._cwd), None
                 weakref.finalize(self, self._process.abandon)
-        return await super().peer()
+        return await super().version()
 
-    async def leave(self, peer: Peer | None) -> None:
+    async def aclose(self) -> None:
+        await super().aclose()
         with self._guard:
             process, self._process = self._process, None
         if process is not None:
-            process.stop()
-            await process.ended()
+            await process.aclose()
 
     async def _exchange(self, message: Json | None) -> AsyncIterator[Json]:
-        inbox, process = Inbox(), self._process
+        process = self._process
         if process is None:
             raise AdapterError("provider_unavailable", f"{self!r} was closed", provider=PROVIDER)
-        process.send(message, inbox)
-        if message is not None and not {"id", "method"} <= message.keys():
-            return
-        try:
-            while True:
+        with process.sent(message) as inbox:
+            while inbox is not None:
                 yield await inbox.get()
-        finally:
-            process.forget(inbox)
 
     def __repr__(self) -> str:
         return f"Stdio({self._command[0]!r})"
@@ -137,54 +131,57 @@ class Process(asyncio.SubprocessProtocol):
         self.failure: LLMError | None = None
         self._command, self._env, self._cwd = command, env, cwd
         self._lock = threading.Lock()
-        self._inboxes: dict[Any, Inbox] = {}  # by the id of their request; those of listeners by the inbox itself
-        self._outgoing: deque[bytes] = deque()
+        self._inboxes: dict[Any, Inbox] = {}
+        """Of calls by their numbers, of subscriptions by their ids, and of listeners by themselves."""
+        self._early = b""
+        """What is to be written when the process has started."""
         self._framing = NDJSONDecoder()
         self._stderr = b""
-        self._owner = os.getpid()
         self._transport: asyncio.SubprocessTransport | None = None
-        self._context = contextvars.Context()  # that of the first caller would keep what it refers to alive
-        self._loop = self._context.run(asyncio.new_event_loop)
+        # In the context of the first caller, the loop would keep alive what that refers to.
+        self._loop = contextvars.Context().run(asyncio.new_event_loop)
         self._is_over = asyncio.Event()
         self._has_exited = asyncio.Event()
         self._thread = threading.Thread(target=self._serve, name="rxllm-mcp", daemon=True)
         self._thread.start()
 
-    def send(self, message: Json | None, inbox: Inbox) -> None:
-        """Send `message`, whose answers go to `inbox`; without one, all notices do."""
+    @contextlib.contextmanager
+    def sent(self, message: Json | None) -> Generator[Inbox | None]:
+        """Send `message`, and yield the inbox of what it brings, if it is a request; without one, that of all notices.
+
+        Raises `failure`.
+        """
+        inbox = Inbox() if message is None or {"id", "method"} <= message.keys() else None
+        key = message["id"] if message is not None and inbox is not None else inbox
+        line = b"" if message is None else _line(message)
         with self._lock:
             if self.failure is not None:
                 raise self.failure
-            is_request = message is not None and {"id", "method"} <= message.keys()
-            if is_request or message is None:
-                self._inboxes[inbox if message is None else message["id"]] = inbox
-        if message is not None:
-            self._on_loop(self._write, _line(message))
+            if inbox is not None:
+                self._inboxes[key] = inbox
+        try:
+            self._on_loop(self._write, line)
+            yield inbox
+        finally:
+            with self._lock:
+                self._inboxes.pop(key, None)
 
-    def forget(self, inbox: Inbox) -> None:
-        with self._lock:
-            for key in [key for key, other in self._inboxes.items() if other is inbox]:
-                del self._inboxes[key]
-
-    def stop(self) -> None:
-        """End the process soon; returns at once."""
+    async def aclose(self) -> None:
+        """End the process, and wait for its end, a few seconds at most."""
         self._on_loop(self._fail, "was closed")
-
-    async def ended(self) -> None:
-        """Wait for the end of the process, a few seconds at most."""
         await asyncio.to_thread(self._thread.join, 5 * GRACE_SECONDS)
 
     def abandon(self) -> None:
-        """Kill the process now: nobody is left to use it, or this process ends."""
-        if self._thread.is_alive() and os.getpid() == self._owner:  # a forked child has no part in it
+        """Kill the process now: nobody is left to use it, or this process ends. A forked child has no such thread."""
+        if self._thread.is_alive():
             self._kill()
-            self.stop()
+            self._on_loop(self._fail, "was abandoned")
             if self._transport is None and threading.current_thread() is not self._thread:
                 self._thread.join(GRACE_SECONDS)  # it is being started
 
-    def _on_loop(self, function: Any, *arguments: Any) -> None:
+    def _on_loop(self, function: Any, argument: Any) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: the process has ended
-            self._loop.call_soon_threadsafe(function, *arguments, context=self._context)
+            self._loop.call_soon_threadsafe(function, argument)
 
     def _serve(self) -> None:
         try:
@@ -202,8 +199,7 @@ class Process(asyncio.SubprocessProtocol):
             self._fail(f"cannot be started: {error}")
             return
         try:
-            while self._outgoing:
-                self._write(self._outgoing.popleft())
+            self._write(self._early)
             await self._is_over.wait()
         finally:
             await self._end(self._transport)
@@ -229,15 +225,13 @@ class Process(asyncio.SubprocessProtocol):
 
     def _write(self, line: bytes) -> None:
         if self._transport is None:
-            self._outgoing.append(line)
+            self._early += line
             return
-        stdin = cast(asyncio.WriteTransport | None, self._transport.get_pipe_transport(0))
-        if stdin is None or stdin.is_closing():
-            return
+        stdin = cast(asyncio.WriteTransport, self._transport.get_pipe_transport(0))
+        if not stdin.is_closing():
+            stdin.write(line)
         if stdin.get_write_buffer_size() > MAX_UNREAD:
             self._fail(f"leaves more than {MAX_UNREAD} bytes of its input unread")
-            return
-        stdin.write(line)
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         if fd != 1:
@@ -249,8 +243,8 @@ class Process(asyncio.SubprocessProtocol):
             self._fail(f"wrote a message that is too long: {error.message}")
             return
         for frame in frames:
-            with contextlib.suppress(StreamError):  # some servers print other things too
-                for message in read(frame):
+            with contextlib.suppress(StreamError, ValueError, RecursionError):  # some servers print other things too
+                for message in messages_in(msgspec.json.decode(frame)):
                     self._deliver(message)
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
@@ -267,7 +261,7 @@ class Process(asyncio.SubprocessProtocol):
         with self._lock:
             inboxes = self._receivers(message)
         if not inboxes and {"id", "method"} <= message.keys():
-            self._write(_line(refusal(message)))
+            self._write(_line(response(message, None)))
         for inbox in inboxes:
             inbox.put(message)
 

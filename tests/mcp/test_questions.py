@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -173,7 +174,7 @@ def test_an_answer_that_is_stored_by_another_program_is_checked() -> None:
         rxllm.run(rxllm.from_async_iter(lambda: _once(tool.bind({}, context))))
 
 
-async def _once(make: Any) -> Any:
+async def _once(make: Any) -> AsyncIterator[Any]:
     yield await make()
 
 
