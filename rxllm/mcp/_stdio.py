@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import contextvars
 import json
 import os
 import signal
@@ -18,6 +17,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Generator, Mapping
+from concurrent.futures import Future
 from typing import Any, cast
 
 import msgspec
@@ -133,17 +133,16 @@ class Process(asyncio.SubprocessProtocol):
         self._lock = threading.Lock()
         self._inboxes: dict[Any, Inbox] = {}
         """Of calls by their numbers, of subscriptions by their ids, and of listeners by themselves."""
-        self._early = b""
-        """What is to be written when the process has started."""
         self._framing = NDJSONDecoder()
         self._stderr = b""
-        self._transport: asyncio.SubprocessTransport | None = None
-        # In the context of the first caller, the loop would keep alive what that refers to.
-        self._loop = contextvars.Context().run(asyncio.new_event_loop)
         self._is_over = asyncio.Event()
         self._has_exited = asyncio.Event()
-        self._thread = threading.Thread(target=self._serve, name="rxllm-mcp", daemon=True)
+        started = Future[None]()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._main(started)), name="rxllm-mcp", daemon=True)
         self._thread.start()
+        if started.exception() is not None:
+            self._thread.join()
+        started.result()
 
     @contextlib.contextmanager
     def sent(self, message: Json | None) -> Generator[Inbox | None]:
@@ -176,62 +175,52 @@ class Process(asyncio.SubprocessProtocol):
         if self._thread.is_alive():
             self._kill()
             self._on_loop(self._fail, "was abandoned")
-            if self._transport is None and threading.current_thread() is not self._thread:
-                self._thread.join(GRACE_SECONDS)  # it is being started
 
     def _on_loop(self, function: Any, argument: Any) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: the process has ended
             self._loop.call_soon_threadsafe(function, argument)
 
-    def _serve(self) -> None:
-        try:
-            self._loop.run_until_complete(self._main())
-        finally:
-            self._fail("has ended")
-            self._loop.close()
-
-    async def _main(self) -> None:
+    async def _main(self, started: Future[None]) -> None:
+        self._loop = asyncio.get_running_loop()
         pipes: Any = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
         options: Any = {"env": self._env, "cwd": self._cwd, "start_new_session": _IS_POSIX}
         try:
-            self._transport, _ = await self._loop.subprocess_exec(lambda: self, *self._command, **pipes, **options)
+            await self._loop.subprocess_exec(lambda: self, *self._command, **pipes, **options)
         except (OSError, ValueError) as error:
-            self._fail(f"cannot be started: {error}")
+            started.set_exception(self._error(f"cannot be started: {error}"))
             return
+        started.set_result(None)
         try:
-            self._write(self._early)
             await self._is_over.wait()
         finally:
-            await self._end(self._transport)
+            await self._end()
 
-    async def _end(self, transport: asyncio.SubprocessTransport) -> None:
-        stdin = cast(asyncio.WriteTransport, transport.get_pipe_transport(0))
-        stdin.abort() if stdin.get_write_buffer_size() else stdin.close()
+    async def _end(self) -> None:
+        self._stdin.abort() if self._stdin.get_write_buffer_size() else self._stdin.close()
         for _ in range(2):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(GRACE_SECONDS):
                     await self._has_exited.wait()
             self._kill()  # what it has started is in its group, and may live on without it
-        transport.close()
+        self._transport.close()
         await asyncio.sleep(0)
 
     def _kill(self) -> None:
-        if self._transport is not None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                if _IS_POSIX:
-                    os.killpg(self._transport.get_pid(), signal.SIGKILL)
-                else:
-                    self._transport.kill()
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if _IS_POSIX:
+                os.killpg(self._transport.get_pid(), signal.SIGKILL)
+            else:
+                self._transport.kill()
 
     def _write(self, line: bytes) -> None:
-        if self._transport is None:
-            self._early += line
-            return
-        stdin = cast(asyncio.WriteTransport, self._transport.get_pipe_transport(0))
-        if not stdin.is_closing():
-            stdin.write(line)
-        if stdin.get_write_buffer_size() > MAX_UNREAD:
+        if not self._stdin.is_closing():
+            self._stdin.write(line)
+        if self._stdin.get_write_buffer_size() > MAX_UNREAD:
             self._fail(f"leaves more than {MAX_UNREAD} bytes of its input unread")
+
+    def connection_made(self, transport: Any) -> None:
+        self._transport: asyncio.SubprocessTransport = transport
+        self._stdin: asyncio.WriteTransport = transport.get_pipe_transport(0)
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         if fd != 1:
@@ -253,9 +242,8 @@ class Process(asyncio.SubprocessProtocol):
 
     def process_exited(self) -> None:
         self._has_exited.set()
-        code = self._transport.get_returncode() if self._transport is not None else None
         # What it has written before is read first, unless something that it has started keeps its output open.
-        self._loop.call_later(0.05, self._fail, f"has ended with exit code {code}")
+        self._loop.call_later(0.05, self._fail, f"has ended with exit code {self._transport.get_returncode()}")
 
     def _deliver(self, message: Json) -> None:
         with self._lock:
@@ -279,13 +267,16 @@ class Process(asyncio.SubprocessProtocol):
         with self._lock:
             if self.failure is not None:
                 return
-            stderr = self._stderr.decode(errors="replace").strip()
-            text = f"the MCP server {self._command[0]!r} {why}" + (f"; it wrote: {stderr}" if stderr else "")
-            self.failure = AdapterError("provider_unavailable", text, provider=PROVIDER)
+            self.failure = self._error(why)
             inboxes, self._inboxes = list(self._inboxes.values()), {}
         for inbox in inboxes:
             inbox.put(self.failure)
         self._is_over.set()
+
+    def _error(self, why: str) -> AdapterError:
+        stderr = self._stderr.decode(errors="replace").strip()
+        text = f"the MCP server {self._command[0]!r} {why}" + (f"; it wrote: {stderr}" if stderr else "")
+        return AdapterError("provider_unavailable", text, provider=PROVIDER)
 
 
 def _line(message: Json) -> bytes:
