@@ -35,7 +35,7 @@ async def call_tool(
             params = {"name": name, "arguments": dict(arguments), **questions.params()}
             call = _Call(context, questions)
             try:
-                result = await connection.call(params, mirrored(headers, arguments), call.receive)
+                result = await connection.request("tools/call", params, mirrored(headers, arguments), call.receive)
             except NeedsUserError:
                 continue
             if result.get("resultType") != "input_required":

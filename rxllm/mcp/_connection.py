@@ -12,7 +12,7 @@ import contextlib
 import itertools
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import Future
 from typing import Self
 
@@ -38,6 +38,8 @@ GOODBYE_SECONDS = 2.0
 _PROBE = 1 / 3
 """The part of the timeout that a server has to answer in the modern era; some of the older ones never do."""
 
+NOTHING: Mapping[str, str] = {}
+
 OnMessage = Callable[[Json], Json | None]
 """Receives the notifications and requests inside a call, and returns the result of a request that it can answer."""
 
@@ -58,7 +60,7 @@ class Connection(ABC):
         self._version: Future[str] | None = None
 
     @abstractmethod
-    def send(self, version: str, message: Json, headers: dict[str, str]) -> Stream[Json]:
+    def send(self, version: str, message: Json, headers: Mapping[str, str]) -> Stream[Json]:
         """Return what the server sends because of `message`; the response to a request is the last."""
 
     @abstractmethod
@@ -94,17 +96,14 @@ class Connection(ABC):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    async def request(self, method: str, params: Json) -> Json:
-        """Return the result of a request that is no tool call, within the timeout. Raises as `call`."""
-        return await self._request(method, params, {}, lambda message: None, self._timeout)
-
-    async def call(self, params: Json, headers: dict[str, str], on_message: OnMessage) -> Json:
-        """Return the result of a tool call. Raises ``AdapterError`` and ``StreamError``, and what `on_message` does."""
-        return await self._request("tools/call", params, headers, on_message, None)
-
-    async def _request(
-        self, method: str, params: Json, headers: dict[str, str], on_message: OnMessage, seconds: float | None
+    async def request(
+        self, method: str, params: Json, headers: Mapping[str, str] = NOTHING, on_message: OnMessage | None = None
     ) -> Json:
+        """Return the result of a request. With `on_message` it is a tool call, whose time limit is the caller's.
+
+        Raises ``AdapterError`` and ``StreamError``, and what `on_message` does.
+        """
+        seconds = self._timeout if on_message is None else None
         version = await self.version()
         session = self.session
         try:
@@ -122,7 +121,9 @@ class Connection(ABC):
         if version != MODERN:
             return self.listen(version)
         params = {"notifications": {"toolsListChanged": True}}
-        return self.send(version, request(version, f"listen-{next(self._ids)}", "subscriptions/listen", params), {})
+        return self.send(
+            version, request(version, f"listen-{next(self._ids)}", "subscriptions/listen", params), NOTHING
+        )
 
     async def version(self) -> str:
         """Return the version that the server speaks, after finding it out at the first use."""
@@ -179,18 +180,18 @@ class Connection(ABC):
         method: str,
         params: Json,
         seconds: float | None,
-        headers: dict[str, str] | None = None,
-        on_message: OnMessage = lambda message: None,
+        headers: Mapping[str, str] = NOTHING,
+        on_message: OnMessage | None = None,
     ) -> Json:
         id = next(self._ids)
-        sent = self.send(version, request(version, id, method, params), headers or {})
+        sent = self.send(version, request(version, id, method, params), headers)
         try:
             async with asyncio.timeout(seconds), to_async_iter(sent) as received:
                 async for message in received:
                     if answers(message, id):
                         return result_of(message)
                     if "method" in message:  # otherwise it is the response to another request
-                        result = on_message(message)
+                        result = None if on_message is None else on_message(message)
                         if "id" in message:
                             await self._tell(version, response(message, result), self._timeout)
             raise StreamError("truncated", f"the MCP server ended its answer to {method} early", provider=PROVIDER)
@@ -205,7 +206,7 @@ class Connection(ABC):
 
     async def _tell(self, version: str, message: Json, seconds: float) -> None:
         """Send a notification or a response."""
-        async with asyncio.timeout(seconds), to_async_iter(self.send(version, message, {})) as received:
+        async with asyncio.timeout(seconds), to_async_iter(self.send(version, message, NOTHING)) as received:
             async for _ in received:
                 pass
 

@@ -39,7 +39,7 @@ class HTTP(Connection):
         super().__init__(timeout)
         self._wire = _Wire(self, url, headers=headers, client=client)
 
-    def send(self, version: str, message: Json, headers: dict[str, str]) -> Stream[Json]:
+    def send(self, version: str, message: Json, headers: Mapping[str, str]) -> Stream[Json]:
         return self._messages("POST", version, message, headers)
 
     def listen(self, version: str) -> Stream[Json]:

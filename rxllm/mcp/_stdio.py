@@ -64,7 +64,7 @@ class Stdio(Connection):
         self._cwd = cwd
         self._process: Process | None = None
 
-    def send(self, version: str, message: Json, headers: dict[str, str]) -> Stream[Json]:
+    def send(self, version: str, message: Json, headers: Mapping[str, str]) -> Stream[Json]:
         return from_async_iter(lambda: self._exchange(message))
 
     def listen(self, version: str) -> Stream[Json]:
