@@ -12,23 +12,25 @@ import contextlib
 import itertools
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Self
 
-from rxllm import AdapterError, LLMError, Stream, StreamError, from_async_iter, run, to_async_iter
+from rxllm import AdapterError, LLMError, Stream, StreamError, from_async_iter, keys, run, to_async_iter
 from rxllm.mcp._protocol import (
     HANDSHAKES,
     MODERN,
     PROVIDER,
     Json,
     answers,
+    error_of,
     has_modern,
+    has_result,
     initialize,
     is_modern,
+    is_of_another,
     request,
     response,
-    result_of,
 )
 from rxllm.values.argument_checks import check, is_positive
 
@@ -51,6 +53,8 @@ class Connection(ABC):
     """
 
     session: str | None = None
+    secrets: Sequence[str] = ()
+    """What no error may show, beside what the transport keeps out of its own."""
 
     def __init__(self, timeout: float) -> None:
         check("timeout", timeout, is_positive(timeout), "a number of seconds above 0")
@@ -189,11 +193,14 @@ class Connection(ABC):
             async with asyncio.timeout(seconds), to_async_iter(sent) as received:
                 async for message in received:
                     if answers(message, id):
-                        return result_of(message)
-                    if "method" in message:  # otherwise it is the response to another request
-                        result = None if on_message is None else on_message(message)
-                        if "id" in message:
-                            await self._tell(version, response(message, result), self._timeout)
+                        if has_result(message):
+                            return message["result"]
+                        raise keys.redacted(error_of(message), self.secrets)
+                    if is_of_another(message, id):
+                        continue
+                    result = None if on_message is None else on_message(message)
+                    if "id" in message:
+                        await self._tell(version, response(message, result), self._timeout)
             raise StreamError("truncated", f"the MCP server ended its answer to {method} early", provider=PROVIDER)
         except AdapterError:
             raise

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import reactivex.operators
 
-from rxllm import AdapterError, Call, HTTPAdapter, LLMError, RawChunk, Request, Stream, StreamError
+from rxllm import AdapterError, Call, EngineError, HTTPAdapter, LLMError, RawChunk, Request, Stream, StreamError
 from rxllm import operators as ops
 from rxllm.adapters import http_error
 from rxllm.mcp._connection import GOODBYE_SECONDS, Connection
-from rxllm.mcp._protocol import MODERN, PROVIDER, Json, answers, error_of, messages_in, object_of
+from rxllm.mcp._protocol import MODERN, PROVIDER, Json, answers, error_of, has_result, messages_in, object_of
 from rxllm.wire import Blocks, FrameDecoder, SSEDecoder
 
 if TYPE_CHECKING:
@@ -66,7 +66,15 @@ class HTTP(Connection):
             if "name" in message["params"]:
                 own["mcp-name"] = header_text(message["params"]["name"])
         events = self._wire.stream(Request(options={"method": method, "message": message}), Call(headers=own))
-        return events.pipe(ops.raise_errors(), ops.only(RawChunk)).map(lambda chunk: chunk.data)
+        chunks: Stream[RawChunk] = events.pipe(ops.raise_errors(), ops.only(RawChunk))
+        return chunks.map(lambda chunk: chunk.data)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"timeout": self._timeout, "wire": self._wire}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__init__(state["timeout"])
+        self._wire = state["wire"]
 
     def __repr__(self) -> str:
         return f"HTTP{repr(self._wire).removeprefix('_Wire')}"
@@ -83,6 +91,9 @@ class _Wire(HTTPAdapter):
         self._ends_in_slash = url.partition("?")[0].endswith("/")
 
     def build(self, request: Request, call: Call) -> httpx.Request:
+        if self._left_behind:
+            text = "the MCP tools were pickled, without the secrets in their headers and URL; list them where they run"
+            raise EngineError("missing_key", text, provider=PROVIDER)
         method, message = request.options["method"], request.options["message"]
         built = self.post("", message, call, headers={"accept": "application/json, text/event-stream"})
         if not self._ends_in_slash:  # which is another path to some servers
@@ -117,8 +128,12 @@ class _Decoder(FrameDecoder):
 
     def read(self, kind: str, payload: Any, frame: bytes, /) -> None:
         for message in messages_in(payload):
+            is_answer = self._id is not None and answers(message, self._id)
+            if is_answer and not has_result(message):
+                self.fail(error_of(message))  # as an event, so that it is cleared of the keys that it may repeat
+                return
             self.blocks.raw("message", message)
-            if self._id is not None and answers(message, self._id):
+            if is_answer:
                 self.end(over=True)
 
     def error_of(self, payload: Any) -> AdapterError:

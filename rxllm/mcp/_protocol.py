@@ -95,15 +95,18 @@ def answers(message: Json, id: int | str) -> bool:
     return "method" not in message and message.get("id") == id
 
 
-def result_of(message: Json) -> Json:
-    """Return the result in a response. Raises ``AdapterError`` for an error, and for a result that is no object."""
-    if isinstance(message.get("result"), dict):
-        return message["result"]
-    raise error_of(message)
+def is_of_another(message: Json, id: int | str) -> bool:
+    """Whether `message` is the response to another request than `id`, or the progress of one."""
+    token = object_of(message.get("params")).get("progressToken")
+    return "method" not in message or (message["method"] == "notifications/progress" and token != id)
+
+
+def has_result(response: Json) -> bool:
+    return isinstance(response.get("result"), dict)
 
 
 def error_of(message: Any, status: int | None = None) -> AdapterError:
-    """Return the error in a response: its code is the `code`, and its data are in the metadata."""
+    """Return the error in a response without a result: its code is the `code`, and its data are in the metadata."""
     match message:
         case {"error": {"code": int(code), **fields}}:
             text, data = str(fields.get("message", ""))[:500], fields.get("data")

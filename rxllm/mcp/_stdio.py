@@ -11,18 +11,19 @@ import asyncio
 import contextlib
 import json
 import os
+import pickle
 import signal
 import subprocess
 import threading
 import weakref
 from collections import deque
-from collections.abc import AsyncIterator, Generator, Mapping
+from collections.abc import AsyncIterator, Generator, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import msgspec
 
-from rxllm import AdapterError, LLMError, Stream, StreamError, from_async_iter
+from rxllm import AdapterError, LLMError, Stream, StreamError, from_async_iter, keys
 from rxllm.mcp._connection import Connection
 from rxllm.mcp._protocol import PROVIDER, Json, messages_in, object_of, response
 from rxllm.values.argument_checks import check
@@ -62,6 +63,7 @@ class Stdio(Connection):
         check("command", self._command, bool(are_texts), 'strings, such as Stdio("npx", "server")')
         self._env = {**{name: os.environ[name] for name in _INHERITED if name in os.environ}, **(env or {})}
         self._cwd = cwd
+        self.secrets = tuple(keys.secrets_in(env))
         self._process: Process | None = None
 
     def send(self, version: str, message: Json, headers: Mapping[str, str]) -> Stream[Json]:
@@ -76,8 +78,8 @@ class Stdio(Connection):
     async def version(self) -> str:
         with self._guard:
             if self._process is None or self._process.failure is not None:
-                self._process, self._version = Process(self._command, self._env, self._cwd), None
-                weakref.finalize(self, self._process.abandon)
+                self._process, self._version = Process(self._command, self._env, self._cwd, self.secrets), None
+                self._process.finalizer = weakref.finalize(self, self._process.abandon)
         return await super().version()
 
     async def aclose(self) -> None:
@@ -94,6 +96,9 @@ class Stdio(Connection):
         with process.sent(message) as inbox:
             while inbox is not None:
                 yield await inbox.get()
+
+    def __reduce__(self) -> NoReturn:
+        raise pickle.PicklingError("a Stdio is a process of this machine; list its tools where they are called")
 
     def __repr__(self) -> str:
         return f"Stdio({self._command[0]!r})"
@@ -127,9 +132,10 @@ class Inbox:
 class Process(asyncio.SubprocessProtocol):
     """One run of a server. Only its own thread reads and writes; `failure` is why it cannot be used any more."""
 
-    def __init__(self, command: tuple[str, ...], env: Mapping[str, str], cwd: Any) -> None:
+    def __init__(self, command: tuple[str, ...], env: Mapping[str, str], cwd: Any, secrets: Sequence[str]) -> None:
         self.failure: LLMError | None = None
-        self._command, self._env, self._cwd = command, env, cwd
+        self.finalizer: weakref.finalize[..., Any] | None = None
+        self._command, self._env, self._cwd, self._secrets = command, env, cwd, secrets
         self._lock = threading.Lock()
         self._inboxes: dict[Any, Inbox] = {}
         """Of calls by their numbers, of subscriptions by their ids, and of listeners by themselves."""
@@ -194,6 +200,8 @@ class Process(asyncio.SubprocessProtocol):
             await self._is_over.wait()
         finally:
             await self._end()
+            if self.finalizer is not None:
+                self.finalizer.detach()
 
     async def _end(self) -> None:
         self._stdin.abort() if self._stdin.get_write_buffer_size() else self._stdin.close()
@@ -276,7 +284,7 @@ class Process(asyncio.SubprocessProtocol):
     def _error(self, why: str) -> AdapterError:
         stderr = self._stderr.decode(errors="replace").strip()
         text = f"the MCP server {self._command[0]!r} {why}" + (f"; it wrote: {stderr}" if stderr else "")
-        return AdapterError("provider_unavailable", text, provider=PROVIDER)
+        return keys.redacted(AdapterError("provider_unavailable", text, provider=PROVIDER), self._secrets)
 
 
 def _line(message: Json) -> bytes:
