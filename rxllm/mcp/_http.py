@@ -17,6 +17,7 @@ from rxllm import operators as ops
 from rxllm.adapters import http_error
 from rxllm.mcp._connection import GOODBYE_SECONDS, Connection
 from rxllm.mcp._protocol import MODERN, PROVIDER, Json, answers, error_of, has_result, messages_in, object_of
+from rxllm.values.argument_checks import check_instance
 from rxllm.wire import Blocks, FrameDecoder, SSEDecoder
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class HTTP(Connection):
     def __init__(
         self, url: str, *, headers: Mapping[str, str] | None = None, client: Any = None, timeout: float = 30.0
     ) -> None:
+        check_instance("url", url, str, "a string, such as 'https://example.com/mcp'")
         super().__init__(timeout)
         self._wire = _Wire(self, url, headers=headers, client=client)
 
@@ -58,13 +60,15 @@ class HTTP(Connection):
         await self._wire.aclose()
 
     def _messages(self, method: str, version: str, message: Json, headers: Mapping[str, str]) -> Stream[Json]:
-        own = {"mcp-protocol-version": version} if message.get("method") != "initialize" else {}
-        if self.session is not None:
-            own["mcp-session-id"] = self.session
+        own: dict[str, str] = {}
         if version == MODERN and "method" in message:
-            own |= {"mcp-method": message["method"], **headers}
+            own = {"mcp-method": message["method"], **headers}
             if "name" in message["params"]:
                 own["mcp-name"] = header_text(message["params"]["name"])
+        elif self.session is not None and message.get("method") != "initialize":
+            own = {"mcp-session-id": self.session}
+        if message.get("method") != "initialize":
+            own["mcp-protocol-version"] = version
         events = self._wire.stream(Request(options={"method": method, "message": message}), Call(headers=own))
         chunks: Stream[RawChunk] = events.pipe(ops.raise_errors(), ops.only(RawChunk))
         return chunks.map(lambda chunk: chunk.data)

@@ -61,6 +61,7 @@ class Stdio(Connection):
         self._command = (command, *arguments)
         are_texts = command and all(isinstance(cast(Any, part), str) for part in self._command)
         check("command", self._command, bool(are_texts), 'strings, such as Stdio("npx", "server")')
+        check("env", env, env is None or _are_texts(env), "a mapping of names to strings")
         self._env = {**{name: os.environ[name] for name in _INHERITED if name in os.environ}, **(env or {})}
         self._cwd = cwd
         self.secrets = tuple(keys.secrets_in(env))
@@ -144,7 +145,7 @@ class Process(asyncio.SubprocessProtocol):
         self._is_over = asyncio.Event()
         self._has_exited = asyncio.Event()
         started = Future[None]()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._main(started)), name="rxllm-mcp", daemon=True)
+        self._thread = threading.Thread(target=self._serve, args=(started,), name="rxllm-mcp", daemon=True)
         self._thread.start()
         if started.exception() is not None:
             self._thread.join()
@@ -186,15 +187,21 @@ class Process(asyncio.SubprocessProtocol):
         with contextlib.suppress(RuntimeError):  # the loop is closed: the process has ended
             self._loop.call_soon_threadsafe(function, argument)
 
+    def _serve(self, started: Future[None]) -> None:
+        try:
+            asyncio.run(self._main(started))
+        except Exception as error:
+            if started.done():
+                raise
+            started.set_exception(self._error(f"cannot be started: {error}"))
+        finally:
+            self._fail("has ended")
+
     async def _main(self, started: Future[None]) -> None:
         self._loop = asyncio.get_running_loop()
         pipes: Any = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
         options: Any = {"env": self._env, "cwd": self._cwd, "start_new_session": _IS_POSIX}
-        try:
-            await self._loop.subprocess_exec(lambda: self, *self._command, **pipes, **options)
-        except (OSError, ValueError) as error:
-            started.set_exception(self._error(f"cannot be started: {error}"))
-            return
+        await self._loop.subprocess_exec(lambda: self, *self._command, **pipes, **options)
         started.set_result(None)
         try:
             await self._is_over.wait()
@@ -285,6 +292,12 @@ class Process(asyncio.SubprocessProtocol):
         stderr = self._stderr.decode(errors="replace").strip()
         text = f"the MCP server {self._command[0]!r} {why}" + (f"; it wrote: {stderr}" if stderr else "")
         return keys.redacted(AdapterError("provider_unavailable", text, provider=PROVIDER), self._secrets)
+
+
+def _are_texts(env: Any) -> bool:
+    return isinstance(env, Mapping) and all(
+        isinstance(item, str) for item in (*cast(Json, env), *cast(Json, env).values())
+    )
 
 
 def _line(message: Json) -> bytes:

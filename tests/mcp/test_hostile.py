@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 from typing import Any
 
+import httpx
 import pytest
 
 import rxllm
@@ -169,6 +171,66 @@ def test_a_key_is_not_in_an_error() -> None:
         mcp.tools(server.url, headers={"authorization": "Bearer s3cret-key"}).run()
     assert "s3cret" not in repr(raised.value) + repr(raised.value.__cause__)
     assert "s3cret" not in repr(mcp.HTTP("http://u:s3cret@a/mcp"))
+
+
+KEY = "s3cret-key"
+
+
+@pytest.mark.parametrize("status", [200, 400])
+def test_a_key_that_a_server_repeats_is_nowhere(status: int, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    seen: list[Any] = []
+
+    def echo(message: dict[str, Any]) -> Reply:
+        error = {"code": -32000, "message": f"bad {KEY}", "data": {KEY: [f"Bearer {KEY}"]}}
+        return Reply.of_json({"jsonrpc": "2.0", "id": message["id"], "error": error}, status)
+
+    with scripted(call=echo) as server:
+        url = f"{server.url.replace('//', f'//user:{KEY}@')}/?token={KEY}"
+        tools = mcp.tools(url, headers={"authorization": f"Bearer {KEY}"}).run()
+        model = rxllm.Fake(rxllm.ToolCall("c1", "f", {"x": 1}), "Done.")
+        engine = rxllm.Engine(model, tools=tools, observers=[seen.append])
+        result = rxllm.chat(engine, "Go.").run()
+    assert "bad [key]" in outcome(result)
+    assert seen
+    assert KEY not in repr((seen, engine, tools, tools[0].handler)) + caplog.text + rxllm.serializer.to_json(result)
+    with scripted(list=echo) as server, pytest.raises(AdapterError) as raised:
+        mcp.tools(server.url, headers={"x-api-key": KEY}).run()
+    error = raised.value
+    assert KEY not in f"{error!r} {error.fields()} {error.__cause__!r} {error.__context__!r}"
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_a_redirect_to_another_host_carries_no_secret(status: int) -> None:
+    headers = {"authorization": f"Bearer {KEY}", "x-api-key": KEY, "cookie": KEY}
+    with Loopback(Reply.of_json({})) as other, Loopback(Reply(b"", status, {"Location": f"{other.url}/"})) as server:
+        url = server.url.replace("//", f"//user:{KEY}@")
+        with pytest.raises(AdapterError, match=f"HTTP {status}"):
+            mcp.tools(url, headers=headers).run()
+        assert not other.requests
+        with pytest.raises(LLMError):
+            mcp.tools(mcp.HTTP(url, headers=headers, client=lambda: httpx.AsyncClient(follow_redirects=True))).run()
+        assert other.requests
+        assert KEY not in repr([(request.path, request.headers, request.body) for request in other.requests])
+
+
+def test_the_progress_of_other_calls_and_after_the_end_is_passed_over() -> None:
+    def noisy(message: dict[str, Any]) -> Reply:
+        tokens = (message["id"], 999, None, str(message["id"]), [1])
+        others = [{"method": "notifications/progress", "params": {"progressToken": t, "progress": 1}} for t in tokens]
+        own = {"id": message["id"], "result": {"content": []}}
+        return Reply(b"".join(map(event, [*others, {"method": "notifications/progress"}, own, *others])))
+
+    with scripted(call=noisy) as server:
+        model = rxllm.Fake(rxllm.ToolCall("c1", "f", {"x": 1}), "Done.")
+        events = list(rxllm.stream(model, "Go.", tools=mcp.tools(server.url).run()))
+    assert [event.data for event in events if isinstance(event, rxllm.ToolProgress)] == [{"progress": 1}]
+
+
+@pytest.mark.parametrize("versions", [5, None, "2026-07-28", [["2026-07-28"]], {"2026-07-28": 1}])
+def test_strange_versions_are_not_the_modern_one(versions: Any) -> None:
+    with scripted(discover={"supportedVersions": versions}, initialize={"protocolVersion": versions}) as server:
+        assert failure(server).reason == "unsupported_feature"
 
 
 def test_a_tool_with_faulty_headers_is_left_out_over_http() -> None:

@@ -227,6 +227,23 @@ def test_wrong_arguments_raise_at_the_call(server: Any, options: Any) -> None:
         assert raised.value.reason == "invalid_option"
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: mcp.HTTP(5),  # pyright: ignore[reportArgumentType]
+        lambda: mcp.HTTP("http://a", timeout=0),
+        lambda: mcp.Stdio("a", env={"A": 1}),  # pyright: ignore[reportArgumentType]
+        lambda: mcp.Stdio("a", env=["A"]),  # pyright: ignore[reportArgumentType]
+        lambda: mcp.Stdio("a", 1),  # pyright: ignore[reportArgumentType]
+        lambda: mcp.Stdio(""),
+    ],
+)
+def test_wrong_arguments_of_a_connection_raise_at_the_call(make: Any) -> None:
+    with pytest.raises(ValidationError) as raised:
+        make()
+    assert raised.value.reason == "invalid_option"
+
+
 def test_nothing_is_sent_before_the_subscription() -> None:
     with scripted(discover=FOUND) as server:
         tools = mcp.tools(server.url)
