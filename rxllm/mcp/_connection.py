@@ -147,11 +147,14 @@ class Connection(ABC):
     async def _find_out(self, future: Future[str]) -> str:
         try:
             version = await self._negotiate()
-        except BaseException:
+        except BaseException as error:
             with self._guard:
                 if self._version is future:
                     self._version = None
-            future.cancel()  # those who wait try for themselves
+            if isinstance(error, LLMError):
+                future.set_exception(error)
+            else:
+                future.cancel()  # this caller has left, and those who wait try for themselves
             raise
         future.set_result(version)
         return version

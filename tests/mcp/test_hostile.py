@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
+import time
 from typing import Any
 
 import httpx
@@ -13,6 +15,7 @@ import rxllm
 from rxllm import AdapterError, LLMError, mcp
 from rxllm.testing.loopback import STALL, Cut, Loopback, Reply
 from tests.mcp.chats import TOOL, calling, endless, event, outcome, reply_to, scripted
+from tests.mcp.test_stdio import program
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -70,6 +73,33 @@ def test_a_list_of_tools_fails_in_time(reply: Reply, reason: str) -> None:
 def test_a_server_without_an_era_fails_in_time(reply: Reply) -> None:
     with Loopback(reply) as server:
         assert failure(server, 1.0).reason in ("timeout", "malformed_event", "truncated")
+
+
+def test_all_who_wait_for_a_server_fail_when_the_first_does() -> None:
+    async def outcomes(url: str) -> list[Any]:
+        connection = mcp.HTTP(url, timeout=0.5)
+        return await asyncio.gather(*(_awaited(mcp.tools(connection)) for _ in range(10)), return_exceptions=True)
+
+    with Loopback(Reply(before=STALL)) as server:
+        began = time.monotonic()
+        errors = asyncio.run(outcomes(server.url))
+        assert time.monotonic() - began < 8
+    assert {error.reason for error in errors} == {"timeout"}
+
+
+async def _awaited(stream: rxllm.Stream[Any]) -> Any:
+    return await stream
+
+
+def test_one_who_waits_tries_when_the_first_has_left() -> None:
+    async def main(connection: mcp.Stdio) -> int:
+        first, *others = [asyncio.ensure_future(_awaited(mcp.tools(connection))) for _ in range(5)]
+        await asyncio.sleep(0.05)
+        first.cancel()
+        return len({len(await other) for other in others})
+
+    with program("time.sleep(0.3); serve()") as connection:
+        assert asyncio.run(main(connection)) == 1
 
 
 def test_pages_without_end_are_refused() -> None:
