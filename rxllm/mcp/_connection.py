@@ -124,10 +124,8 @@ class Connection(ABC):
         """Return the notices of changes; in the modern era the first is that the subscription has begun."""
         if version != MODERN:
             return self.listen(version)
-        params = {"notifications": {"toolsListChanged": True}}
-        return self.send(
-            version, request(version, f"listen-{next(self._ids)}", "subscriptions/listen", params), NOTHING
-        )
+        id, params = f"listen-{next(self._ids)}", {"notifications": {"toolsListChanged": True}}
+        return self.send(version, request(version, id, "subscriptions/listen", params), NOTHING)
 
     async def version(self) -> str:
         """Return the version that the server speaks, after finding it out at the first use."""
@@ -208,7 +206,8 @@ class Connection(ABC):
         except AdapterError:
             raise
         except (Exception, asyncio.CancelledError) as error:
-            await self._cancel(version, id)
+            if method != "initialize":  # which must not be cancelled
+                await self._cancel(version, id)
             if not isinstance(error, TimeoutError):
                 raise
         text = f"the MCP server did not answer {method} within {seconds} s; pass a longer timeout=..."

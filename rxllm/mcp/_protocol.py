@@ -26,6 +26,9 @@ PROVIDER = "mcp"
 DEPTH = 100
 """How deeply the JSON of a server may be nested: other code recurses into it."""
 
+DATA_SHOWN = 4_000
+"""How many characters the data of an error may have; longer ones are dropped."""
+
 Json = dict[str, Any]
 
 _CAPABILITIES: Json = {"elicitation": {"form": {}, "url": {}}}
@@ -110,7 +113,7 @@ def error_of(message: Any, status: int | None = None) -> AdapterError:
     match message:
         case {"error": {"code": int(code), **fields}}:
             text, data = str(fields.get("message", ""))[:500], fields.get("data")
-            metadata = {} if data is None else {"data": data}
+            metadata = {} if data is None or len(str(data)) > DATA_SHOWN else {"data": data}
             reason = _REASONS.get(code, "unknown")
             return AdapterError(reason, text, provider=PROVIDER, status=status, code=str(code), metadata=metadata)
         case _:

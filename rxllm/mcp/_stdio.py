@@ -271,8 +271,9 @@ class Process(asyncio.SubprocessProtocol):
     def _receivers(self, message: Json) -> list[Inbox]:
         token = object_of(message.get("params")).get("progressToken")
         key = token if "method" in message else message.get("id")
-        if isinstance(key, str | int):
-            return [self._inboxes[key]] if key in self._inboxes else []
+        if isinstance(key, str | int):  # a second response is to nobody
+            inbox = self._inboxes.get(key) if "method" in message else self._inboxes.pop(key, None)
+            return [] if inbox is None else [inbox]
         calls = [inbox for key, inbox in self._inboxes.items() if isinstance(key, int)]
         if "id" in message:  # a request does not say which call it belongs to, so only a single call can have it
             return calls if len(calls) == 1 else []

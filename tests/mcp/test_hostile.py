@@ -230,6 +230,16 @@ def test_a_key_that_a_server_repeats_is_nowhere(status: int, caplog: pytest.LogC
     assert KEY not in f"{error!r} {error.fields()} {error.__cause__!r} {error.__context__!r}"
 
 
+@pytest.mark.parametrize(("size", "kept"), [(10, True), (5_000_000, False)])
+def test_the_data_of_an_error_are_kept_unless_they_are_long(size: int, kept: bool) -> None:
+    data = {"text": "x" * size}
+    error = {"code": -32000, "message": "m" * size, "data": data}
+    with scripted(list=lambda message: Reply.of_json({"id": message["id"], "error": error})) as server:
+        found = failure(server, 20.0)
+    assert found.fields().get("metadata", {}) == ({"data": data} if kept else {})
+    assert len(found.message) <= 500
+
+
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 def test_a_redirect_to_another_host_carries_no_secret(status: int) -> None:
     headers = {"authorization": f"Bearer {KEY}", "x-api-key": KEY, "cookie": KEY}

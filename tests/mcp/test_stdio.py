@@ -6,6 +6,7 @@ import asyncio
 import gc
 import os
 import sys
+import tempfile
 import textwrap
 import threading
 import time
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 
 import rxllm
-from rxllm import AdapterError, LLMError, ToolCall, ToolExecutionCompleted, ToolProgress, mcp
+from rxllm import AdapterError, LLMError, ToolCall, ToolContext, ToolExecutionCompleted, ToolProgress, mcp
 from rxllm.mcp._stdio import Process
 from tests.mcp.chats import calling, outcome
 from tests.mcp.test_cancel import open_files, wait_until
@@ -254,6 +255,33 @@ def test_many_notices_do_not_pile_up() -> None:
     """
     with program(body) as connection:
         assert outcome(calling(mcp.tools(connection).run(), "f").run()) == str(pid_of(connection))
+
+
+def test_many_responses_to_one_request_do_not_pile_up_while_the_loop_is_blocked() -> None:
+    body = """
+    def flood(message):
+        for i in range(20_000):
+            send(id=message["id"], result={"content": []})
+        open(message["params"]["arguments"]["path"], "w").close()
+        return True
+    serve(flood)
+    """
+
+    async def main(connection: mcp.Stdio, path: Path) -> None:
+        (tool, _) = await mcp.tools(connection)
+        arguments = {"path": str(path)}
+        call = asyncio.ensure_future(tool.bind(arguments, ToolContext(ToolCall("c1", "f", arguments)))())
+        process = connection._process
+        assert process is not None
+        while not process._inboxes:
+            await asyncio.sleep(0)
+        (inbox,) = process._inboxes.values()
+        wait_until(path.exists)
+        assert len(inbox._items) <= 1
+        await call
+
+    with program(body) as connection, tempfile.TemporaryDirectory() as folder:
+        asyncio.run(main(connection, Path(folder, "sent")))
 
 
 def test_our_environment_stays_ours(monkeypatch: pytest.MonkeyPatch) -> None:
