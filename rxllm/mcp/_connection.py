@@ -12,24 +12,25 @@ import contextlib
 import itertools
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Self
 
-from rxllm import AdapterError, LLMError, Stream, StreamError, from_async_iter, run, to_async_iter
+from rxllm import AdapterError, LLMError, Stream, StreamError, from_async_iter, keys, run, to_async_iter
 from rxllm.mcp._protocol import (
     HANDSHAKES,
     MODERN,
     PROVIDER,
-    UNSUPPORTED_VERSION,
     Json,
-    Peer,
     answers,
+    error_of,
+    has_modern,
+    has_result,
     initialize,
-    refusal,
+    is_modern,
+    is_of_another,
     request,
-    result_of,
-    supported,
+    response,
 )
 from rxllm.values.argument_checks import check, is_positive
 
@@ -39,7 +40,10 @@ GOODBYE_SECONDS = 2.0
 _PROBE = 1 / 3
 """The part of the timeout that a server has to answer in the modern era; some of the older ones never do."""
 
-OnMessage = Callable[[Json], Awaitable[None]]
+NOTHING: Mapping[str, str] = {}
+
+OnMessage = Callable[[Json], Json | None]
+"""Receives the notifications and requests inside a call, and returns the result of a request that it can answer."""
 
 
 class Connection(ABC):
@@ -48,49 +52,39 @@ class Connection(ABC):
     ``async with`` and ``with`` close it at the end; it can be used again, and then it connects again.
     """
 
+    session: str | None = None
+    secrets: Sequence[str] = ()
+    """What no error may show, beside what the transport keeps out of its own."""
+
     def __init__(self, timeout: float) -> None:
         check("timeout", timeout, is_positive(timeout), "a number of seconds above 0")
         self._timeout = timeout
         self._ids = itertools.count(1)
         self._guard = threading.Lock()
-        self._peer: Future[Peer] | None = None
+        self._version: Future[str] | None = None
 
     @abstractmethod
-    def send(self, peer: Peer, message: Json, headers: dict[str, str]) -> Stream[Json]:
+    def send(self, version: str, message: Json, headers: Mapping[str, str]) -> Stream[Json]:
         """Return what the server sends because of `message`; the response to a request is the last."""
 
     @abstractmethod
-    def listen(self, peer: Peer) -> Stream[Json]:
+    def listen(self, version: str) -> Stream[Json]:
         """Return what the server sends of its own accord, in the handshake's era."""
 
     @abstractmethod
-    def mirrors(self, peer: Peer) -> bool:
-        """Whether arguments of tools are sent as headers too."""
-
-    @abstractmethod
-    def needs_cancel(self, peer: Peer) -> bool:
+    def needs_cancel(self, version: str) -> bool:
         """Whether the server must be told that a request was left."""
 
-    @abstractmethod
-    async def leave(self, peer: Peer | None) -> None:
-        """End the session of `peer`, if there is one, and close what is open."""
-
-    def session_of(self, id: int | str) -> str | None:
-        """Return the id of the session that the answer to the request `id` has begun."""
-        return None
-
     async def aclose(self) -> None:
+        """Close what is open. The connection can be used again."""
         with self._guard:
-            future, self._peer = self._peer, None
-        known = future is not None and future.done() and not future.cancelled()
-        await self.leave(future.result() if future is not None and known else None)
+            self._version = self.session = None
 
     def close(self) -> None:
         """Close the connection on a thread without an event loop."""
 
         async def closing() -> AsyncIterator[None]:
-            await self.aclose()
-            yield
+            yield await self.aclose()
 
         run(from_async_iter(closing))
 
@@ -107,149 +101,129 @@ class Connection(ABC):
         self.close()
 
     async def request(
-        self,
-        method: str,
-        params: Json,
-        on_message: OnMessage | None = None,
-        headers: dict[str, str] | None = None,
-        *,
-        seconds: float | None = None,
+        self, method: str, params: Json, headers: Mapping[str, str] = NOTHING, on_message: OnMessage | None = None
     ) -> Json:
-        """Return the result of a request. A session that the server has forgotten is begun anew, once.
+        """Return the result of a request. With `on_message` it is a tool call, whose time limit is the caller's.
 
-        Raises ``AdapterError`` and ``StreamError``.
+        Raises ``AdapterError`` and ``StreamError``, and what `on_message` does.
         """
-        peer = await self.peer()
+        seconds = self._timeout if on_message is None else None
+        version = await self.version()
+        session = self.session
         try:
-            return await self._ask(peer, method, params, seconds, on_message, headers)
+            return await self._ask(version, method, params, seconds, headers, on_message)
         except AdapterError as error:
-            if error.status != 404 or peer.session is None:
+            if error.status != 404 or session is None:
                 raise
-        with self._guard:
-            if self._peer is not None and self._peer.done() and self._peer.result() is peer:
-                self._peer = None
-        return await self._ask(await self.peer(), method, params, seconds, on_message, headers)
+        with self._guard:  # the server has forgotten the session: begin another, once
+            if self.session == session:
+                self._version = self.session = None
+        return await self._ask(await self.version(), method, params, seconds, headers, on_message)
 
-    async def quick(self, method: str, params: Json) -> Json:
-        """Return the result of a request that is no tool call, within the connection's timeout."""
-        return await self.request(method, params, seconds=self._timeout)
-
-    def changes(self, peer: Peer) -> Stream[Json]:
+    def changes(self, version: str) -> Stream[Json]:
         """Return the notices of changes; in the modern era the first is that the subscription has begun."""
-        if not peer.is_modern:
-            return self.listen(peer)
-        id = f"listen-{next(self._ids)}"
-        message = request(peer, id, "subscriptions/listen", {"notifications": {"toolsListChanged": True}})
-        return self.send(peer, message, {})
+        if version != MODERN:
+            return self.listen(version)
+        id, params = f"listen-{next(self._ids)}", {"notifications": {"toolsListChanged": True}}
+        return self.send(version, request(version, id, "subscriptions/listen", params), NOTHING)
 
-    async def peer(self) -> Peer:
-        """Return what is known of the server, after finding it out at the first use."""
+    async def version(self) -> str:
+        """Return the version that the server speaks, after finding it out at the first use."""
         while True:
             with self._guard:
-                future, is_first = self._peer, self._peer is None
+                future, is_first = self._version, self._version is None
                 if future is None:
-                    future = self._peer = Future[Peer]()
+                    future = self._version = Future[str]()
             if is_first:
-                return await self._introduced(future)
+                return await self._find_out(future)
             try:
                 return await asyncio.shield(asyncio.wrap_future(future))
             except asyncio.CancelledError:
                 if not future.cancelled():
                     raise
 
-    async def _introduced(self, future: Future[Peer]) -> Peer:
+    async def _find_out(self, future: Future[str]) -> str:
         try:
-            peer = await self._negotiate()
-        except BaseException:
+            version = await self._negotiate()
+        except BaseException as error:
             with self._guard:
-                if self._peer is future:
-                    self._peer = None
-            future.cancel()  # those who wait try for themselves
+                if self._version is future:
+                    self._version = None
+            if isinstance(error, LLMError):
+                future.set_exception(error)
+            else:
+                future.cancel()  # this caller has left, and those who wait try for themselves
             raise
-        future.set_result(peer)
-        return peer
+        future.set_result(version)
+        return version
 
-    async def _negotiate(self) -> Peer:
-        modern = Peer(MODERN)
+    async def _negotiate(self) -> str:
         try:
-            found = await self._ask(modern, "server/discover", {}, self._timeout * _PROBE)
-            if MODERN in found.get("supportedVersions", ()):
-                return modern
+            found = await self._ask(MODERN, "server/discover", {}, self._timeout * _PROBE)
+            if has_modern(found.get("supportedVersions")):
+                return MODERN
         except LLMError as error:
-            if isinstance(error, AdapterError) and MODERN in supported(error):
-                return modern
+            if is_modern(error):
+                return MODERN
             if not _may_be_older(error):
                 raise
         try:
-            return await self._shake_hands()
-        except AdapterError as error:  # it was too slow to say that it is modern
-            if error.code == str(UNSUPPORTED_VERSION) and MODERN in supported(error):
-                return modern
+            version = (await self._ask(HANDSHAKES[0], "initialize", initialize(), self._timeout)).get("protocolVersion")
+        except AdapterError as error:
+            if is_modern(error):  # it was too slow to say so
+                return MODERN
             raise
-
-    async def _shake_hands(self) -> Peer:
-        id = next(self._ids)
-        newest = Peer(HANDSHAKES[0])
-        result = await self._ask(newest, "initialize", initialize(), self._timeout, id=id)
-        version = result.get("protocolVersion")
         if version not in HANDSHAKES:
             message = f"the MCP server speaks version {str(version)[:40]!r} only; rxllm speaks {MODERN}, {HANDSHAKES}"
             raise AdapterError("unsupported_feature", message, provider=PROVIDER)
-        peer = Peer(version, self.session_of(id))
-        await self.tell(peer, request(peer, None, "notifications/initialized", {}))
-        return peer
+        await self._tell(version, request(version, None, "notifications/initialized", {}), self._timeout)
+        return version
 
     async def _ask(
         self,
-        peer: Peer,
+        version: str,
         method: str,
         params: Json,
         seconds: float | None,
+        headers: Mapping[str, str] = NOTHING,
         on_message: OnMessage | None = None,
-        headers: dict[str, str] | None = None,
-        *,
-        id: int | None = None,
     ) -> Json:
-        id = next(self._ids) if id is None else id
-        message = request(peer, id, method, params)
+        id = next(self._ids)
+        sent = self.send(version, request(version, id, method, params), headers)
         try:
-            async with asyncio.timeout(seconds), to_async_iter(self.send(peer, message, headers or {})) as received:
-                async for answer in received:
-                    if answers(answer, id):
-                        return result_of(answer)
-                    if "id" in answer and (on_message is None or answer.get("method") != "elicitation/create"):
-                        await self._refuse(peer, answer)
-                    elif on_message is not None:
-                        await on_message(answer)
-        except TimeoutError:
-            await self._cancel(peer, id)
-            text = f"the MCP server did not answer {method} within {seconds} s; pass a longer timeout=..."
-            raise AdapterError("timeout", text, provider=PROVIDER) from None
-        except (asyncio.CancelledError, NeedsUserError, StreamError):
-            await self._cancel(peer, id)
+            async with asyncio.timeout(seconds), to_async_iter(sent) as received:
+                async for message in received:
+                    if answers(message, id):
+                        if has_result(message):
+                            return message["result"]
+                        raise keys.redacted(error_of(message), self.secrets)
+                    if is_of_another(message, id):
+                        continue
+                    result = None if on_message is None else on_message(message)
+                    if "id" in message:
+                        await self._tell(version, response(message, result), self._timeout)
+            raise StreamError("truncated", f"the MCP server ended its answer to {method} early", provider=PROVIDER)
+        except AdapterError:
             raise
-        raise StreamError("truncated", f"the MCP server ended its answer to {method} early", provider=PROVIDER)
+        except (Exception, asyncio.CancelledError) as error:
+            if method != "initialize":  # which must not be cancelled
+                await self._cancel(version, id)
+            if not isinstance(error, TimeoutError):
+                raise
+        text = f"the MCP server did not answer {method} within {seconds} s; pass a longer timeout=..."
+        raise AdapterError("timeout", text, provider=PROVIDER)
 
-    async def _refuse(self, peer: Peer, message: Json) -> None:
-        if "method" in message:  # otherwise it is the response to nothing
-            await self.tell(peer, refusal(message))
-
-    async def tell(self, peer: Peer, message: Json, seconds: float | None = None) -> None:
+    async def _tell(self, version: str, message: Json, seconds: float) -> None:
         """Send a notification or a response."""
-        async with asyncio.timeout(seconds or self._timeout):
-            async with to_async_iter(self.send(peer, message, {})) as received:
-                async for _ in received:
-                    pass
+        async with asyncio.timeout(seconds), to_async_iter(self.send(version, message, NOTHING)) as received:
+            async for _ in received:
+                pass
 
-    async def _cancel(self, peer: Peer, id: int) -> None:
-        if self.needs_cancel(peer):
-            message = request(peer, None, "notifications/cancelled", {"requestId": id})
+    async def _cancel(self, version: str, id: int) -> None:
+        if self.needs_cancel(version):
+            message = request(version, None, "notifications/cancelled", {"requestId": id})
             with contextlib.suppress(LLMError, TimeoutError):
-                await self.tell(peer, message, GOODBYE_SECONDS)
-
-
-class NeedsUserError(Exception):
-    """Raised by an `OnMessage` to leave a request, which is cancelled at the server."""
+                await self._tell(version, message, GOODBYE_SECONDS)
 
 
 def _may_be_older(error: LLMError) -> bool:

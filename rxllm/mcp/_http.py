@@ -9,27 +9,16 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import reactivex.operators
 
-from rxllm import (
-    AdapterError,
-    Call,
-    Custom,
-    ErrorEvent,
-    Event,
-    HTTPAdapter,
-    LLMError,
-    Message,
-    MessageCompleted,
-    Request,
-    Stream,
-    StreamError,
-)
+from rxllm import AdapterError, Call, EngineError, HTTPAdapter, LLMError, RawChunk, Request, Stream, StreamError
 from rxllm import operators as ops
 from rxllm.adapters import http_error
 from rxllm.mcp._connection import GOODBYE_SECONDS, Connection
-from rxllm.mcp._protocol import MODERN, PROVIDER, Json, Peer, answers, error_of, read
-from rxllm.wire import SSEDecoder
+from rxllm.mcp._protocol import MODERN, PROVIDER, Json, answers, error_of, has_result, messages_in, object_of
+from rxllm.values.argument_checks import check_instance
+from rxllm.wire import Blocks, FrameDecoder, SSEDecoder
 
 if TYPE_CHECKING:
     import httpx
@@ -48,39 +37,48 @@ class HTTP(Connection):
     def __init__(
         self, url: str, *, headers: Mapping[str, str] | None = None, client: Any = None, timeout: float = 30.0
     ) -> None:
+        check_instance("url", url, str, "a string, such as 'https://example.com/mcp'")
         super().__init__(timeout)
-        self._wire = _Wire(url, headers=headers, client=client)
+        self._wire = _Wire(self, url, headers=headers, client=client)
 
-    def send(self, peer: Peer, message: Json, headers: dict[str, str]) -> Stream[Json]:
-        return self._messages("POST", peer, message, {**_standard_headers(peer, message), **headers})
+    def send(self, version: str, message: Json, headers: Mapping[str, str]) -> Stream[Json]:
+        return self._messages("POST", version, message, headers)
 
-    def listen(self, peer: Peer) -> Stream[Json]:
-        return self._messages("GET", peer, {}, {})
+    def listen(self, version: str) -> Stream[Json]:
+        return self._messages("GET", version, {}, {})
 
-    def mirrors(self, peer: Peer) -> bool:
-        return peer.is_modern
+    def needs_cancel(self, version: str) -> bool:
+        return version != MODERN
 
-    def needs_cancel(self, peer: Peer) -> bool:
-        return not peer.is_modern
-
-    def session_of(self, id: int | str) -> str | None:
-        return self._wire.sessions.pop(id, None)
-
-    async def leave(self, peer: Peer | None) -> None:
-        if peer is not None and peer.session is not None:
+    async def aclose(self) -> None:
+        if self.session is not None:
+            version = await self.version()
             with contextlib.suppress(LLMError, TimeoutError):
                 async with asyncio.timeout(GOODBYE_SECONDS):
-                    await self._messages("DELETE", peer, {}, {}).pipe(reactivex.operators.count())
+                    await self._messages("DELETE", version, {}, {}).pipe(reactivex.operators.count())
+        await super().aclose()
         await self._wire.aclose()
 
-    def _messages(self, method: str, peer: Peer, message: Json, headers: dict[str, str]) -> Stream[Json]:
+    def _messages(self, method: str, version: str, message: Json, headers: Mapping[str, str]) -> Stream[Json]:
+        own: dict[str, str] = {}
+        if version == MODERN and "method" in message:
+            own = {"mcp-method": message["method"], **headers}
+            if "name" in message["params"]:
+                own["mcp-name"] = header_text(message["params"]["name"])
+        elif self.session is not None and message.get("method") != "initialize":
+            own = {"mcp-session-id": self.session}
         if message.get("method") != "initialize":
-            headers = {"mcp-protocol-version": peer.version, **headers}
-        if peer.session is not None:
-            headers["mcp-session-id"] = peer.session
-        request = Request(options={"method": method, "message": message})
-        events = self._wire.stream(request, Call(headers=headers))
-        return events.pipe(ops.raise_errors(), ops.only(Custom)).map(lambda event: event.data)
+            own["mcp-protocol-version"] = version
+        events = self._wire.stream(Request(options={"method": method, "message": message}), Call(headers=own))
+        chunks: Stream[RawChunk] = events.pipe(ops.raise_errors(), ops.only(RawChunk))
+        return chunks.map(lambda chunk: chunk.data)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"timeout": self._timeout, "wire": self._wire}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__init__(state["timeout"])
+        self._wire = state["wire"]
 
     def __repr__(self) -> str:
         return f"HTTP{repr(self._wire).removeprefix('_Wire')}"
@@ -91,12 +89,15 @@ class _Wire(HTTPAdapter):
     needs_key = False
     default_base_url = "http://localhost"
 
-    def __init__(self, url: str, **connection: Any) -> None:
-        super().__init__(base_url=url, **connection)
+    def __init__(self, connection: Connection, url: str, **options: Any) -> None:
+        super().__init__(base_url=url, **options)
+        self._connection = connection
         self._ends_in_slash = url.partition("?")[0].endswith("/")
-        self.sessions: dict[Any, str] = {}
 
     def build(self, request: Request, call: Call) -> httpx.Request:
+        if self._left_behind:
+            text = "the MCP tools were pickled, without the secrets in their headers and URL; list them where they run"
+            raise EngineError("missing_key", text, provider=PROVIDER)
         method, message = request.options["method"], request.options["message"]
         built = self.post("", message, call, headers={"accept": "application/json, text/event-stream"})
         if not self._ends_in_slash:  # which is another path to some servers
@@ -107,64 +108,47 @@ class _Wire(HTTPAdapter):
         return type(built)(method, built.url, headers=headers, extensions=built.extensions)
 
     def answered(self, request: Request, headers: Mapping[str, str]) -> None:
-        message, session = request.options["message"], headers.get("mcp-session-id")
-        if session is not None and message.get("method") == "initialize":
-            self.sessions[message["id"]] = session
+        if request.options["message"].get("method") == "initialize":
+            self._connection.session = headers.get("mcp-session-id")
 
-    def decoder(self, request: Request, *, raw: bool = False) -> _Decoder:
+    def decoder(self, request: Request, *, raw: bool = False) -> FrameDecoder:
         message = request.options["message"]
         return _Decoder(message.get("id") if "method" in message else None)
 
     def error(self, status: int, headers: Mapping[str, str], body: bytes) -> AdapterError:
-        with contextlib.suppress(StreamError):
-            for message in read(body):
-                if isinstance(message.get("error"), dict):
-                    return error_of(message, status)
+        with contextlib.suppress(ValueError, RecursionError):
+            data = object_of(msgspec.json.decode(body))
+            if isinstance(data.get("error"), dict):
+                return error_of(data, status)
         return http_error(PROVIDER, status, headers, body)
 
 
-class _Decoder:
-    """Turns the bytes of an answer into one `Custom` event a message, until the response to the request `id`."""
+class _Decoder(FrameDecoder):
+    """Turns an answer into one `RawChunk` a message, until the response to the request `id`."""
 
     def __init__(self, id: int | str | None) -> None:
+        super().__init__(SSEDecoder(), Blocks(), msgspec.json.Decoder(), provider=PROVIDER, raw=False)
         self._id = id
-        self._framing = SSEDecoder()
-        self._has_ended = False
 
-    def feed(self, data: bytes) -> list[Event]:
-        return self._events(self._framing.feed(data))
+    def read(self, kind: str, payload: Any, frame: bytes, /) -> None:
+        for message in messages_in(payload):
+            is_answer = self._id is not None and answers(message, self._id)
+            if is_answer and not has_result(message):
+                self.fail(error_of(message))  # as an event, so that it is cleared of the keys that it may repeat
+                return
+            self.blocks.raw("message", message)
+            if is_answer:
+                self.end(over=True)
 
-    def close(self) -> list[Event]:
-        events = self._events(self._framing.close())
-        if not self._has_ended:
-            events.append(self._end() if self._id is None else ErrorEvent(_truncated()))
-        return events
+    def error_of(self, payload: Any) -> AdapterError:
+        return error_of(payload)
 
-    def _events(self, frames: list[tuple[str, bytes]]) -> list[Event]:
-        events: list[Event] = []
-        for message in (message for _, frame in frames for message in read(frame)):
-            if self._has_ended:
-                break
-            events.append(Custom(PROVIDER, message))
-            if self._id is not None and answers(message, self._id):
-                events.append(self._end())
-        return events
-
-    def _end(self) -> Event:
-        self._has_ended = True
-        return MessageCompleted(Message("assistant"), "stop")
-
-
-def _truncated() -> StreamError:
-    return StreamError("truncated", "the MCP server ended its answer before the response", provider=PROVIDER)
-
-
-def _standard_headers(peer: Peer, message: Json) -> dict[str, str]:
-    if peer.version != MODERN or "method" not in message:
-        return {}
-    name = message["params"].get("name")
-    named = {"mcp-name": header_text(name)} if isinstance(name, str) else {}
-    return {"mcp-method": message["method"], **named}
+    def end(self, *, over: bool) -> None:
+        if over or self._id is None:
+            super().end(over=True)
+        else:
+            text = "the MCP server ended its answer before the response"
+            self.fail(StreamError("truncated", text, provider=PROVIDER))
 
 
 def header_text(text: str) -> str:

@@ -9,20 +9,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import contextvars
 import json
 import os
+import pickle
 import signal
 import subprocess
 import threading
 import weakref
 from collections import deque
-from collections.abc import AsyncIterator, Mapping
-from typing import Any, cast
+from collections.abc import AsyncIterator, Generator, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, NoReturn, cast
 
-from rxllm import AdapterError, LLMError, Stream, StreamError, from_async_iter
+import msgspec
+
+from rxllm import AdapterError, LLMError, Stream, StreamError, from_async_iter, keys
 from rxllm.mcp._connection import Connection
-from rxllm.mcp._protocol import PROVIDER, Json, Peer, object_of, read, refusal
+from rxllm.mcp._protocol import PROVIDER, Json, messages_in, object_of, response
 from rxllm.values.argument_checks import check
 from rxllm.wire import NDJSONDecoder
 
@@ -58,48 +61,45 @@ class Stdio(Connection):
         self._command = (command, *arguments)
         are_texts = command and all(isinstance(cast(Any, part), str) for part in self._command)
         check("command", self._command, bool(are_texts), 'strings, such as Stdio("npx", "server")')
+        check("env", env, env is None or _are_texts(env), "a mapping of names to strings")
         self._env = {**{name: os.environ[name] for name in _INHERITED if name in os.environ}, **(env or {})}
         self._cwd = cwd
+        self.secrets = tuple(keys.secrets_in(env))
         self._process: Process | None = None
 
-    def send(self, peer: Peer, message: Json, headers: dict[str, str]) -> Stream[Json]:
+    def send(self, version: str, message: Json, headers: Mapping[str, str]) -> Stream[Json]:
         return from_async_iter(lambda: self._exchange(message))
 
-    def listen(self, peer: Peer) -> Stream[Json]:
+    def listen(self, version: str) -> Stream[Json]:
         return from_async_iter(lambda: self._exchange(None))
 
-    def mirrors(self, peer: Peer) -> bool:
-        return False
-
-    def needs_cancel(self, peer: Peer) -> bool:
+    def needs_cancel(self, version: str) -> bool:
         return self._process is not None and self._process.failure is None
 
-    async def peer(self) -> Peer:
+    async def version(self) -> str:
         with self._guard:
             if self._process is None or self._process.failure is not None:
-                self._process, self._peer = Process(self._command, self._env, self._cwd), None
-                weakref.finalize(self, self._process.abandon)
-        return await super().peer()
+                self._process, self._version = Process(self._command, self._env, self._cwd, self.secrets), None
+                self._process.finalizer = weakref.finalize(self, self._process.abandon)
+        return await super().version()
 
-    async def leave(self, peer: Peer | None) -> None:
+    async def aclose(self) -> None:
+        await super().aclose()
         with self._guard:
             process, self._process = self._process, None
         if process is not None:
-            process.stop()
-            await process.ended()
+            await process.aclose()
 
     async def _exchange(self, message: Json | None) -> AsyncIterator[Json]:
-        inbox, process = Inbox(), self._process
+        process = self._process
         if process is None:
             raise AdapterError("provider_unavailable", f"{self!r} was closed", provider=PROVIDER)
-        process.send(message, inbox)
-        if message is not None and not {"id", "method"} <= message.keys():
-            return
-        try:
-            while True:
+        with process.sent(message) as inbox:
+            while inbox is not None:
                 yield await inbox.get()
-        finally:
-            process.forget(inbox)
+
+    def __reduce__(self) -> NoReturn:
+        raise pickle.PicklingError("a Stdio is a process of this machine; list its tools where they are called")
 
     def __repr__(self) -> str:
         return f"Stdio({self._command[0]!r})"
@@ -133,111 +133,109 @@ class Inbox:
 class Process(asyncio.SubprocessProtocol):
     """One run of a server. Only its own thread reads and writes; `failure` is why it cannot be used any more."""
 
-    def __init__(self, command: tuple[str, ...], env: Mapping[str, str], cwd: Any) -> None:
+    def __init__(self, command: tuple[str, ...], env: Mapping[str, str], cwd: Any, secrets: Sequence[str]) -> None:
         self.failure: LLMError | None = None
-        self._command, self._env, self._cwd = command, env, cwd
+        self.finalizer: weakref.finalize[..., Any] | None = None
+        self._command, self._env, self._cwd, self._secrets = command, env, cwd, secrets
         self._lock = threading.Lock()
-        self._inboxes: dict[Any, Inbox] = {}  # by the id of their request; those of listeners by the inbox itself
-        self._outgoing: deque[bytes] = deque()
+        self._inboxes: dict[Any, Inbox] = {}
+        """Of calls by their numbers, of subscriptions by their ids, and of listeners by themselves."""
         self._framing = NDJSONDecoder()
         self._stderr = b""
-        self._owner = os.getpid()
-        self._transport: asyncio.SubprocessTransport | None = None
-        self._context = contextvars.Context()  # that of the first caller would keep what it refers to alive
-        self._loop = self._context.run(asyncio.new_event_loop)
         self._is_over = asyncio.Event()
         self._has_exited = asyncio.Event()
-        self._thread = threading.Thread(target=self._serve, name="rxllm-mcp", daemon=True)
+        started = Future[None]()
+        self._thread = threading.Thread(target=self._serve, args=(started,), name="rxllm-mcp", daemon=True)
         self._thread.start()
+        if started.exception() is not None:
+            self._thread.join()
+        started.result()
 
-    def send(self, message: Json | None, inbox: Inbox) -> None:
-        """Send `message`, whose answers go to `inbox`; without one, all notices do."""
+    @contextlib.contextmanager
+    def sent(self, message: Json | None) -> Generator[Inbox | None]:
+        """Send `message`, and yield the inbox of what it brings, if it is a request; without one, that of all notices.
+
+        Raises `failure`.
+        """
+        inbox = Inbox() if message is None or {"id", "method"} <= message.keys() else None
+        key = message["id"] if message is not None and inbox is not None else inbox
+        line = b"" if message is None else _line(message)
         with self._lock:
             if self.failure is not None:
                 raise self.failure
-            is_request = message is not None and {"id", "method"} <= message.keys()
-            if is_request or message is None:
-                self._inboxes[inbox if message is None else message["id"]] = inbox
-        if message is not None:
-            self._on_loop(self._write, _line(message))
+            if inbox is not None:
+                self._inboxes[key] = inbox
+        try:
+            self._on_loop(self._write, line)
+            yield inbox
+        finally:
+            with self._lock:
+                self._inboxes.pop(key, None)
 
-    def forget(self, inbox: Inbox) -> None:
-        with self._lock:
-            for key in [key for key, other in self._inboxes.items() if other is inbox]:
-                del self._inboxes[key]
-
-    def stop(self) -> None:
-        """End the process soon; returns at once."""
+    async def aclose(self) -> None:
+        """End the process, and wait for its end, a few seconds at most."""
         self._on_loop(self._fail, "was closed")
-
-    async def ended(self) -> None:
-        """Wait for the end of the process, a few seconds at most."""
         await asyncio.to_thread(self._thread.join, 5 * GRACE_SECONDS)
 
     def abandon(self) -> None:
-        """Kill the process now: nobody is left to use it, or this process ends."""
-        if self._thread.is_alive() and os.getpid() == self._owner:  # a forked child has no part in it
+        """Kill the process now: nobody is left to use it, or this process ends. A forked child has no such thread."""
+        if self._thread.is_alive():
             self._kill()
-            self.stop()
-            if self._transport is None and threading.current_thread() is not self._thread:
-                self._thread.join(GRACE_SECONDS)  # it is being started
+            self._on_loop(self._fail, "was abandoned")
 
-    def _on_loop(self, function: Any, *arguments: Any) -> None:
+    def _on_loop(self, function: Any, argument: Any) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: the process has ended
-            self._loop.call_soon_threadsafe(function, *arguments, context=self._context)
+            self._loop.call_soon_threadsafe(function, argument)
 
-    def _serve(self) -> None:
+    def _serve(self, started: Future[None]) -> None:
         try:
-            self._loop.run_until_complete(self._main())
+            asyncio.run(self._main(started))
+        except Exception as error:
+            if started.done():
+                raise
+            started.set_exception(self._error(f"cannot be started: {error}"))
         finally:
             self._fail("has ended")
-            self._loop.close()
 
-    async def _main(self) -> None:
+    async def _main(self, started: Future[None]) -> None:
+        self._loop = asyncio.get_running_loop()
         pipes: Any = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
         options: Any = {"env": self._env, "cwd": self._cwd, "start_new_session": _IS_POSIX}
+        await self._loop.subprocess_exec(lambda: self, *self._command, **pipes, **options)
+        started.set_result(None)
         try:
-            self._transport, _ = await self._loop.subprocess_exec(lambda: self, *self._command, **pipes, **options)
-        except (OSError, ValueError) as error:
-            self._fail(f"cannot be started: {error}")
-            return
-        try:
-            while self._outgoing:
-                self._write(self._outgoing.popleft())
             await self._is_over.wait()
         finally:
-            await self._end(self._transport)
+            await self._end()
+            if self.finalizer is not None:
+                self.finalizer.detach()
 
-    async def _end(self, transport: asyncio.SubprocessTransport) -> None:
-        stdin = cast(asyncio.WriteTransport, transport.get_pipe_transport(0))
-        stdin.abort() if stdin.get_write_buffer_size() else stdin.close()
+    async def _end(self) -> None:
+        self._stdin.abort() if self._stdin.get_write_buffer_size() else self._stdin.close()
         for _ in range(2):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(GRACE_SECONDS):
                     await self._has_exited.wait()
             self._kill()  # what it has started is in its group, and may live on without it
-        transport.close()
+        self._transport.close()
         await asyncio.sleep(0)
 
     def _kill(self) -> None:
-        if self._transport is not None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                if _IS_POSIX:
-                    os.killpg(self._transport.get_pid(), signal.SIGKILL)
-                else:
-                    self._transport.kill()
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if _IS_POSIX:
+                os.killpg(self._transport.get_pid(), signal.SIGKILL)
+            else:
+                self._transport.kill()
 
     def _write(self, line: bytes) -> None:
-        if self._transport is None:
-            self._outgoing.append(line)
-            return
-        stdin = cast(asyncio.WriteTransport | None, self._transport.get_pipe_transport(0))
-        if stdin is None or stdin.is_closing():
-            return
-        if stdin.get_write_buffer_size() > MAX_UNREAD:
+        if not self._stdin.is_closing():
+            self._stdin.write(line)
+        if self._stdin.get_write_buffer_size() > MAX_UNREAD:
             self._fail(f"leaves more than {MAX_UNREAD} bytes of its input unread")
-            return
-        stdin.write(line)
+
+    def connection_made(self, transport: Any) -> None:
+        self._transport: asyncio.SubprocessTransport = transport
+        self._stdin: asyncio.WriteTransport = transport.get_pipe_transport(0)
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         if fd != 1:
@@ -249,8 +247,8 @@ class Process(asyncio.SubprocessProtocol):
             self._fail(f"wrote a message that is too long: {error.message}")
             return
         for frame in frames:
-            with contextlib.suppress(StreamError):  # some servers print other things too
-                for message in read(frame):
+            with contextlib.suppress(StreamError, ValueError, RecursionError):  # some servers print other things too
+                for message in messages_in(msgspec.json.decode(frame)):
                     self._deliver(message)
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
@@ -259,23 +257,23 @@ class Process(asyncio.SubprocessProtocol):
 
     def process_exited(self) -> None:
         self._has_exited.set()
-        code = self._transport.get_returncode() if self._transport is not None else None
         # What it has written before is read first, unless something that it has started keeps its output open.
-        self._loop.call_later(0.05, self._fail, f"has ended with exit code {code}")
+        self._loop.call_later(0.05, self._fail, f"has ended with exit code {self._transport.get_returncode()}")
 
     def _deliver(self, message: Json) -> None:
         with self._lock:
             inboxes = self._receivers(message)
         if not inboxes and {"id", "method"} <= message.keys():
-            self._write(_line(refusal(message)))
+            self._write(_line(response(message, None)))
         for inbox in inboxes:
             inbox.put(message)
 
     def _receivers(self, message: Json) -> list[Inbox]:
         token = object_of(message.get("params")).get("progressToken")
         key = token if "method" in message else message.get("id")
-        if isinstance(key, str | int):
-            return [self._inboxes[key]] if key in self._inboxes else []
+        if isinstance(key, str | int):  # a second response is to nobody
+            inbox = self._inboxes.get(key) if "method" in message else self._inboxes.pop(key, None)
+            return [] if inbox is None else [inbox]
         calls = [inbox for key, inbox in self._inboxes.items() if isinstance(key, int)]
         if "id" in message:  # a request does not say which call it belongs to, so only a single call can have it
             return calls if len(calls) == 1 else []
@@ -285,13 +283,22 @@ class Process(asyncio.SubprocessProtocol):
         with self._lock:
             if self.failure is not None:
                 return
-            stderr = self._stderr.decode(errors="replace").strip()
-            text = f"the MCP server {self._command[0]!r} {why}" + (f"; it wrote: {stderr}" if stderr else "")
-            self.failure = AdapterError("provider_unavailable", text, provider=PROVIDER)
+            self.failure = self._error(why)
             inboxes, self._inboxes = list(self._inboxes.values()), {}
         for inbox in inboxes:
             inbox.put(self.failure)
         self._is_over.set()
+
+    def _error(self, why: str) -> AdapterError:
+        stderr = self._stderr.decode(errors="replace").strip()
+        text = f"the MCP server {self._command[0]!r} {why}" + (f"; it wrote: {stderr}" if stderr else "")
+        return keys.redacted(AdapterError("provider_unavailable", text, provider=PROVIDER), self._secrets)
+
+
+def _are_texts(env: Any) -> bool:
+    return isinstance(env, Mapping) and all(
+        isinstance(item, str) for item in (*cast(Json, env), *cast(Json, env).values())
+    )
 
 
 def _line(message: Json) -> bytes:

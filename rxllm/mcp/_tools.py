@@ -9,12 +9,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
-from rxllm import AdapterError, Stream, Tool, from_async_iter, to_async_iter
+from rxllm import Stream, Tool, from_async_iter, to_async_iter
 from rxllm.mcp._calls import call_tool
 from rxllm.mcp._connection import Connection
 from rxllm.mcp._http import HTTP
 from rxllm.mcp._parameter_headers import parameter_headers
-from rxllm.mcp._protocol import PROVIDER, Json
+from rxllm.mcp._protocol import MODERN, PROVIDER, Json, malformed, object_of
 from rxllm.mcp._stdio import Stdio
 from rxllm.values.argument_checks import check, check_instance
 
@@ -45,8 +45,7 @@ def tools(server: Server, *, headers: Mapping[str, str] | None = None, prefix: s
     Raises ``ValidationError("invalid_option")``. An ``AdapterError`` or ``StreamError`` goes to ``on_error``: of a
     server that cannot be reached, takes too long, or sends what is no list of tools.
     """
-    connection = _connected(server, headers)
-    check_instance("prefix", prefix, str, "a string")
+    connection = _connected(server, headers, prefix)
 
     async def listing() -> AsyncIterator[tuple[Tool, ...]]:
         try:
@@ -69,13 +68,12 @@ def watch(server: Server, *, headers: Mapping[str, str] | None = None, prefix: s
 
     It ends when the server ends the subscription, and fails when the connection is lost: ``.retry()`` subscribes anew.
     """
-    connection = _connected(server, headers)
-    check_instance("prefix", prefix, str, "a string")
+    connection = _connected(server, headers, prefix)
 
     async def listings() -> AsyncIterator[tuple[Tool, ...]]:
-        peer = await connection.peer()
-        async with to_async_iter(connection.changes(peer)) as changes:
-            if not peer.is_modern:
+        version = await connection.version()
+        async with to_async_iter(connection.changes(version)) as changes:
+            if version != MODERN:
                 yield await _listed(connection, prefix)
             async for change in changes:
                 if change.get("method") in (_CHANGED, _BEGUN):
@@ -84,22 +82,22 @@ def watch(server: Server, *, headers: Mapping[str, str] | None = None, prefix: s
     return from_async_iter(listings)
 
 
-def _connected(server: Any, headers: Mapping[str, str] | None) -> Connection:
-    remedy = "a URL, a command as a list of strings, an mcp.HTTP or an mcp.Stdio"
+def _connected(server: Any, headers: Mapping[str, str] | None, prefix: str) -> Connection:
+    check_instance("prefix", prefix, str, "a string")
     check("headers", headers, headers is None or isinstance(server, str), "left out, except for a URL")
     if isinstance(server, Connection):
         return server
     if isinstance(server, str):
         return HTTP(server, headers=headers)
+    remedy = "a URL, a command as a list of strings, an mcp.HTTP or an mcp.Stdio"
     check("server", server, isinstance(server, list | tuple) and bool(cast(Any, server)), remedy)
     return Stdio(*cast(list[str], server))
 
 
 async def _listed(connection: Connection, prefix: str) -> tuple[Tool, ...]:
-    mirrors = connection.mirrors(await connection.peer())
     tools: dict[str, Tool] = {}
     async for entry in _entries(connection):
-        tool = _tool(connection, entry, prefix, mirrors)
+        tool = _tool(connection, entry, prefix)
         if tool is not None:
             name = _unique(tool.name, tools)
             tools[name] = replace(tool, name=name)
@@ -107,35 +105,31 @@ async def _listed(connection: Connection, prefix: str) -> tuple[Tool, ...]:
 
 
 async def _entries(connection: Connection) -> AsyncIterator[Json]:
-    cursor: Any = None
+    params: Json = {}
     count = 0
     for _ in range(MAX_PAGES):
-        page = await connection.quick("tools/list", {} if cursor is None else {"cursor": cursor})
+        page = await connection.request("tools/list", params)
         entries = page.get("tools")
         if not isinstance(entries, list):
-            raise _malformed("no list of tools")
-        for entry in cast(list[Any], entries):
+            raise malformed("the MCP server sends no list of tools")
+        for entry in map(object_of, cast(list[Any], entries)):
             count += 1
-            if count > MAX_TOOLS or not isinstance(entry, dict) or not isinstance(cast(Json, entry).get("name"), str):
-                raise _malformed(f"more than {MAX_TOOLS} tools" if count > MAX_TOOLS else "a tool without a name")
-            yield cast(Json, entry)
-        cursor = page.get("nextCursor")
-        if cursor is None:
+            if count > MAX_TOOLS:
+                raise malformed(f"the MCP server has more than {MAX_TOOLS} tools")
+            yield entry
+        if page.get("nextCursor") is None:
             return
-    raise _malformed(f"more than {MAX_PAGES} pages of tools")
+        params = {"cursor": page["nextCursor"]}
+    raise malformed(f"the MCP server sends more than {MAX_PAGES} pages of tools")
 
 
-def _malformed(what: str) -> AdapterError:
-    return AdapterError("malformed_response", f"the MCP server sends {what}", provider=PROVIDER)
-
-
-def _tool(connection: Connection, entry: Json, prefix: str, mirrors: bool) -> Tool | None:
-    name, schema = entry["name"], entry.get("inputSchema")
-    if not isinstance(schema, dict):
-        raise _malformed(f"the tool {name[:80]!r} without an inputSchema")
+def _tool(connection: Connection, entry: Json, prefix: str) -> Tool | None:
+    name, schema = entry.get("name"), entry.get("inputSchema")
+    if not isinstance(name, str) or not isinstance(schema, dict):
+        raise malformed(f"the MCP server sends a tool without a name or an inputSchema: {str(entry)[:80]}")
     schema = cast(Json, schema)
     try:
-        headers = parameter_headers(schema) if mirrors else {}
+        headers = parameter_headers(schema)
     except ValueError as error:
         log.warning("the MCP tool %r is left out: %s", name[:80], error)
         return None

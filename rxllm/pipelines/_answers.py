@@ -19,7 +19,8 @@ from rxllm.runtime import Question, Scope
 from rxllm.tools import AgentTool, Approval, ToolSettings, edited, execution, failed, is_question
 from rxllm.values import EngineError, Thread, Tool, ToolCall, ValidationError, denied, listed, user
 from rxllm.values._agents import nested_call, nested_id, open_ids, open_questions, with_answer
-from rxllm.values.argument_checks import invalid_option, must_be
+from rxllm.values._json import json_text
+from rxllm.values.argument_checks import invalid_option
 
 _BEGUN = "is the call of an agent that has begun: answer what waits in it, or deny the call with False"
 _AMBIGUOUS = "is the id of more than one tool call that waits, since ids have a '/'; pass approve=... to decide"
@@ -53,9 +54,7 @@ class Answers(msgspec.Struct, frozen=True):
         for id, reply in replies.items():
             if known[id] > 1:
                 raise invalid_option(("results", id), _AMBIGUOUS)
-            if not isinstance(reply, str):
-                raise invalid_option(("results", id), must_be("text, since it answers a question", reply))
-            thread = with_answer(thread, id, user(reply))
+            thread = with_answer(thread, id, user(reply if isinstance(reply, str) else json_text(reply)))
         results = {id: result for id, result in self.results.items() if id not in replies}
         return thread, Answers(self.approvals, results)
 

@@ -91,7 +91,8 @@ def resume(
     these arguments instead of the model's, which the thread keeps), False or the reason for a denial (the model sees a
     ``ToolError("denied")``). With the option ``approve``, calls of approval tools may be left to it. What waits in an
     agent is answered by its id in the result, such as ``"c1/c2"``, and the agent goes on. A question to the user is
-    answered by text in `results`, by the id of the tool call that asks it; without an answer it stays open.
+    answered by text in `results`, or by a mapping for a form, by the id of the tool call that asks it; without an
+    answer it stays open.
 
     The first of the result's `steps` is the step that had halted, now complete; it calls no model, so it does not count
     for ``max_turns`` and its usage is empty. If the model fails once tools have run, that is the `error` of the result,

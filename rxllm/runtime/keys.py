@@ -27,7 +27,7 @@ from inspect import isawaitable, iscoroutinefunction
 from pathlib import Path
 from typing import Any, Literal
 
-from rxllm.runtime._redact_secrets import redacted
+from rxllm.runtime._redact_secrets import redacted, secrets_in
 from rxllm.runtime._thread_pool import in_thread
 from rxllm.values import ApiKey, EngineError, LLMError
 from rxllm.values.argument_checks import invalid_option
@@ -45,6 +45,7 @@ __all__ = [
     "put",
     "redacted",
     "resolved",
+    "secrets_in",
     "source",
     "variable_for",
 ]

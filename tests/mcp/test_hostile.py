@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import logging
+import time
 from typing import Any
 
+import httpx
 import pytest
 
 import rxllm
 from rxllm import AdapterError, LLMError, mcp
 from rxllm.testing.loopback import STALL, Cut, Loopback, Reply
 from tests.mcp.chats import TOOL, calling, endless, event, outcome, reply_to, scripted
+from tests.mcp.test_stdio import program
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -68,6 +73,33 @@ def test_a_list_of_tools_fails_in_time(reply: Reply, reason: str) -> None:
 def test_a_server_without_an_era_fails_in_time(reply: Reply) -> None:
     with Loopback(reply) as server:
         assert failure(server, 1.0).reason in ("timeout", "malformed_event", "truncated")
+
+
+def test_all_who_wait_for_a_server_fail_when_the_first_does() -> None:
+    async def outcomes(url: str) -> list[Any]:
+        connection = mcp.HTTP(url, timeout=0.5)
+        return await asyncio.gather(*(_awaited(mcp.tools(connection)) for _ in range(10)), return_exceptions=True)
+
+    with Loopback(Reply(before=STALL)) as server:
+        began = time.monotonic()
+        errors = asyncio.run(outcomes(server.url))
+        assert time.monotonic() - began < 8
+    assert {error.reason for error in errors} == {"timeout"}
+
+
+async def _awaited(stream: rxllm.Stream[Any]) -> Any:
+    return await stream
+
+
+def test_one_who_waits_tries_when_the_first_has_left() -> None:
+    async def main(connection: mcp.Stdio) -> int:
+        first, *others = [asyncio.ensure_future(_awaited(mcp.tools(connection))) for _ in range(5)]
+        await asyncio.sleep(0.05)
+        first.cancel()
+        return len({len(await other) for other in others})
+
+    with program("time.sleep(0.3); serve()") as connection:
+        assert asyncio.run(main(connection)) == 1
 
 
 def test_pages_without_end_are_refused() -> None:
@@ -169,6 +201,76 @@ def test_a_key_is_not_in_an_error() -> None:
         mcp.tools(server.url, headers={"authorization": "Bearer s3cret-key"}).run()
     assert "s3cret" not in repr(raised.value) + repr(raised.value.__cause__)
     assert "s3cret" not in repr(mcp.HTTP("http://u:s3cret@a/mcp"))
+
+
+KEY = "s3cret-key"
+
+
+@pytest.mark.parametrize("status", [200, 400])
+def test_a_key_that_a_server_repeats_is_nowhere(status: int, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    seen: list[Any] = []
+
+    def echo(message: dict[str, Any]) -> Reply:
+        error = {"code": -32000, "message": f"bad {KEY}", "data": {KEY: [f"Bearer {KEY}"]}}
+        return Reply.of_json({"jsonrpc": "2.0", "id": message["id"], "error": error}, status)
+
+    with scripted(call=echo) as server:
+        url = f"{server.url.replace('//', f'//user:{KEY}@')}/?token={KEY}"
+        tools = mcp.tools(url, headers={"authorization": f"Bearer {KEY}"}).run()
+        model = rxllm.Fake(rxllm.ToolCall("c1", "f", {"x": 1}), "Done.")
+        engine = rxllm.Engine(model, tools=tools, observers=[seen.append])
+        result = rxllm.chat(engine, "Go.").run()
+    assert "bad [key]" in outcome(result)
+    assert seen
+    assert KEY not in repr((seen, engine, tools, tools[0].handler)) + caplog.text + rxllm.serializer.to_json(result)
+    with scripted(list=echo) as server, pytest.raises(AdapterError) as raised:
+        mcp.tools(server.url, headers={"x-api-key": KEY}).run()
+    error = raised.value
+    assert KEY not in f"{error!r} {error.fields()} {error.__cause__!r} {error.__context__!r}"
+
+
+@pytest.mark.parametrize(("size", "kept"), [(10, True), (5_000_000, False)])
+def test_the_data_of_an_error_are_kept_unless_they_are_long(size: int, kept: bool) -> None:
+    data = {"text": "x" * size}
+    error = {"code": -32000, "message": "m" * size, "data": data}
+    with scripted(list=lambda message: Reply.of_json({"id": message["id"], "error": error})) as server:
+        found = failure(server, 20.0)
+    assert found.fields().get("metadata", {}) == ({"data": data} if kept else {})
+    assert len(found.message) <= 500
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_a_redirect_to_another_host_carries_no_secret(status: int) -> None:
+    headers = {"authorization": f"Bearer {KEY}", "x-api-key": KEY, "cookie": KEY}
+    with Loopback(Reply.of_json({})) as other, Loopback(Reply(b"", status, {"Location": f"{other.url}/"})) as server:
+        url = server.url.replace("//", f"//user:{KEY}@")
+        with pytest.raises(AdapterError, match=f"HTTP {status}"):
+            mcp.tools(url, headers=headers).run()
+        assert not other.requests
+        with pytest.raises(LLMError):
+            mcp.tools(mcp.HTTP(url, headers=headers, client=lambda: httpx.AsyncClient(follow_redirects=True))).run()
+        assert other.requests
+        assert KEY not in repr([(request.path, request.headers, request.body) for request in other.requests])
+
+
+def test_the_progress_of_other_calls_and_after_the_end_is_passed_over() -> None:
+    def noisy(message: dict[str, Any]) -> Reply:
+        tokens = (message["id"], 999, None, str(message["id"]), [1])
+        others = [{"method": "notifications/progress", "params": {"progressToken": t, "progress": 1}} for t in tokens]
+        own = {"id": message["id"], "result": {"content": []}}
+        return Reply(b"".join(map(event, [*others, {"method": "notifications/progress"}, own, *others])))
+
+    with scripted(call=noisy) as server:
+        model = rxllm.Fake(rxllm.ToolCall("c1", "f", {"x": 1}), "Done.")
+        events = list(rxllm.stream(model, "Go.", tools=mcp.tools(server.url).run()))
+    assert [event.data for event in events if isinstance(event, rxllm.ToolProgress)] == [{"progress": 1}]
+
+
+@pytest.mark.parametrize("versions", [5, None, "2026-07-28", [["2026-07-28"]], {"2026-07-28": 1}])
+def test_strange_versions_are_not_the_modern_one(versions: Any) -> None:
+    with scripted(discover={"supportedVersions": versions}, initialize={"protocolVersion": versions}) as server:
+        assert failure(server).reason == "unsupported_feature"
 
 
 def test_a_tool_with_faulty_headers_is_left_out_over_http() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -81,7 +82,7 @@ def asking(*rounds: dict[str, Any]) -> Any:
     return answered, call
 
 
-def conversation(call: Any, *replies: str) -> tuple[list[str | None], str]:
+def conversation(call: Any, *replies: Any) -> tuple[list[str | None], str]:
     """The questions, and what the model reads at the end."""
     with scripted(call=call) as server:
         tools = mcp.tools(server.url).run()
@@ -147,12 +148,14 @@ def test_the_page_of_a_question_by_url_is_shown() -> None:
         ({"a": {"type": "boolean"}}, "no", {"action": "accept", "content": {"a": False}}),
         ({"a": {"type": "array"}}, "x, y", {"action": "accept", "content": {"a": ["x", "y"]}}),
         ({"a": {}, "b": {}}, '{"a": 1, "b": 2}', {"action": "accept", "content": {"a": 1, "b": 2}}),
+        ({"a": {}, "b": {}}, {"a": 1, "b": "x"}, {"action": "accept", "content": {"a": 1, "b": "x"}}),
+        ({"a": {}, "b": {}}, {"action": "decline"}, {"action": "decline"}),
         ({}, "go on", {"action": "accept", "content": {}}),
         ({"a": {}}, '{"action": "decline"}', {"action": "decline"}),
         ({"a": {}}, '{"action": "accept", "content": {"a": 7}}', {"action": "accept", "content": {"a": 7}}),
     ],
 )
-def test_an_answer_in_plain_text_fits_the_form(properties: Any, reply: str, response: Any) -> None:
+def test_an_answer_in_text_or_as_a_mapping_fits_the_form(properties: Any, reply: Any, response: Any) -> None:
     answered, call = asking({"inputRequests": {"k": question(schema={"type": "object", "properties": properties})}})
     assert conversation(call, reply)[1] == "ok"
     assert answered[1][1]["inputResponses"] == {"k": response}
@@ -173,7 +176,7 @@ def test_an_answer_that_is_stored_by_another_program_is_checked() -> None:
         rxllm.run(rxllm.from_async_iter(lambda: _once(tool.bind({}, context))))
 
 
-async def _once(make: Any) -> Any:
+async def _once(make: Any) -> AsyncIterator[Any]:
     yield await make()
 
 

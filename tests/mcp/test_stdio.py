@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import sys
+import tempfile
 import textwrap
 import threading
 import time
@@ -14,9 +16,10 @@ from typing import Any
 import pytest
 
 import rxllm
-from rxllm import AdapterError, LLMError, mcp
+from rxllm import AdapterError, LLMError, ToolCall, ToolContext, ToolExecutionCompleted, ToolProgress, mcp
+from rxllm.mcp._stdio import Process
 from tests.mcp.chats import calling, outcome
-from tests.mcp.test_cancel import wait_until
+from tests.mcp.test_cancel import open_files, wait_until
 from tests.programs import python
 
 PLAIN = """
@@ -190,8 +193,18 @@ def test_a_hostile_program_fails_in_time(body: str, said: str) -> None:
     assert time.monotonic() - began < 8
 
 
-def test_a_program_that_cannot_be_started_says_so() -> None:
-    error = failure(mcp.Stdio("no-such-program-anywhere"))
+@pytest.mark.parametrize(
+    "connection",
+    [
+        mcp.Stdio("no-such-program-anywhere"),
+        mcp.Stdio("a\0b"),
+        mcp.Stdio(sys.executable, cwd="/no/such/folder"),
+        mcp.Stdio(sys.executable, cwd=3.5),  # pyright: ignore[reportArgumentType]
+        mcp.Stdio(sys.executable, env={"A=B": "C"}),
+    ],
+)
+def test_a_program_that_cannot_be_started_says_so(connection: mcp.Stdio) -> None:
+    error = failure(connection)
     assert isinstance(error, AdapterError)
     assert error.reason == "provider_unavailable"
     assert "cannot be started" in error.message
@@ -244,6 +257,33 @@ def test_many_notices_do_not_pile_up() -> None:
         assert outcome(calling(mcp.tools(connection).run(), "f").run()) == str(pid_of(connection))
 
 
+def test_many_responses_to_one_request_do_not_pile_up_while_the_loop_is_blocked() -> None:
+    body = """
+    def flood(message):
+        for i in range(20_000):
+            send(id=message["id"], result={"content": []})
+        open(message["params"]["arguments"]["path"], "w").close()
+        return True
+    serve(flood)
+    """
+
+    async def main(connection: mcp.Stdio, path: Path) -> None:
+        (tool, _) = await mcp.tools(connection)
+        arguments = {"path": str(path)}
+        call = asyncio.ensure_future(tool.bind(arguments, ToolContext(ToolCall("c1", "f", arguments)))())
+        process = connection._process
+        assert process is not None
+        while not process._inboxes:
+            await asyncio.sleep(0)
+        (inbox,) = process._inboxes.values()
+        wait_until(path.exists)
+        assert len(inbox._items) <= 1
+        await call
+
+    with program(body) as connection, tempfile.TemporaryDirectory() as folder:
+        asyncio.run(main(connection, Path(folder, "sent")))
+
+
 def test_our_environment_stays_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "s3cret")
     body = "RESULTS['tools/call']['content'][0]['text'] = ' '.join(os.environ); serve()"
@@ -257,6 +297,97 @@ def test_a_fork_leaves_the_process_to_its_parent() -> None:
     with program("serve()") as connection:
         tools = mcp.tools(connection).run()
         assert connection._process is not None
-        connection._process._owner += 1
-        connection._process.abandon()
+        child = os.fork()
+        if child == 0:
+            connection._process.abandon()
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
         assert outcome(calling(tools, "f").run()) == str(pid_of(connection))
+
+
+def test_a_secret_of_its_environment_is_in_no_error() -> None:
+    env = {"MY_TOKEN": "s3cret-key"}
+    error = failure(program("print('bad', os.environ['MY_TOKEN'], file=sys.stderr); sys.exit(1)", env=env))
+    assert "it wrote: bad [key]" in error.message
+    body = "serve(lambda m: send(id=m['id'], error={'code': 1, 'message': 'bad ' + os.environ['MY_TOKEN']}) or True)"
+    with program(body, env=env) as connection:
+        assert "bad [key]" in outcome(calling(mcp.tools(connection).run(), "f").run())
+
+
+FORKING = """
+if os.fork() == 0:
+    os.setsid()
+    signal.alarm(20)
+    signal.pause()
+"""
+"""Leaves a child outside of the process group, which keeps its output open."""
+
+
+def test_a_child_that_keeps_the_output_open_holds_nothing_up() -> None:
+    connection = program(FORKING + "serve()")
+    tools = mcp.tools(connection).run()
+    files = open_files()
+    began = time.monotonic()
+    connection.close()
+    assert time.monotonic() - began < 5
+    assert open_files() < files
+    assert not [thread for thread in threading.enumerate() if thread.name == "rxllm-mcp"]
+    with program(FORKING + "serve(lambda message: os._exit(3))") as connection:
+        assert "exit code 3" in outcome(calling(mcp.tools(connection).run(), "f").run())
+    del tools
+
+
+def test_a_hundred_megabytes_of_complaints_do_not_stop_a_call() -> None:
+    with program("serve(lambda m: [sys.stderr.write('x' * 2**20) for _ in range(100)] and None)") as connection:
+        assert outcome(calling(mcp.tools(connection).run(), "f").run()) == str(pid_of(connection))
+        assert len(connection._process._stderr) == 2_000  # pyright: ignore[reportOptionalMemberAccess]
+
+
+def test_a_program_that_exits_with_each_call_leaves_nothing() -> None:
+    with program("serve(lambda message: os._exit(7))") as connection:
+        tools = mcp.tools(connection).run()
+        for _ in range(5):
+            assert "exit code 7" in outcome(calling(tools, "f").run())
+        calls = [ToolCall(f"c{index}", "f", {}) for index in range(8)]
+        result = rxllm.chat(rxllm.Fake(calls, "Done."), "Go.", tools=tools, tool_timeout=20).run()
+        assert [message.text.count("exit code 7") for message in result.thread if message.role == "tool"] == [1] * 8
+        wait_until(lambda: gc.collect() >= 0 and _processes() <= 1)
+    assert not [thread for thread in threading.enumerate() if thread.name == "rxllm-mcp"]
+
+
+def _processes() -> int:
+    return sum(isinstance(item, Process) for item in gc.get_objects())
+
+
+def test_answers_and_progress_go_to_the_call_that_they_are_of() -> None:
+    body = """
+    calls = []
+    def answer(call, text):
+        send(id=call["id"], result={"content": [{"type": "text", "text": text}]})
+    def on_call(message):
+        calls.append(message)
+        if len(calls) == 2:
+            first, second = calls
+            tokens = [call["params"]["_meta"]["progressToken"] for call in calls]
+            for token in (*tokens, 999, "other", None, [1]):
+                send(method="notifications/progress", params={"progressToken": token, "progress": token})
+            send(id=999, result={})
+            send(id=str(first["id"]), result={})
+            answer(second, "second")
+            send(method="notifications/progress", params={"progressToken": tokens[1], "progress": "late"})
+            answer(second, "again")
+            answer(first, "first")
+        return True
+    serve(on_call)
+    """
+    with program(body) as connection:
+        model = rxllm.Fake([ToolCall("c1", "f", {}), ToolCall("c2", "g", {})], "Done.")
+        events = list(rxllm.stream(model, "Go.", tools=mcp.tools(connection).run()))
+        assert connection._process is not None
+        assert not connection._process._inboxes
+    results = {event.id: event.result for event in events if isinstance(event, ToolExecutionCompleted)}
+    assert results == {"c1": "first", "c2": "second"}
+    progress = [(event.id, event.data) for event in events if isinstance(event, ToolProgress)]
+    assert {id for id, _ in progress} == {"c1", "c2"}
+    assert all(len(data) == 1 and isinstance(data["progress"], int) for _, data in progress)
+    assert len(progress) == 2

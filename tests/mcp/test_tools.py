@@ -12,6 +12,7 @@ import pytest
 import rxllm
 from rxllm import Fake, ImagePart, ToolCall, ToolExecutionCompleted, ToolProgress, ValidationError, mcp
 from rxllm.testing import PNG
+from rxllm.testing.loopback import Loopback, Reply
 from tests.mcp.chats import FOUND, TOOL, calling, outcome, reply_to, scripted
 from tests.mcp.served import Seen
 
@@ -176,7 +177,7 @@ def test_a_session_of_the_handshake_is_ended_on_close() -> None:
         message = request.json if request.method == "POST" else {"method": request.method}
         match message["method"]:
             case "server/discover":
-                return rxllm.testing.loopback.Reply.of_json({"error": "what?"}, 400)
+                return Reply.of_json({"error": "what?"}, 400)
             case "initialize":
                 result = {"protocolVersion": "2025-06-18", "capabilities": {}, "serverInfo": {}}
                 reply = reply_to(message, result)
@@ -184,13 +185,13 @@ def test_a_session_of_the_handshake_is_ended_on_close() -> None:
             case "tools/list":
                 return reply_to(message, {"tools": [TOOL]})
             case _:
-                return rxllm.testing.loopback.Reply(status=202)
+                return Reply(status=202)
 
     async def main(url: str) -> None:
         async with mcp.HTTP(url) as connection:
             await mcp.tools(connection)
 
-    with rxllm.testing.loopback.Loopback(script) as server:
+    with Loopback(script) as server:
         asyncio.run(main(server.url))
         _, first, *later = server.requests
         assert "mcp-session-id" not in first.headers
@@ -202,10 +203,8 @@ def test_a_session_of_the_handshake_is_ended_on_close() -> None:
 def test_a_forgotten_session_is_begun_anew(handshake: tuple[str, Seen]) -> None:
     with mcp.HTTP(handshake[0]) as connection:
         tools = mcp.tools(connection).run()
-        assert connection._peer is not None
-        peer = connection._peer.result()
-        assert peer.session is not None
-        connection._peer.__dict__["_result"] = type(peer)(peer.version, "0" * 32)
+        assert connection.session is not None
+        connection.session = "0" * 32
         assert outcome(calling(tools, "add", a=1, b=2).run()) == '{"result":3}'
 
 
@@ -226,6 +225,23 @@ def test_wrong_arguments_raise_at_the_call(server: Any, options: Any) -> None:
         with pytest.raises(ValidationError) as raised:
             make(server, **options)
         assert raised.value.reason == "invalid_option"
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: mcp.HTTP(5),  # pyright: ignore[reportArgumentType]
+        lambda: mcp.HTTP("http://a", timeout=0),
+        lambda: mcp.Stdio("a", env={"A": 1}),  # pyright: ignore[reportArgumentType]
+        lambda: mcp.Stdio("a", env=["A"]),  # pyright: ignore[reportArgumentType]
+        lambda: mcp.Stdio("a", 1),  # pyright: ignore[reportArgumentType]
+        lambda: mcp.Stdio(""),
+    ],
+)
+def test_wrong_arguments_of_a_connection_raise_at_the_call(make: Any) -> None:
+    with pytest.raises(ValidationError) as raised:
+        make()
+    assert raised.value.reason == "invalid_option"
 
 
 def test_nothing_is_sent_before_the_subscription() -> None:

@@ -373,12 +373,23 @@ def test_a_step_halts_with_its_agents_too() -> None:
     assert done.halted_reason == "completed"
 
 
-@pytest.mark.parametrize("reply", [5, {"city": "Lima"}])
-def test_a_question_is_answered_by_text(reply: Any) -> None:
+@pytest.mark.parametrize("reply", [5, None, ["Lima"], {"city": object()}])
+def test_a_question_is_answered_by_text_or_a_mapping(reply: Any) -> None:
     engine = nested(1, ToolCall("x", "choose"))
     halted = rxllm.chat(engine, "Go").run()
     with pytest.raises(ValidationError):
-        rxllm.resume(engine, halted, results={"c1/x": reply})
+        rxllm.resume(engine, halted, results={"c1/x": reply}).run()
+
+
+def test_a_mapping_answers_a_question_as_json() -> None:
+    @tool
+    def choose(context: rxllm.ToolContext) -> Any:
+        return context.reply or ask_user("Where?", calls_again=True)
+
+    engine = Engine(Fake(ToolCall("x", "choose"), "Done."), tools=[choose])
+    halted = rxllm.chat(engine, "Go").run()
+    done = rxllm.resume(engine, halted, results={"x/question": {"city": "Lima", "days": 3}}).run()
+    assert done.steps[0].tool_results[0].text == '{"city":"Lima","days":3}'
 
 
 def test_a_question_is_not_approved() -> None:
