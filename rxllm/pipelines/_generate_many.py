@@ -129,7 +129,8 @@ def _run_with(
     scheduler: abc.SchedulerBase | None,
 ) -> abc.DisposableBase:
     """Open `journal`, answer the requests, and close it."""
-    scope, running = current_scope.get(), SerialDisposable()
+    # Requests may all end while they are subscribed to, so what runs and what closes are set in either order.
+    scope, running, closing = current_scope.get(), SerialDisposable(), SerialDisposable()
 
     def begin(_: None) -> None:
         sources = (_journaled(journal, setup, index, request) for index, request in enumerate(requests))
@@ -137,13 +138,13 @@ def _run_with(
             running.disposable = _run(emitter, sources, concurrency, scheduler)
 
     def close() -> None:
-        running.disposable = result_of(journal.close).subscribe(
+        closing.disposable = result_of(journal.close).subscribe(
             on_error=emitter.fail, on_completed=emitter.complete, scheduler=scheduler
         )
 
     emitter.keep(journal, close)
     opening = result_of(journal.open).subscribe(begin, emitter.fail, scheduler=scheduler)
-    return CompositeDisposable(opening, running, Disposable(journal.leave))
+    return CompositeDisposable(opening, running, closing, Disposable(journal.leave))
 
 
 def _journaled(journal: Journal, setup: Setup, index: int, request: Request) -> Stream[Response[Any]]:

@@ -55,10 +55,11 @@ def asked_at(
     calls: Sequence[float],
     until: float = 10_000,
     retry: Any = False,
+    others: Sequence[Any] = (),
     **options: Any,
 ) -> list[float]:
     adapter, scheduler = Asked(*scripts), TestScheduler()
-    engine = Engine(adapter, operators=[operator], retry=retry)
+    engine = Engine(adapter, operators=[operator, *others], retry=retry)
     for at in calls:
         answer = generate(engine, "Hi", **options)
         scheduler.schedule_absolute(
@@ -162,6 +163,16 @@ def test_attempts_count_as_requests_and_wait_for_room() -> None:
     limit = ops.rate_limited(requests_per_minute=2)
     torn = [("error", "network_error")]
     assert asked_at(limit, [torn, torn, *[ANSWER] * 2], [1, 50], retry=QUICK) == [1, 1, 61, 61]
+
+
+def test_retries_are_limited_with_a_budget_too() -> None:
+    """A budget hides what it counts from the calls of other operators, and that alone."""
+    torn = [("error", "network_error")]
+    others = [ops.budget(Budget(tokens=100_000))]
+    limit = ops.rate_limited(requests_per_minute=2)
+    assert asked_at(limit, [torn, torn, *[ANSWER] * 2], [1, 50], retry=QUICK, others=others) == [1, 1, 61, 61]
+    limit = ops.rate_limited(concurrent=4)
+    assert asked_at(limit, [BUSY, ANSWER, ANSWER], [1, 2], retry=QUICK, others=others) == [1, 21, 21]
 
 
 def test_a_budget_and_a_limit_of_tokens_go_together() -> None:
