@@ -66,8 +66,10 @@ def generate_many(
     """Return the responses to many requests, which the workers of `client` ask, `concurrency` at a time each.
 
     Arguments and results are those of ``rxllm.generate_many``. A `journal` is a file of this machine, and serves both
-    functions: what one has answered is not asked again by the other. Without a `client` there is one worker process for each
-    processor of this machine, from the subscription to its end; a script then needs ``if __name__ == "__main__":``.
+    functions: what one has answered is not asked again by the other.
+
+    Without a `client` there is one worker process for each processor of this machine, from the subscription to its end;
+    a script then needs ``if __name__ == "__main__":``.
 
     ::
 
