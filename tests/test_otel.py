@@ -30,6 +30,7 @@ import rxllm
 from rxllm import AdapterError, Engine, Fake, Image, RetryPolicy, ToolCall, Usage, otel, tool
 from rxllm import operators as ops
 from rxllm.images import FakeImages
+from tests.programs import python_without
 
 DISPOSALS = int(os.environ.get("RXLLM_DISPOSALS", "1000"))
 QUICK = RetryPolicy(base_delay=0.001, jitter=0)
@@ -322,6 +323,39 @@ def test_the_current_span_of_the_program_stays_what_it_is(seen: Seen) -> None:
 
     asyncio.run(main())
     assert len(current) > 5
+
+
+def test_two_observers_write_a_whole_trace_each(seen: Seen) -> None:
+    """Where a tool runs there is one current span, but each call is below the tool's span of its own observer."""
+    second = Seen()
+
+    async def double(x: int) -> str:
+        return (await rxllm.generate(Engine(Fake("b"), model="inner", observers=observers), "Hi")).output_text
+
+    for observers in ([seen.observer, second.observer], [second.observer, seen.observer]):
+        engine = agents(seen)
+        both = Engine(engine.adapter, model="small", tools=[*engine.tools, tool(double)], observers=observers)
+        script = [ToolCall("c1", "editor", {"prompt": "Go"}), DOUBLE]
+        rxllm.chat(Engine(Fake(script, "Done."), model="small", tools=both.tools, observers=observers), "Hi").run()
+        rxllm.generate(Engine(Fake("b"), model="next", observers=observers), "Hi").run()
+    assert seen.tree() == second.tree()
+    assert ("execute_tool double", ["chat inner"]) in seen.tree()[0][1][0][1]
+    second.close()
+
+
+def test_what_a_guard_and_a_preparation_ask_is_beside_the_call(seen: Seen) -> None:
+    judge = seen.engine("Fine.", model="judge")
+
+    async def check(text: Any) -> None:
+        await rxllm.generate(judge, "Is that right?")
+
+    engine = seen.engine("One. ", operators=[ops.guard(check)], prepare=[rxllm.alongside(check)])
+    rxllm.chat(engine, "Hi").run()
+    with seen.tracer.start_as_current_span("request"):
+        rxllm.stream(seen.engine("Two."), "Hi").pipe(ops.guard(check), ops.to_chat_result()).run()
+    chat, request = seen.tree()
+    assert chat == ("invoke_agent", [("step", ["chat small", "chat judge", "chat judge"])])
+    assert request == ("request", [("invoke_agent", [("step", ["chat small"])]), "chat judge"])
 
 
 # How spans end
@@ -651,6 +685,17 @@ def test_an_observer_is_copied_with_its_engine() -> None:
     assert pickle.loads(pickle.dumps(observer)) == observer
     assert copy.deepcopy(Engine(Fake("a"), observers=[observer])).observers == (observer,)
     assert observer != otel.traces(content=False)
+
+
+def test_an_observer_with_providers_of_its_own_stays_in_its_process(seen: Seen) -> None:
+    with pytest.raises(TypeError, match="leave tracer_provider and meter_provider out, and set OpenTelemetry's global"):
+        pickle.dumps(seen.observer)
+
+
+def test_an_observer_that_arrives_where_opentelemetry_is_missing_says_what_to_install() -> None:
+    data = pickle.dumps(otel.traces())
+    program = f"import pickle, rxllm\ntry: pickle.loads({data!r})\nexcept rxllm.EngineError as error: print(error)"
+    assert "pip install 'rxllm[otel]'" in python_without(["opentelemetry"], program).stdout
 
 
 @pytest.mark.parametrize("options", [{"content": 1}, {"cost": "yes"}, {"propagate": None}])
