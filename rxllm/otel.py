@@ -37,7 +37,7 @@ from reactivex.scheduler import ImmediateScheduler
 import rxllm
 from rxllm import EngineError, Message, TextPart, Usage
 from rxllm import operators as ops
-from rxllm.values.argument_checks import check_instance
+from rxllm.values.argument_checks import check, check_instance, explains_call
 
 _missing: ImportError | None = None
 try:
@@ -128,6 +128,7 @@ _PLAIN = str | int | float
 _BODY = "rxllm.otel/body"
 
 
+@explains_call("observers=[rxllm.otel.traces(content=True)]")
 def traces(
     *,
     content: bool | None = None,
@@ -155,6 +156,11 @@ def traces(
     check_instance("content", content, bool | None, "True, False or None")
     check_instance("cost", cost, bool, "True or False")
     check_instance("propagate", propagate, bool, "True or False")
+    for name, provider, method in (
+        ("tracer_provider", tracer_provider, "get_tracer"),
+        ("meter_provider", meter_provider, "get_meter"),
+    ):
+        check(name, provider, provider is None or hasattr(provider, method), f"None or a provider with {method}")
     if content is None:
         variable = os.environ.get("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", "")
         content = variable.strip().lower() in ("span_only", "span_and_event", "true")

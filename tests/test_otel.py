@@ -698,10 +698,12 @@ def test_an_observer_that_arrives_where_opentelemetry_is_missing_says_what_to_in
     assert "pip install 'rxllm[otel]'" in python_without(["opentelemetry"], program).stdout
 
 
-@pytest.mark.parametrize("options", [{"content": 1}, {"cost": "yes"}, {"propagate": None}])
+@pytest.mark.parametrize("options", [{"content": 1}, {"cost": "yes"}, {"propagate": None}, {"tracer_provider": "p"}])
 def test_wrong_options_are_refused(options: Any) -> None:
     with pytest.raises(rxllm.ValidationError, match=next(iter(options))):
         otel.traces(**options)
+    with pytest.raises(TypeError, match=r"write observers=.rxllm.otel.traces"):
+        otel.traces(contents=True)  # type: ignore[call-arg]
 
 
 def test_a_long_chat_keeps_no_context_of_earlier_tools(seen: Seen) -> None:

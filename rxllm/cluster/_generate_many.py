@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 import rxllm
 from rxllm import Call, Engine, EngineError, Event, GenerateOptions, Input, Progress, Request, Response, Stream
-from rxllm.values.argument_checks import check, invalid_option
+from rxllm.values.argument_checks import check, explains_call, invalid_option
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -56,6 +56,7 @@ def generate_many(
     on_progress: Callable[[Progress], object] | None = None,
     **opts: Unpack[GenerateOptions],
 ) -> Stream[Response[Any]]: ...
+@explains_call("rxllm.cluster.generate_many(engine, requests, client=client)")
 def generate_many(
     engine: Engine | str | Any,
     requests: Iterable[Input | Request] | Mapping[str, Input | Request] | Mapping[int, Input | Request],
@@ -98,7 +99,7 @@ def generate_many(
     ``rxllm.generate_many`` raises.
     """
     lanes = _lanes_module()
-    check("client", client, client is None or hasattr(client, "scheduler"), "a distributed.Client, or None")
+    check("client", client, client is None or hasattr(client, "scheduler"), "a distributed.Client(address), or None")
     many: Any = list(requests) if _are_several(requests) else requests
     rxllm.generate_many(engine, many, **opts)  # which checks everything, and asks nobody
     if opts.get("api_key") is not None:

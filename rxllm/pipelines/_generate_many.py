@@ -21,7 +21,7 @@ from rxllm.pipelines._options import GenerateOptions, PlainOptions
 from rxllm.pipelines._request import Input, as_requests
 from rxllm.runtime import Bounded, Stream, current_scope, provider_name, result_of, scoped, within
 from rxllm.values import EngineError, LLMError, Progress, Request, Response, Usage, ValidationError
-from rxllm.values.argument_checks import check_count, check_function, check_instance
+from rxllm.values.argument_checks import check, check_count, check_function, check_instance
 from rxllm.values.errors import as_llm_error
 
 T = TypeVar("T")
@@ -89,6 +89,7 @@ def generate_many(
     a function.
     """
     check_count("concurrency", concurrency)
+    check_instance("ordered", ordered, bool, "True or False")
     if on_progress is not None:
         check_function("on_progress", on_progress)
     path = None if journal is None else _path(journal)
@@ -108,7 +109,7 @@ def generate_many(
 
 
 def _path(journal: Any) -> str:
-    check_instance("journal", journal, str | os.PathLike, "the path of a file, or None")
+    check("journal", journal, isinstance(journal, str | os.PathLike) and bool(journal), "the path of a file, or None")
     return os.path.abspath(journal)
 
 

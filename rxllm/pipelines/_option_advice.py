@@ -107,7 +107,17 @@ _ELSEWHERE = {
             "that of an agent is engine.as_tool(name=..., system=...)",
         ),
         (
-            ("messages", "prompt", "input", "contents", "history", "message_history", "chat_history"),
+            (
+                "messages",
+                "prompt",
+                "prompts",
+                "input",
+                "inputs",
+                "contents",
+                "history",
+                "message_history",
+                "chat_history",
+            ),
             "pass the prompt or the conversation as the second argument, after the engine",
         ),
         (

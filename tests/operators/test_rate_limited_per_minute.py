@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -274,6 +274,24 @@ def test_what_a_limiter_raises_is_the_error_of_the_call() -> None:
 
     with pytest.raises(LookupError, match="no scheduler"):
         generate(limited(Broken(1), ANSWER), "Hi").run()
+
+
+def test_what_is_no_limiter_is_refused_with_what_one_has() -> None:
+    class Half:
+        def acquire(self, tokens: int) -> int:
+            return tokens
+
+    class Sync(Half):
+        def settle(self, permit: Any, tokens: int) -> None: ...
+        def hold_back(self, seconds: float) -> None: ...
+
+    for wrong in (Half(), Sync, "5"):
+        with pytest.raises(ValidationError, match=r"a Limiter .an object with acquire, settle and hold_back., not "):
+            ops.rate_limited(cast(Any, wrong))
+    with pytest.raises(TypeError, match=r"Sync.acquire must return an awaitable, not \d+; write async def acquire"):
+        generate(limited(cast(Any, Sync()), ANSWER), "Hi").run()
+    with pytest.raises(TypeError, match=r"write ops.rate_limited.requests_per_minute=500"):
+        ops.rate_limited(**cast(Any, {"rpm": 500}))
 
 
 def test_a_limiter_goes_without_other_limits() -> None:

@@ -195,6 +195,13 @@ def test_a_request_that_a_budget_refuses_is_asked_in_the_next_run(tmp_path: Path
     assert texts(generate_many(Fake(shout), ["a", "b", "c"], journal=path, max_tokens=100)) == ["A", "B", "C"]
 
 
+@pytest.mark.parametrize(("name", "value"), [("journal", ""), ("journal", 3), ("ordered", "yes"), ("on_progress", 3)])
+def test_wrong_options_of_a_batch_are_refused_at_the_call(name: str, value: Any) -> None:
+    options: Any = {name: value}
+    with pytest.raises(ValidationError, match=f"{name} must be .*, not {value!r}"):
+        generate_many(Fake(shout), ["a"], **options)
+
+
 @pytest.mark.parametrize("concurrency", [1, 8])
 def test_a_batch_in_which_every_request_is_refused_at_once_ends(tmp_path: Path, concurrency: int) -> None:
     path = tmp_path / "out"
