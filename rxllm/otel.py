@@ -502,3 +502,7 @@ def _json(value: Any) -> str:
     except Exception:  # a tool may return anything
         text = type(value).__name__
     return text.encode("utf-8", "replace").decode()
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -78,11 +78,12 @@ def rate_limited(
     }
     for name, count in counts.items():
         check(name, count, count is None or is_count(count), "None or a whole number of at least 1")
-    if isinstance(per_second, Limiter) and not isinstance(per_second, type):
+    expected = "None, a number above 0 or a Limiter (an object with acquire, settle and hold_back)"
+    if isinstance(per_second, Limiter):
+        check("per_second", per_second, not isinstance(per_second, type), expected)
         if any(count is not None for count in counts.values()):
             raise invalid_option("concurrent", "must be left out, as the other limits: a Limiter has its own")
         return _operator(partial(_permit, per_second), needs_call=True)
-    expected = "None, a number above 0 or a Limiter (an object with acquire, settle and hold_back)"
     check("per_second", per_second, per_second is None or is_positive(per_second), expected)
     if per_second is None and all(count is None for count in counts.values()):
         raise invalid_option("per_second", f"is missing: pass per_second, {', '.join(counts)}, or several of them")

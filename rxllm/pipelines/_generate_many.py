@@ -109,7 +109,9 @@ def generate_many(
 
 
 def _path(journal: Any) -> str:
-    check("journal", journal, isinstance(journal, str | os.PathLike) and bool(journal), "the path of a file, or None")
+    expected = "the path of a file, or None"
+    check_instance("journal", journal, str | os.PathLike, expected)
+    check("journal", journal, journal != "", expected)
     return os.path.abspath(journal)
 
 
