@@ -10,6 +10,7 @@ import pickle
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -276,6 +277,16 @@ def test_calls_one_after_the_other_are_beside_one_another(seen: Seen) -> None:
     assert seen.tree() == [
         ("request", [("invoke_agent", [("step", ["chat small", "execute_tool double"])]), "chat next"])
     ]
+
+
+def test_a_batch_in_a_span_is_one_trace(seen: Seen, tmp_path: Path) -> None:
+    """Also of calls that begin where others end, under a limit, and behind the opening of a journal."""
+    limits = [ops.rate_limited(concurrent=1), ops.budget(rxllm.Budget(tokens=100_000))]
+    engine = seen.engine("a", operators=limits)
+    for asked, known in (["a", "b", "c"], []), (["c", "d"], ["c"]):
+        with seen.tracer.start_as_current_span("batch"):
+            assert len(list(rxllm.generate_many(engine, asked, journal=tmp_path / "out"))) == len(asked)
+        assert seen.tree()[-1] == ("batch", ["chat small"] * (len(asked) - len(known)))
 
 
 # What runs in a tool
