@@ -99,7 +99,7 @@ def generate_many(
     ``rxllm.generate_many`` raises.
     """
     lanes = _lanes_module()
-    check("client", client, client is None or hasattr(client, "scheduler"), "a distributed.Client(address), or None")
+    check("client", client, client is None or hasattr(client, "scheduler"), "a distributed.Client, or None")
     many: Any = list(requests) if _are_several(requests) else requests
     rxllm.generate_many(engine, many, **opts)  # which checks everything, and asks nobody
     if opts.get("api_key") is not None:
