@@ -27,6 +27,7 @@ import json
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -36,7 +37,7 @@ from reactivex.scheduler import ImmediateScheduler
 import rxllm
 from rxllm import EngineError, Message, TextPart, Usage
 from rxllm import operators as ops
-from rxllm.values.argument_checks import check_instance
+from rxllm.values.argument_checks import check, check_instance, explains_call
 
 _missing: ImportError | None = None
 try:
@@ -87,7 +88,7 @@ USAGE = {
     "cache_write_input_tokens": "cache_write.input_tokens",
     "reasoning_tokens": "reasoning.output_tokens",
 }
-"""What follows ``gen_ai.usage.`` in the attributes of spans, and `USED` in the newest metrics."""
+"""What follows ``gen_ai.usage.`` in the attributes of spans, and of a usage metric in the newest `TOKENS`."""
 
 PROVIDERS = {
     "gemini": "gcp.gemini",
@@ -99,8 +100,23 @@ PROVIDERS = {
 }
 """The providers that the conventions call by another name."""
 
-CALL_RELEASED, CALL_NEWEST = "gen_ai.client.operation", "gen_ai.client.inference"
-TOKENS_RELEASED, USED, TOKENS = "gen_ai.client.token.usage", f"{CALL_NEWEST}.usage", f"{CALL_NEWEST}.operation"
+_ABSENT = {"input_tokens": 0, "output_tokens": 0}
+RELEASED, NEWEST = "gen_ai.client.operation", "gen_ai.client.inference"
+TOKENS: dict[str, list[tuple[str, str, dict[str, str], int | None]]] = {
+    RELEASED: [
+        ("input_tokens", "gen_ai.client.token.usage", {TOKEN_TYPE: "input"}, None),
+        ("output_tokens", "gen_ai.client.token.usage", {TOKEN_TYPE: "output"}, None),
+    ],
+    NEWEST: [
+        ("input_tokens", f"{NEWEST}.operation.input_tokens", {}, None),
+        ("output_tokens", f"{NEWEST}.operation.output_tokens", {}, None),
+        *(
+            (field, f"{NEWEST}.usage.{name}", {MODALITY: "unknown"}, _ABSENT.get(field))
+            for field, name in USAGE.items()
+        ),
+    ],
+}
+"""What counts tokens: a field of usage, the metric, its label (a counter has a modality), and what an absent one is."""
 TOOL_DURATION, AGENT_DURATION = "gen_ai.execute_tool.duration", "gen_ai.invoke_agent.duration"
 SECONDS, AGENT_SECONDS = [0.01 * 2**n for n in range(14)], [0.1 * 2**n for n in range(13)]
 COUNTS = [float(4**n) for n in range(14)]
@@ -112,6 +128,7 @@ _PLAIN = str | int | float
 _BODY = "rxllm.otel/body"
 
 
+@explains_call("observers=[rxllm.otel.traces(content=True)]")
 def traces(
     *,
     content: bool | None = None,
@@ -139,32 +156,39 @@ def traces(
     check_instance("content", content, bool | None, "True, False or None")
     check_instance("cost", cost, bool, "True or False")
     check_instance("propagate", propagate, bool, "True or False")
+    for name, provider, method in (
+        ("tracer_provider", tracer_provider, "get_tracer"),
+        ("meter_provider", meter_provider, "get_meter"),
+    ):
+        check(name, provider, provider is None or hasattr(provider, method), f"None or a provider with {method}")
     if content is None:
         variable = os.environ.get("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", "")
         content = variable.strip().lower() in ("span_only", "span_and_event", "true")
     if cost:
         ops.cost()  # raises if there is no price list
-    return Traces(content, cost, propagate, tracer_provider, meter_provider)
+    providers = {"tracer_provider": tracer_provider, "meter_provider": meter_provider}
+    return Traces(content=content, cost=cost, propagate=propagate, **providers)
 
 
 class _Open:
-    """A span that has not ended: its context, what its metrics are counted by, and how many steps it has."""
+    """A span that has not ended: its context, what its metrics are counted by, its steps, and the agent in a tool."""
 
     def __init__(self, span: trace.Span, parent: Context, labels: dict[str, Any]) -> None:
         self.span = span
         self.context = trace.set_span_in_context(span, parent)
         self.labels = labels
         self.steps = 0
+        self.agent: str | None = None
 
 
 class Traces(rxllm.Tracer):
     """The observer that `traces` returns. Two with the same settings are equal, so an agent is traced once."""
 
-    def __init__(self, content: bool, cost: bool, propagate: bool, tracers: Any, meters: Any) -> None:
-        self.content = content
-        self._settings = (content, cost, propagate, tracers, meters)
-        self._tracer = trace.get_tracer("rxllm", rxllm.__version__, tracers)
-        self._metrics = _Metrics(metrics.get_meter("rxllm", rxllm.__version__, meters))
+    def __init__(self, **settings: Any) -> None:
+        self.content = settings["content"]
+        self._settings = settings
+        self._tracer = trace.get_tracer("rxllm", rxllm.__version__, settings["tracer_provider"])
+        self._metrics = _Metrics(metrics.get_meter("rxllm", rxllm.__version__, settings["meter_provider"]))
         self._wire = TraceContextTextMapPropagator()  # without baggage, which is none of a provider's business
         self._open: dict[str, _Open] = {}
         self._ended: OrderedDict[str, Context] = OrderedDict()  # the latest, whose children may begin in another thread
@@ -186,10 +210,16 @@ class Traces(rxllm.Tracer):
         return isinstance(other, Traces) and self._settings == other._settings
 
     def __hash__(self) -> int:
-        return hash(self._settings)
+        return hash(tuple(self._settings.values()))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Traces, self._settings
+        if self._settings["tracer_provider"] is not None or self._settings["meter_provider"] is not None:
+            message = (
+                "the providers of rxllm.otel.traces stay in their process; leave tracer_provider and meter_provider "
+                "out, and set OpenTelemetry's global ones in each process"
+            )
+            raise TypeError(message)
+        return partial(traces, **self._settings), ()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Traces:
         return self
@@ -202,7 +232,7 @@ class Traces(rxllm.Tracer):
     def request_headers(self, call_id: str) -> Mapping[str, str]:
         headers: dict[str, str] = {}
         opened = self._open.get(call_id)
-        if self._settings[2] and opened is not None:
+        if self._settings["propagate"] and opened is not None:
             self._wire.inject(headers, opened.context)
         return headers
 
@@ -210,7 +240,7 @@ class Traces(rxllm.Tracer):
         """Return the context that the span of `value` belongs to."""
         here = _around(value)
         body = _body(here)
-        if body is not None and body.tool_id == value.parent_id:
+        if body is not None and body.tool_id == value.parent_id and body.owner is self:
             return here  # with the spans that the tool's own function has opened
         step_id = (value.parent_id or "").partition("/")[0]  # of a tool that has begun while its step was disposed
         for id in (value.parent_id or "", step_id):
@@ -219,19 +249,13 @@ class Traces(rxllm.Tracer):
                 return opened.context if opened is not None else self._ended.get(id, here)
         return here
 
-    def _start(
-        self,
-        value: Any,
-        name: str,
-        attributes: Mapping[str, Any],
-        labels: Iterable[str] = (),
-        kind: SpanKind | None = None,
-    ) -> _Open:
+    def _start(self, value: Any, name: str, attributes: Mapping[str, Any], labels: Iterable[str] = ()) -> _Open:
         present = {key: entry for key, entry in attributes.items() if entry not in (None, "")}
         if value.session_id:
             present[CONVERSATION] = value.session_id
         parent = self._parent(value)
-        span = self._tracer.start_span(name, parent, kind or SpanKind.INTERNAL, present)
+        kind = SpanKind.CLIENT if PROVIDER in present else SpanKind.INTERNAL
+        span = self._tracer.start_span(name, parent, kind, present)
         counted = {key: present[key] for key in labels if key in present}
         opened = self._open[value.id] = _Open(span, parent, counted)
         return opened
@@ -264,27 +288,23 @@ class Traces(rxllm.Tracer):
     # Calls
 
     def _start_call(self, value: rxllm.CallStarted | rxllm.ImagesStarted) -> None:
-        details, content = value.details, value.content if isinstance(value, rxllm.CallStarted) else None
-        is_chat = isinstance(value, rxllm.CallStarted)
-        operation = "chat" if is_chat else "generate_content"
+        details = value.details
+        if isinstance(value, rxllm.CallStarted):
+            operation, own = "chat", {STREAM: True, **_request_content(value.content)}
+        else:
+            operation, own = "generate_content", {OUTPUT_TYPE: "image", CHOICES: value.n if value.n != 1 else None}
         attributes: dict[str, Any] = {
             OPERATION: operation,
             PROVIDER: PROVIDERS.get(value.provider, value.provider),
             MODEL: value.model,
             ADDRESS: details.address,
             PORT: details.port,
-            **({STREAM: True} if is_chat else {OUTPUT_TYPE: "image", CHOICES: value.n if value.n != 1 else None}),
+            **own,
             **{PARAMETERS[name]: entry for name, entry in details.parameters.items()},
-            **{
-                f"{METADATA}.{name}": entry
-                for name, entry in details.metadata.items()
-                if isinstance(entry, str | int | float)
-            },
+            **{f"{METADATA}.{name}": note for name, note in details.metadata.items() if isinstance(note, _PLAIN)},
         }
-        if content is not None:
-            attributes |= _request_content(content)
         name = f"{operation} {value.model}" if value.model else operation
-        self._start(value, name, attributes, (OPERATION, PROVIDER, MODEL, ADDRESS, PORT), SpanKind.CLIENT)
+        self._start(value, name, attributes, (OPERATION, PROVIDER, MODEL, ADDRESS, PORT))
 
     def _note_retry(self, value: rxllm.RetryAttempt) -> None:
         if value.id in self._open:
@@ -306,7 +326,7 @@ class Traces(rxllm.Tracer):
             attributes[FINISH_REASONS] = [reason]
             if value.content is not None:
                 attributes[OUTPUT] = _json([{**_message(value.content), "finish_reason": reason}])
-        if self._settings[1]:
+        if self._settings["cost"]:
             attributes[COST] = usage.total_cost if usage.total_cost is not None else _price(value)
         opened = self._end(value, attributes)
         if opened is not None:
@@ -325,8 +345,9 @@ class Traces(rxllm.Tracer):
             ARGUMENTS: None if value.content is None else _json(value.content),
         }
         opened = self._start(value, f"execute_tool {value.tool}", attributes, (TOOL, TOOL_TYPE))
+        opened.agent = value.tool if value.is_agent else None
         # This context is a copy that rxllm has made for the tool, and ends with it: there is nothing to detach.
-        body = _Body(value.id, value.tool if value.is_agent else None, len(value.path) + 1, _around(value))
+        body = _Body(self, value.id, len(value.path) + 1, _around(value))
         context.attach(context.set_value(_BODY, body, opened.context))
 
     def _end_tool(self, value: rxllm.ToolFinished) -> None:
@@ -342,8 +363,8 @@ class Traces(rxllm.Tracer):
             chat.steps += 1
 
     def _start_chat(self, value: rxllm.ChatStarted) -> None:
-        body = _body(_around(value))
-        agent = body.agent if body is not None and body.tool_id == value.parent_id else None
+        tool = self._open.get(value.parent_id or "")
+        agent = tool.agent if tool else None
         name = f"invoke_agent {agent}" if agent else "invoke_agent"
         self._start(value, name, {OPERATION: "invoke_agent", AGENT: agent}, (AGENT,))
 
@@ -358,23 +379,23 @@ class _Metrics:
     """The instruments, under their released names or, by ``OTEL_SEMCONV_STABILITY_OPT_IN``, the newest."""
 
     def __init__(self, meter: metrics.Meter) -> None:
+        def histogram(name: str, unit: str, buckets: list[float]) -> metrics.Histogram:
+            return meter.create_histogram(name, unit, explicit_bucket_boundaries_advisory=buckets)
+
         opted = os.environ.get("OTEL_SEMCONV_STABILITY_OPT_IN", "").split(",")
-        self._is_newest = "gen_ai_latest_experimental" in map(str.strip, opted)
-        call = CALL_NEWEST if self._is_newest else CALL_RELEASED
-        seconds, counts = {"unit": "s", "explicit_bucket_boundaries_advisory": SECONDS}, {"unit": "{token}"}
-        buckets: dict[str, Any] = {**counts, "explicit_bucket_boundaries_advisory": COUNTS}
-        histogram: Callable[..., metrics.Histogram] = meter.create_histogram
-        self._duration = histogram(f"{call}.duration", **seconds)
-        self._first_chunk = histogram(f"{call}.time_to_first_chunk", **seconds)
-        self._per_chunk = histogram(f"{call}.time_per_output_chunk", **seconds)
-        self.tool = histogram(TOOL_DURATION, **seconds)
-        self.agent = histogram(AGENT_DURATION, unit="s", explicit_bucket_boundaries_advisory=AGENT_SECONDS)
+        self._calls = NEWEST if "gen_ai_latest_experimental" in map(str.strip, opted) else RELEASED
+        self._duration = histogram(f"{self._calls}.duration", "s", SECONDS)
+        self._first_chunk = histogram(f"{self._calls}.time_to_first_chunk", "s", SECONDS)
+        self._per_chunk = histogram(f"{self._calls}.time_per_output_chunk", "s", SECONDS)
+        self.tool = histogram(TOOL_DURATION, "s", SECONDS)
+        self.agent = histogram(AGENT_DURATION, "s", AGENT_SECONDS)
         self._cost = meter.create_counter(COST, "{USD}")
-        if self._is_newest:
-            self._used = {field: meter.create_counter(f"{USED}.{name}", **counts) for field, name in USAGE.items()}
-            self._of_call = {kind: histogram(f"{TOKENS}.{kind}", **buckets) for kind in list(USAGE)[:2]}
-        else:
-            self._tokens = histogram(TOKENS_RELEASED, **buckets)
+        self._count: dict[str, Callable[..., None]] = {}
+        for _, name, label, _ in TOKENS[self._calls]:
+            if MODALITY in label:
+                self._count[name] = meter.create_counter(name, "{token}").add
+            elif name not in self._count:
+                self._count[name] = histogram(name, "{token}", COUNTS).record
 
     def record_call(
         self, value: rxllm.CallFinished | rxllm.ImagesFinished, labels: dict[str, Any], cost: Any, where: Context
@@ -383,32 +404,24 @@ class _Metrics:
         chunks = value.details.chunks
         if chunks:
             self._first_chunk.record(chunks[0], labels, where)
+        nowhere = Context()  # an exemplar of each would cost as much again, for one span
         for earlier, later in pairwise(chunks):
-            self._per_chunk.record(later - earlier, labels, where)
+            self._per_chunk.record(later - earlier, labels, nowhere)
         if cost is not None:
             self._cost.add(cost, labels, where)
-        counts = {field: getattr(value.usage, field, None) for field in USAGE}
-        if self._is_newest:
-            self._count(counts, labels, where)
-            return
-        for field, kind in (("input_tokens", "input"), ("output_tokens", "output")):
-            if counts[field] is not None:
-                self._tokens.record(counts[field] or 0, {**labels, TOKEN_TYPE: kind}, where)
-
-    def _count(self, counts: dict[str, int | None], labels: dict[str, Any], where: Context) -> None:
-        plain = {name: label for name, label in labels.items() if name not in (ERROR_TYPE, OUTCOME)}
-        for field, count in counts.items():
-            if count is not None or field in self._of_call:  # 0 where a response reports nothing
-                self._used[field].add(count or 0, {**plain, MODALITY: "unknown"}, where)
-            if count is not None and field in self._of_call:
-                self._of_call[field].record(count, plain, where)
+        if self._calls == NEWEST:
+            labels = {name: label for name, label in labels.items() if name not in (ERROR_TYPE, OUTCOME)}
+        for field, name, label, absent in TOKENS[self._calls]:
+            count = getattr(value.usage, field, None)
+            if count is not None or absent is not None:
+                self._count[name](count or 0, {**labels, **label}, where)
 
 
 class _Body(NamedTuple):
-    """What runs in a context: a tool, maybe an agent, in so many tools, and the context around it."""
+    """What runs in a context: a tool, in so many tools, and the context around it. The last observer writes it."""
 
+    owner: Traces
     tool_id: str
-    agent: str | None
     depth: int
     around: Context
 
@@ -445,7 +458,9 @@ def _price(value: rxllm.CallFinished | rxllm.ImagesFinished) -> float | None:
 # Content, as the JSON of the conventions
 
 
-def _request_content(request: rxllm.Request) -> dict[str, Any]:
+def _request_content(request: rxllm.Request | None) -> dict[str, Any]:
+    if request is None:
+        return {}
     system = [part for message in request.messages if message.role == "system" for part in _parts(message)]
     messages = [_message(message) for message in request.messages if message.role != "system"]
     tools = [
@@ -487,3 +502,7 @@ def _json(value: Any) -> str:
     except Exception:  # a tool may return anything
         text = type(value).__name__
     return text.encode("utf-8", "replace").decode()
+
+
+def __dir__() -> list[str]:
+    return __all__

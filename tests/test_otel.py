@@ -10,6 +10,7 @@ import pickle
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,6 +31,7 @@ import rxllm
 from rxllm import AdapterError, Engine, Fake, Image, RetryPolicy, ToolCall, Usage, otel, tool
 from rxllm import operators as ops
 from rxllm.images import FakeImages
+from tests.programs import python_without
 
 DISPOSALS = int(os.environ.get("RXLLM_DISPOSALS", "1000"))
 QUICK = RetryPolicy(base_delay=0.001, jitter=0)
@@ -277,6 +279,16 @@ def test_calls_one_after_the_other_are_beside_one_another(seen: Seen) -> None:
     ]
 
 
+def test_a_batch_in_a_span_is_one_trace(seen: Seen, tmp_path: Path) -> None:
+    """Also of calls that begin where others end, under a limit, and behind the opening of a journal."""
+    limits = [ops.rate_limited(concurrent=1), ops.budget(rxllm.Budget(tokens=100_000))]
+    engine = seen.engine("a", operators=limits)
+    for asked, known in (["a", "b", "c"], []), (["c", "d"], ["c"]):
+        with seen.tracer.start_as_current_span("batch"):
+            assert len(list(rxllm.generate_many(engine, asked, journal=tmp_path / "out"))) == len(asked)
+        assert seen.tree()[-1] == ("batch", ["chat small"] * (len(asked) - len(known)))
+
+
 # What runs in a tool
 
 
@@ -322,6 +334,39 @@ def test_the_current_span_of_the_program_stays_what_it_is(seen: Seen) -> None:
 
     asyncio.run(main())
     assert len(current) > 5
+
+
+def test_two_observers_write_a_whole_trace_each(seen: Seen) -> None:
+    """Where a tool runs there is one current span, but each call is below the tool's span of its own observer."""
+    second = Seen()
+
+    async def double(x: int) -> str:
+        return (await rxllm.generate(Engine(Fake("b"), model="inner", observers=observers), "Hi")).output_text
+
+    for observers in ([seen.observer, second.observer], [second.observer, seen.observer]):
+        engine = agents(seen)
+        both = Engine(engine.adapter, model="small", tools=[*engine.tools, tool(double)], observers=observers)
+        script = [ToolCall("c1", "editor", {"prompt": "Go"}), DOUBLE]
+        rxllm.chat(Engine(Fake(script, "Done."), model="small", tools=both.tools, observers=observers), "Hi").run()
+        rxllm.generate(Engine(Fake("b"), model="next", observers=observers), "Hi").run()
+    assert seen.tree() == second.tree()
+    assert ("execute_tool double", ["chat inner"]) in seen.tree()[0][1][0][1]
+    second.close()
+
+
+def test_what_a_guard_and_a_preparation_ask_is_beside_the_call(seen: Seen) -> None:
+    judge = seen.engine("Fine.", model="judge")
+
+    async def check(text: Any) -> None:
+        await rxllm.generate(judge, "Is that right?")
+
+    engine = seen.engine("One. ", operators=[ops.guard(check)], prepare=[rxllm.alongside(check)])
+    rxllm.chat(engine, "Hi").run()
+    with seen.tracer.start_as_current_span("request"):
+        rxllm.stream(seen.engine("Two."), "Hi").pipe(ops.guard(check), ops.to_chat_result()).run()
+    chat, request = seen.tree()
+    assert chat == ("invoke_agent", [("step", ["chat small", "chat judge", "chat judge"])])
+    assert request == ("request", [("invoke_agent", [("step", ["chat small"])]), "chat judge"])
 
 
 # How spans end
@@ -653,10 +698,23 @@ def test_an_observer_is_copied_with_its_engine() -> None:
     assert observer != otel.traces(content=False)
 
 
-@pytest.mark.parametrize("options", [{"content": 1}, {"cost": "yes"}, {"propagate": None}])
+def test_an_observer_with_providers_of_its_own_stays_in_its_process(seen: Seen) -> None:
+    with pytest.raises(TypeError, match="leave tracer_provider and meter_provider out, and set OpenTelemetry's global"):
+        pickle.dumps(seen.observer)
+
+
+def test_an_observer_that_arrives_where_opentelemetry_is_missing_says_what_to_install() -> None:
+    data = pickle.dumps(otel.traces())
+    program = f"import pickle, rxllm\ntry: pickle.loads({data!r})\nexcept rxllm.EngineError as error: print(error)"
+    assert "pip install 'rxllm[otel]'" in python_without(["opentelemetry"], program).stdout
+
+
+@pytest.mark.parametrize("options", [{"content": 1}, {"cost": "yes"}, {"propagate": None}, {"tracer_provider": "p"}])
 def test_wrong_options_are_refused(options: Any) -> None:
     with pytest.raises(rxllm.ValidationError, match=next(iter(options))):
         otel.traces(**options)
+    with pytest.raises(TypeError, match=r"write observers=.rxllm.otel.traces"):
+        otel.traces(contents=True)  # type: ignore[call-arg]
 
 
 def test_a_long_chat_keeps_no_context_of_earlier_tools(seen: Seen) -> None:

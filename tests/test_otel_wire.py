@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+import httpx
 import pytest
 from opentelemetry import baggage, context
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from opentelemetry.util.genai.handler import TelemetryHandler
 from opentelemetry.util.genai.types import (
     FunctionToolDefinition,
@@ -22,7 +25,7 @@ from opentelemetry.util.genai.types import (
 )
 
 import rxllm
-from rxllm import Engine, Fake, OpenAIChat, RetryPolicy, ToolCall, Usage, otel
+from rxllm import Engine, Fake, OpenAIChat, RetryPolicy, ToolCall, Usage, otel, web
 from rxllm.testing.loopback import DONE, Loopback, Reply, chat, chat_chunk, chat_finish
 from tests.test_otel import DOUBLE, Seen, double
 
@@ -293,3 +296,41 @@ def test_the_names_of_the_conventions_are_in_one_place() -> None:
     assert [file.name for file in files if "gen_ai." in file.read_text()] == ["otel.py"]
     assert "semconv" not in Path(otel.__file__).read_text().replace("semantic-conventions", "")
     assert asdict(TextPart("a"))["type"] == "text"
+
+
+# traceparent at the application's own server
+
+
+def traced(app: Any, seen: Seen) -> Any:
+    """What an instrumentation of ASGI does: the span of the request is the current one while `app` answers."""
+
+    async def wrapped(scope: Any, receive: Any, send: Any) -> None:
+        sent = {name.decode(): value.decode() for name, value in scope["headers"]}
+        with seen.tracer.start_as_current_span("POST", context=TraceContextTextMapPropagator().extract(sent)):
+            await app(scope, receive, send)
+
+    return wrapped
+
+
+@pytest.mark.parametrize("streamed", [False, True, None])
+def test_a_model_that_is_asked_for_a_request_is_in_its_trace(streamed: bool | None) -> None:
+    seen = Seen()
+    engine = seen.engine(DOUBLE, "42", tools=[double])
+
+    async def bare(scope: Any, receive: Any, send: Any) -> None:
+        await web.streaming_response(rxllm.stream(engine, "Hi"))(scope, receive, send)
+
+    async def main() -> None:
+        app = traced(bare if streamed is None else web.openai_app({"m": engine}), seen)
+        body = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], "stream": bool(streamed)}
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client:
+            sent = {"traceparent": f"00-{'a' * 32}-{'b' * 16}-01"}
+            assert (await client.post("/v1/chat/completions", json=body, headers=sent)).status_code == 200
+
+    asyncio.run(main())
+    assert {f"{span.context.trace_id:x}" for span in seen.spans} == {"a" * 32}
+    post = seen.named("POST")
+    chat: Any = seen.named("invoke_agent")
+    assert chat.parent.span_id == post.context.span_id
+    assert chat.end_time <= (post.end_time or 0)
+    seen.close()

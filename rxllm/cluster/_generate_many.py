@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import replace
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 import rxllm
 from rxllm import Call, Engine, EngineError, Event, GenerateOptions, Input, Progress, Request, Response, Stream
-from rxllm.values.argument_checks import check, invalid_option
+from rxllm.values.argument_checks import check, explains_call, invalid_option
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -33,11 +34,12 @@ _NO_DELTAS = {"emit_text_deltas": False, "emit_tool_deltas": False, "emit_thinki
 @overload
 def generate_many(
     engine: Engine | str | Any,
-    requests: Iterable[Input | Request],
+    requests: Iterable[Input | Request] | Mapping[str, Input | Request] | Mapping[int, Input | Request],
     *,
     client: Client | None = None,
     concurrency: int = 8,
     ordered: bool = True,
+    journal: str | os.PathLike[str] | None = None,
     on_progress: Callable[[Progress], object] | None = None,
     response_format: type[T],
     **opts: Unpack[PlainOptions],
@@ -45,21 +47,30 @@ def generate_many(
 @overload
 def generate_many(
     engine: Engine | str | Any,
-    requests: Iterable[Input | Request],
+    requests: Iterable[Input | Request] | Mapping[str, Input | Request] | Mapping[int, Input | Request],
     *,
     client: Client | None = None,
     concurrency: int = 8,
     ordered: bool = True,
+    journal: str | os.PathLike[str] | None = None,
     on_progress: Callable[[Progress], object] | None = None,
     **opts: Unpack[GenerateOptions],
 ) -> Stream[Response[Any]]: ...
+@explains_call("rxllm.cluster.generate_many(engine, requests, client=client)")
 def generate_many(
-    engine: Engine | str | Any, requests: Iterable[Input | Request], *, client: Any = None, **opts: Any
+    engine: Engine | str | Any,
+    requests: Iterable[Input | Request] | Mapping[str, Input | Request] | Mapping[int, Input | Request],
+    *,
+    client: Any = None,
+    **opts: Any,
 ) -> Stream[Response[Any]]:
     """Return the responses to many requests, which the workers of `client` ask, `concurrency` at a time each.
 
-    Arguments and results are those of ``rxllm.generate_many``. Without a `client` there is one worker process for each
-    processor of this machine, from the subscription to its end; a script then needs ``if __name__ == "__main__":``.
+    Arguments and results are those of ``rxllm.generate_many``. A `journal` is a file of this machine, and serves both
+    functions: what one has answered is not asked again by the other.
+
+    Without a `client` there is one worker process for each processor of this machine, from the subscription to its end;
+    a script then needs ``if __name__ == "__main__":``.
 
     ::
 
@@ -106,7 +117,7 @@ _ELSEWHERE = "set the variable of the provider, such as OPENAI_API_KEY, in the e
 
 
 async def _responses(
-    module: Any, engine: Engine, many: list[Any], client: Any, setup: bytes, opts: dict[str, Any]
+    module: Any, engine: Engine, many: Any, client: Any, setup: bytes, opts: dict[str, Any]
 ) -> AsyncIterator[Response[Any]]:
     concurrency = opts.get("concurrency", 8)
     there = _followed_there(engine)
@@ -124,7 +135,8 @@ class _Workers:
     """The adapter of the engine here: it has the workers ask theirs."""
 
     def __init__(self, lanes: Lanes, adapter: Any) -> None:
-        self.provider = getattr(adapter, "provider", None) or type(adapter).__name__
+        name = getattr(adapter, "__name__", None) or type(adapter).__name__
+        self.provider = getattr(adapter, "provider", None) or name  # as it is here: a journal's keys have it
         self._lanes = lanes
 
     def stream(self, request: Request, call: Call) -> Stream[Event]:

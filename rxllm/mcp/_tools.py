@@ -16,7 +16,7 @@ from rxllm.mcp._http import HTTP
 from rxllm.mcp._parameter_headers import parameter_headers
 from rxllm.mcp._protocol import MODERN, PROVIDER, Json, malformed, object_of
 from rxllm.mcp._stdio import Stdio
-from rxllm.values.argument_checks import check, check_instance
+from rxllm.values.argument_checks import check, check_instance, explains_call
 
 Server = Connection | str | Sequence[str]
 """A connection, the URL of a server, or the command that starts one, as a list."""
@@ -32,6 +32,7 @@ _BEGUN = "notifications/subscriptions/acknowledged"
 log = logging.getLogger("rxllm")
 
 
+@explains_call("rxllm.mcp.tools(server); the server of a URL takes rxllm.mcp.HTTP(url, timeout=30)")
 def tools(server: Server, *, headers: Mapping[str, str] | None = None, prefix: str = "") -> Stream[tuple[Tool, ...]]:
     """Return the tools of `server`, for ``tools=[...]`` and ``Engine.with_tools``; each subscription lists them anew.
 

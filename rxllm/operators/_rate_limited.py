@@ -14,7 +14,7 @@ from rxllm.operators._shared.operate import operate, shared
 from rxllm.operators._shared.rates import Rates
 from rxllm.runtime import EngineCall, Limiter, Stream, engine_call
 from rxllm.values import EngineError
-from rxllm.values.argument_checks import check, invalid_option, is_count, is_positive
+from rxllm.values.argument_checks import check, explains_call, invalid_option, is_count, is_positive
 
 T = TypeVar("T")
 
@@ -29,6 +29,7 @@ def rate_limited(
     requests_per_minute: int | None = None,
     tokens_per_minute: int | None = None,
 ) -> Callable[[Observable[T]], Stream[T]]: ...
+@explains_call("ops.rate_limited(requests_per_minute=500, concurrent=8)")
 def rate_limited(
     per_second: float | Limiter | None = None,
     concurrent: int | None = None,
@@ -77,13 +78,13 @@ def rate_limited(
     }
     for name, count in counts.items():
         check(name, count, count is None or is_count(count), "None or a whole number of at least 1")
+    expected = "None, a number above 0 or a Limiter (an object with acquire, settle and hold_back)"
     if isinstance(per_second, Limiter):
+        check("per_second", per_second, not isinstance(per_second, type), expected)
         if any(count is not None for count in counts.values()):
             raise invalid_option("concurrent", "must be left out, as the other limits: a Limiter has its own")
         return _operator(partial(_permit, per_second), needs_call=True)
-    check(
-        "per_second", per_second, per_second is None or is_positive(per_second), "None, a number above 0 or a Limiter"
-    )
+    check("per_second", per_second, per_second is None or is_positive(per_second), expected)
     if per_second is None and all(count is None for count in counts.values()):
         raise invalid_option("per_second", f"is missing: pass per_second, {', '.join(counts)}, or several of them")
     rates = Rates(1.0 / per_second if per_second else 0.0, requests_per_minute, tokens_per_minute)

@@ -178,7 +178,7 @@ class Setup(msgspec.Struct, frozen=True):
             events = self._adapter_events(sent, model, call)
             if (own or scope.shares) and len(self.engine.operators) > len(own):
                 # What another operator asks for itself upon an event is not part of the answer that a budget counts.
-                events = scoped(events, current_scope.get())
+                events = scoped(events)
             events = events.pipe(*operators)
         return events.pipe(ops.tap(self.options["on_event"])) if "on_event" in self.options else events
 

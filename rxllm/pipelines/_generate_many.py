@@ -21,7 +21,7 @@ from rxllm.pipelines._options import GenerateOptions, PlainOptions
 from rxllm.pipelines._request import Input, as_requests
 from rxllm.runtime import Bounded, Stream, current_scope, provider_name, result_of, scoped, within
 from rxllm.values import EngineError, LLMError, Progress, Request, Response, Usage, ValidationError
-from rxllm.values.argument_checks import check_count, check_function, check_instance
+from rxllm.values.argument_checks import check, check_count, check_function, check_instance
 from rxllm.values.errors import as_llm_error
 
 T = TypeVar("T")
@@ -89,6 +89,7 @@ def generate_many(
     a function.
     """
     check_count("concurrency", concurrency)
+    check_instance("ordered", ordered, bool, "True or False")
     if on_progress is not None:
         check_function("on_progress", on_progress)
     path = None if journal is None else _path(journal)
@@ -108,7 +109,9 @@ def generate_many(
 
 
 def _path(journal: Any) -> str:
-    check_instance("journal", journal, str | os.PathLike, "the path of a file, or None")
+    expected = "the path of a file, or None"
+    check_instance("journal", journal, str | os.PathLike, expected)
+    check("journal", journal, journal != "", expected)
     return os.path.abspath(journal)
 
 
@@ -129,7 +132,8 @@ def _run_with(
     scheduler: abc.SchedulerBase | None,
 ) -> abc.DisposableBase:
     """Open `journal`, answer the requests, and close it."""
-    scope, running = current_scope.get(), SerialDisposable()
+    # Requests may all end while they are subscribed to, so what runs and what closes are set in either order.
+    scope, running, closing = current_scope.get(), SerialDisposable(), SerialDisposable()
 
     def begin(_: None) -> None:
         sources = (_journaled(journal, setup, index, request) for index, request in enumerate(requests))
@@ -137,13 +141,13 @@ def _run_with(
             running.disposable = _run(emitter, sources, concurrency, scheduler)
 
     def close() -> None:
-        running.disposable = result_of(journal.close).subscribe(
+        closing.disposable = result_of(journal.close).subscribe(
             on_error=emitter.fail, on_completed=emitter.complete, scheduler=scheduler
         )
 
     emitter.keep(journal, close)
     opening = result_of(journal.open).subscribe(begin, emitter.fail, scheduler=scheduler)
-    return CompositeDisposable(opening, running, Disposable(journal.leave))
+    return CompositeDisposable(opening, running, closing, Disposable(journal.leave))
 
 
 def _journaled(journal: Journal, setup: Setup, index: int, request: Request) -> Stream[Response[Any]]:

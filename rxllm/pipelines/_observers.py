@@ -115,7 +115,7 @@ def watched(
         def on_next(event: Event) -> None:
             if not ending.locked():
                 span.see(event)
-            observer.on_next(event)
+            subscriber.on_next(event)
 
         def on_error(error: Exception) -> None:
             finish("failed", error)

@@ -22,7 +22,7 @@ def advice(name: str, value: Any, known: Iterable[str]) -> str:
         return f"there is no option {name!r}: {_with_number(name, value)}"
     if name in _ELSEWHERE:
         return f"there is no option {name!r}: {_ELSEWHERE[name]}"
-    near = "" if name in _PROVIDERS_OWN else did_you_mean(name, known)
+    near = "" if name in _PROVIDERS_OWN else did_you_mean(name, known | _BATCHES)
     what, written = ("it", shown(value)) if _is_json_data(value) else ("JSON", "...")
     written = "..." if is_secret_name(name) or "api_key" in near else written
     remedy = f"to pass {what} to the provider unchanged, write options={{{name!r}: {written}}}"
@@ -50,6 +50,9 @@ _RETRIES = {"max_retries": 1, "num_retries": 1, "retries": 1, "max_attempts": 0}
 
 _ANSWERS = frozenset({"n", "candidate_count", "best_of", "num_generations"})
 """Options that ask for so many answers to one request."""
+
+_BATCHES = frozenset({"concurrency", "journal", "on_progress", "ordered"})
+"""What ``generate_many`` takes besides the options of its calls."""
 
 _PROVIDERS_OWN = frozenset({"top_k", "top_a"})
 """Options of providers whose names are close to rxllm's, and mean something else."""
@@ -104,7 +107,17 @@ _ELSEWHERE = {
             "that of an agent is engine.as_tool(name=..., system=...)",
         ),
         (
-            ("messages", "prompt", "input", "contents", "history", "message_history", "chat_history"),
+            (
+                "messages",
+                "prompt",
+                "prompts",
+                "input",
+                "inputs",
+                "contents",
+                "history",
+                "message_history",
+                "chat_history",
+            ),
             "pass the prompt or the conversation as the second argument, after the engine",
         ),
         (
@@ -118,7 +131,8 @@ _ELSEWHERE = {
         ),
         (
             ("client", "http_client", "async_client", "http_async_client"),
-            "the HTTP client belongs to the adapter: rxllm.OpenAIChat(client=...)",
+            "the HTTP client belongs to the adapter: rxllm.OpenAIChat(client=...); "
+            "one of Dask to rxllm.cluster.generate_many",
         ),
         (
             ("default_headers",),
@@ -145,6 +159,26 @@ _ELSEWHERE = {
         (
             ("concurrency", "max_workers"),
             "rxllm.generate_many(engine, requests, concurrency=8) asks for many answers at a time",
+        ),
+        (
+            ("journal", "ordered", "on_progress"),
+            "it belongs to many requests: rxllm.generate_many(engine, requests, journal='out.jsonl')",
+        ),
+        (
+            (
+                "rate_limit",
+                "rate_limiter",
+                "requests_per_minute",
+                "tokens_per_minute",
+                "requests_per_second",
+                "rpm",
+                "tpm",
+            ),
+            "write rxllm.Engine(..., operators=[rxllm.operators.rate_limited(requests_per_minute=500)])",
+        ),
+        (
+            ("tracing", "tracer", "traces", "telemetry", "instrument"),
+            "write rxllm.Engine(..., observers=[rxllm.otel.traces()])",
         ),
         (
             ("logprobs", "response_logprobs"),

@@ -62,8 +62,9 @@ def with_options(options: type[Any]) -> Callable[[F], F]:
 
 def _order(function: str, parameters: list[Parameter]) -> str:
     """Return how the call begins: ``write generate(engine, request, ...)``."""
-    positional = (p.name for p in parameters if p.kind is Parameter.POSITIONAL_OR_KEYWORD)
-    return f"write {function}({', '.join(positional)}, ...)"
+    positional = [p.name for p in parameters if p.kind is Parameter.POSITIONAL_OR_KEYWORD]
+    needed = [f"{p.name}=..." for p in parameters if p.kind is Parameter.KEYWORD_ONLY and p.default is Parameter.empty]
+    return f"write {function}({', '.join([*positional, *needed])}, ...)"
 
 
 @cache

@@ -167,12 +167,12 @@ class ScopedObserver(abc.ObserverBase[Any]):
             self._observer.on_completed()
 
 
-def scoped(source: Observable[Any], scope: Scope) -> Stream[Any]:
-    """Return `source`, subscribed to within `scope`, which its subscriber does not see."""
+def scoped(source: Observable[Any], scope: Scope | None = None) -> Stream[Any]:
+    """Return `source`, subscribed to within `scope`, by default the current one, which its subscriber does not see."""
 
     def subscribe(observer: abc.ObserverBase[Any], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
         subscriber = ScopedObserver(observer)
-        with within(scope):
+        with within(current_scope.get() if scope is None else scope):
             return source.subscribe(subscriber, scheduler=scheduler)
 
     return Stream(subscribe)

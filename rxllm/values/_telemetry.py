@@ -244,7 +244,7 @@ class Tracer:
 
     def __call__(self, value: Telemetry) -> object:
         """Take a value, as every observer does."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} must define __call__(self, value)")
 
     def request_headers(self, call_id: str) -> Mapping[str, str]:
         """Return the headers to send with the next attempt at the call with this `id`; all other headers win."""

@@ -179,6 +179,21 @@ def test_settings_and_options_travel(client: Any) -> None:
     assert answer.output_text == "M 0.5 7 ['TIMES'] {'PREPARED': 2}"
 
 
+async def scripted(request: Any, call: Any) -> Any:
+    yield rxllm.TextDelta(shout(request))
+
+
+@pytest.mark.parametrize("adapter", [Fake(upper), scripted])
+def test_a_journal_serves_a_cluster_and_one_process(client: Any, tmp_path: Path, adapter: Any) -> None:
+    path, seen = tmp_path / "out", list[Progress]()
+    there, here = generate_many(adapter, {"x": "a", "y": "b"}, client=client, journal=path), rxllm.generate_many
+    assert [(one.output_text, one.metadata["request_id"]) for one in there] == [("A", "x"), ("B", "y")]
+    more = {"z": "c", "y": "b", "x": "a"}
+    assert [one.output_text for one in here(adapter, more, journal=path, on_progress=seen.append)] == ["C", "B", "A"]
+    assert [one.output_text for one in generate_many(adapter, more, client=client, journal=path)] == ["C", "B", "A"]
+    assert (seen[-1].journaled, len(path.read_text().splitlines())) == (2, 3)
+
+
 def test_each_subscription_asks_anew_and_nothing_is_asked_before(client: Any) -> None:
     provider = Provider()
     with Loopback(provider) as server:

@@ -70,6 +70,18 @@ def test_a_key_is_never_shown() -> None:
 # Where rxllm has the thing elsewhere
 
 
+def test_what_belongs_to_many_requests_or_to_the_engine_is_said() -> None:
+    for name in ("journal", "ordered", "on_progress"):
+        assert "rxllm.generate_many(engine, requests, journal='out.jsonl')" in refusal(name)
+    for name in ("requests_per_minute", "tokens_per_minute", "rpm"):
+        assert "rate_limited(requests_per_minute=500)" in refusal(name, 500)
+    assert "observers=[rxllm.otel.traces()]" in refusal("tracing")
+    assert "rxllm.cluster.generate_many" in refusal("client", object(), rxllm.generate)
+    for name, ours in (("journl", "journal"), ("concurency", "concurrency"), ("on_progres", "on_progress")):
+        with pytest.raises(EngineError, match=f"did you mean '{ours}'"):
+            rxllm.generate_many(Fake("Hello"), ["Hi"], **{name: 3})  # type: ignore[arg-type]
+
+
 def test_a_system_prompt_is_a_message() -> None:
     for name in ("system", "system_prompt", "instructions"):
         assert "[rxllm.system(...), rxllm.user(...)]" in refusal(name)

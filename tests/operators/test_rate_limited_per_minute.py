@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -55,10 +55,11 @@ def asked_at(
     calls: Sequence[float],
     until: float = 10_000,
     retry: Any = False,
+    others: Sequence[Any] = (),
     **options: Any,
 ) -> list[float]:
     adapter, scheduler = Asked(*scripts), TestScheduler()
-    engine = Engine(adapter, operators=[operator], retry=retry)
+    engine = Engine(adapter, operators=[operator, *others], retry=retry)
     for at in calls:
         answer = generate(engine, "Hi", **options)
         scheduler.schedule_absolute(
@@ -164,6 +165,16 @@ def test_attempts_count_as_requests_and_wait_for_room() -> None:
     assert asked_at(limit, [torn, torn, *[ANSWER] * 2], [1, 50], retry=QUICK) == [1, 1, 61, 61]
 
 
+def test_retries_are_limited_with_a_budget_too() -> None:
+    """A budget hides what it counts from the calls of other operators, and that alone."""
+    torn = [("error", "network_error")]
+    others = [ops.budget(Budget(tokens=100_000))]
+    limit = ops.rate_limited(requests_per_minute=2)
+    assert asked_at(limit, [torn, torn, *[ANSWER] * 2], [1, 50], retry=QUICK, others=others) == [1, 1, 61, 61]
+    limit = ops.rate_limited(concurrent=4)
+    assert asked_at(limit, [BUSY, ANSWER, ANSWER], [1, 2], retry=QUICK, others=others) == [1, 21, 21]
+
+
 def test_a_budget_and_a_limit_of_tokens_go_together() -> None:
     shared = Budget(tokens=100_000)
     operators = [ops.budget(shared), ops.rate_limited(tokens_per_minute=200_000, concurrent=2)]
@@ -263,6 +274,24 @@ def test_what_a_limiter_raises_is_the_error_of_the_call() -> None:
 
     with pytest.raises(LookupError, match="no scheduler"):
         generate(limited(Broken(1), ANSWER), "Hi").run()
+
+
+def test_what_is_no_limiter_is_refused_with_what_one_has() -> None:
+    class Half:
+        def acquire(self, tokens: int) -> int:
+            return tokens
+
+    class Sync(Half):
+        def settle(self, permit: Any, tokens: int) -> None: ...
+        def hold_back(self, seconds: float) -> None: ...
+
+    for wrong in (Half(), Sync, "5"):
+        with pytest.raises(ValidationError, match=r"a Limiter .an object with acquire, settle and hold_back., not "):
+            ops.rate_limited(cast(Any, wrong))
+    with pytest.raises(TypeError, match=r"Sync.acquire must return an awaitable, not \d+; write async def acquire"):
+        generate(limited(cast(Any, Sync()), ANSWER), "Hi").run()
+    with pytest.raises(TypeError, match=r"write ops.rate_limited.requests_per_minute=500"):
+        ops.rate_limited(**cast(Any, {"rpm": 500}))
 
 
 def test_a_limiter_goes_without_other_limits() -> None:

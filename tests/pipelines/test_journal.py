@@ -195,6 +195,26 @@ def test_a_request_that_a_budget_refuses_is_asked_in_the_next_run(tmp_path: Path
     assert texts(generate_many(Fake(shout), ["a", "b", "c"], journal=path, max_tokens=100)) == ["A", "B", "C"]
 
 
+@pytest.mark.parametrize(("name", "value"), [("journal", ""), ("journal", 3), ("ordered", "yes"), ("on_progress", 3)])
+def test_wrong_options_of_a_batch_are_refused_at_the_call(name: str, value: Any) -> None:
+    options: Any = {name: value}
+    with pytest.raises(ValidationError, match=f"{name} must be .*, not {value!r}"):
+        generate_many(Fake(shout), ["a"], **options)
+
+
+@pytest.mark.parametrize("concurrency", [1, 8])
+def test_a_batch_in_which_every_request_is_refused_at_once_ends(tmp_path: Path, concurrency: int) -> None:
+    path = tmp_path / "out"
+    poor = Engine(Fake(shout), operators=[ops.budget(Budget(tokens=1))])
+    answers = generate_many(poor, ["a", "b"], journal=path, concurrency=concurrency)
+
+    async def main() -> list[Response]:
+        return await asyncio.wait_for(answers.to_list(), 10)
+
+    assert [one.error is None for one in asyncio.run(main())] == [False, False]
+    assert texts(generate_many(Fake(shout), ["a", "b"], journal=path)) == ["A", "B"]  # the file is free
+
+
 def test_the_tool_that_asks_many_keeps_to_the_budget_of_its_chat(tmp_path: Path) -> None:
     shared = Budget(tokens=100_000)
 

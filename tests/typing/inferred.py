@@ -252,6 +252,9 @@ assert_type(events.pipe(ops.text(), ops.trace(print), ops.checkpoint("here")), S
 assert_type(events.pipe(ops.text(), ops.count(lambda counts: print(counts.items()))), Stream[str])
 assert_type(events.pipe(ops.text(), ops.rate_limited(concurrent=2)), Stream[str])
 assert_type(rxllm.generate_many(fake, {"first": "Hi"}, journal="out.jsonl"), Stream[Response[Any]])
+assert_type(rxllm.cluster.generate_many(fake, {1: "Hi"}, journal="out.jsonl", concurrency=64), Stream[Response[Any]])
+assert_type(rxllm.cluster.generate_many(fake, ["Hi"], response_format=City), Stream[Response[City]])
+assert_type(rxllm.mcp.tools(["npx", "server"], prefix="files_"), Stream[tuple[rxllm.Tool, ...]])
 assert_type(rxllm.generate_many(fake, {1: "Hi"}, on_progress=rxllm.progress_bar()), Stream[Response[Any]])
 rxllm.Engine(fake, operators=(ops.rate_limited(per_second=2), ops.checkpoint("model"), ops.count(print)))
 

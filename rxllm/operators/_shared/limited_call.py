@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ from rxllm.events import ErrorEvent
 from rxllm.operators._shared.response_count import NOTHING, OUTPUT_TOKENS, Estimate, ResponseCount
 from rxllm.runtime import EngineCall, Limiter, current_scope, fail, result_of, scoped, within
 from rxllm.values import AdapterError, LLMError, Usage, estimated_tokens
+from rxllm.values.argument_checks import shown
 
 LONGEST = 600.0
 """For how many seconds a provider holds calls back; after that one of them asks it again."""
@@ -97,7 +99,13 @@ class PermittedCall:
         return CompositeDisposable(self._running, self._permit, permitted)
 
     async def _acquire(self) -> None:
-        permit = await self._limiter.acquire(self._call.reserved)
+        acquiring: object = self._limiter.acquire(self._call.reserved)
+        if not inspect.isawaitable(acquiring):
+            remedy = "write async def acquire(self, tokens)"
+            raise TypeError(
+                f"{type(self._limiter).__name__}.acquire must return an awaitable, not {shown(acquiring)}; {remedy}"
+            )
+        permit = await acquiring
         # Here, not in `_begin`, which a call that is disposed meanwhile does not reach.
         self._permit.disposable = Disposable(lambda: self._limiter.settle(permit, self._call.used))
 
