@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+import reactivex
 from reactivex import from_iterable
 
 from rxllm import operators as ops
@@ -39,6 +40,14 @@ def test_a_chat_that_failed_before_its_end_says_so() -> None:
     assert (result.halted_reason, result.error, result.output_text) == ("error", error, "a")
 
 
-def test_without_a_result_or_a_thread_it_says_what_is_missing() -> None:
-    with pytest.raises(ValueError, match="needs a thread"):
-        Stream.of(from_iterable([TextDelta("a")])).pipe(ops.to_chat_result()).run()
+def test_a_chat_that_was_cut_off_needs_no_thread() -> None:
+    """A client has none: it has the events that its server sends."""
+    error = StreamError("cancelled")
+    result = Stream.of(from_iterable([TextDelta("a"), ErrorEvent(error)])).pipe(ops.to_chat_result()).run()
+    assert (result.output_text, result.halted_reason, result.error, result.thread) == ("a", "error", error, Thread())
+
+
+def test_without_an_event_or_a_thread_it_says_what_is_missing() -> None:
+    with pytest.raises(StreamError, match=r"no event has come.*write to_chat_result\(thread\)") as caught:
+        reactivex.empty().pipe(ops.to_chat_result()).run()
+    assert caught.value.reason == "truncated"
