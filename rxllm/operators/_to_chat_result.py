@@ -44,8 +44,9 @@ def to_chat_result(
     >>> stream(Fake("Hi"), "Hello").pipe(to_chat_result()).run()
     ChatResult('Hi', completed, 1 steps, 0 tokens)
 
-    A stream that ends without ``ChatCompleted`` becomes a ``cancelled`` result, or an ``error`` after an ``ErrorEvent``.
-    Its thread is the `thread` that the chat began with, and all completed steps; without `thread` it has these alone.
+    A stream that ends without ``ChatCompleted`` becomes a ``cancelled`` result, or an ``error`` after an
+    ``ErrorEvent``. Its thread is the `thread` that the chat began with and all completed steps; without `thread` it has
+    these alone.
     `parse` is as in `to_response` and parses the final response of a completed chat. Text that does not fit does not
     end the stream, because the chat's tools have run: the result has the `halted_reason` ``"error"`` and the
     ``ValidationError("invalid_output")`` as its `error`.
