@@ -77,6 +77,13 @@ class Runs:
         run.stop.on_error(StreamError("cancelled", f"the run {id[:80]!r} was cancelled"))
         return True
 
+    def cancel_all(self) -> None:
+        """Stop all runs, as a server does before its loop ends: then they would fail."""
+        with self._lock:
+            ids = [*self._runs]
+        for id in ids:
+            self.cancel(id)
+
     def _make_room(self, id: str) -> None:
         self._forget()
         if id in self._runs and self._runs[id].ended is None:

@@ -93,6 +93,22 @@ async def _all(stream: Stream[Event] | None) -> list[Event]:
     return events
 
 
+def test_all_runs_are_stopped_before_a_server_ends() -> None:
+    async def app(world: World) -> list[str]:
+        saved: list[str] = []
+        runs = web.Runs()
+        for id in ("a", "b"):
+            keep = ops.finally_result(lambda result, outcome, id=id: saved.append(f"{id} {outcome} {result.output_text}"))
+            runs.start(id, story().pipe(keep))
+        await asyncio.sleep(15)
+        runs.cancel_all()
+        await asyncio.sleep(0)
+        assert (await _all(runs.watch("a")))[-1] == ErrorEvent(StreamError("cancelled"))
+        return saved
+
+    assert simulate(app, faults=()).value == ["a cancelled w0 w1 ", "b cancelled w0 w1 "]
+
+
 def test_a_run_that_failed_says_so_to_whoever_comes_back() -> None:
     async def app(world: World) -> None:
         runs = web.Runs()
