@@ -98,7 +98,7 @@ def test_all_runs_are_stopped_before_a_server_ends() -> None:
         saved: list[str] = []
         runs = web.Runs()
         for id in ("a", "b"):
-            keep = ops.finally_result(lambda result, outcome, id=id: saved.append(f"{id} {outcome} {result.output_text}"))
+            keep = ops.finally_result(lambda result, outcome, id=id: saved.append(f"{id} {outcome} {result}"))
             runs.start(id, story().pipe(keep))
         await asyncio.sleep(15)
         runs.cancel_all()
@@ -106,7 +106,7 @@ def test_all_runs_are_stopped_before_a_server_ends() -> None:
         assert (await _all(runs.watch("a")))[-1] == ErrorEvent(StreamError("cancelled"))
         return saved
 
-    assert simulate(app, faults=()).value == ["a cancelled w0 w1 ", "b cancelled w0 w1 "]
+    assert simulate(app, faults=()).value == [f"{id} cancelled Response('w0 w1', None, 0 tokens)" for id in "ab"]
 
 
 def test_a_run_that_failed_says_so_to_whoever_comes_back() -> None:
