@@ -179,6 +179,14 @@ def test_bad_arguments_raise(arguments: dict[str, Any]) -> None:
         web.Runs(**arguments)
 
 
+@pytest.mark.parametrize(
+    ("id", "stream", "fault"), [(5, story(), "id must be a string"), ("a", "Hi", "stream must be a stream of events")]
+)
+def test_what_cannot_run_is_refused_at_once(id: Any, stream: Any, fault: str) -> None:
+    with pytest.raises(ValidationError, match=fault):
+        web.Runs().start(id, stream)
+
+
 def test_a_browser_leaves_and_comes_back() -> None:
     """Over sockets: the provider's connection outlives the first browser, and the second gets everything."""
     is_back = threading.Event()
