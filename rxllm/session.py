@@ -40,6 +40,7 @@ from rxllm.events import NOTHING, Custom, Event
 from rxllm.pipelines import ChatOptions, Input, StepOptions, as_thread
 from rxllm.pipelines._option_help import with_options
 from rxllm.pipelines._options import set_options
+from rxllm.pipelines._resume import unchecked_resume
 from rxllm.runtime import Stream, clock, returned_by
 from rxllm.tools import Approval
 from rxllm.values import LLMError, Message, Session, Turn, ValidationError, reader
@@ -138,9 +139,11 @@ def stream_reply(
     """Emit the events of `reply`."""
     session = _session_of(session)
     replied = session.replied(_check_text(text))
-    # A question of an agent's is answered in the agent's thread, and then the tool call of the agent goes on.
-    go_on = pipelines.stream_resume if open_agents(replied.thread) else pipelines.stream
-    events = go_on(engine, replied.thread, **_options(session, opts))
+    options = _options(session, opts)
+    if open_agents(replied.thread):  # the question of one is answered in its thread, and its tool call goes on
+        events = unchecked_resume(engine, replied.thread, NOTHING, NOTHING, options)
+    else:
+        events = pipelines.stream(engine, replied.thread, **options)
     return _turn_events(session, replied, "reply", events)
 
 
@@ -155,8 +158,7 @@ def stream_resume(
 ) -> Stream[Event]:
     """Emit the events of `resume`."""
     session = _session_of(session)
-    thread, options = session.thread, _options(session, opts)
-    events = pipelines.stream_resume(engine, thread, approvals=approvals, results=results, **options)
+    events = unchecked_resume(engine, session.thread, approvals, results, _options(session, opts))
     return _turn_events(session, session, "resume", events, (*approvals, *results))
 
 

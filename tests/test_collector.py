@@ -456,10 +456,11 @@ def test_a_chat_that_broke_has_its_error() -> None:
     assert (result.halted_reason, result.error) == ("error", ERROR)
 
 
-def test_steps_and_chats_need_a_thread() -> None:
+def test_steps_and_chats_need_a_thread_or_an_event() -> None:
     for project in (StreamCollector.to_step_result, StreamCollector.to_chat_result):
-        with pytest.raises(ValueError, match="needs a thread"):
-            project(fold(TextDelta("a")))
+        assert project(fold(TextDelta("a"))).thread in (Thread(), Thread((assistant("a"),)))
+        with pytest.raises(StreamError, match="no event has come"):
+            project(StreamCollector())
 
 
 # The finish reason, and which calls count

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from rxllm import ChatOptions, Fake, operators, testing
+from rxllm.events import EVENT_CLASSES
 from tests import operators_page, options_page
 from tests.programs import python
 
@@ -64,6 +65,14 @@ def test_the_tables_of_options_are_what_is_written_under_their_fields() -> None:
 
 def test_the_tables_of_options_have_every_option_once() -> None:
     assert sorted(names_in("option")) == sorted(ChatOptions.__optional_keys__)
+
+
+def test_the_table_of_events_has_every_event_once_with_fields_that_it_has() -> None:
+    _, _, rest = (DOCS / "first_steps.md").read_text().partition("| of | events, and their fields |")
+    rows = re.findall(r"`(\w+)\((.*?)\)`", rest.partition("\n\n")[0])
+    fields = {event.__name__: event.__struct_fields__ for event in EVENT_CLASSES}
+    assert sorted(name for name, _ in rows) == sorted(fields)
+    assert all(set(names.split(", ")) <= {*fields[name]} for name, names in rows)
 
 
 def test_the_table_of_extras_has_every_extra_but_those_of_developers() -> None:

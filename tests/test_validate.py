@@ -234,3 +234,19 @@ def test_any_request_passes_or_is_refused_with_paths(request: Request) -> None:
     else:
         return
     assert refused.errors
+
+
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        (validate.request, "a Request"),
+        (validate.thread, "a Thread"),
+        (validate.message, "a Message"),
+        (validate.tool, "a Tool"),
+        (validate.session, "a Session"),
+        (validate.image_request, "an ImageRequest"),
+    ],
+)
+def test_a_value_of_another_class_is_told_which_one(function: Any, expected: str) -> None:
+    with pytest.raises(ValidationError, match=f"value must be {expected}, not 5"):
+        function(5)

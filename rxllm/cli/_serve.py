@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import Any
 
 import rxllm
-from rxllm import EngineError
+from rxllm import Call, EngineError, HTTPAdapter
 
 _HERE = ("127.0.0.1", "::1", "localhost")
 
@@ -29,14 +29,28 @@ def run(options: Namespace) -> int:
         return _wrong(f"--host {options.host} lets other machines in, which needs a key; {remedy}")
     level = "debug" if options.debug else "critical"  # it calls an answer that Ctrl-C ends an error of the app
     models = options.model or [options.default_model]
+    for name in models:
+        _check_key(name)
     server = _server(rxllm.web.openai_app({name: name for name in models}, key=key), level)
     family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
-    with socket.create_server((options.host, options.port), family=family) as listening:
+    try:
+        listening = socket.create_server((options.host, options.port), family=family)
+    except (OSError, OverflowError) as error:  # a port above 65535
+        where = f"--host {options.host} --port {options.port}"
+        return _wrong(f"cannot listen on {where}: {error}; --port 0 takes a free one")
+    with listening:
         host = f"[{options.host}]" if ":" in options.host else options.host
         print(f"http://{host}:{listening.getsockname()[1]}/v1 (Ctrl-C stops)", flush=True)
         with suppress(KeyboardInterrupt):  # uvicorn raises it once it has stopped
             server.run(sockets=[listening])
     return 0
+
+
+def _check_key(name: str) -> None:
+    """Raise ``EngineError("missing_key")`` now, and not for each request, if the model's provider needs a key."""
+    adapter = rxllm.Engine.from_model(name).adapter
+    if isinstance(adapter, HTTPAdapter):
+        adapter.key(Call())
 
 
 def _server(app: Any, level: str) -> Any:

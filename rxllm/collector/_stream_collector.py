@@ -55,6 +55,7 @@ from rxllm.values import (
     ProviderPart,
     Response,
     StepResult,
+    StreamError,
     Thread,
     ToolCall,
     Usage,
@@ -255,17 +256,16 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
         )
 
     def to_step_result(self) -> StepResult:
-        """Return the step so far; right after a ``StepCompleted``, that step. Without a thread, ``ValueError``."""
+        """Return the step so far; right after a ``StepCompleted``, that step. Raises as `to_chat_result` does."""
         if self.summary.fresh:
             return self.summary.steps[-1]
-        if self.thread is None:
-            raise ValueError("a step needs a thread: start from StreamCollector(thread)")
+        thread = self._thread("to_step_result")
         response = self.to_response()
         halt = self.halt
         order = {call.id: place for place, call in enumerate(response.tool_calls)}
         results = tuple(sorted(self.tool_results, key=lambda result: order.get(result.tool_call_id or "", len(order))))
         step = StepResult(
-            thread=self.thread + answer(response) + results,
+            thread=thread + answer(response) + results,
             response=response,
             tool_results=results,
             done=halt is not None or (response.finish_reason in _DONE and not is_unfinished(response)),
@@ -280,14 +280,13 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
     def to_chat_result(self) -> ChatResult:
         """Return the chat's result; before its ``ChatCompleted``, the chat so far, ``cancelled`` or ``error``.
 
-        Raises ``ValueError`` if there is neither a result nor a thread.
+        Without a thread to start from, it is empty until a step is completed. Raises ``StreamError("truncated")`` if
+        there is neither a thread nor an event.
         """
         if self.chat_result is not None:
             return self.chat_result
-        if self.thread is None:
-            raise ValueError("a chat needs a thread: start from StreamCollector(thread)")
         return ChatResult(
-            thread=self.thread,
+            thread=self._thread("to_chat_result"),
             final_response=self.steps[-1].response if self.steps else self.to_response(),
             steps=self.steps,
             halted_reason=self._halted() if self.error is None else halted_by(self.error),
@@ -295,6 +294,14 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
             error=self.error,
             metadata=dict(self.metadata),
         )
+
+    def _thread(self, function: str) -> Thread:
+        if self.thread is not None:
+            return self.thread
+        if self == StreamCollector():
+            message = f"no event has come, and there is no thread to start from; write {function}(thread)"
+            raise StreamError("truncated", message)
+        return Thread()
 
     def _halted(self) -> str:
         reason = self.metadata.get("halted_reason")  # from an operator that has cut the stream

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Awaitable, Callable
-from inspect import isawaitable, iscoroutine
+from inspect import CORO_CREATED, getcoroutinestate, isawaitable, iscoroutine
 from typing import Any, Generic, TypeVar, overload
 
 from reactivex import Observable, abc
@@ -75,7 +75,8 @@ def finally_result(
     outcome        the stream
     =============  =====================================================================================================
     ``completed``  has completed
-    ``failed``     has ended with an error: an ``ErrorEvent``, or ``on_error``, whose ``LLMError`` the result has too
+    ``failed``     has ended with an error: an ``ErrorEvent``, or ``on_error``, whose ``LLMError`` the result has too;
+                   the end of the event loop is one
     ``cancelled``  was disposed: ``dispose()``, ``break``, ``task.cancel()``, ``take``, ``switch_map``, Ctrl-C, ...
     =============  =====================================================================================================
 
@@ -265,6 +266,17 @@ class _Ending:
             task = asyncio.get_running_loop().create_task(waiting, name="rxllm-finally", context=self._context)
             _running.add(task)
             task.add_done_callback(_running.discard)
+            task.add_done_callback(lambda task: self._close_unawaited(returned))
+
+    def _close_unawaited(self, returned: Awaitable[Any]) -> None:
+        """Say so if the loop has ended before the function began."""
+        if iscoroutine(returned) and getcoroutinestate(returned) == CORO_CREATED:
+            returned.close()
+            self._log_cancelled()
+
+    def _log_cancelled(self) -> None:
+        log.warning("the end of the loop cancelled %s, the function of finally_result", self._name)
+        self._release_reader()
 
     async def _wait(self, pending: Awaitable[Any], finish: Callable[[], None]) -> None:
         limit = asyncio.timeout(SECONDS)
@@ -276,8 +288,7 @@ class _Ending:
         except Exception as error:
             self._log(error)
         except asyncio.CancelledError:
-            log.warning("the end of the loop cancelled %s, the function of finally_result", self._name)
-            self._release_reader()
+            self._log_cancelled()
             raise
         except BaseException as error:
             report_unheard(error)

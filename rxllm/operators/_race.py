@@ -25,7 +25,7 @@ def race(*streams: Observable[Event]) -> Stream[Event]:
     'Yes.'
 
     Content is text, thinking, a tool call, a source, a file, or the end; ``MessageStarted`` does not count, because it
-    only shows that a server took the request. ``MessageCompleted``, and so the response, has the metadata
+    only shows that a server took the request. The result, a response's as well as a chat's, has the metadata
     ``{"race": {"winner": k, "errors": (...)}}``; the first stream is 0. A stream that fails or ends without content is
     out; if all do, the last failure passes unchanged. No result includes the usage of the losers.
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar, overload
 
 from reactivex import Observable
 
-from rxllm.collector import StreamCollector
+from rxllm.collector import StreamCollector, with_partial_step
 from rxllm.events import Event
 from rxllm.operators._shared.event_operators import fold_events
 from rxllm.operators._shared.parse_answer import Parse, answer_parser, chat_with_parsed
@@ -21,14 +21,17 @@ T = TypeVar("T")
 
 @overload
 def to_chat_result(
-    thread: Thread | None = None, *, parse: Callable[[str], T] | type[T]
+    thread: Thread | None = None, *, parse: Callable[[str], T] | type[T], keep_partial: bool = False
 ) -> Callable[[Observable[Event]], Stream[ChatResult[T]]]: ...
 @overload
 def to_chat_result(
-    thread: Thread | None = None, *, parse: str | Mapping[str, Any] | UnionType | None = None
+    thread: Thread | None = None,
+    *,
+    parse: str | Mapping[str, Any] | UnionType | None = None,
+    keep_partial: bool = False,
 ) -> Callable[[Observable[Event]], Stream[ChatResult]]: ...
 def to_chat_result(
-    thread: Thread | None = None, *, parse: Parse = None
+    thread: Thread | None = None, *, parse: Parse = None, keep_partial: bool = False
 ) -> Callable[[Observable[Event]], Stream[ChatResult[Any]]]:
     """Fold the stream to its `ChatResult`.
 
@@ -41,15 +44,31 @@ def to_chat_result(
     >>> stream(Fake("Hi"), "Hello").pipe(to_chat_result()).run()
     ChatResult('Hi', completed, 1 steps, 0 tokens)
 
-    A stream that ends without ``ChatCompleted`` becomes a ``cancelled`` result; its `thread` is the one to start from.
+    A stream that ends without ``ChatCompleted`` becomes a ``cancelled`` result, or an ``error`` after an
+    ``ErrorEvent``. Its thread is the `thread` that the chat began with and all completed steps; without `thread` it has
+    these alone.
     `parse` is as in `to_response` and parses the final response of a completed chat. Text that does not fit does not
     end the stream, because the chat's tools have run: the result has the `halted_reason` ``"error"`` and the
     ``ValidationError("invalid_output")`` as its `error`.
 
-    Raises ``ValidationError("invalid_option")`` for a wrong `thread` or `parse`.
+    With `keep_partial` the thread of a chat that is cut off also has the text of its unfinished step, and the tool
+    calls with their results, as that of `to_session` has: the user can go on from there.
+
+    >>> from reactivex import operators as rx
+    >>> story, begin = Fake(["Once ", "upon ", "a time"]), Thread().add_user("A story!")
+    >>> stopped = stream(story, begin).pipe(rx.take(3), to_chat_result(begin, keep_partial=True)).run()
+    >>> stopped.thread.last
+    Message('assistant', 'Once upon ')
+
+    Raises ``ValidationError("invalid_option")`` for a wrong `thread`, `parse` or `keep_partial`.
     """
     check_instance("thread", thread, Thread | None, "a Thread")
+    check_instance("keep_partial", keep_partial, bool, "True or False")
     read = answer_parser(parse)
-    if read is None:
-        return fold_events("to_chat_result", StreamCollector.to_chat_result, thread)
-    return fold_events("to_chat_result", lambda state: chat_with_parsed(state.to_chat_result(), read), thread)
+
+    def project(state: StreamCollector) -> ChatResult[Any]:
+        result = state.to_chat_result()
+        result = with_partial_step(state, result) if keep_partial else result
+        return result if read is None else chat_with_parsed(result, read)
+
+    return fold_events("to_chat_result", project, thread)

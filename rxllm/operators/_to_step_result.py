@@ -41,8 +41,9 @@ def to_step_result(
     >>> stream_step(Fake("Hi"), "Hello").pipe(to_step_result()).run().done
     True
 
-    A stream without ``StepCompleted`` needs the `thread` that the step began with. `parse` is as in `to_response`, but
-    text that does not fit is a result, whose response has the ``ValidationError("invalid_output")`` as its `error`.
+    A stream that ends without ``StepCompleted`` is added to `thread`, the one that the step began with. `parse` is as
+    in `to_response`, but text that does not fit is a result, whose response has the
+    ``ValidationError("invalid_output")`` as its `error`.
 
     Raises ``ValidationError("invalid_option")`` for a wrong `thread` or `parse`.
     """

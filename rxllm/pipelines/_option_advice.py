@@ -218,6 +218,14 @@ _ELSEWHERE = {
             "a halted chat goes on with rxllm.resume(engine, halted, approvals={...}, results={...})",
         ),
         (
+            ("prepare",),
+            "write rxllm.Engine(..., prepare=[rxllm.trim_thread(tokens=8000)])",
+        ),
+        (
+            ("operators", "observers"),
+            "it belongs to the engine: write rxllm.Engine(..., operators=[...], observers=[...])",
+        ),
+        (
             ("history_processors", "max_history", "num_history_messages"),
             "write rxllm.Engine(..., prepare=[rxllm.trim_thread(tokens=8000)])",
         ),
@@ -232,8 +240,9 @@ _ELSEWHERE = {
         ),
         (
             ("keep_partial",),
-            "it belongs to the fold of a turn: rxllm.session.stream_reply(engine, session, text).pipe("
-            "ops.finally_result(save, ops.to_session(session, keep_partial=True)))",
+            "it belongs to the fold: rxllm.session.stream_reply(engine, session, text).pipe("
+            "ops.finally_result(save, ops.to_session(session, keep_partial=True))), "
+            "or ops.to_chat_result(thread, keep_partial=True) for a chat",
         ),
         (
             ("mock_response",),

@@ -43,9 +43,17 @@ def stream_resume(
     First come the events of the tools that run now and the ``StepCompleted`` of the step that had halted, then those of
     the model.
     """
+    setup, thread, answers = Setup.of(engine, ChatOptions, opts), as_thread(thread), _answers(approvals, results)
+    _check(setup, thread, answers)
+    return setup.returned_by("stream_resume", setup.presented(resumed_events(setup, thread, answers)))
+
+
+def unchecked_resume(
+    engine: Any, thread: Thread, approvals: Any, results: Any, opts: Mapping[str, Any]
+) -> Stream[Event]:
+    """Return the events of `stream_resume`, whose answers are checked against `thread` for each subscription only."""
     setup = Setup.of(engine, ChatOptions, opts)
-    events = resumed_events(setup, as_thread(thread), _answers(approvals, results))
-    return setup.returned_by("stream_resume", setup.presented(events))
+    return setup.presented(resumed_events(setup, thread, _answers(approvals, results)))
 
 
 @overload
@@ -99,12 +107,13 @@ def resume(
     so that what the tools did is not lost. A chat without unanswered calls, such as a completed one, calls the model
     once more.
 
-    Raises ``EngineError("missing_tool_results")``, which names the calls without an answer, and
+    Raises, at the call, ``EngineError("missing_tool_results")``, which names the calls without an answer, and
     ``ValidationError("invalid_option")`` for an id that is not an unanswered call's and for arguments that do not fit
-    their tool, all before any tool runs.
+    their tool.
     """
-    setup = Setup.of(engine, ChatOptions, opts)
-    events = resumed_events(setup, as_thread(thread), _answers(approvals, results))
+    setup, thread, answers = Setup.of(engine, ChatOptions, opts), as_thread(thread), _answers(approvals, results)
+    _check(setup, thread, answers)
+    events = resumed_events(setup, thread, answers)
     to_result = ops.to_chat_result(parse=setup.response_format(Request()))
     return setup.returned_by("resume", events.pipe(to_result), ChatResult)
 
@@ -125,6 +134,11 @@ def resumed_events(setup: Setup, thread: Thread, answers: Answers) -> Stream[Eve
         return setup.observed(events, ChatSpan)
 
     return Deferred(make)
+
+
+def _check(setup: Setup, thread: Thread, answers: Answers) -> None:
+    thread, others = answers.replied(thread)
+    others.check(HaltedStep.of(thread), ToolSettings(**setup.tool_options()))
 
 
 def _answers(approvals: Any, results: Any) -> Answers:

@@ -1,9 +1,10 @@
 """Run tools: `execution` is one tool call as a stream of events, `ToolSettings` holds its options."""
 
-from rxllm.tools._agent import PROMPT, AgentCall, AgentChat, AgentTool, chats, run_with
+from rxllm.tools._agent import AgentCall, AgentChat, AgentTool, chats, run_with
 from rxllm.tools._approval import WaitingCalls, edited
 from rxllm.tools._execution import execution
 from rxllm.tools._outcome import failed, is_halting
+from rxllm.tools._prompt import PROMPT
 from rxllm.tools._question import is_question
 from rxllm.tools._settings import Approval, Approve, Encoder, Executor, OnToolError, ToolSettings, encode_result
 

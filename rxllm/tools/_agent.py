@@ -11,18 +11,12 @@ from reactivex import Observable
 
 from rxllm.events import Event
 from rxllm.runtime import Question, Stream
+from rxllm.tools._prompt import PROMPT
 from rxllm.tools._settings import ToolSettings, tool_error
 from rxllm.values import ChatResult, LLMError, Thread, Tool, ToolCall, ToolError, ValidationError
 from rxllm.values._encode import value
 from rxllm.values._json import json_text
 from rxllm.values._tool import ToolTimeout
-
-PROMPT: Mapping[str, Any] = {
-    "type": "object",
-    "properties": {"prompt": {"type": "string", "description": "The task, with all that is needed to do it."}},
-    "required": ["prompt"],
-    "additionalProperties": False,
-}
 
 
 @value

@@ -10,6 +10,7 @@ from typing import Any, Literal, cast
 
 import msgspec
 
+from rxllm.tools._prompt import PROMPT, prompt_faults
 from rxllm.values import (
     FunctionTool,
     Tool,
@@ -146,6 +147,8 @@ def _checks_its_arguments(tool: Tool) -> bool:
 
 def argument_faults(tool: Tool, arguments: Mapping[str, Any]) -> list[tuple[Path, str]]:
     """Return where the arguments break the tool's schema, see `schema_faults`."""
+    if tool.schema == PROMPT:
+        return [*prompt_faults(arguments)]
     try:
         return schema_faults(tool.schema, arguments)
     except Exception as error:  # from jsonschema, about the schema

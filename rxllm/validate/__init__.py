@@ -65,6 +65,17 @@ __all__ = [
 ]
 
 
+_ROOTS = {
+    "invalid_request": "a Request",
+    "invalid_thread": "a Thread",
+    "invalid_message": "a Message",
+    "invalid_tool": "a Tool",
+    "invalid_session": "a Session",
+    "invalid_image_request": "an ImageRequest",
+}
+"""What each function takes, by the reason of its error."""
+
+
 def request(value: Request) -> None:
     """Raise ``ValidationError("invalid_request")`` unless the request could be sent to a model."""
     _raise("invalid_request", value, request_faults)
@@ -106,5 +117,6 @@ def capabilities(value: Request, model: ModelInfo) -> None:
 
 def _raise(reason: str, value: Any, faults_of: Callable[[Any], Iterator[Fault]]) -> None:
     if errors := tuple(faults_of(value)):
-        faults = "; ".join(in_words(value, path, code) for path, code in errors)
+        expected = _ROOTS[reason]
+        faults = "; ".join(in_words(value, path, code, expected) for path, code in errors)
         raise ValidationError(reason, f"{ValidationError.TITLE}: {reason} ({faults})", errors=errors)

@@ -72,8 +72,8 @@ def whole_faults(name: str, value: Any, is_allowed: Callable[[float], bool], fau
         yield from number_faults(name, value, is_allowed, fault)
 
 
-def in_words(root: Any, path: Path, code: str) -> str:
-    """Return a fault of `root` as a message says it: the place, what must be there, and what is there."""
+def in_words(root: Any, path: Path, code: str, expected: str) -> str:
+    """Return a fault of `root`, which must be the `expected`: the place, what must be there, and what is there."""
     place = ".".join(map(str, path)) or "value"
     if code in _STATEMENTS:
         return f"{place} {_STATEMENTS[code]}"
@@ -84,5 +84,5 @@ def in_words(root: Any, path: Path, code: str) -> str:
             name, value = key, getattr(value, key)
         else:
             value, hint = value[key], next(iter(get_args(hint)), None)
-    typed = "of another type" if hint is None else hint_text(hint)
+    typed = expected if not path else "of another type" if hint is None else hint_text(hint)
     return f"{place} {must_be(_EXPECTED.get(f'{name} {code}') or _EXPECTED.get(code, typed), value)}"

@@ -94,6 +94,7 @@ class AGUIDecoder(FrameDecoder):
         self._chunks = Chunks()
         self._agents = Decoder()  # of the agents inside
         self._calls: dict[str, int] = {}
+        self._undecided: set[str] = set()  # calls of tools that the client has: completed with their result, or last
         self._thinking: str | None = None  # the message of the latest block, if that is one of thinking
 
     def read(self, kind: str, payload: Frame, frame: bytes, /) -> None:
@@ -171,12 +172,18 @@ class AGUIDecoder(FrameDecoder):
         index = self._calls.setdefault(id, len(self._calls))
         if kind == "TOOL_CALL_START":
             name = frame["toolCallName"]
+            if name in self._client_tools:
+                self._undecided.add(id)
             self.blocks.call(index, id, name, None, {} if name in self._client_tools else {"server": True})
         elif kind == "TOOL_CALL_ARGS":
             self.blocks.call(index, None, None, frame["delta"])
         elif kind == "TOOL_CALL_END":
-            self.blocks.complete_call(index)
+            if id not in self._undecided:
+                self.blocks.complete_call(index)
         else:
+            if id in self._undecided:  # the agent has a tool of that name itself, and has run it
+                self.blocks.call(index, None, None, None, {"server": True})
+                self.blocks.complete_call(index)
             result = {"id": self.blocks.calls.id_of(index), "content": frame["content"]}
             self.blocks.part("tool_result", ProviderPart(PROVIDER, result))
 

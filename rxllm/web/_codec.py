@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
 from importlib import import_module
-from typing import Any, ClassVar, Protocol, cast
+from typing import Any, ClassVar, Protocol, cast, overload
 
 import msgspec
 from reactivex import Observable
@@ -97,15 +97,39 @@ def frame_json(frame: Frame) -> bytes:
         return json.dumps(frame).encode()
 
 
-def from_sse(chunks: Iterable[bytes]) -> Iterator[Frame]:
-    """Return the frames of server-sent events, whose bytes may be cut anywhere. ``[DONE]`` is left out.
+@overload
+def from_sse(chunks: bytes | Iterable[bytes]) -> Iterator[Frame]: ...
+@overload
+def from_sse(chunks: AsyncIterable[bytes]) -> AsyncIterator[Frame]: ...
+def from_sse(chunks: bytes | Iterable[bytes] | AsyncIterable[bytes]) -> Iterator[Frame] | AsyncIterator[Frame]:
+    r"""Return the frames of server-sent events, whose bytes may be cut anywhere. ``[DONE]`` is left out.
 
+    >>> list(from_sse(b'data: {"type":"end"}\n\n'))
+    [{'type': 'end'}]
+
+    For asynchronous chunks, such as httpx's ``response.aiter_bytes()``, write ``async for frame in from_sse(...)``.
     Raises ``StreamError``: ``malformed_event`` for what is not a JSON object, ``oversized_frame``.
     """
+    if isinstance(chunks, AsyncIterable):
+        return _later(chunks)
+    check("chunks", chunks, not isinstance(chunks, str), "bytes, such as response.content or response.iter_bytes()")
+    return _now((chunks,) if isinstance(chunks, bytes) else chunks)
+
+
+def _now(chunks: Iterable[bytes]) -> Iterator[Frame]:
     lines = SSEDecoder()
     for chunk in chunks:
         yield from _frames(lines.feed(chunk))
     yield from _frames(lines.close())
+
+
+async def _later(chunks: AsyncIterable[bytes]) -> AsyncIterator[Frame]:
+    lines = SSEDecoder()
+    async for chunk in chunks:
+        for frame in _frames(lines.feed(chunk)):
+            yield frame
+    for frame in _frames(lines.close()):
+        yield frame
 
 
 def _frames(events: Iterable[tuple[str, bytes]]) -> Iterator[Frame]:

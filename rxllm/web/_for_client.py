@@ -64,6 +64,8 @@ METADATA = frozenset(
 _OWN = ("session_turn", "step_abandoned", "thread_compacted", "thread_compaction_failed")
 """The names of rxllm's own ``Custom`` events, which hold a session, a response, and what became of a summary."""
 
+_EVENTS = frozenset[type[Any]](ev.EVENT_CLASSES)
+
 
 def for_client() -> Callable[[Observable[ev.Event]], Stream[ev.Event]]:
     """Keep what may leave for a client: see the table above.
@@ -92,6 +94,9 @@ class _Client:
         self._failed: dict[tuple[ClientFold, str], str] = {}  # the reasons of the tools that have failed
 
     def feed(self, event: ev.Event) -> Iterable[ev.Event]:
+        if type(event) not in _EVENTS:
+            fault = f"a client is sent events, not {type(event).__name__}"
+            raise TypeError(f"{fault}; pass rxllm.stream(...) itself, without ops.text() or the like")
         kept = self._seen(event, self._fold)
         if kept is None:
             return ()

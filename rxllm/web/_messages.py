@@ -8,6 +8,7 @@ of a request                           becomes
 a system or developer message          nothing
 text, files of the user                a user's message; a file's URL is ``http:``, ``https:``, or ``data:`` of a size
 the messages before it                 with the server's thread nothing, since that has them; otherwise messages
+a message at the end of the thread     nothing: a client repeats those that have no answer, as after a failure
 a tool call without a result           nothing
 an answer to the approval of a call    an approval, if the call waits in the server's thread; without one, an error
 what has been answered already         nothing; if there is nothing else, an error
@@ -130,7 +131,10 @@ class Stored:
             raise invalid_option("stored", f"{fault}; write Thread(messages) for a list of messages")
         is_thread = isinstance(stored, Thread)
         self.thread = stored if is_thread else stored.thread
-        self.pending = {call.id: call for call in (open_calls(stored) if is_thread else stored.pending_tool_calls)}
+        waiting = () if is_thread else stored.pending_tool_calls
+        if not waiting and not isinstance(stored, Session):  # a result that was cut off while they run has none
+            waiting = open_calls(self.thread)
+        self.pending = {call.id: call for call in waiting}
         self.known = {call.id for message in self.thread for call in message.tool_calls} | self.pending.keys()
         id = None if is_thread else stored.pending_tool_call_id
         self.question = id or next(open_questions(self.thread), None)  # the id of the call that has asked
@@ -164,6 +168,7 @@ class Stored:
 
         Raises ``ValidationError`` if there is nothing new: a second tab, or click, comes late.
         """
+        new = self._without_repeated(new)
         for id, call in self.pending.items() if new else ():
             if call.name in self._client_tools:
                 self.results.setdefault(id, {"error": UNANSWERED})
@@ -177,6 +182,13 @@ class Stored:
         if not is_answer and (role == "assistant" or (self.pending and role != "user")):
             raise wrong("answers none of the calls that wait, and holds no new message of the user", "messages")
         return Incoming(self.thread + new, self.approvals, self.results)
+
+    def _without_repeated(self, new: list[Message]) -> list[Message]:
+        """Return the messages of `new` that do not end the thread already: a client repeats those without an answer."""
+        stored, contents = [message.content for message in self.thread], [message.content for message in new]
+        unanswered = next((n for n, message in enumerate(reversed(self.thread)) if message.role != "user"), len(stored))
+        repeated = range(min(unanswered, len(new)), 0, -1)
+        return new[next((n for n in repeated if stored[-n:] == contents[:n]), 0) :]
 
 
 def file_part(url: str, mime_type: str, *path: str | int, name: str | None = None) -> Part:

@@ -9,7 +9,7 @@ from reactivex import Observable, Subject
 
 from rxllm import Event, Stream, StreamError
 from rxllm import operators as ops
-from rxllm.values.argument_checks import check_count, check_seconds, invalid_option
+from rxllm.values.argument_checks import check_count, check_instance, check_seconds, invalid_option
 from rxllm.web._for_client import for_client
 
 
@@ -51,10 +51,13 @@ class Runs:
         self._lock = RLock()
 
     def start(self, id: str, stream: Observable[Event]) -> Stream[Event]:
-        """Start `stream` now, on the running loop, and return it for its first watcher.
+        """Start `stream` now, on the running loop or else on rxllm's own, and return it for its first watcher.
 
-        Raises ``ValidationError("invalid_option")`` while `id` runs, ``StreamError("overflow")`` while `most` run.
+        Raises ``ValidationError("invalid_option")`` while `id` runs and for wrong arguments, and
+        ``StreamError("overflow")`` while `most` run.
         """
+        check_instance("id", id, str, "a string")
+        check_instance("stream", stream, Observable, "a stream of events, as rxllm.stream(...) returns")
         with self._lock:
             self._make_room(id)
             run = self._runs[id] = _Run(stream, self._grace)
@@ -76,6 +79,13 @@ class Runs:
             return False
         run.stop.on_error(StreamError("cancelled", f"the run {id[:80]!r} was cancelled"))
         return True
+
+    def cancel_all(self) -> None:
+        """Stop all runs, as a server does before its loop ends: then they would fail."""
+        with self._lock:
+            ids = [*self._runs]
+        for id in ids:
+            self.cancel(id)
 
     def _make_room(self, id: str) -> None:
         self._forget()

@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
+from urllib.parse import urlsplit
 
 import httpx
 import openai
@@ -112,6 +113,21 @@ def test_an_unknown_provider_is_told() -> None:
     ended = piped("serve", "-m", "nobody:x")
     assert ended.returncode == 1
     assert "nobody" in ended.stderr
+
+
+def test_a_provider_without_its_key_is_told() -> None:
+    ended = piped("serve", "-m", "openai:gpt-5", OPENAI_API_KEY="")
+    assert ended.returncode == 1
+    assert "no API key for openai" in ended.stderr
+
+
+def test_a_port_that_is_taken_is_told() -> None:
+    pytest.importorskip("uvicorn", reason="pip install uvicorn")
+    with Loopback() as other:
+        ended = piped("serve", "--port", str(urlsplit(other.url).port))
+    assert ended.returncode == 2
+    assert "--port 0 takes a free one" in ended.stderr
+    assert "Traceback" not in ended.stderr
 
 
 def test_without_its_server_the_remedy_is_told() -> None:

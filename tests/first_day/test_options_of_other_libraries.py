@@ -217,6 +217,8 @@ def test_settings_are_options_or_params_of_an_engine() -> None:
 def test_fallbacks_and_limits_are_operators() -> None:
     assert "operators=[rxllm.operators.fallback(other)]" in refusal("fallbacks", ["m"])
     assert "operators=[rxllm.operators.budget(tokens=1000)]" in refusal("usage_limits")
+    for name in ("prepare", "operators", "observers"):
+        assert f"write rxllm.Engine(..., {'prepare' if name == 'prepare' else 'operators'}=[" in refusal(name)
     down, other = Fake([AdapterError("invalid_request")]), Fake("Hello")
     operators = (rxllm.operators.fallback(other), rxllm.operators.budget(tokens=1000))
     assert rxllm.generate(Engine(down, operators=operators), "Hi").run().output_text == "Hello"

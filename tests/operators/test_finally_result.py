@@ -594,6 +594,32 @@ def test_the_end_of_the_loop_cancels_an_async_function_and_says_so(caplog: pytes
     assert "the end of the loop cancelled" in caplog.text
 
 
+def test_an_async_function_that_the_end_of_the_loop_cancels_before_it_begins_is_named(
+    caplog: pytest.LogCaptureFixture, recwarn: pytest.WarningsRecorder
+) -> None:
+    async def save(result: Any, outcome: str) -> None:
+        raise AssertionError
+
+    async def main() -> None:
+        stream_generate(Fake(ENDLESS), "A story!").pipe(ops.finally_result(save)).subscribe().dispose()
+
+    asyncio.run(main())
+    gc.collect()
+    assert ("the end of the loop cancelled" in caplog.text, [*recwarn]) == (True, [])
+
+
+def test_the_end_of_the_loop_is_a_failure_while_the_model_is_silent() -> None:
+    ends = Ends()
+
+    async def main() -> None:
+        stream_generate(Fake(ENDLESS), "A story!").pipe(ops.finally_result(ends)).subscribe(lambda _: None, print)
+        await asyncio.sleep(0.01)
+
+    asyncio.run(main())
+    assert ends.texts == [("Once upon", "failed")]
+    assert ends.calls[0][0].error == StreamError("cancelled", "the event loop ended the call")
+
+
 def test_under_virtual_time_an_async_function_is_an_error(caplog: pytest.LogCaptureFixture) -> None:
     scheduler = TestScheduler()
     notes = record(scheduler, lambda: cold(scheduler, "-H|", VALUES).pipe(ops.finally_result(fail_later)))

@@ -11,7 +11,18 @@ from reactivex import Observable, Subject, just
 from reactivex.disposable import Disposable
 from reactivex.testing import ReactiveTest, TestScheduler
 
-from rxllm import AdapterError, Event, LLMError, StreamError, ValidationError, stream_generate
+from rxllm import (
+    AdapterError,
+    Event,
+    Fake,
+    LLMError,
+    StreamError,
+    ToolCall,
+    ValidationError,
+    stream,
+    stream_generate,
+    tool,
+)
 from rxllm import operators as ops
 from rxllm.events import ErrorEvent, MessageCompleted, MessageStarted, RawChunk, TextCompleted, TextDelta
 from rxllm.runtime import Stream
@@ -230,3 +241,18 @@ def test_a_server_that_is_not_there_loses() -> None:
         assert response.output_text == "Yes"
     with pytest.raises(LLMError):
         ops.race(absent, absent).run()
+
+
+def test_the_result_of_a_chat_says_who_has_won() -> None:
+    @tool
+    def look() -> str:
+        return "sunny"
+
+    slow, quick = Fake([("delay", 60), "Late."]), Fake(ToolCall("c1", "look", {}), "Sunny.")
+    chats = [stream(engine, "Is it?", tools=[look]) for engine in (slow, quick)]
+    note = {"race": {"winner": 1, "errors": ()}}
+    result = ops.race(*chats).pipe(ops.to_chat_result()).run()
+    assert (result.output_text, result.metadata) == ("Sunny.", note)
+    assert [step.response.metadata for step in result.steps] == [note] * 2
+    assert result.final_response == result.steps[-1].response
+    assert ops.race(stream(Fake("Yes."), "Is it?")).pipe(ops.to_response()).run().metadata["race"]["winner"] == 0

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import pytest
+import reactivex
 from reactivex import from_iterable
 
 from rxllm import operators as ops
 from rxllm.events import MessageCompleted, StepCompleted, TextDelta
 from rxllm.runtime import Stream
 from rxllm.testing.marbles import check
-from rxllm.values import Message, Response, StepResult, Thread, assistant, user
+from rxllm.values import Message, Response, StepResult, StreamError, Thread, assistant, user
 
 THREAD = Thread((user("Hi"),))
 STOP = MessageCompleted(Message("assistant"), "stop")
@@ -54,6 +55,11 @@ def test_without_a_completed_step_it_is_what_was_folded_onto_the_thread() -> Non
     )
 
 
-def test_without_a_completed_step_or_a_thread_it_says_what_is_missing() -> None:
-    with pytest.raises(ValueError, match="needs a thread"):
-        Stream.of(from_iterable([TextDelta("Hi"), STOP])).pipe(ops.to_step_result()).run()
+def test_a_step_that_was_cut_off_needs_no_thread() -> None:
+    step = Stream.of(from_iterable([TextDelta("Hi"), STOP])).pipe(ops.to_step_result()).run()
+    assert (step.response, step.thread) == (STEP.response, Thread((assistant("Hi"),)))
+
+
+def test_without_an_event_or_a_thread_it_says_what_is_missing() -> None:
+    with pytest.raises(StreamError, match=r"no event has come.*write to_step_result\(thread\)"):
+        reactivex.empty().pipe(ops.to_step_result()).run()

@@ -540,3 +540,19 @@ def test_a_step_of_agents_is_verified() -> None:
     events = rxllm.stream(parent(ROSES), "Go", tools=[poet()]).pipe(ops.verify())
     kinds = [type(event) for event in events]
     assert kinds.count(StepCompleted) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fault"),
+    [
+        ({}, "prompt: is missing; pass the task as text"),
+        ({"prompt": 5}, "prompt: must be text, not 5"),
+        ({"q": "hi"}, "q: is not an argument; the only one is prompt"),
+        ({"prompt": "hi", "q": "hi"}, "q: is not an argument; the only one is prompt"),
+    ],
+)
+def test_a_call_that_does_not_fit_asks_no_agent(arguments: dict[str, Any], fault: str) -> None:
+    inside = Fake("Hello")
+    agent = Engine(inside).as_tool(name="agent", description="Greets.")
+    result = rxllm.chat(Fake(ToolCall("c1", "agent", arguments), "Oh."), "Hi", tools=[agent]).run()
+    assert (fault in result.steps[0].tool_results[0].text, inside.requests) == (True, [])

@@ -17,6 +17,7 @@ from rxllm import (
     ChatResult,
     EngineError,
     Fake,
+    LLMError,
     Thread,
     ToolCall,
     ToolContext,
@@ -396,6 +397,23 @@ def test_what_the_tools_did_is_kept_where_the_model_then_fails() -> None:
     assert (result.halted_reason, result.error, contents(result)) == ("error", failure, [("c1", "paid 1")])
     assert resume(Fake("Now."), result, tools=TOOLS).run().output_text == "Now."
     assert RUNS == ["pay 1"]
+
+
+@pytest.mark.parametrize("function", [stream_resume, resume])
+@pytest.mark.parametrize(
+    ("answers", "refusal"),
+    [
+        ({}, "missing_tool_results"),
+        ({"approvals": {"zz": True}}, "invalid_option"),
+        ({"approvals": {"c1": {"amount": "much"}}}, "invalid_option"),
+        ({"approvals": {"c1": True}, "tools": []}, "unknown_tool"),
+    ],
+)
+def test_answers_that_do_not_fit_are_refused_at_the_call(function: Any, answers: Any, refusal: str) -> None:
+    """So that a server can refuse them before it returns a stream."""
+    with pytest.raises(LLMError) as caught:
+        function(Fake("x"), halted(call("pay")), **{"tools": TOOLS} | answers)
+    assert caught.value.reason == refusal
 
 
 def test_calls_without_an_answer_are_named_and_nothing_runs() -> None:

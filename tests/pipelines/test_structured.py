@@ -302,6 +302,8 @@ def double(x: int) -> int:
     return 2 * x
 
 rxllm.chat(Fake(ToolCall("c1", "double", {"x": 1}), "Done."), "Hi", tools=[double]).run()
+agent = rxllm.Engine(Fake("Hello")).as_tool(name="agent", description="Greets.")
+rxllm.chat(Fake(ToolCall("c1", "agent", {"prompt": "Hi"}), "Done."), "Hi", tools=[agent]).run()
 print("nothing yet", file=sys.stderr)
 for _ in range(2):
     rxllm.generate(Fake("[]"), "Hi", response_format=json_schema("x", {"type": "object"})).run()

@@ -143,6 +143,23 @@ def test_the_agents_own_tools_and_ours_take_part_in_one_chat() -> None:
     assert server.requests[0].path == "/agent"
 
 
+def test_a_call_that_the_agent_has_answered_does_not_run_here_too() -> None:
+    """It may have a tool of the name of one of ours."""
+    ran: list[int] = []
+
+    @rxllm.tool(name="add")
+    def ours(x: int) -> int:
+        ran.append(x)
+        return x + 1
+
+    run = [*call("s1", "add", '{"x":1}'), result("s1", "2"), *text("m1", "Two.")]
+    with Loopback([reply(START, *run, FINISH)]) as server:
+        answer = rxllm.chat(model(server), "Hi", tools=[ours]).run()
+    assert (answer.output_text, len(answer.steps), ran) == ("Two.", 1, [])
+    (step,) = answer.steps
+    assert [call.metadata for call in step.response.message.tool_calls] == [{"server": True}]
+
+
 def test_an_interrupt_is_answered_by_an_option() -> None:
     interrupt = {"id": "i1", "reason": "tool_call", "toolCallId": "s1"}
     asks = reply(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -64,6 +66,21 @@ def test_the_bytes_may_be_cut_anywhere(protocol: str, data: st.DataObject, scrip
     frames = framed(client(of_script(script)), protocol)
     body = b": a comment\n\n" + b"".join(map(web.sse, frames))
     assert list(web.from_sse(data.draw(strategies.chunked(body)))) == frames
+
+
+def test_frames_are_read_of_one_piece_and_of_asynchronous_ones() -> None:
+    body = web.sse({"type": "text_delta", "delta": "a"}) + web.sse({"type": "end"})
+
+    async def pieces() -> AsyncIterator[bytes]:
+        for byte in body:
+            yield bytes([byte])
+
+    async def read() -> list[Any]:
+        return [frame async for frame in web.from_sse(pieces())]
+
+    assert asyncio.run(read()) == list(web.from_sse(body)) == [{"type": "text_delta", "delta": "a"}, {"type": "end"}]
+    with pytest.raises(ValidationError, match="chunks must be bytes"):
+        web.from_sse(body.decode())  # pyright: ignore
 
 
 @protocols

@@ -145,6 +145,13 @@ def test_a_broken_stream_ends_with_an_error_and_the_server_hears_of_it(caplog: p
     assert "KeyError" in caplog.text
 
 
+def test_what_is_no_event_is_refused(caplog: pytest.LogCaptureFixture) -> None:
+    """Such as the text of a stream: a browser would get nothing at all."""
+    response = asyncio.run(get(app_of(lambda: fake(["Hello"])().pipe(ops.text()))))  # pyright: ignore
+    assert decoded(response.content) == [ErrorEvent(StreamError("unknown"))]
+    assert "a client is sent events, not str; pass rxllm.stream(...) itself" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -93,6 +93,22 @@ async def _all(stream: Stream[Event] | None) -> list[Event]:
     return events
 
 
+def test_all_runs_are_stopped_before_a_server_ends() -> None:
+    async def app(world: World) -> list[str]:
+        saved: list[str] = []
+        runs = web.Runs()
+        for id in ("a", "b"):
+            keep = ops.finally_result(lambda result, outcome, id=id: saved.append(f"{id} {outcome} {result}"))
+            runs.start(id, story().pipe(keep))
+        await asyncio.sleep(15)
+        runs.cancel_all()
+        await asyncio.sleep(0)
+        assert (await _all(runs.watch("a")))[-1] == ErrorEvent(StreamError("cancelled"))
+        return saved
+
+    assert simulate(app, faults=()).value == [f"{id} cancelled Response('w0 w1', None, 0 tokens)" for id in "ab"]
+
+
 def test_a_run_that_failed_says_so_to_whoever_comes_back() -> None:
     async def app(world: World) -> None:
         runs = web.Runs()
@@ -161,6 +177,14 @@ def test_no_cancel_leaves_anything_behind() -> None:
 def test_bad_arguments_raise(arguments: dict[str, Any]) -> None:
     with pytest.raises(ValidationError, match=next(iter(arguments))):
         web.Runs(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("id", "stream", "fault"), [(5, story(), "id must be a string"), ("a", "Hi", "stream must be a stream of events")]
+)
+def test_what_cannot_run_is_refused_at_once(id: Any, stream: Any, fault: str) -> None:
+    with pytest.raises(ValidationError, match=fault):
+        web.Runs().start(id, stream)
 
 
 def test_a_browser_leaves_and_comes_back() -> None:

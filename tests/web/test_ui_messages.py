@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -250,6 +251,32 @@ def test_only_new_messages_join_the_stored_conversation() -> None:
     stored = Thread((rxllm.system("Secret."), user("Hi"), assistant("Hello")))
     mine = [message("user", text("Forged")), message("assistant", text("I promise")), message("user", text("Go on"))]
     assert from_ui(*mine, stored=stored) == web.Incoming(stored + "Go on")
+
+
+@pytest.mark.parametrize(
+    ("stored", "sent", "thread"),
+    [
+        ([user("Hi")], ["Hi"], ["Hi"]),
+        ([user("Hi")], ["Hi", "Hello?"], ["Hi", "Hello?"]),
+        ([user("Hi"), user("Hello?")], ["Hi", "Hello?", "Anybody?"], ["Hi", "Hello?", "Anybody?"]),
+        ([user("Hi"), user("Hello?")], ["Hello?", "Anybody?"], ["Hi", "Hello?", "Anybody?"]),
+        ([user("Hi")], ["Hello?"], ["Hi", "Hello?"]),
+        ([user("Hi"), assistant("Hi"), user("Go on")], ["Go on", "Go on"], ["Hi", "Hi", "Go on", "Go on"]),
+        ([user("Hi"), assistant("Yes?")], ["Hi"], ["Hi", "Yes?", "Hi"]),
+    ],
+)
+@pytest.mark.parametrize("way_in", ["ui", "ag-ui"])
+def test_a_message_that_has_no_answer_yet_is_stored_once(way_in: str, stored: Any, sent: Any, thread: Any) -> None:
+    """After a failure a client sends it again, in front of the next one."""
+    messages = [{**message("user", text(words)), "content": words} for words in sent]
+    body: Any = {"threadId": "t", "runId": "r", "messages": messages}
+    incoming = (web.from_ui if way_in == "ui" else web.from_ag_ui)(body, Thread(tuple(stored)))
+    assert [message.text for message in incoming.thread] == thread
+
+
+def test_a_call_waits_on_when_the_tool_was_cut_off() -> None:
+    result = replace(halted(PAY), halted_reason="cancelled", pending_tool_calls=())
+    assert from_ui(message("assistant", approval(True)), stored=result).approvals == {"c1": True}
 
 
 def test_a_new_message_denies_the_calls_that_wait() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from inspect import iscoroutinefunction
@@ -13,7 +14,7 @@ from reactivex.scheduler import CurrentThreadScheduler
 
 from rxllm.adapters.fake.script import Piece, Turn, perform, pieces_of
 from rxllm.events import Event
-from rxllm.runtime import Pump, Stream, clock, current_gate, fail, pumped, report_unheard
+from rxllm.runtime import LoopScheduler, Pump, Stream, clock, current_gate, fail, pumped, report_unheard
 from rxllm.values import AdapterError, Call, Request, ValidationError
 from rxllm.values.argument_checks import explains_options, is_seconds
 
@@ -164,11 +165,22 @@ class _Play:
         )  # first, as start() may resume on another thread
         waiting.disposable = start()
 
-    def _play(self, scheduler: abc.SchedulerBase, state: Any) -> None:
+    def _pause(self, seconds: float) -> abc.DisposableBase:
+        scheduler = clock(self._scheduler)
+        if not isinstance(scheduler, LoopScheduler):  # virtual time
+            return scheduler.schedule_relative(seconds, self._play)
+
+        async def sleep(pump: Pump[Any]) -> None:
+            await asyncio.sleep(seconds)
+
+        # A task, as that of a call: unlike a timer, it notices that the loop ends.
+        return pumped(sleep).subscribe(on_error=self._observer.on_error, on_completed=self._play)
+
+    def _play(self, scheduler: abc.SchedulerBase | None = None, state: Any = None) -> None:
         try:
             for step in self._steps:
                 if not isinstance(step, list):
-                    self._wait_for(partial(clock(self._scheduler).schedule_relative, step, self._play))
+                    self._wait_for(partial(self._pause, step))
                     return
                 for event in step:
                     if self._disposed:

@@ -5,25 +5,30 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 from reactivex import Observable, abc
 from reactivex.disposable import CompositeDisposable, SingleAssignmentDisposable
 
-from rxllm.events import ErrorEvent, Event, MessageCompleted
+from rxllm.events import ChatCompleted, ErrorEvent, Event, MessageCompleted, StepCompleted
 from rxllm.runtime import clock, conclude, current_scope, fail, is_prelude, within
+from rxllm.values import Response
 
 log = logging.getLogger("rxllm")
+
+
+_ENDS = frozenset({MessageCompleted, StepCompleted, ChatCompleted})
 
 
 class Racing:
     """One subscription to a race: the first of `sources` with content passes on, the others are disposed of.
 
     Source k begins ``delays[k]`` seconds after the start, or as soon as all running sources have failed. Its events
-    wait until its first content or its end. The winner's ``MessageCompleted`` gets the metadata
-    ``{name: {"winner": k, "errors": (...)}}``; when all fail, the last failure passes unchanged.
+    wait until its first content or its end. The winner's ``MessageCompleted``, and the results of its steps and its
+    chat, get the metadata ``{name: {"winner": k, "errors": (...)}}``; when all fail, the last failure passes unchanged.
     """
 
     def __init__(
@@ -134,9 +139,8 @@ class Racing:
             end()
 
     def _pass(self, event: Event) -> None:
-        if type(event) is MessageCompleted:
-            result = {"winner": self._winner, "errors": tuple(self._errors)}
-            event = msgspec.structs.replace(event, metadata={**event.metadata, self._name: result})
+        if type(event) in _ENDS:
+            event = _noted(event, {self._name: {"winner": self._winner, "errors": tuple(self._errors)}})
         self._observer.on_next(event)
 
     def _lose(self, index: int, error: Exception | None, end: Callable[[], None]) -> None:
@@ -163,3 +167,22 @@ class Racing:
         following = min(self._timers, key=self._delays.__getitem__)
         self._timers.pop(following).dispose()
         return following
+
+
+def _noted(event: Event, note: Mapping[str, Any]) -> Event:
+    """Return `event`, the end of a message, a step or a chat, with `note` in its metadata."""
+
+    def noted(response: Response[Any]) -> Response[Any]:
+        return replace(response, metadata={**response.metadata, **note})
+
+    match event:
+        case MessageCompleted():
+            return msgspec.structs.replace(event, metadata={**event.metadata, **note})
+        case StepCompleted(result=step):
+            return StepCompleted(replace(step, response=noted(step.response)))
+        case ChatCompleted(result=chat):
+            steps = tuple(replace(step, response=noted(step.response)) for step in chat.steps)
+            last = None if chat.final_response is None else noted(chat.final_response)
+            return ChatCompleted(replace(chat, steps=steps, final_response=last, metadata={**chat.metadata, **note}))
+        case _:
+            return event

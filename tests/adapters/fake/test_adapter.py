@@ -318,6 +318,17 @@ def test_real_delays_without_a_loop() -> None:
             assert heard == ["Hello"]
 
 
+def test_the_end_of_the_loop_ends_a_delay_as_it_ends_a_call() -> None:
+    errors: list[Exception] = []
+
+    async def main() -> None:
+        stream_generate(Fake(["Hel", ("delay", 60), "lo"]), "Hi").subscribe(on_error=errors.append)
+        await asyncio.sleep(0.01)
+
+    asyncio.run(main())
+    assert errors == [StreamError("cancelled", "the event loop ended the call")]
+
+
 def test_it_plays_at_once_where_there_is_no_loop() -> None:
     heard: list[Event] = []
     stream_generate(Fake("Hello"), "Hi").subscribe(heard.append)
