@@ -2,6 +2,7 @@
 
 from rxllm.durable._open_store import open_store
 from rxllm.durable._runs import Runs, open_runs
+from rxllm.durable._sessions import SavedSession
 from rxllm.durable._store import Ending, Lease, Record, Run, Status, Store
 
-__all__ = ["Ending", "Lease", "Record", "Run", "Runs", "Status", "Store", "open_runs", "open_store"]
+__all__ = ["Ending", "Lease", "Record", "Run", "Runs", "SavedSession", "Status", "Store", "open_runs", "open_store"]

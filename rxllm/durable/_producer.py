@@ -15,6 +15,7 @@ from reactivex import Observable
 from rxllm import LLMError, RunError, Stream, StreamError, serializer, to_async_iter
 from rxllm import operators as ops
 from rxllm.durable._journal import StoredJournal
+from rxllm.durable._sessions import is_turn, settle
 from rxllm.durable._store import Ending, Lease, Run, Store
 from rxllm.durable._writer import Writer
 from rxllm.events import ChatCompleted, Event, StepCompleted, StepRestarted
@@ -22,7 +23,8 @@ from rxllm.values.argument_checks import must_be
 
 log = logging.getLogger("rxllm")
 
-Factory = Callable[[Any], Observable[Event]]
+Factory = Callable[..., Observable[Event]]
+"""What builds the stream of a run, from its input, and from the session too if the run is a turn of one."""
 
 PAGE = 256
 """How many events of a log are read at once."""
@@ -47,6 +49,7 @@ class Producer:
         self._loop = asyncio.get_running_loop()
         self._stopped: asyncio.Future[None] = self._loop.create_future()
         self._to_drop = 0  # how many ends of steps and chats the log has already
+        self._input = b""
         self.ended: Future[None] = Future()
 
     def stop(self) -> None:
@@ -85,6 +88,9 @@ class Producer:
             renewing.cancel()
             if writing.done():
                 writing.result()
+            if ending is not None and is_turn(self._input):  # before the end, after which runs expire
+                await self._writer.flush()
+                await settle(self._store, self._input)
             await (self._writer.flush() if ending is None else self._writer.finish(ending))
         finally:
             for task in (reading, writing, renewing):
@@ -104,6 +110,7 @@ class Producer:
 
     async def _read(self) -> Ending:
         run, records = await self._store.load(self._lease.run_id), await self._store.records(self._lease.run_id)
+        self._input = run.input
         if run.is_cancelled:
             return Ending("cancelled")
         await self._rejoin(run)
@@ -119,7 +126,9 @@ class Producer:
         return Ending("completed")
 
     def _build(self, run: Run) -> Stream[Event]:
-        stream: Any = self._factory(serializer.from_json(run.input).data)
+        input = serializer.from_json(run.input).data
+        turn = (input["input"], input["session"]) if is_turn(run.input) else (input,)
+        stream: Any = self._factory(*turn)
         if not isinstance(stream, Observable):
             raise TypeError(f"the factory {run.factory!r} {must_be('a function that returns a stream', stream)}")
         return Stream.of(cast(Observable[Event], stream))

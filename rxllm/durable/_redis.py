@@ -121,7 +121,7 @@ class RedisStore:
     async def wait(self, id: str, after: int, seconds: float) -> None:
         deadline = time.monotonic() + seconds
         async with self._client() as connections:
-            changed = connections.listen(id)
+            changed = connections.listen(id, after)
         try:
             await connections.subscribed()
             runs = await self._load([id])
@@ -250,7 +250,7 @@ class _Connections:
         self.places = asyncio.Semaphore(CONNECTIONS)  # first come, first served, which pools of redis-py are not
         self.scripts = {name: client.register_script(text) for name, text in SCRIPTS.items()}
         self._channel = channel
-        self._waiting: dict[str, set[asyncio.Future[None]]] = {}
+        self._waiting: dict[str, dict[asyncio.Future[None], int]] = {}
         self._is_subscribed: asyncio.Event | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._until_the_end: AsyncGenerator[None] | None = None
@@ -280,10 +280,10 @@ class _Connections:
         self._wake([*self._waiting])
         await self.client.aclose()
 
-    def listen(self, id: str) -> asyncio.Future[None]:
-        """Return a future that is done once the run `id` has changed, or the connection was lost."""
+    def listen(self, id: str, after: int) -> asyncio.Future[None]:
+        """Return a future that is done once the run `id` has events behind `after`, changes, or cannot be heard of."""
         changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(id, set()).add(changed)
+        self._waiting.setdefault(id, {})[changed] = after
         if self._is_subscribed is None:
             self._is_subscribed = asyncio.Event()
             task = asyncio.create_task(self._hear(self._is_subscribed))
@@ -292,7 +292,7 @@ class _Connections:
         return changed
 
     def leave(self, id: str, changed: asyncio.Future[None]) -> None:
-        self._waiting[id].discard(changed)
+        self._waiting[id].pop(changed, None)
         if not self._waiting[id]:
             del self._waiting[id]
 
@@ -314,7 +314,8 @@ class _Connections:
                     message = await pubsub.get_message(timeout=IDLE_SECONDS)
                     if message is not None:
                         heard = time.monotonic()
-                        self._wake([message["data"].decode()])  # of a ping, it is nobody's
+                        number, _, id = message["data"].decode().partition(":")
+                        self._wake([id], int(number) if number else None)  # of a ping, it is nobody's
                     elif time.monotonic() > max(heard, pinged) + ALIVE_SECONDS:
                         if pinged > heard:
                             break
@@ -331,9 +332,10 @@ class _Connections:
         self._is_subscribed = None
         self._wake([*self._waiting])
 
-    def _wake(self, ids: Sequence[str]) -> None:
-        for changed in [changed for id in ids for changed in self._waiting.get(id, ())]:
-            if not changed.done():
+    def _wake(self, ids: Sequence[str], number: int | None = None) -> None:
+        """Wake whoever waits for event `number`, None for all."""
+        for changed, after in [waiting for id in ids for waiting in self._waiting.get(id, {}).items()]:
+            if not changed.done() and (number is None or number > after):
                 changed.set_result(None)
 
 

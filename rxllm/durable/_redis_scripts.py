@@ -58,7 +58,7 @@ for i = last + 1, #ARGV do redis.call('RPUSH', records, ARGV[i]) end
 set('events', redis.call('LLEN', events), 'token', D)
 if F ~= '' then set('error', string.sub(F, 2)) end
 if E ~= '' then finish(E) else lease(now + C) end
-redis.call('PUBLISH', channel, id)
+redis.call('PUBLISH', channel, (E == '' and get('events') or '') .. ':' .. id)
 return tonumber(get('is_cancelled'))
 """,
         "cancel": """
@@ -66,7 +66,7 @@ if not get('id') then return 0 end
 if get('ending') then return 1 end
 set('is_cancelled', 1)
 if tonumber(get('leased_until')) <= now then finish('cancelled') end
-redis.call('PUBLISH', channel, id)
+redis.call('PUBLISH', channel, ':' .. id)
 return 1
 """,
         "delete": """

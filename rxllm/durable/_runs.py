@@ -10,9 +10,20 @@ from contextvars import Context
 from secrets import token_hex
 from typing import Any, Self, TypeVar
 
-from rxllm import ChatResult, Response, RunError, StepResult, Stream, StreamCollector, from_async_iter, serializer
+from rxllm import (
+    ChatResult,
+    Response,
+    RunError,
+    Session,
+    StepResult,
+    Stream,
+    StreamCollector,
+    from_async_iter,
+    serializer,
+)
 from rxllm.durable._open_store import open_store
 from rxllm.durable._producer import Factory, Producer
+from rxllm.durable._sessions import SavedSession, begin_turn, check_session, is_turn, load_session, save_session, settle
 from rxllm.durable._store import Run, Status, Store
 from rxllm.durable._tail import Tail
 from rxllm.events import Custom, Event
@@ -73,6 +84,8 @@ class Runs:
     =====================  =============================================================================================
     `start`                keep a new run and, unless told otherwise, produce it here
     `watch`, `result`      give the events that are committed, or their fold; leaving is not stopping
+    `session`              give a conversation, with what is committed of the turn that goes on; `start` begins a turn
+    `save_session`         keep one that something else has changed or made
     `cancel`               end a run, whichever process produces it
     `recover`              go on here with runs that nobody produces
     `list`, `expire`       say which there are, delete those that ended long ago
@@ -95,25 +108,44 @@ class Runs:
         """The ids of the runs that are produced here."""
         return tuple(self._producers)
 
-    def start(self, factory: str, input: Any = None, *, id: str | None = None, here: bool = True) -> Stream[str]:
+    def start(
+        self,
+        factory: str,
+        input: Any = None,
+        *,
+        id: str | None = None,
+        session: SavedSession | None = None,
+        here: bool = True,
+    ) -> Stream[str]:
         """Keep a new run of a factory, begin to produce it, and emit its id.
 
         `input` is anything that `rxllm.serializer` can write, also inside dicts and lists: a text, a `Thread`, a
         `ChatResult`. Whoever knows the id may watch and cancel the run; by default it cannot be guessed. With
         ``here=False`` the run waits for a worker.
 
-        Raises ``RunError("unknown_factory")`` and ``ValidationError`` at the call, and ``RunError("exists")`` through
-        ``on_error`` for an id that another run has.
+        With a `session`, as `session` emits it, the run is a turn of it: the factory takes the session as its second
+        argument, and what the run's events add to it is kept when the run ends, however that comes about.
+
+        Raises ``RunError("unknown_factory")`` and ``ValidationError`` at the call. Through ``on_error`` go
+        ``RunError("exists")`` for an id that another run has, and ``RunError("conflict")`` if the session has another
+        version, or a turn of it is open: nothing is asked then.
         """
         check_instance("id", id, str | None, "text, or None for a new one")
+        if session is not None:
+            check_instance("session", session, SavedSession, "a SavedSession, as Runs.session emits it")
+            check_session(session.session)
+            check("id", id, id is None, "left away: the run of a turn has an id of its own")
         if factory not in self._factories:
             guess, known = did_you_mean(str(factory), self._factories), ", ".join(self._factories) or "none"
             raise RunError("unknown_factory", f"there is no factory {factory!r}{guess}; there are: {known}")
         data = serializer.to_json(Custom("input", input)).encode()
 
         async def start() -> str:
-            new = id or token_hex(16)
-            await self._store.create(Run(new, factory, data))
+            if session is not None:
+                new = await begin_turn(self._store, factory, input, session)
+            else:
+                new = id or token_hex(16)
+                await self._store.create(Run(new, factory, data))
             if here:
                 await self._take(new, factory)
             return new
@@ -177,8 +209,27 @@ class Runs:
             await self._store.cancel(id)
             if id in self._producers:
                 self._producers[id][0].cancel()
+            elif (run := await self._store.load(id)).ended_at is not None and is_turn(run.input):
+                await settle(self._store, run.input)
 
         return _once(cancel)
+
+    def session(self, id: str) -> Stream[SavedSession]:
+        """Emit the session with this id as it is committed: an empty one at first.
+
+        While a turn is open, its `run` says which to watch; `start` begins the next one when that has ended.
+        """
+        _check_id(id)
+        return _once(lambda: load_session(self._store, id))
+
+    def save_session(self, session: Session, version: int = 0) -> Stream[SavedSession]:
+        """Keep `session` in place of version `version` of the session with its id, 0 for a new one, and emit it.
+
+        Fails with ``RunError("conflict")`` if there is another version, or a turn is open.
+        """
+        check_session(session)
+        check("version", version, is_count(version) or version == 0, "the version of the saved session, 0 or more")
+        return _once(lambda: save_session(self._store, session, version))
 
     def list(self, status: Status | None = None, limit: int = 1000) -> Stream[Sequence[Run]]:
         """Emit the newest runs, of one status or of all."""

@@ -132,9 +132,9 @@ class SQLiteStore:
         ending: Ending | None = None,
         token: str = "",
     ) -> bool:
-        result = await self._writer.call(lambda db: _append(db, lease, events, records, ending, token))
-        self._wake([lease.run_id])
-        return result
+        number, is_cancelled = await self._writer.call(lambda db: _append(db, lease, events, records, ending, token))
+        self._wake([lease.run_id], number if ending is None else None)
+        return is_cancelled
 
     async def events(self, id: str, after: int = 0, limit: int = 1000) -> Sequence[bytes]:
         rows = await self._read(
@@ -209,10 +209,12 @@ class SQLiteStore:
     async def _write(self, statement: str, *values: Any) -> list[Any]:
         return await self._writer.call(lambda db: _rows(db, statement, *values))
 
-    def _wake(self, ids: Sequence[str]) -> None:
+    def _wake(self, ids: Sequence[str], number: int | None = None) -> None:
+        """Wake whoever waits for event `number`, None for all; the run's own producer waits for none."""
         with self._guard:
             for waiter in [waiter for id in ids for waiter in self._waiters.get(id, ())]:
-                waiter.wake()
+                if number is None or number > waiter.after:
+                    waiter.wake()
 
     def _poll(self, db: sqlite3.Connection | None) -> None:
         """Wake whoever waits for what another connection has committed; everybody without a connection."""
@@ -283,11 +285,11 @@ def _append(
     records: Sequence[Record],
     ending: Ending | None,
     token: str,
-) -> bool:
+) -> tuple[int, bool]:
     query = "SELECT n, events, token, is_cancelled, ending FROM runs WHERE id = ? AND owner = ? AND epoch = ?"
     run, count, last_token, is_cancelled, ended = (_rows(db, query, *_holder(lease)) or _lost(lease))[0]
     if token and token == last_token:
-        return bool(is_cancelled)
+        return count, bool(is_cancelled)
     if ended is not None:
         _lost(lease)
     numbered = ((run, number, data) for number, data in enumerate(events, count + 1))
@@ -301,7 +303,7 @@ def _append(
     if ending is not None:
         end = f"UPDATE runs SET ending = ?, error = ?, ended_at = {_NOW} WHERE n = ?"
         db.execute(end, (ending.status, ending.error, run))
-    return bool(is_cancelled)
+    return count + len(events), bool(is_cancelled)
 
 
 def _expire(db: sqlite3.Connection, seconds: float) -> int:

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from rxllm import RunError
@@ -17,7 +18,8 @@ from rxllm import RunError
 T = TypeVar("T")
 
 Job = Callable[[sqlite3.Connection], T]
-_Call = tuple["Future[Any]", Job[Any]]
+_Call = tuple["asyncio.Future[Any]", Job[Any]]
+_Outcome = tuple[Any, Exception | None]
 
 CALL_SECONDS = 15.0
 """How long a call waits at most, such as for a disk that hangs; less for another process's transaction."""
@@ -60,18 +62,19 @@ class SQLiteThread:
 
     async def call(self, job: Job[T]) -> T:
         """Run `job` on the thread and return its result. Raises ``RunError("store_unavailable")``, in bounded time."""
-        future: Future[T] = Future()
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
         with self._guard:
             self._check_open()
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="rxllm-store", daemon=True)
                 self._thread.start()
             self._calls.put((future, job))
+        timer = loop.call_later(CALL_SECONDS, self._time_out, future)
         try:
-            async with asyncio.timeout(CALL_SECONDS):
-                return await asyncio.wrap_future(future)
-        except TimeoutError:
-            raise self._unavailable(f"there was no answer in {CALL_SECONDS:g} s") from None
+            return await future
+        finally:
+            timer.cancel()
 
     async def close(self) -> None:
         """End the thread after the calls that wait already; it closes its connection."""
@@ -85,6 +88,10 @@ class SQLiteThread:
         if done:
             self._thread.join()  # it is about to end
 
+    def _time_out(self, future: asyncio.Future[Any]) -> None:
+        if not future.done():
+            future.set_exception(self._unavailable(f"there was no answer in {CALL_SECONDS:g} s"))
+
     def _check_open(self) -> None:
         if self._is_closed:
             raise self._unavailable("it is closed; open it again")
@@ -97,9 +104,9 @@ class SQLiteThread:
         is_open = True
         while is_open:
             calls, is_open = self._next_calls()
-            calls = [call for call in calls if call[0].set_running_or_notify_cancel()]
+            calls = [call for call in calls if not call[0].done()]  # nobody waits any more
             if calls:
-                self._execute(calls)
+                _settle(calls, self._execute(calls))
             if self._is_polling() and time.monotonic() >= self._next_poll:
                 self._execute_poll()
         self._disconnect()
@@ -119,16 +126,14 @@ class SQLiteThread:
             return calls, True
         return calls, False
 
-    def _execute(self, calls: Sequence[_Call]) -> None:
+    def _execute(self, calls: Sequence[_Call]) -> Sequence[_Outcome]:
         try:
             connection = self._connected()
             if self._writes:
                 connection.execute("BEGIN IMMEDIATE")
         except Exception as error:  # for all of them, so that they do not wait one after the other
             self._disconnect()
-            for future, _ in calls:
-                future.set_exception(self._unavailable(error))
-            return
+            return [(None, self._unavailable(error)) for _ in calls]
         try:
             outcomes = [_outcome(job, connection) for _, job in calls]
             if self._writes:
@@ -136,13 +141,9 @@ class SQLiteThread:
         except Exception as error:
             self._disconnect()  # which rolls back
             if len(calls) == 1:
-                calls[0][0].set_exception(self._unavailable(error) if isinstance(error, sqlite3.Error) else error)
-            else:  # one of them spoils it for the others
-                for call in calls:
-                    self._execute([call])
-            return
-        for (future, _), (result, refusal) in zip(calls, outcomes, strict=True):
-            future.set_result(result) if refusal is None else future.set_exception(refusal)
+                return [(None, self._unavailable(error) if isinstance(error, sqlite3.Error) else error)]
+            return [outcome for call in calls for outcome in self._execute([call])]  # one spoils it for the others
+        return outcomes
 
     def _execute_poll(self) -> None:
         try:
@@ -163,8 +164,24 @@ class SQLiteThread:
             self._connection = None
 
 
-def _outcome(job: Job[T], connection: sqlite3.Connection) -> tuple[T | None, RunError | None]:
+def _outcome(job: Job[Any], connection: sqlite3.Connection) -> _Outcome:
     try:
         return job(connection), None
     except RunError as refusal:
         return None, refusal
+
+
+def _settle(calls: Sequence[_Call], outcomes: Sequence[_Outcome]) -> None:
+    """Tell the callers what came of their calls, those of a loop at once: to wake it takes longer than to tell them."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], _Outcome]]] = {}
+    for (future, _), outcome in zip(calls, outcomes, strict=True):
+        by_loop.setdefault(future.get_loop(), []).append((future, outcome))
+    for loop, settled in by_loop.items():
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(_tell, settled)
+
+
+def _tell(settled: Sequence[tuple[asyncio.Future[Any], _Outcome]]) -> None:
+    for future, (result, error) in settled:
+        if not future.done():
+            future.set_result(result) if error is None else future.set_exception(error)

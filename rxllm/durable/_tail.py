@@ -26,6 +26,7 @@ class Tail:
         self.run: Run | None = None  # once it has ended and everything has been read
         self._store, self._id = store, id
         self._start = self._end = -1
+        self._is_at_end = False  # when it was last read
         self._events: list[Event] = []
         self._reading: asyncio.Task[None] | None = None
 
@@ -64,11 +65,15 @@ class Tail:
         return [serializer.from_json(data) for data in await self._store.events(self._id, number, PAGE)]
 
     async def _read_on(self, number: int) -> None:
-        while not (events := await self._read(number)):
-            run = await self._store.load(self._id)
-            if run.ended_at is None:
+        while True:
+            if self._is_at_end:
                 await self._store.wait(self._id, number, WAIT_SECONDS)
-            elif run.events <= number:
+            events = await self._read(number)
+            self._is_at_end = len(events) < PAGE
+            if events:
+                break
+            run = await self._store.load(self._id)
+            if run.ended_at is not None and run.events <= number:
                 self.run = run
                 return
         if number == self._end:  # nobody has gone ahead meanwhile

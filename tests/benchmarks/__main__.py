@@ -26,6 +26,7 @@ from tests.benchmarks import (
     operators,
     plot,
     report,
+    runs,
     size,
     stores,
     tracing,
@@ -48,6 +49,7 @@ TABLES: dict[str, Callable[[Effort], list[Table]]] = {
     "m": batch.measure,
     "n": cluster.measure,
     "o": stores.measure,
+    "p": runs.measure,
 }
 
 

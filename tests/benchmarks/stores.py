@@ -32,7 +32,7 @@ def measure(effort: Effort) -> list[Table]:
     columns = ["", "runs", "batch", "commit, µs", "its CPU, µs", "an append, ms", "read, µs"]
     table = Table("o", "Committing an event to a store", columns)
     with tempfile.TemporaryDirectory() as folder:
-        stores = {"SQLite": lambda: _path(Path(folder)), "Redis": lambda: _redis(Path(folder))}
+        stores = {"SQLite": lambda: _path(Path(folder)), "Redis": lambda: redis_server(Path(folder))}
         for name, serving in stores.items():
             if name == "Redis" and not (shutil.which("redis-server") and find_spec("redis")):
                 table.notes.append("skipped: Redis is not installed")
@@ -100,7 +100,7 @@ def _path(folder: Path) -> Iterator[Any]:
 
 
 @contextmanager
-def _redis(folder: Path) -> Iterator[Any]:
+def redis_server(folder: Path) -> Iterator[Any]:
     from tests.durable.redis_server import RedisServer
 
     server = RedisServer(folder)

@@ -12,6 +12,7 @@ from rxllm import ChatResult, Fake, StreamCollector
 from rxllm.durable import Runs, open_runs, open_store
 from rxllm.durable.testing import Interposed
 from rxllm.events import Event
+from tests.durable.conftest import MakeStore
 
 RUNS, WATCHERS = 100, 10
 WORDS: list[Any] = [entry for number in range(20) for entry in (f"word{number} ", ("delay", 0.01))]
@@ -76,6 +77,22 @@ def test_what_is_new_is_read_once_for_all_watchers(tmp_path: Path) -> None:
     asyncio.run(asyncio.wait_for(main(), 60))
     assert calls["events"] < 200
     assert calls["wait"] < 100
+
+
+def test_a_producers_own_commits_do_not_wake_it(make_store: MakeStore) -> None:
+    calls: Counter[str] = Counter()
+
+    async def main() -> None:
+        store = Interposed(make_store(), before=lambda method, _: calls.update([method]))
+        factories: dict[str, Any] = {"slow": lambda input: rxllm.stream(Fake(WORDS * 5), "Hi")}
+        async with open_runs(store, factories) as runs:
+            await runs.start("slow")
+            while runs.produced:
+                await asyncio.sleep(0.05)
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+    assert calls["append"] > 5
+    assert calls["renew"] == calls["wait"] == 1  # the next ones come after a third of the lease
 
 
 def test_whoever_is_behind_the_window_reads_the_log(tmp_path: Path) -> None:
