@@ -132,7 +132,7 @@ def test_images_have_details_too() -> None:
 
 def test_content_is_for_the_tracers_that_ask_for_it() -> None:
     asking, other, plain = Noting(content=True), Noting(), list[Any]()
-    script = [("thinking", "hm"), "Well", DOUBLE]
+    script = [("thinking", "a kestrel"), "Well", DOUBLE]
     engine = Engine(Fake(script, "42"), observers=[other, asking, plain.append])
     rxllm.chat(engine, [rxllm.system("Be brief."), rxllm.user("Hi")], tools=[double], metadata={"note": "n"}).run()
     first, second = (start.content for start in asking.of(CallStarted))
@@ -142,7 +142,7 @@ def test_content_is_for_the_tracers_that_ask_for_it() -> None:
     assert [call.id for call in asking.of(CallFinished)[0].content.tool_calls] == ["c1"]
     assert [message.text for message in second.messages] == ["Be brief.", "Hi", answer.text, "42"]
     assert [value.content for value in (*asking.of(ToolStarted), *asking.of(ToolFinished))] == [{"x": 21}, 42]
-    assert "hm" not in repr(asking.values)
+    assert "kestrel" not in repr(asking.values)
     assert not [value for value in (*other.values, *plain) if getattr(value, "content", None) is not None]
 
 
