@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+import sys
 import textwrap
 from collections.abc import AsyncIterator
 from typing import Any
@@ -11,9 +13,11 @@ import pytest
 import rxllm
 from rxllm import AskUserRequested, Fake, Nested, ToolCall, ToolContext, mcp, serializer, session
 from rxllm.testing.loopback import Reply
+from tests.mcp import served
 from tests.mcp.chats import calling, outcome, scripted
 from tests.mcp.served import Seen
 from tests.programs import python
+from tests.runtime.support import ROOT
 
 FORM = {"type": "object", "properties": {"size": {"type": "string"}}, "required": ["size"]}
 
@@ -66,6 +70,17 @@ def test_another_question_than_before_is_put_to_the_user() -> None:
 
     states: list[str] = []
     assert conversation(call, "big", "small") == (["Which size?", "Which size now?", None], "small")
+
+
+def test_a_connection_may_choose_the_handshake_for_a_server_that_asks_inside_the_call(modern: tuple[str, Seen]) -> None:
+    program = mcp.Stdio(sys.executable, str(served.__file__), env={"PYTHONPATH": str(ROOT)}, version="2025-06-18")
+    http = mcp.HTTP(modern[0], version="2025-11-25")
+    with program, http:
+        for source in (program, http, pickle.loads(pickle.dumps(http))):
+            tools = mcp.tools(source).run()
+            halted = calling(tools, "confirm", item="hat").run()
+            result = rxllm.resume(Fake("Done."), halted, results={"c1/question": "big"}, tools=tools).run()
+            assert outcome(result) == "hat: big"
 
 
 def test_another_process_goes_on(modern: tuple[str, Seen]) -> None:

@@ -240,6 +240,7 @@ def test_wrong_arguments_raise_at_the_call(server: Any, options: Any) -> None:
     [
         lambda: mcp.HTTP(5),  # pyright: ignore[reportArgumentType]
         lambda: mcp.HTTP("http://a", timeout=0),
+        lambda: mcp.HTTP("http://a", version="2025"),
         lambda: mcp.Stdio("a", env={"A": 1}),  # pyright: ignore[reportArgumentType]
         lambda: mcp.Stdio("a", env=["A"]),  # pyright: ignore[reportArgumentType]
         lambda: mcp.Stdio("a", 1),  # pyright: ignore[reportArgumentType]
