@@ -4,11 +4,12 @@ from rxllm.tools._agent import PROMPT, AgentCall, AgentChat, AgentTool, chats, r
 from rxllm.tools._approval import WaitingCalls, edited
 from rxllm.tools._execution import execution
 from rxllm.tools._outcome import failed, is_halting
-from rxllm.tools._question import is_question
+from rxllm.tools._question import QUESTION, is_question
 from rxllm.tools._settings import Approval, Approve, Encoder, Executor, OnToolError, ToolSettings, encode_result
 
 __all__ = [
     "PROMPT",
+    "QUESTION",
     "AgentCall",
     "AgentChat",
     "AgentTool",
