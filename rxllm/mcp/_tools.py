@@ -88,6 +88,8 @@ def _connected(server: Any, headers: Mapping[str, str] | None, prefix: str) -> C
     if isinstance(server, Connection):
         return server
     if isinstance(server, str):
+        remedy = 'a URL with http:// or https://, or a command as a list, such as ["python", "server.py"]'
+        check("server", server, server.lower().startswith(("http://", "https://")), remedy)
         return HTTP(server, headers=headers)
     remedy = "a URL, a command as a list of strings, an mcp.HTTP or an mcp.Stdio"
     check("server", server, isinstance(server, list | tuple) and bool(cast(Any, server)), remedy)

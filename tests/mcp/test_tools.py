@@ -253,6 +253,16 @@ def test_wrong_arguments_of_a_connection_raise_at_the_call(make: Any) -> None:
     assert raised.value.reason == "invalid_option"
 
 
+def test_a_command_in_one_string_and_a_stream_in_place_of_tools_say_what_to_write() -> None:
+    with pytest.raises(ValidationError, match=r"server must be a URL .* or a command as a list"):
+        mcp.tools("python shop.py")
+    with scripted() as server:
+        for tools in (mcp.tools(server.url), [mcp.tools(server.url)]):
+            with pytest.raises(ValidationError, match=r"\.run\(\) or await is missing"):
+                rxllm.chat(Fake("Hi."), "Hi.", tools=tools)  # pyright: ignore[reportArgumentType]
+        assert not server.requests
+
+
 def test_nothing_is_sent_before_the_subscription() -> None:
     with scripted(discover=FOUND) as server:
         tools = mcp.tools(server.url)
