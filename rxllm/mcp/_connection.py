@@ -84,7 +84,7 @@ class Connection(ABC):
             self._version = self.session = None
 
     def close(self) -> None:
-        """Close the connection on a thread without an event loop."""
+        """Close the connection on a thread without an event loop; inside a coroutine write ``await aclose()``."""
 
         async def closing() -> AsyncIterator[None]:
             yield await self.aclose()
