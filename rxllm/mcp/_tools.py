@@ -66,7 +66,7 @@ def watch(server: Server, *, headers: Mapping[str, str] | None = None, prefix: s
         server              --changed-----changed--|
         watch()     tools-----tools---------tools--|
 
-    It ends when the server ends the subscription, and fails when the connection is lost: ``.retry()`` begins anew, at once.
+    It ends when the server ends it, and fails when the connection is lost: ``.retry()`` then subscribes at once.
     """
     connection = _connected(server, headers, prefix)
 

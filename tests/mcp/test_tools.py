@@ -10,7 +10,17 @@ from typing import Any
 import pytest
 
 import rxllm
-from rxllm import Fake, ImagePart, ToolCall, ToolExecutionCompleted, ToolProgress, ValidationError, mcp
+from rxllm import (
+    Engine,
+    EngineError,
+    Fake,
+    ImagePart,
+    ToolCall,
+    ToolExecutionCompleted,
+    ToolProgress,
+    ValidationError,
+    mcp,
+)
 from rxllm.testing import PNG
 from rxllm.testing.loopback import Loopback, Reply
 from tests.mcp.chats import FOUND, TOOL, calling, outcome, reply_to, scripted
@@ -260,6 +270,8 @@ def test_a_command_in_one_string_and_a_stream_in_place_of_tools_say_what_to_writ
         for tools in (mcp.tools(server.url), [mcp.tools(server.url)]):
             with pytest.raises(ValidationError, match=r"\.run\(\) or await is missing"):
                 rxllm.chat(Fake("Hi."), "Hi.", tools=tools)  # pyright: ignore[reportArgumentType]
+        with pytest.raises(EngineError, match=r"\.run\(\) or await is missing"):
+            Engine(Fake("Hi."), tools=mcp.tools(server.url))  # pyright: ignore[reportArgumentType]
         assert not server.requests
 
 
