@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextvars import ContextVar
 from copy import deepcopy
 from dataclasses import dataclass, field, fields, replace
@@ -343,6 +343,8 @@ def _adapter_of(name: str, model: str | None, options: Mapping[str, Any]) -> Any
 def _checked(name: str, value: Any) -> tuple[Any, ...]:
     if not isinstance(value, Iterable) or isinstance(value, str):
         raise _invalid(f"{name} {must_be('several, as in a list', value)}")
+    if isinstance(value, Awaitable):
+        raise _invalid(f"{name} {must_be('several, as in a list', value)}; .run() or await is missing")
     entries = tuple(cast(Iterable[Any], value))
     if name == "operators":
         try:

@@ -8,7 +8,7 @@ import itertools
 from collections.abc import Mapping
 from typing import Any, cast
 
-from rxllm import FilePart, Image, ImagePart, LLMError, ToolContext, ToolError
+from rxllm import AdapterError, FilePart, Image, ImagePart, LLMError, ToolContext, ToolError
 from rxllm.mcp._connection import Connection
 from rxllm.mcp._parameter_headers import Path, mirrored
 from rxllm.mcp._protocol import Json, malformed, object_of
@@ -27,7 +27,7 @@ async def call_tool(
     Raises ``ToolError("handler_raised")``, whose message the model reads.
     """
     try:
-        questions = Questions.of(context)
+        questions, known = Questions.of(context), Questions()
         for attempt in range(MAX_ROUNDS):
             if questions.is_open:
                 return questions.ask()
@@ -38,9 +38,15 @@ async def call_tool(
                 result = await connection.request("tools/call", params, mirrored(headers, arguments), call.receive)
             except NeedsUserError:
                 continue
+            except AdapterError as error:
+                if not questions.is_forgotten(error):
+                    raise
+                known, questions = questions, Questions()
+                continue
             if result.get("resultType") != "input_required":
                 return call.output(result)
-            questions = Questions.required(result)
+            questions = Questions.required(result, known)
+            known = Questions()
         raise malformed(f"it asks to be called more than {MAX_ROUNDS} times")
     except ToolError:
         raise
@@ -79,8 +85,7 @@ class _Call:
         if result.get("isError"):
             raise _error(self._context, text or "the tool failed and did not say why")
         structured = result.get("structuredContent")
-        has_more = any(block.get("type") != "text" for block in blocks)
-        return text if structured is None or has_more else structured
+        return text if text or structured is None else structured
 
     def _text(self, block: Json) -> str:
         """Return what the model reads of a block of content; pictures and files are reported as progress."""

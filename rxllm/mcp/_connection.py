@@ -49,6 +49,8 @@ OnMessage = Callable[[Json], Json | None]
 class Connection(ABC):
     """A server. `timeout` is how long it may take to answer anything but a tool call, in seconds.
 
+    With a `version` of the protocol, it is not asked which ones it speaks.
+
     ``async with`` and ``with`` close it at the end; it can be used again, and then it connects again.
     """
 
@@ -56,9 +58,10 @@ class Connection(ABC):
     secrets: Sequence[str] = ()
     """What no error may show, beside what the transport keeps out of its own."""
 
-    def __init__(self, timeout: float) -> None:
+    def __init__(self, timeout: float, version: str | None) -> None:
         check("timeout", timeout, is_positive(timeout), "a number of seconds above 0")
-        self._timeout = timeout
+        check("version", version, version in (None, MODERN, *HANDSHAKES), f"None or one of {MODERN}, {HANDSHAKES}")
+        self._timeout, self._wanted = timeout, version
         self._ids = itertools.count(1)
         self._guard = threading.Lock()
         self._version: Future[str] | None = None
@@ -81,7 +84,7 @@ class Connection(ABC):
             self._version = self.session = None
 
     def close(self) -> None:
-        """Close the connection on a thread without an event loop."""
+        """Close the connection on a thread without an event loop; inside a coroutine write ``await aclose()``."""
 
         async def closing() -> AsyncIterator[None]:
             yield await self.aclose()
@@ -158,6 +161,8 @@ class Connection(ABC):
         return version
 
     async def _negotiate(self) -> str:
+        if self._wanted is not None:
+            return self._wanted if self._wanted == MODERN else await self._shake_hands(self._wanted)
         try:
             found = await self._ask(MODERN, "server/discover", {}, self._timeout * _PROBE)
             if has_modern(found.get("supportedVersions")):
@@ -168,11 +173,14 @@ class Connection(ABC):
             if not _may_be_older(error):
                 raise
         try:
-            version = (await self._ask(HANDSHAKES[0], "initialize", initialize(), self._timeout)).get("protocolVersion")
+            return await self._shake_hands(HANDSHAKES[0])
         except AdapterError as error:
             if is_modern(error):  # it was too slow to say so
                 return MODERN
             raise
+
+    async def _shake_hands(self, wanted: str) -> str:
+        version = (await self._ask(wanted, "initialize", initialize(wanted), self._timeout)).get("protocolVersion")
         if version not in HANDSHAKES:
             message = f"the MCP server speaks version {str(version)[:40]!r} only; rxllm speaks {MODERN}, {HANDSHAKES}"
             raise AdapterError("unsupported_feature", message, provider=PROVIDER)

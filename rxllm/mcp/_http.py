@@ -31,14 +31,21 @@ class HTTP(Connection):
     """The server at `url`; `headers` are sent with every request, such as ``{"authorization": "Bearer ..."}``.
 
     `client` is as of ``rxllm.HTTPAdapter``. `timeout` is how long the server may take to answer anything but a tool
-    call, in seconds. Closing it ends its session, which only servers from before 2026 have.
+    call, in seconds. With `version="2025-11-25"` it speaks that version, also to a server that speaks later ones.
+    Closing it ends its session, which only servers from before 2026 have.
     """
 
     def __init__(
-        self, url: str, *, headers: Mapping[str, str] | None = None, client: Any = None, timeout: float = 30.0
+        self,
+        url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        client: Any = None,
+        timeout: float = 30.0,
+        version: str | None = None,
     ) -> None:
         check_instance("url", url, str, "a string, such as 'https://example.com/mcp'")
-        super().__init__(timeout)
+        super().__init__(timeout, version)
         self._wire = _Wire(self, url, headers=headers, client=client)
 
     def send(self, version: str, message: Json, headers: Mapping[str, str]) -> Stream[Json]:
@@ -74,10 +81,10 @@ class HTTP(Connection):
         return chunks.map(lambda chunk: chunk.data)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"timeout": self._timeout, "wire": self._wire}
+        return {"timeout": self._timeout, "version": self._wanted, "wire": self._wire}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__init__(state["timeout"])
+        super().__init__(state["timeout"], state["version"])
         self._wire = state["wire"]
 
     def __repr__(self) -> str:

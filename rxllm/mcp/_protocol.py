@@ -46,9 +46,9 @@ def request(version: str, id: int | str | None, method: str, params: Json) -> Js
     return {"jsonrpc": "2.0", **({} if id is None else {"id": id}), "method": method, "params": params}
 
 
-def initialize() -> Json:
+def initialize(version: str) -> Json:
     """Return the parameters of the handshake."""
-    return {"protocolVersion": HANDSHAKES[0], "capabilities": _CAPABILITIES, "clientInfo": _client_info()}
+    return {"protocolVersion": version, "capabilities": _CAPABILITIES, "clientInfo": _client_info()}
 
 
 def _client_info() -> Json:

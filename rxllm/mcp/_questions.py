@@ -5,7 +5,7 @@ people, have the ``schema`` of the answer and the ``url`` of a page to be visite
 server, the responses so far, and the state that goes back to it as it is.
 
 In the handshake's era a server waits inside the call for its answer. The call is cancelled then, and runs again from
-its beginning with the answer at hand.
+its beginning with the answer at hand. So does a call whose server does not know its own state any more.
 """
 
 from __future__ import annotations
@@ -55,8 +55,11 @@ class Questions(msgspec.Struct):
         return cls(questions.requests, {**questions.responses, key: answer}, questions.state, questions.is_inline)
 
     @classmethod
-    def required(cls, result: Json) -> Questions:
-        """Return what the server asks for in place of a result. Raises ``AdapterError`` for what nobody can answer."""
+    def required(cls, result: Json, known: Questions) -> Questions:
+        """Return what the server asks for in place of a result, with the responses to the same requests in `known`.
+
+        Raises ``AdapterError`` for what nobody can answer.
+        """
         found, state = result.get("inputRequests"), result.get("requestState")
         requests = {key: object_of(request) for key, request in object_of(found).items()}
         if not requests and (found or state is None):
@@ -64,7 +67,13 @@ class Questions(msgspec.Struct):
         for request in requests.values():
             if request.get("method") != "elicitation/create":
                 raise AdapterError("unsupported_feature", f"it asks for {str(request)[:80]}", provider=PROVIDER)
-        return cls({key: object_of(request.get("params")) for key, request in requests.items()}, {}, state)
+        params_by_key = {key: object_of(request.get("params")) for key, request in requests.items()}
+        same = (key for key, params in params_by_key.items() if known.requests.get(key) == params)
+        return cls(params_by_key, {key: known.responses[key] for key in same if key in known.responses}, state)
+
+    def is_forgotten(self, error: AdapterError) -> bool:
+        """Whether the server does not take its own state back: it was started anew, or the answer came too late."""
+        return self.state is not None and error.reason == "invalid_request" and "requestState" in error.message
 
     @property
     def is_open(self) -> bool:

@@ -46,7 +46,7 @@ class Stdio(Connection):
 
     It inherits no environment but `PATH`, `HOME` and the like, since yours has your keys; `env` adds variables. After
     its end, the next call starts it again. `timeout` is how long it may take to start and to answer anything but a tool
-    call, in seconds.
+    call, in seconds. With `version="2025-11-25"` it speaks that version, also to a server that speaks later ones.
     """
 
     def __init__(
@@ -56,8 +56,9 @@ class Stdio(Connection):
         env: Mapping[str, str] | None = None,
         cwd: str | os.PathLike[str] | None = None,
         timeout: float = 30.0,
+        version: str | None = None,
     ) -> None:
-        super().__init__(timeout)
+        super().__init__(timeout, version)
         self._command = (command, *arguments)
         are_texts = command and all(isinstance(cast(Any, part), str) for part in self._command)
         check("command", self._command, bool(are_texts), 'strings, such as Stdio("npx", "server")')
@@ -258,7 +259,8 @@ class Process(asyncio.SubprocessProtocol):
     def process_exited(self) -> None:
         self._has_exited.set()
         # What it has written before is read first, unless something that it has started keeps its output open.
-        self._loop.call_later(0.05, self._fail, f"has ended with exit code {self._transport.get_returncode()}")
+        code = self._transport.get_returncode()
+        self._loop.call_later(0.05, self._fail, "has ended" if code is None else f"has ended with exit code {code}")
 
     def _deliver(self, message: Json) -> None:
         with self._lock:

@@ -67,7 +67,7 @@ def watch(server: Server, *, headers: Mapping[str, str] | None = None, prefix: s
         server              --changed-----changed--|
         watch()     tools-----tools---------tools--|
 
-    It ends when the server ends the subscription, and fails when the connection is lost: ``.retry()`` subscribes anew.
+    It ends when the server ends it, and fails when the connection is lost: ``.retry()`` then subscribes at once.
     """
     connection = _connected(server, headers, prefix)
 
@@ -89,6 +89,8 @@ def _connected(server: Any, headers: Mapping[str, str] | None, prefix: str) -> C
     if isinstance(server, Connection):
         return server
     if isinstance(server, str):
+        remedy = 'a URL with http:// or https://, or a command as a list, such as ["python", "server.py"]'
+        check("server", server, server.lower().startswith(("http://", "https://")), remedy)
         return HTTP(server, headers=headers)
     remedy = "a URL, a command as a list of strings, an mcp.HTTP or an mcp.Stdio"
     check("server", server, isinstance(server, list | tuple) and bool(cast(Any, server)), remedy)

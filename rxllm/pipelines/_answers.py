@@ -16,9 +16,9 @@ from rxllm.pipelines._agent_setup import agent_settings
 from rxllm.pipelines._halted_step import HaltedStep
 from rxllm.pipelines._request import unanswered_calls
 from rxllm.runtime import Question, Scope
-from rxllm.tools import AgentTool, Approval, ToolSettings, edited, execution, failed, is_question
+from rxllm.tools import QUESTION, AgentTool, Approval, ToolSettings, edited, execution, failed, is_question
 from rxllm.values import EngineError, Thread, Tool, ToolCall, ValidationError, denied, listed, user
-from rxllm.values._agents import nested_call, nested_id, open_ids, open_questions, with_answer
+from rxllm.values._agents import nested_call, nested_id, open_agents, open_ids, open_questions, with_answer
 from rxllm.values._json import json_text
 from rxllm.values.argument_checks import invalid_option
 
@@ -91,6 +91,8 @@ class Answers(msgspec.Struct, frozen=True):
         if isinstance(tool, AgentTool) or (tool is not None and is_question(thread[0])):
             return tool
         message = f"the agent of the tool call {call.id} waits for answers, but no tool {call.name!r} is an agent"
+        if is_question(thread[0]):
+            message = f"the call {call.id} asks, but no tool is named {call.name!r}: pass the tools again, tools=[...]"
         raise EngineError("unknown_tool", message, metadata={"tool_name": call.name})
 
     def outcome(
@@ -140,6 +142,8 @@ class Answers(msgspec.Struct, frozen=True):
         fault = f"is not the id of an unanswered tool call; those are: {listed(known)}"
         answers: dict[str, Mapping[str, Any]] = {"approvals": self.approvals, "results": self.results}
         faults = [((name, id), fault) for name, by_id in answers.items() for id in by_id if id not in known]
+        asking = set(_asking(agents))
+        faults += [(("results", id), _asks(id)) for id in self.results if id in asking]
         faults += [(("approvals", id), "has a result too") for id in self.approvals if id in self.results]
         faults += [((name, id), _AMBIGUOUS) for name, by_id in answers.items() for id in by_id if known[id] > 1]
         begun = (id for id, approval in self.approvals.items() if id in agents and not _is_denial(approval))
@@ -150,6 +154,19 @@ class Answers(msgspec.Struct, frozen=True):
 
 def _is_denial(approval: object) -> bool:
     return approval is False or isinstance(approval, str)
+
+
+def _asking(agents: Mapping[str, Thread]) -> Iterator[str]:
+    """Yield the ids of the calls that ask the user and are made again with the answer, also in agents."""
+    for id, agent in agents.items():
+        if any(map(is_question, agent.messages[:1])):
+            yield id
+        yield from (nested_id(id, inner) for inner in _asking(open_agents(agent)))
+
+
+def _asks(id: str) -> str:
+    answer = nested_id(id, QUESTION)
+    return f"is the id of a tool call that asks the user: answer under {answer!r}, or deny the call with an approval"
 
 
 def _open_call_ids(thread: Thread) -> list[str]:

@@ -5,11 +5,12 @@ from rxllm.tools._approval import WaitingCalls, edited
 from rxllm.tools._execution import execution
 from rxllm.tools._outcome import failed, is_halting
 from rxllm.tools._prompt import PROMPT
-from rxllm.tools._question import is_question
+from rxllm.tools._question import QUESTION, is_question
 from rxllm.tools._settings import Approval, Approve, Encoder, Executor, OnToolError, ToolSettings, encode_result
 
 __all__ = [
     "PROMPT",
+    "QUESTION",
     "AgentCall",
     "AgentChat",
     "AgentTool",

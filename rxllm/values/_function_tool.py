@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import field, replace
 from functools import partial
 from importlib import import_module
@@ -148,6 +148,9 @@ def tool(function: Callable[..., Any] | None = None, /, *, name: str | None = No
     return _from_function(function, **options)
 
 
+_UNREAD = ".run() or await is missing, as in tools=mcp.tools(url).run()"
+
+
 def as_tool(value: Any) -> Tool:
     """Return `value`, a tool or a function, as a tool; a function becomes what ``@tool`` makes of it.
 
@@ -179,6 +182,8 @@ def _made_of(value: Any) -> str:
     """Return how to make a tool of what is none; OpenAI's form has its name, description and schema."""
     if hasattr(value, "as_tool") or _makes_agents(value):
         return 'make an agent with engine.as_tool(name="...", description="...")'
+    if isinstance(value, Awaitable):
+        return _UNREAD
     if not isinstance(value, Mapping):
         is_engine = callable(getattr(value, "as_tool", None))
         return "write engine.as_tool(name=...)" if is_engine else "make a tool with rxllm.tool"
@@ -195,10 +200,9 @@ def _makes_agents(value: Any) -> bool:
 
 def as_tools(values: Any) -> tuple[Tool, ...]:
     """Return several tools or functions as tools. Raises ``ValidationError("invalid_option")``."""
-    if not isinstance(values, Iterable) or isinstance(values, str | Mapping):
-        raise invalid_option(
-            "tools", must_be("several tools or functions, as in tools=[function]", cast(object, values))
-        )
+    if not isinstance(values, Iterable) or isinstance(values, str | Mapping | Awaitable):
+        fault = must_be("several tools or functions, as in tools=[function]", cast(object, values))
+        raise invalid_option("tools", f"{fault}; {_UNREAD}" if isinstance(values, Awaitable) else fault)
     tools: list[Tool] = []
     for index, entry in enumerate(cast(Iterable[Any], values)):
         try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+import sys
 import textwrap
 from collections.abc import AsyncIterator
 from typing import Any
@@ -10,9 +12,12 @@ import pytest
 
 import rxllm
 from rxllm import AskUserRequested, Fake, Nested, ToolCall, ToolContext, mcp, serializer, session
+from rxllm.testing.loopback import Reply
+from tests.mcp import served
 from tests.mcp.chats import calling, outcome, scripted
 from tests.mcp.served import Seen
 from tests.programs import python
+from tests.runtime.support import ROOT
 
 FORM = {"type": "object", "properties": {"size": {"type": "string"}}, "required": ["size"]}
 
@@ -39,6 +44,43 @@ def test_a_server_that_waits_inside_the_call_is_answered_in_a_second_call(handsh
     halted = serializer.from_json(serializer.to_json(halted))
     result = rxllm.resume(Fake("Done."), halted, results={"c1/question": "big"}, tools=tools).run()
     assert outcome(result) == "hat: big"
+
+
+def test_a_server_that_does_not_know_its_state_is_called_anew_with_the_answer(stdio: mcp.Stdio) -> None:
+    tools = mcp.tools(stdio).run()
+    halted = calling(tools, "order", item="hat").run()
+    stdio.close()  # the next process has another key
+    result = rxllm.resume(Fake("Done."), halted, results={"c1/question": "big"}, tools=tools).run()
+    assert outcome(result) == "hat: big"
+
+
+def test_another_question_than_before_is_put_to_the_user() -> None:
+    stale = {"code": -32602, "message": "Invalid or expired requestState"}
+
+    def call(message: dict[str, Any]) -> Any:
+        match message["params"]:
+            case {"requestState": "old"}:
+                return Reply.of_json({"jsonrpc": "2.0", "id": message["id"], "error": stale}, 400)
+            case {"requestState": "new", "inputResponses": found}:
+                return {"content": [{"type": "text", "text": found["a"]["content"]["size"]}]}
+            case _:
+                states.append("old" if not states else "new")
+                asks = question("Which size?" if states == ["old"] else "Which size now?")
+                return {"resultType": "input_required", "inputRequests": {"a": asks}, "requestState": states[-1]}
+
+    states: list[str] = []
+    assert conversation(call, "big", "small") == (["Which size?", "Which size now?", None], "small")
+
+
+def test_a_connection_may_choose_the_handshake_for_a_server_that_asks_inside_the_call(modern: tuple[str, Seen]) -> None:
+    program = mcp.Stdio(sys.executable, str(served.__file__), env={"PYTHONPATH": str(ROOT)}, version="2025-06-18")
+    http = mcp.HTTP(modern[0], version="2025-11-25")
+    with program, http:
+        for source in (program, http, pickle.loads(pickle.dumps(http))):
+            tools = mcp.tools(source).run()
+            halted = calling(tools, "confirm", item="hat").run()
+            result = rxllm.resume(Fake("Done."), halted, results={"c1/question": "big"}, tools=tools).run()
+            assert outcome(result) == "hat: big"
 
 
 def test_another_process_goes_on(modern: tuple[str, Seen]) -> None:

@@ -10,7 +10,17 @@ from typing import Any
 import pytest
 
 import rxllm
-from rxllm import Fake, ImagePart, ToolCall, ToolExecutionCompleted, ToolProgress, ValidationError, mcp
+from rxllm import (
+    Engine,
+    EngineError,
+    Fake,
+    ImagePart,
+    ToolCall,
+    ToolExecutionCompleted,
+    ToolProgress,
+    ValidationError,
+    mcp,
+)
 from rxllm.testing import PNG
 from rxllm.testing.loopback import Loopback, Reply
 from tests.mcp.chats import FOUND, TOOL, calling, outcome, reply_to, scripted
@@ -23,7 +33,7 @@ def test_the_tools_of_a_server_are_plain_tools(server: tuple[str, Seen]) -> None
     assert (add.description, add.schema["required"]) == ("Add two numbers.", ["a", "b"])
     assert add.metadata["mcp"]["name"] == "add"
     result = calling(tools, "add", a=1, b=2).run()
-    assert (outcome(result), result.output_text) == ('{"result":3}', "Done.")
+    assert (outcome(result), result.output_text) == ("3", "Done.")
 
 
 def test_a_stream_of_tools_can_be_awaited(server: tuple[str, Seen]) -> None:
@@ -31,12 +41,12 @@ def test_a_stream_of_tools_can_be_awaited(server: tuple[str, Seen]) -> None:
         tools = await mcp.tools(server[0])
         return outcome(await calling(tools, "add", a=1, b=2))
 
-    assert asyncio.run(main()) == '{"result":3}'
+    assert asyncio.run(main()) == "3"
 
 
 def test_a_program_serves_its_tools_over_stdio(stdio: mcp.Stdio) -> None:
     tools = mcp.tools(stdio).run()
-    assert outcome(calling(tools, "add", a=1, b=2).run()) == '{"result":3}'
+    assert outcome(calling(tools, "add", a=1, b=2).run()) == "3"
     assert outcome(calling(tools, "fail").run()) == '{"error":"Error executing tool fail: no such city"}'
 
 
@@ -47,6 +57,14 @@ def test_progress_comes_as_events_of_the_chat(server: tuple[str, Seen], stdio: m
         progress = [event.data for event in events if isinstance(event, ToolProgress)]
         assert [data["progress"] for data in progress] == [1, 2, 3]
         assert progress[0] == {"progress": 1, "total": 3, "message": "at 1"}
+
+
+def test_the_model_reads_the_text_and_structured_content_only_without_one() -> None:
+    text, structured = [{"type": "text", "text": "9 coins"}], {"result": "9 coins"}
+    with scripted(call={"content": text, "structuredContent": structured}) as server:
+        assert outcome(calling(mcp.tools(server.url).run(), "f").run()) == "9 coins"
+    with scripted(call={"content": [], "structuredContent": structured}) as server:
+        assert outcome(calling(mcp.tools(server.url).run(), "f").run()) == '{"result":"9 coins"}'
 
 
 def test_a_failure_is_an_error_that_the_model_reads(server: tuple[str, Seen]) -> None:
@@ -87,7 +105,7 @@ def test_tools_work_on_any_loop_and_thread(server: tuple[str, Seen], stdio: mcp.
             thread.start()
         for thread in threads:
             thread.join(20)
-        assert answers == ['{"result":4}'] * 8
+        assert answers == ["4"] * 8
 
 
 async def _awaited(stream: rxllm.Stream[Any]) -> Any:
@@ -99,7 +117,7 @@ def test_an_approval_works_as_for_other_tools(modern: tuple[str, Seen]) -> None:
     halted = calling(tools, "add", a=1, b=2).run()
     assert halted.halted_reason == "approval"
     result = rxllm.resume(Fake("Done."), halted, approvals={"c1": {"a": 5, "b": 5}}, tools=tools).run()
-    assert outcome(result) == '{"result":10}'
+    assert outcome(result) == "10"
 
 
 # Names, descriptions and schemas
@@ -205,7 +223,7 @@ def test_a_forgotten_session_is_begun_anew(handshake: tuple[str, Seen]) -> None:
         tools = mcp.tools(connection).run()
         assert connection.session is not None
         connection.session = "0" * 32
-        assert outcome(calling(tools, "add", a=1, b=2).run()) == '{"result":3}'
+        assert outcome(calling(tools, "add", a=1, b=2).run()) == "3"
 
 
 @pytest.mark.parametrize(
@@ -232,6 +250,7 @@ def test_wrong_arguments_raise_at_the_call(server: Any, options: Any) -> None:
     [
         lambda: mcp.HTTP(5),  # pyright: ignore[reportArgumentType]
         lambda: mcp.HTTP("http://a", timeout=0),
+        lambda: mcp.HTTP("http://a", version="2025"),
         lambda: mcp.Stdio("a", env={"A": 1}),  # pyright: ignore[reportArgumentType]
         lambda: mcp.Stdio("a", env=["A"]),  # pyright: ignore[reportArgumentType]
         lambda: mcp.Stdio("a", 1),  # pyright: ignore[reportArgumentType]
@@ -242,6 +261,18 @@ def test_wrong_arguments_of_a_connection_raise_at_the_call(make: Any) -> None:
     with pytest.raises(ValidationError) as raised:
         make()
     assert raised.value.reason == "invalid_option"
+
+
+def test_a_command_in_one_string_and_a_stream_in_place_of_tools_say_what_to_write() -> None:
+    with pytest.raises(ValidationError, match=r"server must be a URL .* or a command as a list"):
+        mcp.tools("python shop.py")
+    with scripted() as server:
+        for tools in (mcp.tools(server.url), [mcp.tools(server.url)]):
+            with pytest.raises(ValidationError, match=r"\.run\(\) or await is missing"):
+                rxllm.chat(Fake("Hi."), "Hi.", tools=tools)  # pyright: ignore[reportArgumentType]
+        with pytest.raises(EngineError, match=r"\.run\(\) or await is missing"):
+            Engine(Fake("Hi."), tools=mcp.tools(server.url))  # pyright: ignore[reportArgumentType]
+        assert not server.requests
 
 
 def test_nothing_is_sent_before_the_subscription() -> None:

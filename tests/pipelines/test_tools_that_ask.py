@@ -101,6 +101,16 @@ def test_a_call_that_asks_may_be_denied() -> None:
     assert "too dear" in result.steps[0].tool_results[0].text
 
 
+def test_a_result_for_the_call_in_place_of_its_question_is_refused_with_the_right_id() -> None:
+    tools = [booking([])]
+    clerk = Engine(Fake(CALL, "Booked.")).as_tool(name="clerk", description="Books.", tools=tools)
+    calls = [CALL, ToolCall("a1", "clerk", {"prompt": "Book."})]
+    halted = rxllm.chat(Fake(calls), "Book.", tools=[*tools, clerk]).run()
+    for id in ("c1", "a1/c1"):
+        with pytest.raises(rxllm.ValidationError, match=f"asks the user: answer under '{id}/question'"):
+            rxllm.resume(Fake("?"), stored(halted), results={id: "first"}, tools=[*tools, clerk]).run()
+
+
 def test_an_approval_is_not_asked_for_again() -> None:
     runs: list[Any] = []
     tool = dataclasses.replace(booking(runs), approval=True)
@@ -131,5 +141,5 @@ def test_the_state_of_a_tool_is_in_the_thread_and_not_sent_to_clients() -> None:
 
 def test_a_tool_that_is_gone_is_missed_before_anything_runs() -> None:
     halted = rxllm.chat(Fake(CALL), "Book.", tools=[booking([])]).run()
-    with pytest.raises(rxllm.EngineError, match="book"):
+    with pytest.raises(rxllm.EngineError, match=r"no tool is named 'book': pass the tools again, tools=\[...\]"):
         rxllm.resume(Fake("?"), halted, results={"c1/question": "first"}).run()
