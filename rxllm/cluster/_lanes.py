@@ -6,8 +6,8 @@ import asyncio
 import logging
 import pickle
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
+from contextlib import asynccontextmanager, contextmanager
 from time import monotonic
 from typing import Any, Self
 from uuid import uuid4
@@ -25,6 +25,9 @@ _PATIENCE = 60.0
 _LOOK = 0.5
 """How often the list of workers is read, in seconds."""
 
+_GRACE = 3.0
+"""For how many seconds a run that ends waits for workers that are being called."""
+
 _DEATHS = 3
 """After so many deaths of workers that it was with, a request fails: it may be what kills them."""
 
@@ -38,12 +41,30 @@ async def connected(client: Any) -> AsyncGenerator[Any]:
     if client is None:
         quiet: dict[str, Any] = {"dashboard_address": "127.0.0.1:0", "silence_logs": logging.ERROR}
         local = LocalCluster(asynchronous=True, threads_per_worker=1, **quiet)
-        async with _opened(local), _opened(Client(local, asynchronous=True, set_as_default=False)) as own:
-            yield own
+        with _quiet():
+            async with _opened(local), _opened(Client(local, asynchronous=True, set_as_default=False)) as own:
+                yield own
     else:
         options = {"asynchronous": True, "set_as_default": False, "security": client.security}
         async with _opened(Client(client.scheduler.address, **options)) as own:
             yield own
+
+
+@contextmanager
+def _quiet() -> Generator[None]:
+    """Print no log of Dask below errors. A cluster does that too, but of two that overlap one ends it for both."""
+    handlers = logging.getLogger("distributed").handlers[:]
+
+    def is_error(record: logging.LogRecord) -> bool:
+        return record.levelno >= logging.ERROR
+
+    for handler in handlers:
+        handler.addFilter(is_error)
+    try:
+        yield
+    finally:
+        for handler in handlers:
+            handler.removeFilter(is_error)
 
 
 @asynccontextmanager
@@ -54,11 +75,20 @@ async def _opened(resource: Any) -> AsyncGenerator[Any]:
         yield await asyncio.shield(opening)
     finally:
         await asyncio.wait([opening])
-        await resource.close()
+        await _to_the_end(resource.close())
 
 
 async def _complete(resource: Awaitable[Any]) -> Any:
     return await resource
+
+
+async def _to_the_end(work: Awaitable[Any]) -> None:
+    """Wait for `work`, also if this is cancelled meanwhile, by a dispose during the end of the run."""
+    closing = asyncio.ensure_future(_complete(work))
+    try:
+        await asyncio.shield(closing)
+    finally:
+        await asyncio.wait([closing])
 
 
 __all__ = ["Lanes", "connected", "packed"]
@@ -109,6 +139,7 @@ class Lanes:
         self._admitted = 0
         self._failure: LLMError | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._calls: set[asyncio.Future[Any]] = set()
 
     async def __aenter__(self) -> Self:
         self.workers = len(await self._addresses())
@@ -116,11 +147,18 @@ class Lanes:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        await _to_the_end(self._close())
+
+    async def _close(self) -> None:
         for lane in self._lanes.values():
             lane.future.release()  # the workers hear of it, and close their connections
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._calls:  # a cluster that closes during a call logs an error
+            await asyncio.wait(self._calls, timeout=_GRACE)
+        for call in self._calls:
+            call.cancel()
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -266,8 +304,15 @@ class Lanes:
             self._deal()
 
     async def _call(self, lane: _Lane, function: Callable[..., Any], *arguments: Any) -> Any:
-        results = await self._client.run(function, lane.key, *arguments, workers=[lane.address])
-        return results[lane.address]
+        call = asyncio.ensure_future(self._client.run(function, lane.key, *arguments, workers=[lane.address]))
+        self._calls.add(call)
+        call.add_done_callback(self._called)
+        await asyncio.wait([call])  # which the end of this task does not cancel
+        return call.result()[lane.address]
+
+    def _called(self, call: asyncio.Future[Any]) -> None:
+        self._calls.discard(call)
+        _ = call.cancelled() or call.exception()  # nobody may be left to hear of it
 
     def _lose(self, lane: _Lane) -> None:
         """Hand the requests of a lane that has ended to the others."""

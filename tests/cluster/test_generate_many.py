@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import io
+import itertools
+import logging
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -346,6 +350,36 @@ def test_workers_of_its_own_end_with_it() -> None:
     assert pids
     assert str(os.getpid()) not in pids
     until(lambda: set(_children()) <= before)
+
+
+def test_workers_of_its_own_end_without_a_word(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    words, logger = io.StringIO(), logging.getLogger("distributed")
+    caplog.set_level(logging.INFO, "distributed")
+    monkeypatch.setattr(logger, "handlers", [logging.StreamHandler(words)])
+    open_calls, left_open = Counter[Any](), list[int]()
+    broadcast, close = distributed.Scheduler.broadcast, distributed.LocalCluster.close
+
+    async def counted(scheduler: Any, *args: Any, **options: Any) -> Any:
+        open_calls[scheduler] += 1
+        try:
+            return await broadcast(scheduler, *args, **options)
+        finally:
+            open_calls[scheduler] -= 1
+
+    def noted(cluster: Any, *args: Any, **options: Any) -> Any:
+        left_open.append(open_calls[cluster.scheduler])
+        return close(cluster, *args, **options)
+
+    monkeypatch.setattr(distributed.Scheduler, "broadcast", counted)
+    monkeypatch.setattr(distributed.LocalCluster, "close", noted)
+    for count in (2, 10, 2):
+        with rxllm.to_iter(generate_many(Fake([("delay", 0.02), "Hi"]), ["a"] * count)) as responses:
+            assert len(list(itertools.islice(responses, 3))) == min(count, 3)  # the second run closes during the third
+    until(lambda: len(left_open) == 3 and not logger.handlers[0].filters)
+    assert left_open == [0, 0, 0]
+    assert words.getvalue() == ""
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.7])
