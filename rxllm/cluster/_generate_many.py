@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
+from multiprocessing import current_process
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 import rxllm
@@ -88,7 +89,10 @@ def generate_many(
     ``rxllm.generate_many`` raises.
     """
     lanes = _lanes_module()
-    check("client", client, client is None or hasattr(client, "scheduler"), "a distributed.Client, or None")
+    is_open = client is None or getattr(client, "scheduler", None) is not None
+    check("client", client, is_open, "an open distributed.Client, or None")
+    if client is None and getattr(current_process(), "_inheriting", False):
+        raise SystemExit(f"a worker of rxllm.cluster runs this script when it starts; {lanes.GUARD}")
     many: Any = list(requests) if _are_several(requests) else requests
     rxllm.generate_many(engine, many, **opts)  # which checks everything, and asks nobody
     if opts.get("api_key") is not None:

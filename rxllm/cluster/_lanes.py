@@ -25,6 +25,8 @@ _PATIENCE = 60.0
 _LOOK = 0.5
 """How often the list of workers is read, in seconds."""
 
+GUARD = 'write the call below `if __name__ == "__main__":`, in a file whose name ends in .py, or pass a client'
+
 _GRACE = 3.0
 """For how many seconds a run that ends waits for workers that are being called."""
 
@@ -41,8 +43,11 @@ async def connected(client: Any) -> AsyncGenerator[Any]:
     if client is None:
         quiet: dict[str, Any] = {"dashboard_address": "127.0.0.1:0", "silence_logs": logging.ERROR}
         local = LocalCluster(asynchronous=True, threads_per_worker=1, **quiet)
-        with _quiet():
-            async with _opened(local), _opened(Client(local, asynchronous=True, set_as_default=False)) as own:
+        with _quiet(logging.ERROR):
+            async with (
+                _opened(local, _started(local)),
+                _opened(Client(local, asynchronous=True, set_as_default=False)) as own,
+            ):
                 yield own
     else:
         options = {"asynchronous": True, "set_as_default": False, "security": client.security}
@@ -50,31 +55,40 @@ async def connected(client: Any) -> AsyncGenerator[Any]:
             yield own
 
 
+async def _started(local: Any) -> Any:
+    try:
+        with _quiet(logging.CRITICAL):
+            return await local
+    except Exception as error:
+        message = f"the workers on this machine cannot start: {str(error).rstrip('.')}; {GUARD}"
+        raise EngineError("invalid_engine", message) from error
+
+
 @contextmanager
-def _quiet() -> Generator[None]:
-    """Print no log of Dask below errors. A cluster does that too, but of two that overlap one ends it for both."""
+def _quiet(level: int) -> Generator[None]:
+    """Print no log of Dask below `level`. A cluster does that too, but of two that overlap one ends it for both."""
     handlers = logging.getLogger("distributed").handlers[:]
 
-    def is_error(record: logging.LogRecord) -> bool:
-        return record.levelno >= logging.ERROR
+    def is_loud(record: logging.LogRecord) -> bool:
+        return record.levelno >= level
 
     for handler in handlers:
-        handler.addFilter(is_error)
+        handler.addFilter(is_loud)
     try:
         yield
     finally:
         for handler in handlers:
-            handler.removeFilter(is_error)
+            handler.removeFilter(is_loud)
 
 
 @asynccontextmanager
-async def _opened(resource: Any) -> AsyncGenerator[Any]:
+async def _opened(resource: Any, opening: Awaitable[Any] | None = None) -> AsyncGenerator[Any]:
     """Open it to the end before it is closed, also if it is disposed meanwhile: else half of it would stay open."""
-    opening = asyncio.ensure_future(_complete(resource))
+    opened = asyncio.ensure_future(_complete(resource if opening is None else opening))
     try:
-        yield await asyncio.shield(opening)
+        yield await asyncio.shield(opened)
     finally:
-        await asyncio.wait([opening])
+        await asyncio.wait([opened])
         await _to_the_end(resource.close())
 
 

@@ -38,7 +38,7 @@ from rxllm import operators as ops
 from rxllm.cluster import _worker, generate_many
 from rxllm.testing.loopback import Loopback, Reply, endless
 from tests.cluster.provider import ANSWER, PROMPT, Provider, is_cut, pids, refusal
-from tests.programs import python_without
+from tests.programs import python, python_without
 
 distributed = pytest.importorskip("distributed")
 pytestmark = pytest.mark.timeout(110)
@@ -471,6 +471,8 @@ def test_keys_do_not_travel(client: Any) -> None:
 
 def test_what_is_wrong_is_told_at_the_call(client: Any) -> None:
     lock = __import__("threading").Lock()
+    with distributed.Client(client.scheduler.address, set_as_default=False) as closed:
+        pass
     for arguments, options, error, message in [
         ((Fake("Hi"), "Hi"), {}, ValidationError, "must be several"),
         ((Fake("Hi"), ["Hi"]), {"concurrency": 0}, ValidationError, "concurrency"),
@@ -479,9 +481,15 @@ def test_what_is_wrong_is_told_at_the_call(client: Any) -> None:
             (Fake("Hi"), ["Hi"]),
             {"client": "tcp://here"},
             ValidationError,
-            "client must be a distributed.Client, or None",
+            "client must be an open distributed.Client, or None",
         ),
-        ((Engine(Fake(lambda request: str(lock))), ["Hi"]), {}, EngineError, "cannot be sent to the workers: .*lock"),
+        ((Fake("Hi"), ["Hi"]), {"client": closed}, ValidationError, "client must be an open distributed.Client"),
+        (
+            (Engine(Fake(lambda request: str(lock))), ["Hi"]),
+            {},
+            EngineError,
+            "cannot be sent to the workers: adapter of the engine cannot be pickled: .*lock",
+        ),
         (
             (Engine(Fake("Hi"), operators=[ops.tap(lambda event: lock)]), ["Hi"]),
             {},
@@ -508,6 +516,20 @@ def test_an_engine_that_a_worker_cannot_read_is_an_error(client: Any, tmp_path: 
     response = generate_many(Fake(only_here.shout), ["Hi"], client=client).run()
     assert isinstance(response.error, EngineError)
     assert "No module named 'only_here'; install there what is installed here" in str(response.error)
+
+
+def test_a_script_without_a_guard_is_told_of_it(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text("import rxllm\nrxllm.cluster.generate_many(rxllm.Fake('Hi'), ['Hi']).run()\n")
+    ran = python(str(tmp_path / "program.py"))
+    assert ran.stderr.count("Traceback") == 3  # of one error, with its causes
+    assert (
+        ran.stderr.strip()
+        .splitlines()[-1]
+        .endswith(
+            "EngineError: the workers on this machine cannot start: Nanny failed to start; write the call below "
+            '`if __name__ == "__main__":`, in a file whose name ends in .py, or pass a client'
+        )
+    )
 
 
 def test_without_dask_it_says_what_to_install() -> None:
