@@ -189,6 +189,12 @@ class Traces(rxllm.Tracer):
         return hash(self._settings)
 
     def __reduce__(self) -> tuple[Any, ...]:
+        if self._settings[3:] != (None, None):
+            message = (
+                "a tracer_provider or meter_provider stays in its process; pass traces() without them, "
+                "and set the global providers in the other process"
+            )
+            raise TypeError(message)
         return Traces, self._settings
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Traces:
