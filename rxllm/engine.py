@@ -182,7 +182,7 @@ class Engine:
         state = {**vars(self), "params": {**self.params}}
         for name in ("operators", "prepare", "observers"):
             state[name] = tuple(portable(entry, f"{name}[{index}]") for index, entry in enumerate(state[name]))
-        for name in ("context", "retry", "tool_executor", "tool_result_encoder"):
+        for name in ("adapter", "image_adapter", "context", "retry", "tool_executor", "tool_result_encoder"):
             state[name] = portable(state[name], f"{name} of the engine")
         # As in an adapter, headers with keys stay here.
         headers = self.params.get("headers")

@@ -182,12 +182,24 @@ def test_adapters_without_http_travel(adapter: Any) -> None:
         assert type(copied) is type(adapter)
 
 
+def test_an_engine_s_adapter_travels_by_value() -> None:
+    mark = "!"
+    engine = Engine(Fake(lambda request: request.messages[-1].text + mark), image_adapter=FakeImages(lambda *_: mark))
+    for copied in again(engine):
+        assert answer(copied)[-1] == "!"
+    lock, fault = threading.Lock(), r"^adapter of the engine cannot be pickled: .*lock.*; leave that out of it"
+    for dumps in DUMPS:
+        with pytest.raises(pickle.PicklingError, match=fault):
+            dumps(Engine(Fake(lambda request: str(lock))))
+
+
 @pytest.mark.parametrize("dumps", DUMPS)
 def test_what_calls_share_stays(dumps: Any) -> None:
     for operator, fault in [(ops.rate_limited(5), "rate limit"), (ops.budget(Budget(tokens=5)), "a Budget")]:
         engine = Engine(Fake("Hi"), operators=[ops.cost(), operator])
-        with pytest.raises(pickle.PicklingError, match=rf"operators\[1\] cannot be pickled.*{fault}"):
+        with pytest.raises(pickle.PicklingError, match=rf"operators\[1\] cannot be pickled.*{fault}") as caught:
             dumps(engine)
+        assert "leave that out" not in str(caught.value)  # it says what to write instead
         with pytest.raises(pickle.PicklingError, match=rf"operators\[0\].*operators\[1\] cannot be pickled.*{fault}"):
             dumps(Engine(Fake("Hi"), operators=[ops.fallback(engine)]))
         assert operator.is_shared

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
+from multiprocessing import current_process
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 import rxllm
@@ -66,8 +67,9 @@ def generate_many(
 ) -> Stream[Response[Any]]:
     """Return the responses to many requests, which the workers of `client` ask, `concurrency` at a time each.
 
-    Arguments and results are those of ``rxllm.generate_many``. A `journal` is a file of this machine, and serves both
-    functions: what one has answered is not asked again by the other.
+    Arguments and results are those of ``rxllm.generate_many``. In all, as many calls run at once as `concurrency` times
+    the number of workers. A `journal` is a file of this machine, and serves both functions: what one has answered is
+    not asked again by the other.
 
     Without a `client` there is one worker process for each processor of this machine, from the subscription to its end;
     a script then needs ``if __name__ == "__main__":``.
@@ -85,8 +87,14 @@ def generate_many(
     requests of a worker that dies are asked again by others, the rest is not; one that was with three workers when they
     died fails. Workers that are added take part, up to 32, or as many as there were at the beginning.
 
-    The engine is pickled, without clients and keys: a worker takes its key from its own environment. What a function of
-    the engine changes there stays there. ``on_event`` is called here, without the deltas, when a response is complete.
+    The engine is pickled, without clients and keys: a worker takes its key from its own environment, and does not know
+    those of ``rxllm.keys.put`` and ``load_dotenv`` here. Locks, files and connections cannot travel; a function opens
+    them where it runs. What a function of the engine changes there stays there. `journal` is written, and `on_progress`
+    and `on_event` are called here, ``on_event`` without the deltas, when a response is complete.
+
+    Observers run on the workers. ``rxllm.otel.traces()`` writes to the global providers there, so each worker sets them
+    up: ``client.register_plugin(plugin)`` of a ``distributed.WorkerPlugin`` whose ``setup`` calls
+    ``trace.set_tracer_provider``. ``traces(tracer_provider=...)`` cannot travel.
 
     ``ops.rate_limited`` and ``ops.budget`` of a shared `Budget` in ``engine.operators`` stay here, as the last of the
     operators, so that one limit and one budget hold for all workers. A call has its turn, and reserves, from before it
@@ -95,11 +103,14 @@ def generate_many(
     by any worker, and the limit knows of them.
 
     Raises ``EngineError("missing_dependency")`` without ``distributed``, ``EngineError("invalid_engine")`` for an
-    engine that cannot be pickled, ``ValidationError("invalid_option")`` for an `api_key`, and what
-    ``rxllm.generate_many`` raises.
+    engine that cannot be pickled (through ``on_error`` if the workers cannot start or cannot read it),
+    ``ValidationError("invalid_option")`` for an `api_key`, and what ``rxllm.generate_many`` raises.
     """
     lanes = _lanes_module()
-    check("client", client, client is None or hasattr(client, "scheduler"), "a distributed.Client, or None")
+    is_open = client is None or getattr(client, "scheduler", None) is not None
+    check("client", client, is_open, "an open distributed.Client, or None")
+    if client is None and getattr(current_process(), "_inheriting", False):
+        raise SystemExit(f"a worker of rxllm.cluster runs this script when it starts; {lanes.GUARD}")
     many: Any = list(requests) if _are_several(requests) else requests
     rxllm.generate_many(engine, many, **opts)  # which checks everything, and asks nobody
     if opts.get("api_key") is not None:

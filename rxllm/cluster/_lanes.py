@@ -6,8 +6,8 @@ import asyncio
 import logging
 import pickle
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
+from contextlib import asynccontextmanager, contextmanager
 from time import monotonic
 from typing import Any, Self
 from uuid import uuid4
@@ -25,6 +25,11 @@ _PATIENCE = 60.0
 _LOOK = 0.5
 """How often the list of workers is read, in seconds."""
 
+GUARD = 'write the call below `if __name__ == "__main__":`, in a file whose name ends in .py, or pass a client'
+
+_GRACE = 3.0
+"""For how many seconds a run that ends waits for workers that are being called."""
+
 _DEATHS = 3
 """After so many deaths of workers that it was with, a request fails: it may be what kills them."""
 
@@ -38,27 +43,66 @@ async def connected(client: Any) -> AsyncGenerator[Any]:
     if client is None:
         quiet: dict[str, Any] = {"dashboard_address": "127.0.0.1:0", "silence_logs": logging.ERROR}
         local = LocalCluster(asynchronous=True, threads_per_worker=1, **quiet)
-        async with _opened(local), _opened(Client(local, asynchronous=True, set_as_default=False)) as own:
-            yield own
+        with _quiet(logging.ERROR):
+            async with (
+                _opened(local, _started(local)),
+                _opened(Client(local, asynchronous=True, set_as_default=False)) as own,
+            ):
+                yield own
     else:
         options = {"asynchronous": True, "set_as_default": False, "security": client.security}
         async with _opened(Client(client.scheduler.address, **options)) as own:
             yield own
 
 
-@asynccontextmanager
-async def _opened(resource: Any) -> AsyncGenerator[Any]:
-    """Open it to the end before it is closed, also if it is disposed meanwhile: else half of it would stay open."""
-    opening = asyncio.ensure_future(_complete(resource))
+async def _started(local: Any) -> Any:
     try:
-        yield await asyncio.shield(opening)
+        with _quiet(logging.CRITICAL):
+            return await local
+    except Exception as error:
+        message = f"the workers on this machine cannot start: {str(error).rstrip('.')}; {GUARD}"
+        raise EngineError("invalid_engine", message) from error
+
+
+@contextmanager
+def _quiet(level: int) -> Generator[None]:
+    """Print no log of Dask below `level`. A cluster does that too, but of two that overlap one ends it for both."""
+    handlers = logging.getLogger("distributed").handlers[:]
+
+    def is_loud(record: logging.LogRecord) -> bool:
+        return record.levelno >= level
+
+    for handler in handlers:
+        handler.addFilter(is_loud)
+    try:
+        yield
     finally:
-        await asyncio.wait([opening])
-        await resource.close()
+        for handler in handlers:
+            handler.removeFilter(is_loud)
+
+
+@asynccontextmanager
+async def _opened(resource: Any, opening: Awaitable[Any] | None = None) -> AsyncGenerator[Any]:
+    """Open it to the end before it is closed, also if it is disposed meanwhile: else half of it would stay open."""
+    opened = asyncio.ensure_future(_complete(resource if opening is None else opening))
+    try:
+        yield await asyncio.shield(opened)
+    finally:
+        await asyncio.wait([opened])
+        await _to_the_end(resource.close())
 
 
 async def _complete(resource: Awaitable[Any]) -> Any:
     return await resource
+
+
+async def _to_the_end(work: Awaitable[Any]) -> None:
+    """Wait for `work`, also if this is cancelled meanwhile, by a dispose during the end of the run."""
+    closing = asyncio.ensure_future(_complete(work))
+    try:
+        await asyncio.shield(closing)
+    finally:
+        await asyncio.wait([closing])
 
 
 __all__ = ["Lanes", "connected", "packed"]
@@ -109,6 +153,7 @@ class Lanes:
         self._admitted = 0
         self._failure: LLMError | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._calls: set[asyncio.Future[Any]] = set()
 
     async def __aenter__(self) -> Self:
         self.workers = len(await self._addresses())
@@ -116,11 +161,18 @@ class Lanes:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        await _to_the_end(self._close())
+
+    async def _close(self) -> None:
         for lane in self._lanes.values():
             lane.future.release()  # the workers hear of it, and close their connections
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._calls:  # a cluster that closes during a call logs an error
+            await asyncio.wait(self._calls, timeout=_GRACE)
+        for call in self._calls:
+            call.cancel()
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -266,8 +318,15 @@ class Lanes:
             self._deal()
 
     async def _call(self, lane: _Lane, function: Callable[..., Any], *arguments: Any) -> Any:
-        results = await self._client.run(function, lane.key, *arguments, workers=[lane.address])
-        return results[lane.address]
+        call = asyncio.ensure_future(self._client.run(function, lane.key, *arguments, workers=[lane.address]))
+        self._calls.add(call)
+        call.add_done_callback(self._called)
+        await asyncio.wait([call])  # which the end of this task does not cancel
+        return call.result()[lane.address]
+
+    def _called(self, call: asyncio.Future[Any]) -> None:
+        self._calls.discard(call)
+        _ = call.cancelled() or call.exception()  # nobody may be left to hear of it
 
     def _lose(self, lane: _Lane) -> None:
         """Hand the requests of a lane that has ended to the others."""

@@ -54,7 +54,7 @@ async def serve(key: str, setup: bytes) -> None:
 
 async def started(key: str) -> bool:
     """Wait a moment for the lane, whose task may be behind others on this worker."""
-    for _ in range(20):
+    for _ in range(5):
         if key in _lanes:
             return True
         await asyncio.sleep(0.05)

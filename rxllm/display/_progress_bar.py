@@ -31,8 +31,9 @@ def progress_bar(label: str = "") -> Callable[[Progress], None]:
         capitals:  60%|██████    | 1200/2000 [01:10<00:47, 17.1/s, 3 failed, 48,210 tokens, cost 0.52]
 
     In a notebook the line is an output of the cell, which is redrawn. On a terminal it is redrawn on standard error. A
-    file gets a line every ten seconds, and one at the end. The rate and the seconds that are left do not count what a
-    journal has answered.
+    file gets a line at most every ten seconds, and one at the end. It is drawn when a response is there: while a limit
+    or a slow model holds all of them back, the line stands still. The rate and the seconds that are left do not count
+    what a journal has answered.
 
     >>> from rxllm import Fake, generate_many
     >>> responses = list(generate_many(Fake("Hi"), ["a", "b"], on_progress=progress_bar("greetings")))

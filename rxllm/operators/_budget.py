@@ -73,8 +73,10 @@ def budget(
     if more is reserved     the request is not sent, but fails with ``StreamError("budget_exceeded")``; a chat that has
     and spent than allowed  had a step halts with the `halted_reason` ``"budget"``
     while the answer comes  what exceeds the reservation is reserved too; if it is not left, the answer is cut
-    at its end              the usage that the provider states counts; for what it has not stated, when a call fails
-                            or is left early, say, the estimate (``shared.spent.estimated``)
+    at its end              the usage that the provider states counts; for what it has not stated, when a call breaks
+                            off or is left early, say, the estimate (``shared.spent.estimated``): of the request, and
+                            of the answer so far. Left before its first event, a call counts its request, which the
+                            provider may bill; a call that fails before its first event counts no tokens
     a price nobody knows    reserves and counts nothing; ``shared.spent.unpriced`` is the number of those calls
     ======================  ============================================================================================
 

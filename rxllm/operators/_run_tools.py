@@ -83,9 +83,9 @@ def run_tools(
     seconds the call is refused. The thread keeps the model's arguments. What `approve` raises, a ``TypeError`` for any
     other answer, ``ValidationError("invalid_option")`` for arguments that do not fit the tool, and
     ``ToolError("encoding_failed")`` for a result that has no JSON are bugs of the caller's code: they end the stream
-    through ``on_error``, and the model never sees them. At most `max_concurrency` tools run at once. `executor(tool,
-    arguments, context)` runs a tool instead of its handler, `encoder(result)` returns the text for the model, `context`
-    is the mapping in the tools' `ToolContext`.
+    through ``on_error``, and the model never sees them. At most `max_concurrency` tools run at once, without it all
+    calls of a response. `executor(tool, arguments, context)` runs a tool instead of its handler, `encoder(result)`
+    returns the text for the model, `context` is the mapping in the tools' `ToolContext`.
 
     Raises ``ValidationError("invalid_option")`` for wrong options.
     """

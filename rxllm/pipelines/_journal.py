@@ -179,8 +179,8 @@ class Journal:
     def _check_unchanged(self, index: int, line: _Line) -> None:
         if line.request_key != self._lines[index].request_key:
             fault = (
-                f"is another request than the one that {self.path!r} answers under this id; "
-                "give it an id of its own, or write to another journal"
+                f"is another request than the one that {self.path!r} answers under this id: the messages, the model, "
+                "the tools or an option differ; write to another journal, or give it an id of its own"
             )
             raise ValidationError("invalid_request", errors=[(("requests", str(line.id)), fault)])
 

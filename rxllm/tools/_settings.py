@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Mapping
 from inspect import iscoroutinefunction
 from typing import Any, Literal, cast
@@ -87,8 +86,8 @@ class ToolSettings(msgspec.Struct, frozen=True):
             raise invalid_option("tools", f"must have different names, not {names}")
 
     def concurrency(self, calls: int) -> int:
-        """Return how many of `calls` run at once: by default twice the number of processors."""
-        return self.max_concurrency or max(1, min(calls, 2 * (os.cpu_count() or 1)))
+        """Return how many of `calls` run at once: all of them, unless there is a limit."""
+        return self.max_concurrency or max(1, calls)
 
     def timeout_of(self, tool: Tool) -> float | None:
         """Return how long `tool` may run, in seconds; None for no limit."""

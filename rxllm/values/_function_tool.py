@@ -117,9 +117,14 @@ def tool(function: Callable[..., Any] | None = None, /, *, name: str | None = No
     >>> add(2, 3), add.name, add.description, add.schema["required"]
     (5, 'add', 'Add two numbers.', ['a'])
 
-    ``@tool(name=..., description=..., approval=True)`` sets these in place of the function's own. `timeout` is the
-    longest run in seconds, None for no limit; without one the option ``tool_timeout`` counts. An `idempotent` tool
-    may be run again if it was interrupted, see ``ops.journaled``.
+    ``@tool(name=..., description=..., approval=True)`` sets these in place of the function's own. It goes round a
+    lambda too: ``tool(name="double")(lambda x: 2 * x)``. Without a function to read them from,
+    ``tool(name="double", description=..., schema={...}, handler=double)`` takes the JSON schema of the arguments and a
+    `handler`, which is called with one mapping of the arguments, and with a `ToolContext` if it takes two.
+
+    `timeout` is the longest run in seconds, None for no limit; without one the option ``tool_timeout`` counts. A
+    `manual` tool is never run here: the chat halts, and the caller answers. An `idempotent` tool may be run again if
+    it was interrupted, see ``ops.journaled``.
 
     A hint is any type that JSON can be read as: plain ones and ``Literal``, enums, datetimes, dataclasses,
     ``TypedDict``, msgspec's and pydantic's models, lists, dicts and unions of these. The model is told of the type, the
@@ -137,18 +142,29 @@ def tool(function: Callable[..., Any] | None = None, /, *, name: str | None = No
     if function is None and name is not None:
         schema = options.pop("schema", None)
         return Tool(name=name, **options, **({"schema": schema} if schema is not None else {}))
+    if fields and callable(function):
+        remedy = _call_of(function, {"name": name, **options} if name is not None else options)
+        message = f"a function stands alone in tool(...): got {', '.join(sorted(fields))} beside it; write {remedy}"
+        raise ValidationError("invalid_tool", message, errors=[((field,), "not_allowed") for field in fields])
     if fields or not (function is None or callable(function)):
         got = ", ".join(fields) or f"{function!r:.80}"
         message = f"a tool is made from a name or from a function: got {got}; write tool(name='...', ...) or @tool"
-        lacks_name = [(("name",), "required")]
-        faults = [((name,), "not_allowed") for name in fields] if callable(function) else lacks_name
-        raise ValidationError("invalid_tool", message, errors=faults)
+        raise ValidationError("invalid_tool", message, errors=[(("name",), "required")])
     if function is None:
         return partial(_from_function, **options)
     return _from_function(function, **options)
 
 
 _UNREAD = ".run() or await is missing, as in tools=mcp.tools(url).run()"
+
+
+def _call_of(function: Any, options: Mapping[str, Any]) -> str:
+    """Return the call of `tool` that `options` beside a function stand for."""
+    called = getattr(function, "__name__", "function").replace("<lambda>", "function")
+    if options.keys() & {"schema", "handler"}:
+        return f"tool(name='...', schema={{...}}, handler={called})"
+    settings = ", ".join(f"{name}={shorten(repr(value), 40)}" for name, value in options.items())
+    return f"tool({settings})({called})"
 
 
 def as_tool(value: Any) -> Tool:
@@ -258,25 +274,27 @@ def renamed(settings: Tool, function: Callable[P, R]) -> FunctionTool[P, R]:
         raise TypeError(message)
     result = _from_function(
         function,
+        name=settings.name,
         description=settings.description,
         manual=settings.manual,
         approval=settings.approval,
         timeout=settings.timeout,
         idempotent=settings.idempotent,
     )
-    return replace(result, name=settings.name, metadata=settings.metadata)
+    return replace(result, metadata=settings.metadata)
 
 
 def _from_function(
     function: Callable[P, R],
     *,
+    name: str | None = None,
     description: str = "",
     manual: bool = False,
     approval: bool = False,
     timeout: ToolTimeout = "default",
     idempotent: bool = False,
 ) -> FunctionTool[P, R]:
-    name = _name_of(function)
+    name = _name_of(function) if name is None else name
     signed = _signed(name, function)
     unbound = bool(signed) and signed[0].name in ("self", "cls") and signed[0].annotation is inspect.Parameter.empty
     parameters, context = _parameters(name, function, signed[unbound:])
@@ -319,7 +337,9 @@ def _name_of(function: Any) -> str:
     if name is None and isinstance(function, partial):
         return _name_of(cast(Any, function).func)
     if name == "<lambda>":
-        message = "a lambda has no name by which the model could call it; write a function with def"
+        message = (
+            "a lambda has no name by which the model could call it; write a function with def or tool(name='...')(...)"
+        )
         raise ValidationError("invalid_tool", message, errors=[(("name",), "required")])
     return name or type(function).__name__
 

@@ -47,8 +47,9 @@ def by_value(value: Any, what: str, reason: Exception | str) -> Any:
     except Exception as error:
         if isinstance(error.__cause__ or error, RecursionError):  # a function that names the tool made of it
             raise NotPortable(f"{what} cannot be pickled: it refers to itself; define it in a module") from None
-        message = f"{what} cannot be pickled: {error}; leave that out of it, or make it where it is used"
-        raise NotPortable(message) from error
+        # What calls share says itself what to write.
+        remedy = "" if "; " in str(error) else "; leave that out of it, or make it where it is used"
+        raise NotPortable(f"{what} cannot be pickled: {error}{remedy}") from error
 
 
 def travels_by_value() -> bool:

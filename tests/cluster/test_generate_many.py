@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import io
+import itertools
+import logging
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -34,7 +38,7 @@ from rxllm import operators as ops
 from rxllm.cluster import _worker, generate_many
 from rxllm.testing.loopback import Loopback, Reply, endless
 from tests.cluster.provider import ANSWER, PROMPT, Provider, is_cut, pids, refusal
-from tests.programs import python_without
+from tests.programs import python, python_without
 
 distributed = pytest.importorskip("distributed")
 pytestmark = pytest.mark.timeout(110)
@@ -363,6 +367,36 @@ def test_workers_of_its_own_end_with_it() -> None:
     until(lambda: set(_children()) <= before)
 
 
+def test_workers_of_its_own_end_without_a_word(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    words, logger = io.StringIO(), logging.getLogger("distributed")
+    caplog.set_level(logging.INFO, "distributed")
+    monkeypatch.setattr(logger, "handlers", [logging.StreamHandler(words)])
+    open_calls, left_open = Counter[Any](), list[int]()
+    broadcast, close = distributed.Scheduler.broadcast, distributed.LocalCluster.close
+
+    async def counted(scheduler: Any, *args: Any, **options: Any) -> Any:
+        open_calls[scheduler] += 1
+        try:
+            return await broadcast(scheduler, *args, **options)
+        finally:
+            open_calls[scheduler] -= 1
+
+    def noted(cluster: Any, *args: Any, **options: Any) -> Any:
+        left_open.append(open_calls[cluster.scheduler])
+        return close(cluster, *args, **options)
+
+    monkeypatch.setattr(distributed.Scheduler, "broadcast", counted)
+    monkeypatch.setattr(distributed.LocalCluster, "close", noted)
+    for count in (2, 10, 2):
+        with rxllm.to_iter(generate_many(Fake([("delay", 0.02), "Hi"]), ["a"] * count)) as responses:
+            assert len(list(itertools.islice(responses, 3))) == min(count, 3)  # the second run closes during the third
+    until(lambda: len(left_open) == 3 and not logger.handlers[0].filters)
+    assert left_open == [0, 0, 0]
+    assert words.getvalue() == ""
+
+
 @pytest.mark.parametrize("seconds", [0.0, 0.7])
 def test_workers_of_its_own_end_with_a_dispose_while_they_start(seconds: float) -> None:
     before = set(_children())
@@ -452,6 +486,8 @@ def test_keys_do_not_travel(client: Any) -> None:
 
 def test_what_is_wrong_is_told_at_the_call(client: Any) -> None:
     lock = __import__("threading").Lock()
+    with distributed.Client(client.scheduler.address, set_as_default=False) as closed:
+        pass
     for arguments, options, error, message in [
         ((Fake("Hi"), "Hi"), {}, ValidationError, "must be several"),
         ((Fake("Hi"), ["Hi"]), {"concurrency": 0}, ValidationError, "concurrency"),
@@ -460,9 +496,15 @@ def test_what_is_wrong_is_told_at_the_call(client: Any) -> None:
             (Fake("Hi"), ["Hi"]),
             {"client": "tcp://here"},
             ValidationError,
-            "client must be a distributed.Client, or None",
+            "client must be an open distributed.Client, or None",
         ),
-        ((Engine(Fake(lambda request: str(lock))), ["Hi"]), {}, EngineError, "cannot be sent to the workers: .*lock"),
+        ((Fake("Hi"), ["Hi"]), {"client": closed}, ValidationError, "client must be an open distributed.Client"),
+        (
+            (Engine(Fake(lambda request: str(lock))), ["Hi"]),
+            {},
+            EngineError,
+            "cannot be sent to the workers: adapter of the engine cannot be pickled: .*lock",
+        ),
         (
             (Engine(Fake("Hi"), operators=[ops.tap(lambda event: lock)]), ["Hi"]),
             {},
@@ -489,6 +531,20 @@ def test_an_engine_that_a_worker_cannot_read_is_an_error(client: Any, tmp_path: 
     response = generate_many(Fake(only_here.shout), ["Hi"], client=client).run()
     assert isinstance(response.error, EngineError)
     assert "No module named 'only_here'; install there what is installed here" in str(response.error)
+
+
+def test_a_script_without_a_guard_is_told_of_it(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text("import rxllm\nrxllm.cluster.generate_many(rxllm.Fake('Hi'), ['Hi']).run()\n")
+    ran = python(str(tmp_path / "program.py"))
+    assert ran.stderr.count("Traceback") == 3  # of one error, with its causes
+    assert (
+        ran.stderr.strip()
+        .splitlines()[-1]
+        .endswith(
+            "EngineError: the workers on this machine cannot start: Nanny failed to start; write the call below "
+            '`if __name__ == "__main__":`, in a file whose name ends in .py, or pass a client'
+        )
+    )
 
 
 def test_without_dask_it_says_what_to_install() -> None:

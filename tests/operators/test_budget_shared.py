@@ -220,6 +220,18 @@ def test_what_has_arrived_when_it_is_left_counts() -> None:
     assert budget.spent == Spending(41, calls=1, estimated=10, unpriced=1)
 
 
+def test_a_call_that_is_left_before_its_first_event_counts_its_request() -> None:
+    budget = Budget(tokens=5000)
+    fake = Fake([("delay", 5), "never"])
+    subscription = stream_generate(Engine(fake, operators=[ops.budget(budget)]), "Hi").subscribe()
+    deadline = time.monotonic() + 5
+    while not fake.requests and time.monotonic() < deadline:
+        time.sleep(0.001)
+    assert budget.spent.reserved > 0
+    subscription.dispose()
+    assert budget.spent == Spending(HI, calls=1, estimated=HI, unpriced=1)
+
+
 def test_a_source_that_raises_gives_back_what_was_reserved() -> None:
     def broken(events: Any) -> Any:
         def subscribe(observer: Any, scheduler: Any = None) -> Any:
@@ -257,18 +269,18 @@ def test_a_hedge_after_it_counts_both_and_one_before_it_the_winner() -> None:
     def hedged(events: Any) -> Any:
         return ops.hedge(events, after=0.01)
 
-    for operators, calls in (([None, hedged], 2), ([hedged, None], 1)):
+    for operators, calls, lost in (([None, hedged], 2, HI), ([hedged, None], 1, 0)):
         budget = Budget(tokens=5000)
         chain = [ops.budget(budget) if operator is None else operator for operator in operators]
         assert generate(Engine(Fake(late, ANSWER), operators=chain), "Hi").run().output_text == "Noon."
-        assert (budget.spent.calls, budget.spent.tokens, budget.spent.reserved) == (calls, 8, 0)
+        assert (budget.spent.calls, budget.spent.tokens, budget.spent.reserved) == (calls, 8 + lost, 0)
 
 
 def test_a_race_counts_each_of_its_streams() -> None:
     budget = Budget(tokens=5000)
     slow, quick = under(budget, [("delay", 5), "Well."]), under(budget, ANSWER)
     ops.race(stream_generate(slow, "Hi"), stream_generate(quick, "Hi")).pipe(ops.to_text()).run()
-    assert budget.spent == Spending(8, calls=2, unpriced=1)
+    assert budget.spent == Spending(8 + HI, calls=2, estimated=HI, unpriced=2)
 
 
 @pytest.mark.parametrize("order", [1, -1])

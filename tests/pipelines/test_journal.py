@@ -124,7 +124,8 @@ def test_another_request_under_a_known_id_is_refused_before_anything_is_asked(tm
     ]
     for change in changed:
         with pytest.raises(
-            ValidationError, match=r"requests\.y is another request .* give it an id of its own"
+            ValidationError,
+            match=r"requests\.y is another request .* the messages, the model, the tools or an option differ; write to",
         ) as caught:
             change().run()
         assert caught.value.reason == "invalid_request"

@@ -147,6 +147,14 @@ def test_a_lambda_has_no_name_for_a_tool() -> None:
     assert (caught.value.reason, caught.value.errors) == ("invalid_tool", ((("name",), "required"),))
 
 
+def test_a_lambda_is_a_tool_under_the_name_it_is_given() -> None:
+    double = tool(name="double", description="Double x.", approval=True)(lambda x: 2 * x)
+    assert (double.name, double.description, double.approval, double(4)) == ("double", "Double x.", True, 8)
+    assert double.schema["required"] == ["x"]
+    with pytest.raises(TypeError, match=r"the tool 'many' cannot have the parameter \*args"):
+        tool(name="many")(lambda *args: args)
+
+
 def test_a_parameter_s_class_may_have_the_tool_s_name() -> None:
     def place(place: Place) -> str:
         return place.city
@@ -270,17 +278,32 @@ def test_a_tool_ends_the_chat_by_what_it_returns() -> None:
     [
         ((), {"description": "weather by city", "schema": {"type": "object"}}, "description, schema"),
         ((), {"name": None, "handler": print}, "handler"),
-        ((print,), {"name": "weather"}, "name"),
-        ((print,), {"description": "weather by city"}, "description"),
         (("weather",), {}, "'weather'"),
     ],
 )
-def test_pieces_without_a_name_are_refused_and_a_function_takes_none(
-    positional: tuple[Any, ...], pieces: dict[str, Any], given: str
-) -> None:
+def test_pieces_without_a_name_are_refused(positional: tuple[Any, ...], pieces: dict[str, Any], given: str) -> None:
     with pytest.raises(ValidationError) as caught:
         tool(*positional, **pieces)
     assert caught.value.reason == "invalid_tool"
-    fault = (("name",), "required") if print not in positional else ((given,), "not_allowed")
-    assert caught.value.errors == (fault,)
+    assert caught.value.errors == ((("name",), "required"),)
     assert f"got {given}; write tool(name=" in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("pieces", "given", "remedy"),
+    [
+        ({"name": "boom"}, "name", "write tool(name='boom')(print)"),
+        ({"description": "Break."}, "description", "write tool(description='Break.')(print)"),
+        (
+            {"name": "boom", "description": "x" * 200},
+            "description, name",
+            f"write tool(name='boom', description='{'x' * 38}…)(print)",
+        ),
+        ({"schema": {"type": "object"}}, "schema", "write tool(name='...', schema={...}, handler=print)"),
+    ],
+)
+def test_a_function_is_named_by_a_second_call(pieces: dict[str, Any], given: str, remedy: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        tool(print, **pieces)
+    assert caught.value.message == f"a function stands alone in tool(...): got {given} beside it; {remedy}"
+    assert sorted(caught.value.errors) == sorted(((name,), "not_allowed") for name in pieces)

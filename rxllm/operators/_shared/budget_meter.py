@@ -74,7 +74,7 @@ class Meter:
         except BaseException:
             self._settle_all()
             raise
-        return CompositeDisposable(self._running, Disposable(self._settle_all))
+        return CompositeDisposable(self._running, Disposable(self._leave))
 
     def _on_next(self, event: Event) -> None:
         if self._ended:
@@ -186,6 +186,12 @@ class Meter:
         if budget.usd is not None:
             spending |= {"usd": budget.usd, "usd_spent": None if usd is None else settled.usd}
         return spending
+
+    def _leave(self) -> None:
+        """Settle what still runs; its requests count, even those that nothing has come of yet."""
+        for response in list(self._responses.values()):
+            response.count.begin()
+        self._settle_all()
 
     def _settle_all(self) -> None:
         self._is_disposed = True

@@ -55,9 +55,14 @@ class ResponseCount:
         self._request = request
         self._limit = math.inf if request.limit is None else request.limit
         self._void = Spending()  # spent before a restart
-        self._begin()
+        self._reset()
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
+        """Count the request: the answer has begun, or nobody waits for it any more, and the provider works on it."""
+        if self._stated is None:
+            self._known = self._void.tokens + (self._request.usage.input_tokens or 0)
+
+    def _reset(self) -> None:
         self._stated: Usage | None = None
         self._known = self._void.tokens  # all tokens but those of `characters`
         self.characters = 0
@@ -67,15 +72,15 @@ class ResponseCount:
         match event:
             case TextDelta(delta=text) | ThinkingDelta(delta=text) | ToolCallDelta(arguments_delta=text):
                 self.characters += len(text)
-            case MessageStarted() if self._stated is None:
-                self._known = self._void.tokens + (self._request.usage.input_tokens or 0)
+            case MessageStarted():
+                self.begin()
             case UsageUpdated(usage=usage):
                 self._state(usage)
             case RawChunk(kind="usage", data=data) if (usage := raw_usage(data)) is not None:
                 self._state(usage)
             case StepRestarted():
                 self._void = self.spent
-                self._begin()
+                self._reset()
             case _:
                 pass
 
