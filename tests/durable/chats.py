@@ -122,15 +122,15 @@ def build_passes(input: Any) -> Any:
 
 
 def build_budget(input: Any) -> Any:
-    calls = [[f"Step@ {n}. ", ToolCall(f"c{n}", "note", {"text": f"{n}"}), Usage(100, 20)] for n in range(9)]
+    calls = [[f"Step@ {n}. ", ToolCall(f"c{n}", "stamp", {"text": f"{n}"}), Usage(100, 20)] for n in range(9)]
     shared = Budget(tokens=600)
-    engine = Engine(turns("budget", *calls), tools=[note], operators=[ops.budget(shared)])
+    engine = Engine(turns("budget", *calls), tools=[stamp], operators=[ops.budget(shared)])
     return start(engine, input, max_tokens=100)
 
 
 def build_cut(input: Any) -> Any:
-    model = turns("cut", ["One@. ", ToolCall("c0", "note", {"text": "first"})], LONG)
-    return start(Engine(model, tools=[note], operators=[ops.budget(tokens=60)]), input)
+    model = turns("cut", ["One@. ", ToolCall("c0", "stamp", {"text": "first"})], LONG)
+    return start(Engine(model, tools=[stamp], operators=[ops.budget(tokens=60)]), input)
 
 
 def build_fallback(input: Any) -> Any:
@@ -157,7 +157,7 @@ def build_hedge(input: Any) -> Any:
 
 def build_race(input: Any) -> Any:
     quick = Engine(turns("quick", ["Quick@ ", ToolCall("c0", "note", {"text": "quick"})], ["I ", "am@ ", "quick. "]))
-    tardy = Engine(turns("tardy", [("delay", 0.05), "Tardy@ ", ToolCall("c0", "note", {"text": "tardy"})], ["Tardy."]))
+    tardy = Engine(turns("tardy", [("delay", 0.05), "Tardy@ ", ToolCall("c0", "note", {"text": "tardy"})], [("delay", 0.05), "I ", "am@ ", "quick. "]))
     return ops.race(*(start(engine, input, tools=[note]) for engine in (tardy, quick)))
 
 
@@ -188,7 +188,7 @@ CHATS: dict[str, Chat] = {
     "response": Chat(build_response),
     "parallel": Chat(build_parallel),
     "approval": Chat(build_approval, approvals={"pay": {"amount": 5}}),
-    "agents": Chat(crashing.build_chat, open=3, is_guarded=True, is_marked=False),
+    "agents": Chat(crashing.build_chat, approvals={"pay": {"amount": 5}}, open=3, is_guarded=True, is_marked=False),
     "trips": Chat(build_trips, is_guarded=True),
     "passes": Chat(build_passes, is_guarded=True),
     "budget": Chat(build_budget),

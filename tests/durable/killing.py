@@ -155,6 +155,16 @@ class Killing:
         return points, cases
 
 
+def warm_up() -> None:
+    """Import what a chat needs, without a thread, and leave it to the forked processes as it is."""
+    for name in rxllm.operators.__all__:
+        getattr(rxllm.operators, name)
+    for name in ("passes", "fallback", "hedge", "race", "compacted"):
+        asyncio.run(rxllm_events(CHATS[name].build(ASK)))
+    gc.collect()
+    gc.freeze()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("folder")
@@ -167,6 +177,7 @@ def main() -> None:
     parser.add_argument("--chats", default=",".join(CHATS))
     parser.add_argument("--point", default="")
     options = parser.parse_args()
+    warm_up()
     began = time.monotonic()
     killing, choice = Killing(options), random.Random(options.seed)
     chats = options.chats.split(",")

@@ -124,7 +124,7 @@ def reply(name: str, result: Any) -> dict[str, Any] | None:
 
 
 def plain(text: str) -> str:
-    return MARK.sub("", text)
+    return MARK.sub("", text).replace("Slow. ", "")
 
 
 def outcome(name: str, played: list[Played]) -> Outcome:
@@ -141,14 +141,18 @@ def outcome(name: str, played: list[Played]) -> Outcome:
     return found
 
 
+def same(what: str, found: Any, expected: Any) -> None:
+    assert found == expected, f"{what}: {found}, not {expected}"
+
+
 def judge(name: str, played: list[Played], expected: Outcome, kills: int) -> None:
     """Raise ``AssertionError`` if anything was lost, done twice, shown unchecked or late."""
     chat, found = CHATS[name], outcome(name, played)
-    assert found.texts == expected.texts
-    assert (found.reason, found.error) == (expected.reason, expected.error)
-    assert {*found.effects} == {*expected.effects}
+    same("the texts", found.texts, expected.texts)
+    same("the end", (found.reason, found.error), (expected.reason, expected.error))
+    same("the effects", {*found.effects}, {*expected.effects})
     begun = Counter(lines("begun"))
-    assert {*begun} == {*expected.effects}
+    same("what began", {*begun}, {*expected.effects})
     for line, times in Counter(lines("begun")).items():
         assert times == 1 or (line.startswith(IDEMPOTENT) and times <= 1 + kills), f"{line} began {times} times"
     assert found.questions <= expected.questions + kills * chat.open, f"{found.questions} questions"
