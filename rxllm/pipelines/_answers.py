@@ -86,6 +86,10 @@ class Answers(msgspec.Struct, frozen=True):
         """Whether there is an answer to the call itself, in place of answers to what waits in its agent."""
         return call.id in self.results or call.id in self.approvals
 
+    def _calls_again(self, call: ToolCall, agent: Thread) -> bool:
+        """Whether a tool that was interrupted when it had been called with the user's reply is approved to run again."""
+        return _is_replied(agent) and call.id in self.approvals and not _is_denial(self.approvals[call.id])
+
     def _begun(self, call: ToolCall, thread: Thread, settings: ToolSettings) -> Tool:
         """Return the tool of `call`: the agent whose `thread` it is, or the tool that asks the question in it."""
         tool = settings.tools_by_name.get(call.name)
@@ -103,9 +107,10 @@ class Answers(msgspec.Struct, frozen=True):
         agent: Thread | None = None,
     ) -> Observable[Event]:
         """Return the events that follow from the answer to `call`, or from those to what waits in its `agent`."""
-        if agent is not None and not self._decides(call):
+        if agent is not None and (not self._decides(call) or self._calls_again(call, agent)):
             tool = replace(self._begun(call, agent, settings), approval=False)
-            return execution(tool, call, settings, question, scope, resumed=(agent, self._within(call, agent)))
+            edited = self._edited_call(tool, call, call.id)
+            return execution(tool, call, settings, question, scope, edited, (agent, self._within(call, agent)))
         if call.id in self.results:
             return from_iterable([ToolResultEncoded(call.id, settings.encode(self.results[call.id], call))])
         verdict = self.approvals.get(call.id)
@@ -143,7 +148,8 @@ class Answers(msgspec.Struct, frozen=True):
         faults = [((name, id), fault) for name, by_id in answers.items() for id in by_id if id not in known]
         faults += [(("approvals", id), "has a result too") for id in self.approvals if id in self.results]
         faults += [((name, id), _AMBIGUOUS) for name, by_id in answers.items() for id in by_id if known[id] > 1]
-        begun = (id for id, approval in self.approvals.items() if id in agents and not _is_denial(approval))
+        approved = (id for id, approval in self.approvals.items() if id in agents and not _is_denial(approval))
+        begun = (id for id in approved if not _is_replied(agents[id]))
         faults += [(("approvals", id), _BEGUN) for id in begun]
         if faults:
             raise ValidationError("invalid_option", errors=faults)
@@ -151,6 +157,11 @@ class Answers(msgspec.Struct, frozen=True):
 
 def _is_denial(approval: object) -> bool:
     return approval is False or isinstance(approval, str)
+
+
+def _is_replied(agent: Thread) -> bool:
+    """Whether `agent` is the question of a tool with the user's reply."""
+    return is_question(agent[0]) and len(agent) > 1
 
 
 def _open_call_ids(thread: Thread) -> list[str]:

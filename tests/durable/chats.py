@@ -79,7 +79,7 @@ async def passes_soon(text: str) -> str | None:
     return passes(text)
 
 
-LONG = [f"{word}{number} " for number in range(12) for word in ("once ", "upon ", "a ", "time@")]
+LONG = [f"{word}{number} " for number in range(5) for word in ("once ", "upon ", "a ", "time@")]
 
 
 def build_text(input: Any) -> Any:
@@ -87,7 +87,7 @@ def build_text(input: Any) -> Any:
 
 
 def build_response(input: Any) -> Any:
-    return rxllm.stream_generate(Engine(turns("response", LONG[:24])), input["ask"])
+    return rxllm.stream_generate(Engine(turns("response", LONG[:8])), input["ask"])
 
 
 @tool(name="note")
@@ -111,7 +111,7 @@ def build_approval(input: Any) -> Any:
 
 def build_trips(input: Any) -> Any:
     call = ToolCall("c0", "note", {"text": "first"})
-    model = turns("trips", ["I note. ", call], ["Well. ", "It@", "is. ", "Now ", "hear ", f"the {SECRET}. ", *LONG[:12]])
+    model = turns("trips", ["I note. ", call], ["Well. ", "It@", "is. ", "Now ", "hear ", f"the {SECRET}. ", *LONG[:4]])
     return start(Engine(model, tools=[note], operators=[ops.guard(passes_soon)]), input)
 
 
@@ -130,7 +130,7 @@ def build_budget(input: Any) -> Any:
 
 def build_cut(input: Any) -> Any:
     model = turns("cut", ["One@. ", ToolCall("c0", "stamp", {"text": "first"})], LONG)
-    return start(Engine(model, tools=[stamp], operators=[ops.budget(tokens=60)]), input)
+    return start(Engine(model, tools=[stamp], operators=[ops.budget(tokens=25)]), input)
 
 
 def build_fallback(input: Any) -> Any:

@@ -10,12 +10,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import faulthandler
+import gc
 import json
 import os
 import random
-import shutil
 import signal
 import sys
+import threading
 import time
 import traceback
 from collections import deque
@@ -23,9 +24,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import rxllm
+from rxllm import Engine, Fake, ToolCall, serializer
+from rxllm import operators as ops
 from rxllm.durable import Store, open_store
 from rxllm.durable._redis import RedisStore
-from tests.durable import kill_points, playing
+from tests.durable import chats, kill_points, playing
 from tests.durable.chats import CHATS
 from tests.durable.playing import Outcome
 
@@ -116,6 +120,7 @@ class Killing:
             case.pid = pid
             return
         code = 1
+        gc.disable()
         try:
             self.run(case)
             code = 0
@@ -155,12 +160,25 @@ class Killing:
         return points, cases
 
 
+async def warm(engine: Engine) -> None:
+    async def run(arguments: Any) -> str:
+        return "warm"
+
+    tool = rxllm.Tool("warm", "A tool.", {"type": "object", "properties": {"text": {"type": "string"}}}, handler=run)
+    events = [event async for event in rxllm.stream(engine, "Hi", tools=[tool])]
+    state = playing.folded([serializer.from_json(serializer.to_json(event)) for event in events])
+    assert state.to_events()
+
+
 def warm_up() -> None:
     """Import what a chat needs, without a thread, and leave it to the forked processes as it is."""
     for name in rxllm.operators.__all__:
         getattr(rxllm.operators, name)
-    for name in ("passes", "fallback", "hedge", "race", "compacted"):
-        asyncio.run(rxllm_events(CHATS[name].build(ASK)))
+    operators = [ops.guard(chats.passes_soon), ops.fallback(Fake("Hi")), ops.budget(tokens=10_000)]
+    model = chats.turns("warm", ["Hi. ", ToolCall("c0", "warm", {"text": "up"})], ["Done. "])
+    engine = Engine(model, operators=operators, prepare=[rxllm.compact_thread(Fake("Hi"), at=1000)])
+    asyncio.run(warm(engine))
+    assert threading.active_count() == 1
     gc.collect()
     gc.freeze()
 
@@ -177,11 +195,10 @@ def main() -> None:
     parser.add_argument("--chats", default=",".join(CHATS))
     parser.add_argument("--point", default="")
     options = parser.parse_args()
-    warm_up()
     began = time.monotonic()
     killing, choice = Killing(options), random.Random(options.seed)
-    chats = options.chats.split(",")
-    points, traced = killing.traces(chats)
+    names = options.chats.split(",")
+    points, traced = killing.traces(names)
     every = [(chat, point) for chat in points for point in points[chat]]
     if options.point:
         singles = [(chat, options.point) for chat in points]

@@ -183,10 +183,15 @@ def text_of(event: Event) -> str:
             return ""
 
 
-def judge_run(run: Played) -> None:
+def folded(events: list[Event]) -> StreamCollector:
     state = StreamCollector()
-    for event in run.events:
+    for event in events:
         state = state.apply_event(event)
+    return state
+
+
+def judge_run(run: Played) -> None:
+    state = folded(run.events)
     if run.result is None:
         return
     if not isinstance(run.result, ChatResult):
