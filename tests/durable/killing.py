@@ -1,7 +1,7 @@
 """A program that plays chats in forked processes, kills these wherever it can, and judges what becomes of the chats.
 
 ``python -m tests.durable.killing FOLDER STORE [--sample N] [--random N] [--double N] [--seed S] [--chats a,b]``: it
-prints a report as JSON. It has one thread and rxllm imported, so that a process costs a fork: a chat is traced first,
+prints a report as JSON. It has one thread, and has imported what the chats need, so that a process costs a fork: a chat is traced first,
 with every point that it reaches, and then played once for each point, killed there, and played on by another process.
 """
 
@@ -20,16 +20,15 @@ import threading
 import time
 import traceback
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import rxllm
-from rxllm import Engine, Fake, ToolCall, serializer
-from rxllm import operators as ops
 from rxllm.durable import Store, open_store
 from rxllm.durable._redis import RedisStore
-from tests.durable import chats, kill_points, playing
+from tests.durable import kill_points, playing
 from tests.durable.chats import CHATS
 from tests.durable.playing import Outcome
 
@@ -71,7 +70,7 @@ class Killing:
 
     def store(self, case: Case) -> Store:
         if "://" in self.place:
-            return RedisStore(self.place, prefix=f"case{case.number}")
+            return RedisStore(self.place, prefix=f"{self.folder.name}-{case.number}")
         return open_store(self.folder_of(case) / "runs.db")
 
     def play(self, cases: list[Case]) -> None:
@@ -145,6 +144,7 @@ class Killing:
             outcome = playing.outcome(case.chat, played)
             playing.judge(case.chat, played, outcome, 0)
             trace = {"outcome": vars(outcome), "points": kill_points.REACHED, "seconds": time.monotonic() - case.began}
+            trace["modules"] = [*sys.modules]
             (self.folder / f"trace-{case.chat}").write_text(json.dumps(trace))
 
     def traces(self, chats: list[str]) -> tuple[dict[str, list[str]], list[Case]]:
@@ -156,31 +156,14 @@ class Killing:
             if not case.failure:
                 trace = json.loads((self.folder / f"trace-{case.chat}").read_text())
                 self.expected[case.chat] = Outcome(**trace["outcome"])
+                for module in trace["modules"]:  # once for all, before the forks that follow
+                    with suppress(ImportError):
+                        import_module(module)
                 self.spans[case.chat], points[case.chat] = trace["seconds"], trace["points"]
+        assert threading.active_count() == 1
+        gc.collect()
+        gc.freeze()
         return points, cases
-
-
-async def warm(engine: Engine) -> None:
-    async def run(arguments: Any) -> str:
-        return "warm"
-
-    tool = rxllm.Tool("warm", "A tool.", {"type": "object", "properties": {"text": {"type": "string"}}}, handler=run)
-    events = [event async for event in rxllm.stream(engine, "Hi", tools=[tool])]
-    state = playing.folded([serializer.from_json(serializer.to_json(event)) for event in events])
-    assert state.to_events()
-
-
-def warm_up() -> None:
-    """Import what a chat needs, without a thread, and leave it to the forked processes as it is."""
-    for name in rxllm.operators.__all__:
-        getattr(rxllm.operators, name)
-    operators = [ops.guard(chats.passes_soon), ops.fallback(Fake("Hi")), ops.budget(tokens=10_000)]
-    model = chats.turns("warm", ["Hi. ", ToolCall("c0", "warm", {"text": "up"})], ["Done. "])
-    engine = Engine(model, operators=operators, prepare=[rxllm.compact_thread(Fake("Hi"), at=1000)])
-    asyncio.run(warm(engine))
-    assert threading.active_count() == 1
-    gc.collect()
-    gc.freeze()
 
 
 def main() -> None:
@@ -218,6 +201,7 @@ def main() -> None:
     report: dict[str, Any] = {
         "points": {chat: len(points[chat]) for chat in points},
         "cases": len(cases),
+        "cpu": round(sum(os.times()[:4]), 1),
         "kills": sum(len(case.killed) for case in cases),
         "missed": sum(case.missed for case in cases),
         "seconds": round(time.monotonic() - began, 1),

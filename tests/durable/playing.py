@@ -18,7 +18,7 @@ from tests.durable.chats import ASK, CHATS, MARK, SECRET, line_of
 from tests.durable.kill_points import add, interposed, lines
 
 LEASE = 0.3
-MARGIN = 3.0
+MARGIN = 5.0
 IDEMPOTENT = ("stamp", "approved")
 
 
