@@ -16,7 +16,6 @@ from rxllm.durable._store import Record
 from rxllm.durable._writer import Writer
 from rxllm.events import Event
 
-
 LEFT_SECONDS = 30.0
 """How much longer than before an answer may be listened to that was left before its end."""
 

@@ -51,6 +51,7 @@ class Producer:
         self._stopped: asyncio.Future[None] = self._loop.create_future()
         self._to_drop = 0  # how many ends of steps and chats the log has already
         self._last = b""  # the last of these
+        self._journal: StoredJournal | None = None
         self.ended: Future[None] = Future()
 
     def stop(self) -> None:
@@ -104,6 +105,8 @@ class Producer:
         """Return how the run ends, None if it is left to others; the stream has ended then."""
         if reading.done():
             return reading.result()
+        if self._journal is not None:
+            self._journal.close()
         reading.cancel()
         await asyncio.wait({reading})
         return Ending("cancelled") if self._writer.is_cancelled.done() else None
@@ -113,26 +116,20 @@ class Producer:
         if run.is_cancelled:
             return Ending("cancelled")
         await self._rejoin(run)
-        journal = StoredJournal(records, self._writer)
+        self._journal = journal = StoredJournal(records, self._writer)
         try:
             self._check_attempts(records)
             if self._lease.epoch > 1:
                 self._writer.record(Record(ATTEMPT, self._lease.owner))
                 await self._writer.flush()
-            await self._follow(self._build(run).pipe(ops.journaled(journal), ops.tap(self._receive)), journal)
-        except Exception as error:
-            return Ending("failed", _error_json(error))
-        return Ending("completed")
-
-    async def _follow(self, stream: Stream[Event], journal: StoredJournal) -> None:
-        async with to_async_iter(stream) as events:
-            try:
+            stream = self._build(run).pipe(ops.journaled(journal), ops.tap(self._receive))
+            async with to_async_iter(stream) as events:
                 async for _ in events:
                     if self._writer.is_full:
                         await self._writer.room()
-            except asyncio.CancelledError:  # the stream is disposed now
-                journal.close()
-                raise
+        except Exception as error:
+            return Ending("failed", _error_json(error))
+        return Ending("completed")
 
     def _check_attempts(self, records: Sequence[Record]) -> None:
         """Raise if so many producers have died, one after the other, without getting any further."""
@@ -140,8 +137,9 @@ class Producer:
         for record in records:
             dead = dead + 1 if record.kind == ATTEMPT else dead - 1 if record.kind == STOP else 1
         if self._lease.epoch > 1 and dead >= self._max_attempts:
-            message = f"{dead} producers of the run have died at the same place; see their logs, and start it anew"
-            raise RunError("too_many_attempts", message, run_id=self._lease.run_id)
+            id = self._lease.run_id
+            message = f"run error ({id}): {dead} processes that produced it have died at the same place; see their logs"
+            raise RunError("too_many_attempts", message, run_id=id)
 
     def _build(self, run: Run) -> Stream[Event]:
         stream: Any = self._factory(serializer.from_json(run.input).data)

@@ -54,9 +54,9 @@ def open_runs(
     and let it build the same requests from the same input: without a clock or random numbers in them.
 
     Events are committed `flush_after` seconds after they come at the latest, and at once where something depends on it.
-    A process that dies keeps others from its runs for `lease` seconds at most. A run that kills `max_attempts` processes,
-    one after the other at the same place, fails with ``RunError("too_many_attempts")``, and one whose factory does not
-    come to the steps that are committed with ``RunError("diverged")``.
+    A process that dies keeps others from its runs for `lease` seconds at most. A run at which `max_attempts` processes
+    have died, one after the other at the same place, fails with ``RunError("too_many_attempts")``; one that does not
+    come to the steps that are committed fails with ``RunError("diverged")``.
 
     Raises ``ValidationError("invalid_option")`` for wrong arguments.
     """

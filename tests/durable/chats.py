@@ -1,4 +1,4 @@
-"""The chats of the judge of kills. What a model says twice differs, by a mark, so that nothing is asked again unseen."""
+"""The chats of the judge of kills. A model never says the same twice: a mark shows what has been asked again."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from secrets import token_hex
 from typing import Any, NamedTuple
 
 import rxllm
-from rxllm import AdapterError, Budget, ChatResult, Engine, Fake, Halt, Request, ToolCall, ToolContext, Usage, tool
+from rxllm import AdapterError, Budget, Engine, Fake, Halt, Request, ToolCall, ToolContext, Usage, tool
 from rxllm import operators as ops
 from rxllm.testing.loopback import Loopback, Reply
 from tests.corpus import VARIABLE
 from tests.durable import crashing
-from tests.durable.crashing import deep_note, note, pay, stamp
-from tests.durable.kill_points import add, effect, lines
+from tests.durable.crashing import note, pay, stamp
+from tests.durable.kill_points import add, effect
 
 SECRET = "SECRET"
 ASK = {"ask": "Go!"}
@@ -47,14 +47,14 @@ def slow(*items: Any) -> list[Any]:
 
 
 def turns(name: str, *answers: Any) -> Fake:
-    """Return a model that gives the n-th answer to the n-th step; marked, except for tool calls."""
+    """Return a model that gives the n-th answer to the n-th step, with a mark for each @."""
 
     def model(request: Request) -> Any:
         number = sum(bool(message.tool_calls) for message in request.messages)
         add("questions", f"{name} {number}\n")
         answer = answers[min(number, len(answers) - 1)]
         answer = answer if isinstance(answer, list) else [answer]
-        return slow(*(f"{item[:-1]}{mark()} " if isinstance(item, str) and item.endswith("@") else item for item in answer))
+        return slow(*(item.replace("@", mark()) if isinstance(item, str) else item for item in answer))
 
     return Fake(model)
 
@@ -79,7 +79,7 @@ async def passes_soon(text: str) -> str | None:
     return passes(text)
 
 
-LONG = [f"{word}{number} " for number in range(5) for word in ("once ", "upon ", "a ", "time@")]
+LONG = [f"{word}{number} " for number in range(5) for word in ("once ", "upon ", "a ", "time@ ")]
 
 
 def build_text(input: Any) -> Any:
@@ -98,26 +98,28 @@ async def later_note(text: str) -> str:
 
 def build_parallel(input: Any) -> Any:
     calls = [ToolCall("c0", "note", {"text": "one"}), ToolCall("c1", "stamp", {"text": "two"})]
-    engine = Engine(turns("parallel", ["I do@", "both. ", *calls], ["Both ", "are@", "done. "]), tools=[later_note, stamp])
-    return start(engine, input)
+    model = turns("parallel", ["I do@ ", "both. ", *calls], ["Both ", "are@ ", "done. "])
+    return start(Engine(model, tools=[later_note, stamp]), input)
 
 
 def build_approval(input: Any) -> Any:
     call = ToolCall("c0", "pay", {"amount": 500})
     other = ToolCall("c1", "note", {"text": "paid"})
-    model = turns("approval", ["I pay@", call], ["And@ ", other], ["Paid ", "it@", "all. "])
+    model = turns("approval", ["I pay@ ", call], ["And@ ", other], ["Paid ", "it@", "all. "])
     return start(Engine(model, tools=[pay, note]), input)
 
 
 def build_trips(input: Any) -> Any:
     call = ToolCall("c0", "note", {"text": "first"})
-    model = turns("trips", ["I note. ", call], ["Well. ", "It@", "is. ", "Now ", "hear ", f"the {SECRET}. ", *LONG[:4]])
+    model = turns(
+        "trips", ["I note. ", call], ["Well. ", "It@ ", "is. ", "Now ", "hear ", f"the {SECRET}. ", *LONG[:4]]
+    )
     return start(Engine(model, tools=[note], operators=[ops.guard(passes_soon)]), input)
 
 
 def build_passes(input: Any) -> Any:
     call = ToolCall("c0", "note", {"text": "first"})
-    model = turns("passes", ["I@ note. ", call], ["Well. ", "It@", "is. ", "Now ", "hear ", "that. "])
+    model = turns("passes", ["I@ note. ", call], ["Well. ", "It@ ", "is. ", "Now ", "hear ", "that. "])
     return start(Engine(model, tools=[note]), input).pipe(ops.guard(passes_soon))
 
 
@@ -156,9 +158,10 @@ def build_hedge(input: Any) -> Any:
 
 
 def build_race(input: Any) -> Any:
-    quick = Engine(turns("quick", ["Quick@ ", ToolCall("c0", "note", {"text": "quick"})], ["I ", "am@ ", "quick. "]))
-    tardy = Engine(turns("tardy", [("delay", 0.05), "Tardy@ ", ToolCall("c0", "note", {"text": "tardy"})], [("delay", 0.05), "I ", "am@ ", "quick. "]))
-    return ops.race(*(start(engine, input, tools=[note]) for engine in (tardy, quick)))
+    last = ["I ", "am@ ", "quick. "]
+    quick = turns("quick", ["Quick@ ", ToolCall("c0", "note", {"text": "quick"})], last)
+    tardy = turns("tardy", [("delay", 0.05), "Tardy@ ", ToolCall("c0", "note", {"text": "tardy"})], last)
+    return ops.race(*(start(model, input, tools=[note]) for model in (tardy, quick)))
 
 
 def build_compacted(input: Any) -> Any:

@@ -49,7 +49,8 @@ async def play(name: str, make_store: Callable[[], Store], killed_at: float | No
     chat = CHATS[name]
     factories = {name: chat.build}
     produced = interposed(make_store())
-    async with open_runs(produced, factories, flush_after=0.0, lease=LEASE) as runs, open_runs(make_store(), {}) as watching:
+    open_here = open_runs(produced, factories, flush_after=0.0, lease=LEASE)
+    async with open_here as runs, open_runs(make_store(), {}) as watching:
         played: list[Played] = []
         input: dict[str, Any] | None = ASK
         while input is not None:
@@ -95,7 +96,7 @@ async def watch(watching: Runs, id: str) -> Played:
     try:
         result = await watching.result(id)
     except LLMError as failure:
-        assert error == failure, (error, failure)
+        same("the error", failure, error)
         result = None
     events: list[Event] = [serializer.from_json(line) for line in lines(name)]
     return Played(id, events, result, error)
@@ -103,7 +104,7 @@ async def watch(watching: Runs, id: str) -> Played:
 
 def reply(name: str, result: Any) -> dict[str, Any] | None:
     """Return the input of the next run, answered as by a person who looks into the files; None at the end."""
-    if not isinstance(result, ChatResult) or not result.pending_tool_calls and result.halted_reason != "ask_user":
+    if not isinstance(result, ChatResult) or (not result.pending_tool_calls and result.halted_reason != "ask_user"):
         return None
     chat = CHATS[name]
     approvals: dict[str, Any] = {}
