@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, cast
@@ -12,11 +12,11 @@ from typing import Any, cast
 import msgspec
 from reactivex import Observable
 
-from rxllm import LLMError, RunError, Stream, StreamError, serializer, to_async_iter
+from rxllm import LLMError, Request, RunError, Stream, StreamError, request_key, serializer, to_async_iter
 from rxllm import operators as ops
 from rxllm.durable._journal import StoredJournal
 from rxllm.durable._sessions import is_turn, settle
-from rxllm.durable._store import Ending, Lease, Run, Store
+from rxllm.durable._store import Ending, Lease, Record, Run, Store
 from rxllm.durable._writer import Writer
 from rxllm.events import ChatCompleted, Event, StepCompleted, StepRestarted
 from rxllm.values.argument_checks import must_be
@@ -25,6 +25,9 @@ log = logging.getLogger("rxllm")
 
 Factory = Callable[..., Observable[Event]]
 """What builds the stream of a run, from its input, and from the session too if the run is a turn of one."""
+
+ATTEMPT, STOP = "attempt", "stop"
+"""The kinds of the records that a producer has begun to go on with the run, and that it has stopped without dying."""
 
 PAGE = 256
 """How many events of a log are read at once."""
@@ -43,13 +46,15 @@ class Producer:
     ===========================  =======================================================================================
     """
 
-    def __init__(self, store: Store, lease: Lease, factory: Factory, flush_after: float) -> None:
-        self._store, self._lease, self._factory = store, lease, factory
+    def __init__(self, store: Store, lease: Lease, factory: Factory, flush_after: float, max_attempts: int) -> None:
+        self._store, self._lease, self._factory, self._max_attempts = store, lease, factory, max_attempts
         self._writer = Writer(store, lease, flush_after)
         self._loop = asyncio.get_running_loop()
         self._stopped: asyncio.Future[None] = self._loop.create_future()
         self._to_drop = 0  # how many ends of steps and chats the log has already
         self._input = b""
+        self._last = b""  # the last of these
+        self._journal: StoredJournal | None = None
         self.ended: Future[None] = Future()
 
     def stop(self) -> None:
@@ -91,6 +96,8 @@ class Producer:
             if ending is not None and is_turn(self._input):  # before the end, after which runs expire
                 await self._writer.flush()
                 await settle(self._store, self._input)
+            elif ending is None:
+                self._writer.record(Record(STOP, self._lease.owner))
             await (self._writer.flush() if ending is None else self._writer.finish(ending))
         finally:
             for task in (reading, writing, renewing):
@@ -104,6 +111,8 @@ class Producer:
         """Return how the run ends, None if it is left to others; the stream has ended then."""
         if reading.done():
             return reading.result()
+        if self._journal is not None:
+            self._journal.close()
         reading.cancel()
         await asyncio.wait({reading})
         return Ending("cancelled") if self._writer.is_cancelled.done() else None
@@ -114,8 +123,12 @@ class Producer:
         if run.is_cancelled:
             return Ending("cancelled")
         await self._rejoin(run)
-        journal = StoredJournal(records, self._writer)
+        self._journal = journal = StoredJournal(records, self._writer)
         try:
+            self._check_attempts(records)
+            if self._lease.epoch > 1:
+                self._writer.record(Record(ATTEMPT, self._lease.owner))
+                await self._writer.flush()
             stream = self._build(run).pipe(ops.journaled(journal), ops.tap(self._receive))
             async with to_async_iter(stream) as events:
                 async for _ in events:
@@ -124,6 +137,16 @@ class Producer:
         except Exception as error:
             return Ending("failed", _error_json(error))
         return Ending("completed")
+
+    def _check_attempts(self, records: Sequence[Record]) -> None:
+        """Raise if so many producers have died, one after the other, without getting any further."""
+        dead = 1
+        for record in records:
+            dead = dead + 1 if record.kind == ATTEMPT else dead - 1 if record.kind == STOP else 1
+        if self._lease.epoch > 1 and dead >= self._max_attempts:
+            id = self._lease.run_id
+            message = f"run error ({id}): {dead} processes that produced it have died at the same place; see their logs"
+            raise RunError("too_many_attempts", message, run_id=id)
 
     def _build(self, run: Run) -> Stream[Event]:
         input = serializer.from_json(run.input).data
@@ -140,7 +163,9 @@ class Producer:
             number += len(page)
             for data in page:
                 is_open = msgspec.json.decode(data, type=_Kind).type not in ("step_completed", "chat_completed")
-                self._to_drop += not is_open
+                if not is_open:
+                    self._to_drop += 1
+                    self._last = data
         if is_open:
             self._commit(StepRestarted("recovered", self._lease.epoch - 1))
 
@@ -149,9 +174,21 @@ class Producer:
             self._commit(event)
         elif type(event) is StepCompleted or type(event) is ChatCompleted:
             self._to_drop -= 1
+            if not self._to_drop:
+                self._check_same(event)
+
+    def _check_same(self, event: StepCompleted | ChatCompleted) -> None:
+        """Raise unless the stream has come to where the log ends; the last end has the whole thread."""
+        if _thread_key(event) != _thread_key(serializer.from_json(self._last)):
+            message = "its steps are not those that are committed; a factory must build the same stream again"
+            raise RunError("diverged", f"the run cannot go on: {message}", run_id=self._lease.run_id)
 
     def _commit(self, event: Event) -> None:
         self._writer.event(serializer.to_json(event).encode())
+
+
+def _thread_key(event: StepCompleted | ChatCompleted) -> str:
+    return request_key(Request(event.result.thread.messages))
 
 
 class _Kind(msgspec.Struct):

@@ -48,6 +48,7 @@ def open_runs(
     *,
     flush_after: float = 0.05,
     lease: float = 15.0,
+    max_attempts: int = 10,
 ) -> Runs:
     """Return the runs in a store: a SQLite file for a path, Redis for ``"redis://..."``.
 
@@ -64,7 +65,9 @@ def open_runs(
     and let it build the same requests from the same input: without a clock or random numbers in them.
 
     Events are committed `flush_after` seconds after they come at the latest, and at once where something depends on it.
-    A process that dies keeps others from its runs for `lease` seconds at most.
+    A process that dies keeps others from its runs for `lease` seconds at most. A run at which `max_attempts` processes
+    have died, one after the other at the same place, fails with ``RunError("too_many_attempts")``; one that does not
+    come to the steps that are committed fails with ``RunError("diverged")``.
 
     Raises ``ValidationError("invalid_option")`` for wrong arguments.
     """
@@ -73,7 +76,9 @@ def open_runs(
         check_instance("factories", name, str, "a mapping whose keys are names")
         check_function(f"factories[{name!r}]", factory)
     check("lease", lease, is_positive(lease), "a number of seconds above 0")
-    return Runs(open_store(store), dict(factories), check_seconds("flush_after", flush_after), lease)
+    check_count("max_attempts", max_attempts)
+    check_seconds("flush_after", flush_after)
+    return Runs(open_store(store), dict(factories), flush_after, lease, max_attempts)
 
 
 class Runs:
@@ -93,8 +98,11 @@ class Runs:
     =====================  =============================================================================================
     """
 
-    def __init__(self, store: Store, factories: Mapping[str, Factory], flush_after: float, lease: float) -> None:
+    def __init__(
+        self, store: Store, factories: Mapping[str, Factory], flush_after: float, lease: float, max_attempts: int
+    ) -> None:
         self._store, self._factories, self._flush_after, self._seconds = store, factories, flush_after, lease
+        self._max_attempts = max_attempts
         self._owner = f"{socket.gethostname()}:{os.getpid()}:{token_hex(4)}"
         self._producers: dict[str, tuple[Producer, asyncio.Task[None]]] = {}
         self._tails: dict[tuple[asyncio.AbstractEventLoop, str], Tail] = {}
@@ -288,7 +296,7 @@ class Runs:
         lease = await self._store.claim(id, self._owner, self._seconds)
         if lease is None:
             return False
-        producer = Producer(self._store, lease, self._factories[factory], self._flush_after)
+        producer = Producer(self._store, lease, self._factories[factory], self._flush_after, self._max_attempts)
         # In a context of its own: whoever starts a run may leave, and another process goes on without his context.
         task = asyncio.get_running_loop().create_task(producer.run(), name="rxllm-run", context=Context())
         self._producers[id] = producer, task

@@ -85,6 +85,10 @@ class Answers(msgspec.Struct, frozen=True):
         """Whether there is an answer to the call itself, in place of answers to what waits in its agent."""
         return call.id in self.results or call.id in self.approvals
 
+    def _calls_again(self, call: ToolCall, agent: Thread) -> bool:
+        """Whether a tool that was interrupted after the user's reply to its question is approved to run again."""
+        return _is_replied(agent) and call.id in self.approvals and not _is_denial(self.approvals[call.id])
+
     def _begun(self, call: ToolCall, thread: Thread, settings: ToolSettings) -> Tool:
         """Return the tool of `call`: the agent whose `thread` it is, or the tool that asks the question in it."""
         tool = settings.tools_by_name.get(call.name)
@@ -104,9 +108,10 @@ class Answers(msgspec.Struct, frozen=True):
         agent: Thread | None = None,
     ) -> Observable[Event]:
         """Return the events that follow from the answer to `call`, or from those to what waits in its `agent`."""
-        if agent is not None and not self._decides(call):
+        if agent is not None and (not self._decides(call) or self._calls_again(call, agent)):
             tool = replace(self._begun(call, agent, settings), approval=False)
-            return execution(tool, call, settings, question, scope, resumed=(agent, self._within(call, agent)))
+            edited = self._edited_call(tool, call, call.id)
+            return execution(tool, call, settings, question, scope, edited, (agent, self._within(call, agent)))
         if call.id in self.results:
             return from_iterable([ToolResultEncoded(call.id, settings.encode(self.results[call.id], call))])
         verdict = self.approvals.get(call.id)
@@ -146,7 +151,8 @@ class Answers(msgspec.Struct, frozen=True):
         faults += [(("results", id), _asks(id)) for id in self.results if id in asking]
         faults += [(("approvals", id), "has a result too") for id in self.approvals if id in self.results]
         faults += [((name, id), _AMBIGUOUS) for name, by_id in answers.items() for id in by_id if known[id] > 1]
-        begun = (id for id, approval in self.approvals.items() if id in agents and not _is_denial(approval))
+        approved = (id for id, approval in self.approvals.items() if id in agents and not _is_denial(approval))
+        begun = (id for id in approved if not _is_replied(agents[id]))
         faults += [(("approvals", id), _BEGUN) for id in begun]
         if faults:
             raise ValidationError("invalid_option", errors=faults)
@@ -159,7 +165,7 @@ def _is_denial(approval: object) -> bool:
 def _asking(agents: Mapping[str, Thread]) -> Iterator[str]:
     """Yield the ids of the calls that ask the user and are made again with the answer, also in agents."""
     for id, agent in agents.items():
-        if any(map(is_question, agent.messages[:1])):
+        if any(map(is_question, agent.messages[:1])) and not _is_replied(agent):
             yield id
         yield from (nested_id(id, inner) for inner in _asking(open_agents(agent)))
 
@@ -167,6 +173,11 @@ def _asking(agents: Mapping[str, Thread]) -> Iterator[str]:
 def _asks(id: str) -> str:
     answer = nested_id(id, QUESTION)
     return f"is the id of a tool call that asks the user: answer under {answer!r}, or deny the call with an approval"
+
+
+def _is_replied(agent: Thread) -> bool:
+    """Whether `agent` is the question of a tool with the user's reply."""
+    return len(agent) > 1 and is_question(agent[0])
 
 
 def _open_call_ids(thread: Thread) -> list[str]:

@@ -32,8 +32,8 @@ class Journal(Protocol):
     def response(self, path: Sequence[str], key: str, events: Observable[Event]) -> Observable[Event]:
         """Return what the model answered if it is noted, else `events`, noting what they end with.
 
-        Called at each subscription. `path` has the ids of the tool calls around the request, and `key` names the
-        request, as ``rxllm.request_key`` does.
+        Called at each subscription; the n-th one of a key is the n-th in every run. `path` has the ids of the tool
+        calls around the request, and `key` names the request, as ``rxllm.request_key`` does.
         """
         ...
 

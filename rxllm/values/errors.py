@@ -323,6 +323,8 @@ class RunError(LLMError):
             "unknown_factory",
             "lease_lost",
             "cancelled",
+            "diverged",
+            "too_many_attempts",
             "conflict",
             "store_unavailable",
         }

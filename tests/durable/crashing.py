@@ -1,16 +1,12 @@
 """A program that produces a run and kills itself at a point of it; its factories go on in the test's process.
 
-``python -m tests.durable.crashing FOLDER POINT``: `POINT` is ``before:append:3`` or ``after:append:3``, a call of the
-store, or ``note:before``, ``note:after`` and so on, the effect of a tool.
+``python -m tests.durable.crashing FOLDER POINT``, see ``tests.durable.kill_points``.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import sys
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -18,29 +14,11 @@ import rxllm
 from rxllm import Budget, Engine, Fake, Request, ToolCall, tool
 from rxllm import operators as ops
 from rxllm.durable import open_runs, open_store
-from rxllm.durable.testing import Interposed
+from tests.durable import kill_points
+from tests.durable.kill_points import add, effect, interposed
 
-FOLDER = Path()
-POINT = ""
 LEASE = 0.5
 GO = {"prompt": "Go"}
-
-
-def die(point: str) -> None:
-    if point == POINT:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
-def add(name: str, text: str) -> None:
-    with (FOLDER / name).open("a") as file:
-        file.write(text)
-
-
-def effect(name: str, line: str) -> str:
-    die(f"{name}:before")
-    add("effects", f"{line}\n")
-    die(f"{name}:after")
-    return line
 
 
 @tool
@@ -115,25 +93,13 @@ def build_chat(input: dict[str, Any]) -> Any:
 FACTORIES = {"chat": build_chat}
 
 
-COUNTS: Counter[str] = Counter()
-
-
-def before(method: str, arguments: Any) -> None:
-    COUNTS[method] += 1
-    die(f"before:{method}:{COUNTS[method]}")
-
-
-def after(method: str, arguments: Any) -> None:
-    die(f"after:{method}:{COUNTS[method]}")
-
-
-async def main() -> None:
-    store = Interposed(open_store(FOLDER / "runs.db"), before=before, after=after)
+async def main(folder: Path) -> None:
+    store = interposed(open_store(folder / "runs.db"))
     async with open_runs(store, FACTORIES, flush_after=0.01, lease=LEASE) as runs:
         await runs.result(await runs.start("chat", {"ask": "Go!"}, id="run"))
-    print(dict(COUNTS))
+    print(dict(kill_points.COUNTS))
 
 
 if __name__ == "__main__":
-    FOLDER, POINT = Path(sys.argv[1]), sys.argv[2]
-    asyncio.run(main())
+    kill_points.FOLDER, kill_points.POINT = Path(sys.argv[1]), sys.argv[2]
+    asyncio.run(main(kill_points.FOLDER))

@@ -1,0 +1,261 @@
+"""Where a recovered stream leads: to what an earlier one has left, to other steps, or to the death of its process."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Awaitable, Callable
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rxllm
+from rxllm import ChatResult, Fake, Request, RunError, ToolCall, tool
+from rxllm import operators as ops
+from rxllm.durable import Record, Runs, Store, open_runs, open_store
+from rxllm.durable import _journal as journal
+from rxllm.events import StepCompleted
+from tests.programs import python
+from tests.runtime.support import ROOT, until
+
+
+@tool
+def add(x: int) -> int:
+    return x + 1
+
+
+def in_loop(main: Callable[[], Awaitable[None]]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(30):
+            await main()
+
+    asyncio.run(bounded())
+
+
+async def stopped_in_the_second_step(path: Path, build: Any) -> str:
+    """Return the id of a run that is given back when its first step is committed."""
+    async with open_runs(path, {"chat": build}) as runs:
+        id = await runs.start("chat", "Hi")
+        await runs.watch(id).filter(lambda event: isinstance(event, StepCompleted)).first()
+    return id
+
+
+async def failure(runs: Runs, id: str) -> str:
+    with pytest.raises(RunError) as caught:
+        await runs.result(id)
+    return caught.value.reason
+
+
+def calls(request: Request) -> bool:
+    return request.messages[-1].role != "tool"
+
+
+CALL = ToolCall("c0", "add", {"x": 1})
+
+
+@pytest.mark.parametrize("winner", [0, 1])
+def test_a_race_that_was_won_is_won_by_the_same_again(tmp_path: Path, winner: int) -> None:
+    """In the first process one of the two is slow, and in the second the other."""
+
+    def build(slow: int) -> Any:
+        def lane(number: int) -> Any:
+            delay = [("delay", 0.2)] if number == slow else []
+            return Fake(lambda request: [*delay, f"{number}", CALL] if calls(request) else [("delay", 0.3), "Bye"])
+
+        return lambda input: ops.race(*(rxllm.stream(lane(number), input, tools=[add]) for number in range(2)))
+
+    async def main() -> None:
+        path = tmp_path / "runs.db"
+        id = await stopped_in_the_second_step(path, build(1 - winner))
+        async with open_runs(path, {"chat": build(winner)}) as runs:
+            assert await runs.recover() == (id,)
+            result = await runs.result(id)
+            assert isinstance(result, ChatResult)
+            assert [message.text for message in result.thread] == ["Hi", str(winner), "2", "Bye"]
+
+    in_loop(main)
+
+
+def test_each_of_two_equal_requests_gets_its_own_answer_again(tmp_path: Path) -> None:
+    def build(first: float) -> Any:
+        number = count()
+
+        def model(request: Request) -> Any:
+            lane = next(number) % 2
+            return [("delay", 0.2 if lane == first else 0.0), f"{lane}", CALL] if calls(request) else ("delay", 60)
+
+        def last(request: Request) -> Any:
+            return model(request) if calls(request) else "Bye"
+
+        operators = [lambda events: ops.hedge(events, after=0.01)]
+        return lambda input: rxllm.stream(
+            rxllm.Engine(Fake(model if first == 0 else last), tools=[add], operators=operators), input
+        )
+
+    async def main() -> None:
+        path = tmp_path / "runs.db"
+        id = await stopped_in_the_second_step(path, build(0))
+        async with open_runs(path, {"chat": build(1)}) as runs:
+            assert await runs.recover() == (id,)
+            result = await runs.result(id)
+            assert isinstance(result, ChatResult)
+            assert [message.text for message in result.thread] == ["Hi", "1", "2", "Bye"]
+
+    in_loop(main)
+
+
+def test_a_guard_that_has_tripped_trips_again(tmp_path: Path) -> None:
+    """Its process dies before the end is committed; the model is not asked for something else."""
+    asked: list[str] = []
+
+    def build(text: str) -> Any:
+        def model(request: Request) -> Any:
+            asked.append(text)
+            return [f"{text} is one. ", "Two ", ("delay", 60), "or three. "]
+
+        def check(part: str) -> str | None:
+            return "no" if part.startswith("Secret") else None
+
+        return lambda input: rxllm.stream(rxllm.Engine(Fake(model), operators=[ops.guard(check)]), input)
+
+    async def main() -> None:
+        path = tmp_path / "runs.db"
+        store = open_store(path)
+        async with open_runs(path, {"chat": build("Secret")}) as runs:
+            id = await runs.start("chat", "Hi")
+            first = await runs.result(id)
+        records = await store.records(id)
+        assert [record.kind for record in records] == ["left"]
+        async with open_runs(path, {"chat": build("Other")}) as runs:
+            again = await runs.start("chat", "Hi", here=False)
+            await noted(store, again, *records)
+            assert again in await runs.recover()
+            assert await runs.result(again) == first
+        await store.close()
+        assert asked == ["Secret"]
+
+    in_loop(main)
+
+
+async def noted(store: Store, id: str, *records: Record) -> None:
+    """Leave the run as a process leaves it that has died: with these records, and a lease that has ended."""
+    lease = await store.claim(id, "somebody", 0.0)
+    assert lease is not None
+    await store.append(lease, [], records)
+    await asyncio.sleep(0.01)
+
+
+def test_what_is_not_left_again_is_not_waited_for_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "LEFT_SECONDS", 0.1)
+
+    def build(*operators: Any) -> Any:
+        return lambda input: rxllm.stream(rxllm.Engine(Fake(["One. ", "Two. "]), operators=operators), input)
+
+    async def main() -> None:
+        path = tmp_path / "runs.db"
+        store = open_store(path)
+        async with open_runs(path, {"chat": build(ops.guard(lambda text: False))}) as runs:
+            id = await runs.start("chat", "Hi")
+            await runs.result(id)
+        async with open_runs(path, {"chat": build()}) as runs:
+            again = await runs.start("chat", "Hi", here=False)
+            await noted(store, again, *await store.records(id))
+            await runs.recover()
+            assert await failure(runs, again) == "diverged"
+        await store.close()
+
+    in_loop(main)
+
+
+def test_a_factory_that_builds_another_chat_is_an_error(tmp_path: Path) -> None:
+    def build(prompt: str) -> Any:
+        model = Fake(lambda request: [prompt, CALL] if calls(request) else ["Bye", ("delay", 60)])
+        return lambda input: rxllm.stream(model, f"{prompt}: {input}", tools=[add])
+
+    async def main() -> None:
+        path = tmp_path / "runs.db"
+        id = await stopped_in_the_second_step(path, build("Monday"))
+        async with open_runs(path, {"chat": build("Tuesday")}) as runs:
+            assert await runs.recover() == (id,)
+            assert await failure(runs, id) == "diverged"
+
+    in_loop(main)
+
+
+# Attempts
+
+
+def test_a_run_that_kills_its_processes_fails(tmp_path: Path) -> None:
+    program = f"""
+import asyncio, os, signal, rxllm
+from rxllm.durable import open_runs
+def kill(input):
+    os.kill(os.getpid(), signal.SIGKILL)
+async def main():
+    async with open_runs({str(tmp_path / "runs.db")!r}, dict(chat=kill), lease=0.2, max_attempts=3) as runs:
+        if not await runs.list():
+            await runs.start("chat", id="run")
+        while not await runs.recover():
+            await asyncio.sleep(0.02)
+        try:
+            await runs.result("run")
+        except rxllm.RunError as error:
+            print(error)
+asyncio.run(main())
+"""
+    for _ in range(3):
+        assert python("-c", program, cwd=ROOT).returncode == -signal.SIGKILL
+    last = python("-c", program, cwd=ROOT)
+    assert (last.returncode, last.stderr) == (0, "")
+    assert "(run): 3 processes that produced it have died" in last.stdout
+
+
+ATTEMPT, STOP, RESPONSE = Record("attempt", ""), Record("stop", ""), Record("response", "")
+
+
+@pytest.mark.parametrize(
+    ("records", "fails"),
+    [
+        ([], False),
+        ([ATTEMPT], False),
+        ([ATTEMPT, ATTEMPT], True),
+        ([ATTEMPT, ATTEMPT, ATTEMPT], True),
+        ([ATTEMPT, STOP, ATTEMPT], False),  # one has not died
+        ([STOP, ATTEMPT, ATTEMPT], False),
+        ([ATTEMPT, RESPONSE, ATTEMPT], False),  # the second got further
+        ([ATTEMPT, RESPONSE, ATTEMPT, ATTEMPT], True),
+    ],
+)
+def test_producers_that_die_without_getting_further_are_counted(
+    tmp_path: Path, records: list[Record], fails: bool
+) -> None:
+    async def main() -> None:
+        path = tmp_path / "runs.db"
+        store = open_store(path)
+        async with open_runs(path, {"chat": lambda input: rxllm.stream(Fake("Hi"), input)}, max_attempts=3) as runs:
+            id = await runs.start("chat", "Hi", here=False)
+            await noted(store, id, *records)
+            assert await runs.recover() == (id,)
+            if fails:
+                assert await failure(runs, id) == "too_many_attempts"
+            else:
+                assert isinstance(await runs.result(id), ChatResult)
+        await store.close()
+
+    in_loop(main)
+
+
+def test_what_is_given_back_is_no_attempt(tmp_path: Path) -> None:
+    async def main() -> None:
+        path = tmp_path / "runs.db"
+        model = Fake(lambda request: ["One", ("delay", 60)])
+        for number in range(4):
+            factories: dict[str, Any] = {"chat": lambda input: rxllm.stream(model, input)}
+            async with open_runs(path, factories, max_attempts=2) as runs:
+                await (runs.recover() if number else runs.start("chat", "Hi"))
+                await until(lambda number=number: len(model.requests) == number + 1)
+                assert [run.status for run in await runs.list()] == ["running"]
+
+    in_loop(main)
