@@ -694,9 +694,9 @@ def test_nothing_private_is_written_unless_it_is_opted_for(scripts: Any, left: i
 def test_an_observer_is_copied_with_its_engine() -> None:
     observer = otel.traces(content=True)
     assert pickle.loads(pickle.dumps(observer)) == observer
-    for providers in ({"tracer_provider": TracerProvider()}, {"meter_provider": MeterProvider()}):
+    for traces in (otel.traces(tracer_provider=TracerProvider()), otel.traces(meter_provider=MeterProvider())):
         with pytest.raises(TypeError, match=r"stays in its process; pass traces\(\) without them, and set the global"):
-            pickle.dumps(otel.traces(**providers))
+            pickle.dumps(traces)
     assert copy.deepcopy(Engine(Fake("a"), observers=[observer])).observers == (observer,)
     assert observer != otel.traces(content=False)
 

@@ -29,6 +29,7 @@ from rxllm import (
     FakeImages,
     Gemini,
     GeminiImages,
+    ImageResponse,
     Local,
     Ollama,
     OpenAIChat,
@@ -184,7 +185,8 @@ def test_adapters_without_http_travel(adapter: Any) -> None:
 
 def test_an_engine_s_adapter_travels_by_value() -> None:
     mark = "!"
-    engine = Engine(Fake(lambda request: request.messages[-1].text + mark), image_adapter=FakeImages(lambda *_: mark))
+    images = FakeImages(lambda request: ImageResponse())
+    engine = Engine(Fake(lambda request: request.messages[-1].text + mark), image_adapter=images)
     for copied in again(engine):
         assert answer(copied)[-1] == "!"
     lock, fault = threading.Lock(), r"^adapter of the engine cannot be pickled: .*lock.*; leave that out of it"
