@@ -135,7 +135,7 @@ def outcome(name: str, played: list[Played]) -> Outcome:
         found.error = str(getattr(last.error, "reason", last.error))
     if isinstance(last.result, ChatResult):
         found.texts = [plain(message.text) for message in last.result.thread]
-        found.reason = last.result.halted_reason
+        found.reason = last.result.halted_reason or ""
         found.error = "" if last.result.error is None else str(getattr(last.result.error, "reason", ""))
     elif last.result is not None:
         found.texts = [plain(last.result.message.text)]

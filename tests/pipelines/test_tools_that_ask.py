@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 import rxllm
-from rxllm import ChatCompleted, Engine, Fake, Halt, Nested, ToolCall, ToolContext, serializer, session, web
+from rxllm import ChatCompleted, Engine, Fake, Halt, Nested, ToolCall, ToolContext, ToolRecord, serializer, session, web
+from rxllm import operators as ops
 from rxllm.values import ChatResult
 
 CALL = ToolCall("c1", "book", {"city": "Rome"})
@@ -120,6 +121,37 @@ def test_an_approval_is_not_asked_for_again() -> None:
     assert halted.halted_reason == "ask_user"
     halted = rxllm.resume(model, stored(halted), results={"c1/question": "first"}, tools=[tool]).run()
     assert halted.pending_question == "Which seat?"
+
+
+class Interrupted:
+    """A journal of a run that died while the tool ran."""
+
+    def response(self, path: Any, key: str, events: Any) -> Any:
+        return events
+
+    def tool(self, key: str) -> ToolRecord:
+        return ToolRecord(CALL)
+
+    async def begin(self, key: str, call: ToolCall) -> None: ...
+
+    async def finish(self, key: str, events: Any) -> None: ...
+
+
+@pytest.mark.parametrize(("approval", "result"), [(True, "Rome: first, 2A"), ({"city": "Oslo"}, "Oslo: first, 2A")])
+def test_a_call_that_was_interrupted_after_the_reply_may_be_approved_to_run_again(approval: Any, result: str) -> None:
+    runs: list[Any] = []
+    model, tools = Fake(CALL, "Done."), [booking(runs)]
+    halted = rxllm.chat(model, "Book.", tools=tools).run()
+    halted = rxllm.resume(model, halted, results={"c1/question": "first"}, tools=tools).run()
+    with pytest.raises(rxllm.ValidationError, match="is the call of an agent that has begun"):
+        rxllm.resume(model, halted, approvals={"c1": True}, tools=tools).run()
+    events = rxllm.stream_resume(model, halted, results={"c1/question": "2A"}, tools=tools)
+    halted = events.pipe(ops.journaled(Interrupted()), ops.to_chat_result()).run()
+    assert [call.metadata for call in halted.pending_tool_calls] == [{"interrupted": True}]
+    assert len(runs) == 2
+    done = rxllm.resume(model, stored(halted), approvals={"c1": approval}, tools=tools).run()
+    assert [message.text for message in done.thread if message.role == "tool"] == [result]
+    assert len(runs) == 3
 
 
 def test_the_question_is_the_end_of_the_call_for_now() -> None:
