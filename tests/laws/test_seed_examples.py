@@ -404,7 +404,7 @@ def test_collector_to_response_of_a_stream_that_failed() -> None:
 
 @pytest.mark.parametrize("project", [StreamCollector.to_step_result, StreamCollector.to_chat_result])
 def test_collector_to_step_and_chat_result_need_a_thread(project: Any) -> None:
-    with pytest.raises(ValueError, match="thread"):
+    with pytest.raises(StreamError, match="no thread"):
         project(StreamCollector())
 
 
