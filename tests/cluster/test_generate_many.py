@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
@@ -360,6 +361,7 @@ def test_a_client_that_dies_leaves_no_worker_asking(client: Any, tmp_path: Path)
 
 
 def test_workers_of_its_own_end_with_it() -> None:
+    resource_tracker.ensure_running()  # the first workers would start it, and it stays
     before = set(_children())
     pids = {response.output_text for response in generate_many(Fake(_pid), ["a", "b", "c", "d"])}
     assert pids

@@ -1,8 +1,8 @@
 """SIGKILL of real processes before and after every store call and around every tool effect, over many chats.
 
 See ``tests.durable.killing`` for how they are killed, ``playing`` for what is judged, and ``chats`` for the chats.
-RXLLM_KILLS=1234 is a seed. RXLLM_KILLS=all kills everywhere on both stores, and a thousand times more at random; that takes
-longer than a test may, so add ``-o faulthandler_timeout=0``.
+RXLLM_KILLS=1234 is a seed. RXLLM_KILLS=all kills everywhere on both stores, and a thousand times more at random; that
+takes longer than a test may, so add ``-o faulthandler_timeout=0``.
 """
 
 from __future__ import annotations
