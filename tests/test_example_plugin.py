@@ -73,8 +73,10 @@ def test_an_example_uses_only_what_is_public(file: Path) -> None:
 
 
 def is_public(module: str, name: str) -> bool:
-    is_module = importlib.util.find_spec(f"{module}.{name}") is not None and not name.startswith("_")
-    return is_module or name in getattr(importlib.import_module(module), "__all__", ())
+    home = importlib.import_module(module)
+    if name in getattr(home, "__all__", ()):
+        return True
+    return hasattr(home, "__path__") and importlib.util.find_spec(f"{module}.{name}") is not None and name[0] != "_"
 
 
 def attributes(tree: ast.AST, context: type[ast.expr_context]) -> set[str]:

@@ -27,8 +27,8 @@ def snapshots(every: float = 0.1) -> Callable[[Observable[Event]], Stream[Respon
         snapshots(4)     --H---Hi---Hi!---Hi!|
 
     >>> from rxllm import Fake, stream_generate
-    >>> events = stream_generate(Fake(["Hi", ("delay", 0.02), "!"]), "Hello")
-    >>> [so_far.output_text for so_far in events.pipe(snapshots(0.01))]
+    >>> events = stream_generate(Fake(["Hi", ("delay", 0.3), "!"]), "Hello")
+    >>> [so_far.output_text for so_far in events.pipe(snapshots(0.2))]
     ['', 'Hi', 'Hi!']
 
     With 0 seconds there is one for each event. The last one is the result of `to_response`, with an ``ErrorEvent`` as

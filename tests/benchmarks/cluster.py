@@ -55,10 +55,21 @@ def measure(effort: Effort) -> list[Table]:
     return [table]
 
 
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Leave out the warnings of rxllm, which are a line for each refusal."""
+    logger = logging.getLogger("rxllm")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
 def _row(table: Table, name: str, count: int, ask: Ask, first: float | None = None) -> float:
     progress(f"n. {name}")
-    logging.getLogger("rxllm").setLevel(logging.ERROR)  # a line for each refusal
-    with _provider() as (url, seen):
+    with _quiet(), _provider() as (url, seen):
         retry = RetryPolicy(base_delay=0.01, jitter=0.01)
         limited = [ops.rate_limited(concurrent=LIMIT)]
         engine = Engine(OpenAIChat(base_url=url), model="m", retry=retry, operators=limited)

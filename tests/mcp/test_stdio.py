@@ -260,9 +260,12 @@ def test_many_notices_do_not_pile_up() -> None:
 def test_many_responses_to_one_request_do_not_pile_up_while_the_loop_is_blocked() -> None:
     body = """
     def flood(message):
+        path = message["params"]["arguments"]["path"]
+        while not os.path.exists(path + ".go"):
+            os.sched_yield()
         for i in range(20_000):
             send(id=message["id"], result={"content": []})
-        open(message["params"]["arguments"]["path"], "w").close()
+        open(path, "w").close()
         return True
     serve(flood)
     """
@@ -273,9 +276,11 @@ def test_many_responses_to_one_request_do_not_pile_up_while_the_loop_is_blocked(
         call = asyncio.ensure_future(tool.bind(arguments, ToolContext(ToolCall("c1", "f", arguments)))())
         process = connection._process
         assert process is not None
-        while not process._inboxes:
-            await asyncio.sleep(0)
+        async with asyncio.timeout(20):
+            while not process._inboxes:
+                await asyncio.sleep(0)
         (inbox,) = process._inboxes.values()
+        path.with_suffix(".go").touch()
         wait_until(path.exists)
         assert len(inbox._items) <= 1
         await call
