@@ -52,8 +52,7 @@ def test_an_iterator_that_was_closed_gives_nothing() -> None:
 
 def test_an_iterator_that_was_never_asked_makes_no_call() -> None:
     with Loopback(ANSWER) as server:
-        with rxllm.to_iter(ask(model(server))):
-            pass
+        rxllm.to_iter(ask(model(server))).close()
         iter(ask(model(server)))
         assert server.connections == []
 
