@@ -38,7 +38,7 @@ class HTTPAdapter(HTTPBase):
         """Do what must happen before `build`; most adapters need nothing."""
 
     def answered(self, request: Request, headers: Mapping[str, str]) -> None:
-        """Read the `headers` of an answer that is no error, before its body; most adapters need nothing."""
+        """Read the `headers` of a successful response, before its body; most adapters need nothing."""
 
     def stream(self, request: Request, call: Call) -> Stream[Event]:
         """Return the events of the answer. Each subscription sends the request again."""

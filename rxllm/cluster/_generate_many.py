@@ -154,7 +154,7 @@ class _Workers:
         return rxllm.from_async_iter(partial(self._events, request, call.request_id))
 
     async def _events(self, request: Request, request_id: str) -> AsyncIterator[Event]:
-        events, error = await self._lanes.ask(request, request_id)
+        events, error = await self._lanes.run(request, request_id)
         for event in events:
             yield event
         if error is not None:

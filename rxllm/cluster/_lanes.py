@@ -1,4 +1,4 @@
-"""The workers of a run, as the client sees them: what each is asked, and who is asked next."""
+"""The workers of a run, as the client sees them: the requests that each is running, and which worker is next."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from reactivex import Observable
 
 from rxllm import AdapterError, EngineError, Event, LLMError, Stream, from_async_iter, to_async_iter
 from rxllm.cluster import _worker
-from rxllm.cluster._worker import Answer, packed
+from rxllm.cluster._worker import Outcome, packed
 
 _PATIENCE = 60.0
 """For how many seconds a run without workers waits for one."""
@@ -108,26 +108,26 @@ async def _to_the_end(work: Awaitable[Any]) -> None:
 __all__ = ["Lanes", "connected", "packed"]
 
 
-class _Question:
-    """A request that waits for its answer."""
+class _Job:
+    """A request on its way, and its outcome."""
 
     def __init__(self, number: int, data: bytes) -> None:
         self.number = number
         self.data = data
         self.deaths = 0
-        self.answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self.outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
 
 
 class _Lane:
-    """One worker: its task, what it has been asked, and what is to be sent to it."""
+    """One worker: its task, the requests that it is running, and what is to be sent to it."""
 
     def __init__(self, address: str, key: str, future: Any) -> None:
         self.address = address
         self.key = key
         self.future = future
         self.is_ready = False
-        self.running: dict[int, _Question] = {}
-        self.outgoing: list[_worker.Question] = []
+        self.running: dict[int, _Job] = {}
+        self.outgoing: list[_worker.Job] = []
         self.wake = asyncio.Event()
 
     def send(self, number: int, data: bytes | None) -> None:
@@ -136,10 +136,10 @@ class _Lane:
 
 
 class Lanes:
-    """Asks the workers of `client`, at most `concurrency` requests at a time each.
+    """Sends requests to the workers of `client`, to each at most `concurrency` at a time.
 
     Every worker serves one lane; new ones get theirs within half a second. A worker that dies gives back what it has
-    not answered, which goes to the others first.
+    not finished, which goes to the others first.
     """
 
     def __init__(self, client: Any, setup: bytes, concurrency: int) -> None:
@@ -147,7 +147,7 @@ class Lanes:
         self._setup = setup
         self._concurrency = concurrency
         self._lanes: dict[str, _Lane] = {}
-        self._waiting: deque[_Question] = deque()
+        self._waiting: deque[_Job] = deque()
         self._numbers = 0
         self._queue: deque[asyncio.Future[None]] = deque()  # of those that wait for room
         self._admitted = 0
@@ -210,23 +210,23 @@ class Lanes:
                 self._admitted += 1
                 entry.set_result(None)
 
-    async def ask(self, request: Any, request_id: str) -> Answer:
-        """Return the answer of whichever worker has room first."""
+    async def run(self, request: Any, request_id: str) -> Outcome:
+        """Run a request on whichever worker has room first; return its outcome."""
         if self._failure is not None:
             raise self._failure
         self._numbers += 1
-        question = _Question(self._numbers, packed((request, request_id)))
-        self._waiting.append(question)
+        job = _Job(self._numbers, packed((request, request_id)))
+        self._waiting.append(job)
         self._deal()
         try:
-            return await question.answer
+            return await job.outcome
         finally:
-            self._forget(question)
+            self._forget(job)
 
-    def _forget(self, question: _Question) -> None:
+    def _forget(self, job: _Job) -> None:
         for lane in self._lanes.values():
-            if lane.running.pop(question.number, None) is not None:  # nobody waits for it any more
-                lane.send(question.number, None)
+            if lane.running.pop(job.number, None) is not None:  # nobody waits for it any more
+                lane.send(job.number, None)
         self._deal()
 
     def _deal(self) -> None:
@@ -234,10 +234,10 @@ class Lanes:
             lane = min(self._ready(), key=lambda lane: len(lane.running), default=None)
             if lane is None:
                 return
-            question = self._waiting.popleft()
-            if not question.answer.done():
-                lane.running[question.number] = question
-                lane.send(question.number, question.data)
+            job = self._waiting.popleft()
+            if not job.outcome.done():
+                lane.running[job.number] = job
+                lane.send(job.number, job.data)
 
     def _ready(self) -> list[_Lane]:
         return [lane for lane in self._lanes.values() if lane.is_ready and len(lane.running) < self._concurrency]
@@ -245,10 +245,10 @@ class Lanes:
     def _fail(self, error: LLMError) -> None:
         """Fail every request, also those to come."""
         self._failure = error
-        running = [question for lane in self._lanes.values() for question in lane.running.values()]
-        for question in (*running, *self._waiting):
-            if not question.answer.done():
-                question.answer.set_exception(error)
+        running = [job for lane in self._lanes.values() for job in lane.running.values()]
+        for job in (*running, *self._waiting):
+            if not job.outcome.done():
+                job.outcome.set_exception(error)
         self._admit()
 
     async def _watch(self) -> None:
@@ -288,7 +288,7 @@ class Lanes:
             lane.is_ready = True
             self._admit()
             async with asyncio.TaskGroup() as both:
-                both.create_task(self._give(lane))
+                both.create_task(self._put(lane))
                 both.create_task(self._take(lane))
         except* OSError:
             pass  # the worker has died
@@ -301,20 +301,20 @@ class Lanes:
         finally:
             self._lose(lane)
 
-    async def _give(self, lane: _Lane) -> None:
+    async def _put(self, lane: _Lane) -> None:
         self._deal()
         while True:
             await lane.wake.wait()
             lane.wake.clear()
-            questions, lane.outgoing = lane.outgoing, []
-            await self._call(lane, _worker.give, questions)
+            jobs, lane.outgoing = lane.outgoing, []
+            await self._call(lane, _worker.put, jobs)
 
     async def _take(self, lane: _Lane) -> None:
         while True:
-            for number, answer in await self._call(lane, _worker.take):
-                question = lane.running.pop(number, None)
-                if question is not None and not question.answer.done():
-                    question.answer.set_result(pickle.loads(answer))
+            for number, outcome in await self._call(lane, _worker.take):
+                job = lane.running.pop(number, None)
+                if job is not None and not job.outcome.done():
+                    job.outcome.set_result(pickle.loads(outcome))
             self._deal()
 
     async def _call(self, lane: _Lane, function: Callable[..., Any], *arguments: Any) -> Any:
@@ -334,12 +334,12 @@ class Lanes:
             return
         del self._lanes[lane.address]
         lane.future.release()
-        for question in reversed(lane.running.values()):
-            question.deaths += 1
-            if question.deaths < _DEATHS:
-                self._waiting.appendleft(question)
-            elif not question.answer.done():
+        for job in reversed(lane.running.values()):
+            job.deaths += 1
+            if job.deaths < _DEATHS:
+                self._waiting.appendleft(job)
+            elif not job.outcome.done():
                 message = f"{_DEATHS} workers have died with this request; see their logs"
-                question.answer.set_exception(AdapterError("provider_unavailable", message))
+                job.outcome.set_exception(AdapterError("provider_unavailable", message))
         lane.running.clear()
         self._deal()

@@ -1,4 +1,4 @@
-"""What runs on a worker: a lane for each run, which asks the model and keeps the answers until they are fetched."""
+"""What runs on a worker: for each run a lane, which calls the model and keeps the outcomes until they are fetched."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from reactivex.disposable import SingleAssignmentDisposable
 import rxllm
 from rxllm import Engine, EngineError, Event, LLMError, Request
 
-Question = tuple[int, bytes | None]
-"""A number and a pickled request with its id; without them, the request is to be stopped."""
+Job = tuple[int, bytes | None]
+"""A number and a pickled request with its id; None in its place stops the request."""
 
-Answer = tuple[list[Event], Exception | None]
+Outcome = tuple[list[Event], Exception | None]
 
 _POLL = 5.0
-"""For how many seconds `take` waits for an answer."""
+"""For how many seconds `take` waits for an outcome."""
 
 _lanes: dict[str, Lane] = {}
 
@@ -61,17 +61,17 @@ async def started(key: str) -> bool:
     return False
 
 
-async def give(key: str, questions: Iterable[Question]) -> None:
-    """Ask or stop these requests."""
+async def put(key: str, jobs: Iterable[Job]) -> None:
+    """Start or stop these requests."""
     lane = _lanes[key]
-    for number, question in questions:
+    for number, request in jobs:
         lane.stop(number)
-        if question is not None:
-            lane.ask(number, question)
+        if request is not None:
+            lane.start(number, request)
 
 
 async def take(key: str) -> list[tuple[int, bytes]]:
-    """Return the next answers, as soon as there are any."""
+    """Return the next outcomes, as soon as there are any."""
     lane = _lanes[key]
     try:
         await asyncio.wait_for(lane.news.wait(), _POLL)
@@ -81,7 +81,7 @@ async def take(key: str) -> list[tuple[int, bytes]]:
 
 
 class Lane:
-    """The requests of a run on this worker, and their answers. It lives on the worker's event loop."""
+    """The requests of a run on this worker, and their outcomes. It lives on the worker's event loop."""
 
     def __init__(self, engine: Engine, options: dict[str, Any]) -> None:
         self.news = asyncio.Event()
@@ -89,18 +89,18 @@ class Lane:
         self._engine = engine
         self._options = options
         self._running: dict[int, SingleAssignmentDisposable] = {}
-        self._answers: list[tuple[int, bytes]] = []
+        self._outcomes: list[tuple[int, bytes]] = []
 
-    def ask(self, number: int, question: bytes) -> None:
+    def start(self, number: int, packed_request: bytes) -> None:
         events: list[Event] = []
 
         def end(error: Exception | None = None) -> None:
             self._running.pop(number, None)
-            self._answers.append((number, _answer(events, error)))
+            self._outcomes.append((number, _outcome(events, error)))
             self.news.set()
 
         try:
-            request, request_id = _request(question)
+            request, request_id = _request(packed_request)
             stream = rxllm.stream_generate(self._engine, request, request_id=request_id, **self._options)
         except Exception as error:
             end(error)
@@ -115,8 +115,8 @@ class Lane:
 
     def take(self) -> list[tuple[int, bytes]]:
         self.news.clear()
-        answers, self._answers = self._answers, []
-        return answers
+        outcomes, self._outcomes = self._outcomes, []
+        return outcomes
 
     def close(self) -> None:
         """Stop all requests, which closes their connections."""
@@ -141,18 +141,18 @@ class _Cancellation(WorkerPlugin):
         self._lane.close()
 
 
-def _request(question: bytes) -> tuple[Request, str]:
+def _request(data: bytes) -> tuple[Request, str]:
     try:
-        return pickle.loads(question)
+        return pickle.loads(data)
     except Exception as error:
         message = f"the request cannot be read on the worker: {error}; install there what the request names"
         raise EngineError("invalid_engine", message) from error
 
 
-def _answer(events: list[Event], error: Exception | None) -> bytes:
+def _outcome(events: list[Event], error: Exception | None) -> bytes:
     try:
         return packed((events, error))
     except Exception as fault:
         about = LLMError if error is None else type(error)
-        message = f"the answer cannot be sent from the worker ({about.__name__}): {fault}"
+        message = f"the response cannot be sent from the worker ({about.__name__}): {fault}"
         return packed(([], EngineError("invalid_engine", message)))

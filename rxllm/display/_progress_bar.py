@@ -65,7 +65,7 @@ class _Bar:
         self._done, now, is_last = progress.done, time.monotonic(), progress.done == progress.total
         if is_last or now - self._drawn_at >= self._every:
             self._drawn_at = now
-            with contextlib.suppress(OSError, ValueError):  # nobody looks any more, which is no failure of the batch
+            with contextlib.suppress(OSError, ValueError):  # its output is closed, and the batch goes on without it
                 self._draw(self._label + progress_line(progress, now - self._began_at), is_last)
 
 

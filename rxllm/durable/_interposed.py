@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from rxllm.durable._store import Store
 
-_Base = Store if TYPE_CHECKING else object  # whose methods would hide those of the other store
+_Base: Any = Any if TYPE_CHECKING else object  # typed as any store; a base class would hide the methods of `store`
 
 Hook = Callable[[str, tuple[Any, ...]], "Awaitable[object] | object"]
 

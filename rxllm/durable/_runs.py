@@ -297,7 +297,7 @@ class Runs:
         if lease is None:
             return False
         producer = Producer(self._store, lease, self._factories[factory], self._flush_after, self._max_attempts)
-        # In a context of its own: whoever starts a run may leave, and another process goes on without his context.
+        # In a context of its own, as a process that takes the run over has not the context of whoever started it.
         task = asyncio.get_running_loop().create_task(producer.run(), name="rxllm-run", context=Context())
         self._producers[id] = producer, task
         task.add_done_callback(lambda _: self._forget(id, producer))

@@ -13,7 +13,7 @@ PAGE = 256
 """How many events are read at once."""
 
 WINDOW = 1024
-"""How many events are kept; whoever is further behind reads the log on his own."""
+"""How many events are kept; a watcher that is further behind reads the log itself."""
 
 WAIT_SECONDS = 30.0
 

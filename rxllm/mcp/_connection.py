@@ -218,7 +218,9 @@ class Connection(ABC):
                 await self._cancel(version, id)
             if not isinstance(error, TimeoutError):
                 raise
-        text = f"the MCP server did not answer {method} within {seconds} s; pass a longer timeout=..."
+        text = (
+            f"the MCP server did not answer {method} within {seconds or self._timeout:g} s; pass a longer timeout=..."
+        )
         raise AdapterError("timeout", text, provider=PROVIDER)
 
     async def _tell(self, version: str, message: Json, seconds: float) -> None:

@@ -169,8 +169,8 @@ async def browse(port: int, browsers: int, expected: int) -> dict[str, Any]:
     """Read everything in all browsers, and say how many deltas came, and how late."""
     allow_many_files()
     delays = array.array("q")
-    said = asyncio.Event()
-    counts = await asyncio.gather(*(_browse(port, n % SLOW == 1, delays, said, browsers) for n in range(browsers)))
+    finished = asyncio.Event()
+    counts = await asyncio.gather(*(_browse(port, n % SLOW == 1, delays, finished, browsers) for n in range(browsers)))
     ordered = sorted(delays)
     return {
         "events": sum(counts),
@@ -179,7 +179,7 @@ async def browse(port: int, browsers: int, expected: int) -> dict[str, Any]:
     }
 
 
-async def _browse(port: int, slow: bool, delays: array.array[int], said: asyncio.Event, browsers: int) -> int:
+async def _browse(port: int, slow: bool, delays: array.array[int], finished: asyncio.Event, browsers: int) -> int:
     reader, writer = await _connect(port)
     body = json.dumps(QUESTION).encode()
     head = f"POST /chat HTTP/1.1\r\nHost: b\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
@@ -187,7 +187,7 @@ async def _browse(port: int, slow: bool, delays: array.array[int], said: asyncio
     count, rest = 0, b""
     try:
         if slow:
-            await asyncio.wait_for(said.wait(), 600)
+            await asyncio.wait_for(finished.wait(), 600)
         while data := await reader.read(65536):
             frames, separator, rest = (rest + data).rpartition(b"\n\n")
             stamps = _STAMPED.findall(frames + separator)
@@ -196,7 +196,7 @@ async def _browse(port: int, slow: bool, delays: array.array[int], said: asyncio
                 now = time.monotonic_ns()
                 delays.extend(now - int(stamp) for stamp in stamps)
     finally:
-        said.set()  # the first that has everything, or has failed
+        finished.set()  # the first that has everything, or has failed
         writer.transport.abort()
     return count
 

@@ -356,7 +356,7 @@ def test_a_client_that_dies_leaves_no_worker_asking(client: Any, tmp_path: Path)
         begun = time.monotonic()
         server.wait_until(lambda: server.open_count == 0)
         assert time.monotonic() - begun < 1.0
-        program.wait()
+        program.wait(20)
         assert len(server.requests) == 8
 
 

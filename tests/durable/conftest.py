@@ -7,9 +7,15 @@ from pathlib import Path
 import pytest
 
 from rxllm.durable import Store, open_store
+from tests.durable import support
 from tests.durable.redis_server import RedisServer
 
 MakeStore = Callable[[], Store]
+
+
+@pytest.fixture(autouse=True)
+def nothing_ran() -> None:
+    support.RAN.clear()
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,33 +15,13 @@ from rxllm.durable import open_runs, open_store
 from rxllm.durable._writer import MOST
 from rxllm.durable.testing import Interposed
 from rxllm.events import Event, StepRestarted, TextDelta, ToolExecutionStarted
+from tests.durable.support import RAN, add, in_loop
 from tests.programs import python
 from tests.runtime.support import ROOT, until
-
-RAN: list[Any] = []
-
-
-@pytest.fixture(autouse=True)
-def nothing_ran() -> None:
-    RAN.clear()
-
-
-@tool
-def add(x: int) -> int:
-    RAN.append(x)
-    return x + 1
 
 
 def build_chat(input: Any) -> Any:
     return rxllm.stream(Fake(ToolCall("c0", "add", {"x": 1}), ["t", "w", "o"]), input, tools=[add])
-
-
-def in_loop(main: Callable[[], Awaitable[None]]) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(30):
-            await main()
-
-    asyncio.run(bounded())
 
 
 class Fault:

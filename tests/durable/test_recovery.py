@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Awaitable, Callable
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -12,26 +11,14 @@ from typing import Any
 import pytest
 
 import rxllm
-from rxllm import ChatResult, Fake, Request, RunError, ToolCall, tool
+from rxllm import ChatResult, Fake, Request, RunError, ToolCall
 from rxllm import operators as ops
 from rxllm.durable import Record, Runs, Store, open_runs, open_store
 from rxllm.durable import _journal as journal
 from rxllm.events import StepCompleted
+from tests.durable.support import add, in_loop
 from tests.programs import python
 from tests.runtime.support import ROOT, until
-
-
-@tool
-def add(x: int) -> int:
-    return x + 1
-
-
-def in_loop(main: Callable[[], Awaitable[None]]) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(30):
-            await main()
-
-    asyncio.run(bounded())
 
 
 async def stopped_in_the_second_step(path: Path, build: Any) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import time
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,26 +12,15 @@ import pytest
 from reactivex import of, throw
 
 import rxllm
-from rxllm import AdapterError, ChatResult, Fake, OpenAIChat, RunError, StepResult, StreamCollector, ToolCall, tool
+from rxllm import AdapterError, ChatResult, Fake, OpenAIChat, RunError, StepResult, StreamCollector, ToolCall
 from rxllm import operators as ops
 from rxllm.durable import Runs, open_runs, open_store
 from rxllm.events import ChatCompleted, Event, StepCompleted, StepRestarted, TextDelta
 from rxllm.testing.loopback import STALL, Loopback, Reply, chat_chunk
+from tests.durable.support import RAN, add, in_loop
 from tests.runtime.support import until, until_closed
 
 WORDS = ["Once", " upon", " a", " time"]
-RAN: list[Any] = []
-
-
-@pytest.fixture(autouse=True)
-def nothing_ran() -> None:
-    RAN.clear()
-
-
-@tool
-def add(x: int) -> int:
-    RAN.append(x)
-    return x + 1
 
 
 def build_story(input: Any) -> Any:
@@ -53,14 +41,6 @@ FACTORIES: dict[str, Any] = {"story": build_story, "chat": build_chat, "slow": b
 @pytest.fixture(params=["sqlite", "redis"])
 def path(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return str(tmp_path / "runs.db") if request.param == "sqlite" else request.getfixturevalue("redis_server").url
-
-
-def in_loop(main: Callable[[], Awaitable[None]]) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(30):
-            await main()
-
-    asyncio.run(bounded())
 
 
 def folded(events: list[Event]) -> StreamCollector:

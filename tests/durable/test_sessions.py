@@ -6,7 +6,7 @@ import asyncio
 import signal
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,6 +18,7 @@ from rxllm.durable.testing import Interposed
 from rxllm.session import stream_reply, stream_resume
 from tests.durable import talking
 from tests.durable.conftest import MakeStore
+from tests.durable.support import in_loop
 from tests.programs import python
 from tests.runtime.support import ROOT, until
 
@@ -43,14 +44,6 @@ def build_nothing(input: Any, session: Session) -> Any:
 
 
 FACTORIES: dict[str, Any] = {"answer": build_answer, "shop": build_shop, "nothing": build_nothing}
-
-
-def in_loop(main: Callable[[], Awaitable[None]]) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(60):
-            await main()
-
-    asyncio.run(bounded())
 
 
 def texts(session: Session) -> list[str]:

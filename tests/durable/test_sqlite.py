@@ -387,7 +387,7 @@ if os.fork() == 0:
     except RunError as error:
         print(error.message.partition("does not work: ")[2], flush=True)
     os._exit(0)
-os.wait()
+os.wait()  # run_python bounds it
 asyncio.run(store.close())
 """
     assert run_python(program) == "another process has opened it and forked this one; open it here as well\n"

@@ -14,7 +14,7 @@ import pytest
 import rxllm
 from rxllm import AdapterError, LLMError, mcp
 from rxllm.testing.loopback import STALL, Cut, Loopback, Reply
-from tests.mcp.chats import TOOL, calling, endless, event, outcome, reply_to, scripted
+from tests.mcp.chats import FOUND, TOOL, calling, endless, event, outcome, reply_to, scripted
 from tests.mcp.test_stdio import program
 
 
@@ -190,6 +190,20 @@ def test_answers_to_other_requests_and_unknown_notices_are_passed_over() -> None
         return Reply(b"".join(map(event, [*others, own, {**own, "result": {"content": []}}])))
 
     assert answered(noisy) == "mine"
+
+
+def test_a_server_that_asks_within_a_call_and_takes_no_answer_fails_it_in_time() -> None:
+    def script(request: Any) -> Reply:
+        message = request.json
+        if "method" not in message:
+            return Reply(before=STALL)
+        if message["method"] == "tools/call":
+            return Reply([event({"jsonrpc": "2.0", "id": 7, "method": "ping"}), STALL])
+        return reply_to(message, FOUND if message["method"] == "server/discover" else {"tools": [TOOL]})
+
+    with Loopback(script) as server, mcp.HTTP(server.url, timeout=1.5) as connection:
+        told = outcome(calling(mcp.tools(connection).run(), "f", x=1).run())
+    assert "did not answer tools/call within 1.5 s" in told
 
 
 def test_a_key_is_not_in_an_error() -> None:
