@@ -3,12 +3,23 @@ import gc
 import os
 import signal
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-# A busy machine is no fault of the code's.
-settings.register_profile("rxllm", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+IS_REQUIRED = os.environ.get("RXLLM_JUDGES") == "required"
+
+# A busy machine is no fault of the code's. The examples of a property are the same in every run, so that a change fails
+# for what it changes; RXLLM_EXAMPLES=1000 looks for others, so many for each property that does not say how many.
+_examples = os.environ.get("RXLLM_EXAMPLES")
+settings.register_profile(
+    "rxllm",
+    deadline=None,
+    derandomize=_examples is None,
+    max_examples=int(_examples or (100 if IS_REQUIRED else 40)),
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("rxllm")
 
 # A shell ignores Ctrl-C for what it runs in the background, and so would the programs that the tests interrupt.
@@ -19,9 +30,27 @@ for _name in ("OPENAI_BASE_URL", "ANTHROPIC_BASE_URL", "GOOGLE_GEMINI_BASE_URL",
     os.environ.pop(_name, None)
 
 
-def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
-    """As many as there are processors for the whole suite; what is asked for by name runs in this process."""
-    return None if config.args_source is pytest.Config.ArgsSource.TESTPATHS else 0
+def _is_whole(config: pytest.Config) -> bool:
+    """Whether the whole suite runs, and not what is asked for by name; the processes of xdist are told."""
+    told = getattr(config, "workerinput", {})
+    return told.get("is_whole", config.args_source is pytest.Config.ArgsSource.TESTPATHS)
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """One more than there are processors for the whole suite, since tests wait; none for what is asked for by name."""
+    return min(4, (os.cpu_count() or 1) + 1) if _is_whole(config) else 0
+
+
+def pytest_configure_node(node: Any) -> None:
+    node.workerinput["is_whole"] = _is_whole(node.config)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if _is_whole(config) and not IS_REQUIRED:
+        skip = pytest.mark.skip(reason="takes seconds: name its file, or run everything with RXLLM_JUDGES=required")
+        for item in items:
+            if item.get_closest_marker("long") is not None:
+                item.add_marker(skip)
 
 
 def pytest_collection_finish() -> None:

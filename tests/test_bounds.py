@@ -9,6 +9,8 @@ import pytest
 
 from tests.programs import python
 
+pytestmark = pytest.mark.long
+
 SETTINGS = Path(__file__).parent.parent / "pyproject.toml"
 
 HANGING = """

@@ -14,6 +14,8 @@ import pytest
 from rxllm.testing.loopback import STALL, Loopback, Reply, Request, chat, chat_chunk, chat_event, chat_finish
 from tests.programs import EXAMPLES, SECONDS
 
+pytestmark = pytest.mark.long
+
 CALL = {"index": 0, "id": "c0", "function": {"name": "roll", "arguments": '{"sides": 6}'}}
 
 

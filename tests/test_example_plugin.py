@@ -118,6 +118,7 @@ def run(command: list[str], folder: Path) -> str:
     return finished.stdout
 
 
+@pytest.mark.long
 def test_its_own_tests_pass(python: Path) -> None:
     output = run([str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider"], python.parents[2] / "plugin")
     assert " passed" in output

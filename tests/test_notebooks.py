@@ -8,6 +8,8 @@ import pytest
 
 from tests.test_docs import anchors
 
+pytestmark = pytest.mark.long
+
 NOTEBOOKS = sorted((Path(__file__).parent.parent / "notebooks").glob("*.ipynb"))
 
 notebooks = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

@@ -439,6 +439,7 @@ async def leave(seen: Seen, number: int) -> None:
     subscription.dispose()
 
 
+@pytest.mark.long
 def test_no_span_is_open_after_many_disposals() -> None:
     seen = Seen(exporter=Discarding())
 

@@ -91,7 +91,9 @@ def client_settings(max_connections: int | None, library: str = "httpx") -> dict
     return {
         "verify": _certificates(),
         "timeout": httpx.Timeout(connect=CONNECT_SECONDS, read=READ_SECONDS, write=WRITE_SECONDS, pool=None),
-        "limits": httpx.Limits(max_connections=max_connections, max_keepalive_connections=100),
+        # uvicorn, Node and llama.cpp close a connection that has been idle for 5 s, which is httpx's default as well: a
+        # call that is sent in that instant fails.
+        "limits": httpx.Limits(max_connections=max_connections, max_keepalive_connections=100, keepalive_expiry=4.0),
         "headers": {"accept-encoding": "gzip, deflate"},  # what ``_http_decompress`` can read
         "cookies": CookieJar(DefaultCookiePolicy(allowed_domains=())),  # nothing passes from one call to another
     }

@@ -15,6 +15,8 @@ from tests.benchmarks.report import SMOKE, Table, shown
 from tests.benchmarks.server import serving
 from tests.benchmarks.worker import Absent, Failed, Worker
 
+pytestmark = pytest.mark.long
+
 
 @pytest.mark.parametrize("wire", wires.WIRES)
 def test_an_answer_has_as_many_deltas_as_was_said(wire: str) -> None:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from rxllm.testing.loopback import STALL, Loopback, Reply, Request, chat, chat_chunk
 from tests.cli.terminal import CTRL_C, CTRL_D, Terminal, piped
 from tests.runtime.support import assert_prompt, close_times
+
+pytestmark = pytest.mark.long
 
 BEGUN = Reply([chat_chunk("Once upon"), STALL])
 

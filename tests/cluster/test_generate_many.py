@@ -42,7 +42,7 @@ from tests.cluster.provider import ANSWER, PROMPT, Provider, is_cut, pids, refus
 from tests.programs import python, python_without
 
 distributed = pytest.importorskip("distributed")
-pytestmark = pytest.mark.timeout(110)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(110)]
 
 RETRY = RetryPolicy(base_delay=0.01, jitter=0.01)
 

@@ -23,6 +23,8 @@ from rxllm.events import Event
 from tests.durable.redis_server import RedisServer
 from tests.runtime.support import ROOT
 
+pytestmark = pytest.mark.long
+
 RAN: list[str] = []
 
 

@@ -20,6 +20,8 @@ from tests.durable.redis_server import RedisServer
 from tests.programs import python
 from tests.runtime.support import ROOT
 
+pytestmark = pytest.mark.long
+
 WANTED = os.environ.get("RXLLM_KILLS", "")
 IS_REQUIRED = os.environ.get("RXLLM_JUDGES") == "required"
 SEED = WANTED if WANTED.isdigit() else str(random.SystemRandom().randrange(10**6))

@@ -17,6 +17,8 @@ from tests.durable import crashing, kill_points
 from tests.programs import python
 from tests.runtime.support import ROOT
 
+pytestmark = pytest.mark.long
+
 ASK = {"ask": "Go!"}
 EFFECTS = ["note outside", "stamp x", "note inside", "approved pay", "pay 5"]
 

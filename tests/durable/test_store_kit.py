@@ -343,6 +343,7 @@ def outcome(call: Callable[[], Any]) -> Any:
     return [*value] if isinstance(value, list | tuple) else value
 
 
+@pytest.mark.long
 def test_a_store_does_what_the_model_does(
     make_store: MakeStore, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -364,6 +365,7 @@ def test_a_store_does_what_the_model_does(
 # Kills
 
 
+@pytest.mark.long
 def test_what_was_acknowledged_survives_kills_of_the_process_and_nothing_is_there_in_half(
     make_store: MakeStore,
 ) -> None:

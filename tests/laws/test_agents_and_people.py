@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from typing import Any
 
+import pytest
 import reactivex
 from reactivex import operators as rx
 
@@ -78,6 +79,7 @@ async def going_on(world: World) -> Any:
     return kept.status, len(ran)
 
 
+@pytest.mark.long
 def test_a_session_that_is_cancelled_at_any_await_leaves_nothing_and_runs_nothing_twice() -> None:
     assert simulate(going_on, faults=()).value == ("completed", 2)
     assert len(simulate_cancels(going_on)) > 50

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -70,6 +71,7 @@ def test_a_step_by_hand(script: Any, options: Any, tokens: int | None) -> None:
     assert result == outcome(hand["step"](budgeted(script, tokens), THREAD, **options))
 
 
+@pytest.mark.long
 @settings(law, max_examples=400)
 @given(scripts.scripts, scripts.chat_options, budgets)
 def test_a_chat_by_hand(script: Any, options: Any, tokens: int | None) -> None:

@@ -18,6 +18,8 @@ from tests.mcp.chats import calling
 from tests.mcp.served import Seen
 from tests.runtime.support import PATIENCE, until
 
+pytestmark = pytest.mark.long
+
 BOUND = 0.1
 """Seconds within which the server's tool must have been cancelled: the server takes some of them itself."""
 

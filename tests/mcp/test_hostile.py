@@ -41,6 +41,7 @@ def failure(server: Loopback, seconds: float = 2.0) -> LLMError:
 PROGRESS = event({"jsonrpc": "2.0", "method": "notifications/progress", "params": {"progressToken": 1, "progress": 1}})
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("reply", "reason"),
     [
@@ -138,6 +139,7 @@ def answered(call: Any, **options: Any) -> str:
     return outcome(result)
 
 
+@pytest.mark.long
 def test_a_call_that_goes_wrong_is_an_error_that_the_model_reads() -> None:
     long = "x" * 20_000_000
     assert "did not finish within 1.0 s" in answered(Reply(before=STALL))

@@ -170,6 +170,7 @@ def failure(connection: mcp.Stdio) -> LLMError:
     return raised.value
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("body", "said"),
     [
@@ -210,6 +211,7 @@ def test_a_program_that_cannot_be_started_says_so(connection: mcp.Stdio) -> None
     assert "cannot be started" in error.message
 
 
+@pytest.mark.long
 def test_a_program_that_reads_no_input_does_not_fill_the_memory() -> None:
     """Its calls time out, until too much is unread; then the process is given up, and the next call starts another."""
     with program("serve(lambda message: time.sleep(600))") as connection:
@@ -245,6 +247,7 @@ def test_a_process_that_dies_in_a_call_fails_it_and_the_next_call_starts_another
         assert int(outcome(calling(tools, "f").run())) != first
 
 
+@pytest.mark.long
 def test_many_notices_do_not_pile_up() -> None:
     body = """
     def flood(message):

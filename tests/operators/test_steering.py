@@ -664,6 +664,7 @@ def test_nothing_is_left_behind_whatever_happens() -> None:
     simulate_cancels(steering)
 
 
+@pytest.mark.long
 def test_a_thousand_steered_chats_leave_nothing() -> None:
     steer: Subject[str] = Subject()
 

@@ -34,6 +34,8 @@ from tests.runtime.support import assert_prompt, now, until, until_closed
 from tests.runtime.test_back_pressure import CHUNKS, LONG, is_held_back
 from tests.testing.simulated import double, engine_of, is_answered, slowly, with_tools
 
+pytestmark = pytest.mark.long
+
 SCHEMA = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}
 
 

@@ -235,6 +235,7 @@ def test_the_tool_that_asks_many_keeps_to_the_budget_of_its_chat(tmp_path: Path)
 # Files that are torn, foreign or used
 
 
+@pytest.mark.long
 def test_a_file_that_ends_at_any_byte_is_read_again(tmp_path: Path) -> None:
     path = tmp_path / "out"
     list(generate_many(Fake(shout), {"x": "a", "y": "b", "z": "ü"}, journal=path, concurrency=1))
@@ -398,6 +399,7 @@ def test_a_slow_disk_does_not_stop_the_loop(tmp_path: Path, monkeypatch: pytest.
 # Many, and processes that are killed
 
 
+@pytest.mark.long
 def test_two_thousand_of_which_some_fail(tmp_path: Path) -> None:
     failing = set(range(0, 2000, 10))
 
@@ -431,6 +433,7 @@ for response in rxllm.generate_many(engine, many, journal=sys.argv[2], ordered=s
 """
 
 
+@pytest.mark.long
 @posix
 @pytest.mark.parametrize("ordered", ["yes", "no"])
 @pytest.mark.timeout(300)

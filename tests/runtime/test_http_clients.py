@@ -17,6 +17,7 @@ import pytest
 import rxllm
 from rxllm import Engine, EngineError, Event, OpenAIChat, generate, stream_generate
 from rxllm.adapters import aiohttp_client
+from rxllm.runtime._http_client_settings import client_settings
 from rxllm.testing.loopback import STALL, Loopback, Pause, Reply, Request, chat, chat_chunk
 from tests.runtime.support import ON_BOTH, PATIENCE, finished, model, script, until
 
@@ -122,6 +123,11 @@ def test_calls_one_after_another_use_one_connection() -> None:
 
 
 @ON_BOTH
+@pytest.mark.parametrize("library", ["httpx", "httpx2"])
+def test_an_idle_connection_is_given_up_before_its_server_does(library: str) -> None:
+    assert client_settings(None, library)["limits"].keepalive_expiry < 5  # what uvicorn, Node and llama.cpp wait
+
+
 def test_the_portal_uses_one_connection_too() -> None:
     with Loopback(ANSWER) as server:
         engine = model(server)

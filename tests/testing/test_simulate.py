@@ -298,6 +298,7 @@ def test_a_sweep_of_cancels_finds_what_a_cancel_breaks(name: str, problem: str) 
         simulate_cancels(BUGS[name])
 
 
+@pytest.mark.long
 def test_a_seed_gives_the_same_trace_in_every_process() -> None:
     names, seeds = ("chat_with_tools", "children", *BUGS), ("130", "155")
     expected = fingerprints(names, range(*map(int, seeds)))
@@ -486,6 +487,7 @@ APPS: list[App] = [sync_tools, children, streaming_tools, leaving, hedging, raci
 APPS += [silence, bounded_pool, rate_limit, type_ahead]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("app", APPS, ids=[app.__name__ for app in APPS])  # type: ignore[attr-defined]
 def test_rxllm_leaves_nothing_behind_whatever_happens(app: App) -> None:
     simulate_many(app, range(60))

@@ -321,6 +321,7 @@ def _open_files() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="counts open files in /proc")
 def test_three_hundred_who_come_and_go_leave_nothing_behind() -> None:
     async def come_and_go(port: int) -> None:
