@@ -19,6 +19,11 @@ from rxllm.events import Event
 LEFT_SECONDS = 30.0
 """How much longer than before an answer may be listened to that was left before its end."""
 
+DIVERGED = (
+    "the run cannot go on: its factory builds another request than before, whose tools would run again; "
+    "give a new version of a factory a new name while runs of the old one are open"
+)
+
 
 class Left(msgspec.Struct, frozen=True):
     """An answer that was left before its end, `seconds` after it was asked for; `events` is the JSON of its events."""
@@ -33,6 +38,9 @@ class StoredJournal:
     A response is noted when it has ended, and committed soon after; the notes of tools are committed when `begin` and
     `finish` return. A response that the stream itself has left, as a guard does, or a race the slower one, is noted
     too: its events come again, and then nothing, so that the same is left, and the same has won.
+
+    A request that is not noted, while tools of its chat are that have not come again, is another one than before: it
+    is not made, since its answer would run those tools once more. `diverged` is that error.
     """
 
     def __init__(self, records: Iterable[Record], writer: Writer) -> None:
@@ -43,18 +51,30 @@ class StoredJournal:
         self._counts: Counter[str] = Counter()
         self._guard = threading.Lock()
         self._is_closed = False
+        self.diverged: RunError | None = None
 
     def close(self) -> None:
         """Note no more: what is left from now on, is left by the producer, and not by the stream."""
         self._is_closed = True
 
     def response(self, path: Sequence[str], key: str, events: Observable[Event]) -> Observable[Event]:
-        key = self._numbered("/".join((*path, key)))
+        key = self._numbered(_place(path, key))
         if (known := self._take("response", key)) is not None:
             return _replayed(known)
         if (known := self._take("left", key)) is not None:
             return _replayed_left(msgspec.json.decode(known, type=Left))
+        if self._has_tools(path):
+            self.diverged = RunError("diverged", DIVERGED)
+            return throw(self.diverged)
         return self._noted(key, events)
+
+    def _has_tools(self, path: Sequence[str]) -> bool:
+        """Return whether tools of the chat at `path` are noted that have not come again."""
+        chat = _place(path, "")
+        return any(
+            known and kind in ("begin", "finish") and key.rpartition("/")[0] + "/" == chat
+            for (kind, key), known in self._known.items()
+        )
 
     def _noted(self, key: str, events: Observable[Event]) -> Observable[Event]:
         state, began, has_ended = StreamCollector(), time.monotonic(), False
@@ -82,19 +102,20 @@ class StoredJournal:
 
         return Stream.of(events).do_action(see, fail, complete).finally_action(leave)
 
-    def tool(self, key: str) -> ToolRecord | None:
+    def tool(self, path: Sequence[str], key: str) -> ToolRecord | None:
+        key = _place(path, key)
         call, events = self._take("begin", key), self._take("finish", key)
         if call is None and events is None:
             return None
         begun = None if call is None else serializer.from_json(call, ToolCall)
         return ToolRecord(begun, None if events is None else serializer.from_json(events))
 
-    async def begin(self, key: str, call: ToolCall) -> None:
-        self._writer.record(Record("begin", key, serializer.to_json(call).encode()))
+    async def begin(self, path: Sequence[str], key: str, call: ToolCall) -> None:
+        self._writer.record(Record("begin", _place(path, key), serializer.to_json(call).encode()))
         await self._writer.flush()
 
-    async def finish(self, key: str, events: Sequence[Event]) -> None:
-        self._writer.record(Record("finish", key, serializer.to_json([*events]).encode()))
+    async def finish(self, path: Sequence[str], key: str, events: Sequence[Event]) -> None:
+        self._writer.record(Record("finish", _place(path, key), serializer.to_json([*events]).encode()))
         await self._writer.flush()
 
     def _note(self, kind: str, key: str, data: str) -> None:
@@ -110,6 +131,10 @@ class StoredJournal:
     def _take(self, kind: str, key: str) -> bytes | None:
         known = self._known.get((kind, key))
         return known.popleft() if known else None
+
+
+def _place(path: Sequence[str], key: str) -> str:
+    return "/".join(("", *path, key))
 
 
 def _replayed(known: bytes) -> Observable[Event]:

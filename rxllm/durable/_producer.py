@@ -170,6 +170,8 @@ class Producer:
             self._commit(StepRestarted("recovered", self._lease.epoch - 1))
 
     def _receive(self, event: Event) -> None:
+        if self._journal is not None and self._journal.diverged is not None:  # an agent fails with words for the model
+            raise self._journal.diverged
         if not self._to_drop:
             self._commit(event)
         elif type(event) is StepCompleted or type(event) is ChatCompleted:

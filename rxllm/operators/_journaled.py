@@ -30,9 +30,9 @@ def journaled(journal: Journal) -> Callable[[Observable[T]], Stream[T]]:
     ... def double(x: int) -> int: return 2 * x
     >>> class Printer:
     ...     def response(self, path, key, events): return events.finally_action(lambda: print("the model has answered"))
-    ...     def tool(self, key): return None
-    ...     async def begin(self, key, call): print(call, "begins")
-    ...     async def finish(self, key, events): print("its outcome is", events[-1].content)
+    ...     def tool(self, path, key): return None
+    ...     async def begin(self, path, key, call): print(call, "begins")
+    ...     async def finish(self, path, key, events): print("its outcome is", events[-1].content)
     >>> events = stream(Fake(ToolCall("c0", "double", {"x": 21}), "42"), "Double 21!", tools=[double])
     >>> events.pipe(journaled(Printer())).run().result
     the model has answered

@@ -25,26 +25,27 @@ class ToolRecord(msgspec.Struct, frozen=True):
 class Journal(Protocol):
     """What an earlier run of the same stream has noted, and what this one notes; see ``operators.journaled``.
 
-    Keys are equal whenever the same call is made again. Several calls may have one key: then the first of them gets
-    what was noted first. Methods are called on any thread and on any event loop.
+    `path` has the ids of the tool calls around a request or a tool call, the outermost first. A key with its path is
+    equal whenever the same call is made again. Several calls may have one key: then the first of them gets what was
+    noted first. Methods are called on any thread and on any event loop.
     """
 
     def response(self, path: Sequence[str], key: str, events: Observable[Event]) -> Observable[Event]:
         """Return what the model answered if it is noted, else `events`, noting what they end with.
 
-        Called at each subscription; the n-th one of a key is the n-th in every run. `path` has the ids of the tool
-        calls around the request, and `key` names the request, as ``rxllm.request_key`` does.
+        Called at each subscription; the n-th one of a key is the n-th in every run. `key` names the request, as
+        ``rxllm.request_key`` does.
         """
         ...
 
-    def tool(self, key: str) -> ToolRecord | None:
+    def tool(self, path: Sequence[str], key: str) -> ToolRecord | None:
         """Return what an earlier run has noted of this tool call."""
         ...
 
-    async def begin(self, key: str, call: ToolCall) -> None:
+    async def begin(self, path: Sequence[str], key: str, call: ToolCall) -> None:
         """Note that the tool runs now. It runs when this has returned; an error of this ends the stream."""
         ...
 
-    async def finish(self, key: str, events: Sequence[Event]) -> None:
+    async def finish(self, path: Sequence[str], key: str, events: Sequence[Event]) -> None:
         """Note the outcome. It is emitted when this has returned; an error of this ends the stream."""
         ...

@@ -63,6 +63,7 @@ class ToolExecution(abc.DisposableBase):
         self._timer = SerialDisposable()
         self._ended = False
         self._journal = scope.journal
+        self._path = scope.path
         self._has_begun = False
         self._resumed = resumed
         reply, state = replied(resumed)
@@ -87,7 +88,7 @@ class ToolExecution(abc.DisposableBase):
         self._context = replace(self._context, tool_call=own(call))
 
     def start(self) -> None:
-        record = None if self._journal is None else self._journal.tool(self._context.idempotency_key)
+        record = None if self._journal is None else self._journal.tool(self._path, self._context.idempotency_key)
         if record is not None:
             self._go_on(record)
         elif self._tool.approval and self._settings.approve is not None:
@@ -152,7 +153,7 @@ class ToolExecution(abc.DisposableBase):
         if self._journal is None or self._has_begun:
             self._run_approved()
         else:
-            note = partial(self._journal.begin, self._context.idempotency_key, self._call)
+            note = partial(self._journal.begin, self._path, self._context.idempotency_key, self._call)
             self._caller.call(note, True, lambda result: self._run_approved(), on_failure=self._abort)
 
     def _run_approved(self) -> None:
@@ -227,7 +228,7 @@ class ToolExecution(abc.DisposableBase):
             self._conclude(events)
         else:
             self._timer.disposable = Disposable()
-            note = partial(self._journal.finish, self._context.idempotency_key, events)
+            note = partial(self._journal.finish, self._path, self._context.idempotency_key, events)
             self._caller.call(note, True, lambda result: self._conclude(events), on_failure=self._fail_stream)
 
     def _conclude(self, events: list[Event]) -> None:

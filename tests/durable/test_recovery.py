@@ -16,7 +16,7 @@ from rxllm import operators as ops
 from rxllm.durable import Record, Runs, Store, open_runs, open_store
 from rxllm.durable import _journal as journal
 from rxllm.events import StepCompleted
-from tests.durable.support import add, in_loop
+from tests.durable.support import RAN, add, in_loop
 from tests.programs import python
 from tests.runtime.support import ROOT, until
 
@@ -167,6 +167,45 @@ def test_a_factory_that_builds_another_chat_is_an_error(tmp_path: Path) -> None:
         async with open_runs(path, {"chat": build("Tuesday")}) as runs:
             assert await runs.recover() == (id,)
             assert await failure(runs, id) == "diverged"
+
+    in_loop(main)
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+@pytest.mark.parametrize("at", ["begin", "finish"])
+def test_after_a_changed_prompt_neither_a_model_is_asked_nor_a_tool_runs(tmp_path: Path, depth: int, at: str) -> None:
+    """Each version's model gives its calls ids of its own, as those of providers do."""
+    asked: list[str] = []
+
+    def build(version: str) -> Any:
+        def respond(request: Request) -> Any:
+            asked.append(version)
+            return ToolCall(version, "add", {"x": 1}) if calls(request) else ["Bye", ("delay", 60)]
+
+        engine = rxllm.Engine(Fake(respond), tools=[add])
+        if not depth:
+            return lambda input: rxllm.stream(engine, [rxllm.system(version), rxllm.user(input)])
+        agent = engine.as_tool(name="adder", description="Adds.", system=version)
+        model = Fake(ToolCall("agent", "adder", {"prompt": "Add!"}), "Bye")
+        return lambda input: rxllm.stream(model, input, tools=[agent])
+
+    async def main() -> None:
+        path = tmp_path / "runs.db"
+        store = open_store(path)
+        async with open_runs(path, {"chat": build("old")}) as runs:
+            id = await runs.start("chat", "Hi")
+            await until(lambda: len(asked) == 2)
+        records = [record for record in await store.records(id) if record.kind != "stop"]
+        last = max(n for n, record in enumerate(records) if record.kind == at)
+        asked.clear()
+        RAN.clear()
+        async with open_runs(path, {"chat": build("new")}) as runs:
+            again = await runs.start("chat", "Hi", here=False)
+            await noted(store, again, *records[: last + 1])
+            assert again in await runs.recover()
+            assert await failure(runs, again) == "diverged"
+        await store.close()
+        assert (asked, RAN) == ([], [])
 
     in_loop(main)
 

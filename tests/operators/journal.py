@@ -47,17 +47,17 @@ class MemoryJournal:
 
         return Stream.of(events).do_action(see, note, lambda: note(state.to_events()))
 
-    def tool(self, key: str) -> ToolRecord | None:
+    def tool(self, path: Sequence[str], key: str) -> ToolRecord | None:
         calls, outcomes = self._calls[key], self._outcomes[key]
         if not calls and not outcomes:
             return None
         call = serializer.from_json(calls.popleft(), ToolCall) if calls else None
         return ToolRecord(call, serializer.from_json(outcomes.popleft()) if outcomes else None)
 
-    async def begin(self, key: str, call: ToolCall) -> None:
+    async def begin(self, path: Sequence[str], key: str, call: ToolCall) -> None:
         await self._note("begin", key, call.name, serializer.to_json(call))
 
-    async def finish(self, key: str, events: Sequence[Event]) -> None:
+    async def finish(self, path: Sequence[str], key: str, events: Sequence[Event]) -> None:
         await self._note("finish", key, "", serializer.to_json(list(events)))
 
     async def _note(self, kind: str, key: str, name: str, text: str) -> None:

@@ -321,13 +321,13 @@ def test_a_timeout_is_an_outcome(is_async: bool) -> None:
 
 def test_a_slow_journal_is_not_part_of_the_timeout_of_the_tool() -> None:
     class Slow(MemoryJournal):
-        async def begin(self, key: str, call: ToolCall) -> None:
+        async def begin(self, path: Any, key: str, call: ToolCall) -> None:
             await asyncio.sleep(0.1)
-            await super().begin(key, call)
+            await super().begin(path, key, call)
 
-        async def finish(self, key: str, events: Any) -> None:
+        async def finish(self, path: Any, key: str, events: Any) -> None:
             await asyncio.sleep(0.1)
-            await super().finish(key, events)
+            await super().finish(path, key, events)
 
     result = rxllm.chat(Fake(ToolCall("c0", "add", {"x": 1}), "two"), "Hi", tools=[add], tool_timeout=0.05)
     assert result.pipe(ops.journaled(Slow())).run().steps[0].tool_results[0].text == "2"
@@ -381,7 +381,7 @@ def test_after_a_dispose_the_tool_does_not_run_and_nothing_is_delivered() -> Non
         waiting = asyncio.Event()
 
         class Stuck(MemoryJournal):
-            async def begin(self, key: str, call: ToolCall) -> None:
+            async def begin(self, path: Any, key: str, call: ToolCall) -> None:
                 waiting.set()
                 await asyncio.sleep(60)
 
@@ -405,7 +405,7 @@ def test_a_dispose_while_the_outcome_is_noted_delivers_nothing() -> None:
         waiting = asyncio.Event()
 
         class Stuck(MemoryJournal):
-            async def finish(self, key: str, events: Any) -> None:
+            async def finish(self, path: Any, key: str, events: Any) -> None:
                 waiting.set()
                 await asyncio.sleep(60)
 

@@ -129,12 +129,12 @@ class Interrupted:
     def response(self, path: Any, key: str, events: Any) -> Any:
         return events
 
-    def tool(self, key: str) -> ToolRecord:
+    def tool(self, path: Any, key: str) -> ToolRecord:
         return ToolRecord(CALL)
 
-    async def begin(self, key: str, call: ToolCall) -> None: ...
+    async def begin(self, path: Any, key: str, call: ToolCall) -> None: ...
 
-    async def finish(self, key: str, events: Any) -> None: ...
+    async def finish(self, path: Any, key: str, events: Any) -> None: ...
 
 
 @pytest.mark.parametrize(("approval", "result"), [(True, "Rome: first, 2A"), ({"city": "Oslo"}, "Oslo: first, 2A")])
