@@ -153,7 +153,8 @@ class Runs:
         ``RunError("exists")`` for an id that another run has, and ``RunError("conflict")`` if the session has another
         version, or a turn of it is open: nothing is asked then.
         """
-        check("id", id, id is None or (isinstance(id, str) and bool(id)), "text, or None for a new one")
+        check_instance("id", id, str | None, "text, or None for a new one")
+        check("id", id, id != "", "text, or None for a new one")
         if session is not None:
             check_instance("session", session, SavedSession, "a SavedSession, as Runs.session emits it")
             check_session(session.session)
@@ -335,6 +336,9 @@ class Runs:
         """Produce a run here unless somebody else does; return whether it is so."""
         lease = await self._store.claim(id, self._owner, self._seconds)
         if lease is None:
+            return False
+        if self._is_closed:  # meanwhile
+            await self._store.release(lease)
             return False
         producer = Producer(self._store, lease, self._factories[factory], self._flush_after, self._max_attempts)
         # In a context of its own, as a process that takes the run over has not the context of whoever started it.

@@ -7,7 +7,7 @@ from typing import Any, TypeVar, Unpack, cast, overload
 
 from rxllm import operators as ops
 from rxllm.engine import Engine
-from rxllm.events import Event
+from rxllm.events import NOTHING, Event
 from rxllm.pipelines._answer_halted_calls import completing
 from rxllm.pipelines._answers import Answers
 from rxllm.pipelines._call import Setup
@@ -139,7 +139,7 @@ def _check(setup: Setup, thread: Thread, answers: Answers) -> None:
 
 
 def _answers(approvals: Any, results: Any) -> Answers:
-    approvals, results = [{} if by_id is None else by_id for by_id in (approvals, results)]
+    approvals, results = [NOTHING if by_id is None else by_id for by_id in (approvals, results)]
     faults = [
         *_faults("approvals", approvals, "True, False, a reason or a mapping of arguments", bool | str | Mapping),
         *_faults("results", results, "a string or a mapping", str | Mapping),
