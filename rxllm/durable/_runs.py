@@ -337,9 +337,6 @@ class Runs:
         lease = await self._store.claim(id, self._owner, self._seconds)
         if lease is None:
             return False
-        if self._is_closed:  # meanwhile
-            await self._store.release(lease)
-            return False
         producer = Producer(self._store, lease, self._factories[factory], self._flush_after, self._max_attempts)
         # In a context of its own, as a process that takes the run over has not the context of whoever started it.
         task = asyncio.get_running_loop().create_task(producer.run(), name="rxllm-run", context=Context())
