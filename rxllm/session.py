@@ -105,8 +105,8 @@ def resume(
     engine: Engine | str | Any,
     session: Session | Turn,
     *,
-    approvals: Mapping[str, Approval] = NOTHING,
-    results: Mapping[str, str | Mapping[str, Any]] = NOTHING,
+    approvals: Mapping[str, Approval] | None = None,
+    results: Mapping[str, str | Mapping[str, Any]] | None = None,
     **opts: Unpack[ChatOptions],
 ) -> Stream[Turn]:
     """Answer the pending calls and go on with the chat, see ``rxllm.resume``. Without any it goes on from the thread.
@@ -141,7 +141,7 @@ def stream_reply(
     replied = session.replied(_check_text(text))
     options = _options(session, opts)
     if open_agents(replied.thread):  # the question of one is answered in its thread, and its tool call goes on
-        events = unchecked_resume(engine, replied.thread, NOTHING, NOTHING, options)
+        events = unchecked_resume(engine, replied.thread, None, None, options)
     else:
         events = pipelines.stream(engine, replied.thread, **options)
     return _turn_events(session, replied, "reply", events)
@@ -152,14 +152,14 @@ def stream_resume(
     engine: Engine | str | Any,
     session: Session | Turn,
     *,
-    approvals: Mapping[str, Approval] = NOTHING,
-    results: Mapping[str, str | Mapping[str, Any]] = NOTHING,
+    approvals: Mapping[str, Approval] | None = None,
+    results: Mapping[str, str | Mapping[str, Any]] | None = None,
     **opts: Unpack[ChatOptions],
 ) -> Stream[Event]:
     """Emit the events of `resume`."""
     session = _session_of(session)
     events = unchecked_resume(engine, session.thread, approvals, results, _options(session, opts))
-    return _turn_events(session, session, "resume", events, (*approvals, *results))
+    return _turn_events(session, session, "resume", events, (*(approvals or ()), *(results or ())))
 
 
 @with_options(StepOptions)

@@ -75,6 +75,8 @@ def _parser() -> argparse.ArgumentParser:
     worker.add_argument("runs", metavar="MODULE:RUNS", help="what rxllm.durable.open_runs(...) returns, or makes it")
     worker.add_argument("--every", type=float, default=1.0, metavar="SECONDS", help="how often to look; by default 1")
     worker.add_argument("--most", type=int, default=100, help="how many runs at once; by default 100")
+    grace = "how long its runs may take to end at SIGTERM or Ctrl-C; by default 30"
+    worker.add_argument("--grace", type=float, default=30.0, metavar="SECONDS", help=grace)
     command("providers", _providers.run, "list the providers, and which have a key")
     plugin = command("new-plugin", _new_plugin.run, "write a package with an adapter, an operator and their tests")
     plugin.add_argument("name", type=_new_plugin.checked, help="the provider's name: acme makes the package rxllm-acme")

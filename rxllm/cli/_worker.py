@@ -1,4 +1,7 @@
-"""``worker``: go on with runs that nobody produces, until Ctrl-C or SIGTERM."""
+"""``worker``: go on with runs that nobody produces, until Ctrl-C or SIGTERM.
+
+The first signal lets those that it produces end, for a while; the second, or the end of that time, gives them back.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import asyncio
 import os
 import signal
 import sys
+import time
 from argparse import Namespace
 from contextlib import suppress
 from importlib import import_module
@@ -14,11 +18,14 @@ from typing import Any
 from rxllm import RunError
 from rxllm.durable import Runs
 
+LOOK_SECONDS = 0.05
+"""How often it looks whether its runs have ended."""
+
 WRONG = "it must be module:name of what rxllm.durable.open_runs(...) returns, or of a function that returns it"
 
 
 def run(options: Namespace) -> int:
-    """Produce runs; those that go on when it is told to end are given back, for other workers."""
+    """Produce runs until a signal; those that do not end in time are given back, for other workers."""
     sys.path.insert(0, os.getcwd())
     try:
         runs = _runs(options.runs)
@@ -26,22 +33,33 @@ def run(options: Namespace) -> int:
         print(f"rxllm: {error.args[0]}", file=sys.stderr)
         return 2
     with suppress(KeyboardInterrupt):  # where a loop cannot handle signals
-        asyncio.run(_work(runs, options.every, options.most))
+        asyncio.run(_work(runs, options.every, options.most, options.grace))
     return 0
 
 
-async def _work(runs: Runs, every: float, most: int) -> None:
-    ended = asyncio.Event()
+async def _work(runs: Runs, every: float, most: int, grace: float) -> None:
+    ending, at_once = asyncio.Event(), asyncio.Event()
+
+    def end() -> None:
+        (at_once if ending.is_set() else ending).set()
+
     with suppress(NotImplementedError):
         for name in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(name, ended.set)
+            asyncio.get_running_loop().add_signal_handler(name, end)
     print(f"{runs!r} (Ctrl-C stops)", flush=True)
     async with runs:
-        while not ended.is_set():
+        while not ending.is_set():
             await _recover(runs, most - len(runs.produced))
-            with suppress(TimeoutError):
-                async with asyncio.timeout(every):
-                    await ended.wait()
+            await _wait(ending, every)
+        until = time.monotonic() + grace
+        while runs.produced and not at_once.is_set() and time.monotonic() < until:
+            await _wait(at_once, LOOK_SECONDS)
+
+
+async def _wait(event: asyncio.Event, seconds: float) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
 
 
 async def _recover(runs: Runs, room: int) -> None:

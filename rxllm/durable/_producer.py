@@ -18,7 +18,7 @@ from rxllm.durable._journal import StoredJournal
 from rxllm.durable._sessions import is_turn, settle
 from rxllm.durable._store import Ending, Lease, Record, Run, Store
 from rxllm.durable._writer import Writer
-from rxllm.events import ChatCompleted, Event, StepCompleted, StepRestarted
+from rxllm.events import EVENT_CLASSES, ChatCompleted, Event, StepCompleted, StepRestarted
 from rxllm.values.argument_checks import must_be
 
 log = logging.getLogger("rxllm")
@@ -28,6 +28,8 @@ Factory = Callable[..., Observable[Event]]
 
 ATTEMPT, STOP = "attempt", "stop"
 """The kinds of the records that a producer has begun to go on with the run, and that it has stopped without dying."""
+
+_EVENTS = frozenset(EVENT_CLASSES)
 
 PAGE = 256
 """How many events of a log are read at once."""
@@ -52,7 +54,7 @@ class Producer:
         self._loop = asyncio.get_running_loop()
         self._stopped: asyncio.Future[None] = self._loop.create_future()
         self._to_drop = 0  # how many ends of steps and chats the log has already
-        self._input = b""
+        self._input, self._name = b"", ""
         self._last = b""  # the last of these
         self._journal: StoredJournal | None = None
         self.ended: Future[None] = Future()
@@ -75,9 +77,11 @@ class Producer:
             await self._produce()
         except RunError as error:
             log.warning("the run %s is left to others: %s", self._lease.run_id, error)
+        except Exception as error:  # which a store is not to raise
+            log.error("the run %s is left to others: its store failed", self._lease.run_id, exc_info=error)
         finally:
             try:
-                with suppress(RunError):
+                with suppress(Exception):  # the lease expires
                     await self._store.release(self._lease)
             finally:
                 self.ended.set_result(None)
@@ -99,11 +103,13 @@ class Producer:
             elif ending is None:
                 self._writer.record(Record(STOP, self._lease.owner))
             await (self._writer.flush() if ending is None else self._writer.finish(ending))
+            if ending is None and renewing.done() and not renewing.cancelled():
+                renewing.result()
         finally:
             for task in (reading, writing, renewing):
                 task.cancel()
             await asyncio.wait({reading, writing, renewing})
-            for task in (writing, renewing):  # what keeps them from going on is the same for both
+            for task in (reading, writing, renewing):  # what keeps them from going on is the same for all
                 if not task.cancelled():
                     task.exception()
 
@@ -119,7 +125,7 @@ class Producer:
 
     async def _read(self) -> Ending:
         run, records = await self._store.load(self._lease.run_id), await self._store.records(self._lease.run_id)
-        self._input = run.input
+        self._input, self._name = run.input, run.factory
         if run.is_cancelled:
             return Ending("cancelled")
         await self._rejoin(run)
@@ -129,14 +135,19 @@ class Producer:
             if self._lease.epoch > 1:
                 self._writer.record(Record(ATTEMPT, self._lease.owner))
                 await self._writer.flush()
+            is_halted = False
             stream = self._build(run).pipe(ops.journaled(journal), ops.tap(self._receive))
             async with to_async_iter(stream) as events:
-                async for _ in events:
+                async for event in events:
+                    if type(event) is ChatCompleted:
+                        is_halted = _is_halted(event)
                     if self._writer.is_full:
                         await self._writer.room()
         except Exception as error:
+            if not isinstance(error, LLMError):
+                log.warning("the stream of the factory %r raised an error", run.factory, exc_info=error)
             return Ending("failed", _error_json(error))
-        return Ending("completed")
+        return Ending("halted" if is_halted else "completed")
 
     def _check_attempts(self, records: Sequence[Record]) -> None:
         """Raise if so many producers have died, one after the other, without getting any further."""
@@ -151,10 +162,25 @@ class Producer:
     def _build(self, run: Run) -> Stream[Event]:
         input = serializer.from_json(run.input).data
         turn = (input["input"], input["session"]) if is_turn(run.input) else (input,)
-        stream: Any = self._factory(*turn)
+        try:
+            stream: Any = self._factory(*turn)
+        except Exception as error:
+            log.warning("the factory %r raised an error", run.factory, exc_info=error)
+            if isinstance(error, LLMError):  # keep its class and reason
+                message = f"the factory {run.factory!r} raised: {error.message}"
+                raise type(error).from_fields(error.fields() | {"message": message}) from error
+            raise self._factory_failed(f"raised {type(error).__name__}: {error}") from error
         if not isinstance(stream, Observable):
-            raise TypeError(f"the factory {run.factory!r} {must_be('a function that returns a stream', stream)}")
-        return Stream.of(cast(Observable[Event], stream))
+            raise self._factory_failed(must_be("a function that returns a stream", stream))
+        return Stream.of(cast(Observable[Event], stream)).pipe(ops.tap(self._check_event))
+
+    def _check_event(self, event: Any) -> None:
+        if type(event) not in _EVENTS:
+            raise self._factory_failed(f"emits a {type(event).__name__}, not events; write rxllm.stream(...)")
+
+    def _factory_failed(self, why: str) -> RunError:
+        id = self._lease.run_id
+        return RunError("factory_failed", f"run error ({id}): the factory {self._name!r} {why}", run_id=id)
 
     async def _rejoin(self, run: Run) -> None:
         """Count the ends that the log has, which are not to come again, and void what follows the last of them."""
@@ -191,6 +217,11 @@ class Producer:
 
 def _thread_key(event: StepCompleted | ChatCompleted) -> str:
     return request_key(Request(event.result.thread.messages))
+
+
+def _is_halted(event: ChatCompleted) -> bool:
+    """Return whether the chat waits for a person."""
+    return bool(event.result.pending_tool_calls) or event.result.pending_question is not None
 
 
 class _Kind(msgspec.Struct):

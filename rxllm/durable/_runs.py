@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextvars import Context
 from secrets import token_hex
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, get_args
 
 from rxllm import (
     ChatResult,
@@ -23,7 +24,16 @@ from rxllm import (
 )
 from rxllm.durable._open_store import open_store
 from rxllm.durable._producer import Factory, Producer
-from rxllm.durable._sessions import SavedSession, begin_turn, check_session, is_turn, load_session, save_session, settle
+from rxllm.durable._sessions import (
+    SavedSession,
+    begin_turn,
+    check_session,
+    delete_session,
+    is_turn,
+    load_session,
+    save_session,
+    settle,
+)
 from rxllm.durable._store import Run, Status, Store
 from rxllm.durable._tail import Tail
 from rxllm.events import Custom, Event
@@ -38,6 +48,8 @@ from rxllm.values.argument_checks import (
     is_count,
     is_positive,
 )
+
+log = logging.getLogger("rxllm")
 
 T = TypeVar("T")
 
@@ -92,8 +104,10 @@ class Runs:
     `session`              give a conversation, with what is committed of the turn that goes on; `start` begins a turn
     `save_session`         keep one that something else has changed or made
     `cancel`               end a run, whichever process produces it
-    `recover`              go on here with runs that nobody produces
-    `list`, `expire`       say which there are, delete those that ended long ago
+    `delete_session`       forget one
+    `recover`              go on here with runs that nobody produces, once or all the time
+    `get`, `list`          say how a run is, and which there are
+    `expire`               delete those that ended long ago
     `close`                stop producing; others may go on with the runs
     =====================  =============================================================================================
     """
@@ -106,6 +120,7 @@ class Runs:
         self._owner = f"{socket.gethostname()}:{os.getpid()}:{token_hex(4)}"
         self._producers: dict[str, tuple[Producer, asyncio.Task[None]]] = {}
         self._tails: dict[tuple[asyncio.AbstractEventLoop, str], Tail] = {}
+        self._is_closed = False
 
     def __repr__(self) -> str:
         names = ", ".join(self._factories) or "no factories"
@@ -139,6 +154,7 @@ class Runs:
         version, or a turn of it is open: nothing is asked then.
         """
         check_instance("id", id, str | None, "text, or None for a new one")
+        check("id", id, id != "", "text, or None for a new one")
         if session is not None:
             check_instance("session", session, SavedSession, "a SavedSession, as Runs.session emits it")
             check_session(session.session)
@@ -239,9 +255,19 @@ class Runs:
         check("version", version, is_count(version) or version == 0, "the version of the saved session, 0 or more")
         return _once(lambda: save_session(self._store, session, version))
 
+    def delete_session(self, id: str) -> Stream[None]:
+        """Forget the session with this id. Fails with ``RunError("conflict")`` while a turn is open."""
+        _check_id(id)
+        return _once(lambda: delete_session(self._store, id))
+
+    def get(self, id: str) -> Stream[Run]:
+        """Emit the run as it is now. Fails with ``RunError("unknown_run")``."""
+        _check_id(id)
+        return _once(lambda: self._store.load(id))
+
     def list(self, status: Status | None = None, limit: int = 1000) -> Stream[Sequence[Run]]:
         """Emit the newest runs, of one status or of all."""
-        known = ("waiting", "running", "completed", "failed", "cancelled")
+        known = get_args(Status)
         check("status", status, status is None or status in known, f"None or one of {', '.join(known)}")
         check_count("limit", limit)
         return _once(lambda: self._store.runs(status, limit))
@@ -251,20 +277,35 @@ class Runs:
         check_seconds("seconds", seconds)
         return _once(lambda: self._store.expire(seconds))
 
-    def recover(self, limit: int = 100) -> Stream[tuple[str, ...]]:
-        """Go on here with runs of these factories that nobody produces, and emit their ids."""
+    def recover(self, limit: int = 100, every: float | None = None) -> Stream[tuple[str, ...]]:
+        """Go on here with runs of these factories that nobody produces, `limit` at most, and emit their ids.
+
+        With `every` it looks again so many seconds later, until it is disposed or the runs are closed, emits ids
+        whenever there are any, and waits for a store that is away.
+        """
         check_count("limit", limit)
+        check("every", every, every is None or is_positive(every), "None or a number of seconds above 0")
 
         async def recover() -> tuple[str, ...]:
             ids = await self._store.claimable([*self._factories], limit)
             return tuple([id for id in ids if await self._take(id, (await self._store.load(id)).factory)])
 
-        return _once(recover)
+        async def rounds(seconds: float) -> AsyncIterator[tuple[str, ...]]:
+            while not self._is_closed:
+                try:
+                    if ids := await recover():
+                        yield ids
+                except RunError as error:
+                    log.warning("no runs can be recovered now: %s", error)
+                await asyncio.sleep(seconds)
+
+        return _once(recover) if every is None else from_async_iter(lambda: rounds(every))
 
     def close(self) -> Stream[None]:
         """Stop producing, give the runs back, and close the store. The runs go on elsewhere, see `recover`."""
 
         async def close() -> None:
+            self._is_closed = True
             producers = [producer for producer, _ in self._producers.values()]
             for producer in producers:
                 producer.stop()

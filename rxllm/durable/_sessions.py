@@ -88,6 +88,13 @@ async def save_session(store: Store, session: Session, version: int) -> SavedSes
     return SavedSession(session, await store.write(_key(session.id), version, data))
 
 
+async def delete_session(store: Store, id: str) -> None:
+    saved = await load_session(store, id)
+    if saved.run is not None:
+        raise _open_turn(id)
+    await store.delete(_key(id), saved.version)
+
+
 async def begin_turn(store: Store, factory: str, input: Any, saved: SavedSession) -> str:
     """Keep the run of a new turn, and return its id. Raises ``RunError("conflict")``."""
     turn = OpenTurn(token_hex(16), factory, saved.session, input)

@@ -13,7 +13,9 @@ from typing import Literal, Protocol
 
 import msgspec
 
-Status = Literal["waiting", "running", "completed", "failed", "cancelled"]
+from rxllm import RunError
+
+Status = Literal["waiting", "running", "completed", "halted", "failed", "cancelled"]
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -28,9 +30,9 @@ class Run(msgspec.Struct, frozen=True):
     """A run as its store knows it.
 
     `factory` is the name of what builds its stream, from `input`, which is JSON. `status` is ``"running"`` while
-    somebody holds a lasting lease, ``"waiting"`` while nobody does, and then how it has ended. `events` is the number
-    of the last event. `created_at` and `ended_at` are seconds since 1970. `is_cancelled` says that somebody asked for
-    the end, and `error` is the JSON of what a failed run ended with.
+    somebody holds a lasting lease, ``"waiting"`` while nobody does, and then how it has ended: ``"halted"`` if its chat
+    waits for a person. `events` is the number of the last event. `created_at` and `ended_at` are seconds since 1970.
+    `is_cancelled` says that somebody asked for the end, and `error` is the JSON of what a failed run ended with.
     """
 
     id: str
@@ -56,7 +58,7 @@ class Lease(msgspec.Struct, frozen=True):
 class Ending(msgspec.Struct, frozen=True):
     """The end of a run, committed with its last events; `error` is JSON."""
 
-    status: Literal["completed", "failed", "cancelled"]
+    status: Literal["completed", "halted", "failed", "cancelled"]
     error: bytes | None = None
 
 
@@ -155,6 +157,15 @@ class Store(Protocol):
         """
         ...
 
+    async def delete(self, key: str, version: int) -> None:
+        """Delete version `version` of a document, 0 if there is none. Raises as `write` does."""
+        ...
+
     async def close(self) -> None:
         """Close its connections and end what waits. Anything after it raises ``RunError("store_unavailable")``."""
         ...
+
+
+def conflict(key: str, current: int, version: int) -> RunError:
+    """Return the error of a call that takes a document for another version than it has."""
+    return RunError("conflict", f"the document {key!r} has version {current}, not {version}; read it again")

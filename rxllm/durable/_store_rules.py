@@ -35,10 +35,13 @@ async def _runs(place: Place) -> None:
     store, waiting, running = place.store, await place.create(1), (await place.claim(2)).run_id
     lease = await place.claim(3)
     await store.append(lease, [], ending=Ending("failed", b"1"))
+    halted = await place.claim(4)
+    await store.append(halted, [], ending=Ending("halted"))
     expectations: dict[Status | None, list[str]] = {
-        None: [lease.run_id, running, waiting],
+        None: [halted.run_id, lease.run_id, running, waiting],
         "waiting": [waiting],
         "running": [running],
+        "halted": [halted.run_id],
         "failed": [lease.run_id],
         "completed": [],
         "cancelled": [],
@@ -48,7 +51,7 @@ async def _runs(place: Place) -> None:
         expect_same([run.id for run in listed], expected, f"the list of the runs with the status {status}")
         for run in listed:
             expect_same(run, await store.load(run.id), "a listed run")
-    expect_same([run.id for run in await store.runs(limit=1)], [lease.run_id], "the newest one")
+    expect_same([run.id for run in await store.runs(limit=1)], [halted.run_id], "the newest one")
 
 
 @rule("content", "ids, factories, keys and bytes of any content come back as they were")
@@ -184,7 +187,7 @@ async def _token(place: Place) -> None:
 
 @rule("ending", "a run ends with its last events and records")
 async def _ending(place: Place) -> None:
-    for ending in (Ending("completed"), Ending("failed", b'{"a": 1}'), Ending("cancelled")):
+    for ending in (Ending("completed"), Ending("halted"), Ending("failed", b'{"a": 1}'), Ending("cancelled")):
         lease = await place.claim(ending.status)
         await place.store.append(lease, [b"1"], [Record("a", "b")], ending)
         run = await place.store.load(lease.run_id)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any, TypeVar, Unpack, cast, overload
 
 from rxllm import operators as ops
 from rxllm.engine import Engine
-from rxllm.events import Event
+from rxllm.events import NOTHING, Event
 from rxllm.pipelines._answer_halted_calls import completing
 from rxllm.pipelines._answers import Answers
 from rxllm.pipelines._call import Setup
@@ -26,16 +25,14 @@ from rxllm.values.argument_checks import must_be
 
 T = TypeVar("T")
 
-NONE: Mapping[str, Any] = MappingProxyType({})
-
 
 @with_options(ChatOptions)
 def stream_resume(
     engine: Engine | str | Any,
     thread: Input,
     *,
-    approvals: Mapping[str, Approval] = NONE,
-    results: Mapping[str, str | Mapping[str, Any]] = NONE,
+    approvals: Mapping[str, Approval] | None = None,
+    results: Mapping[str, str | Mapping[str, Any]] | None = None,
     **opts: Unpack[ChatOptions],
 ) -> Stream[Event]:
     """Return the events of a halted chat that goes on, and one ``ChatCompleted``, last; see `resume`.
@@ -61,8 +58,8 @@ def resume(
     engine: Engine | str | Any,
     thread: Input,
     *,
-    approvals: Mapping[str, Approval] = NONE,
-    results: Mapping[str, str | Mapping[str, Any]] = NONE,
+    approvals: Mapping[str, Approval] | None = None,
+    results: Mapping[str, str | Mapping[str, Any]] | None = None,
     response_format: type[T],
     **opts: Unpack[PlainChatOptions],
 ) -> Stream[ChatResult[T]]: ...
@@ -71,8 +68,8 @@ def resume(
     engine: Engine | str | Any,
     thread: Input,
     *,
-    approvals: Mapping[str, Approval] = NONE,
-    results: Mapping[str, str | Mapping[str, Any]] = NONE,
+    approvals: Mapping[str, Approval] | None = None,
+    results: Mapping[str, str | Mapping[str, Any]] | None = None,
     **opts: Unpack[ChatOptions],
 ) -> Stream[ChatResult]: ...
 @with_options(ChatOptions)
@@ -80,8 +77,8 @@ def resume(
     engine: Engine | str | Any,
     thread: Input,
     *,
-    approvals: Mapping[str, Approval] = NONE,
-    results: Mapping[str, str | Mapping[str, Any]] = NONE,
+    approvals: Mapping[str, Approval] | None = None,
+    results: Mapping[str, str | Mapping[str, Any]] | None = None,
     **opts: Any,
 ) -> Stream[ChatResult[Any]]:
     """Return the result of a halted chat that goes on: the fold of `stream_resume`.
@@ -142,6 +139,7 @@ def _check(setup: Setup, thread: Thread, answers: Answers) -> None:
 
 
 def _answers(approvals: Any, results: Any) -> Answers:
+    approvals, results = [NOTHING if by_id is None else by_id for by_id in (approvals, results)]
     faults = [
         *_faults("approvals", approvals, "True, False, a reason or a mapping of arguments", bool | str | Mapping),
         *_faults("results", results, "a string or a mapping", str | Mapping),

@@ -321,6 +321,7 @@ class RunError(LLMError):
             "exists",
             "unknown_run",
             "unknown_factory",
+            "factory_failed",
             "lease_lost",
             "cancelled",
             "diverged",

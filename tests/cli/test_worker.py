@@ -58,7 +58,7 @@ def until_status(runs: Runs, status: str) -> None:
 def test_it_produces_what_waits_and_gives_back_what_goes_on(folder: Path, end: signal.Signals) -> None:
     with open_runs(folder / "runs.db", {"story": print}) as runs:
         first = runs.start("story", 0.1, here=False).run()
-        process = worker(folder, "app:make", "--every", "0.05")
+        process = worker(folder, "app:make", "--every", "0.05", "--grace", "0")
         try:
             until_status(runs, "completed")
             assert runs.expire(0).run() == 1
@@ -71,6 +71,43 @@ def test_it_produces_what_waits_and_gives_back_what_goes_on(folder: Path, end: s
         assert (code, err) == (0, "")
         assert out.splitlines()[1:] == [f"run {first}", f"run {second}"]
         assert [run.status for run in runs.list().run()] == ["waiting"]  # at once, and not when the lease ends
+
+
+def test_what_it_produces_may_end_and_nothing_more_is_taken(folder: Path) -> None:
+    with open_runs(folder / "runs.db", {"story": print}) as runs:
+        short = runs.start("story", 1.5, here=False).run()
+        process = worker(folder, "app:make", "--every", "0.05")
+        try:
+            until_status(runs, "running")
+            process.send_signal(signal.SIGTERM)
+            time.sleep(0.3)
+            late = runs.start("story", 0, here=False).run()
+            code, _, err = finished(process)
+        finally:
+            process.kill()
+        assert (code, err) == (0, "")
+        assert (runs.get(short).run().status, runs.get(late).run().status) == ("completed", "waiting")
+
+
+@pytest.mark.parametrize("arguments", [["--grace", "0.5"], []])
+def test_what_does_not_end_is_given_back_in_time_or_at_a_second_signal(folder: Path, arguments: list[str]) -> None:
+    with open_runs(folder / "runs.db", {"story": print}) as runs:
+        runs.start("story", 60, here=False).run()
+        process = worker(folder, "app:make", "--every", "0.05", *arguments)
+        try:
+            until_status(runs, "running")
+            process.send_signal(signal.SIGTERM)
+            time.sleep(0.3)
+            assert process.poll() is None
+            if not arguments:
+                process.send_signal(signal.SIGINT)
+            began = time.monotonic()
+            code, _, err = finished(process)
+        finally:
+            process.kill()
+        assert (code, err) == (0, "")
+        assert time.monotonic() - began < 10
+        until_status(runs, "waiting")
 
 
 @pytest.mark.parametrize(

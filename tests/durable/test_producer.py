@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,46 @@ def test_a_store_that_stays_away_longer_than_the_lease_ends_the_producer(tmp_pat
 
     in_loop(main)
     assert RAN == [1]  # it began when that could be committed
+
+
+@pytest.mark.parametrize("method", ["append", "renew", "wait", "load", "records", "events"])
+def test_what_else_a_store_raises_ends_the_producer_and_is_logged_once(
+    tmp_path: Path, method: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    is_broken = True
+    first = Fake(["t", ("delay", 60)])
+
+    def fail(called: str, arguments: tuple[Any, ...]) -> None:
+        if is_broken and called == method:
+            raise OSError("no such disk")
+
+    def build(input: Any) -> Any:
+        return rxllm.stream(first, input) if is_broken else build_chat(input)
+
+    async def main() -> None:
+        nonlocal is_broken
+        store = Interposed(open_store(tmp_path / "runs.db"), after=fail)
+        async with open_runs(store, {"chat": build}, flush_after=0.0, lease=0.5) as runs:
+            id = await runs.start("chat", "Hi", here=method != "events")
+            if method == "events":  # is read by whoever recovers it
+                lease = await store.claim(id, "me", 60)
+                await store.append(lease, [rxllm.serializer.to_json(TextDelta("t")).encode()])
+                await store.release(lease)
+                await runs.recover()
+            await until(lambda: not runs.produced)
+            gc.collect()
+            assert len(caplog.records) == 1, caplog.text
+            assert f"the run {id} is left to others: its store failed" in caplog.text
+            assert caplog.text.count("Traceback") == 1
+            is_broken = False
+            async with asyncio.timeout(10):
+                while await runs.recover() != (id,):
+                    await asyncio.sleep(0.02)
+            result = await runs.result(id)
+            assert isinstance(result, ChatResult)
+            assert result.output_text == "two"
+
+    in_loop(main)
 
 
 def test_a_slow_store_holds_the_model_back(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import rxllm
 from rxllm import AdapterError, ChatResult, Fake, OpenAIChat, RunError, StepResult, StreamCollector, ToolCall
 from rxllm import operators as ops
 from rxllm.durable import Runs, open_runs, open_store
+from rxllm.durable.testing import Interposed
 from rxllm.events import ChatCompleted, Event, StepCompleted, StepRestarted, TextDelta
 from rxllm.testing.loopback import STALL, Loopback, Reply, chat_chunk
 from tests.durable.support import RAN, add, in_loop
@@ -129,13 +130,17 @@ def test_another_process_watches_what_is_committed(path: str) -> None:
     in_loop(main)
 
 
-def test_a_failure_is_that_of_every_watcher(path: str) -> None:
+def test_a_failure_is_that_of_every_watcher(path: str, caplog: pytest.LogCaptureFixture) -> None:
     error = AdapterError("rate_limited", "slow down", retry_after=3.0)
     factories: dict[str, Any] = {
         "fails": lambda input: throw(error),
         "raises": lambda input: {}["key"],
         "returns": lambda input: "no stream",
         "emits": lambda input: of(1, 2),
+        "chats": lambda input: rxllm.chat(Fake("Hi"), "Hi"),
+        "breaks": lambda input: build_story("Hi").map(lambda event: event.nothing),
+        "turns": lambda input, session: build_story(input),
+        "invalid": lambda input: rxllm.stream(Fake("Hi"), 7),
     }
     with open_runs(path, factories) as runs:
         ids = {name: runs.start(name).run() for name in factories}
@@ -143,13 +148,25 @@ def test_a_failure_is_that_of_every_watcher(path: str) -> None:
             with pytest.raises(AdapterError) as caught:
                 read(ids["fails"]).run()
             assert caught.value == error
-            with pytest.raises(rxllm.StreamError, match="KeyError"):
-                read(ids["raises"]).run()
-            with pytest.raises(rxllm.StreamError, match="'returns' must be a function that returns a stream"):
-                read(ids["returns"]).run()
-            with pytest.raises(rxllm.ValidationError, match="int is not a value"):
-                read(ids["emits"]).run()
+            for name, message in {
+                "raises": "the factory 'raises' raised KeyError: 'key'",
+                "returns": "the factory 'returns' must be a function that returns a stream",
+                "emits": "the factory 'emits' emits a int, not events",
+                "chats": r"the factory 'chats' emits a ChatResult, not events; write rxllm.stream\(...\)",
+                "turns": "the factory 'turns' raised TypeError: .* 'session'",
+            }.items():
+                with pytest.raises(RunError, match=message) as failed:
+                    read(ids[name]).run()
+                assert (failed.value.reason, failed.value.run_id) == ("factory_failed", ids[name])
+            with pytest.raises(rxllm.StreamError, match="AttributeError"):
+                read(ids["breaks"]).run()
+            with pytest.raises(rxllm.ValidationError, match="the factory 'invalid' raised: "):
+                read(ids["invalid"]).run()
         assert {run.status for run in runs.list().run()} == {"failed"}
+    logged = {record.args[0]: record for record in caplog.records if record.args}
+    assert sorted(logged) == ["breaks", "invalid", "raises", "turns"]
+    assert len(logged) == len(caplog.records)
+    assert all(record.exc_info for record in caplog.records)
 
 
 def test_wrong_arguments_are_told_at_the_call(path: str) -> None:
@@ -167,9 +184,14 @@ def test_wrong_arguments_are_told_at_the_call(path: str) -> None:
         for wrong in (-1, "7", None):
             with pytest.raises(rxllm.ValidationError, match="after must be"):
                 runs.watch("id", wrong)  # type: ignore[arg-type]
+        for wrong in ("", 7):
+            with pytest.raises(rxllm.ValidationError, match="id must be text, or None"):
+                runs.start("story", id=wrong)  # type: ignore[arg-type]
+        with pytest.raises(rxllm.ValidationError, match="every must be"):
+            runs.recover(every=0)
         with pytest.raises(rxllm.ValidationError, match="status must be"):
             runs.list("done")  # type: ignore[arg-type]
-        for call in (runs.watch, runs.cancel, runs.result):
+        for call in (runs.watch, runs.cancel, runs.result, runs.get):
             with pytest.raises(RunError) as caught:
                 call("nobody").run()
             assert caught.value.reason == "unknown_run"
@@ -342,6 +364,111 @@ def test_expired_runs_are_gone(path: str) -> None:
         assert runs.expire(0).run() == 1
         with pytest.raises(RunError, match="unknown_run"):
             runs.watch(id).run()
+
+
+def test_a_chat_that_waits_for_a_person_is_halted(path: str) -> None:
+    @rxllm.tool(approval=True)
+    def pay() -> str:
+        return "paid"
+
+    @rxllm.tool
+    def ask() -> rxllm.Halt:
+        return rxllm.ask_user("How much?")
+
+    def build(input: Any) -> Any:
+        engine = rxllm.Engine(Fake(lambda request: "Done." if request.messages[-1].role == "tool" else call(input)))
+        if isinstance(input, dict):
+            return rxllm.stream_resume(engine, input["resume"], approvals=input.get("approvals"), tools=[pay])
+        return rxllm.stream(engine, input, tools=[pay, ask], max_turns=1)
+
+    def call(input: Any) -> Any:
+        return "Hi" if input == "Hi" else ToolCall("c0", input, {})
+
+    with open_runs(path, {"chat": build}) as runs:
+        ids = [runs.start("chat", input).run() for input in ("pay", "ask", "Hi")]
+        halted, asking, _ = [runs.result(id).run() for id in ids]
+        assert isinstance(halted, ChatResult)
+        assert isinstance(asking, ChatResult)
+        assert (halted.halted_reason, asking.pending_question) == ("approval", "How much?")
+        assert [runs.get(id).run().status for id in ids] == ["halted", "halted", "completed"]
+        assert {run.id for run in runs.list("halted").run()} == {*ids[:2]}
+        assert list(runs.watch(ids[0]))[-1].result == halted  # type: ignore[union-attr]
+        going = f"{ids[0]}-resumed"
+        runs.start("chat", {"resume": halted, "approvals": {"c0": True}}, id=going).run()
+        with pytest.raises(RunError) as caught:  # a second click
+            runs.start("chat", {"resume": halted, "approvals": {"c0": True}}, id=going).run()
+        assert caught.value.reason == "exists"
+        assert runs.result(going).run().output_text == "Done."  # type: ignore[union-attr]
+        assert runs.get(going).run().status == "completed"
+        assert runs.expire(0).run() == 4
+
+
+def test_the_end_of_a_halted_chat_that_is_committed_later_is_halted_too(path: str) -> None:
+    @rxllm.tool(approval=True)
+    def pay() -> str:
+        return "paid"
+
+    def build(input: Any) -> Any:
+        return rxllm.stream(Fake(ToolCall("c0", "pay", {})), "Pay", tools=[pay])
+
+    async def main() -> None:
+        store = open_store(path)
+        async with open_runs(path, {"pay": build}) as runs:
+            id = await runs.start("pay", here=False)
+            lease = await store.claim(id, "me", 60)
+            assert lease is not None
+            await store.append(lease, [rxllm.serializer.to_json(event).encode() async for event in build(None)])
+            await store.release(lease)
+            assert await runs.recover() == (id,)
+            await runs.result(id)
+            assert (await runs.get(id)).status == "halted"
+        await store.close()
+
+    in_loop(main)
+
+
+# Recovering all the time
+
+
+def test_recover_every_takes_what_comes_until_it_is_disposed(path: str) -> None:
+    async def main() -> None:
+        async with open_runs(path, FACTORIES) as runs, open_runs(path, FACTORIES) as others:
+            taken: list[tuple[str, ...]] = []
+            subscription = runs.recover(every=0.02).subscribe(taken.append)
+            for count in (1, 2):
+                id = await others.start("story", "Hi", here=False)
+                await until(lambda count=count: len(taken) == count)
+                assert taken[-1] == (id,)
+                await runs.result(id)
+            subscription.dispose()
+            id = await others.start("story", "Hi", here=False)
+            await asyncio.sleep(0.1)
+            assert (await runs.get(id)).status == "waiting"
+
+    in_loop(main)
+
+
+def test_recover_every_outlives_a_store_that_is_away_and_ends_with_the_runs(tmp_path: Path) -> None:
+    faults = [RunError("store_unavailable")] * 3
+
+    def away(method: str, arguments: Any) -> None:
+        if method == "claimable" and faults:
+            raise faults.pop()
+
+    async def main() -> None:
+        before = asyncio.all_tasks()
+        ended: list[str] = []
+        taken: list[tuple[str, ...]] = []
+        async with open_runs(Interposed(open_store(tmp_path / "runs.db"), before=away), FACTORIES) as runs:
+            runs.recover(every=0.02).subscribe(taken.append, None, lambda: ended.append("completed"))
+            id = await runs.start("story", "Hi", here=False)
+            await runs.result(id)
+            assert taken == [(id,)]
+        await until(lambda: ended == ["completed"])
+        await until(lambda: asyncio.all_tasks() == before)
+
+    in_loop(main)
+    assert faults == []
 
 
 def test_nothing_is_left_on_the_loop(path: str) -> None:

@@ -132,12 +132,29 @@ def test_a_turn_that_nobody_has_begun_to_produce_changes_nothing_when_it_is_canc
 def test_a_turn_that_fails_leaves_a_session_that_goes_on(make_store: MakeStore) -> None:
     with open_runs(make_store(), FACTORIES) as runs:
         id = runs.start("nothing", "abc", session=runs.session("ada").run()).run()
-        with pytest.raises(rxllm.StreamError, match="KeyError"):
+        with pytest.raises(RunError, match="the factory 'nothing' raised KeyError"):
             runs.result(id).run()
         saved = runs.session("ada").run()
         assert (saved.session, saved.run) == (Session(id="ada"), None)
         runs.result(runs.start("answer", "abc", session=saved).run()).run()
         assert texts(runs.session("ada").run().session) == ["abc", "cba"]
+
+
+def test_a_session_that_is_deleted_begins_anew(make_store: MakeStore) -> None:
+    with open_runs(make_store(), FACTORIES) as runs:
+        runs.delete_session("ada").run()  # there is none
+        for name in ("ada", "bob"):
+            runs.result(runs.start("answer", "abc", session=runs.session(name).run()).run()).run()
+        id = runs.start("answer", "stall", session=runs.session("ada").run(), here=False).run()
+        with pytest.raises(RunError, match="a turn of the session 'ada' is open") as caught:
+            runs.delete_session("ada").run()
+        assert caught.value.reason == "conflict"
+        runs.cancel(id).run()
+        runs.delete_session("ada").run()
+        assert runs.session("ada").run() == SavedSession(Session(id="ada"))
+        assert texts(runs.session("bob").run().session) == ["abc", "cba"]
+        runs.result(runs.start("answer", "def", session=runs.session("ada").run()).run()).run()
+        assert texts(runs.session("ada").run().session) == ["def", "fed"]
 
 
 def test_a_session_is_kept_in_place_of_one_version(make_store: MakeStore) -> None:

@@ -71,12 +71,16 @@ class Broken(SQLiteStore):
                 raise
             return version + 1
 
+    async def delete(self, key: str, version: int) -> None:
+        current = await self.read(key)
+        await super().delete(key, current[0] if current and self._fault == "deleted" else version)
+
     async def release(self, lease: Lease) -> None:
         if self._fault != "claim":
             await super().release(lease)
 
 
-@pytest.mark.parametrize("name", ["race", "appenders", "token", "woken", "documents", "claim"])
+@pytest.mark.parametrize("name", ["race", "appenders", "token", "woken", "documents", "deleted", "claim"])
 def test_the_kit_finds_a_store_that_breaks_a_rule(tmp_path: Path, name: str) -> None:
     with pytest.raises(AssertionError, match=f"^{name}: {STORE_RULES[name]}, but "):
         assert_store(partial(Broken, tmp_path / "runs.db", name), only=[name])
@@ -227,13 +231,18 @@ class Model:
         self.documents[key] = (version + 1, data)
         return version + 1
 
+    def delete(self, key: str, version: int) -> None:
+        if version != self.documents.get(key, (0,))[0]:
+            raise RunError("conflict")
+        self.documents.pop(key, None)
+
 
 IDS = st.sampled_from(["a", "a", "b"])
 FACTORIES = st.sampled_from(["f", "g"])
 DATA = st.binary(max_size=4)
 SECONDS = st.sampled_from([0.0, 1000.0])
 RECORDS = st.lists(st.builds(Record, st.sampled_from("kl"), st.sampled_from("xy"), DATA), max_size=3)
-ENDINGS = st.builds(Ending, st.sampled_from(["completed", "failed", "cancelled"]), st.none() | st.just(b"1"))
+ENDINGS = st.builds(Ending, st.sampled_from(["completed", "halted", "failed", "cancelled"]), st.none() | st.just(b"1"))
 
 
 class StoreMachine(RuleBasedStateMachine):
@@ -309,6 +318,11 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(key=IDS, version=st.integers(0, 4), data=DATA)
     def write(self, key: str, version: int, data: bytes) -> None:
         self._both("write", key, version, data)
+        self._both("read", key)
+
+    @rule(key=IDS, version=st.integers(0, 4))
+    def delete(self, key: str, version: int) -> None:
+        self._both("delete", key, version)
         self._both("read", key)
 
     @rule()

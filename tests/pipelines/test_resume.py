@@ -331,6 +331,14 @@ def test_where_nothing_is_open_it_is_a_chat() -> None:
     assert resumed == rxllm.chat(Fake("Hello"), "Hi").run()
 
 
+def test_answers_of_none_are_not_set() -> None:
+    answers = {"approvals": {"c1": True}, "results": None}
+    assert resume(Fake("x"), halted(call("pay")), tools=TOOLS, **answers).run().output_text == "x"
+    assert resume(Fake("x"), "Hi", approvals=None, results=None).run() == rxllm.chat(Fake("x"), "Hi").run()
+    session = rxllm.Session(thread=Thread() + "Hi")
+    assert rxllm.session.resume(Fake("x"), session, approvals=None, results=None).run().output_text == "x"
+
+
 def test_it_may_halt_again_and_go_on_again() -> None:
     fake = Fake(call("pay", "c2"), "Done.")
     again = resume(fake, halted(call("sign")), results={"c1": "ok"}, tools=TOOLS).run()
@@ -465,7 +473,7 @@ def test_an_approved_tool_that_is_not_there_is_named() -> None:
 
 @pytest.mark.parametrize(
     "answers",
-    [{"approvals": {"c1": 1}}, {"approvals": ["c1"]}, {"results": {"c1": 42}}, {"results": "ok"}, {"approvals": None}],
+    [{"approvals": {"c1": 1}}, {"approvals": ["c1"]}, {"results": {"c1": 42}}, {"results": "ok"}, {"approvals": ()}],
 )
 def test_answers_of_the_wrong_type_raise_at_the_call(answers: Any) -> None:
     with pytest.raises(ValidationError) as caught:
