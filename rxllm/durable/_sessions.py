@@ -112,15 +112,15 @@ async def settle(store: Store, data: bytes) -> None:
     found = await store.read(_key(turn.session.id))
     if found is not None and found[1] == data:
         session = await _session_after(store, turn)
-        with _passing("conflict"):  # somebody else has done it
+        with _ignoring("conflict"):  # somebody else has done it
             await store.write(_key(session.id), found[0], serializer.to_json(session).encode())
 
 
 async def _run(store: Store, turn: OpenTurn, data: bytes) -> Run:
     """Return the run of an open turn; it is created here if whoever began the turn has not come to it."""
-    with _passing("unknown_run"):
+    with _ignoring("unknown_run"):
         return await store.load(turn.run)
-    with _passing("exists"):
+    with _ignoring("exists"):
         await store.create(Run(turn.run, turn.factory, data))
     return await store.load(turn.run)
 
@@ -150,8 +150,8 @@ def _open_turn(id: str | None) -> RunError:
 
 
 @contextmanager
-def _passing(reason: str) -> Generator[None]:
-    """Let a ``RunError`` of this reason pass."""
+def _ignoring(reason: str) -> Generator[None]:
+    """Suppress a ``RunError`` of this reason."""
     try:
         yield
     except RunError as error:

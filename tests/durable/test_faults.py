@@ -128,8 +128,13 @@ async def note(text: str) -> str:
 
 def build(input):
     words = ["one ", ("delay", 0.02), "two ", ("delay", 0.02), "three "]
-    model = rxllm.Fake([*words, rxllm.ToolCall("c0", "note", dict(text=input))], [*words, ("delay", 0.2), "four"])
-    return rxllm.stream(model, input, tools=[note])
+
+    def respond(request):  # a script would begin anew in another process
+        if request.messages[-1].role == "tool":
+            return [*words, ("delay", 0.2), "four"]
+        return [*words, rxllm.ToolCall("c0", "note", dict(text=input))]
+
+    return rxllm.stream(rxllm.Fake(respond), input, tools=[note])
 
 runs = open_runs({place!r}, dict(chat=build), lease={lease})
 """
@@ -160,7 +165,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 async def ended(runs: Runs, seconds: float = 30.0) -> None:
     async with asyncio.timeout(seconds):
-        while {run.status for run in await runs.list()} - {"completed"}:
+        while {run.status for run in await runs.list()} - {"completed", "halted"}:
             await asyncio.sleep(0.05)
 
 
