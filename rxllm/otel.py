@@ -27,12 +27,10 @@ import json
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
-
-from reactivex import from_iterable
-from reactivex.scheduler import ImmediateScheduler
 
 import rxllm
 from rxllm import EngineError, Message, TextPart, Usage
@@ -443,16 +441,13 @@ def _error_type(error: Exception | None) -> str:
 
 
 def _price(value: rxllm.CallFinished | rxllm.ImagesFinished) -> float | None:
-    """Return what `ops.cost` makes of the usage of a call."""
+    """Return what the usage of a call costs."""
     if not isinstance(value.usage, Usage) or not value.model:
         return None
-    start = rxllm.MessageStarted(Message("assistant", metadata={"model": value.details.response_model}))
-    last = rxllm.MessageCompleted(Message("assistant"), "stop")
-    found: list[float | None] = []
-    source = from_iterable((start, rxllm.UsageUpdated(value.usage), last), ImmediateScheduler.singleton())
-    costs = source.pipe(ops.cost(f"{value.provider}:{value.model}"), ops.only(rxllm.UsageUpdated))
-    costs.subscribe(lambda event: found.append(event.usage.total_cost), lambda error: None)
-    return found[-1] if found else None
+    name = f"{value.provider}:{value.model}"
+    with suppress(Exception):  # the span ends whatever is wrong with a price
+        return rxllm.models.priced(name, value.usage, response_model=value.details.response_model).total_cost
+    return None
 
 
 # Content, as the JSON of the conventions
