@@ -119,9 +119,10 @@ class RetryAttempt(_Span, frozen=True):
 
 
 class StepStarted(_Span, frozen=True):
-    """A step begins."""
+    """A step begins; `metadata` is the caller's."""
 
     request_id: str
+    metadata: Mapping[str, Any] = msgspec.field(default_factory=dict[str, Any])
 
 
 class StepFinished(_Span, frozen=True):
@@ -162,9 +163,10 @@ class ToolFinished(_Span, frozen=True):
 
 
 class ChatStarted(_Span, frozen=True):
-    """A chat begins."""
+    """A chat begins; `metadata` is the caller's."""
 
     request_id: str
+    metadata: Mapping[str, Any] = msgspec.field(default_factory=dict[str, Any])
 
 
 class ChatFinished(_Span, frozen=True):
