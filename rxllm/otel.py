@@ -64,7 +64,7 @@ DEFINITIONS, ARGUMENTS, RESULT = "gen_ai.tool.definitions", "gen_ai.tool.call.ar
 
 OUTCOME, ATTEMPTS, RETRY, COST = "rxllm.outcome", "rxllm.attempts", "rxllm.retry", "rxllm.usage.cost"
 STEP_INDEX, STEPS, HALTED = "rxllm.step.index", "rxllm.chat.steps", "rxllm.chat.halted_reason"
-METADATA, REQUEST_ID = "rxllm.metadata", "rxllm.request.id"
+METADATA, REQUEST_ID, QUEUED = "rxllm.metadata", "rxllm.request.id", "rxllm.queued"
 # The last three lines are rxllm's own names, where the conventions have none.
 
 PARAMETERS = {
@@ -298,6 +298,7 @@ class Traces(rxllm.Tracer):
             MODEL: value.model,
             ADDRESS: details.address,
             PORT: details.port,
+            QUEUED: details.queued if details.queued >= 0.001 else None,
             **own,
             **{PARAMETERS[name]: entry for name, entry in details.parameters.items()},
             **_notes(details.metadata),

@@ -416,6 +416,39 @@ def test_the_first_chunk_is_timed_from_the_request_that_was_answered(seen: Seen)
     assert points["gen_ai.client.operation.duration"][0].sum == pytest.approx(30.0)
 
 
+def test_a_call_says_how_long_it_has_waited_for_its_turn() -> None:
+    seen = Seen()
+    engine = seen.engine([("delay", 3.0), "Hi"], operators=[ops.rate_limited(concurrent=1)])
+    calls = [rxllm.stream_generate(engine, "Hi"), rxllm.stream(engine, "Hi"), rxllm.stream_generate(engine, "Hi")]
+    TestScheduler().start(lambda: rx.merge(*calls))
+    waits = [span.attributes.get("rxllm.queued") for span in seen.spans if span.name == "chat small"]  # type: ignore[union-attr]
+    assert waits == [None, pytest.approx(3.0), pytest.approx(6.0)]
+    seen.close()
+
+
+def test_a_call_that_a_limiter_permits_says_how_long_that_took(seen: Seen) -> None:
+    class Slow:
+        async def acquire(self, tokens: int) -> None:
+            await asyncio.sleep(0.05)
+
+        def settle(self, permit: Any, tokens: int) -> None: ...
+
+        def hold_back(self, seconds: float) -> None: ...
+
+    engine = seen.engine("Hi", operators=[ops.rate_limited(Slow())])
+    rxllm.generate(engine, "Hi").run()
+    span: Any = seen.named("chat small")
+    assert 0.04 < span.attributes["rxllm.queued"] < 5
+
+
+def test_the_waits_between_attempts_are_not_queueing(seen: Seen) -> None:
+    script = Fake([AdapterError("rate_limited", retry_after=5.0)], "Hi")
+    engine = Engine(script, model="small", observers=[seen.observer], operators=[ops.rate_limited(concurrent=1)])
+    TestScheduler().start(lambda: rxllm.stream_generate(engine, "Hi"))
+    span: Any = seen.named("chat small")
+    assert (span.attributes["rxllm.attempts"], "rxllm.queued" in span.attributes) == (2, False)
+
+
 class Discarding(InMemorySpanExporter):
     def export(self, spans: Any) -> SpanExportResult:
         return SpanExportResult.SUCCESS
