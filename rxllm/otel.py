@@ -27,12 +27,10 @@ import json
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
-
-from reactivex import from_iterable
-from reactivex.scheduler import ImmediateScheduler
 
 import rxllm
 from rxllm import EngineError, Message, TextPart, Usage
@@ -66,7 +64,7 @@ DEFINITIONS, ARGUMENTS, RESULT = "gen_ai.tool.definitions", "gen_ai.tool.call.ar
 
 OUTCOME, ATTEMPTS, RETRY, COST = "rxllm.outcome", "rxllm.attempts", "rxllm.retry", "rxllm.usage.cost"
 STEP_INDEX, STEPS, HALTED = "rxllm.step.index", "rxllm.chat.steps", "rxllm.chat.halted_reason"
-METADATA = "rxllm.metadata"
+METADATA, REQUEST_ID, QUEUED = "rxllm.metadata", "rxllm.request.id", "rxllm.queued"
 # The last three lines are rxllm's own names, where the conventions have none.
 
 PARAMETERS = {
@@ -251,6 +249,7 @@ class Traces(rxllm.Tracer):
 
     def _start(self, value: Any, name: str, attributes: Mapping[str, Any], labels: Iterable[str] = ()) -> _Open:
         present = {key: entry for key, entry in attributes.items() if entry not in (None, "")}
+        present[REQUEST_ID] = value.request_id
         if value.session_id:
             present[CONVERSATION] = value.session_id
         parent = self._parent(value)
@@ -299,9 +298,10 @@ class Traces(rxllm.Tracer):
             MODEL: value.model,
             ADDRESS: details.address,
             PORT: details.port,
+            QUEUED: details.queued if details.queued >= 0.001 else None,
             **own,
             **{PARAMETERS[name]: entry for name, entry in details.parameters.items()},
-            **{f"{METADATA}.{name}": note for name, note in details.metadata.items() if isinstance(note, _PLAIN)},
+            **_notes(details.metadata),
         }
         name = f"{operation} {value.model}" if value.model else operation
         self._start(value, name, attributes, (OPERATION, PROVIDER, MODEL, ADDRESS, PORT))
@@ -358,7 +358,7 @@ class Traces(rxllm.Tracer):
 
     def _start_step(self, value: rxllm.StepStarted) -> None:
         chat = self._open.get(value.parent_id or "")
-        self._start(value, "step", {STEP_INDEX: chat.steps if chat else 0})
+        self._start(value, "step", {STEP_INDEX: chat.steps if chat else 0, **_notes(value.metadata)})
         if chat is not None:
             chat.steps += 1
 
@@ -366,7 +366,7 @@ class Traces(rxllm.Tracer):
         tool = self._open.get(value.parent_id or "")
         agent = tool.agent if tool else None
         name = f"invoke_agent {agent}" if agent else "invoke_agent"
-        self._start(value, name, {OPERATION: "invoke_agent", AGENT: agent}, (AGENT,))
+        self._start(value, name, {OPERATION: "invoke_agent", AGENT: agent, **_notes(value.metadata)}, (AGENT,))
 
     def _end_chat(self, value: rxllm.ChatFinished) -> None:
         tokens = {f"gen_ai.usage.{name}": getattr(value.usage, field) for field, name in USAGE.items()}
@@ -438,21 +438,34 @@ def _around(value: Any) -> Context:
     return here
 
 
+def _notes(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the caller's notes as attributes: text, numbers, truth and sequences of one of these; others as JSON."""
+    return {
+        f"{METADATA}.{name}": note if _is_plain(note) else _json(note, _class_name) for name, note in metadata.items()
+    }
+
+
+def _is_plain(note: Any) -> bool:
+    entries = cast(list[Any], note) if isinstance(note, list | tuple) else [note]
+    return all(entry is None or isinstance(entry, _PLAIN) for entry in entries) and len({*map(type, entries)}) < 2
+
+
+def _class_name(value: object) -> str:
+    return type(value).__name__  # its text might have a secret, which is masked in data alone
+
+
 def _error_type(error: Exception | None) -> str:
     return error.reason if isinstance(error, rxllm.LLMError) else type(error).__qualname__ if error else "_OTHER"
 
 
 def _price(value: rxllm.CallFinished | rxllm.ImagesFinished) -> float | None:
-    """Return what `ops.cost` makes of the usage of a call."""
+    """Return what the usage of a call costs."""
     if not isinstance(value.usage, Usage) or not value.model:
         return None
-    start = rxllm.MessageStarted(Message("assistant", metadata={"model": value.details.response_model}))
-    last = rxllm.MessageCompleted(Message("assistant"), "stop")
-    found: list[float | None] = []
-    source = from_iterable((start, rxllm.UsageUpdated(value.usage), last), ImmediateScheduler.singleton())
-    costs = source.pipe(ops.cost(f"{value.provider}:{value.model}"), ops.only(rxllm.UsageUpdated))
-    costs.subscribe(lambda event: found.append(event.usage.total_cost), lambda error: None)
-    return found[-1] if found else None
+    name = f"{value.provider}:{value.model}"
+    with suppress(Exception):  # the span ends whatever is wrong with a price
+        return rxllm.models.priced(name, value.usage, response_model=value.details.response_model).total_cost
+    return None
 
 
 # Content, as the JSON of the conventions
@@ -496,9 +509,9 @@ def _call(call: rxllm.ToolCall) -> dict[str, Any]:
     return {"type": "tool_call", "id": call.id, "name": call.name, "arguments": call.arguments}
 
 
-def _json(value: Any) -> str:
+def _json(value: Any, other: Callable[[Any], str] = str) -> str:
     try:
-        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=other)
     except Exception:  # a tool may return anything
         text = type(value).__name__
     return text.encode("utf-8", "replace").decode()

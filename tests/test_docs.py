@@ -3,10 +3,11 @@
 import re
 import tomllib
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
-from rxllm import ChatOptions, Fake, operators, testing
+from rxllm import CallDetails, ChatOptions, Fake, Telemetry, operators, testing
 from rxllm.events import EVENT_CLASSES
 from tests import operators_page, options_page
 from tests.programs import python
@@ -73,6 +74,17 @@ def test_the_table_of_events_has_every_event_once_with_fields_that_it_has() -> N
     fields = {event.__name__: event.__struct_fields__ for event in EVENT_CLASSES}
     assert sorted(name for name, _ in rows) == sorted(fields)
     assert all(set(names.split(", ")) <= {*fields[name]} for name, names in rows)
+
+
+def test_the_table_of_telemetry_has_every_value_once_with_fields_that_it_has() -> None:
+    _, _, rest = (DOCS / "telemetry.md").read_text().partition("| value | when | fields that matter |")
+    lines = rest.partition("\n\n")[0].splitlines()[2:]
+    rows = [[re.findall(r"`(\w+)`", cell) for cell in line.split(" | ")] for line in lines]
+    values = {value.__name__: value for value in get_args(Telemetry)}
+    assert sorted(name for (name,), *_ in rows) == sorted(values)
+    for (name,), _, fields in rows:
+        details = CallDetails.__struct_fields__ if "details" in fields else ()
+        assert {*fields} <= {*values[name].__struct_fields__, *details}
 
 
 def test_the_table_of_extras_has_every_extra_but_those_of_developers() -> None:

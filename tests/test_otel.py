@@ -416,6 +416,39 @@ def test_the_first_chunk_is_timed_from_the_request_that_was_answered(seen: Seen)
     assert points["gen_ai.client.operation.duration"][0].sum == pytest.approx(30.0)
 
 
+def test_a_call_says_how_long_it_has_waited_for_its_turn() -> None:
+    seen = Seen()
+    engine = seen.engine([("delay", 3.0), "Hi"], operators=[ops.rate_limited(concurrent=1)])
+    calls = [rxllm.stream_generate(engine, "Hi"), rxllm.stream(engine, "Hi"), rxllm.stream_generate(engine, "Hi")]
+    TestScheduler().start(lambda: rx.merge(*calls))
+    waits = [span.attributes.get("rxllm.queued") for span in seen.spans if span.name == "chat small"]  # type: ignore[union-attr]
+    assert waits == [None, pytest.approx(3.0), pytest.approx(6.0)]
+    seen.close()
+
+
+def test_a_call_that_a_limiter_permits_says_how_long_that_took(seen: Seen) -> None:
+    class Slow:
+        async def acquire(self, tokens: int) -> None:
+            await asyncio.sleep(0.05)
+
+        def settle(self, permit: Any, tokens: int) -> None: ...
+
+        def hold_back(self, seconds: float) -> None: ...
+
+    engine = seen.engine("Hi", operators=[ops.rate_limited(Slow())])
+    rxllm.generate(engine, "Hi").run()
+    span: Any = seen.named("chat small")
+    assert 0.04 < span.attributes["rxllm.queued"] < 5
+
+
+def test_the_waits_between_attempts_are_not_queueing(seen: Seen) -> None:
+    script = Fake([AdapterError("rate_limited", retry_after=5.0)], "Hi")
+    engine = Engine(script, model="small", observers=[seen.observer], operators=[ops.rate_limited(concurrent=1)])
+    TestScheduler().start(lambda: rxllm.stream_generate(engine, "Hi"))
+    span: Any = seen.named("chat small")
+    assert (span.attributes["rxllm.attempts"], "rxllm.queued" in span.attributes) == (2, False)
+
+
 class Discarding(InMemorySpanExporter):
     def export(self, spans: Any) -> SpanExportResult:
         return SpanExportResult.SUCCESS
@@ -481,7 +514,7 @@ def test_the_attributes_of_a_call(seen: Seen) -> None:
     }
     notes = {"user": "u1", "tags": ["a"], "api_key": "sk-1"}
     engine = seen.engine(script, params={"options": {"top_k": 40}})
-    options |= {"metadata": notes, "session_id": "s1", "response_format": {"type": "json_object"}}
+    options |= {"metadata": notes, "session_id": "s1", "request_id": "r1", "response_format": {"type": "json_object"}}
     list(rxllm.stream_generate(engine, "Hi", **options))
     span: Any = seen.named("chat small")
     assert span.kind is SpanKind.CLIENT
@@ -507,13 +540,59 @@ def test_the_attributes_of_a_call(seen: Seen) -> None:
         "gen_ai.usage.cache_read.input_tokens": 4,
         "gen_ai.usage.cache_write.input_tokens": 2,
         "gen_ai.usage.reasoning.output_tokens": 3,
+        "rxllm.request.id": "r1",
         "rxllm.metadata.user": "u1",
+        "rxllm.metadata.tags": ("a",),
         "rxllm.metadata.api_key": "[key]",
     }
 
 
+@pytest.mark.parametrize(
+    ("note", "written"),
+    [
+        (True, True),
+        (0.5, 0.5),
+        ([1, 2], (1, 2)),
+        (("a", "b"), ("a", "b")),
+        ([], ()),
+        ([1, "a"], '[1, "a"]'),
+        ([True, 1], "[true, 1]"),
+        ({"plan": "é", "secret": "sk-1"}, '{"plan": "é", "secret": "[key]"}'),
+        ([{"a": 1}], '[{"a": 1}]'),
+        ({"at": RetryPolicy()}, '{"at": "RetryPolicy"}'),
+    ],
+)
+def test_a_note_is_kept_as_an_attribute_can_have_it(seen: Seen, note: Any, written: Any) -> None:
+    rxllm.generate(seen.engine("Hello"), "Hi", metadata={"note": note}).run()
+    attributes: Any = seen.named("chat small").attributes
+    found = attributes["rxllm.metadata.note"]
+    assert (type(found), found) == (type(written), written)
+
+
+@pytest.mark.parametrize("call", [rxllm.chat, rxllm.step, rxllm.generate])
+def test_the_root_of_a_trace_has_the_notes_and_the_request_id_when_it_starts(call: Any) -> None:
+    began: list[Any] = []
+
+    class Starts(SpanProcessor):
+        def on_start(self, span: Any, parent_context: Any = None) -> None:
+            began.append((span.parent, dict(span.attributes)))
+
+    seen = Seen()
+    seen.provider.add_span_processor(Starts())
+    engine = seen.engine("Hello", params={"metadata": {"tenant": "t0", "plan": "free"}})
+    call(engine, "Hi", metadata={"tenant": "t1", "token": "x"}, request_id="r1").run()
+    notes = {"rxllm.metadata.tenant": "t1", "rxllm.metadata.plan": "free", "rxllm.metadata.token": "[key]"}
+    for _, attributes in began:
+        assert attributes["rxllm.request.id"] == "r1"
+        assert attributes.items() >= notes.items()
+    assert began[0][0] is None
+    seen.close()
+
+
 def test_the_attributes_of_tools_steps_and_chats(seen: Seen) -> None:
-    rxllm.chat(seen.engine([DOUBLE, Usage(1, 2)], ["42", Usage(3, 4)]), "Hi", tools=[double], session_id="s1").run()
+    rxllm.chat(
+        seen.engine([DOUBLE, Usage(1, 2)], ["42", Usage(3, 4)]), "Hi", tools=[double], session_id="s1", request_id="r1"
+    ).run()
     ran: Any = seen.named("execute_tool double")
     assert ran.kind is SpanKind.INTERNAL
     assert ran.attributes == {
@@ -523,11 +602,13 @@ def test_the_attributes_of_tools_steps_and_chats(seen: Seen) -> None:
         "gen_ai.tool.call.id": "c1",
         "gen_ai.tool.description": "Double it.",
         "gen_ai.conversation.id": "s1",
+        "rxllm.request.id": "r1",
     }
     chat: Any = seen.named("invoke_agent")
     assert chat.attributes == {
         "gen_ai.operation.name": "invoke_agent",
         "gen_ai.conversation.id": "s1",
+        "rxllm.request.id": "r1",
         "gen_ai.usage.input_tokens": 4,
         "gen_ai.usage.output_tokens": 6,
         "rxllm.chat.steps": 2,

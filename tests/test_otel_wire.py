@@ -240,11 +240,13 @@ def test_a_call_is_what_util_genai_writes_of_it() -> None:
     engine = Engine(openai([usage, "Well", DOUBLE]), model="small", observers=[seen.observer])
     options: dict[str, Any] = {"temperature": 0.5, "max_tokens": 99, "seed": 1, "top_p": 0.9, "stop": "x"}
     question = [rxllm.system("Be brief."), rxllm.user("Hi")]
-    rxllm.generate(engine, question, tools=[double], reasoning_effort="low", session_id="s1", **options).run()
+    rxllm.generate(
+        engine, question, tools=[double], reasoning_effort="low", session_id="s1", request_id="r1", **options
+    ).run()
     call_of(theirs)
     (mine,), (other,) = seen.spans, theirs.spans
     assert (mine.name, mine.kind) == (other.name, other.kind)
-    assert attributes_of(mine) == attributes_of(other)
+    assert attributes_of(mine) == attributes_of(other) | {"rxllm.request.id": "r1"}
     ours, points = seen.points(), theirs.points()
     assert {*ours} == {*points}
     assert {name: dict(found[0].attributes) for name, found in ours.items()} == {

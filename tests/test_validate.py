@@ -250,3 +250,17 @@ def test_any_request_passes_or_is_refused_with_paths(request: Request) -> None:
 def test_a_value_of_another_class_is_told_which_one(function: Any, expected: str) -> None:
     with pytest.raises(ValidationError, match=f"value must be {expected}, not 5"):
         function(5)
+
+
+def test_data_are_checked_against_a_schema() -> None:
+    schema: dict[str, Any] = {"properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    assert validate.data({"n": 1}, schema) is None
+    with pytest.raises(ValidationError, match="n: 'x' is not of type 'integer'") as caught:
+        validate.data({"n": "x"}, schema)
+    assert (caught.value.reason, caught.value.errors) == (
+        "invalid_output",
+        ((("n",), "'x' is not of type 'integer'"),),
+    )
+    with pytest.raises(ValidationError, match="schema must be a JSON schema") as caught:
+        validate.data({}, {"type": "no such type"})
+    assert caught.value.reason == "invalid_option"

@@ -40,6 +40,11 @@ GOODBYE_SECONDS = 2.0
 _PROBE = 1 / 3
 """The part of the timeout that a server has to answer in the modern era; some of the older ones never do."""
 
+_OLD_TRANSPORT = (
+    "the MCP server takes no POST at this URL (405 Method Not Allowed); it may speak the HTTP+SSE transport of 2024, "
+    "which rxllm does not; use its URL for streamable HTTP, often /mcp in place of /sse"
+)
+
 NOTHING: Mapping[str, str] = {}
 
 OnMessage = Callable[[Json], Json | None]
@@ -180,7 +185,13 @@ class Connection(ABC):
             raise
 
     async def _shake_hands(self, wanted: str) -> str:
-        version = (await self._ask(wanted, "initialize", initialize(wanted), self._timeout)).get("protocolVersion")
+        try:
+            found = await self._ask(wanted, "initialize", initialize(wanted), self._timeout)
+        except AdapterError as error:
+            if error.status != 405:
+                raise
+            raise AdapterError("unsupported_feature", _OLD_TRANSPORT, provider=PROVIDER, status=405) from error
+        version = found.get("protocolVersion")
         if version not in HANDSHAKES:
             message = f"the MCP server speaks version {str(version)[:40]!r} only; rxllm speaks {MODERN}, {HANDSHAKES}"
             raise AdapterError("unsupported_feature", message, provider=PROVIDER)

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from rxllm import AdapterError, Halt, ToolContext, ask_user
+from rxllm import AdapterError, Halt, ToolContext, ValidationError, ask_user, validate
 from rxllm.mcp._protocol import PROVIDER, Json, malformed, object_of
 
 _ACTIONS = ("accept", "decline", "cancel")
@@ -49,8 +49,9 @@ class Questions(msgspec.Struct):
             message = "the stored question is not one of rxllm.mcp"
             raise AdapterError("invalid_request", message, provider=PROVIDER) from error
         answer = _response(context.reply, questions.requests[key])
-        if answer is None:
-            questions.fault = f" ({context.reply[:80]!r} does not fit; answer with a JSON object)"
+        fault = "" if answer is None else _fault(answer, questions.requests[key])
+        if answer is None or fault:
+            questions.fault = f" ({context.reply[:80]!r} does not fit{fault[:400]}; answer with a JSON object)"
             return questions
         return cls(questions.requests, {**questions.responses, key: answer}, questions.state, questions.is_inline)
 
@@ -126,6 +127,18 @@ def _response(reply: str, params: Json) -> Json | None:
         except (ValueError, KeyError):
             return None
     return None if data is None else {"action": "accept", "content": data}
+
+
+def _fault(answer: Json, params: Json) -> str:
+    """Return why the server would refuse the content of `answer`; "" if it fits the form."""
+    if answer["action"] != "accept":
+        return ""
+    try:
+        validate.data(answer.get("content", {}), object_of(params.get("requestedSchema")))
+    except ValidationError as error:
+        faults = "; ".join(fault for _, fault in error.errors)
+        return f": {faults}" if error.reason == "invalid_output" else ""  # else the schema itself is wrong
+    return ""
 
 
 def _converted(reply: str, kind: Any) -> Any:

@@ -103,7 +103,9 @@ class Stdio(Connection):
         raise pickle.PicklingError("a Stdio is a process of this machine; list its tools where they are called")
 
     def __repr__(self) -> str:
-        return f"Stdio({self._command[0]!r})"
+        program, *arguments = self._command  # of which others may be secrets
+        files = [part for part in arguments if os.path.isfile(os.path.join(self._cwd or "", part))]
+        return f"Stdio({', '.join(map(repr, (program, *files[:1])))})"
 
 
 class Inbox:

@@ -142,9 +142,16 @@ def _tool(connection: Connection, entry: Json, prefix: str) -> Tool | None:
         _legal(prefix + name),
         description[:DESCRIPTION] if isinstance(description, str) else "",
         schema,
-        partial(call_tool, connection, name, headers),
+        _Handler(call_tool, connection, name, headers),
         metadata={PROVIDER: own},
     )
+
+
+class _Handler(partial[Any]):
+    """The handler of a tool; its repr stands in the error of two tools with the same name."""
+
+    def __repr__(self) -> str:
+        return f"mcp.tools({self.args[0]!r}, prefix=...)"
 
 
 def _legal(name: str) -> str:

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from reactivex import Observable
 
 from rxllm.events import Event
-from rxllm.operators._shared.costs import all_counts, fill_costs, price_context, token_counts
+from rxllm.operators._shared.costs import fill_costs
 from rxllm.runtime import Stream, engine_call
-from rxllm.values import EngineError, Usage
+from rxllm.runtime._prices import price_context, price_list, priced
+from rxllm.values import Usage
 from rxllm.values.argument_checks import check, check_function, invalid_option, shown
-
-if TYPE_CHECKING:
-    from genai_prices.types import PriceCalculation
-
-_PROVIDERS = {"gemini": "google", "moonshot": "moonshotai", "openai-responses": "openai"}
-"""Providers that have other names in genai-prices."""
 
 
 def cost(
@@ -43,7 +37,8 @@ def cost(
     pipe name them: ``"provider:model"``; otherwise the response's own model name is looked up under any provider. Costs
     stay None for models that are not in the list, and stated costs stay. Searches, sound, images, one-hour caches and
     service tiers have prices of their own. An agent's costs are those of its own engine, and are not filled in here,
-    so that nothing is charged twice. The prices of your own contract belong in an entry of ``rxllm.models``.
+    so that nothing is charged twice. The prices of your own contract belong in an entry of ``rxllm.models``, whose
+    function ``priced`` calculates the costs of a usage without a stream.
 
     With `price`, that function returns the usage with its costs, and genai-prices is not needed:
 
@@ -60,16 +55,14 @@ def cost(
     if price is not None:
         check_function("price", price)
         return fill_costs(lambda usage, _, __: _checked(price(usage)))
-    _prices()
+    price_list()  # raises if it is not installed
 
     def operator(source: Observable[Event]) -> Stream[Event]:
         call = engine_call()
         requested = model or (f"{call.provider}:{call.request.model or ''}" if call is not None else ":")
 
         def fill(usage: Usage, response_model: str | None, metadata: Mapping[str, Any]) -> Usage:
-            provider, _, name = (_fallback(metadata) or requested).partition(":")
-            provider = _PROVIDERS.get(provider, provider) or None
-            return _priced(usage, provider, filter(None, (response_model, name)), price_context(usage, metadata))
+            return priced(usage, _fallback(metadata) or requested, response_model, price_context(usage, metadata))
 
         return fill_costs(fill)(source)
 
@@ -90,40 +83,3 @@ def _fallback(metadata: Mapping[str, Any]) -> str | None:
             return name if ":" in name else ":"  # a stream may be of any provider
         case _:
             return None
-
-
-def _priced(usage: Usage, provider: str | None, names: Iterable[str], context: Mapping[str, str]) -> Usage:
-    for name in names:
-        price = _price(usage, provider, name, context)
-        if price is not None:
-            input_cost = float(price.input_price) if usage.input_cost is None else usage.input_cost
-            output_cost = float(price.output_price) if usage.output_cost is None else usage.output_cost
-            # The price of a search or of the request itself is neither input nor output.
-            total = input_cost + output_cost + float(price.total_price - price.input_price - price.output_price)
-            total = total if usage.total_cost is None else usage.total_cost
-            return replace(usage, input_cost=input_cost, output_cost=output_cost, total_cost=total)
-    return usage
-
-
-def _price(usage: Usage, provider: str | None, model: str, context: Mapping[str, str]) -> PriceCalculation | None:
-    calc_price, Counts = _prices()  # noqa: N806 a class
-    if usage.input_tokens is None and usage.output_tokens is None:
-        return None
-    for counts in (all_counts(usage), token_counts(usage)):
-        try:
-            return calc_price(Counts(**counts), model, provider_id=provider, price_context=context)
-        except LookupError:  # the model is not in the list
-            return None
-        except ValueError:  # impossible counts, or too few to tell text from the rest
-            continue
-    return None
-
-
-def _prices() -> tuple[Callable[..., PriceCalculation], type]:
-    try:
-        from genai_prices import Usage as Counts
-        from genai_prices import calc_price
-    except ImportError as error:
-        message = "cost() needs the package genai-prices: pip install 'rxllm[cost]'"
-        raise EngineError("missing_dependency", message) from error
-    return calc_price, Counts

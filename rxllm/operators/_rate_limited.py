@@ -12,7 +12,7 @@ from rxllm.operators._shared.call_queue import CallQueue, Turn
 from rxllm.operators._shared.limited_call import LimitedCall, PermittedCall
 from rxllm.operators._shared.operate import operate, shared
 from rxllm.operators._shared.rates import Rates
-from rxllm.runtime import EngineCall, Limiter, Stream, engine_call
+from rxllm.runtime import EngineCall, Limiter, Stream, engine_call, stopwatch
 from rxllm.values import EngineError
 from rxllm.values.argument_checks import check, explains_call, invalid_option, is_count, is_positive
 
@@ -117,7 +117,7 @@ def _begin(
     observer: abc.ObserverBase[Any],
     scheduler: abc.SchedulerBase | None,
 ) -> abc.DisposableBase:
-    return begin(LimitedCall(source, call), observer, scheduler)
+    return begin(LimitedCall(source, call, stopwatch(scheduler)), observer, scheduler)
 
 
 def _enter(

@@ -17,7 +17,7 @@ from rxllm.engine import Engine, Operator, as_engine
 from rxllm.events import Event
 from rxllm.pipelines._call_details import Attempts, details
 from rxllm.pipelines._deferred import Deferred
-from rxllm.pipelines._observers import Ids, Observers, Span, notify_retry, watched
+from rxllm.pipelines._observers import Observers, Span, notify_retry, watched
 from rxllm.pipelines._option_checks import checked_options
 from rxllm.pipelines._options import ChatOptions, request_id, set_options
 from rxllm.pipelines._other_engine import other_engine, other_options, other_request
@@ -43,9 +43,10 @@ from rxllm.runtime import (
     within,
 )
 from rxllm.values import Call, ModelInfo, Request, Thread, as_tools, reader, request_key, unanswered
+from rxllm.values.secret_names import masked
 
 T = TypeVar("T")
-BeginSpan = Callable[[Observers, Callable[[], float], Ids], Span]
+BeginSpan = Callable[..., Span]
 
 
 class Setup(msgspec.Struct, frozen=True):
@@ -110,7 +111,8 @@ class Setup(msgspec.Struct, frozen=True):
         if not self.observers:
             return events
         ids = (request_id(self.options), self.options.get("session_id"))
-        return watched(events, partial(span, self.observers), *ids, is_shared=True)
+        begin = partial(span, self.observers, metadata=masked(self.complete(Request()).metadata))
+        return watched(events, begin, *ids, is_shared=True)
 
     def observed_step(self, events: Stream[Event]) -> Stream[Event]:
         """Return `events`, which are a step's, watched by the engine's observers, if it has any."""

@@ -31,14 +31,15 @@ _PORTS = {"https": 443, "http": 80}
 
 
 def details(request: Request | ImageRequest, adapter: Any) -> CallDetails:
-    """Return what is known of a call before it is made."""
+    """Return what is known of a call before it is made, in the scope of its subscription."""
     values = {name: getattr(request, name, None) for name in _PARAMETERS}
     values |= {name: request.options.get(name) for name in _PASSED_THROUGH}
     parameters = {name: value for name, value in values.items() if value not in (None, ())}
     if isinstance(request, Request) and request.response_format not in (None, "text"):
         parameters["response_format"] = "json"  # its schema may say what is asked
     address, port = _server(adapter)
-    return CallDetails(parameters=parameters, metadata=masked(request.metadata), address=address, port=port)
+    notes, queued = masked(request.metadata), current_scope.get().queued
+    return CallDetails(parameters=parameters, metadata=notes, address=address, port=port, queued=queued)
 
 
 def _server(adapter: Any) -> tuple[str | None, int | None]:

@@ -77,7 +77,7 @@ class PlainOptions(TypedDict, total=False):
     session_id: str | None
     """The id of the conversation for tools and telemetry. Default: none."""
     request_id: str | None
-    """The id of the call for telemetry and results. Default: a new one."""
+    """The id of the call for results and telemetry, where it is `rxllm.request.id`. Default: a new one."""
     retry: Retry
     """How failures before the first content are tried again: a `RetryPolicy`, a mapping of its fields, True for the
     default policy, False for never. Default: the engine's, which is three attempts."""

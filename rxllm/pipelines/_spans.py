@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -105,13 +105,15 @@ class CallSpan(_Span):
 class StepSpan(_Span):
     """One step and the tools in it."""
 
-    def __init__(self, observers: Observers, now: Clock, ids: Ids, tools: Iterable[Tool] = ()) -> None:
+    def __init__(
+        self, observers: Observers, now: Clock, ids: Ids, metadata: Mapping[str, Any], tools: Iterable[Tool] = ()
+    ) -> None:
         super().__init__(observers, now, ids)
         self._known = {tool.name: tool for tool in tools}
         self._tools: dict[str, tuple[str, float]] = {}  # those that are running: name and start by call
         self._has_ended = False
         self._result: StepResult | None = None
-        self._tell(StepStarted(ids.request_id, **ids.keywords))
+        self._tell(StepStarted(ids.request_id, metadata, **ids.keywords))
 
     def see(self, event: Event) -> None:
         match event:
@@ -161,10 +163,10 @@ class StepSpan(_Span):
 class ChatSpan(_Span):
     """A chat, around its steps."""
 
-    def __init__(self, observers: Observers, now: Clock, ids: Ids) -> None:
+    def __init__(self, observers: Observers, now: Clock, ids: Ids, metadata: Mapping[str, Any]) -> None:
         super().__init__(observers, now, ids)
         self._result: ChatResult | None = None
-        self._tell(ChatStarted(ids.request_id, **ids.keywords))
+        self._tell(ChatStarted(ids.request_id, metadata, **ids.keywords))
 
     def see(self, event: Event) -> None:
         if isinstance(event, ChatCompleted):

@@ -10,7 +10,7 @@ subscriber             sets for everything below
                        whether the user corrects the model
 `run_tools`            a `Question`, still open; corrections are its own to see to
 `budget`               in a pipe, its budget for all calls below; in an engine, that it counts what comes from below
-`rate_limited`         in an engine, what is told of its retries
+`rate_limited`         in an engine, what is told of its retries, and how long the call has waited for its turn
 `journaled`            its journal, which everything below keeps to
 model source           the path, the parent and the journal only, after it filled in the nearest open question: calls
                        by an adapter or by the engine's operators are not part of the step
@@ -77,7 +77,7 @@ class Scope(msgspec.Struct, frozen=True):
     their operators. `is_steered` tells whether the model is to stop at the end of its sentence, since messages of the
     user's wait. Calls and tools below are noted in the `journal`, or answered from it. Each ``before_retry(error,
     seconds)`` is called before a call waits so many seconds to be retried; it waits as many as that returns, if these
-    are more.
+    are more. A call has waited for `queued` seconds before it began.
     """
 
     request_id: str | None = None
@@ -92,6 +92,7 @@ class Scope(msgspec.Struct, frozen=True):
     is_steered: Callable[[], bool] | None = None
     journal: Journal | None = None
     before_retry: tuple[Callable[[LLMError, float], float], ...] = ()
+    queued: float = 0.0
 
     def below_model(self) -> Scope:
         """Return the scope of the subscriptions of a model source."""

@@ -26,11 +26,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from rxllm.values import EngineError, ModelInfo, ValidationError
+from rxllm.runtime import _prices
+from rxllm.values import EngineError, ModelInfo, Usage, ValidationError
 from rxllm.values._model import CAPABILITIES
-from rxllm.values.argument_checks import invalid_option, must_be
+from rxllm.values.argument_checks import check, invalid_option, must_be
 
-__all__ = ["clear", "delete", "entries", "find", "get", "put", "select"]
+__all__ = ["clear", "delete", "entries", "find", "get", "priced", "put", "select"]
 
 
 def __dir__() -> list[str]:
@@ -80,6 +81,25 @@ def delete(name: str) -> None:
 def clear() -> None:
     """Forget every entry."""
     _entries.clear()
+
+
+def priced(name: str, usage: Usage, *, response_model: str | None = None) -> Usage:
+    """Return `usage` with the costs it lacks, at the prices of ``"provider:model"``: its entry's, or genai-prices'.
+
+    >>> priced("anthropic:claude-3-haiku-20240307", Usage(1_000_000, 100_000)).total_cost
+    0.375
+    >>> priced("nobody:knows", Usage(1_000_000, 100_000)).total_cost is None
+    True
+
+    In the list, `response_model` is looked up first: the name that the provider gives the model in its response. Raises
+    ``EngineError("missing_dependency")`` without genai-prices, unless the entry has prices, and
+    ``ValidationError("invalid_option")`` unless `name` is ``"provider:model"``.
+    """
+    check("name", name, isinstance(name, str) and all(name.partition(":")), "'provider:model'")  # pyright: ignore
+    entry = get(name)
+    if entry is not None and entry.has_prices:
+        return entry.priced(usage)
+    return _prices.priced(usage, name, response_model, _prices.price_context(usage, {}))
 
 
 def select(*, require: Iterable[str] = (), prefer: Iterable[str] = ()) -> ModelInfo:

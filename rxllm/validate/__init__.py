@@ -24,13 +24,14 @@ provider can know is not checked.
                             prompt ``not_allowed_for_operation``, input_images ``invalid_count`` unless one; a mask
                             except to edit ``not_allowed_for_operation``
 `capabilities`              what the model cannot do according to its entry in ``rxllm.models``, see there
+`data`                      where JSON data does not fit a JSON schema, in jsonschema's words
 everywhere                  ``wrong_type``
 ==========================  ===========================================================================================
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from rxllm.validate._chat import (
@@ -48,11 +49,15 @@ from rxllm.validate._chat import (
 from rxllm.validate._faults import Fault, in_words
 from rxllm.validate._images import image_request_faults
 from rxllm.values import ImageRequest, Message, ModelInfo, Request, Session, Thread, Tool, ValidationError
+from rxllm.values._faults import described
+from rxllm.values._schema import schema_faults
+from rxllm.values.argument_checks import invalid_option
 
 __all__ = [
     "RESERVED_NAMES",
     "Fault",
     "capabilities",
+    "data",
     "image_request",
     "is_response_format",
     "is_temperature",
@@ -113,6 +118,22 @@ def capabilities(value: Request, model: ModelInfo) -> None:
         faults = ", ".join(f"{'.'.join(map(str, path))} ({fault})" for path, fault in errors)
         message = f"{model.name} cannot do what the request needs, according to rxllm.models: {faults}"
         raise ValidationError("unsupported_capability", message, errors=errors)
+
+
+def data(value: Any, schema: Mapping[str, Any]) -> None:
+    """Raise ``ValidationError("invalid_output")`` unless the JSON data `value` fit the JSON `schema`.
+
+    Raises ``ValidationError("invalid_option")`` for a wrong schema. Without jsonschema, which ``rxllm[schema]``
+    installs, nothing is checked, and the log says so once.
+    """
+    try:
+        errors = schema_faults(schema, value)
+    except Exception as error:  # jsonschema's own
+        fault = f"must be a JSON schema: {str(error).partition(chr(10))[0]}"
+        raise invalid_option("schema", fault) from error
+    if errors:
+        message = f"{ValidationError.TITLE}: invalid_output ({described(errors)})"
+        raise ValidationError("invalid_output", message, errors=errors)
 
 
 def _raise(reason: str, value: Any, faults_of: Callable[[Any], Iterator[Fault]]) -> None:

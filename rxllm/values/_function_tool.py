@@ -242,9 +242,11 @@ def name_fault(tools: Iterable[Tool]) -> str | None:
 
 
 def _place_of(item: Tool) -> str:
-    """Return the full name of a tool's function; the tool's repr if it has none."""
+    """Return the full name of a tool's function, the repr of another handler, or the tool's own without one."""
     function: Any = item.handler
-    return f"{function.__module__}.{function.__qualname__}" if hasattr(function, "__qualname__") else repr(item)
+    if hasattr(function, "__qualname__"):
+        return f"{function.__module__}.{function.__qualname__}"
+    return repr(item if function is None else function)
 
 
 _OPTIONS = ("name", "description", "schema", "handler", "manual", "approval", "metadata", "timeout", "idempotent")

@@ -139,7 +139,7 @@ def schema_faults(schema: Mapping[str, Any], data: Any) -> list[tuple[Path, str]
 
 @cache
 def _warn_unchecked() -> None:
-    unchecked = "answers in the format json_schema(...), and arguments of tools with a schema"
+    unchecked = "answers in the format json_schema(...), arguments of tools with a schema, and forms of MCP servers"
     log.warning(
         "jsonschema is not installed, so these are not checked: %s. Try: pip install 'rxllm[schema]'", unchecked
     )

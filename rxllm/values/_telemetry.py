@@ -49,18 +49,20 @@ class _Span(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CallDetails(msgspec.Struct, frozen=True, kw_only=True):
-    """What else is known of a call: the first four fields from its start on, the others at its finish.
+    """What else is known of a call: the first five fields from its start on, the others at its finish.
 
     `parameters` are those of the request that are set, under the names of the fields of `Request`, without its schema.
-    `metadata` is the caller's. `address` and `port` are the server's. `attempts` is how many requests were sent;
-    `chunks` are the times at which a piece of the answer came, in seconds since the request that was answered, and are
-    counted only for a `Tracer`. `response_id` and `response_model` are the provider's.
+    `metadata` is the caller's. `address` and `port` are the server's. `queued` is how many seconds ``rate_limited`` has
+    held the call back before its start. `attempts` is how many requests were sent; `chunks` are the times at which a
+    piece of the answer came, in seconds since the request that was answered, and are counted only for a `Tracer`.
+    `response_id` and `response_model` are the provider's.
     """
 
     parameters: Mapping[str, Any] = msgspec.field(default_factory=dict[str, Any])
     metadata: Mapping[str, Any] = msgspec.field(default_factory=dict[str, Any])
     address: str | None = None
     port: int | None = None
+    queued: float = 0.0
     attempts: int = 0
     chunks: tuple[float, ...] = ()
     response_id: str | None = None
@@ -119,9 +121,10 @@ class RetryAttempt(_Span, frozen=True):
 
 
 class StepStarted(_Span, frozen=True):
-    """A step begins."""
+    """A step begins; `metadata` is the caller's."""
 
     request_id: str
+    metadata: Mapping[str, Any] = msgspec.field(default_factory=dict[str, Any])
 
 
 class StepFinished(_Span, frozen=True):
@@ -162,9 +165,10 @@ class ToolFinished(_Span, frozen=True):
 
 
 class ChatStarted(_Span, frozen=True):
-    """A chat begins."""
+    """A chat begins; `metadata` is the caller's."""
 
     request_id: str
+    metadata: Mapping[str, Any] = msgspec.field(default_factory=dict[str, Any])
 
 
 class ChatFinished(_Span, frozen=True):

@@ -210,6 +210,52 @@ def test_an_answer_that_does_not_fit_is_asked_for_again(kind: str, reply: str) -
     assert questions == ["Which size?", f"Which size? ({reply!r} does not fit; answer with a JSON object)"]
 
 
+SHIRT = {
+    "type": "object",
+    "properties": {"size": {"enum": ["S", "M"]}, "count": {"type": "integer"}},
+    "required": ["size", "count"],
+}
+
+
+@pytest.mark.parametrize(
+    ("reply", "fault"),
+    [
+        ({"size": "S"}, "'count' is a required property"),
+        ('{"size": "S"}', "'count' is a required property"),
+        ({"size": "S", "count": "two"}, "'two' is not of type 'integer'"),
+        ('{"size": "L", "count": 2}', "'L' is not one of ['S', 'M']"),
+        ({"action": "accept"}, "'size' is a required property; 'count' is a required property"),
+        ({"action": "accept", "content": {"size": "S"}}, "'count' is a required property"),
+        ({"action": "accept", "content": "S"}, "'S' is not of type 'object'"),
+    ],
+)
+def test_an_answer_that_does_not_fit_the_schema_is_asked_for_again_and_not_sent(reply: Any, fault: str) -> None:
+    answered, call = asking({"inputRequests": {"k": question(schema=SHIRT)}, "requestState": "s"})
+    (first, again, last), text = conversation(call, reply, {"size": "S", "count": 2})
+    assert (first, last, text) == ("Which size?", None, "ok")
+    assert again is not None
+    assert again.startswith("Which size? (")
+    assert again.endswith(f" does not fit: {fault}; answer with a JSON object)")
+    assert [found.get("inputResponses") for _, found in answered] == [
+        None,
+        {"k": {"action": "accept", "content": {"size": "S", "count": 2}}},
+    ]
+
+
+def test_text_for_a_form_with_one_field_is_checked_too() -> None:
+    _, call = asking({"inputRequests": {"k": question(schema={"properties": {"size": {"enum": ["S", "M"]}}})}})
+    questions, text = conversation(call, "L", "M")
+    fault = "('L' does not fit: 'L' is not one of ['S', 'M']; answer with a JSON object)"
+    assert (questions, text) == (["Which size?", f"Which size? {fault}", None], "ok")
+
+
+@pytest.mark.parametrize("schema", [{"properties": {"a": {"type": "no such type"}}}, {"type": 7}, None])
+def test_a_form_whose_schema_is_wrong_takes_every_answer(schema: Any) -> None:
+    answered, call = asking({"inputRequests": {"k": question(schema=schema)}})
+    assert conversation(call, {"a": 1})[1] == "ok"
+    assert answered[1][1]["inputResponses"] == {"k": {"action": "accept", "content": {"a": 1}}}
+
+
 def test_an_answer_that_is_stored_by_another_program_is_checked() -> None:
     with scripted() as server:
         (tool,) = mcp.tools(server.url).run()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -121,6 +122,21 @@ def test_an_approval_works_as_for_other_tools(modern: tuple[str, Seen]) -> None:
 
 
 # Names, descriptions and schemas
+
+
+def test_a_clash_of_two_servers_names_both_and_the_remedy(modern: tuple[str, Seen], stdio: mcp.Stdio) -> None:
+    tools = [tool for server in (modern[0], stdio) for tool in mcp.tools(server).run()]
+    with pytest.raises(ValidationError) as raised:
+        rxllm.chat(Fake("x"), "Hi", tools=tools)
+    first, second = f"mcp.tools(HTTP({modern[0]!r}), prefix=...)", f"mcp.tools({stdio!r}, prefix=...)"
+    assert f"{first} and {second} are both 'add'" in str(raised.value)
+
+
+def test_the_repr_of_a_program_has_its_file_and_no_other_argument(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").touch()
+    program = mcp.Stdio("python", "-u", "shop.py", "--token", "sk-1", cwd=tmp_path)
+    assert repr(program) == "Stdio('python', 'shop.py')"
+    assert repr(mcp.Stdio("shop", "--token", "sk-1")) == "Stdio('shop')"
 
 
 def named(*names: str, prefix: str = "") -> list[str]:

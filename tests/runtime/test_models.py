@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rxllm import EngineError, ModelInfo, ValidationError, models, serializer
+from rxllm import EngineError, ModelInfo, Usage, ValidationError, models, serializer
 
 
 @pytest.fixture(autouse=True)
@@ -83,3 +83,27 @@ def test_a_chosen_model_has_what_is_required(entries: list[ModelInfo]) -> None:
     else:
         with pytest.raises(EngineError):
             models.select(require=["tools"])
+
+
+HAIKU, USAGE = "anthropic:claude-3-haiku-20240307", Usage(1_000_000, 100_000)
+
+
+def test_a_usage_is_priced_by_its_entry_or_else_by_the_price_list() -> None:
+    assert models.priced(HAIKU, USAGE).total_cost == 0.375
+    assert models.priced("anthropic:mine", USAGE) == USAGE
+    assert models.priced("anthropic:mine", USAGE, response_model="claude-3-haiku-20240307").total_cost == 0.375
+    models.put(ModelInfo(HAIKU, tools=True), ModelInfo("anthropic:mine", input_price=1.0, output_price=10.0))
+    assert models.priced(HAIKU, USAGE).total_cost == 0.375
+    assert models.priced("anthropic:mine", USAGE).total_cost == 2.0
+
+
+def test_costs_that_are_stated_stay() -> None:
+    stated = Usage(1_000_000, 100_000, total_cost=9.0)
+    assert models.priced(HAIKU, stated).total_cost == 9.0
+
+
+@pytest.mark.parametrize("name", ["gpt-4o", ":gpt-4o", "openai:", "", 3])
+def test_a_usage_is_priced_for_a_model_with_its_provider(name: Any) -> None:
+    with pytest.raises(ValidationError, match="provider:model") as raised:
+        models.priced(name, USAGE)
+    assert raised.value.reason == "invalid_option"

@@ -27,8 +27,9 @@ class LimitedCall:
     many seconds, returns in how many it may begin.
     """
 
-    def __init__(self, source: Observable[Any], call: EngineCall | None) -> None:
+    def __init__(self, source: Observable[Any], call: EngineCall | None, now: Callable[[], float]) -> None:
         self._source = source
+        self._now, self._came = now, now()
         self._is_engine_call = call is not None
         request = NOTHING if call is None else _estimate(call)
         self._count = ResponseCount(request)
@@ -66,7 +67,8 @@ class LimitedCall:
         source = self._source
         if self._is_engine_call:
             scope = current_scope.get()
-            source = scoped(source, replace(scope, before_retry=(*scope.before_retry, before_retry)))
+            queued = scope.queued + self._now() - self._came
+            source = scoped(source, replace(scope, before_retry=(*scope.before_retry, before_retry), queued=queued))
         return source.subscribe(on_next, on_error, observer.on_completed, scheduler=scheduler)
 
 
