@@ -133,7 +133,7 @@ async def _responses(
     concurrency = opts.get("concurrency", 8)
     there = _followed_there(engine)
     here = {name: value for name, value in opts.items() if name not in there}
-    async with module.connected(client) as own, module.Lanes(own, setup, concurrency) as lanes:
+    async with module.opened_lanes(client, setup, concurrency) as lanes:
         own_engine = _asked_here(engine, lanes)
         at_once = concurrency * max(lanes.workers, _WORKERS)
         responses = rxllm.generate_many(own_engine, many, **here | {"concurrency": at_once})

@@ -360,6 +360,87 @@ def test_a_client_that_dies_leaves_no_worker_asking(client: Any, tmp_path: Path)
         assert len(server.requests) == 8
 
 
+_LEAVING = """
+import asyncio
+import sys
+
+import rxllm
+from distributed import Client
+
+
+def answer(request):
+    return "Hi" if request.messages[-1].text == "0" else [("delay", 30.0), "late"]
+
+
+def asked(client):
+    return rxllm.cluster.generate_many(rxllm.Fake(answer), [str(n) for n in range(20)], client=client)
+
+
+async def a_block(client):
+    async with rxllm.to_async_iter(asked(client)) as responses:
+        async for response in responses:
+            break
+
+
+async def a_loop(client):
+    async for response in asked(client):
+        break
+
+
+async def a_subscription(client):
+    has_begun = asyncio.Event()
+    subscription = asked(client).subscribe(lambda response: has_begun.set())
+    await has_begun.wait()
+    subscription.dispose()
+
+
+async def a_cancelled_task(client):
+    has_begun = asyncio.Event()
+
+    async def read():
+        async for response in asked(client):
+            has_begun.set()
+
+    task = asyncio.create_task(read())
+    await has_begun.wait()
+    task.cancel()
+
+
+async def a_task_that_runs(client):
+    asyncio.create_task(a_block(client))
+    await asyncio.sleep(0.02)  # it is connecting
+
+
+async def several(client):
+    await asyncio.gather(a_cancelled_task(client), *map(a_loop, [client] * 3), *map(a_block, [client] * 3))
+
+
+if __name__ == "__main__":
+    way, address = globals()[sys.argv[1]], sys.argv[2:]
+    if address:
+        with Client(*address, set_as_default=False) as client:
+            asyncio.run(way(client))
+            asyncio.run(way(client))
+    else:
+        asyncio.run(way(None))
+"""
+
+
+@pytest.mark.parametrize(
+    "way", ["a_block", "a_loop", "a_subscription", "a_cancelled_task", "a_task_that_runs", "several"]
+)
+def test_the_end_of_asyncio_run_is_silent_after_leaving(client: Any, tmp_path: Path, way: str) -> None:
+    (tmp_path / "program.py").write_text(_LEAVING)
+    ran = python("-W", "error", str(tmp_path / "program.py"), way, client.scheduler.address)
+    assert (ran.returncode, ran.stderr) == (0, "")
+
+
+def test_the_end_of_asyncio_run_is_silent_after_leaving_workers_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(_LEAVING)
+    ran = python("-W", "error", str(tmp_path / "program.py"), "a_loop")
+    assert (ran.returncode, ran.stderr) == (0, "")
+
+
 def test_workers_of_its_own_end_with_it() -> None:
     resource_tracker.ensure_running()  # the first workers would start it, and it stays
     before = set(_children())
