@@ -7,6 +7,7 @@ import io
 import itertools
 import logging
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -553,15 +554,26 @@ def test_keys_do_not_travel(client: Any) -> None:
         with pytest.raises(ValidationError, match="stays in this process; set the variable of the provider") as caught:
             generate_many(OpenAIChat(), ["Hi"], client=client, model="m", **options)
         assert "canary" not in str(caught.value)
+    for name, value in {"api_key": "sk-canary", "headers": {"x-api-key": "sk-canary"}}.items():
+        engine = Engine(OpenAIChat(base_url="http://127.0.0.1:1", **{name: value}), model="m")
+        remedy = "leave it out, and set OPENAI_API_KEY in the environment of the workers"
+        with pytest.raises(ValidationError, match=f"{name} of the adapter OpenAIChat .*; {remedy}") as caught:
+            generate_many(engine, ["Hi"], client=client)
+        assert "canary" not in str(caught.value)
+
+
+def test_a_worker_takes_its_key_from_its_environment(client: Any) -> None:
     with Loopback(Provider()) as server:
-        engine = Engine(OpenAIChat(base_url=server.url, api_key="sk-canary"), model="m")
-        response = generate_many(engine, ["1"], client=client).run()
+        # An adapter that was pickled has left its key behind already.
+        adapter = pickle.loads(pickle.dumps(OpenAIChat(base_url=server.url, api_key="sk-canary")))
+        client.run(set_key, "")
+        response = generate_many(adapter, ["1"], client=client, model="m").run()
         assert isinstance(response.error, EngineError)
         assert "set OPENAI_API_KEY in the environment of the process that calls it" in str(response.error)
         assert not server.requests
         client.run(set_key, "sk-there")
         try:
-            assert generate_many(engine, ["1"], client=client).run().error is None
+            assert generate_many(adapter, ["1"], client=client, model="m").run().error is None
         finally:
             client.run(set_key, "")
         assert server.requests[0].headers["authorization"] == "Bearer sk-there"
