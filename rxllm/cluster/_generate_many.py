@@ -104,7 +104,8 @@ def generate_many(
 
     Raises ``EngineError("missing_dependency")`` without ``distributed``, ``EngineError("invalid_engine")`` for an
     engine that cannot be pickled (through ``on_error`` if the workers cannot start or cannot read it),
-    ``ValidationError("invalid_option")`` for a key in `api_key`, in headers or in the adapter, and what ``rxllm.generate_many`` raises.
+    ``ValidationError("invalid_option")`` for a key in an option or in the adapter, and what ``rxllm.generate_many``
+    raises.
     """
     lanes = _lanes_module()
     is_open = client is None or getattr(client, "scheduler", None) is not None

@@ -96,8 +96,9 @@ async def _started(local: Any) -> Any:
         with _quiet(logging.CRITICAL):
             return await local
     except Exception as error:
-        message = f"the workers on this machine cannot start: {str(error).rstrip('.')}; {GUARD}"
-        raise EngineError("invalid_engine", message) from error
+        cause = error.__cause__ or error  # Dask's own error tells no more, in thirty lines
+        message = f"the workers on this machine cannot start: {str(cause).rstrip('.')}; {GUARD}"
+        raise EngineError("invalid_engine", message) from None
 
 
 @contextmanager
