@@ -126,6 +126,7 @@ async def _opened(resource: Any, opening: Awaitable[Any] | None = None) -> Async
         yield await asyncio.shield(opened)
     finally:
         await asyncio.wait([opened])
+        _ = opened.cancelled() or opened.exception()  # whoever left does not want to hear of it
         await _to_the_end(resource.close())
 
 
