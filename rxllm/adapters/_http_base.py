@@ -99,10 +99,17 @@ class HTTPBase(ABC):
         headers = {name: text for name, text in self.headers.items() if not is_secret_name(name)}
         factory = self._client if callable(self._client) else None
         url = keyless_url(self.base_url)
-        secret = {"api_key": self._api_key, "headers": headers != self.headers, "base_url": url != self.base_url}
-        left = tuple(name for name, is_secret in secret.items() if is_secret or name in self._left_behind)
+        secret = (*self.secret_arguments, *self._left_behind)
+        left = tuple(name for name in ("api_key", "headers", "base_url") if name in secret)
         public = {"base_url": url, "headers": headers, "_api_key": None, "_client": factory, "_left_behind": left}
         return {**self._settings(), **public}
+
+    @property
+    def secret_arguments(self) -> tuple[str, ...]:
+        """The arguments that hold a key, which a pickle leaves out."""
+        in_headers, in_url = any(map(is_secret_name, self.headers)), keyless_url(self.base_url) != self.base_url
+        secret = {"api_key": bool(self._api_key), "headers": in_headers, "base_url": in_url}
+        return tuple(name for name, is_secret in secret.items() if is_secret)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)

@@ -104,7 +104,8 @@ def generate_many(
 
     Raises ``EngineError("missing_dependency")`` without ``distributed``, ``EngineError("invalid_engine")`` for an
     engine that cannot be pickled (through ``on_error`` if the workers cannot start or cannot read it),
-    ``ValidationError("invalid_option")`` for an `api_key`, and what ``rxllm.generate_many`` raises.
+    ``ValidationError("invalid_option")`` for a key in an option or in the adapter, and what ``rxllm.generate_many``
+    raises.
     """
     lanes = _lanes_module()
     is_open = client is None or getattr(client, "scheduler", None) is not None
@@ -116,6 +117,7 @@ def generate_many(
     if opts.get("api_key") is not None:
         raise invalid_option("api_key", f"stays in this process; {_ELSEWHERE}")
     engine = engine if isinstance(engine, Engine) else Engine(engine)
+    _check_has_no_key(engine.adapter)
     setup = _setup(engine, opts, lanes.packed)
     return rxllm.from_async_iter(partial(_responses, lanes, engine, many, client, setup, opts))
 
@@ -127,13 +129,20 @@ def _are_several(requests: Any) -> bool:
 _ELSEWHERE = "set the variable of the provider, such as OPENAI_API_KEY, in the environment of the workers"
 
 
+def _check_has_no_key(adapter: Any) -> None:
+    for argument in getattr(adapter, "secret_arguments", ()):
+        variable = getattr(adapter, "key_variable", None) or rxllm.keys.variable_for(adapter.provider)
+        fault = f"of the adapter {type(adapter).__name__} has a key, which stays in this process; leave it out, and set"
+        raise invalid_option(argument, f"{fault} {variable} in the environment of the workers")
+
+
 async def _responses(
     module: Any, engine: Engine, many: Any, client: Any, setup: bytes, opts: dict[str, Any]
 ) -> AsyncIterator[Response[Any]]:
     concurrency = opts.get("concurrency", 8)
     there = _followed_there(engine)
     here = {name: value for name, value in opts.items() if name not in there}
-    async with module.connected(client) as own, module.Lanes(own, setup, concurrency) as lanes:
+    async with module.opened_lanes(client, setup, concurrency) as lanes:
         own_engine = _asked_here(engine, lanes)
         at_once = concurrency * max(lanes.workers, _WORKERS)
         responses = rxllm.generate_many(own_engine, many, **here | {"concurrency": at_once})

@@ -7,13 +7,17 @@ import logging
 import pickle
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
+from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+from threading import Thread
 from time import monotonic
 from typing import Any, Self
 from uuid import uuid4
 
 from distributed import Client, LocalCluster
-from reactivex import Observable
+from reactivex import Observable, abc
+from reactivex.disposable import SingleAssignmentDisposable
 
 from rxllm import AdapterError, EngineError, Event, LLMError, Stream, from_async_iter, to_async_iter
 from rxllm.cluster import _worker
@@ -35,7 +39,39 @@ _DEATHS = 3
 
 
 @asynccontextmanager
-async def connected(client: Any) -> AsyncGenerator[Any]:
+async def opened_lanes(client: Any, setup: bytes, concurrency: int) -> AsyncGenerator[Lanes]:
+    """Open lanes on rxllm's own loop; they are closed there after this is left.
+
+    Not on the caller's loop: the end of ``asyncio.run`` would cancel Dask's tasks before the lanes are closed.
+    """
+    source = from_async_iter(partial(_lanes, client, setup, concurrency))
+    async with to_async_iter(Stream(partial(_subscribe_on_own_loop, source))) as items:
+        yield await anext(items)
+
+
+async def _lanes(client: Any, setup: bytes, concurrency: int) -> AsyncGenerator[Lanes]:
+    async with _connected(client) as own, Lanes(own, setup, concurrency) as lanes:
+        yield lanes
+        await asyncio.Event().wait()
+
+
+def _subscribe_on_own_loop(
+    source: Stream[Lanes], observer: abc.ObserverBase[Lanes], scheduler: abc.SchedulerBase | None = None
+) -> abc.DisposableBase:
+    """Subscribe on a thread without a loop, as a call on rxllm's own is made."""
+    subscription = SingleAssignmentDisposable()
+
+    def subscribe() -> None:
+        subscription.disposable = source.subscribe(observer)
+
+    thread = Thread(target=subscribe, name="rxllm-cluster")
+    thread.start()
+    thread.join()
+    return subscription
+
+
+@asynccontextmanager
+async def _connected(client: Any) -> AsyncGenerator[Any]:
     """Connect to the scheduler of `client` on this loop, or else to workers on this machine.
 
     A connection of its own: when it ends, in whatever way, the scheduler cancels what the run has on the workers.
@@ -60,8 +96,9 @@ async def _started(local: Any) -> Any:
         with _quiet(logging.CRITICAL):
             return await local
     except Exception as error:
-        message = f"the workers on this machine cannot start: {str(error).rstrip('.')}; {GUARD}"
-        raise EngineError("invalid_engine", message) from error
+        cause = error.__cause__ or error  # Dask's own error tells no more, in thirty lines
+        message = f"the workers on this machine cannot start: {str(cause).rstrip('.')}; {GUARD}"
+        raise EngineError("invalid_engine", message) from None
 
 
 @contextmanager
@@ -84,28 +121,25 @@ def _quiet(level: int) -> Generator[None]:
 @asynccontextmanager
 async def _opened(resource: Any, opening: Awaitable[Any] | None = None) -> AsyncGenerator[Any]:
     """Open it to the end before it is closed, also if it is disposed meanwhile: else half of it would stay open."""
-    opened = asyncio.ensure_future(_complete(resource if opening is None else opening))
+    opened = asyncio.ensure_future(resource if opening is None else opening)
     try:
         yield await asyncio.shield(opened)
     finally:
         await asyncio.wait([opened])
+        _ = opened.cancelled() or opened.exception()  # whoever left does not want to hear of it
         await _to_the_end(resource.close())
-
-
-async def _complete(resource: Awaitable[Any]) -> Any:
-    return await resource
 
 
 async def _to_the_end(work: Awaitable[Any]) -> None:
     """Wait for `work`, also if this is cancelled meanwhile, by a dispose during the end of the run."""
-    closing = asyncio.ensure_future(_complete(work))
+    closing = asyncio.ensure_future(work)
     try:
         await asyncio.shield(closing)
     finally:
         await asyncio.wait([closing])
 
 
-__all__ = ["Lanes", "connected", "packed"]
+__all__ = ["Lanes", "opened_lanes", "packed"]
 
 
 class _Job:
@@ -139,17 +173,18 @@ class Lanes:
     """Sends requests to the workers of `client`, to each at most `concurrency` at a time.
 
     Every worker serves one lane; new ones get theirs within half a second. A worker that dies gives back what it has
-    not finished, which goes to the others first.
+    not finished, which goes to the others first. It lives on one loop; `place` and `run` serve calls on any other.
     """
 
     def __init__(self, client: Any, setup: bytes, concurrency: int) -> None:
+        self._loop = asyncio.get_running_loop()
         self._client = client
         self._setup = setup
         self._concurrency = concurrency
         self._lanes: dict[str, _Lane] = {}
         self._waiting: deque[_Job] = deque()
         self._numbers = 0
-        self._queue: deque[asyncio.Future[None]] = deque()  # of those that wait for room
+        self._queue: deque[Future[None]] = deque()  # of those that wait for room
         self._admitted = 0
         self._failure: LLMError | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -191,31 +226,50 @@ class Lanes:
 
     @asynccontextmanager
     async def _room(self) -> AsyncGenerator[None]:
-        entry = asyncio.get_running_loop().create_future()
-        self._queue.append(entry)
-        self._admit()
+        entry = Future[None]()
+        self._soon(self._enter, entry)
         try:
-            await entry
+            await asyncio.wrap_future(entry)
             yield
         finally:
-            if entry.done() and not entry.cancelled():
-                self._admitted -= 1
-                self._admit()
+            entry.cancel()
+            self._soon(self._leave, entry)
+
+    def _soon(self, function: Callable[[Future[None]], None], entry: Future[None]) -> None:
+        if asyncio.get_running_loop() is self._loop:
+            function(entry)
+        else:
+            self._loop.call_soon_threadsafe(function, entry)
+
+    def _enter(self, entry: Future[None]) -> None:
+        self._queue.append(entry)
+        self._admit()
+
+    def _leave(self, entry: Future[None]) -> None:
+        if not entry.cancelled():
+            self._admitted -= 1
+            self._admit()
 
     def _admit(self) -> None:
         room = sum(lane.is_ready for lane in self._lanes.values()) * self._concurrency
         while self._queue and (self._admitted < room or self._failure is not None):
             entry = self._queue.popleft()
-            if not entry.done():
+            if entry.set_running_or_notify_cancel():
                 self._admitted += 1
                 entry.set_result(None)
 
     async def run(self, request: Any, request_id: str) -> Outcome:
         """Run a request on whichever worker has room first; return its outcome."""
+        running = self._run(packed((request, request_id)))
+        if asyncio.get_running_loop() is self._loop:
+            return await running
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(running, self._loop))
+
+    async def _run(self, data: bytes) -> Outcome:
         if self._failure is not None:
             raise self._failure
         self._numbers += 1
-        job = _Job(self._numbers, packed((request, request_id)))
+        job = _Job(self._numbers, data)
         self._waiting.append(job)
         self._deal()
         try:
