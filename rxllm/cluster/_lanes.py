@@ -169,6 +169,14 @@ class _Lane:
         self.wake.set()
 
 
+def _unpacked(data: bytes) -> Outcome:
+    try:
+        return pickle.loads(data)
+    except Exception as error:  # such as an exception whose class takes other arguments than it passes on
+        message = f"the response of the worker cannot be read here: {type(error).__name__}: {error}"
+        return [], EngineError("invalid_engine", message)
+
+
 class Lanes:
     """Sends requests to the workers of `client`, to each at most `concurrency` at a time.
 
@@ -368,7 +376,7 @@ class Lanes:
             for number, outcome in await self._call(lane, _worker.take):
                 job = lane.running.pop(number, None)
                 if job is not None and not job.outcome.done():
-                    job.outcome.set_result(pickle.loads(outcome))
+                    job.outcome.set_result(_unpacked(outcome))
             self._deal()
 
     async def _call(self, lane: _Lane, function: Callable[..., Any], *arguments: Any) -> Any:

@@ -620,6 +620,24 @@ def test_a_request_that_cannot_travel_fails_alone(client: Any) -> None:
     assert "the handler of the tool 'hold' cannot be pickled" in str(many[1].error)
 
 
+class OddError(Exception):
+    def __init__(self, code: int, text: str) -> None:  # which pickle calls with the one argument of `super`
+        super().__init__(f"{code} {text}")
+
+
+def _fail_oddly(request: Any) -> Any:
+    if request.messages[-1].text == "odd":
+        raise OddError(7, "no")
+    return "Hi"
+
+
+def test_a_response_that_cannot_be_read_here_fails_alone(client: Any) -> None:
+    odd, other = list(generate_many(Fake(_fail_oddly), ["odd", "a"], client=client, timeout=20.0))
+    assert isinstance(odd.error, EngineError)
+    assert "cannot be read here: TypeError" in str(odd.error)
+    assert other.output_text == "Hi"
+
+
 def test_an_engine_that_a_worker_cannot_read_is_an_error(client: Any, tmp_path: Path, monkeypatch: Any) -> None:
     (tmp_path / "only_here.py").write_text("def shout(request):\n    return 'HI'\n")
     monkeypatch.syspath_prepend(tmp_path)
