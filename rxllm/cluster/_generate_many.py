@@ -191,7 +191,8 @@ def _asked_here(engine: Engine, lanes: Lanes) -> Engine:
     workers = _Workers(lanes, engine.adapter)
     there, retry = _followed_there(engine), engine.retry if _retries_here(engine) else False
     params = {name: value for name, value in engine.params.items() if name not in there}
-    operators = (*filter(_is_shared, engine.operators), lanes.place)
+    limits = tuple(filter(_is_shared, engine.operators))  # without one, a request waits for a worker as well as a call
+    operators = (*limits, lanes.place) if limits else ()
     return replace(engine, adapter=workers, params=params, operators=operators, prepare=(), observers=(), retry=retry)
 
 
