@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import sys
 import textwrap
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 import rxllm
 from rxllm import AskUserRequested, Fake, Nested, ToolCall, ToolContext, mcp, serializer, session
+from rxllm.mcp import _questions
 from rxllm.testing.loopback import Reply
 from tests.mcp import served
 from tests.mcp.chats import calling, outcome, scripted
@@ -254,6 +256,46 @@ def test_a_form_whose_schema_is_wrong_takes_every_answer(schema: Any) -> None:
     answered, call = asking({"inputRequests": {"k": question(schema=schema)}})
     assert conversation(call, {"a": 1})[1] == "ok"
     assert answered[1][1]["inputResponses"] == {"k": {"action": "accept", "content": {"a": 1}}}
+
+
+_TWICE = {f"d{depth}": {"allOf": [{"$ref": f"#/$defs/d{depth + 1}"}] * 2} for depth in range(40)}
+_MANY = [str(number) for number in range(500_000)]
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$defs": {**_TWICE, "d40": {}}, "$ref": "#/$defs/d0"},
+        {"properties": {"a": {"$ref": "#/$defs/d0"}}, "$defs": {**_TWICE, "d40": {}}},
+        {"properties": {"a": {"type": "string", "pattern": "^(a+)+$"}}},
+        {"properties": {name: {"type": "string"} for name in _MANY}},
+        {"properties": {"b": {"type": "array", "uniqueItems": True}}},
+    ],
+)
+def test_a_form_is_checked_in_a_moment_whatever_its_schema(schema: Any) -> None:
+    reply = {"a": "a" * 40 + "!", "b": [{"x": number} for number in range(5_000)]}
+    answer = {"action": "accept", "content": reply}
+    begun = time.monotonic()
+    assert _questions._fault(answer, {"requestedSchema": schema}) == ""
+    assert "required" in _questions._fault(answer, {"requestedSchema": {**schema, "required": _MANY}})
+    assert time.monotonic() - begun < 5.0
+
+
+@pytest.mark.parametrize(
+    ("field", "fits", "fault"),
+    [
+        ({"type": "string", "oneOf": [{"const": "s", "title": "Small"}, {"const": "m", "title": "Medium"}]}, "m", "l"),
+        ({"type": "array", "items": {"type": "string", "enum": ["s", "m"]}}, ["s", "m"], ["l"]),
+        ({"type": "array", "items": {"anyOf": [{"const": "s", "title": "Small"}]}, "minItems": 1}, ["s"], []),
+        ({"anyOf": [{"type": "string", "maxLength": 2}, {"type": "null"}]}, None, "long"),
+        ({"type": "integer", "minimum": 3}, 3, 2),
+    ],
+)
+def test_every_kind_of_field_is_checked(field: Any, fits: Any, fault: Any) -> None:
+    params = {"requestedSchema": {"type": "object", "properties": {"a": field}, "required": ["a"]}}
+    assert _questions._fault({"action": "accept", "content": {"a": fits}}, params) == ""
+    assert _questions._fault({"action": "accept", "content": {"a": fault}}, params)
 
 
 def test_an_answer_that_is_stored_by_another_program_is_checked() -> None:
