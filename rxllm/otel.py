@@ -122,7 +122,6 @@ COUNTS = [float(4**n) for n in range(14)]
 _FINISH = {"tool_calls": "tool_call", None: "error"}  # None: it was cut off
 _NOTHING: Mapping[str, Any] = {}
 LATEST = 256
-_PLAIN = str | int | float
 _BODY = "rxllm.otel/body"
 
 
@@ -447,7 +446,14 @@ def _notes(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 def _is_plain(note: Any) -> bool:
     entries = cast(list[Any], note) if isinstance(note, list | tuple) else [note]
-    return all(entry is None or isinstance(entry, _PLAIN) for entry in entries) and len({*map(type, entries)}) < 2
+    return all(map(_fits_otlp, entries)) and len({*map(type, entries)}) < 2
+
+
+def _fits_otlp(entry: Any) -> bool:
+    """Whether an attribute can be `entry`: exporters leave out what is not UTF-8 or has more than 64 bits."""
+    if isinstance(entry, str):
+        return entry.isascii() or entry.encode("utf-8", "replace").decode() == entry
+    return entry is None or isinstance(entry, float) or (isinstance(entry, int) and -(2**63) <= entry < 2**63)
 
 
 def _class_name(value: object) -> str:

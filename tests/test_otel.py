@@ -560,6 +560,11 @@ def test_the_attributes_of_a_call(seen: Seen) -> None:
         ({"plan": "é", "secret": "sk-1"}, '{"plan": "é", "secret": "[key]"}'),
         ([{"a": 1}], '[{"a": 1}]'),
         ({"at": RetryPolicy()}, '{"at": "RetryPolicy"}'),
+        (2**63 - 1, 2**63 - 1),
+        (2**63, "9223372036854775808"),  # OTLP has 64 bits and UTF-8
+        ([1, 2**63], "[1, 9223372036854775808]"),
+        ("a\ud800", "a?"),
+        (["\ud800"], '["?"]'),
     ],
 )
 def test_a_note_is_kept_as_an_attribute_can_have_it(seen: Seen, note: Any, written: Any) -> None:

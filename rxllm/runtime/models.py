@@ -29,7 +29,7 @@ from collections.abc import Iterable
 from rxllm.runtime import _prices
 from rxllm.values import EngineError, ModelInfo, Usage, ValidationError
 from rxllm.values._model import CAPABILITIES
-from rxllm.values.argument_checks import check, invalid_option, must_be
+from rxllm.values.argument_checks import check, check_instance, invalid_option, must_be
 
 __all__ = ["clear", "delete", "entries", "find", "get", "priced", "put", "select"]
 
@@ -93,9 +93,10 @@ def priced(name: str, usage: Usage, *, response_model: str | None = None) -> Usa
 
     In the list, `response_model` is looked up first: the name that the provider gives the model in its response. Raises
     ``EngineError("missing_dependency")`` without genai-prices, unless the entry has prices, and
-    ``ValidationError("invalid_option")`` unless `name` is ``"provider:model"``.
+    ``ValidationError("invalid_option")`` unless `name` is ``"provider:model"`` and `usage` a `Usage`.
     """
     check("name", name, isinstance(name, str) and all(name.partition(":")), "'provider:model'")  # pyright: ignore
+    check_instance("usage", usage, Usage, "an rxllm.Usage")
     entry = get(name)
     if entry is not None and entry.has_prices:
         return entry.priced(usage)

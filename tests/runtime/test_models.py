@@ -102,6 +102,13 @@ def test_costs_that_are_stated_stay() -> None:
     assert models.priced(HAIKU, stated).total_cost == 9.0
 
 
+@pytest.mark.parametrize("usage", [None, {"input_tokens": 3}])
+@pytest.mark.parametrize("name", [HAIKU, "nobody:knows"])
+def test_what_is_priced_is_a_usage(name: str, usage: Any) -> None:
+    with pytest.raises(ValidationError, match="usage must be an rxllm.Usage"):
+        models.priced(name, usage)
+
+
 @pytest.mark.parametrize("name", ["gpt-4o", ":gpt-4o", "openai:", "", 3])
 def test_a_usage_is_priced_for_a_model_with_its_provider(name: Any) -> None:
     with pytest.raises(ValidationError, match="provider:model") as raised:
