@@ -6,10 +6,10 @@ import asyncio
 import threading
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 
 import msgspec
-from reactivex import Observable, throw
+from reactivex import Observable, concat, throw
 
 from rxllm import LLMError, RunError, Stream, StreamCollector, ToolCall, ToolRecord, from_async_iter, serializer
 from rxllm.durable._store import Record
@@ -19,8 +19,14 @@ from rxllm.events import Event
 LEFT_SECONDS = 30.0
 """How much longer than before an answer may be listened to that was left before its end."""
 
+QUIET_SECONDS = 5.0
+"""How long what might run tools again waits for their notes, while none at all comes again."""
+
+LOOK_SECONDS = 0.01
+"""How often it looks whether they have."""
+
 DIVERGED = (
-    "the run cannot go on: its factory builds another request than before, whose tools would run again; "
+    "the run cannot go on: its factory builds another request or tool call than before, and tools would run again; "
     "give a new version of a factory a new name while runs of the old one are open"
 )
 
@@ -39,8 +45,10 @@ class StoredJournal:
     `finish` return. A response that the stream itself has left, as a guard does, or a race the slower one, is noted
     too: its events come again, and then nothing, so that the same is left, and the same has won.
 
-    A request that is not noted, while tools of its chat are that have not come again, is another one than before: it
-    is not made, since its answer would run those tools once more. `diverged` is that error.
+    A request that is not noted, while tools of its chat are that have not come again, may be another one than before,
+    whose answer would run those tools once more; or there are two chats, as in a tool that runs some at once. So it
+    waits until they have come again. If nothing comes any more, it fails and is not made, and the run fails unless
+    something else brings them, as `fallback` does. A tool waits in the same way for the notes of a call with its id.
     """
 
     def __init__(self, records: Iterable[Record], writer: Writer) -> None:
@@ -51,7 +59,8 @@ class StoredJournal:
         self._counts: Counter[str] = Counter()
         self._guard = threading.Lock()
         self._is_closed = False
-        self.diverged: RunError | None = None
+        self._taken_at = time.monotonic()
+        self._awaited: set[Sequence[str]] = set()
 
     def close(self) -> None:
         """Note no more: what is left from now on, is left by the producer, and not by the stream."""
@@ -63,18 +72,53 @@ class StoredJournal:
             return _replayed(known)
         if (known := self._take("left", key)) is not None:
             return _replayed_left(msgspec.json.decode(known, type=Left))
-        if self._has_tools(path):
-            self.diverged = RunError("diverged", DIVERGED)
-            return throw(self.diverged)
-        return self._noted(key, events)
+        noted = self._noted(key, events)
+        if not self._is_early(path):
+            return noted
+        self._awaited.add(tuple(path))
+        return concat(from_async_iter(lambda: self._waiting(path)), noted)
+
+    def check(self) -> None:
+        """Raise if tools have not come again that something has waited for: the chat is about to go on without them."""
+        if any(map(self._has_tools, self._awaited)):
+            raise RunError("diverged", DIVERGED)
+
+    def _is_early(self, path: Sequence[str]) -> bool:
+        """Return whether a request of the chat at `path` is to wait for tools.
+
+        It is so for those of an agent too that has waited in vain, and has failed with words for the model.
+        """
+        return any(map(self._has_tools, (path, *self._awaited)))
+
+    async def _waiting(self, path: Sequence[str]) -> AsyncIterator[Event]:
+        """Emit nothing, and complete when a request of the chat at `path` may be made."""
+        await self._until(path, lambda: not self._is_early(path))
+        for event in ():
+            yield event
+
+    async def _until(self, path: Sequence[str], has_come: Callable[[], bool]) -> None:
+        """Wait for tools at `path` to come again. Raise ``RunError("diverged")`` when nothing comes any more."""
+        began = time.monotonic()
+        while not has_come():
+            self._awaited.add(tuple(path))
+            if time.monotonic() - max(began, self._taken_at) >= QUIET_SECONDS:
+                raise RunError("diverged", DIVERGED)
+            await asyncio.sleep(LOOK_SECONDS)
 
     def _has_tools(self, path: Sequence[str]) -> bool:
         """Return whether tools of the chat at `path` are noted that have not come again."""
+        return any(known for _, known in self._tools(path))
+
+    def _has_call(self, path: Sequence[str], id: str) -> bool:
+        """Return whether the tool call `id` of the chat at `path` is noted to have begun, and has not come again."""
+        calls = (call for kind, known in self._tools(path) if kind == "begin" for call in [*known])
+        return any(serializer.from_json(call, ToolCall).id == id for call in calls)
+
+    def _tools(self, path: Sequence[str]) -> Iterator[tuple[str, deque[bytes]]]:
         chat = _place(path, "")
-        return any(
-            known and kind in ("begin", "finish") and key.rpartition("/")[0] + "/" == chat
-            for (kind, key), known in self._known.items()
-        )
+        for (kind, key), known in self._known.items():
+            if kind in ("begin", "finish") and key.rpartition("/")[0] + "/" == chat:
+                yield kind, known
 
     def _noted(self, key: str, events: Observable[Event]) -> Observable[Event]:
         state, began, has_ended = StreamCollector(), time.monotonic(), False
@@ -111,6 +155,7 @@ class StoredJournal:
         return ToolRecord(begun, None if events is None else serializer.from_json(events))
 
     async def begin(self, path: Sequence[str], key: str, call: ToolCall) -> None:
+        await self._until(path, lambda: not self._has_call(path, call.id))
         self._writer.record(Record("begin", _place(path, key), serializer.to_json(call).encode()))
         await self._writer.flush()
 
@@ -130,7 +175,10 @@ class StoredJournal:
 
     def _take(self, kind: str, key: str) -> bytes | None:
         known = self._known.get((kind, key))
-        return known.popleft() if known else None
+        if not known:
+            return None
+        self._taken_at = time.monotonic()
+        return known.popleft()
 
 
 def _place(path: Sequence[str], key: str) -> str:

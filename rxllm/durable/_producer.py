@@ -18,7 +18,7 @@ from rxllm.durable._journal import StoredJournal
 from rxllm.durable._sessions import is_turn, settle
 from rxllm.durable._store import Ending, Lease, Record, Run, Store
 from rxllm.durable._writer import Writer
-from rxllm.events import EVENT_CLASSES, ChatCompleted, Event, StepCompleted, StepRestarted
+from rxllm.events import EVENT_CLASSES, ChatCompleted, ErrorEvent, Event, StepCompleted, StepRestarted
 from rxllm.values.argument_checks import must_be
 
 log = logging.getLogger("rxllm")
@@ -30,6 +30,8 @@ ATTEMPT, STOP = "attempt", "stop"
 """The kinds of the records that a producer has begun to go on with the run, and that it has stopped without dying."""
 
 _EVENTS = frozenset(EVENT_CLASSES)
+
+_ENDS = (ErrorEvent, StepCompleted, ChatCompleted)
 
 PAGE = 256
 """How many events of a log are read at once."""
@@ -143,6 +145,7 @@ class Producer:
                         is_halted = _is_halted(event)
                     if self._writer.is_full:
                         await self._writer.room()
+            journal.check()
         except Exception as error:
             if not isinstance(error, LLMError):
                 log.warning("the stream of the factory %r raised an error", run.factory, exc_info=error)
@@ -196,8 +199,8 @@ class Producer:
             self._commit(StepRestarted("recovered", self._lease.epoch - 1))
 
     def _receive(self, event: Event) -> None:
-        if self._journal is not None and self._journal.diverged is not None:  # an agent fails with words for the model
-            raise self._journal.diverged
+        if self._journal is not None and type(event) in _ENDS:
+            self._journal.check()
         if not self._to_drop:
             self._commit(event)
         elif type(event) is StepCompleted or type(event) is ChatCompleted:

@@ -7,6 +7,7 @@ import logging
 import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import Future
 from contextvars import Context
 from secrets import token_hex
 from typing import Any, Self, TypeVar, get_args
@@ -120,6 +121,7 @@ class Runs:
         self._owner = f"{socket.gethostname()}:{os.getpid()}:{token_hex(4)}"
         self._producers: dict[str, tuple[Producer, asyncio.Task[None]]] = {}
         self._tails: dict[tuple[asyncio.AbstractEventLoop, str], Tail] = {}
+        self._claims: set[Future[None]] = set()  # which end when the run is produced here, or given back
         self._is_closed = False
 
     def __repr__(self) -> str:
@@ -288,7 +290,15 @@ class Runs:
 
         async def recover() -> tuple[str, ...]:
             ids = await self._store.claimable([*self._factories], limit)
-            return tuple([id for id in ids if await self._take(id, (await self._store.load(id)).factory)])
+            return tuple([id for id in ids if await take(id)])
+
+        async def take(id: str) -> bool:
+            try:
+                return await self._take(id, (await self._store.load(id)).factory)
+            except RunError as error:
+                if error.reason != "unknown_run":  # it has ended meanwhile, and is expired
+                    raise
+                return False
 
         async def rounds(seconds: float) -> AsyncIterator[tuple[str, ...]]:
             while not self._is_closed:
@@ -309,9 +319,8 @@ class Runs:
             producers = [producer for producer, _ in self._producers.values()]
             for producer in producers:
                 producer.stop()
-            if producers:  # on loops that may have ended
-                ended = [asyncio.wrap_future(producer.ended) for producer in producers]
-                await asyncio.wait(ended, timeout=self._seconds)
+            if ending := [*(producer.ended for producer in producers), *self._claims]:  # on loops that may have ended
+                await asyncio.wait([asyncio.wrap_future(ended) for ended in ending], timeout=self._seconds)
             await self._store.close()
 
         return _once(close)
@@ -334,7 +343,18 @@ class Runs:
 
     async def _take(self, id: str, factory: str) -> bool:
         """Produce a run here unless somebody else does; return whether it is so."""
-        lease = await self._store.claim(id, self._owner, self._seconds)
+        if self._is_closed:
+            return False
+        claimed: Future[None] = Future()
+        self._claims.add(claimed)
+        try:
+            lease = await self._store.claim(id, self._owner, self._seconds)
+            if lease is not None and self._is_closed:  # meanwhile
+                await self._store.release(lease)
+                return False
+        finally:
+            self._claims.remove(claimed)
+            claimed.set_result(None)
         if lease is None:
             return False
         producer = Producer(self._store, lease, self._factories[factory], self._flush_after, self._max_attempts)

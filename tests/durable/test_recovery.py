@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from collections.abc import Callable
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
+import reactivex
 
 import rxllm
-from rxllm import ChatResult, Fake, Request, RunError, ToolCall
+from rxllm import AdapterError, ChatResult, Fake, Request, RunError, ToolCall
 from rxllm import operators as ops
 from rxllm.durable import Record, Runs, Store, open_runs, open_store
 from rxllm.durable import _journal as journal
@@ -173,8 +176,11 @@ def test_a_factory_that_builds_another_chat_is_an_error(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("depth", [0, 1])
 @pytest.mark.parametrize("at", ["begin", "finish"])
-def test_after_a_changed_prompt_neither_a_model_is_asked_nor_a_tool_runs(tmp_path: Path, depth: int, at: str) -> None:
+def test_after_a_changed_prompt_neither_a_model_is_asked_nor_a_tool_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, depth: int, at: str
+) -> None:
     """Each version's model gives its calls ids of its own, as those of providers do."""
+    monkeypatch.setattr(journal, "QUIET_SECONDS", 0.2)
     asked: list[str] = []
 
     def build(version: str) -> Any:
@@ -206,6 +212,134 @@ def test_after_a_changed_prompt_neither_a_model_is_asked_nor_a_tool_runs(tmp_pat
             assert await failure(runs, again) == "diverged"
         await store.close()
         assert (asked, RAN) == ([], [])
+
+    in_loop(main)
+
+
+async def recovered(path: Path, old: Any, new: Any, *, when: Callable[[list[Record]], bool], input: Any = "Hi") -> Any:
+    """Run `old` until its records are so, let its process die, and return the result with `new`, or its error."""
+    store = open_store(path)
+    async with open_runs(path, {"chat": old}) as runs:
+        id = await runs.start("chat", input)
+        while not when(records := [*await store.records(id)]):
+            await asyncio.sleep(0.005)
+        await runs.cancel(id)
+    RAN.clear()
+    async with open_runs(path, {"chat": new}) as runs:
+        again = await runs.start("chat", input, here=False)
+        await noted(store, again, *records)
+        assert again in await runs.recover()
+        try:
+            return await runs.result(again)
+        except RunError as error:
+            return error.reason
+        finally:
+            await store.close()
+
+
+def kinds(*expected: str) -> Callable[[list[Record]], bool]:
+    return lambda records: [record.kind for record in records] == [*expected]
+
+
+FINISHED = kinds("response", "begin", "finish")
+
+
+@pytest.mark.parametrize("tardy", [0, 1])
+def test_two_chats_of_a_tool_go_on_of_which_one_had_run_a_tool(tmp_path: Path, tardy: int) -> None:
+    """The other's first answer was still coming, so its request is new, and that is right."""
+
+    def build(*end: Any) -> Any:
+        def respond(request: Request) -> Any:
+            first = request.messages[0].text
+            return [CALL] if first != str(tardy) and calls(request) else [first, *end]
+
+        @rxllm.tool(idempotent=True)
+        async def both() -> str:
+            chats = (rxllm.chat(Fake(respond), str(number), tools=[add]) for number in range(2))
+            return " ".join(result.output_text for result in await asyncio.gather(*chats))
+
+        model = Fake(lambda request: ToolCall("both", "both", {}) if calls(request) else request.messages[-1].text)
+        return lambda input: rxllm.stream(model, input, tools=[both])
+
+    async def main() -> None:
+        when = kinds("response", "begin", "response", "begin", "finish")
+        result = await recovered(tmp_path / "runs.db", build(("delay", 60)), build(), when=when)
+        assert (result.output_text, RAN) == ("0 1", [])
+
+    in_loop(main)
+
+
+def test_a_fallback_answers_again_whose_first_engine_is_open_to_calls_once_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What keeps calls from the first engine, as `circuit_breaker` does, is a process's own, and noted nowhere."""
+    monkeypatch.setattr(journal, "QUIET_SECONDS", 0.2)
+    asked: list[str] = []
+
+    def build(is_open: bool) -> Any:
+        def first(request: Request) -> Any:
+            asked.append(request.messages[-1].role)
+            return "First."
+
+        def breaker(events: Any) -> Any:
+            return rxllm.Stream.of(reactivex.throw(AdapterError("provider_unavailable"))) if is_open else events
+
+        second = Fake(lambda request: CALL if calls(request) else ("delay", 60))
+        operators = [breaker, ops.fallback(rxllm.Engine(second, model="second"))]
+        return lambda input: rxllm.stream(rxllm.Engine(Fake(first), tools=[add], operators=operators), input)
+
+    async def main() -> None:
+        result = await recovered(tmp_path / "runs.db", build(True), build(False), when=FINISHED)
+        assert (result.output_text, RAN, asked) == ("First.", [], ["tool"])
+
+    in_loop(main)
+
+
+@pytest.mark.parametrize("has_approval", [False, True])
+def test_a_tool_that_has_run_does_not_under_another_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_approval: bool
+) -> None:
+    """The session's id and the messages before a call are part of its key, and a call that is resumed asks nothing."""
+    monkeypatch.setattr(journal, "QUIET_SECONDS", 0.2)
+    approved = rxllm.Thread() + "Hi" + rxllm.Message("assistant", "", tool_calls=(CALL,))
+
+    def build(version: str) -> Any:
+        model = Fake(lambda request: CALL if calls(request) else ["Bye", ("delay", 60)])
+        if not has_approval:
+            return lambda input: rxllm.stream(model, input, tools=[add], session_id=version)
+        thread = rxllm.Thread() + rxllm.system(version) + approved
+        return lambda input: rxllm.stream_resume(model, thread, tools=[add], approvals={"c0": True})
+
+    async def main() -> None:
+        when = kinds("begin", "finish") if has_approval else FINISHED
+        assert await recovered(tmp_path / "runs.db", build("old"), build("new"), when=when) == "diverged"
+        assert RAN == []
+
+    in_loop(main)
+
+
+def test_an_agent_whose_time_is_up_while_its_request_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its failure is not told to the model, which would call it again."""
+    monkeypatch.setattr(journal, "QUIET_SECONDS", 0.3)
+    asked: list[str] = []
+
+    def build(version: str) -> Any:
+        model = Fake(lambda request: CALL if calls(request) else ["Bye", ("delay", 60)])
+        agent = rxllm.Engine(model, tools=[add]).as_tool(name="adder", description="Adds.", system=version)
+        agent = replace(agent, timeout=0.2)
+
+        def respond(request: Request) -> Any:
+            asked.append(version)
+            return ToolCall(f"{len(request.messages)}", "adder", {"prompt": "Add!"})
+
+        return lambda input: rxllm.stream(Fake(respond), input, tools=[agent], max_turns=3)
+
+    async def main() -> None:
+        when = kinds("response", "begin", "response", "begin", "finish")
+        assert await recovered(tmp_path / "runs.db", build("old"), build("new"), when=when) == "diverged"
+        assert (RAN, [version for version in asked if version == "new"]) == ([], [])
 
     in_loop(main)
 

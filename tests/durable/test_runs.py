@@ -549,3 +549,44 @@ def test_chats_one_after_the_other_are_gone_on_with(path: str) -> None:
         await store.close()
 
     in_loop(main)
+
+
+def test_a_run_that_is_claimed_while_its_runs_close_is_given_back(tmp_path: Path) -> None:
+    """And those that would be claimed after it are not."""
+
+    async def main() -> None:
+        path, claims = tmp_path / "runs.db", list[str]()
+
+        async def after(method: str, arguments: tuple[Any, ...]) -> None:
+            if method == "claim":
+                claims.append(arguments[0])
+                await asyncio.sleep(0.05)
+
+        runs = open_runs(Interposed(open_store(path), after=after), FACTORIES)
+        for id in ("one", "two"):
+            await runs.start("slow", id=id, here=False)
+        recovering = runs.recover().subscribe()
+        await until(lambda: bool(claims))
+        await runs.close()
+        recovering.dispose()
+        assert len(claims) == 1
+        async with open_runs(path, FACTORIES) as others:
+            assert {*await others.recover()} == {"one", "two"}
+
+    in_loop(main)
+
+
+def test_a_run_that_is_gone_before_it_is_recovered_keeps_no_others_from_that(tmp_path: Path) -> None:
+    """Another process has ended it meanwhile, and expired it."""
+
+    def before(method: str, arguments: tuple[Any, ...]) -> None:
+        if method == "load" and arguments[0] == "gone":
+            raise RunError("unknown_run", run_id="gone")
+
+    async def main() -> None:
+        async with open_runs(Interposed(open_store(tmp_path / "runs.db"), before=before), FACTORIES) as runs:
+            for id in ("gone", "other"):
+                await runs.start("story", id=id, here=False)
+            assert await runs.recover() == ("other",)
+
+    in_loop(main)
