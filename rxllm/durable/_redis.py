@@ -20,7 +20,7 @@ import msgspec
 
 from rxllm import EngineError, RunError
 from rxllm.durable._redis_scripts import SCRIPTS
-from rxllm.durable._store import Ending, Lease, Record, Run, Status, conflict
+from rxllm.durable._store import Ending, Lease, Record, Run, Status
 from rxllm.values.argument_checks import invalid_option
 
 CALL_SECONDS = 10.0
@@ -148,12 +148,8 @@ class RedisStore:
     async def write(self, key: str, version: int, data: bytes) -> int:
         current = await self._run("write", key, version, data)
         if current != version:
-            raise conflict(key, current, version)
+            raise RunError("conflict", f"the document {key!r} has version {current}, not {version}; read it again")
         return version + 1
-
-    async def delete(self, key: str, version: int) -> None:
-        if (current := await self._run("forget", key, version)) != version:
-            raise conflict(key, current, version)
 
     async def close(self) -> None:
         self._is_closed = True

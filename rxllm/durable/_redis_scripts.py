@@ -79,11 +79,6 @@ local version = tonumber(redis.call('HGET', document, 'version') or 0)
 if version == tonumber(A) then redis.call('HSET', document, 'version', version + 1, 'data', B) end
 return version
 """,
-        "forget": """
-local version = tonumber(redis.call('HGET', document, 'version') or 0)
-if version == tonumber(A) then redis.call('DEL', document) end
-return version
-""",
     }.items()
 }
 """By name. KEYS are those of a run or a document, then the indexes; ARGV begins with its id and the channel."""

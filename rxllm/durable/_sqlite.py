@@ -19,7 +19,7 @@ from typing import Any
 
 from rxllm import RunError
 from rxllm.durable._sqlite_thread import SQLiteThread
-from rxllm.durable._store import Ending, Lease, Record, Run, Status, conflict
+from rxllm.durable._store import Ending, Lease, Record, Run, Status
 
 VERSION = 1
 """The version of the schema."""
@@ -190,18 +190,13 @@ class SQLiteStore:
 
     async def write(self, key: str, version: int, data: bytes) -> int:
         def job(db: sqlite3.Connection) -> int:
-            _check_version(db, key, version)
+            rows = _rows(db, "SELECT version FROM documents WHERE key = ?", key)
+            if (current := rows[0][0] if rows else 0) != version:
+                raise RunError("conflict", f"the document {key!r} has version {current}, not {version}; read it again")
             db.execute("REPLACE INTO documents VALUES (?, ?, ?)", (key, version + 1, data))
             return version + 1
 
         return await self._writer.call(job)
-
-    async def delete(self, key: str, version: int) -> None:
-        def job(db: sqlite3.Connection) -> None:
-            _check_version(db, key, version)
-            db.execute("DELETE FROM documents WHERE key = ?", (key,))
-
-        await self._writer.call(job)
 
     async def close(self) -> None:
         await self._reader.close()
@@ -309,12 +304,6 @@ def _append(
         end = f"UPDATE runs SET ending = ?, error = ?, ended_at = {_NOW} WHERE n = ?"
         db.execute(end, (ending.status, ending.error, run))
     return count + len(events), bool(is_cancelled)
-
-
-def _check_version(db: sqlite3.Connection, key: str, version: int) -> None:
-    rows = _rows(db, "SELECT version FROM documents WHERE key = ?", key)
-    if (current := rows[0][0] if rows else 0) != version:
-        raise conflict(key, current, version)
 
 
 def _expire(db: sqlite3.Connection, seconds: float) -> int:

@@ -13,8 +13,6 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from rxllm import RunError
-
 Status = Literal["waiting", "running", "completed", "halted", "failed", "cancelled"]
 
 
@@ -157,15 +155,6 @@ class Store(Protocol):
         """
         ...
 
-    async def delete(self, key: str, version: int) -> None:
-        """Delete version `version` of a document, 0 if there is none. Raises as `write` does."""
-        ...
-
     async def close(self) -> None:
         """Close its connections and end what waits. Anything after it raises ``RunError("store_unavailable")``."""
         ...
-
-
-def conflict(key: str, current: int, version: int) -> RunError:
-    """Return the error of a call that takes a document for another version than it has."""
-    return RunError("conflict", f"the document {key!r} has version {current}, not {version}; read it again")

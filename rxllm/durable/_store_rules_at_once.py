@@ -187,22 +187,6 @@ async def _documents(place: Place) -> None:
     expect_same(data, b"%d" % won.index(True), "the content that has won")
 
 
-@rule("deleted", "a document is deleted by who knows its version alone, and may be written anew")
-async def _deleted(place: Place) -> None:
-    store, key, other = place.store, place.id("key"), place.id("other")
-    await store.delete(key, 0)
-    await refused(store.delete(key, 1), "conflict", "deleting version 1 of a document that there is not")
-    versions = [await store.write(name, 0, b"x") for name in (key, other)]
-    for wrong in (0, versions[0] + 1):
-        await refused(store.delete(key, wrong), "conflict", f"deleting version {wrong} of version {versions[0]}")
-    expect_same(await store.read(key), (versions[0], b"x"), "the document after that")
-    await store.delete(key, versions[0])
-    expect_same(await store.read(key), None, "the document after it was deleted")
-    expect_same(await store.read(other), (versions[1], b"x"), "another document")
-    version = await store.write(key, 0, b"y")
-    expect_same(await store.read(key), (version, b"y"), "the new one")
-
-
 @rule("closed", "close ends what waits; after it every call is store_unavailable, and another close does nothing")
 async def _closed(place: Place) -> None:
     lease, store = await place.claim(), place.store
@@ -230,7 +214,6 @@ async def _closed(place: Place) -> None:
         ("expire", store.expire(LONG)),
         ("read", store.read("key")),
         ("write", store.write("key", 0, b"")),
-        ("delete", store.delete("key", 0)),
     ]
     for name, call in calls:
         await asyncio.wait_for(refused(call, "store_unavailable", name), SOON)

@@ -44,6 +44,7 @@ class Tail:
                 self._events = []
             if self._reading is None or self._reading.done():
                 self._reading = asyncio.create_task(self._read_on(number))
+                self._reading.add_done_callback(lambda task: task.cancelled() or task.exception())  # or nobody reads on
             reading = self._reading  # another one may follow before this watcher goes on
             await asyncio.wait({reading})
             reading.result()

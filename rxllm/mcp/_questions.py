@@ -10,19 +10,16 @@ its beginning with the answer at hand. So does a call whose server does not know
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
 from rxllm import AdapterError, Halt, ToolContext, ValidationError, ask_user, validate
+from rxllm.mcp._flat_schema import flat_schema
 from rxllm.mcp._protocol import PROVIDER, Json, malformed, object_of
 
 _ACTIONS = ("accept", "decline", "cancel")
-_CHECKED = ("const", "enum", "maxItems", "maxLength", "maximum", "minItems", "minLength", "minimum", "type")
 _TRUTHS = {"yes": True, "true": True, "no": False, "false": False}
-
-MAX_REQUIRED = 1_000
-"""How many fields of a form are looked for in an answer."""
 
 
 class NeedsUserError(Exception):
@@ -139,34 +136,11 @@ def _fault(answer: Json, params: Json) -> str:
         return ""
     try:
         content = answer.get("content", {})
-        validate.data(content, _form(object_of(params.get("requestedSchema")), object_of(content)))
+        validate.data(content, flat_schema(object_of(params.get("requestedSchema")), object_of(content)))
     except ValidationError as error:
         faults = "; ".join(fault for _, fault in error.errors)
         return f": {faults}" if error.reason == "invalid_output" else ""  # else the schema itself is wrong
     return ""
-
-
-def _form(schema: Json, content: Json) -> Json:
-    """Return what of a form's `schema` is checked: a flat one, as MCP has it, of the fields in `content`.
-
-    References, patterns and the like of a hostile server could take for ever; an honest one checks them itself.
-    """
-    properties, required = object_of(schema.get("properties")), schema.get("required", [])
-    return {
-        "type": "object",
-        "properties": {name: _field(object_of(properties[name])) for name in content if name in properties},
-        "required": required[:MAX_REQUIRED] if isinstance(required, list) else required,
-    }
-
-
-def _field(schema: Json) -> Json:
-    own = {name: schema[name] for name in _CHECKED if name in schema}
-    options = schema.get("oneOf", schema.get("anyOf"))
-    if isinstance(options, list):
-        own["anyOf"] = [_field(object_of(option)) for option in cast(list[Any], options)]
-    if "items" in schema:
-        own["items"] = _field(object_of(schema["items"]))
-    return own
 
 
 def _converted(reply: str, kind: Any) -> Any:

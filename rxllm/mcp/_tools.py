@@ -12,6 +12,7 @@ from typing import Any, cast
 from rxllm import Stream, Tool, from_async_iter, to_async_iter
 from rxllm.mcp._calls import call_tool
 from rxllm.mcp._connection import Connection
+from rxllm.mcp._flat_schema import flat_schema
 from rxllm.mcp._http import HTTP
 from rxllm.mcp._parameter_headers import parameter_headers
 from rxllm.mcp._protocol import MODERN, PROVIDER, Json, malformed, object_of
@@ -23,6 +24,7 @@ Server = Connection | str | Sequence[str]
 
 MAX_PAGES = 100
 MAX_TOOLS = 1_000
+MAX_CHECKED = 256
 DESCRIPTION = 4_000
 """How many characters of a tool's description the model is told."""
 
@@ -138,17 +140,21 @@ def _tool(connection: Connection, entry: Json, prefix: str) -> Tool | None:
         return None
     description = entry.get("description")
     own = {key: entry[key] for key in ("name", "title", "annotations", "outputSchema") if key in entry}
+    handler = _Handler(call_tool, connection, name, headers)
+    handler.argument_schema = flat_schema(schema, [*object_of(schema.get("properties"))][:MAX_CHECKED])
     return Tool(
         _legal(prefix + name),
         description[:DESCRIPTION] if isinstance(description, str) else "",
         schema,
-        _Handler(call_tool, connection, name, headers),
+        handler,
         metadata={PROVIDER: own},
     )
 
 
 class _Handler(partial[Any]):
     """The handler of a tool; its repr stands in the error of two tools with the same name."""
+
+    argument_schema: Json
 
     def __repr__(self) -> str:
         return f"mcp.tools({self.args[0]!r}, prefix=...)"

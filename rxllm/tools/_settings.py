@@ -145,11 +145,11 @@ def _checks_its_arguments(tool: Tool) -> bool:
 
 
 def argument_faults(tool: Tool, arguments: Mapping[str, Any]) -> list[tuple[Path, str]]:
-    """Return where the arguments break the tool's schema, see `schema_faults`."""
+    """Return where the arguments break the tool's schema, see `schema_faults` and `Tool`."""
     if tool.schema == PROMPT:
         return [*prompt_faults(arguments)]
     try:
-        return schema_faults(tool.schema, arguments)
+        return schema_faults(getattr(tool.handler, "argument_schema", tool.schema), arguments)
     except Exception as error:  # from jsonschema, about the schema
         return [((), f"the schema of the tool is wrong: {str(error).partition(chr(10))[0]}")]
 

@@ -114,6 +114,7 @@ class Tool(Value):
     caller answers. `approval` tools run once their call is approved. `timeout` is the longest run in seconds, None for
     no limit; it goes before the option ``tool_timeout``. An `idempotent` tool may be run again with the same arguments
     and the same `ToolContext.idempotency_key` if it was interrupted. A tool with a `handler` is code and has no JSON.
+    Arguments are checked by the schema, or by the attribute ``argument_schema`` of the handler if it has one.
 
     Raises ``ValidationError("invalid_tool")`` for a `timeout` of another kind.
     """

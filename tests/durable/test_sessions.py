@@ -150,8 +150,12 @@ def test_a_session_that_is_deleted_begins_anew(make_store: MakeStore) -> None:
             runs.delete_session("ada").run()
         assert caught.value.reason == "conflict"
         runs.cancel(id).run()
+        before = runs.session("ada").run()
         runs.delete_session("ada").run()
-        assert runs.session("ada").run() == SavedSession(Session(id="ada"))
+        after = runs.session("ada").run()
+        assert after == SavedSession(Session(id="ada"), before.version + 1)
+        with pytest.raises(RunError, match="read it again"):
+            runs.start("answer", "late", session=before).run()
         assert texts(runs.session("bob").run().session) == ["abc", "cba"]
         runs.result(runs.start("answer", "def", session=runs.session("ada").run()).run()).run()
         assert texts(runs.session("ada").run().session) == ["def", "fed"]

@@ -71,16 +71,12 @@ class Broken(SQLiteStore):
                 raise
             return version + 1
 
-    async def delete(self, key: str, version: int) -> None:
-        current = await self.read(key)
-        await super().delete(key, current[0] if current and self._fault == "deleted" else version)
-
     async def release(self, lease: Lease) -> None:
         if self._fault != "claim":
             await super().release(lease)
 
 
-@pytest.mark.parametrize("name", ["race", "appenders", "token", "woken", "documents", "deleted", "claim"])
+@pytest.mark.parametrize("name", ["race", "appenders", "token", "woken", "documents", "claim"])
 def test_the_kit_finds_a_store_that_breaks_a_rule(tmp_path: Path, name: str) -> None:
     with pytest.raises(AssertionError, match=f"^{name}: {STORE_RULES[name]}, but "):
         assert_store(partial(Broken, tmp_path / "runs.db", name), only=[name])
@@ -231,11 +227,6 @@ class Model:
         self.documents[key] = (version + 1, data)
         return version + 1
 
-    def delete(self, key: str, version: int) -> None:
-        if version != self.documents.get(key, (0,))[0]:
-            raise RunError("conflict")
-        self.documents.pop(key, None)
-
 
 IDS = st.sampled_from(["a", "a", "b"])
 FACTORIES = st.sampled_from(["f", "g"])
@@ -318,11 +309,6 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(key=IDS, version=st.integers(0, 4), data=DATA)
     def write(self, key: str, version: int, data: bytes) -> None:
         self._both("write", key, version, data)
-        self._both("read", key)
-
-    @rule(key=IDS, version=st.integers(0, 4))
-    def delete(self, key: str, version: int) -> None:
-        self._both("delete", key, version)
         self._both("read", key)
 
     @rule()

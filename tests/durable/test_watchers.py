@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import rxllm
-from rxllm import ChatResult, Fake, StreamCollector
-from rxllm.durable import Runs, open_runs, open_store
+from rxllm import ChatResult, Fake, RunError, StreamCollector
+from rxllm.durable import Run, Runs, open_runs, open_store
+from rxllm.durable._tail import Tail
 from rxllm.durable.testing import Interposed
 from rxllm.events import Event
 from tests.durable.conftest import MakeStore
@@ -107,3 +111,32 @@ def test_whoever_is_behind_the_window_reads_the_log(tmp_path: Path) -> None:
             assert all(events == seen for events in others)
 
     asyncio.run(asyncio.wait_for(main(), 60))
+
+
+def test_a_store_that_fails_behind_watchers_who_have_left_is_no_error_of_a_task(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        waits, fails = asyncio.Event(), asyncio.Event()
+
+        async def before(method: str, arguments: tuple[Any, ...]) -> None:
+            if method == "wait":
+                waits.set()
+                await fails.wait()
+                raise RunError("store_unavailable")
+
+        store = Interposed(open_store(tmp_path / "runs.db"), before=before)
+        await store.create(Run("run", "factory", b"1"))
+        watcher = asyncio.create_task(Tail(store, "run").after(0))
+        async with asyncio.timeout(20):
+            await waits.wait()
+        watcher.cancel()
+        await asyncio.wait([watcher])
+        fails.set()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        await store.close()
+
+    asyncio.run(main())
+    gc.collect()
+    assert [record.message for record in caplog.records] == []

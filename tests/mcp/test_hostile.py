@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import time
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -192,6 +193,33 @@ def test_answers_to_other_requests_and_unknown_notices_are_passed_over() -> None
         return Reply(b"".join(map(event, [*others, own, {**own, "result": {"content": []}}])))
 
     assert answered(noisy) == "mine"
+
+
+EXPONENTIAL = {f"x{n}": {"allOf": [{"$ref": f"#/$defs/x{n + 1}"}] * 2} for n in range(40)} | {"x40": {"type": "string"}}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"properties": {"x": {"type": "string", "pattern": "^(a+)+$"}}},
+        {"properties": {"x": {"$ref": "#/$defs/x0"}}, "$defs": EXPONENTIAL},
+    ],
+)
+def test_the_schema_of_a_tool_keeps_no_call(schema: dict[str, Any]) -> None:
+    """What could keep the event loop for ever is checked by the server."""
+    tool = {"name": "f", "inputSchema": {"type": "object", **schema}}
+    with scripted(list={"tools": [tool]}, call={"content": [{"type": "text", "text": "ok"}]}) as server:
+        tools = mcp.tools(server.url).run()
+        assert outcome(calling(tools, "f", x="a" * 40 + "!").run()) == "ok"
+        halted = rxllm.chat(
+            rxllm.Fake(rxllm.ToolCall("c1", "f", {"x": "b"}), "Done."),
+            "Go.",
+            tools=[replace(tools[0], approval=True)],
+        ).run()
+        edited = {"c1": {"x": "a" * 40 + "!"}}
+        model = rxllm.Fake("Done.")
+        result = rxllm.resume(model, halted, approvals=edited, tools=[replace(tools[0], approval=True)]).run()
+        assert outcome(result) == "ok"
 
 
 def test_a_server_that_asks_within_a_call_and_takes_no_answer_fails_it_in_time() -> None:
