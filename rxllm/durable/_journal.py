@@ -80,7 +80,7 @@ class StoredJournal:
 
     def check(self) -> None:
         """Raise if tools have not come again that something has waited for: the chat is about to go on without them."""
-        if any(map(self._has_tools, self._awaited)):
+        if any(map(self._has_tools, tuple(self._awaited))):
             raise RunError("diverged", DIVERGED)
 
     def _is_early(self, path: Sequence[str]) -> bool:

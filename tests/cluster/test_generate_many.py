@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -51,8 +52,9 @@ RETRY = RetryPolicy(base_delay=0.01, jitter=0.01)
 @contextmanager
 def cluster_of(workers: int, **options: Any) -> Iterator[Any]:
     quiet = {"dashboard_address": "127.0.0.1:0", "silence_logs": 50, "memory_limit": 0}
+    name = f"tests-{uuid4().hex}"
     with (
-        distributed.LocalCluster(n_workers=workers, threads_per_worker=1, **quiet, **options) as cluster,
+        distributed.LocalCluster(name=name, n_workers=workers, threads_per_worker=1, **quiet, **options) as cluster,
         distributed.Client(cluster, set_as_default=False) as client,
     ):
         yield client
@@ -74,6 +76,7 @@ def threads() -> Iterator[Any]:
 def _leaves_nothing(request: pytest.FixtureRequest) -> Iterator[None]:
     if "client" not in request.fixturenames:
         yield
+        until(lambda: not _own_clusters())  # which close after their run, with words that another test would read
         return
     client = request.getfixturevalue("client")
     yield
@@ -505,6 +508,12 @@ def clients(dask_scheduler: Any) -> list[str]:
 
 def _pid(request: Any) -> str:
     return str(os.getpid())
+
+
+def _own_clusters() -> list[Any]:
+    """The clusters of runs without a client that are not closed."""
+    clusters = [*distributed.LocalCluster._instances]
+    return [cluster for cluster in clusters if cluster.status.name != "closed" and "tests-" not in cluster.name]
 
 
 def _children() -> Iterator[int]:
