@@ -35,7 +35,7 @@ def run(prompts: Path, answers: Path, model: str) -> int:
         journal=answers,
         concurrency=AT_A_TIME,
         ordered=False,
-        on_progress=rxllm.progress_bar(),
+        on_progress=rxllm.display.progress_bar(),
         max_tokens=MAX_TOKENS,
     )
     failures = [f"{one.metadata['request_id']}: {one.error}" for one in responses if one.error]

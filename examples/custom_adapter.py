@@ -13,7 +13,7 @@ def words(text: str) -> Iterator[str]:
     yield from re.findall(r"\S+\s*", f"That makes {text}." if text.isdigit() else f"You said: {text}")
 
 
-async def adder(request: rxllm.Request, call: rxllm.Call) -> AsyncIterator[chunks.StreamChunk]:
+async def adder(request: rxllm.Request, call: rxllm.values.Call) -> AsyncIterator[chunks.StreamChunk]:
     last = request.messages[-1]  # the user's question, or the tool's result
     numbers = [int(number) for number in re.findall(r"\d+", last.text)]
     if request.tools and last.role == "user" and numbers:

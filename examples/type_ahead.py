@@ -65,7 +65,7 @@ class TypeAhead(App[None]):
             return empty()
         self.query_one("#asked", Label).update(f"Asked {', '.join(self.engines)}")
         racers = [rxllm.stream_generate(engine, question) for engine in self.engines.values()]
-        return ops.race(*racers).pipe(ops.errors_as_events(), ops.snapshots(every=0.05))
+        return rxllm.race(*racers).pipe(ops.errors_as_events(), ops.snapshots(every=0.05))
 
     def show(self, answer: Response) -> None:
         self.query_one("#answer", Static).update(str(answer.error or answer.output_text))

@@ -25,9 +25,10 @@ Work with the answer
     `LLMError`: the base class of all errors
 
 For later: `session` keeps conversations between turns, `serializer` turns every value into JSON and back, `show`
-displays a stream in Jupyter, `bridge` connects any Observable with asyncio, `testing` is a kit for authors of adapters
-and operators, `web` connects browsers, `durable` keeps runs, `cluster` asks from many machines, `mcp` brings the tools
-of MCP servers, `otel` writes traces, `plugins` loads theirs.
+displays a stream in Jupyter, `display` draws it elsewhere, `images` makes pictures, `testing` is a kit for authors of
+adapters and operators, `web` connects browsers, `durable` keeps runs, `cluster` asks from many machines, `mcp` brings
+the tools of MCP servers, `telemetry` has what observers are given, `otel` writes traces. Types that programs seldom
+name are in ``rxllm.values``, the bases of adapters in ``rxllm.adapters``.
 
 Where to look next: ``help(rxllm.generate)`` explains one name, ``help(rxllm.operators)`` all operators,
 ``help(rxllm.keys)`` where API keys are looked up; ``dir(rxllm)`` lists all names.
@@ -37,18 +38,15 @@ from __future__ import annotations
 
 import sys as _sys
 from importlib import import_module
+from types import ModuleType as _ModuleType
 from typing import TYPE_CHECKING, Any
 
-from rxllm import events, operators, plugins, validate
+from rxllm import events, operators, validate
+from rxllm import plugins as plugins
 from rxllm.collector import StreamCollector
-from rxllm.engine import Engine, Prepared, aclose, alongside
+from rxllm.engine import Engine, aclose, alongside
 from rxllm.events import *  # noqa: F403
 from rxllm.pipelines import (
-    ChatOptions,
-    GenerateOptions,
-    ImageOptions,
-    Input,
-    StepOptions,
     chat,
     compact_thread,
     count_tokens,
@@ -69,93 +67,45 @@ from rxllm.pipelines import (
 from rxllm.pipelines._agent_chat import AgentChats as _Chats
 from rxllm.runtime import (
     Budget,
-    Journal,
-    Limiter,
     RetryPolicy,
     Stream,
     Timeouts,
-    ToolRecord,
     from_async_iter,
+    hedge,
     keys,
+    merge_labelled,
     models,
+    race,
     run,
     to_async_iter,
     to_iter,
-    use_transport,
 )
-from rxllm.tools import AgentTool
 from rxllm.tools import run_with as _run_agents_with
 from rxllm.values import (
     AdapterError,
-    Attachment,
-    Call,
-    CallDetails,
-    CallFinished,
-    CallStarted,
-    ChatFinished,
     ChatResult,
-    ChatStarted,
     EngineError,
-    FilePart,
-    FirstToken,
-    FunctionTool,
-    Halt,
-    Image,
     ImageAdapterError,
-    ImagePart,
-    ImageRequest,
-    ImageResponse,
-    ImagesFinished,
-    ImagesStarted,
-    ImageUsage,
-    Labelled,
     LLMError,
     Message,
-    MessageLike,
-    ModelInfo,
-    Outcome,
-    Part,
-    Partial,
-    Progress,
-    ProviderPart,
     Request,
     Response,
-    ResponseFormat,
-    RetryAttempt,
     RunError,
     Session,
     SessionError,
-    SessionStatus,
-    SourcePart,
-    Spending,
-    StepFinished,
     StepResult,
-    StepStarted,
     StreamError,
-    Telemetry,
-    TextAt,
-    TextPart,
-    ThinkingPart,
     Thread,
-    TokenCount,
     Tool,
     ToolCall,
-    ToolCallPart,
     ToolContext,
     ToolError,
-    ToolFinished,
-    ToolStarted,
-    Trace,
-    Tracer,
-    Turn,
     Usage,
     ValidationError,
     ask_user,
     assistant,
     halt,
-    image_request,
     json_schema,
-    request_key,
     system,
     tool,
     tool_result,
@@ -164,129 +114,62 @@ from rxllm.values import (
 from rxllm.values import drawing as _drawing
 
 if TYPE_CHECKING:
-    from rxllm import bridge, chunks, cluster, durable, mcp, otel, serializer, session, testing, web
-    from rxllm.adapters import (
-        Adapter,
-        Anthropic,
-        Fake,
-        Gemini,
-        HTTPAdapter,
-        Local,
-        Ollama,
-        OpenAIChat,
-        OpenAIResponses,
-        providers,
-    )
-    from rxllm.display import progress_bar, show
-    from rxllm.images import FakeImages, GeminiImages, HTTPImageAdapter, ImageAdapter, OpenAIImages
+    from rxllm import adapters as adapters
+    from rxllm import bridge as bridge
+    from rxllm import chunks as chunks
+    from rxllm import cluster, display, durable, images, mcp, otel, serializer, session, telemetry, testing, web
+    from rxllm import pipelines as pipelines
+    from rxllm import runtime as runtime
+    from rxllm import tools as tools
+    from rxllm import values as values
+    from rxllm.adapters import Anthropic, Fake, Gemini, Local, Ollama, OpenAIChat, OpenAIResponses
+    from rxllm.display import show
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "Adapter",
     "AdapterError",
-    "AgentTool",
     "Anthropic",
-    "Attachment",
     "Budget",
-    "Call",
-    "CallDetails",
-    "CallFinished",
-    "CallStarted",
-    "ChatFinished",
-    "ChatOptions",
     "ChatResult",
-    "ChatStarted",
     "Engine",
     "EngineError",
     "Fake",
-    "FakeImages",
-    "FilePart",
-    "FirstToken",
-    "FunctionTool",
     "Gemini",
-    "GeminiImages",
-    "GenerateOptions",
-    "HTTPAdapter",
-    "HTTPImageAdapter",
-    "Halt",
-    "Image",
-    "ImageAdapter",
     "ImageAdapterError",
-    "ImageOptions",
-    "ImagePart",
-    "ImageRequest",
-    "ImageResponse",
-    "ImageUsage",
-    "ImagesFinished",
-    "ImagesStarted",
-    "Input",
-    "Journal",
     "LLMError",
-    "Labelled",
-    "Limiter",
     "Local",
     "Message",
-    "MessageLike",
-    "ModelInfo",
     "Ollama",
     "OpenAIChat",
-    "OpenAIImages",
     "OpenAIResponses",
-    "Outcome",
-    "Part",
-    "Partial",
-    "Prepared",
-    "Progress",
-    "ProviderPart",
     "Request",
     "Response",
-    "ResponseFormat",
-    "RetryAttempt",
     "RetryPolicy",
     "RunError",
     "Session",
     "SessionError",
-    "SessionStatus",
-    "SourcePart",
-    "Spending",
-    "StepFinished",
-    "StepOptions",
     "StepResult",
-    "StepStarted",
     "Stream",
     "StreamCollector",
     "StreamError",
-    "Telemetry",
-    "TextAt",
-    "TextPart",
-    "ThinkingPart",
     "Thread",
     "Timeouts",
-    "TokenCount",
     "Tool",
     "ToolCall",
-    "ToolCallPart",
     "ToolContext",
     "ToolError",
-    "ToolFinished",
-    "ToolRecord",
-    "ToolStarted",
-    "Trace",
-    "Tracer",
-    "Turn",
     "Usage",
     "ValidationError",
     "aclose",
     "alongside",
     "ask_user",
     "assistant",
-    "bridge",
     "chat",
-    "chunks",
     "cluster",
     "compact_thread",
     "count_tokens",
+    "display",
     "durable",
     "edit_image",
     "from_async_iter",
@@ -294,19 +177,18 @@ __all__ = [
     "generate_image",
     "generate_many",
     "halt",
-    "image_request",
+    "hedge",
     "image_variations",
+    "images",
     "json_schema",
     "keys",
     "mcp",
+    "merge_labelled",
     "models",
     "operators",
     "otel",
-    "plugins",
-    "progress_bar",
-    "providers",
+    "race",
     "request",
-    "request_key",
     "resume",
     "run",
     "serializer",
@@ -318,13 +200,13 @@ __all__ = [
     "stream_resume",
     "stream_step",
     "system",
+    "telemetry",
     "testing",
     "to_async_iter",
     "to_iter",
     "tool",
     "tool_result",
     "trim_thread",
-    "use_transport",
     "user",
     "validate",
     "web",
@@ -334,8 +216,22 @@ _PUBLIC = sorted(__all__)
 if not TYPE_CHECKING:
     del __all__  # `__getattr__` returns it
 
-_OF_DISPLAY = ("progress_bar", "show")
-_LAZY_MODULES = ("bridge", "chunks", "cluster", "durable", "mcp", "otel", "serializer", "session", "testing", "web")
+_LAZY_MODULES = (
+    "adapters",
+    "bridge",
+    "chunks",
+    "cluster",
+    "display",
+    "durable",
+    "images",
+    "mcp",
+    "otel",
+    "serializer",
+    "session",
+    "telemetry",
+    "testing",
+    "web",
+)
 
 if not TYPE_CHECKING:  # to a type checker every name would be there
 
@@ -343,14 +239,14 @@ if not TYPE_CHECKING:  # to a type checker every name would be there
         # Modules that need an optional package, or that few programs need, are imported on first use.
         if name == "__all__" and not _is_help():
             return _PUBLIC
+        if name in _LAZY_MODULES:
+            return import_module(f"rxllm.{name}")
         if name not in _PUBLIC:
             from rxllm._other_names import OF_RXLLM  # needed for errors only
             from rxllm.values.argument_checks import no_attribute
 
             raise no_attribute("module 'rxllm'", name, _PUBLIC, OF_RXLLM)
-        if name in _LAZY_MODULES:
-            return import_module(f"rxllm.{name}")
-        return getattr(import_module("rxllm.display" if name in _OF_DISPLAY else "rxllm.adapters"), name)
+        return getattr(import_module("rxllm.display" if name == "show" else "rxllm.adapters"), name)
 
 
 def _draw(value: Any) -> str | None:
@@ -358,14 +254,35 @@ def _draw(value: Any) -> str | None:
     return import_module("rxllm.display").value_html(value)
 
 
+def _providers() -> list[str]:
+    return import_module("rxllm.adapters").providers()
+
+
+class _Module(_ModuleType):
+    """Refuses what other libraries keep in their module, and what would have no effect here."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "api_key":
+            message = "rxllm has no api_key: write rxllm.keys.put('openai', ...), or pass it to the call or the adapter"
+            raise AttributeError(message)
+        super().__setattr__(name, value)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return import_module, (__name__,)  # cloudpickle knows plain modules only
+
+
+_sys.modules[__name__].__class__ = _Module
 _drawing.draw_with(_draw)
+keys.providers_from(_providers)
 _run_agents_with(_Chats())
 
 
 def _is_help() -> bool:
-    # pydoc prints the page of every class in ``__all__``, 14,000 lines; without ``__all__``, the docstring above.
-    return _sys._getframe(2).f_code.co_name == "docmodule"  # pyright: ignore[reportPrivateUsage]
+    # pydoc prints the page of every class of the module, 14,000 lines; without the names, the docstring above.
+    frame = _sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
+    callers = (frame, frame.f_back, frame.f_back and frame.f_back.f_back)
+    return any(caller is not None and caller.f_code.co_name == "docmodule" for caller in callers)
 
 
 def __dir__() -> list[str]:
-    return _PUBLIC
+    return [] if _is_help() else _PUBLIC

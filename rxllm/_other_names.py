@@ -5,7 +5,30 @@ _GENERATE = "rxllm.generate(engine, request)"
 _CHAT = "rxllm.chat(engine, request, tools=[...])"
 _PICTURE = "rxllm.user(text, path)"
 
+_ROOMS = {
+    "rxllm.telemetry": (
+        "CallDetails CallFinished CallStarted ChatFinished ChatStarted FirstToken ImagesFinished "
+        "ImagesStarted Outcome RetryAttempt StepFinished StepStarted Telemetry ToolFinished ToolStarted Trace "
+        "Tracer"
+    ),
+    "rxllm.images": "FakeImages GeminiImages OpenAIImages HTTPImageAdapter ImageAdapter",
+    "rxllm.values": (
+        "Attachment Call FilePart FunctionTool Halt Image ImagePart ImageRequest ImageResponse ImageUsage "
+        "Labelled MessageLike ModelInfo Part Partial Progress ProviderPart ResponseFormat SessionStatus "
+        "SourcePart Spending TextAt TextPart ThinkingPart TokenCount ToolCallPart Turn image_request "
+        "request_key"
+    ),
+    "rxllm.adapters": "Adapter HTTPAdapter providers",
+    "rxllm.pipelines": "ChatOptions GenerateOptions ImageOptions Input StepOptions",
+    "rxllm.runtime": "Journal Limiter ToolRecord use_transport",
+    "rxllm.display": "progress_bar",
+    "rxllm.tools": "AgentTool",
+    "rxllm.engine": "Prepared",
+}
+"""The rooms of names that programs seldom need."""
+
 OF_RXLLM = {
+    **{name: f"{room}.{name}" for room, names in _ROOMS.items() for name in names.split()},
     "image": f"{_PICTURE} to send a picture, rxllm.generate_image(...) to make one",
     **dict.fromkeys(("file", "picture", "pdf", "document", "attachment"), _PICTURE),
     "call": f"{_GENERATE}, or {_TOOL_CALL} for the call of a tool",
@@ -33,12 +56,17 @@ OF_RXLLM = {
     **dict.fromkeys(("summarize", "compact", "compaction"), "compact_thread(engine, at=...), in Engine(prepare=[...])"),
     **dict.fromkeys(("token_counter", "num_tokens", "tokens"), "rxllm.count_tokens(engine, request)"),
     **dict.fromkeys(("batch", "map", "generate_all"), "rxllm.generate_many(engine, requests)"),
+    "AuthenticationError": "rxllm.AdapterError, and look whether error.reason is 'authentication_failed'",
+    "RateLimitError": "rxllm.AdapterError, and look whether error.reason is 'rate_limited'",
+    "api_key": "rxllm.keys.put('openai', ...), or pass api_key= to the call or the adapter",
     **dict.fromkeys(("ops", "op"), "from rxllm import operators as ops, or rxllm.operators"),
 }
 
 OF_OPERATORS = {
     "retry": "retry_before_content(...), which never repeats text, or stream.retry(...) of reactivex",
-    "timeout": "timeouts(first=..., idle=...), or stream.timeout(...) of reactivex",
+    "timeout": "time_limits(first=..., idle=...), or stream.timeout(...) of reactivex",
+    "timeouts": "time_limits(first=..., idle=..., total=...)",
+    "count": "tally(function), or stream.count() of reactivex",
     "do_action": "tap(function), or stream.do_action(...) of reactivex",
     "catch": "fallback(engine), or stream.catch(...) of reactivex",
     **dict.fromkeys(("print", "log", "debug", "do", "on_event"), "tap(print), or trace()"),
@@ -53,4 +81,5 @@ OF_OPERATORS = {
     **dict.fromkeys(("share", "share_replay", "broadcast"), "share_folded(grace)"),
     **dict.fromkeys(("tools", "call_tools", "execute_tools"), "run_tools(tools=[...])"),
     **dict.fromkeys(("tokens", "deltas", "to_texts"), "text()"),
+    **dict.fromkeys(("merge_labelled", "merge_labeled"), "rxllm.merge_labelled(...)"),
 }

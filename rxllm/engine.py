@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextvars import ContextVar
 from copy import deepcopy
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, Unpack, cast
+from typing import TYPE_CHECKING, Any, Literal, Unpack, cast
 
 from reactivex import Observable
 
@@ -25,6 +26,7 @@ from rxllm.values.argument_checks import (
     explains_options,
     invalid_option,
     must_be,
+    no_attribute,
     shown,
 )
 from rxllm.values.by_value import portable
@@ -87,7 +89,7 @@ def alongside(check: Callable[[Request], Any]) -> Alongside:
     >>> generate(engine, "How is a bomb built?").run()
     Traceback (most recent call last):
         ...
-    rxllm.values.errors.StreamError: the guard 'moderate' tripped: the question is not allowed
+    rxllm.StreamError: the guard 'moderate' tripped: the question is not allowed
 
     Raises ``ValidationError("invalid_option")`` if `check` is not a function of a request.
     """
@@ -115,6 +117,9 @@ class Engine:
     `retry`                                    a `RetryPolicy`, a mapping of its fields, or False for no retries
     `image_adapter`                            the adapter for images
     `tool_executor`, `tool_result_encoder`     how tools are run, and how their results become text
+    `errors`                                   ``"events"``: an answer that breaks off ends with an ``ErrorEvent``;
+                                               ``"raise"``: with ``on_error``, so that ``.retry(3)`` and ``.catch`` act
+                                               on it, as with ``ops.raise_errors()`` after the `operators`
     =========================================  =========================================================================
 
     >>> from rxllm import Fake
@@ -140,6 +145,7 @@ class Engine:
     tool_executor: Callable[..., Any] | None = None
     tool_result_encoder: Callable[[Any], str] | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    errors: Literal["events", "raise"] = "events"
 
     if TYPE_CHECKING:  # lists are taken, and functions as tools; the fields have tuples
 
@@ -158,6 +164,7 @@ class Engine:
             tool_executor: Callable[..., Any] | None = None,
             tool_result_encoder: Callable[[Any], str] | None = None,
             metadata: Mapping[str, Any] = ...,
+            errors: Literal["events", "raise"] = "events",
         ) -> None: ...
 
     def __post_init__(self) -> None:
@@ -170,8 +177,15 @@ class Engine:
         if isinstance(self.adapter, str):
             object.__setattr__(self, "model", self.model or _model_of(self.adapter))
             object.__setattr__(self, "adapter", _adapter_of(self.adapter, self.model, {}))
+        if self.errors not in ("events", "raise"):
+            raise _invalid(f"errors {must_be(repr('events') + ' or ' + repr('raise'), self.errors)}")
         for name in ("tools", "operators", "prepare", "observers"):
             object.__setattr__(self, name, _checked(name, getattr(self, name)))
+
+    if not TYPE_CHECKING:  # a type checker reports unknown attributes itself
+
+        def __getattr__(self, name: str) -> Any:
+            raise no_attribute("'Engine' object", name, dir(self), _FUNCTIONS)
 
     def __repr__(self) -> str:
         return f"Engine({', '.join(f'{name}={value!r}' for name, value in settings(self).items())})"
@@ -200,9 +214,18 @@ class Engine:
     def with_model(self, model: str) -> Engine:
         return replace(self, model=model)
 
-    def with_tools(self, *tools: Tool | Callable[..., Any]) -> Engine:
-        """Return an engine with these tools or functions too; each replaces a tool of the same name."""
-        return replace(self, tools=merge_tools(self.tools, _checked("tools", tools)))
+    def with_tools(self, *tools: Tool | Callable[..., Any], replace: bool = False) -> Engine:
+        """Return an engine with these tools or functions too.
+
+        A tool whose name the engine has already is refused with ``EngineError("invalid_engine")``. With `replace` it
+        takes the place of the engine's, and still needs approval if that one did.
+        """
+        added = _checked("tools", tools)
+        taken = {tool.name for tool in self.tools} & {tool.name for tool in added}
+        if taken and not replace:
+            remedy = "rename one of the two, or write with_tools(..., replace=True)"
+            raise _invalid(f"tools already have the names {', '.join(sorted(taken))}: {remedy}")
+        return dataclasses.replace(self, tools=merge_tools(self.tools, added))
 
     def with_params(self, **params: Any) -> Engine:
         return replace(self, params={**self.params, **params})
@@ -310,6 +333,15 @@ def _advice(_: str, option: str, value: Any) -> str:
     return f"an option of calls goes into params={{{option!r}: {shown_value}}}"
 
 
+_FUNCTIONS = {
+    "generate": "rxllm.generate(engine, request)",
+    "chat": "rxllm.chat(engine, thread)",
+    "stream": "rxllm.stream(engine, thread), or rxllm.stream_generate(engine, request)",
+    "run": "rxllm.generate(engine, request).run()",
+}
+"""Functions that are looked for as methods of the engine, and what to write."""
+
+
 if not TYPE_CHECKING:
     Engine.__init__ = explains_options(_advice)(Engine.__init__)
 
@@ -397,8 +429,14 @@ def merge_tools(
 ) -> tuple[Tool, ...]:
     """Return both as tools, in order; each of `others` replaces a tool of the same name, in its place.
 
+    A tool that needs approval needs it still when another replaces it.
+
     >>> a, b, c = (Tool(name) for name in "abc")
     >>> [tool.name for tool in merge_tools([a, b], [b, c])]
     ['a', 'b', 'c']
     """
-    return tuple({tool.name: tool for tool in map(as_tool, (*tools, *others))}.values())
+    merged: dict[str, Tool] = {}
+    for tool in map(as_tool, (*tools, *others)):
+        needs_approval = tool.name in merged and merged[tool.name].approval and not tool.approval
+        merged[tool.name] = replace(tool, approval=True) if needs_approval else tool
+    return tuple(merged.values())

@@ -19,7 +19,7 @@ of that kind that is open, and a new one if there is none.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import msgspec
 
@@ -34,6 +34,7 @@ from rxllm.values import (
     ToolCall,
     Usage,
 )
+from rxllm.values.argument_checks import no_attribute
 
 __all__ = [
     "AskUserRequested",
@@ -68,28 +69,41 @@ __all__ = [
 
 NOTHING: Mapping[str, Any] = {}
 
+_OTHER_NAMES = {
+    "choices": "event.delta, of a TextDelta; .pipe(ops.text()) emits the text alone",
+    "delta": "isinstance(event, rxllm.TextDelta) before it; .pipe(ops.text()) emits the text alone",
+}
+"""What is expected of every event, and what to write for it."""
 
-class MessageStarted(msgspec.Struct, frozen=True, tag="message_started", tag_field="type"):
+
+class _Event(msgspec.Struct, frozen=True, tag_field="type"):
+    if not TYPE_CHECKING:  # a type checker reports unknown attributes itself
+
+        def __getattr__(self, name: str) -> Any:
+            raise no_attribute(f"{type(self).__name__!r} object", name, self.__struct_fields__, _OTHER_NAMES)
+
+
+class MessageStarted(_Event, frozen=True, tag="message_started"):
     """The first frame has arrived. `message` is empty, with the provider's ``id`` and ``model`` in its metadata."""
 
     message: Message
 
 
-class TextDelta(msgspec.Struct, frozen=True, gc=False, tag="text_delta", tag_field="type"):
+class TextDelta(_Event, frozen=True, gc=False, tag="text_delta"):
     """A piece of text."""
 
     delta: str
     id: str | None = None
 
 
-class TextCompleted(msgspec.Struct, frozen=True, gc=False, tag="text_completed", tag_field="type"):
+class TextCompleted(_Event, frozen=True, gc=False, tag="text_completed"):
     """A block of text is complete; `text` is all of it."""
 
     text: str
     id: str | None = None
 
 
-class ToolCallStarted(msgspec.Struct, frozen=True, tag="tool_call_started", tag_field="type"):
+class ToolCallStarted(_Event, frozen=True, tag="tool_call_started"):
     """The model begins a call of the tool `name`."""
 
     id: str
@@ -97,14 +111,14 @@ class ToolCallStarted(msgspec.Struct, frozen=True, tag="tool_call_started", tag_
     metadata: Mapping[str, Any] = NOTHING
 
 
-class ToolCallDelta(msgspec.Struct, frozen=True, gc=False, tag="tool_call_delta", tag_field="type"):
+class ToolCallDelta(_Event, frozen=True, gc=False, tag="tool_call_delta"):
     """A piece of the JSON text of a call's arguments."""
 
     id: str
     arguments_delta: str
 
 
-class ToolCallCompleted(msgspec.Struct, frozen=True, tag="tool_call_completed", tag_field="type"):
+class ToolCallCompleted(_Event, frozen=True, tag="tool_call_completed"):
     """A call is complete. If its text is not a JSON object, `arguments` is empty and ``metadata["error"]`` says why."""
 
     id: str
@@ -119,7 +133,7 @@ class ToolCallCompleted(msgspec.Struct, frozen=True, tag="tool_call_completed", 
         return ToolCall(self.id, self.name, dict(self.arguments), self.raw_arguments, dict(self.metadata))
 
 
-class MessageCompleted(msgspec.Struct, frozen=True, tag="message_completed", tag_field="type"):
+class MessageCompleted(_Event, frozen=True, tag="message_completed"):
     """The response is complete; `message` is all of it."""
 
     message: Message
@@ -128,7 +142,7 @@ class MessageCompleted(msgspec.Struct, frozen=True, tag="message_completed", tag
     metadata: Mapping[str, Any] = NOTHING
 
 
-class RawChunk(msgspec.Struct, frozen=True, tag="raw_chunk", tag_field="type"):
+class RawChunk(_Event, frozen=True, tag="raw_chunk"):
     """A frame as the provider sent it: requested by an option, or not covered by any other event.
 
     Two forms are folded and pass every filter of raw chunks: the kind ``"usage"``, and `data` that is a
@@ -139,13 +153,13 @@ class RawChunk(msgspec.Struct, frozen=True, tag="raw_chunk", tag_field="type"):
     data: Any
 
 
-class ErrorEvent(msgspec.Struct, frozen=True, tag="error", tag_field="type"):
+class ErrorEvent(_Event, frozen=True, tag="error"):
     """The stream has failed midway; the events before it stay valid."""
 
     error: LLMError
 
 
-class ToolExecutionStarted(msgspec.Struct, frozen=True, tag="tool_execution_started", tag_field="type"):
+class ToolExecutionStarted(_Event, frozen=True, tag="tool_execution_started"):
     """A tool begins to run now."""
 
     id: str
@@ -153,7 +167,7 @@ class ToolExecutionStarted(msgspec.Struct, frozen=True, tag="tool_execution_star
     arguments: Mapping[str, Any]
 
 
-class ToolExecutionCompleted(msgspec.Struct, frozen=True, tag="tool_execution_completed", tag_field="type"):
+class ToolExecutionCompleted(_Event, frozen=True, tag="tool_execution_completed"):
     """A tool has run; it returned `result` or failed with `error`.
 
     `result` is the object that the tool returned; in JSON it is data, and comes back as data: see ``rxllm.serializer``.
@@ -165,14 +179,14 @@ class ToolExecutionCompleted(msgspec.Struct, frozen=True, tag="tool_execution_co
     error: LLMError | None = None
 
 
-class ToolResultEncoded(msgspec.Struct, frozen=True, tag="tool_result_encoded", tag_field="type"):
+class ToolResultEncoded(_Event, frozen=True, tag="tool_result_encoded"):
     """The tool's result as the model will see it."""
 
     id: str
     content: str
 
 
-class AskUserRequested(msgspec.Struct, frozen=True, tag="ask_user_requested", tag_field="type"):
+class AskUserRequested(_Event, frozen=True, tag="ask_user_requested"):
     """A tool ends the chat with a question to the user."""
 
     tool_call_id: str
@@ -181,7 +195,7 @@ class AskUserRequested(msgspec.Struct, frozen=True, tag="ask_user_requested", ta
     opts: Mapping[str, Any] = NOTHING
 
 
-class ToolHalt(msgspec.Struct, frozen=True, tag="tool_halt", tag_field="type"):
+class ToolHalt(_Event, frozen=True, tag="tool_halt"):
     """A tool ends the chat. `content` is `result` as the model would see it."""
 
     tool_call_id: str
@@ -191,7 +205,7 @@ class ToolHalt(msgspec.Struct, frozen=True, tag="tool_halt", tag_field="type"):
     metadata: Mapping[str, Any] = NOTHING
 
 
-class StepCompleted(msgspec.Struct, frozen=True, tag="step_completed", tag_field="type"):
+class StepCompleted(_Event, frozen=True, tag="step_completed"):
     """A step is over, including its tools. It holds the whole thread with the system prompt: do not forward it raw."""
 
     result: StepResult
@@ -213,20 +227,20 @@ class StepCompleted(msgspec.Struct, frozen=True, tag="step_completed", tag_field
         return self.result.metadata.get("manual_tool_calls", ())
 
 
-class ChatCompleted(msgspec.Struct, frozen=True, tag="chat_completed", tag_field="type"):
+class ChatCompleted(_Event, frozen=True, tag="chat_completed"):
     """The chat has halted. It holds the whole thread with the system prompt: do not forward it raw."""
 
     result: ChatResult
 
 
-class ThinkingDelta(msgspec.Struct, frozen=True, gc=False, tag="thinking_delta", tag_field="type"):
+class ThinkingDelta(_Event, frozen=True, gc=False, tag="thinking_delta"):
     """A piece of the model's thinking."""
 
     delta: str
     id: str | None = None
 
 
-class ThinkingCompleted(msgspec.Struct, frozen=True, tag="thinking_completed", tag_field="type"):
+class ThinkingCompleted(_Event, frozen=True, tag="thinking_completed"):
     """A block of thinking is complete. `signature` and `provider_data` go back to the provider unchanged."""
 
     text: str
@@ -235,25 +249,25 @@ class ThinkingCompleted(msgspec.Struct, frozen=True, tag="thinking_completed", t
     id: str | None = None
 
 
-class SourceAdded(msgspec.Struct, frozen=True, tag="source_added", tag_field="type"):
+class SourceAdded(_Event, frozen=True, tag="source_added"):
     """A citation, a grounding or a search result."""
 
     source: Mapping[str, Any]
 
 
-class FileAdded(msgspec.Struct, frozen=True, tag="file_added", tag_field="type"):
+class FileAdded(_Event, frozen=True, tag="file_added"):
     """An image or audio in the output."""
 
     file: Mapping[str, Any]
 
 
-class UsageUpdated(msgspec.Struct, frozen=True, tag="usage_updated", tag_field="type"):
+class UsageUpdated(_Event, frozen=True, tag="usage_updated"):
     """The usage of the response so far. It is cumulative, so the last one counts."""
 
     usage: Usage
 
 
-class ToolProgress(msgspec.Struct, frozen=True, tag="tool_progress", tag_field="type"):
+class ToolProgress(_Event, frozen=True, tag="tool_progress"):
     """Progress that a running tool reports."""
 
     id: str
@@ -261,7 +275,7 @@ class ToolProgress(msgspec.Struct, frozen=True, tag="tool_progress", tag_field="
     data: Any
 
 
-class ToolApprovalRequested(msgspec.Struct, frozen=True, tag="tool_approval_requested", tag_field="type"):
+class ToolApprovalRequested(_Event, frozen=True, tag="tool_approval_requested"):
     """A call waits for approval. ``metadata["interrupted"]`` says that it may have run already."""
 
     id: str
@@ -270,21 +284,21 @@ class ToolApprovalRequested(msgspec.Struct, frozen=True, tag="tool_approval_requ
     metadata: Mapping[str, Any] = NOTHING
 
 
-class StepRestarted(msgspec.Struct, frozen=True, tag="step_restarted", tag_field="type"):
+class StepRestarted(_Event, frozen=True, tag="step_restarted"):
     """The step begins again; its earlier events are void."""
 
     reason: str
     attempt: int
 
 
-class Custom(msgspec.Struct, frozen=True, tag="custom", tag_field="type"):
+class Custom(_Event, frozen=True, tag="custom"):
     """An operator's or a tool's own event."""
 
     name: str
     data: Any = None
 
 
-class Nested(msgspec.Struct, frozen=True, tag="nested", tag_field="type"):
+class Nested(_Event, frozen=True, tag="nested"):
     """An event of an agent that runs as a tool.
 
     `path` has the ids of the tool calls around it, the outermost first; `event` is never a `Nested` itself. The ids in
@@ -295,7 +309,7 @@ class Nested(msgspec.Struct, frozen=True, tag="nested", tag_field="type"):
     event: Any
 
 
-class Steered(msgspec.Struct, frozen=True, tag="steered", tag_field="type"):
+class Steered(_Event, frozen=True, tag="steered"):
     """A user's message joins a running chat: the next step answers it. `used` is False if the chat ended before."""
 
     message: Message

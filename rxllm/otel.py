@@ -33,8 +33,9 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import rxllm
-from rxllm import EngineError, Message, TextPart, Usage
+from rxllm import EngineError, Message, Usage
 from rxllm import operators as ops
+from rxllm.values import TextPart
 from rxllm.values.argument_checks import check, check_instance, explains_call
 
 _missing: ImportError | None = None
@@ -178,7 +179,7 @@ class _Open:
         self.agent: str | None = None
 
 
-class Traces(rxllm.Tracer):
+class Traces(rxllm.telemetry.Tracer):
     """The observer that `traces` returns. Two with the same settings are equal, so an agent is traced once."""
 
     def __init__(self, **settings: Any) -> None:
@@ -190,17 +191,17 @@ class Traces(rxllm.Tracer):
         self._open: dict[str, _Open] = {}
         self._ended: OrderedDict[str, Context] = OrderedDict()  # the latest, whose children may begin in another thread
         self._handlers: dict[type[Any], Callable[[Any], object]] = {
-            rxllm.CallStarted: self._start_call,
-            rxllm.CallFinished: self._end_call,
-            rxllm.RetryAttempt: self._note_retry,
-            rxllm.ImagesStarted: self._start_call,
-            rxllm.ImagesFinished: self._end_call,
-            rxllm.ToolStarted: self._start_tool,
-            rxllm.ToolFinished: self._end_tool,
-            rxllm.StepStarted: self._start_step,
-            rxllm.StepFinished: self._end,
-            rxllm.ChatStarted: self._start_chat,
-            rxllm.ChatFinished: self._end_chat,
+            rxllm.telemetry.CallStarted: self._start_call,
+            rxllm.telemetry.CallFinished: self._end_call,
+            rxllm.telemetry.RetryAttempt: self._note_retry,
+            rxllm.telemetry.ImagesStarted: self._start_call,
+            rxllm.telemetry.ImagesFinished: self._end_call,
+            rxllm.telemetry.ToolStarted: self._start_tool,
+            rxllm.telemetry.ToolFinished: self._end_tool,
+            rxllm.telemetry.StepStarted: self._start_step,
+            rxllm.telemetry.StepFinished: self._end,
+            rxllm.telemetry.ChatStarted: self._start_chat,
+            rxllm.telemetry.ChatFinished: self._end_chat,
         }
 
     def __eq__(self, other: object) -> bool:
@@ -221,7 +222,7 @@ class Traces(rxllm.Tracer):
     def __deepcopy__(self, memo: dict[int, Any]) -> Traces:
         return self
 
-    def __call__(self, value: rxllm.Telemetry) -> None:
+    def __call__(self, value: rxllm.telemetry.Telemetry) -> None:
         handler = self._handlers.get(type(value))
         if handler is not None:
             handler(value)
@@ -285,9 +286,9 @@ class Traces(rxllm.Tracer):
 
     # Calls
 
-    def _start_call(self, value: rxllm.CallStarted | rxllm.ImagesStarted) -> None:
+    def _start_call(self, value: rxllm.telemetry.CallStarted | rxllm.telemetry.ImagesStarted) -> None:
         details = value.details
-        if isinstance(value, rxllm.CallStarted):
+        if isinstance(value, rxllm.telemetry.CallStarted):
             operation, own = "chat", {STREAM: True, **_request_content(value.content)}
         else:
             operation, own = "generate_content", {OUTPUT_TYPE: "image", CHOICES: value.n if value.n != 1 else None}
@@ -305,12 +306,12 @@ class Traces(rxllm.Tracer):
         name = f"{operation} {value.model}" if value.model else operation
         self._start(value, name, attributes, (OPERATION, PROVIDER, MODEL, ADDRESS, PORT))
 
-    def _note_retry(self, value: rxllm.RetryAttempt) -> None:
+    def _note_retry(self, value: rxllm.telemetry.RetryAttempt) -> None:
         if value.id in self._open:
             attributes = {"attempt": value.attempt, "delay": value.delay, ERROR_TYPE: _error_type(value.error)}
             self._open[value.id].span.add_event(RETRY, attributes)
 
-    def _end_call(self, value: rxllm.CallFinished | rxllm.ImagesFinished) -> None:
+    def _end_call(self, value: rxllm.telemetry.CallFinished | rxllm.telemetry.ImagesFinished) -> None:
         details, usage = value.details, value.usage
         attributes: dict[str, Any] = {
             RESPONSE_ID: details.response_id,
@@ -320,7 +321,7 @@ class Traces(rxllm.Tracer):
         }
         if details.attempts > 1:
             attributes[ATTEMPTS] = details.attempts
-        if isinstance(value, rxllm.CallFinished):
+        if isinstance(value, rxllm.telemetry.CallFinished):
             reason = _FINISH.get(value.finish_reason, value.finish_reason)
             attributes[FINISH_REASONS] = [reason]
             if value.content is not None:
@@ -334,7 +335,7 @@ class Traces(rxllm.Tracer):
 
     # Tools, steps and chats
 
-    def _start_tool(self, value: rxllm.ToolStarted) -> None:
+    def _start_tool(self, value: rxllm.telemetry.ToolStarted) -> None:
         attributes: dict[str, Any] = {
             OPERATION: "execute_tool",
             TOOL: value.tool,
@@ -349,25 +350,25 @@ class Traces(rxllm.Tracer):
         body = _Body(self, value.id, len(value.path) + 1, _around(value))
         context.attach(context.set_value(_BODY, body, opened.context))
 
-    def _end_tool(self, value: rxllm.ToolFinished) -> None:
+    def _end_tool(self, value: rxllm.telemetry.ToolFinished) -> None:
         shown = None if value.content is None else _json(value.content)
         opened = self._end(value, {RESULT: shown})
         if opened is not None:
             self._metrics.tool.record(value.seconds, opened.labels, opened.context)
 
-    def _start_step(self, value: rxllm.StepStarted) -> None:
+    def _start_step(self, value: rxllm.telemetry.StepStarted) -> None:
         chat = self._open.get(value.parent_id or "")
         self._start(value, "step", {STEP_INDEX: chat.steps if chat else 0, **_notes(value.metadata)})
         if chat is not None:
             chat.steps += 1
 
-    def _start_chat(self, value: rxllm.ChatStarted) -> None:
+    def _start_chat(self, value: rxllm.telemetry.ChatStarted) -> None:
         tool = self._open.get(value.parent_id or "")
         agent = tool.agent if tool else None
         name = f"invoke_agent {agent}" if agent else "invoke_agent"
         self._start(value, name, {OPERATION: "invoke_agent", AGENT: agent, **_notes(value.metadata)}, (AGENT,))
 
-    def _end_chat(self, value: rxllm.ChatFinished) -> None:
+    def _end_chat(self, value: rxllm.telemetry.ChatFinished) -> None:
         tokens = {f"gen_ai.usage.{name}": getattr(value.usage, field) for field, name in USAGE.items()}
         opened = self._end(value, {STEPS: value.steps, HALTED: value.halted_reason, **tokens})
         if opened is not None:
@@ -397,7 +398,11 @@ class _Metrics:
                 self._count[name] = histogram(name, "{token}", COUNTS).record
 
     def record_call(
-        self, value: rxllm.CallFinished | rxllm.ImagesFinished, labels: dict[str, Any], cost: Any, where: Context
+        self,
+        value: rxllm.telemetry.CallFinished | rxllm.telemetry.ImagesFinished,
+        labels: dict[str, Any],
+        cost: Any,
+        where: Context,
     ) -> None:
         self._duration.record(value.seconds, labels, where)
         chunks = value.details.chunks
@@ -464,7 +469,7 @@ def _error_type(error: Exception | None) -> str:
     return error.reason if isinstance(error, rxllm.LLMError) else type(error).__qualname__ if error else "_OTHER"
 
 
-def _price(value: rxllm.CallFinished | rxllm.ImagesFinished) -> float | None:
+def _price(value: rxllm.telemetry.CallFinished | rxllm.telemetry.ImagesFinished) -> float | None:
     """Return what the usage of a call costs."""
     if not isinstance(value.usage, Usage) or not value.model:
         return None

@@ -19,7 +19,7 @@ Every fault of a text is a ``ValidationError("invalid_request")`` whose `errors`
 ``("v",)``              ``unknown_version``         written by a newer rxllm
 ``(*path, field)``      ``missing``, ``unknown``,   a field; ``unknown`` is a word outside a closed set
                         ``wrong_type``, ``invalid_base64``, ``unknown_type_tag``, ``malformed_struct``,
-                        ``too_deep``
+                        ``too_deep``, ``local_file``; half a surrogate pair in an id or a name
 ======================  ==========================  ===================================================
 """
 
@@ -27,12 +27,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache, partial
 from itertools import repeat
+from pathlib import Path, PurePath
 from typing import Any, Never, TypeVar, cast, get_args, get_origin, overload
 
 import msgspec
 
+from rxllm.collector._with_parsed import Read, chat_with_parsed, step_with_parsed, with_parsed
 from rxllm.events import (
     EVENT_CLASSES,
     EVENT_TAGS,
@@ -43,7 +46,7 @@ from rxllm.events import (
     ToolHalt,
     ToolProgress,
 )
-from rxllm.values import LLMError, ValidationError, Value
+from rxllm.values import ChatResult, LLMError, Response, StepResult, Turn, ValidationError, Value, reader
 from rxllm.values._decode import (
     VALUE_CLASSES,
     brief,
@@ -51,11 +54,13 @@ from rxllm.values._decode import (
     decode_fields,
     decode_items,
     decode_value,
+    may_name_files,
     readers_of,
     wrong,
 )
 from rxllm.values._encode import at, encode, encode_items, encode_result, not_serializable
 from rxllm.values._json import is_encodable
+from rxllm.values.argument_checks import shown
 from rxllm.values.errors import ERROR_CLASSES
 
 VERSION = 1
@@ -111,10 +116,10 @@ def _too_deep(value: object) -> ValidationError:
 
 
 @overload
-def from_json(text: str | bytes) -> Any: ...
+def from_json(text: str | bytes, *, response_format: Any = None, local_files: bool = False) -> Any: ...
 @overload
-def from_json(text: str | bytes, type: type[T]) -> T: ...
-def from_json(text: str | bytes, type: Any = None) -> Any:
+def from_json(text: str | bytes, type: type[T], *, response_format: Any = None, local_files: bool = False) -> T: ...
+def from_json(text: str | bytes, type: Any = None, *, response_format: Any = None, local_files: bool = False) -> Any:
     """Return what `to_json` wrote.
 
     `type` is the class of a text without a tag; a tag is checked against it. ``list[Message]`` reads an array.
@@ -130,26 +135,75 @@ def from_json(text: str | bytes, type: Any = None) -> Any:
     >>> from_json('{"bogus": 1}', Session) == Session()
     True
 
-    Raises ``ValidationError("invalid_request")``; the module's docstring lists its `errors`.
+    Responses and results have their `parsed` as plain data. With the `response_format` of their call the answers are
+    read again, so that it is the value:
+
+    >>> from dataclasses import dataclass
+    >>> from rxllm.values import Response
+    >>> @dataclass
+    ... class City:
+    ...     name: str
+    >>> text = to_json(Response(output_text='{"name": "Lima"}', parsed=City("Lima")))
+    >>> from_json(text).parsed, from_json(text, response_format=City).parsed
+    ({'name': 'Lima'}, City(name='Lima'))
+
+    An image of ``Image.from_file`` is refused, since a text from elsewhere could so have any file of this machine read
+    and sent; `local_files` takes it, from a text that the program itself has stored.
+
+    Raises ``ValidationError("invalid_request")``; the module's docstring lists its `errors`. An answer that does not
+    fit `response_format` is a ``ValidationError("invalid_output")``: of a Response raised, of a result its `error`.
     """
+    if not isinstance(text, str | bytes | bytearray):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise _not_a_text(text)
     try:
         text = text if isinstance(text, str) else text.decode(json.detect_encoding(text), "surrogatepass")
         data = _read_text(text)
     except (ValueError, RecursionError) as error:
-        raise wrong("malformed", f"malformed JSON: {error}", "json") from error
-    return from_data(data, type)
+        if isinstance(text, str) and text.endswith((".json", ".jsonl")):
+            raise _not_a_text(Path(text)) from None
+        raise wrong("malformed", f"malformed JSON: {error}", "json") from None
+    return from_data(data, type, response_format=response_format, local_files=local_files)
+
+
+def _not_a_text(argument: Any) -> ValidationError:
+    remedy = "from_data(...)"
+    if isinstance(argument, PurePath):
+        remedy = f"from_json(Path({shown(str(argument))}).read_text())"
+        argument = str(argument)
+    return wrong("malformed", f"from_json takes JSON as text, not {shown(argument)}; write {remedy}", "json")
 
 
 @overload
-def from_data(data: Any) -> Any: ...
+def from_data(data: Any, *, response_format: Any = None, local_files: bool = False) -> Any: ...
 @overload
-def from_data(data: Any, type: type[T]) -> T: ...
-def from_data(data: Any, type: Any = None) -> Any:
+def from_data(data: Any, type: type[T], *, response_format: Any = None, local_files: bool = False) -> T: ...
+def from_data(data: Any, type: Any = None, *, response_format: Any = None, local_files: bool = False) -> Any:
     """Return what `to_data` wrote; see `from_json`."""
+    read = reader(response_format)
+    token = may_name_files.set(local_files)
     try:
-        return _read_root(data, type)
+        value = _read_root(data, type)
     except RecursionError:
         raise wrong("too_deep", "nested too deeply", "data") from None
+    finally:
+        may_name_files.reset(token)
+    return value if read is None else _with_parsed(value, read)
+
+
+def _with_parsed(value: Any, read: Read) -> Any:
+    match value:
+        case list():
+            return [_with_parsed(item, read) for item in cast(list[Any], value)]
+        case Response():
+            return with_parsed(cast(Response[Any], value), read)
+        case StepResult():
+            return step_with_parsed(cast(StepResult[Any], value), read)
+        case ChatResult():
+            return chat_with_parsed(cast(ChatResult[Any], value), read)
+        case Turn():
+            return replace(value, result=_with_parsed(value.result, read))
+        case _:
+            return value
 
 
 def _write_root(item: Any) -> Any:

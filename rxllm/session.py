@@ -38,12 +38,13 @@ from rxllm import pipelines, validate
 from rxllm.engine import Engine, as_engine
 from rxllm.events import NOTHING, Custom, Event
 from rxllm.pipelines import ChatOptions, Input, StepOptions, as_thread
+from rxllm.pipelines._halted_step import is_over
 from rxllm.pipelines._option_help import with_options
 from rxllm.pipelines._options import set_options
 from rxllm.pipelines._resume import unchecked_resume
 from rxllm.runtime import Stream, clock, returned_by
 from rxllm.tools import Approval
-from rxllm.values import LLMError, Message, Session, Turn, ValidationError, reader
+from rxllm.values import LLMError, Message, Session, SessionError, Turn, ValidationError, reader
 from rxllm.values._agents import open_agents
 from rxllm.values.argument_checks import must_be
 
@@ -109,9 +110,10 @@ def resume(
     results: Mapping[str, str | Mapping[str, Any]] | None = None,
     **opts: Unpack[ChatOptions],
 ) -> Stream[Turn]:
-    """Answer the pending calls and go on with the chat, see ``rxllm.resume``. Without any it goes on from the thread.
+    """Answer the pending calls and continue the chat, see ``rxllm.resume``.
 
-    ``SessionError("unknown_tool_call_id")`` or ``SessionError("no_pending_tool_call")`` goes to ``on_error``.
+    ``SessionError("unknown_tool_call_id")`` or, if nothing is pending, ``SessionError("no_pending_tool_call")`` goes to
+    ``on_error``.
     """
     events = stream_resume(engine, session, approvals=approvals, results=results, **opts)
     return returned_by("session.resume", events.pipe(_to_turn(engine, _session_of(session), opts)), items=Turn)
@@ -189,6 +191,8 @@ def _turn_events(
             validate.session(session)
             session.require(operation)
             session.require_pending(answered)
+            if operation == "resume" and session.status == "completed" and is_over(session.thread):
+                raise _nothing_to_resume()
             if operation == "start" and not snapshot.messages:
                 raise _nothing_to_start_with()
         except LLMError as error:
@@ -246,6 +250,11 @@ def _check_text(text: Any) -> Any:
     if isinstance(text, str) or (isinstance(text, Message) and text.role == "user"):
         return text
     raise _invalid_input("text", "a string or a user's message", text)
+
+
+def _nothing_to_resume() -> SessionError:
+    message = 'no tool call is pending, and the model has answered: write session.reply(engine, session, "...")'
+    return SessionError("no_pending_tool_call", message)
 
 
 def _nothing_to_start_with() -> ValidationError:

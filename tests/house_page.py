@@ -1,45 +1,56 @@
-"""The page of the house, ``docs/house.md``: every file with one line. ``python -m tests.house_page`` writes it."""
+"""The page of the house, ``docs/house.md``: its rooms by layer. ``python -m tests.house_page`` writes it."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import re
+from configparser import ConfigParser
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "house.md"
 
-_HEAD = """# The house
+_PAGE = """# The house
 
-Where everything is: each room and each file with the first line of its docstring. A room imports only from rooms to its
-right, and `lint-imports` checks that:
+The rooms of the package. A room imports only from the rows below its own, and `lint-imports` checks that. The room's
+`__init__.py` lists its public names; the first line of each file says what the file holds.
 
-    cli > cluster | display | durable | mcp | otel | testing | web > session > pipelines > operators | engine > images
-    > tools > adapters > chunks > runtime > wire > serializer | validate > collector > events > plugins > values
+```
+{picture}
+```
 
-Written by `python -m tests.house_page`.
+{rooms}
+
+`rxllm/__init__.py` is the facade above them: it exports what programs type.
+
+This page is written by `python -m tests.house_page`, from the layers in `setup.cfg` and the rooms' docstrings.
 """
 
 
 def page() -> str:
-    package = ROOT / "rxllm"
-    rooms = sorted(path.parent for path in package.rglob("__init__.py"))
-    return "\n".join([_HEAD, *(line for room in rooms for line in _room(room))])
+    rows = layers()
+    picture = "\n".join("   ".join(row).center(56).rstrip() for row in rows)
+    rooms = "\n".join(f"- `{name}`: {first_line(file_of(name))}" for row in rows for name in row)
+    return _PAGE.format(picture=picture, rooms=rooms)
+
+
+def layers() -> list[list[str]]:
+    """Return the rooms of each layer, as in the contract of import-linter, from the top."""
+    config = ConfigParser()
+    config.read(ROOT / "setup.cfg")
+    contract = config["importlinter:contract:layers"]["layers"].strip()
+    return [re.findall(r"rxllm\.(\w+)", row) for row in contract.splitlines()]
+
+
+def file_of(room: str) -> Path:
+    folder = ROOT / "rxllm" / room
+    return folder / "__init__.py" if folder.is_dir() else folder.with_suffix(".py")
 
 
 def first_line(path: Path) -> str:
     """The first line of a module's docstring, in Markdown."""
     docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
     return docstring.partition("\n")[0].replace("``", "`")
-
-
-def _room(room: Path) -> Iterator[str]:
-    files = [path for path in sorted(room.glob("*.py")) if path.name != "__init__.py"]
-    yield f"## {room.relative_to(ROOT)}/\n"
-    yield f"{first_line(room / '__init__.py')}\n"
-    if files:
-        yield from (f"- `{path.name}`: {first_line(path)}" for path in files)
-        yield ""
 
 
 if __name__ == "__main__":

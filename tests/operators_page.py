@@ -8,13 +8,19 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import rxllm
 from rxllm import operators as ops
 from tests import pictures
 
 PAGE = Path(__file__).parent.parent / "docs" / "operators.md"
 BEGIN, END = "<!-- written by python -m tests.operators_page -->\n", "<!-- until here -->\n"
+
+FUNCTIONS = ["rxllm.race", "rxllm.hedge", "rxllm.merge_labelled"]
+"""Functions of streams, which stand beside the operators."""
 
 READING = """### In pictures
 
@@ -32,9 +38,13 @@ def groups() -> dict[str, list[str]]:
 
 
 def signature(name: str) -> str:
-    """The call, with what may be left out by its name alone: ``timeouts(first=, idle=, total=)``."""
-    shown = (_parameter(each) for each in inspect.signature(getattr(ops, name)).parameters.values())
+    """The call, with what may be left out by its name alone: ``time_limits(first=, idle=, total=)``."""
+    shown = (_parameter(each) for each in inspect.signature(_function(name)).parameters.values())
     return f"{name}({', '.join(shown)})"
+
+
+def _function(name: str) -> Callable[..., Any]:
+    return getattr(rxllm if name in FUNCTIONS else ops, name.removeprefix("rxllm."))
 
 
 def _parameter(parameter: inspect.Parameter) -> str:
@@ -46,23 +56,25 @@ def _parameter(parameter: inspect.Parameter) -> str:
 
 def sentence(name: str) -> str:
     """The first of its docstring, in Markdown."""
-    paragraph = " ".join((getattr(ops, name).__doc__ or "").partition("\n\n")[0].split())
+    paragraph = " ".join((_function(name).__doc__ or "").partition("\n\n")[0].split())
     first = re.split(r"(?<=\.) (?=[A-Z`])", paragraph)[0]
     return first.replace("``", "`").replace("|", "\\|")
 
 
 def tables() -> str:
-    return "\n".join(_table(intention, names) for intention, names in groups().items())
+    operators = (_table("operator", intention, names) for intention, names in groups().items())
+    return "\n".join([*operators, _table("function", "functions of streams", FUNCTIONS)])
 
 
 def gallery() -> str:
     """Each picture under the name of its operator."""
-    return "\n".join([READING, *(f"#### {name}\n\n![{name}](marbles/{name}.svg)\n" for name in ops.__all__)])
+    names = sorted(pictures.SCENARIOS)
+    return "\n".join([READING, *(f"#### {name}\n\n![{name}](marbles/{name}.svg)\n" for name in names)])
 
 
-def _table(intention: str, names: list[str]) -> str:
-    rows = (f"| [`{signature(name)}`](#{name}) | {sentence(name)} |" for name in names)
-    return "\n".join([f"### {intention.capitalize()}", "", "| operator | what it does |", "|---|---|", *rows, ""])
+def _table(kind: str, intention: str, names: list[str]) -> str:
+    rows = (f"| [`{signature(name)}`](#{name.removeprefix('rxllm.')}) | {sentence(name)} |" for name in names)
+    return "\n".join([f"### {intention.capitalize()}", "", f"| {kind} | what it does |", "|---|---|", *rows, ""])
 
 
 def written(page: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from rxllm import ChatOptions, GenerateOptions, StepOptions
+from rxllm.pipelines import ChatOptions, GenerateOptions, StepOptions
 from rxllm.pipelines._option_help import meanings
 
 PAGE = Path(__file__).parent.parent / "docs" / "settings.md"

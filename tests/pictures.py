@@ -16,6 +16,7 @@ import reactivex
 from reactivex import Observable, abc
 from reactivex.disposable import CompositeDisposable
 
+import rxllm
 from rxllm import AdapterError, Fake, RetryPolicy, Session, StreamError, ToolCall, Usage, stream_generate, tool
 from rxllm import operators as ops
 from rxllm.display import MarbleDiagram, marble_diagram
@@ -173,7 +174,7 @@ SCENARIOS: dict[str, Scenario] = {
         answer(1, "Hi", 1, Usage(3, 1)),
         {"cost(price=fn)": ops.cost(price=lambda usage: replace(usage, total_cost=0.1))},
     ),
-    "count": lambda: draw(plays("-a-b-|"), {"count(fn)": ops.count(lambda counts: None)}),
+    "tally": lambda: draw(plays("-a-b-|"), {"tally(fn)": ops.tally(lambda counts: None)}),
     "errors_as_events": lambda: draw(plays("-a-b-X", X=CUT), {"errors_as_events()": ops.errors_as_events()}),
     "fallback": lambda: draw(
         {"source": answer(2, DOWN), "second": answer(1, "Hi", 1)},
@@ -193,9 +194,7 @@ SCENARIOS: dict[str, Scenario] = {
         answer(1, "I know. ", 1, "The code ", 1, "is 4711. ", 1, "Use it!", 1),
         {"guard(check)": ops.guard(lambda text: reactivex.timer(0.5).map(lambda _: "4711" not in text))},
     ),
-    "hedge": lambda: draw(
-        answers([5, "slow"], [1, "Hel", 1, "lo", 1]), {"hedge(source, after=2)": lambda source: ops.hedge(source, 2.0)}
-    ),
+    "hedge": lambda: draw(answers([5, "slow"], [1, "Hel", 1, "lo", 1]), {"hedge(after=2)": ops.hedge(2.0)}),
     "include_raw_chunks": lambda: draw(
         answer(1, "H", 1, ("raw_chunk", {"x": 1}), 1, "i", 1), {"include_raw_chunks()": ops.include_raw_chunks()}
     ),
@@ -207,7 +206,7 @@ SCENARIOS: dict[str, Scenario] = {
     "lift": lambda: draw(plays("-a-b-c-|"), {"lift(Pairs)": ops.lift(Pairs)}),
     "map_text": lambda: draw(answer(1, "Hel", 1, "lo", 1), {"map_text(str.upper)": ops.map_text(str.upper)}),
     "merge_labelled": lambda: draw(
-        {"a": plays("-a---b-|"), "b": plays("--c-X", X=DOWN)}, {"merge_labelled({...})": ops.merge_labelled}
+        {"a": plays("-a---b-|"), "b": plays("--c-X", X=DOWN)}, {"merge_labelled({...})": rxllm.merge_labelled}
     ),
     "only": lambda: draw(answer(1, "Hel", 1, "lo", 1), {"only(TextDelta)": ops.only(TextDelta)}),
     "parsed": lambda: draw(answer(1, '["Lima", ', 1, '"Oslo"]', 1), {"parsed(list[str])": ops.parsed(list[str])}),
@@ -218,8 +217,8 @@ SCENARIOS: dict[str, Scenario] = {
         answer(1, '{"city": "Li', 2, 'ma", "size', 2, '": 10}', 1), {"partials(dict)": ops.partials(dict[str, Any])}
     ),
     "race": lambda: draw(
-        {"a": answer(3, "slow"), "b": answer(2, "Hel", 1, "lo", 1), "c": answer(1, DOWN)},
-        {"race(a, b, c)": lambda streams: ops.race(*streams.values())},
+        {"source": answer(3, "slow"), "b": answer(2, "Hel", 1, "lo", 1), "c": answer(1, DOWN)},
+        {"race(b, c)": lambda streams: streams["source"].pipe(ops.race(streams["b"], streams["c"]))},
     ),
     "raise_errors": lambda: draw(answer(1, "Hel", 1, "lo", 1, CUT), {"raise_errors()": ops.raise_errors()}),
     "rate_limited": lambda: draw(
@@ -273,7 +272,7 @@ SCENARIOS: dict[str, Scenario] = {
     "thinking": lambda: draw(
         answer(1, ("thinking", "hm"), 1, ("thinking", "!"), 1, "Hi", 1), {"thinking()": ops.thinking()}
     ),
-    "timeouts": lambda: draw(answer(1, "Hel", 1, "lo", 9, "!"), {"timeouts(idle=3)": ops.timeouts(idle=3.0)}),
+    "time_limits": lambda: draw(answer(1, "Hel", 1, "lo", 9, "!"), {"time_limits(idle=3)": ops.time_limits(idle=3.0)}),
     "to_chat_result": lambda: draw(
         step_of(1, CALL)(THREAD).pipe(ops.repeat_until_halt(step_of(1, "42.", 1))),
         {"to_chat_result()": ops.to_chat_result()},

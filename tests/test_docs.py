@@ -7,12 +7,15 @@ from typing import get_args
 
 import pytest
 
-from rxllm import CallDetails, ChatOptions, Fake, Telemetry, operators, testing
+from rxllm import Fake, operators, testing
 from rxllm.events import EVENT_CLASSES
+from rxllm.pipelines import ChatOptions
+from rxllm.telemetry import CallDetails, Telemetry
 from tests import operators_page, options_page
 from tests.programs import python
 
 DOCS = Path(__file__).parent.parent / "docs"
+DECISIONS = DOCS.parent / "DECISIONS.md"
 PAGES = sorted(DOCS.glob("*.md"))
 
 
@@ -47,6 +50,13 @@ def anchors(page: Path) -> set[str]:
     """The names that GitHub gives the headings of a page."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_the_index_of_the_decisions_links_every_record_once() -> None:
+    index, _, records = DECISIONS.read_text().partition("\n## ")
+    links = re.findall(r"^ *- \[(.*)\]\(#(.*)\)$", index, re.MULTILINE)
+    assert [title for title, _ in links] == re.findall(r"^#+ (.*)$", f"## {records}", re.MULTILINE)
+    assert {anchor for _, anchor in links} <= anchors(DECISIONS)
 
 
 # Tables
@@ -89,7 +99,7 @@ def test_the_table_of_telemetry_has_every_value_once_with_fields_that_it_has() -
 
 def test_the_table_of_extras_has_every_extra_but_those_of_developers() -> None:
     project = tomllib.loads((DOCS.parent / "pyproject.toml").read_text())["project"]
-    assert {*names_in("extra")} == project["optional-dependencies"].keys() - {"test", "bench", "browser"}
+    assert {*names_in("extra")} == project["optional-dependencies"].keys() - {"test", "bench", "browser", "docs"}
 
 
 def test_a_line_beside_that_of_another_library_can_be_written() -> None:

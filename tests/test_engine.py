@@ -8,28 +8,32 @@ from typing import Any
 
 import httpx
 import pytest
+import reactivex
 
+import rxllm
 from rxllm import (
+    AdapterError,
     Anthropic,
     Engine,
     EngineError,
     Fake,
     Gemini,
-    GeminiImages,
     Local,
     Ollama,
     OpenAIChat,
-    OpenAIImages,
     OpenAIResponses,
     RetryPolicy,
     Tool,
+    ToolCall,
     aclose,
     generate,
     tool,
 )
+from rxllm import operators as ops
 from rxllm.adapters import aiohttp_client
 from rxllm.adapters.local.in_process_server import Server
 from rxllm.engine import as_engine, merge_tools
+from rxllm.images import GeminiImages, OpenAIImages
 from rxllm.testing.loopback import Loopback, Reply, chat
 
 
@@ -56,12 +60,45 @@ def test_each_with_gives_a_new_engine() -> None:
     a, b, other = tool(name="a"), tool(name="b"), tool(name="a", description="other")
     first = Engine(Fake("Hi"), model="small", tools=(a,), params={"seed": 1}, context={"x": 1})
     assert first.with_model("large").model == "large"
-    assert first.with_tools(b, other).tools == (other, b)
+    assert first.with_tools(b).tools == (a, b)
+    assert first.with_tools(b, other, replace=True).tools == (other, b)
     assert first.with_params(seed=2, temperature=0.0).params == {"seed": 2, "temperature": 0.0}
     assert first.with_context(y=2).context == {"x": 1, "y": 2}
     assert first.with_operators(_one, _two).with_operators(_one).operators == (_one, _two, _one)
     assert (first.model, first.tools, first.params, first.context) == ("small", (a,), {"seed": 1}, {"x": 1})
     assert (first.operators, first.with_model("large").adapter) == ((), first.adapter)
+
+
+def test_a_name_that_an_engine_has_is_refused_and_replaced_only_on_request() -> None:
+    engine = Engine(Fake("Hi"), tools=[tool(name="pay", approval=True, handler=print)])
+    with pytest.raises(EngineError, match=r"already have the names pay: .*replace=True") as raised:
+        engine.with_tools(tool(name="pay"))
+    assert raised.value.reason == "invalid_engine"
+
+
+def _pay(amount: int) -> str:
+    return f"paid {amount}"
+
+
+def _replaced_by_call(engine: Engine, other: Any) -> Any:
+    return {"model": engine, "tools": [other]}
+
+
+def _replaced_in_engine(engine: Engine, other: Any) -> Any:
+    return {"model": engine.with_tools(other, replace=True)}
+
+
+@pytest.mark.parametrize("place", [_replaced_by_call, _replaced_in_engine])
+@pytest.mark.parametrize(
+    "other", [tool(name="pay")(_pay), Tool("pay", handler=_pay), Engine(Fake("Paid.")).as_tool(name="pay")]
+)
+def test_a_tool_that_replaces_another_keeps_its_approval(place: Any, other: Any) -> None:
+    paid: list[Any] = []
+    model = Fake(ToolCall("c1", "pay", {"amount": 5, "prompt": "5"}), "Done.")
+    engine = Engine(model, tools=[tool(name="pay", approval=True, handler=paid.append)])
+    options = place(engine, other)
+    result = rxllm.chat(options.pop("model"), "Pay.", **options).run()
+    assert (result.halted_reason, [call.id for call in result.pending_tool_calls]) == ("approval", ["c1"])
 
 
 def test_merged_tools_have_unique_names() -> None:
@@ -196,3 +233,36 @@ def test_a_decorated_tool_is_pickled_by_its_name() -> None:
 
     assert copy.deepcopy(Engine(tools=(inner,))).tools == (inner,)
     assert pickle.loads(pickle.dumps(inner))(3) == 3  # by value
+
+
+BROKEN = ["2, 3, ", ("error", "provider_unavailable")]
+
+
+def test_an_engine_may_raise_what_breaks_off_so_that_retry_and_catch_act_on_it() -> None:
+    engine = Engine(Fake(BROKEN, BROKEN, "2, 3, 5."), errors="raise")
+    assert rxllm.stream_generate(engine, "Hi").pipe(ops.to_text()).retry(3).run() == "2, 3, 5."
+    engine = Engine(Fake(BROKEN, "2, 3, 5."), errors="raise")
+    assert rxllm.generate(engine, "Hi").retry(2).run().output_text == "2, 3, 5."
+    events = rxllm.stream_generate(Engine(Fake(BROKEN), errors="raise"), "Hi")
+    caught = events.catch(lambda error, _: reactivex.of(repr(error))).run()
+    assert str(caught).startswith("AdapterError('provider_unavailable")
+
+
+def test_an_engine_that_raises_raises_after_its_operators() -> None:
+    engine = Engine(Fake(BROKEN, "2, 3, 5."), operators=[ops.restart()], errors="raise")
+    assert rxllm.generate(engine, "Hi").run().output_text == "2, 3, 5."
+
+
+def test_a_broken_step_raises_and_a_later_one_keeps_the_chat() -> None:
+    with pytest.raises(AdapterError, match="provider_unavailable"):
+        rxllm.chat(Engine(Fake(BROKEN), errors="raise"), "Hi").run()
+    add = rxllm.tool(name="add", handler=lambda arguments: 5)
+    engine = Engine(Fake(ToolCall("c1", "add"), BROKEN), tools=[add], errors="raise")
+    result = rxllm.chat(engine, "Hi").run()
+    assert (result.halted_reason, len(result.steps)) == ("error", 1)
+
+
+@pytest.mark.parametrize("errors", ["Raise", None, True])
+def test_errors_is_one_of_two(errors: Any) -> None:
+    with pytest.raises(EngineError, match="an engine's errors must be 'events' or 'raise', not "):
+        Engine(Fake("Hi"), errors=errors)

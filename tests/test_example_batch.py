@@ -16,6 +16,8 @@ import pytest
 from rxllm.testing.loopback import STALL, Loopback, Reply, Request, chat, chat_chunk
 from tests.programs import EXAMPLES, SECONDS, python
 
+pytestmark = pytest.mark.long
+
 BATCH = str(EXAMPLES / "batch.py")
 
 

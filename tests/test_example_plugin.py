@@ -42,7 +42,7 @@ import sys
 import rxllm
 from rxllm import operators as ops
 
-assert {"broken", "cohere", "openai"} <= set(rxllm.providers())
+assert {"broken", "cohere", "openai"} <= set(rxllm.adapters.providers())
 assert {"citations", "crash"} <= set(dir(ops.plugins))
 assert not {"rxllm_broken", "rxllm_cohere"} & set(sys.modules), "listing has imported something"
 

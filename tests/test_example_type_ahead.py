@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rxllm.testing.loopback import STALL, Loopback, Reply, chat, chat_chunk, endless
+from rxllm.testing.loopback import STALL, Loopback, Reply, Request, chat, chat_chunk, endless
 from tests.programs import example
 from tests.runtime.support import BOUND, SILENT, model, until
 
@@ -58,7 +58,11 @@ def test_the_first_to_answer_goes_on_and_the_others_are_closed() -> None:
             (request,) = server.requests  # one for all the keys
             assert request.json["messages"][-1]["content"] == "Why is the sea salt?"
 
-    with Loopback(SILENT) as slow, Loopback(Reply(chat("Rivers ", "bring it."))) as quick, Loopback(SILENT) as dead:
+    def answer(_: Request) -> Reply:
+        slow.wait_requests(1), dead.wait_requests(1)
+        return Reply(chat("Rivers ", "bring it."))
+
+    with Loopback(SILENT) as slow, Loopback(answer) as quick, Loopback(SILENT) as dead:
         asyncio.run(main())
 
 

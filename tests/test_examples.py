@@ -9,6 +9,8 @@ import pytest
 
 from tests.programs import python
 
+pytestmark = pytest.mark.long
+
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 

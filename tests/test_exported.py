@@ -10,7 +10,7 @@ from tests.programs import python
 
 MODULES = ["adapters", "chunks", "images", "operators", "pipelines", "runtime", "values", "wire"]
 
-OPTIONAL = ["aiohttp", "httpx", "httpx2", "xllamacpp", "IPython", "ipykernel", "jsonschema", "openai", "pydantic"]
+OPTIONAL = ["aiohttp", "httpx", "httpx2", "xllamacpp", "IPython", "ipykernel", "jsonschema_rs", "openai", "pydantic"]
 OPTIONAL += ["pytest", "uvloop"]
 
 
@@ -31,6 +31,8 @@ def test_each_room_says_what_it_exports(name: str) -> None:
 def test_what_is_public_in_the_package_is_exported() -> None:
     rooms = {
         "adapters",
+        "bridge",
+        "chunks",
         "cli",
         "collector",
         "display",
@@ -38,6 +40,7 @@ def test_what_is_public_in_the_package_is_exported() -> None:
         "events",
         "images",
         "pipelines",
+        "plugins",
         "runtime",
         "testing",
         "tools",

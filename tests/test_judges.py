@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.judges import judge
+from tests.judges import judge, node
 
 
 def test_a_judge_is_found_on_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,3 +27,13 @@ def test_an_absent_judge_fails_its_test_where_all_are_required(monkeypatch: pyte
     monkeypatch.setenv("RXLLM_JUDGES", "required")
     with pytest.raises(pytest.fail.Exception, match=r"no-such-judge is not installed.*RXLLM_JUDGES=required"):
         judge("no-such-judge")
+
+
+def test_no_judge_is_asked_where_none_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    python = Path(sys.executable)
+    monkeypatch.setenv("PATH", str(python.parent))
+    monkeypatch.setenv("RXLLM_JUDGES", "none")
+    with pytest.raises(pytest.skip.Exception, match="RXLLM_JUDGES=none"):
+        judge(python.name)
+    with pytest.raises(pytest.skip.Exception, match="RXLLM_JUDGES=none"):
+        node()

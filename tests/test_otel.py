@@ -28,9 +28,10 @@ from reactivex import operators as rx_ops
 from reactivex.testing import TestScheduler
 
 import rxllm
-from rxllm import AdapterError, Engine, Fake, Image, RetryPolicy, ToolCall, Usage, otel, tool
+from rxllm import AdapterError, Engine, Fake, RetryPolicy, ToolCall, Usage, otel, tool
 from rxllm import operators as ops
 from rxllm.images import FakeImages
+from rxllm.values import Image
 from tests.programs import python_without
 
 DISPOSALS = int(os.environ.get("RXLLM_DISPOSALS", "1000"))
@@ -176,11 +177,11 @@ Call = Callable[[Seen], Any]
 
 def raced(seen: Seen) -> Any:
     slow, fast = seen.engine([("delay", 9.0), "a"]), seen.engine("b", model="fast")
-    return ops.race(rxllm.stream_generate(slow, "Hi"), rxllm.stream_generate(fast, "Hi"))
+    return rxllm.race(rxllm.stream_generate(slow, "Hi"), rxllm.stream_generate(fast, "Hi"))
 
 
 def hedged(seen: Seen) -> Any:
-    return ops.hedge(rxllm.stream_generate(seen.engine([("delay", 9.0), "a"], ["b"]), "Hi"), after=0.01)
+    return rxllm.hedge(rxllm.stream_generate(seen.engine([("delay", 9.0), "a"], ["b"]), "Hi"), after=0.01)
 
 
 def replaced(seen: Seen) -> Any:

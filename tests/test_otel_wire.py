@@ -94,7 +94,7 @@ def test_every_wire_sends_it(wire: str) -> None:
 def test_a_call_for_images_sends_it() -> None:
     seen = Seen()
     with Loopback(Reply(b"{}", status=400)) as server:
-        adapter = rxllm.OpenAIImages(base_url=server.url, api_key="k")
+        adapter = rxllm.images.OpenAIImages(base_url=server.url, api_key="k")
         engine = Engine(image_adapter=adapter, model="draw", observers=[seen.observer], retry=False)
         with pytest.raises(rxllm.ImageAdapterError):
             rxllm.generate_image(engine, "a kestrel").run()
@@ -120,7 +120,7 @@ def test_nothing_is_sent_where_nobody_traces() -> None:
     quiet.close()
 
 
-class Broken(rxllm.Tracer):
+class Broken(rxllm.telemetry.Tracer):
     def __call__(self, value: Any) -> None: ...
 
     def request_headers(self, call_id: str) -> Mapping[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import pickle
@@ -22,26 +23,22 @@ from rxllm import (
     AdapterError,
     Anthropic,
     Budget,
-    Call,
     Engine,
     EngineError,
     Fake,
-    FakeImages,
     Gemini,
-    GeminiImages,
-    ImageResponse,
     Local,
     Ollama,
     OpenAIChat,
-    OpenAIImages,
     OpenAIResponses,
     RetryPolicy,
     Tool,
-    providers,
     tool,
 )
 from rxllm import operators as ops
-from rxllm.values import by_value
+from rxllm.adapters import providers
+from rxllm.images import FakeImages, GeminiImages, OpenAIImages
+from rxllm.values import Call, ImageResponse, by_value
 
 HTTP = (OpenAIChat, OpenAIResponses, Anthropic, Gemini, Ollama, OpenAIImages, GeminiImages)
 DUMPS = (pickle.dumps, cloudpickle.dumps)
@@ -135,7 +132,7 @@ OPERATORS: dict[str, Callable[[], Any]] = {
     "fallback": lambda: ops.fallback(OpenAIChat(), "anthropic:m", Engine(Fake("a"), operators=[ops.cost()])),
     "circuit_breaker": lambda: ops.circuit_breaker(2),
     "restart": ops.restart,
-    "timeouts": lambda: ops.timeouts(first=5.0),
+    "time_limits": lambda: ops.time_limits(first=5.0),
     "guard": lambda: ops.guard(lambda text: "no" not in text),
     "redact": lambda: ops.redact("secret"),
     "map_text": lambda: ops.map_text(lambda text: text),
@@ -293,3 +290,22 @@ def test_a_tool_of_a_script_or_notebook_travels_by_value() -> None:
     engine = pickle.loads(data)
     assert engine.tools[0](4) == 12
     assert json.dumps(engine.tools[0].schema)
+
+
+class Signing(rxllm.OpenAIChat):
+    """A subclass with secrets of its own."""
+
+    def __init__(self, secret_access_key: str, **options: Any) -> None:
+        super().__init__(**options)
+        self.secret_access_key = secret_access_key
+        self._session_token = "token-0123456789"
+        self.region = "eu-west-1"
+
+
+def test_a_subclass_s_own_secrets_are_not_in_the_pickle_of_its_engine() -> None:
+    engine = rxllm.Engine(Signing("secret-0123456789", base_url="http://localhost:1"), model="m")
+    data = pickle.dumps(engine)
+    assert b"0123456789" not in data
+    restored = pickle.loads(data).adapter
+    assert (restored.region, restored.secret_access_key, restored._session_token) == ("eu-west-1", None, None)
+    assert copy.copy(engine.adapter).secret_access_key == "secret-0123456789"

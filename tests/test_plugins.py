@@ -197,7 +197,7 @@ def test_a_plugin_may_take_options_of_from_model(install: Install) -> None:
 
 def test_an_installed_adapter_is_a_provider(install: Install) -> None:
     install("rxllm-acme", "1.0", adapter("acme", "rxllm_acme:connect"), module=CONNECT)
-    assert "acme" in rxllm.providers()
+    assert "acme" in rxllm.adapters.providers()
     assert Engine.from_model("acme:large").model == "large"
     assert rxllm.generate("acme:small", "Hi").run().output_text == "from small"
 
@@ -212,7 +212,7 @@ def test_an_adapter_is_made_once_for_each_model(install: Install) -> None:
 def test_listing_imports_nothing(install: Install) -> None:
     points = adapter("acme", "rxllm_acme:connect") + operator("shout", "rxllm_acme:shout")
     install("rxllm-acme", "1.0", points, module="raise AssertionError('imported')")
-    assert "acme" in rxllm.providers()
+    assert "acme" in rxllm.adapters.providers()
     assert "shout" in dir(operators.plugins)
     with pytest.raises(EngineError, match="acme"):
         Engine.from_model("nobody:m")
@@ -221,7 +221,7 @@ def test_listing_imports_nothing(install: Install) -> None:
 
 def test_importing_rxllm_imports_no_plugin(install: Install, tmp_path: Path) -> None:
     install("rxllm-acme", "1.0", adapter("acme", "rxllm_acme:connect"), module="raise AssertionError('imported')")
-    code = "import rxllm, sys; print(rxllm.providers().count('acme'), 'rxllm_acme' in sys.modules)"
+    code = "import rxllm, sys; print(rxllm.adapters.providers().count('acme'), 'rxllm_acme' in sys.modules)"
     path = {"PYTHONPATH": str(tmp_path / "site-packages")}
     ran = python("-c", code, env=path)
     assert (ran.stderr, ran.stdout.split()) == ("", ["1", "False"])
@@ -310,7 +310,7 @@ def test_such_a_name_is_listed_and_the_other_plugins_work(install: Install) -> N
     install("loud", "1.0", operator("shout", "loud:shout"), module=SHOUT)
     for name in ("zeta", "Alpha"):
         install(name, "1.0", operator("mine", f"{name}:mine") + adapter("ours", f"{name}:connect"))
-    assert dir(operators.plugins).count("mine") == rxllm.providers().count("ours") == 1
+    assert dir(operators.plugins).count("mine") == rxllm.adapters.providers().count("ours") == 1
     assert "mine (Alpha 1.0 and zeta 1.0)" in repr(operators.plugins)
     assert callable(operators.plugins.shout("?"))
 
@@ -320,9 +320,9 @@ def test_a_name_of_rxllm_s_own_stays_its_own_and_that_is_logged(
 ) -> None:
     install("usurper", "1.0", adapter("openai", "usurper:connect") + adapter("groq", "usurper:connect")[17:])
     with caplog.at_level(logging.WARNING, "rxllm"):
-        assert rxllm.providers().count("openai") == 1
+        assert rxllm.adapters.providers().count("openai") == 1
         assert type(Engine.from_model("openai:m").adapter) is rxllm.OpenAIChat
-        rxllm.providers()
+        rxllm.adapters.providers()
     told = [record.getMessage() for record in caplog.records]
     assert len(told) == 2
     assert "the plugin 'openai' (usurper:connect) in rxllm.adapters of usurper 1.0 is not used" in told[1]
@@ -346,7 +346,7 @@ def test_metadata_that_nobody_can_read_hurts_nobody(install: Install, caplog: py
     install("loud", "1.0", operator("shout", "loud:shout"), module=SHOUT)
     with caplog.at_level(logging.WARNING, "rxllm"):
         assert callable(operators.plugins.shout)
-        assert "openai" in rxllm.providers()
+        assert "openai" in rxllm.adapters.providers()
     told = [record.getMessage() for record in caplog.records]
     assert len(told) == 1
     assert "torn-1.0.dist-info" in told[0]

@@ -17,9 +17,7 @@ def test_its_program_prints_what_stands_below_it():
     ran = python("-c", program, cwd=ROOT)
     assert ran.returncode == 0, ran.stderr
     (below,) = re.findall(r"```text\n(.*?)```", README, re.DOTALL)
-    printed = ran.stdout.splitlines()
-    assert printed[0] == below.splitlines()[0]
-    assert re.sub(r"\d+", "N", printed[1]) == re.sub(r"\d+", "N", below.splitlines()[1])
+    assert ran.stdout.strip() == below.strip()
 
 
 def test_the_two_commands_are_there_word_for_word():
@@ -28,17 +26,26 @@ def test_the_two_commands_are_there_word_for_word():
 
 
 def test_it_is_the_first_page_and_not_the_only_one():
-    assert len(README.splitlines()) < 90
+    assert len(README.splitlines()) <= 80
 
 
-def links() -> set[str]:
-    return set(re.findall(r"\]\(([^)#:]+)\)", README))
+def links(page: str) -> set[str]:
+    """Return the places in the checkout that a page links to, from the page's own folder."""
+    return {link for link in re.findall(r"\]\(([^)#]+)", page) if not link.startswith("https://")}
 
 
-def test_what_it_points_to_exists():
-    assert [link for link in links() if not (ROOT / link).exists()] == []
+def test_its_links_work_on_a_package_index_and_lead_to_what_exists():
+    assert links(README) == set()
+    ours = re.findall(
+        r"https://(?:raw\.githubusercontent\.com|github\.com)/rxllm/rxllm/(?:blob/)?main/([^)#]+)", README
+    )
+    assert len(ours) > 10
+    assert [place for place in ours if not (ROOT / place).exists()] == []
 
 
-def test_its_map_has_every_page_notebook_and_example():
-    places = [*ROOT.glob("docs/*.md"), *ROOT.glob("notebooks/*.ipynb"), *ROOT.glob("examples/*.py")]
-    assert {str(place.relative_to(ROOT)) for place in places} - links() == set()
+def test_the_index_has_every_page_notebook_and_example():
+    docs = ROOT / "docs"
+    linked = {(docs / link).resolve() for link in links((docs / "index.md").read_text())}
+    assert [place for place in linked if not place.exists()] == []
+    places = [*docs.glob("*.md"), *ROOT.glob("notebooks/*.ipynb"), *ROOT.glob("examples/*.py")]
+    assert {*places} - linked == {docs / "index.md"}

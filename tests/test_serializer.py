@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rxllm.events import EVENT_TAGS, Custom, ErrorEvent, RawChunk, TextDelta, ToolCallCompleted, ToolExecutionCompleted
-from rxllm.serializer import from_json, to_json
+from rxllm.serializer import from_data, from_json, to_data, to_json
 from rxllm.testing import strategies
 from rxllm.values import (
     AdapterError,
@@ -21,6 +21,7 @@ from rxllm.values import (
     Message,
     Request,
     Response,
+    Session,
     StreamError,
     TextPart,
     Thread,
@@ -332,9 +333,73 @@ def test_what_a_halting_tool_returned_comes_back() -> None:
     assert from_json(to_json(event)) == event
 
 
+HALF = "\ud83d"
+
+
+@pytest.mark.parametrize(
+    ("data", "path"),
+    [
+        ({"$": "ToolCall", "id": HALF, "name": "f"}, ("id",)),
+        ({"$": "ToolCall", "id": "a", "name": HALF}, ("name",)),
+        ({"$": "Session", "id": HALF}, ("id",)),
+        ({"type": "tool_call_started", "id": HALF, "name": "f"}, ("id",)),
+        ({"type": "raw_chunk", "kind": HALF, "data": None}, ("kind",)),
+        ({"$": "RunError", "reason": "exists", "run_id": HALF}, ("run_id",)),
+        ({"$": "Message", "role": "tool", "content": "", "tool_call_id": HALF}, ("tool_call_id",)),
+        ({"$": "Thread", "messages": [{"role": "user", "name": HALF}]}, ("messages", 0, "name")),
+        ({"$": HALF}, ()),
+        ({"type": HALF}, ()),
+    ],
+)
+def test_half_a_surrogate_pair_in_an_id_or_a_type_is_refused(data: Any, path: tuple[Any, ...]) -> None:
+    for text in (json.dumps(data), json.dumps(data, ensure_ascii=False).encode(errors="surrogatepass")):
+        with pytest.raises(ValidationError) as caught:
+            from_json(text)
+        assert caught.value.reason == "invalid_request"
+        assert [at for at, _ in caught.value.errors] == [path or ("format",)]
+        str(caught.value).encode()
+
+
+def test_the_path_of_an_error_is_text_that_a_log_can_hold() -> None:
+    with pytest.raises(ValidationError) as caught:
+        from_json(json.dumps({"$": "Message", "role": "user", "metadata": {HALF: {"$": "?"}}}))
+    assert str(caught.value).encode().endswith(b"[at metadata.\\ud83d]")
+    assert caught.value.errors[0][0] == ("metadata", HALF)
+
+
 def test_lone_surrogates_come_back() -> None:
     assert from_json(to_json(TextDelta("\ud83d")).encode()) == TextDelta("\ud83d")
     assert to_json(TextDelta("é")) == '{"type": "text_delta", "delta": "é", "v": 1}'
+
+
+PICTURE = Image.from_file("/etc/passwd")
+
+
+@pytest.mark.parametrize(
+    ("value", "path"),
+    [
+        (PICTURE, ("source",)),
+        (Message("user", (ImagePart(PICTURE),)), ("content", 0, "image", "source")),
+        (Session(thread=Thread((user("Hi", PICTURE),))), ("thread", "messages", 0, "content", 1, "image", "source")),
+        (Custom("x", {"a": [PICTURE]}), ("data", "a", 0, "source")),
+        (ToolExecutionCompleted("a", "f", PICTURE), ("result", "source")),
+    ],
+)
+def test_an_image_in_a_file_of_this_machine_needs_consent(value: Any, path: tuple[Any, ...]) -> None:
+    text = to_json(value)
+    assert faults(text) == ((path, "local_file"),)
+    with pytest.raises(ValidationError, match=r"'/etc/passwd'; .*local_files=True"):
+        from_json(text)
+    assert from_json(text, local_files=True) == value
+    assert from_json(text, type(value), local_files=True) == value
+    assert faults(text) == ((path, "local_file"),)
+
+
+def test_no_other_way_to_read_a_value_takes_a_file_of_this_machine() -> None:
+    data = to_data(PICTURE)
+    for read in (lambda: Image.from_dict(data), lambda: Image.from_json(to_json(PICTURE)), lambda: from_data(data)):
+        with pytest.raises(ValidationError, match="local_files=True"):
+            read()
 
 
 @pytest.mark.parametrize(
@@ -343,7 +408,7 @@ def test_lone_surrogates_come_back() -> None:
         (Message("user", metadata={"a": [1, {"b": object()}]}), ("metadata", "a", 1, "b")),
         (Thread((user("Hi"), Message("tool", {"x": print}))), ("messages", 1, "content", "x")),
         (Request(tools=(Tool("f", handler=print),)), ("tools", 0, "handler")),
-        (Response(parsed={1, 2}), ("parsed",)),
+        (Response(parsed=object()), ("parsed",)),
         (AdapterError("timeout", metadata={"cause": OSError()}), ("metadata", "cause")),
         (Custom("x", {(1, frozenset()): 1}), ("data", "(1, frozenset())", 1)),
         (ToolCallCompleted("a", "f", {"x": object()}, ""), ("arguments", "x")),

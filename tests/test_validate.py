@@ -112,6 +112,10 @@ def test_an_empty_thread_passes_and_an_empty_request_does_not() -> None:
         ({"max_tokens": 0}, "max_tokens", "must_be_positive"),
         ({"max_tokens": -5}, "max_tokens", "must_be_positive"),
         ({"max_tokens": 1.5}, "max_tokens", "wrong_type"),
+        ({"max_tokens": 10**400}, "max_tokens", "too_large"),
+        ({"seed": 2**63}, "seed", "too_large"),
+        ({"seed": -(10**400)}, "seed", "too_large"),
+        ({"temperature": 10**400}, "temperature", "out_of_range"),
         ({"max_tokens": math.nan}, "max_tokens", "wrong_type"),
         ({"max_tokens": "many"}, "max_tokens", "wrong_type"),
         ({"seed": "lucky"}, "seed", "wrong_type"),
@@ -255,11 +259,11 @@ def test_a_value_of_another_class_is_told_which_one(function: Any, expected: str
 def test_data_are_checked_against_a_schema() -> None:
     schema: dict[str, Any] = {"properties": {"n": {"type": "integer"}}, "required": ["n"]}
     assert validate.data({"n": 1}, schema) is None
-    with pytest.raises(ValidationError, match="n: 'x' is not of type 'integer'") as caught:
+    with pytest.raises(ValidationError, match='n: "x" is not of type "integer"') as caught:
         validate.data({"n": "x"}, schema)
     assert (caught.value.reason, caught.value.errors) == (
         "invalid_output",
-        ((("n",), "'x' is not of type 'integer'"),),
+        ((("n",), '"x" is not of type "integer"'),),
     )
     with pytest.raises(ValidationError, match="schema must be a JSON schema") as caught:
         validate.data({}, {"type": "no such type"})

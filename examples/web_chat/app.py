@@ -68,7 +68,7 @@ class Chat:
     def pending(self) -> list[str]:
         return [call.id for call in self.session.pending_tool_calls]
 
-    def keep(self, turn: rxllm.Turn, outcome: rxllm.Outcome) -> None:
+    def keep(self, turn: rxllm.values.Turn, outcome: rxllm.telemetry.Outcome) -> None:
         if turn.session.thread != self.session.thread:  # else nothing has come, and what was pending still is
             self.session = replace(turn.session, status="idle") if turn.session.status == "error" else turn.session
 

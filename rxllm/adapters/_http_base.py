@@ -17,6 +17,7 @@ from rxllm.runtime._redact_secrets import keyless_url, public_url, secrets_in, s
 from rxllm.values import AdapterError, ApiKey, Call, EngineError, ImageRequest, LLMError, Request, ValidationError
 from rxllm.values._json import json_bytes, well_formed
 from rxllm.values.argument_checks import explains_options, invalid_option
+from rxllm.values.errors import with_origin
 from rxllm.values.secret_names import is_secret_name
 
 if TYPE_CHECKING:
@@ -28,6 +29,10 @@ File = tuple[str, tuple[str, bytes, str]]
 _SENDABLE = re.compile(r"[!-~]+([ \t]+[!-~]+)*|")
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]+")
 _OF_THE_BODY = ("content-length", "transfer-encoding")
+_NOT_FOUND = re.compile(
+    r"HTTP 40[45]|(404 )?(page |file |route |path )?not found\.?|method not allowed\.?|invalid url .*", re.IGNORECASE
+)
+"""What servers answer at an address that they do not have. A model that there is not has other words."""
 
 
 _MEANT = {
@@ -98,18 +103,23 @@ class HTTPBase(ABC):
         # Only the configuration is pickled: where it is restored, the key is looked up again and clients are made.
         headers = {name: text for name, text in self.headers.items() if not is_secret_name(name)}
         factory = self._client if callable(self._client) else None
-        url = keyless_url(self.base_url)
+        url, own = keyless_url(self.base_url), self._own_secrets()
         secret = (*self.secret_arguments, *self._left_behind)
-        left = tuple(name for name in ("api_key", "headers", "base_url") if name in secret)
+        left = tuple(name for name in ("api_key", "headers", "base_url", *own) if name in secret)
         public = {"base_url": url, "headers": headers, "_api_key": None, "_client": factory, "_left_behind": left}
-        return {**self._settings(), **public}
+        return {**self._settings(), **public, **dict.fromkeys(own)}
 
     @property
     def secret_arguments(self) -> tuple[str, ...]:
         """The arguments that hold a key, which a pickle leaves out."""
         in_headers, in_url = any(map(is_secret_name, self.headers)), keyless_url(self.base_url) != self.base_url
         secret = {"api_key": bool(self._api_key), "headers": in_headers, "base_url": in_url}
-        return tuple(name for name, is_secret in secret.items() if is_secret)
+        return (*(name for name, is_secret in secret.items() if is_secret), *self._own_secrets())
+
+    def _own_secrets(self) -> tuple[str, ...]:
+        """Return the names of a subclass's attributes that hold secrets, such as ``session_token``."""
+        names = (name for name, value in self._settings().items() if value and is_secret_name(name))
+        return tuple(name for name in names if name != "_api_key" and not hasattr(HTTPBase, name))
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
@@ -213,7 +223,7 @@ class HTTPBase(ABC):
             failure = transport_error(error, self.provider, public_url(url))
             if failure is None:
                 raise
-            raise failure from error
+            raise failure from None
         if not 0 <= (built.url.port or 0) < 1 << 16:
             message = f"{address(built)} has an invalid port; write one from 1 to 65535 in the base_url"
             raise AdapterError("invalid_request", message, provider=self.provider)
@@ -239,9 +249,11 @@ class HTTPBase(ABC):
             where = ", model ".join(filter(None, (self.provider, model)))
         else:
             return error
-        located = type(error).from_fields({**error.fields(), "message": f"{error.message} ({where})"})
-        located.__cause__ = error.__cause__
-        return located
+        message = f"{error.message} ({where})"
+        if _NOT_FOUND.fullmatch(error.message):
+            message += f"; is the base_url right? The default is {self.default_base_url}"
+        located = type(error).from_fields({**error.fields(), "message": message})
+        return with_origin(located, error)
 
     def _secrets(self, request: Request | ImageRequest, call: Call, built: httpx.Request | None) -> list[str]:
         """Return what no error of `call` may contain."""

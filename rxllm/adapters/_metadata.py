@@ -13,6 +13,13 @@ name                        value
 ``moderation``              the verdicts of a requested moderation; ``safety_ratings``: Gemini's
 ``traffic_type``            how Vertex bills the answer
 ``speed``                   Anthropic's: ``"standard"`` or ``"fast"``
+``content_filter_result``   why Azure's filter did not run
+``channel``                 the last channel of the model's thinking (Groq)
+``executed_tools``          the tools that Groq has run, with their results
+``related_questions``       what one might ask next (Perplexity)
+``venice_parameters``       what Venice did for the answer, with the pages of its search
+``provider_metadata``       how Vercel's gateway routed the request, and what that cost
+``warnings``                watsonx's, as about a model that will be withdrawn
 ==========================  =======================================================================================
 """
 
@@ -35,6 +42,10 @@ _NAMES = {
     "safetyRatings": "safety_ratings",
     "trafficType": "traffic_type",
     "speed": "speed",
+    "related_questions": "related_questions",
+    "venice_parameters": "venice_parameters",
+    "provider_metadata": "provider_metadata",
+    "system.warnings": "warnings",
 }
 _TIMES = ("queue_time", "prompt_time", "completion_time", "total_time")
 _SEVERITIES = ("safe", "low", "medium", "high")
@@ -48,8 +59,14 @@ def metadata_of(part: Any) -> dict[str, Any]:
     """
     if not isinstance(part, Mapping):
         return {}
-    fields = cast(Mapping[str, Any], part)
-    return {name: fields[wire] for wire, name in _NAMES.items() if fields.get(wire) not in (None, "", [], {})}
+    found = ((name, _at(part, wire)) for wire, name in _NAMES.items())
+    return {name: value for name, value in found if value not in (None, "", [], {})}
+
+
+def _at(part: Any, path: str) -> Any:
+    for name in path.split("."):
+        part = cast(Mapping[str, Any], part).get(name) if isinstance(part, Mapping) else None
+    return part
 
 
 def metadata_of_usage(counters: Mapping[str, Any]) -> dict[str, Any]:

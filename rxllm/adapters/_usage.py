@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, cast
@@ -10,7 +11,8 @@ from rxllm.values import Usage
 from rxllm.values._usage import amount, whole
 
 _COSTS = ("input_cost", "output_cost", "total_cost")
-_XAI_TICKS = "cost_in_usd_ticks"  # 10 billion of them are a dollar
+_UNITS = {"cost_in_usd_ticks": 1e10, "copilot_usage.total_nano_aiu": 1e11}
+"""Costs that xAI and GitHub Copilot state in units of their own, of which so many are a dollar."""
 
 
 def to_usage(counters: Mapping[str, Any], names: Mapping[str, tuple[str, ...]]) -> Usage:
@@ -25,9 +27,35 @@ def to_usage(counters: Mapping[str, Any], names: Mapping[str, tuple[str, ...]]) 
     fields = {field: _first(flat, names[field], amount if field in _COSTS else whole) for field in names}
     known = {name for candidates in names.values() for name in candidates}
     extra = {name: value for name, value in flat.items() if name not in known}
-    if fields.get("total_cost") is None and isinstance(extra.get(_XAI_TICKS), int):
-        fields["total_cost"] = extra.pop(_XAI_TICKS) / 1e10
+    for name, units in _UNITS.items():
+        if fields.get("total_cost") is None and isinstance(extra.get(name), int):
+            fields["total_cost"] = extra.pop(name) / units
     return _count_thoughts_as_output(Usage(**fields, extra=extra))
+
+
+def costs_beside(part: Any) -> dict[str, Any]:
+    """Return the costs that stand beside the usage in `part` of a frame, as counters for `to_usage`.
+
+    Venice's are ``{"cost": {"usd": ..., "diem": ...}}``, GitHub Copilot's ``copilot_usage``, and those of Vercel's
+    gateway text: ``{"provider_metadata": {"gateway": {"cost": "0.0045"}}}``.
+    """
+    match part:
+        case {"cost": dict()}:
+            return {"cost": part["cost"]}
+        case {"copilot_usage": dict()}:
+            return {"copilot_usage": part["copilot_usage"]}
+        case {"provider_metadata": {"gateway": {"cost": str() | int() | float() as cost}}}:
+            return {"gateway": {"cost": _number(cost)}}
+        case _:
+            return {}
+
+
+def _number(text: str | float) -> float | None:
+    try:
+        number = float(text)
+    except (ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
 
 
 def _flatten(counters: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:

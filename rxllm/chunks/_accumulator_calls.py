@@ -21,9 +21,9 @@ import msgspec
 from rxllm.chunks._metadata import CallRecord, Index, as_json, mapping, read_call, read_call_metadata, read_fragment
 from rxllm.chunks._stream_chunk import StreamChunk
 from rxllm.values import ToolCall
+from rxllm.values._json import UNREADABLE, decode_json
 
 log = logging.getLogger("rxllm")
-_UNREADABLE = (ValueError, RecursionError)  # a DecodeError and a UnicodeError are both a ValueError
 
 
 class AssembledCall(msgspec.Struct):
@@ -52,8 +52,8 @@ class AssembledCall(msgspec.Struct):
             lost = "missing_fragments"
         elif self.text:
             try:
-                arguments = msgspec.json.decode(self.text)
-            except _UNREADABLE:
+                arguments = decode_json(self.text)
+            except UNREADABLE:
                 lost = "json_decode_error"
         if lost:
             metadata = {**metadata, "error": ("args_lost", lost)}
@@ -132,6 +132,6 @@ def _ids(calls: list[CallRecord]) -> list[str]:
 
 def _decoded(text: str, default: Any) -> Any:
     try:
-        return msgspec.json.decode(text)
-    except _UNREADABLE:
+        return decode_json(text)
+    except UNREADABLE:
         return default

@@ -109,7 +109,7 @@ def meta(metadata: Mapping[str, Any]) -> StreamChunk:
 def content_part(part: Part, metadata: Mapping[str, Any] = NOTHING) -> StreamChunk:
     """Return a whole part of the content: a file, an image, a source.
 
-    >>> from rxllm import FilePart
+    >>> from rxllm.values import FilePart
     >>> content_part(FilePart({"mime_type": "image/png", "url": "https://example.com/a.png"})).type
     'content_part'
     """
@@ -123,7 +123,7 @@ def validate(chunk: StreamChunk | Mapping[str, Any]) -> StreamChunk:
 
     >>> validate(StreamChunk("meta", metadata=None))
     Traceback (most recent call last):
-    rxllm.values.errors.ValidationError: validation failed: invalid_message (metadata must be a mapping, not None)
+    rxllm.ValidationError: metadata must be a mapping, not None
     """
     chunk = as_chunk(chunk)
     if not isinstance(chunk, StreamChunk):

@@ -59,7 +59,7 @@ class _Conversation:
 
     def __init__(self, options: Namespace) -> None:
         self._schema = options.json
-        params = {"response_format": self._schema} if self._schema else {}
+        params = {"response_format": self._schema, "temperature": options.temperature}
         self._engine = Engine.from_model(options.model, params=params)
         self._session = Session(thread=Thread() + rxllm.system(options.system) if options.system else Thread())
         self._prints_json = self._schema is not None and not options.events

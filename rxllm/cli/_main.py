@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from rxllm import json_schema
+from rxllm import __version__, json_schema
 from rxllm.cli import _conversation, _new_plugin, _providers, _serve, _worker
 from rxllm.cli._screen import report
 
@@ -48,6 +48,7 @@ def _open_streams() -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="rxllm", description="Ask language models from the terminal.")
+    parser.add_argument("--version", action="version", version=f"rxllm {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     def command(name: str, run: Any, help: str) -> argparse.ArgumentParser:
@@ -62,6 +63,9 @@ def _parser() -> argparse.ArgumentParser:
     for added in (ask, command("chat", _conversation.chat, "talk; Ctrl-C stops an answer, Ctrl-D leaves")):
         added.add_argument("-m", "--model", default=model, help="provider:name; by default $RXLLM_MODEL, or else local")
         added.add_argument("-s", "--system", metavar="TEXT", help="the system prompt")
+        added.add_argument(
+            "-t", "--temperature", type=float, metavar="NUMBER", help="from 0 to 2; by default the model's"
+        )
         added.add_argument("-f", "--file", action="append", default=[], help="attach a file or a URL; repeatable")
         added.add_argument("--json", metavar="SCHEMA", type=_schema, help="answer with JSON that fits this schema file")
         added.add_argument("--events", action="store_true", help="print the events, each as a line of JSON")

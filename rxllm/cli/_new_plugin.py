@@ -38,7 +38,7 @@ def checked(name: str) -> str:
     """Return `name` if it can be that of a new provider. Raise ``ArgumentTypeError``."""
     if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name):
         raise ArgumentTypeError(f"{name!r} must be small letters, digits and hyphens, such as acme or acme-ai")
-    if name in rxllm.providers():
+    if name in rxllm.adapters.providers():
         raise ArgumentTypeError(f"there is a provider {name} already; choose another name")
     adapter = renamed("Cohere", name)
     words = {word for source in _sources() for word in re.findall(r"\w+", source.read_text(encoding="utf-8"))}

@@ -12,7 +12,7 @@ from rxllm.cli._screen import plain
 
 def run(options: Namespace) -> int:
     """Print the table."""
-    rows = [("provider", "key", "is", "default address"), *map(_row, rxllm.providers())]
+    rows = [("provider", "key", "is", "default address"), *map(_row, rxllm.adapters.providers())]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

@@ -11,7 +11,9 @@ from importlib import import_module
 from typing import Any
 
 import rxllm
-from rxllm import Call, EngineError, HTTPAdapter
+from rxllm import EngineError
+from rxllm.adapters import HTTPAdapter
+from rxllm.values import Call
 
 _HERE = ("127.0.0.1", "::1", "localhost")
 

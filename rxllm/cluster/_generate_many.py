@@ -11,8 +11,12 @@ from importlib import import_module
 from multiprocessing import current_process
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
+from reactivex import abc
+
 import rxllm
-from rxllm import Call, Engine, EngineError, Event, GenerateOptions, Input, Progress, Request, Response, Stream
+from rxllm import Engine, EngineError, Event, Request, Response, Stream
+from rxllm.pipelines import GenerateOptions, Input, Responses
+from rxllm.values import Call, Progress
 from rxllm.values.argument_checks import check, explains_call, invalid_option
 
 if TYPE_CHECKING:
@@ -44,7 +48,7 @@ def generate_many(
     on_progress: Callable[[Progress], object] | None = None,
     response_format: type[T],
     **opts: Unpack[PlainOptions],
-) -> Stream[Response[T]]: ...
+) -> Responses[T]: ...
 @overload
 def generate_many(
     engine: Engine | str | Any,
@@ -56,7 +60,7 @@ def generate_many(
     journal: str | os.PathLike[str] | None = None,
     on_progress: Callable[[Progress], object] | None = None,
     **opts: Unpack[GenerateOptions],
-) -> Stream[Response[Any]]: ...
+) -> Responses[Any]: ...
 @explains_call("rxllm.cluster.generate_many(engine, requests, client=client)")
 def generate_many(
     engine: Engine | str | Any,
@@ -64,7 +68,7 @@ def generate_many(
     *,
     client: Any = None,
     **opts: Any,
-) -> Stream[Response[Any]]:
+) -> Responses[Any]:
     """Return the responses to many requests, which the workers of `client` ask, `concurrency` at a time each.
 
     Arguments and results are those of ``rxllm.generate_many``. In all, as many calls run at once as `concurrency` times
@@ -119,7 +123,14 @@ def generate_many(
     engine = engine if isinstance(engine, Engine) else Engine(engine)
     _check_has_no_key(engine.adapter)
     setup = _setup(engine, opts, lanes.packed)
-    return rxllm.from_async_iter(partial(_responses, lanes, engine, many, client, setup, opts))
+    responses = rxllm.from_async_iter(partial(_responses, lanes, engine, many, client, setup, opts))
+
+    def subscribe(
+        observer: abc.ObserverBase[Response[Any]], scheduler: abc.SchedulerBase | None = None
+    ) -> abc.DisposableBase:
+        return responses.subscribe(observer, scheduler=scheduler)
+
+    return Responses(subscribe, is_ordered=opts.get("ordered", True))
 
 
 def _are_several(requests: Any) -> bool:

@@ -10,7 +10,7 @@ from typing import Any, Unpack
 
 from reactivex import abc
 
-from rxllm import ChatOptions, Engine, EngineError, Message, Outcome, Session, SessionError, Turn, user
+from rxllm import Engine, EngineError, Message, Session, SessionError, user
 from rxllm import operators as ops
 from rxllm import session as turns
 from rxllm.display._card import Card, Note, Row, ToolRow, rows_and_status, rows_by_step
@@ -21,7 +21,10 @@ from rxllm.display._showing import Showing
 from rxllm.display._values import value_html
 from rxllm.engine import as_engine
 from rxllm.events import Event
+from rxllm.pipelines import ChatOptions
 from rxllm.runtime import Stream
+from rxllm.telemetry import Outcome
+from rxllm.values import Turn
 from rxllm.values.argument_checks import check_instance
 
 CARDS = 60
@@ -136,11 +139,11 @@ class ChatPanel(abc.DisposableBase):
     def _rest(self) -> None:
         """Wait for a message, or for the answers to the calls that are pending."""
         pending = self._session.pending_tool_calls if self._session.status == "awaiting_tools" else ()
-        tools = as_engine(self._engine).with_tools(*(self._opts.get("tools") or ())).tools
+        tools = as_engine(self._engine).with_tools(*(self._opts.get("tools") or ()), replace=True).tools
         self._questions.ask(pending, {tool.name for tool in tools if not tool.manual})
         if self._answer is not None:
             self._answer.redraw()
-        self._send.disabled, self._stop.disabled = bool(pending), True
+        self._stop.disabled, self._send.disabled = True, bool(pending)  # in this order: `send` asks the first
 
     def _add(self, html: str) -> Any:
         """Add a card below the others. The oldest leaves the screen, and not the session, if there are too many."""

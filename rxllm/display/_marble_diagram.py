@@ -149,8 +149,8 @@ def marble_diagram(
     seconds; errors are drawn, not raised. In a notebook, the cell shows the picture while it grows.
 
     Several streams are a list or a dict. Each has its lane; the first operator joins them, and receives those of a list
-    as its arguments, and a dict as it is: ``marble_diagram([a, b], ops.race)``. Without operators they run side by
-    side. A stream with concurrent subscriptions, as in ``lambda answer: ops.hedge(answer, 1.0)``, has a row for each.
+    as its arguments, and a dict as it is: ``marble_diagram([a, b], rxllm.race)``. Without operators they run side by
+    side. A stream with concurrent subscriptions, as of ``ops.hedge(1.0)``, has a row for each.
 
     If `virtual`, time is virtual: pauses take none, and the picture is exact. A recording is drawn so at once, with the
     times in its file: ``marble_diagram(rxllm.testing.replay_file("hello.jsonl"), virtual=True)``. After a day of

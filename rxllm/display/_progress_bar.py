@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import shutil
 import sys
 import time
 from collections.abc import Callable
 from html import escape
 from importlib import import_module
+from threading import RLock
 from typing import Any
 
 from rxllm.display._card import spent
@@ -30,10 +32,10 @@ def progress_bar(label: str = "") -> Callable[[Progress], None]:
 
         capitals:  60%|██████    | 1200/2000 [01:10<00:47, 17.1/s, 3 failed, 48,210 tokens, cost 0.52]
 
-    In a notebook the line is an output of the cell, which is redrawn. On a terminal it is redrawn on standard error. A
-    file gets a line at most every ten seconds, and one at the end. It is drawn when a response is there: while a limit
-    or a slow model holds all of them back, the line stands still. The rate and the seconds that are left do not count
-    what a journal has answered.
+    In a notebook the line is an output of the cell, which is redrawn. On a terminal it is redrawn on standard error; a
+    log record or a print clears it first, and the next draw puts it below. A file gets a line at most every ten
+    seconds, and one at the end. It is drawn when a response is there: while a limit or a slow model holds all of them
+    back, the line stands still. The rate and the seconds that are left do not count what a journal has answered.
 
     >>> from rxllm import Fake, generate_many
     >>> responses = list(generate_many(Fake("Hi"), ["a", "b"], on_progress=progress_bar("greetings")))
@@ -79,7 +81,7 @@ def progress_line(progress: Progress, seconds: float) -> str:
     share = progress.done / progress.total
     rate = (progress.done - progress.journaled) / seconds if seconds > 0 else 0.0
     left = _clock((progress.total - progress.done) / rate) if rate else "?"
-    counts = {"failed": progress.failed, "from the journal": progress.journaled}
+    counts = {"failed": progress.failed, "retried": progress.retries, "from the journal": progress.journaled}
     facts = [f"{rate:.3g}/s", *(f"{count:,} {what}" for what, count in counts.items() if count), *spent(progress.usage)]
     bar = f"{'█' * int(share * WIDTH):{WIDTH}}"
     return (
@@ -106,9 +108,69 @@ class _Cell:
         return {"text/html": f"<pre>{escape(line)}</pre>", "text/plain": line}
 
 
-def _on_terminal(line: str, is_last: bool) -> None:
-    width = shutil.get_terminal_size().columns - 1
-    _write(f"\r{line[:width]:{width}}" + ("\n" if is_last else ""))
+class _TerminalLine:
+    """The line on the terminal, which all bars share.
+
+    After a draw, standard output, standard error and the handlers that log to them write through a `_Guard`, until one
+    of them writes: that clears the line, and takes the guards away.
+    """
+
+    def __init__(self) -> None:
+        self.lock = RLock()
+        self._guarded: list[tuple[Any, str, Any, Any]] = []  # objects, their attributes, the guards, and what was there
+
+    def __call__(self, line: str, is_last: bool) -> None:
+        width = shutil.get_terminal_size().columns - 1
+        with self.lock:
+            self._release()
+            _write(f"\r{line[:width]:{width}}" + ("\n" if is_last else ""))
+            if not is_last:
+                self._guard()
+
+    def clear(self) -> None:
+        if self._guarded:
+            self._release()
+            _write(f"\r{'':{shutil.get_terminal_size().columns - 1}}\r")
+
+    def _guard(self) -> None:
+        streams = [stream for stream in (sys.stdout, sys.stderr) if _is_terminal(stream)]
+        handlers = [*logging.getLogger().handlers, *logging.getLogger("rxllm").handlers]
+        places = [(sys, "stdout"), (sys, "stderr"), *((handler, "stream") for handler in handlers)]
+        for owner, name in places:
+            stream: Any = getattr(owner, name, None)
+            if any(stream is other for other in streams):
+                guard = _Guard(stream, self)
+                self._guarded.append((owner, name, guard, stream))
+                setattr(owner, name, guard)  # not setStream: its lock may be held by a thread that waits for ours
+
+    def _release(self) -> None:
+        guarded, self._guarded = self._guarded, []
+        for owner, name, guard, stream in guarded:
+            if getattr(owner, name) is guard:  # and not what the program has put there since
+                setattr(owner, name, stream)
+
+
+def _is_terminal(stream: Any) -> bool:
+    return stream is not None and stream.isatty()
+
+
+class _Guard:
+    """A stream of the terminal, whose writes clear the line first."""
+
+    def __init__(self, stream: Any, line: _TerminalLine) -> None:
+        self._stream = stream
+        self._line = line
+
+    def write(self, text: str) -> int:
+        with self._line.lock:
+            self._line.clear()
+            return self._stream.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+_on_terminal = _TerminalLine()
 
 
 def _in_file(line: str, is_last: bool) -> None:

@@ -13,7 +13,7 @@ from rxllm.display._plain import Plain, Screen
 from rxllm.display._screens import Cell, Page
 from rxllm.display._showing import Showing, shown_once
 from rxllm.events import Event
-from rxllm.operators import merge_labelled
+from rxllm.runtime import merge_labelled
 from rxllm.values import ChatResult, Labelled, Response, StepResult
 from rxllm.values.argument_checks import check_instance
 
@@ -35,7 +35,7 @@ def show(stream: Any, *, block: bool = True) -> Any:
 
     The result is a `ChatResult`, a `StepResult` or a `Response`, whichever the events fold to. Of a stream of other
     items the latest is shown, in place, and the last returned. Several streams stand side by side, as a mapping or from
-    ``ops.merge_labelled``; the result is a dict by their labels, and one that fails does not end the others.
+    ``rxllm.merge_labelled``; the result is a dict by their labels, and one that fails does not end the others.
 
     In a notebook it is a card, redrawn in place; on a terminal the same with rich, if that is installed. Elsewhere only
     the text goes to standard output. The stop button, or Ctrl-C, cancels the call and raises ``KeyboardInterrupt``;

@@ -43,22 +43,17 @@ class _Latest:
 latest = _Latest()
 
 
-class _OneLine(BaseException):
-    """What the stop button raises: a notebook shows one line for it."""
+_STOPPED = "Stopped. What had come is in rxllm.display.last."
+
+
+class Stopped(KeyboardInterrupt):
+    """The user has stopped a stream that was shown. A notebook shows one line for it."""
 
     def __init__(self) -> None:
-        super().__init__("Stopped. What had come is in rxllm.display.last.")
+        super().__init__(_STOPPED)
 
     def _render_traceback_(self) -> list[str]:
-        return [str(self)]
-
-
-class Stopped(_OneLine, KeyboardInterrupt):
-    """The user has stopped a stream that was shown."""
-
-
-class Cancelled(_OneLine, asyncio.CancelledError):
-    """The user has stopped a cell that awaits a stream that is shown."""
+        return [_STOPPED]
 
 
 class Showing(abc.DisposableBase, Generic[T]):
@@ -108,9 +103,11 @@ class Showing(abc.DisposableBase, Generic[T]):
         try:
             while not future.done():  # ipykernel's stop button cancels the task without waking its loop
                 await asyncio.wait({future}, timeout=WAKE_SECONDS)
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as error:
             self.dispose()
-            raise Cancelled from None
+            # A notebook shows this one line. A subclass would not do: asyncio's timeouts of 3.12 do not know it.
+            error.__dict__["_render_traceback_"] = lambda: [_STOPPED]
+            raise
         return shown_once(future.result())
 
     def _settle(self) -> None:

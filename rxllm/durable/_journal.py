@@ -7,14 +7,17 @@ import threading
 import time
 from collections import Counter, defaultdict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from typing import Any, cast
 
 import msgspec
 from reactivex import Observable, concat, throw
 
-from rxllm import LLMError, RunError, Stream, StreamCollector, ToolCall, ToolRecord, from_async_iter, serializer
+from rxllm import LLMError, RunError, Stream, StreamCollector, ToolCall, from_async_iter, serializer
+from rxllm.durable._reading import reading
 from rxllm.durable._store import Record
 from rxllm.durable._writer import Writer
-from rxllm.events import Event
+from rxllm.events import EVENT_CLASSES, Event
+from rxllm.runtime import ToolRecord
 
 LEFT_SECONDS = 30.0
 """How much longer than before an answer may be listened to that was left before its end."""
@@ -39,7 +42,7 @@ class Left(msgspec.Struct, frozen=True):
 
 
 class StoredJournal:
-    """An `rxllm.Journal` that begins with `records`, and gives its notes to `writer`.
+    """An `rxllm.runtime.Journal` that begins with `records`, and gives its notes to `writer`.
 
     A response is noted when it has ended, and committed soon after; the notes of tools are committed when `begin` and
     `finish` return. A response that the stream itself has left, as a guard does, or a race the slower one, is noted
@@ -53,9 +56,9 @@ class StoredJournal:
 
     def __init__(self, records: Iterable[Record], writer: Writer) -> None:
         self._writer = writer
-        self._known: defaultdict[tuple[str, str], deque[bytes]] = defaultdict(deque)
+        self._known: defaultdict[tuple[str, str], deque[Any]] = defaultdict(deque)
         for record in records:
-            self._known[record.kind, record.key].append(record.data)
+            self._known[record.kind, record.key].append(_read(writer.run_id, record))
         self._counts: Counter[str] = Counter()
         self._guard = threading.Lock()
         self._is_closed = False
@@ -71,7 +74,7 @@ class StoredJournal:
         if (known := self._take("response", key)) is not None:
             return _replayed(known)
         if (known := self._take("left", key)) is not None:
-            return _replayed_left(msgspec.json.decode(known, type=Left))
+            return _replayed_left(*known)
         noted = self._noted(key, events)
         if not self._is_early(path):
             return noted
@@ -112,9 +115,9 @@ class StoredJournal:
     def _has_call(self, path: Sequence[str], id: str) -> bool:
         """Return whether the tool call `id` of the chat at `path` is noted to have begun, and has not come again."""
         calls = (call for kind, known in self._tools(path) if kind == "begin" for call in [*known])
-        return any(serializer.from_json(call, ToolCall).id == id for call in calls)
+        return any(call.id == id for call in calls)
 
-    def _tools(self, path: Sequence[str]) -> Iterator[tuple[str, deque[bytes]]]:
+    def _tools(self, path: Sequence[str]) -> Iterator[tuple[str, deque[Any]]]:
         chat = _place(path, "")
         for (kind, key), known in self._known.items():
             if kind in ("begin", "finish") and key.rpartition("/")[0] + "/" == chat:
@@ -151,8 +154,7 @@ class StoredJournal:
         call, events = self._take("begin", key), self._take("finish", key)
         if call is None and events is None:
             return None
-        begun = None if call is None else serializer.from_json(call, ToolCall)
-        return ToolRecord(begun, None if events is None else serializer.from_json(events))
+        return ToolRecord(call, events)
 
     async def begin(self, path: Sequence[str], key: str, call: ToolCall) -> None:
         await self._until(path, lambda: not self._has_call(path, call.id))
@@ -162,6 +164,17 @@ class StoredJournal:
     async def finish(self, path: Sequence[str], key: str, events: Sequence[Event]) -> None:
         self._writer.record(Record("finish", _place(path, key), serializer.to_json([*events]).encode()))
         await self._writer.flush()
+
+    def has_response(self, path: Sequence[str], key: str) -> bool:
+        place = _place(path, key)
+        place = f"{place}/{self._counts[place] + 1}"
+        return any(self._known.get((kind, place)) for kind in ("response", "left"))
+
+    def recall(self, path: Sequence[str], key: str) -> Sequence[Event] | None:
+        return self._take("kept", _place(path, key))
+
+    def keep(self, path: Sequence[str], key: str, events: Sequence[Event]) -> None:
+        self._note("kept", _place(path, key), serializer.to_json([*events]))
 
     def _note(self, kind: str, key: str, data: str) -> None:
         if not self._is_closed:
@@ -173,7 +186,7 @@ class StoredJournal:
             self._counts[key] += 1
             return f"{key}/{self._counts[key]}"
 
-    def _take(self, kind: str, key: str) -> bytes | None:
+    def _take(self, kind: str, key: str) -> Any:
         known = self._known.get((kind, key))
         if not known:
             return None
@@ -182,21 +195,45 @@ class StoredJournal:
 
 
 def _place(path: Sequence[str], key: str) -> str:
-    return "/".join(("", *path, key))
+    # The ids of calls are the model's, and may have halves of surrogate pairs, which no store takes.
+    return "/".join(("", *path, key)).encode(errors="backslashreplace").decode()
 
 
-def _replayed(known: bytes) -> Observable[Event]:
-    outcome = serializer.from_json(known)
+def _read(run_id: str, record: Record) -> Any:
+    """Return what is noted. Raises ``RunError("unreadable")``."""
+    with reading(f"the note {record.kind!r} of {record.key!r}", run_id):
+        match record.kind:
+            case "begin":
+                return serializer.from_json(record.data, ToolCall, local_files=True)
+            case "finish" | "kept":
+                return _events(serializer.from_json(record.data, local_files=True))
+            case "response":
+                outcome = serializer.from_json(record.data, local_files=True)
+                return outcome if isinstance(outcome, LLMError) else _events(outcome)
+            case "left":
+                left = msgspec.json.decode(record.data, type=Left)
+                return left.seconds, _events(serializer.from_json(left.events, local_files=True))
+            case _:
+                return record.data
+
+
+def _events(items: Any) -> Sequence[Event]:
+    if not isinstance(items, list) or not all(isinstance(item, EVENT_CLASSES) for item in cast(list[Any], items)):
+        raise TypeError("it is not a list of events")
+    return cast(list[Event], items)
+
+
+def _replayed(outcome: LLMError | Sequence[Event]) -> Observable[Event]:
     return throw(outcome) if isinstance(outcome, LLMError) else _emitted(outcome)
 
 
-def _replayed_left(left: Left) -> Observable[Event]:
+def _replayed_left(seconds: float, events: Sequence[Event]) -> Observable[Event]:
     async def wait() -> None:
-        await asyncio.sleep(left.seconds + LEFT_SECONDS)
+        await asyncio.sleep(seconds + LEFT_SECONDS)
         message = "the run listens to an answer that it had left before: its factory builds another stream than it did"
         raise RunError("diverged", message)
 
-    return _emitted(serializer.from_json(left.events), wait)
+    return _emitted(events, wait)
 
 
 def _emitted(known: Sequence[Event], then: Callable[[], Awaitable[None]] | None = None) -> Observable[Event]:

@@ -9,16 +9,30 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, cast
 
-import msgspec
 from reactivex import Observable
 
-from rxllm import LLMError, Request, RunError, Stream, StreamError, request_key, serializer, to_async_iter
+from rxllm import LLMError, Request, RunError, Stream, StreamError, serializer, to_async_iter
 from rxllm import operators as ops
 from rxllm.durable._journal import StoredJournal
-from rxllm.durable._sessions import is_turn, settle
+from rxllm.durable._log import Log, error_in
+from rxllm.durable._progress import ProgressLimit
+from rxllm.durable._reading import reading
+from rxllm.durable._sessions import is_turn, settle, turn_of
 from rxllm.durable._store import Ending, Lease, Record, Run, Store
+from rxllm.durable._suspects import Suspects
 from rxllm.durable._writer import Writer
-from rxllm.events import EVENT_CLASSES, ChatCompleted, ErrorEvent, Event, StepCompleted, StepRestarted
+from rxllm.events import (
+    EVENT_CLASSES,
+    ChatCompleted,
+    Custom,
+    ErrorEvent,
+    Event,
+    Steered,
+    StepCompleted,
+    StepRestarted,
+)
+from rxllm.runtime import log_hidden
+from rxllm.values import request_key
 from rxllm.values.argument_checks import must_be
 
 log = logging.getLogger("rxllm")
@@ -32,9 +46,6 @@ ATTEMPT, STOP = "attempt", "stop"
 _EVENTS = frozenset(EVENT_CLASSES)
 
 _ENDS = (ErrorEvent, StepCompleted, ChatCompleted)
-
-PAGE = 256
-"""How many events of a log are read at once."""
 
 
 class Producer:
@@ -50,15 +61,28 @@ class Producer:
     ===========================  =======================================================================================
     """
 
-    def __init__(self, store: Store, lease: Lease, factory: Factory, flush_after: float, max_attempts: int) -> None:
-        self._store, self._lease, self._factory, self._max_attempts = store, lease, factory, max_attempts
+    def __init__(
+        self,
+        store: Store,
+        lease: Lease,
+        factory: Factory,
+        flush_after: float,
+        max_attempts: int,
+        suspects: Suspects,
+    ) -> None:
+        self._store, self._lease, self._factory = store, lease, factory
+        self._max_attempts, self._suspects = max_attempts, suspects
         self._writer = Writer(store, lease, flush_after)
         self._loop = asyncio.get_running_loop()
         self._stopped: asyncio.Future[None] = self._loop.create_future()
         self._to_drop = 0  # how many ends of steps and chats the log has already
         self._input, self._name = b"", ""
-        self._last = b""  # the last of these
+        self._last: StepCompleted | ChatCompleted | None = None  # the last of these
+        self._steered: list[Event] = []  # the corrections that it has behind that one
+        self._log, self._count = Log(store, lease.run_id), 0  # the number of events in the log
+        self._progress = ProgressLimit(lambda event: self._log.encode(self._count + 1, event), self._append)
         self._journal: StoredJournal | None = None
+        self._has_begun = lease.epoch == 1  # whether its death counts; that of the first producer always does
         self.ended: Future[None] = Future()
 
     def stop(self) -> None:
@@ -97,12 +121,15 @@ class Producer:
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             ending = await self._ending(reading)
             renewing.cancel()
+            self._progress.flush()
             if writing.done():
                 writing.result()
+            if ending is not None and not self._input:  # it was cancelled before it was read
+                self._input = (await self._store.load(self._lease.run_id)).input
             if ending is not None and is_turn(self._input):  # before the end, after which runs expire
                 await self._writer.flush()
                 await settle(self._store, self._input)
-            elif ending is None:
+            elif ending is None and self._has_begun:
                 self._writer.record(Record(STOP, self._lease.owner))
             await (self._writer.flush() if ending is None else self._writer.finish(ending))
             if ending is None and renewing.done() and not renewing.cancelled():
@@ -126,19 +153,32 @@ class Producer:
         return Ending("cancelled") if self._writer.is_cancelled.done() else None
 
     async def _read(self) -> Ending:
-        run, records = await self._store.load(self._lease.run_id), await self._store.records(self._lease.run_id)
+        run = await self._store.load(self._lease.run_id)
         self._input, self._name = run.input, run.factory
         if run.is_cancelled:
             return Ending("cancelled")
-        await self._rejoin(run)
-        self._journal = journal = StoredJournal(records, self._writer)
         try:
-            self._check_attempts(records)
+            with reading("its input", run.id):
+                arguments = _arguments(run.input)
+            records = await self._store.records(run.id)
+            journal = StoredJournal(records, self._writer)
+            await self._rejoin(run)
+        except RunError as error:
+            if error.reason != "unreadable":
+                raise
+            log.warning("the run %s has failed: %s", run.id, error)
+            return Ending("failed", _error_json(error))
+        return await self._play(run, arguments, records, journal)
+
+    async def _play(
+        self, run: Run, arguments: Sequence[Any], records: Sequence[Record], journal: StoredJournal
+    ) -> Ending:
+        self._journal = journal
+        try:
             if self._lease.epoch > 1:
-                self._writer.record(Record(ATTEMPT, self._lease.owner))
-                await self._writer.flush()
+                await self._begin_again(records)
             is_halted = False
-            stream = self._build(run).pipe(ops.journaled(journal), ops.tap(self._receive))
+            stream = self._build(run, arguments).pipe(ops.journaled(journal), ops.tap(self._receive))
             async with to_async_iter(stream) as events:
                 async for event in events:
                     if type(event) is ChatCompleted:
@@ -147,32 +187,41 @@ class Producer:
                         await self._writer.room()
             journal.check()
         except Exception as error:
-            if not isinstance(error, LLMError):
+            if isinstance(error, LLMError):
+                self._log_error(error)
+            else:
                 log.warning("the stream of the factory %r raised an error", run.factory, exc_info=error)
             return Ending("failed", _error_json(error))
         return Ending("halted" if is_halted else "completed")
 
-    def _check_attempts(self, records: Sequence[Record]) -> None:
-        """Raise if so many producers have died, one after the other, without getting any further."""
+    async def _begin_again(self, records: Sequence[Record]) -> None:
+        """Note another attempt. Raise if too many producers have died, one after the other, without getting further."""
         dead = 1
         for record in records:
             dead = dead + 1 if record.kind == ATTEMPT else dead - 1 if record.kind == STOP else 1
-        if self._lease.epoch > 1 and dead >= self._max_attempts:
+        if dead >= self._max_attempts:
             id = self._lease.run_id
             message = f"run error ({id}): {dead} processes that produced it have died at the same place; see their logs"
             raise RunError("too_many_attempts", message, run_id=id)
+        if dead >= max(1, self._max_attempts // 3):
+            # The attempt is its first note; the next one shows that it has got further.
+            await self._suspects.turn(dead, lambda: self._writer.noted < 2 and not self.ended.done())
+        self._has_begun = True
+        self._writer.record(Record(ATTEMPT, self._lease.owner))
+        await self._writer.flush()
 
-    def _build(self, run: Run) -> Stream[Event]:
-        input = serializer.from_json(run.input).data
-        turn = (input["input"], input["session"]) if is_turn(run.input) else (input,)
+    def _build(self, run: Run, arguments: Sequence[Any]) -> Stream[Event]:
         try:
-            stream: Any = self._factory(*turn)
+            stream: Any = self._factory(*arguments)
         except Exception as error:
             log.warning("the factory %r raised an error", run.factory, exc_info=error)
             if isinstance(error, LLMError):  # keep its class and reason
                 message = f"the factory {run.factory!r} raised: {error.message}"
-                raise type(error).from_fields(error.fields() | {"message": message}) from error
-            raise self._factory_failed(f"raised {type(error).__name__}: {error}") from error
+                failure: LLMError = type(error).from_fields(error.fields() | {"message": message})
+            else:
+                failure = self._factory_failed(f"raised {type(error).__name__}: {error}")
+            failure.is_logged = True
+            raise failure from error
         if not isinstance(stream, Observable):
             raise self._factory_failed(must_be("a function that returns a stream", stream))
         return Stream.of(cast(Observable[Event], stream)).pipe(ops.tap(self._check_event))
@@ -186,22 +235,27 @@ class Producer:
         return RunError("factory_failed", f"run error ({id}): the factory {self._name!r} {why}", run_id=id)
 
     async def _rejoin(self, run: Run) -> None:
-        """Count the ends that the log has, which are not to come again, and void what follows the last of them."""
-        number, is_open = 0, False
-        while page := await self._store.events(run.id, number, PAGE) if number < run.events else ():
-            number += len(page)
-            for data in page:
-                is_open = msgspec.json.decode(data, type=_Kind).type not in ("step_completed", "chat_completed")
-                if not is_open:
+        """Count the ends that the log has, which are not to come again, and void the step behind the last of them."""
+        is_open = False
+        while page := await self._log.page(self._count) if self._count < run.events else ():
+            self._count += len(page)
+            for event in page:
+                if isinstance(event, StepCompleted | ChatCompleted):
                     self._to_drop += 1
-                    self._last = data
+                    self._last, self._steered, is_open = event, [], False
+                elif isinstance(event, Steered):
+                    self._steered.append(event)  # which stands, whatever is void of the step that answers it
+                else:
+                    is_open = True
         if is_open:
             self._commit(StepRestarted("recovered", self._lease.epoch - 1))
 
     def _receive(self, event: Event) -> None:
         if self._journal is not None and type(event) in _ENDS:
             self._journal.check()
-        if not self._to_drop:
+        if not self._to_drop and self._steered[:1] == [event]:
+            self._steered.pop(0)
+        elif not self._to_drop:
             self._commit(event)
         elif type(event) is StepCompleted or type(event) is ChatCompleted:
             self._to_drop -= 1
@@ -210,12 +264,22 @@ class Producer:
 
     def _check_same(self, event: StepCompleted | ChatCompleted) -> None:
         """Raise unless the stream has come to where the log ends; the last end has the whole thread."""
-        if _thread_key(event) != _thread_key(serializer.from_json(self._last)):
+        if self._last is None or _thread_key(event) != _thread_key(self._last):
             message = "its steps are not those that are committed; a factory must build the same stream again"
             raise RunError("diverged", f"the run cannot go on: {message}", run_id=self._lease.run_id)
 
     def _commit(self, event: Event) -> None:
-        self._writer.event(serializer.to_json(event).encode())
+        if error := error_in(event):
+            self._log_error(error)
+        self._progress.pass_on(event)
+
+    def _log_error(self, error: LLMError) -> None:
+        """Log an error now: the store keeps neither its traceback nor its cause."""
+        log_hidden(error, "an error in the run %s", self._lease.run_id)
+
+    def _append(self, data: bytes) -> None:
+        self._count += 1
+        self._writer.event(data)
 
 
 def _thread_key(event: StepCompleted | ChatCompleted) -> str:
@@ -227,10 +291,15 @@ def _is_halted(event: ChatCompleted) -> bool:
     return bool(event.result.pending_tool_calls) or event.result.pending_question is not None
 
 
-class _Kind(msgspec.Struct):
-    """What an event is, without the rest of it."""
-
-    type: str
+def _arguments(data: bytes) -> Sequence[Any]:
+    """Return what the factory is called with."""
+    if is_turn(data):
+        turn = turn_of(data)
+        return turn.input, turn.session
+    input = serializer.from_json(data, local_files=True)
+    if not isinstance(input, Custom):
+        raise TypeError(f"it is a {type(input).__name__}")
+    return (input.data,)
 
 
 def _error_json(error: Exception) -> bytes:

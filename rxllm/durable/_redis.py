@@ -8,6 +8,7 @@ server, with ``appendfsync always`` a power cut. All keys have one hash tag, as 
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -19,6 +20,7 @@ from uuid import uuid4
 import msgspec
 
 from rxllm import EngineError, RunError
+from rxllm.durable._reading import reading
 from rxllm.durable._redis_scripts import SCRIPTS
 from rxllm.durable._store import Ending, Lease, Record, Run, Status
 from rxllm.values.argument_checks import invalid_option
@@ -33,9 +35,12 @@ IDLE_SECONDS = 1.0
 """How long the connection that hears of changes stays open when nobody waits for any."""
 
 ALIVE_SECONDS = 15.0
-"""How long that connection may be silent before it is asked whether it still works, and may then take to answer."""
+"""How long a connection may be silent before it is asked whether it still works, and may then take to answer."""
 
 PAGE = 500
+
+GAP = -2
+"""What an append answers if the store has lost what the lease had committed."""
 
 _FIELDS = ("id", "factory", "input", "ending", "events", "created_at", "ended_at", "is_cancelled", "error")
 
@@ -58,13 +63,15 @@ class RedisStore:
         self._url, self._shown = url, f"{parts.scheme}://{parts.hostname or ''}{port}{parts.path}"
         self._prefix = f"{{{prefix}}}"
         self._by_loop: dict[asyncio.AbstractEventLoop, _Connections] = {}
+        self._tokens: dict[tuple[str, str, int], set[str]] = {}
+        """By the holders of leases: the token of the last append, and of those since then without an answer."""
         self._is_closed = False
 
     def __repr__(self) -> str:
         return f"RedisStore({self._shown!r})"
 
     async def create(self, run: Run) -> None:
-        if not await self._run("create", run.id, run.factory, run.input):
+        if not await self._run("create", run.id, run.factory, run.input, uuid4().hex):
             raise RunError("exists", run_id=run.id)
 
     async def load(self, id: str) -> Run:
@@ -81,13 +88,18 @@ class RedisStore:
         return [*found.values()][:limit]
 
     async def claim(self, id: str, owner: str, seconds: float) -> Lease | None:
-        epoch = await self._run("claim", id, owner, seconds)
-        return Lease(id, owner, epoch, seconds) if epoch else None
+        epoch = await self._run("claim", id, owner, seconds, uuid4().hex)
+        if not epoch:
+            return None
+        self._tokens[id, owner, epoch] = {""}
+        return Lease(id, owner, epoch, seconds)
 
     async def claimable(self, factories: Sequence[str], limit: int = 100) -> Sequence[str]:
         found: list[str] = []
         async for ids in self._pages("open", "-inf", await self._now()):
-            found += [run.id for run in await self._load(ids) if run.factory in factories and run.status == "waiting"]
+            _, rows = await self._rows(ids, "factory")  # and not the inputs, which may be large
+            wanted = {factory.encode() for factory in factories}
+            found += [id for id, (factory,) in zip(ids, rows, strict=True) if factory in wanted]
             if len(found) >= limit:
                 break
         return found[:limit]
@@ -96,6 +108,7 @@ class RedisStore:
         return _granted(lease, await self._run("renew", lease.run_id, *_holder(lease), lease.seconds))
 
     async def release(self, lease: Lease) -> None:
+        self._tokens.pop((lease.run_id, *_holder(lease)), None)
         await self._run("release", lease.run_id, *_holder(lease))
 
     async def append(
@@ -109,14 +122,30 @@ class RedisStore:
         error = b"" if ending is None or ending.error is None else b"=" + ending.error
         end = (ending.status if ending else "", error)
         entries = [msgspec.msgpack.encode(record) for record in records]
-        fixed = (*_holder(lease), lease.seconds, token or uuid4().hex, *end, len(events))
-        return _granted(lease, await self._run("append", lease.run_id, *fixed, *events, *entries))
+        token = token or uuid4().hex
+        holder = lease.run_id, *_holder(lease)
+        # The store has one of these tokens as its last, or it has lost what it had committed.
+        tokens = self._tokens.get(holder)
+        known = json.dumps([*tokens]) if tokens else ""
+        if tokens:
+            tokens.add(token)
+        fixed = (*_holder(lease), lease.seconds, token, *end, known, len(events))
+        answer = await self._run("append", lease.run_id, *fixed, *events, *entries)
+        if tokens and answer >= 0 and ending is None:
+            self._tokens[holder] = {token}
+        else:
+            self._tokens.pop(holder, None)
+        if answer == GAP:
+            raise RunError("rolled_back", f"the store {self._shown!r} has lost what was committed", run_id=lease.run_id)
+        return _granted(lease, answer)
 
     async def events(self, id: str, after: int = 0, limit: int = 1000) -> Sequence[bytes]:
         return await self._list("events", id, after, after + limit - 1)
 
     async def records(self, id: str) -> Sequence[Record]:
-        return [msgspec.msgpack.decode(entry, type=Record) for entry in await self._list("records", id, 0, -1)]
+        entries = await self._list("records", id, 0, -1)
+        with reading("its journal", id):
+            return [msgspec.msgpack.decode(entry, type=Record) for entry in entries]
 
     async def wait(self, id: str, after: int, seconds: float) -> None:
         deadline = time.monotonic() + seconds
@@ -146,7 +175,7 @@ class RedisStore:
         return None if version is None else (int(version), data)
 
     async def write(self, key: str, version: int, data: bytes) -> int:
-        current = await self._run("write", key, version, data)
+        current = await self._run("write", key, version, data, uuid4().hex)
         if current != version:
             raise RunError("conflict", f"the document {key!r} has version {current}, not {version}; read it again")
         return version + 1
@@ -180,17 +209,20 @@ class RedisStore:
         return entries
 
     async def _load(self, ids: Sequence[str]) -> list[Run]:
+        now, rows = await self._rows(ids, *_FIELDS, "leased_until")
+        return [_read_run(row, now) for row in rows if row[0] is not None]
+
+    async def _now(self) -> float:
+        return (await self._rows([]))[0]
+
+    async def _rows(self, ids: Sequence[str], *fields: str) -> tuple[float, list[Sequence[Any]]]:
+        """Return the time, and these fields of each run."""
         async with self._client() as connections, connections.client.pipeline(transaction=False) as pipeline:
             pipeline.time()
             for id in ids:
-                pipeline.hmget(self._key("run", id), *_FIELDS, "leased_until")
+                pipeline.hmget(self._key("run", id), *fields)
             (seconds, micros), *rows = await pipeline.execute()
-        return [_read_run(row, seconds + micros / 1e6) for row in rows if row[0] is not None]
-
-    async def _now(self) -> float:
-        async with self._client() as connections:
-            seconds, micros = await connections.client.time()
-        return seconds + micros / 1e6
+        return seconds + micros / 1e6, rows
 
     async def _pages(
         self, name: str, start: Any, end: Any, *, desc: bool = False, is_shrinking: bool = False
@@ -210,10 +242,11 @@ class RedisStore:
         return ":".join((self._prefix, *names))
 
     def _pool(self, url: str) -> Any:
-        # Redis-py would try again, even what is not to be done twice.
-        retry = import_module("redis.asyncio.retry").Retry(import_module("redis.backoff").NoBackoff(), 0)
+        # Once more on a new connection: the server may have closed the old one, as it does when it restarts.
+        retry = import_module("redis.asyncio.retry").Retry(import_module("redis.backoff").NoBackoff(), 1)
         seconds = CALL_SECONDS / 2
         options: Any = {"socket_timeout": seconds, "socket_connect_timeout": seconds, "retry": retry}
+        options["health_check_interval"] = ALIVE_SECONDS
         return self._redis.ConnectionPool.from_url(url, **options)
 
     @asynccontextmanager

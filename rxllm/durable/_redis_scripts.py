@@ -1,10 +1,14 @@
-"""The scripts that change runs in Redis: each is carried out alone and as a whole, by the server's clock."""
+"""The scripts that change runs in Redis: each is carried out alone and as a whole, by the server's clock.
+
+Each may be sent twice, since the answer to the first time may be lost: what would not be the same then has a token of
+the call, by which the second time gets the answer of the first.
+"""
 
 from __future__ import annotations
 
 _HEAD = """
 local run, events, records, document, open, ended, all, count = unpack(KEYS)
-local id, channel, A, B, C, D, E, F = unpack(ARGV, 1, 8)
+local id, channel, A, B, C, D, E, F, G = unpack(ARGV, 1, 9)
 local time = redis.call('TIME')
 local now = time[1] + time[2] / 1000000
 local function seconds(value) return string.format('%.6f', value) end
@@ -24,15 +28,17 @@ SCRIPTS = {
     name: _HEAD + body
     for name, body in {
         "create": """
-if get('id') then return 0 end
-set('id', id, 'factory', A, 'input', B, 'events', 0, 'created_at', seconds(now), 'is_cancelled', 0)
+if get('id') then return get('creation') == C and 1 or 0 end
+set('id', id, 'creation', C, 'factory', A, 'input', B, 'events', 0, 'created_at', seconds(now), 'is_cancelled', 0)
 lease(now)
 redis.call('ZADD', all, redis.call('INCR', count), id)
 return 1
 """,
         "claim": """
-if not is_open() or tonumber(get('leased_until')) > now then return 0 end
-set('owner', A, 'token', '')
+if not is_open() then return 0 end
+if get('claim') == C then return tonumber(get('epoch')) end
+if tonumber(get('leased_until')) > now then return 0 end
+set('owner', A, 'token', '', 'claim', C)
 lease(now + B)
 return redis.call('HINCRBY', run, 'epoch', 1)
 """,
@@ -47,13 +53,17 @@ redis.call('HDEL', run, 'owner')
 lease(now)
 return 1
 """,
-        # C to F and what follows: seconds, token, ending, its error, the number of events, the events, the records.
+        # C to G and what follows: seconds, token, ending, its error, the tokens of which one was the last, the number
+        # of events, the events, the records.
         "append": """
 if not is_holder() then return -1 end
 if get('token') == D then return tonumber(get('is_cancelled')) end
 if not is_open() then return -1 end
-local last = 9 + tonumber(ARGV[9])
-for i = 10, last do redis.call('RPUSH', events, ARGV[i]) end
+local is_gap = G ~= ''
+for _, known in ipairs(G == '' and {} or cjson.decode(G)) do is_gap = is_gap and known ~= get('token') end
+if is_gap then return -2 end
+local last = 10 + tonumber(ARGV[10])
+for i = 11, last do redis.call('RPUSH', events, ARGV[i]) end
 for i = last + 1, #ARGV do redis.call('RPUSH', records, ARGV[i]) end
 set('events', redis.call('LLEN', events), 'token', D)
 if F ~= '' then set('error', string.sub(F, 2)) end
@@ -76,7 +86,8 @@ return redis.call('ZREM', ended, id)
 """,
         "write": """
 local version = tonumber(redis.call('HGET', document, 'version') or 0)
-if version == tonumber(A) then redis.call('HSET', document, 'version', version + 1, 'data', B) end
+if version == tonumber(A) + 1 and redis.call('HGET', document, 'token') == C then return version - 1 end
+if version == tonumber(A) then redis.call('HSET', document, 'version', version + 1, 'data', B, 'token', C) end
 return version
 """,
     }.items()

@@ -10,10 +10,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from concurrent.futures import Future
 from contextvars import Context
 from secrets import token_hex
-from typing import Any, Self, TypeVar, get_args
+from typing import Any, Self, TypeVar, cast, get_args
 
 from rxllm import (
     ChatResult,
+    LLMError,
     Response,
     RunError,
     Session,
@@ -25,19 +26,21 @@ from rxllm import (
 )
 from rxllm.durable._open_store import open_store
 from rxllm.durable._producer import Factory, Producer
+from rxllm.durable._reading import reading
 from rxllm.durable._sessions import (
     SavedSession,
     begin_turn,
+    cancel_turn,
     check_session,
     delete_session,
-    is_turn,
     load_session,
     save_session,
-    settle,
 )
-from rxllm.durable._store import Run, Status, Store
+from rxllm.durable._store import LONGEST_LEASE, Run, Status, Store
+from rxllm.durable._suspects import Suspects
 from rxllm.durable._tail import Tail
 from rxllm.events import Custom, Event
+from rxllm.serializer import from_data, to_data
 from rxllm.values.argument_checks import (
     check,
     check_count,
@@ -47,7 +50,9 @@ from rxllm.values.argument_checks import (
     did_you_mean,
     invalid_option,
     is_count,
+    is_name,
     is_positive,
+    shown,
 )
 
 log = logging.getLogger("rxllm")
@@ -79,8 +84,9 @@ def open_runs(
 
     Events are committed `flush_after` seconds after they come at the latest, and at once where something depends on it.
     A process that dies keeps others from its runs for `lease` seconds at most. A run at which `max_attempts` processes
-    have died, one after the other at the same place, fails with ``RunError("too_many_attempts")``; one that does not
-    come to the steps that are committed fails with ``RunError("diverged")``.
+    have died, one after the other at the same place, fails with ``RunError("too_many_attempts")``; from a third of them
+    on, such runs go on one after the other, to spare those beside the one that kills. A run that does not come to the
+    steps that are committed fails with ``RunError("diverged")``.
 
     Raises ``ValidationError("invalid_option")`` for wrong arguments.
     """
@@ -88,7 +94,8 @@ def open_runs(
     for name, factory in factories.items():
         check_instance("factories", name, str, "a mapping whose keys are names")
         check_function(f"factories[{name!r}]", factory)
-    check("lease", lease, is_positive(lease), "a number of seconds above 0")
+    fits = is_positive(lease) and lease <= LONGEST_LEASE
+    check("lease", lease, fits, f"a number of seconds above 0, at most {LONGEST_LEASE:g}")
     check_count("max_attempts", max_attempts)
     check_seconds("flush_after", flush_after)
     return Runs(open_store(store), dict(factories), flush_after, lease, max_attempts)
@@ -117,7 +124,7 @@ class Runs:
         self, store: Store, factories: Mapping[str, Factory], flush_after: float, lease: float, max_attempts: int
     ) -> None:
         self._store, self._factories, self._flush_after, self._seconds = store, factories, flush_after, lease
-        self._max_attempts = max_attempts
+        self._max_attempts, self._suspects = max_attempts, Suspects()
         self._owner = f"{socket.gethostname()}:{os.getpid()}:{token_hex(4)}"
         self._producers: dict[str, tuple[Producer, asyncio.Task[None]]] = {}
         self._tails: dict[tuple[asyncio.AbstractEventLoop, str], Tail] = {}
@@ -156,7 +163,7 @@ class Runs:
         version, or a turn of it is open: nothing is asked then.
         """
         check_instance("id", id, str | None, "text, or None for a new one")
-        check("id", id, id != "", "text, or None for a new one")
+        check("id", id, id is None or is_name(id), "text, or None for a new one")
         if session is not None:
             check_instance("session", session, SavedSession, "a SavedSession, as Runs.session emits it")
             check_session(session.session)
@@ -165,6 +172,7 @@ class Runs:
             guess, known = did_you_mean(str(factory), self._factories), ", ".join(self._factories) or "none"
             raise RunError("unknown_factory", f"there is no factory {factory!r}{guess}; there are: {known}")
         data = serializer.to_json(Custom("input", input)).encode()
+        _check_text(input)
 
         async def start() -> str:
             if session is not None:
@@ -217,12 +225,15 @@ class Runs:
 
         return from_async_iter(events)
 
-    def result(self, id: str) -> Stream[ChatResult | StepResult | Response]:
+    def result(self, id: str, *, response_format: Any = None) -> Stream[ChatResult | StepResult | Response]:
         """Emit the fold of the run's events at its end: a `ChatResult`, or of other streams what they fold to.
 
-        It fails as `watch` does.
+        The log has no `parsed`: pass the `response_format` of the call for the value. It fails as `watch` does.
         """
-        return self.watch(id, folded=True).reduce(StreamCollector.apply_event, StreamCollector()).map(_result)
+        result = self.watch(id, folded=True).reduce(StreamCollector.apply_event, StreamCollector()).map(_result)
+        if response_format is None:
+            return result
+        return result.map(lambda value: from_data(to_data(value), response_format=response_format))
 
     def cancel(self, id: str) -> Stream[None]:
         """Ask for the end of a run, whichever process produces it: its connections are closed, and it is ``cancelled``.
@@ -232,11 +243,12 @@ class Runs:
         _check_id(id)
 
         async def cancel() -> None:
+            run = await self._store.load(id)
+            if await cancel_turn(self._store, run, self._owner, self._seconds):
+                return
             await self._store.cancel(id)
             if id in self._producers:
                 self._producers[id][0].cancel()
-            elif (run := await self._store.load(id)).ended_at is not None and is_turn(run.input):
-                await settle(self._store, run.input)
 
         return _once(cancel)
 
@@ -357,7 +369,8 @@ class Runs:
             claimed.set_result(None)
         if lease is None:
             return False
-        producer = Producer(self._store, lease, self._factories[factory], self._flush_after, self._max_attempts)
+        options = self._flush_after, self._max_attempts, self._suspects
+        producer = Producer(self._store, lease, self._factories[factory], *options)
         # In a context of its own, as a process that takes the run over has not the context of whoever started it.
         task = asyncio.get_running_loop().create_task(producer.run(), name="rxllm-run", context=Context())
         self._producers[id] = producer, task
@@ -370,7 +383,23 @@ class Runs:
 
 
 def _check_id(id: Any) -> None:
-    check("id", id, isinstance(id, str) and bool(id), "the id of a run, as start emits it")
+    check("id", id, is_name(id), "the id of a run, as start emits it")
+
+
+def _check_text(item: Any) -> None:
+    """Raise for half a surrogate pair in plain data; in values a tool or a model may have made it."""
+    match item:
+        case str() if item and not is_name(item):
+            fault = f"has half a surrogate pair: got {shown(item)}; pass text that can be encoded"
+            raise invalid_option("input", fault)
+        case Mapping():
+            for entry in cast(Mapping[Any, Any], item).items():
+                _check_text(entry)
+        case list() | tuple():
+            for entry in cast(Sequence[Any], item):
+                _check_text(entry)
+        case _:
+            pass
 
 
 def _once(call: Callable[[], Awaitable[T]]) -> Stream[T]:
@@ -384,9 +413,16 @@ def _once(call: Callable[[], Awaitable[T]]) -> Stream[T]:
 
 def _raise_error(run: Run | None) -> None:
     if run is not None and run.status == "failed":
-        raise serializer.from_json(run.error) if run.error else RunError("lease_lost", run_id=run.id)
+        raise _read_error(run) if run.error else RunError("lease_lost", run_id=run.id)
     if run is not None and run.status == "cancelled":
         raise RunError("cancelled", run_id=run.id)
+
+
+def _read_error(run: Run) -> LLMError:
+    with reading("its error", run.id):
+        error = serializer.from_json(run.error or b"", LLMError)
+    error.is_logged = True  # by the producer, which has its traceback
+    return error
 
 
 def _result(state: StreamCollector) -> ChatResult | StepResult | Response:

@@ -15,12 +15,11 @@ import msgspec
 
 from rxllm import RunError, Session, from_async_iter, serializer
 from rxllm import operators as ops
-from rxllm.durable._store import Run, Store
-from rxllm.events import EVENT_CLASSES, Custom, Event
-from rxllm.values.argument_checks import check, check_instance
-
-PAGE = 256
-"""How many events of a log are read at once."""
+from rxllm.durable._log import Log
+from rxllm.durable._reading import reading
+from rxllm.durable._store import Ending, Run, Store
+from rxllm.events import Custom, Event
+from rxllm.values.argument_checks import check, check_instance, is_name
 
 
 class SavedSession(msgspec.Struct, frozen=True):
@@ -48,33 +47,37 @@ class OpenTurn(msgspec.Struct, frozen=True):
         return serializer.to_json(Custom("turn", msgspec.structs.asdict(self))).encode()
 
 
-class _Named(msgspec.Struct):
-    """The name of an input, without the rest of it."""
-
-    name: str = ""
+_HEAD = serializer.to_json(Custom("turn")).removesuffix(', "v": 1}').encode()
+"""What the JSON of every turn begins with; it is there in one that is damaged further on."""
 
 
 def is_turn(data: bytes) -> bool:
     """Return whether `data`, the input of a run or a document, is that of a turn."""
-    return bool(data) and msgspec.json.decode(data, type=_Named).name == "turn"
+    return data.startswith(_HEAD)
 
 
 def turn_of(data: bytes) -> OpenTurn:
-    return OpenTurn(**serializer.from_json(data).data)
+    """Raises ``RunError("unreadable")``."""
+    with reading("the turn"):
+        turn = OpenTurn(**serializer.from_json(data, local_files=True).data)
+        check_session(turn.session)
+    return turn
 
 
 def check_session(session: Any) -> None:
     check_instance("session", session, Session, "a Session")
-    check("session.id", session.id, bool(session.id), 'text, such as in Session(id="ada")')
+    check("session.id", session.id, is_name(session.id), 'text, such as in Session(id="ada")')
 
 
 async def load_session(store: Store, id: str) -> SavedSession:
     """Return the session as it is committed; that of an ended turn is written, so that it outlives the run."""
     while True:
         version, data = await store.read(_key(id)) or (0, b"")
-        if not is_turn(data):
-            return SavedSession(serializer.from_json(data, Session) if data else Session(id=id), version)
-        turn = turn_of(data)
+        with reading(f"the session {id!r}", remedy="delete_session forgets it"):
+            if not is_turn(data):
+                read = serializer.from_json(data, Session, local_files=True) if data else Session(id=id)
+                return SavedSession(read, version)
+            turn = turn_of(data)
         run = await _run(store, turn, data)
         if run.ended_at is None:
             return SavedSession(await _session_after(store, turn), version, turn.run)
@@ -89,11 +92,14 @@ async def save_session(store: Store, session: Session, version: int) -> SavedSes
 
 
 async def delete_session(store: Store, id: str) -> None:
-    saved = await load_session(store, id)
-    if saved.run is not None:
-        raise _open_turn(id)
-    if saved.version:  # nothing is kept but the version: whoever has seen the session before may not go on with it
-        await store.write(_key(id), saved.version, b"")
+    version, _ = await store.read(_key(id)) or (0, b"")
+    with _ignoring("unreadable"):
+        saved = await load_session(store, id)
+        if saved.run is not None:
+            raise _open_turn(id)
+        version = saved.version
+    if version:  # nothing is kept but the version: whoever has seen the session before may not go on with it
+        await store.write(_key(id), version, b"")
 
 
 async def begin_turn(store: Store, factory: str, input: Any, saved: SavedSession) -> str:
@@ -107,13 +113,28 @@ async def begin_turn(store: Store, factory: str, input: Any, saved: SavedSession
     return turn.run
 
 
+async def cancel_turn(store: Store, run: Run, owner: str, seconds: float) -> bool:
+    """Cancel the turn of a run if nobody produces it; return whether it is so.
+
+    The session is written before the run has ended and may expire: a turn whose run is gone would begin once more.
+    """
+    lease = await store.claim(run.id, owner, seconds) if is_turn(run.input) else None
+    if lease is None:
+        return False
+    await store.cancel(run.id)
+    await settle(store, run.input)
+    with _ignoring("lease_lost"):  # whoever has it now ends the run in the same way
+        await store.append(lease, [], ending=Ending("cancelled"))
+    return True
+
+
 async def settle(store: Store, data: bytes) -> None:
     """Write the session of the turn whose run has the input `data`, if it is open: nothing comes any more."""
-    turn = turn_of(data)
-    found = await store.read(_key(turn.session.id))
-    if found is not None and found[1] == data:
-        session = await _session_after(store, turn)
-        with _ignoring("conflict"):  # somebody else has done it
+    with _ignoring("unreadable", "conflict"):  # there is nothing to be kept, or somebody else has done it
+        turn = turn_of(data)
+        found = await store.read(_key(turn.session.id))
+        if found is not None and found[1] == data:
+            session = await _session_after(store, turn)
             await store.write(_key(session.id), found[0], serializer.to_json(session).encode())
 
 
@@ -127,15 +148,16 @@ async def _run(store: Store, turn: OpenTurn, data: bytes) -> Run:
 
 
 async def _session_after(store: Store, turn: OpenTurn) -> Session:
-    """Return the session with what is committed of its open turn."""
+    """Return the session with what is committed of its open turn, as far as that can be read."""
     number = 0
 
     async def events() -> AsyncIterator[Event]:
         nonlocal number
-        while page := await store.events(turn.run, number, PAGE):
-            number += len(page)
-            for event in map(serializer.from_json, page):
-                if isinstance(event, EVENT_CLASSES):
+        log = Log(store, turn.run)
+        with _ignoring("unreadable"):
+            while page := await log.page(number):
+                number += len(page)
+                for event in page:
                     yield event
 
     folded = await from_async_iter(events).pipe(ops.to_session(turn.session, keep_partial=True))
@@ -151,10 +173,10 @@ def _open_turn(id: str | None) -> RunError:
 
 
 @contextmanager
-def _ignoring(reason: str) -> Generator[None]:
-    """Suppress a ``RunError`` of this reason."""
+def _ignoring(*reasons: str) -> Generator[None]:
+    """Suppress a ``RunError`` of one of these reasons."""
     try:
         yield
     except RunError as error:
-        if error.reason != reason:
+        if error.reason not in reasons:
             raise

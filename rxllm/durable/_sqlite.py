@@ -19,7 +19,7 @@ from typing import Any
 
 from rxllm import RunError
 from rxllm.durable._sqlite_thread import SQLiteThread
-from rxllm.durable._store import Ending, Lease, Record, Run, Status
+from rxllm.durable._store import LONGEST_LEASE, Ending, Lease, Record, Run, Status
 
 VERSION = 1
 """The version of the schema."""
@@ -48,8 +48,12 @@ CREATE INDEX records_of_run ON records (run);
 CREATE TABLE documents (key TEXT PRIMARY KEY, version INTEGER NOT NULL, data BLOB NOT NULL) WITHOUT ROWID;
 """
 
-_STATUS = f"coalesce(ending, CASE WHEN leased_until > {_NOW} THEN 'running' ELSE 'waiting' END)"
-_RUN = f"SELECT id, factory, input, {_STATUS}, events, created_at, ended_at, is_cancelled, error FROM runs"
+# A lease that ends later than any can was given before the clock was set back: it would last until that time again.
+_IS_LEASED = f"(owner IS NOT NULL AND leased_until > {_NOW} AND leased_until <= {_NOW} + {LONGEST_LEASE})"
+_STATUS = f"coalesce(ending, CASE WHEN {_IS_LEASED} THEN 'running' ELSE 'waiting' END)"
+_RUN = (
+    f"SELECT id, factory, CAST(input AS BLOB), {_STATUS}, events, created_at, ended_at, is_cancelled, error FROM runs"
+)
 _HELD = "id = ? AND owner = ? AND epoch = ? AND ending IS NULL"
 
 # A file that SQLite makes may be read by everybody. One that it has open must not be opened by anything else of the
@@ -97,13 +101,13 @@ class SQLiteStore:
         return _run((await self._read(f"{_RUN} WHERE id = ?", id) or _unknown(id))[0])
 
     async def runs(self, status: Status | None = None, limit: int = 1000) -> Sequence[Run]:
-        query = f"{_RUN} WHERE ?1 IS NULL OR {_STATUS} = ?1 ORDER BY n DESC LIMIT ?2"
+        query = f"{_RUN} WHERE coalesce({_STATUS} = ?, 1) ORDER BY n DESC LIMIT ?"  # NULL is every status
         return [_run(row) for row in await self._read(query, status, limit)]
 
     async def claim(self, id: str, owner: str, seconds: float) -> Lease | None:
         rows = await self._write(
             f"UPDATE runs SET owner = ?, epoch = epoch + 1, leased_until = {_NOW} + ?, token = '' "
-            f"WHERE id = ? AND ending IS NULL AND leased_until <= {_NOW} RETURNING epoch",
+            f"WHERE id = ? AND ending IS NULL AND NOT {_IS_LEASED} RETURNING epoch",
             *(owner, seconds, id),
         )
         return Lease(id, owner, rows[0][0], seconds) if rows else None
@@ -111,7 +115,7 @@ class SQLiteStore:
     async def claimable(self, factories: Sequence[str], limit: int = 100) -> Sequence[str]:
         rows = await self._read(
             "SELECT id FROM runs WHERE ending IS NULL AND factory IN (SELECT value FROM json_each(?)) "
-            f"AND leased_until <= {_NOW} ORDER BY leased_until, n LIMIT ?",
+            f"AND NOT {_IS_LEASED} ORDER BY leased_until, n LIMIT ?",
             *(json.dumps([*factories]), limit),
         )
         return [id for (id,) in rows]
@@ -170,8 +174,8 @@ class SQLiteStore:
 
     async def cancel(self, id: str) -> None:
         rows = await self._write(
-            f"UPDATE runs SET is_cancelled = 1, ending = CASE WHEN leased_until <= {_NOW} THEN 'cancelled' END, "
-            f"ended_at = CASE WHEN leased_until <= {_NOW} THEN {_NOW} END WHERE id = ? AND ending IS NULL RETURNING 1",
+            f"UPDATE runs SET is_cancelled = 1, ending = CASE WHEN NOT {_IS_LEASED} THEN 'cancelled' END, "
+            f"ended_at = CASE WHEN NOT {_IS_LEASED} THEN {_NOW} END WHERE id = ? AND ending IS NULL RETURNING 1",
             id,
         )
         if not rows:
@@ -185,7 +189,7 @@ class SQLiteStore:
         return deleted
 
     async def read(self, key: str) -> tuple[int, bytes] | None:
-        rows = await self._read("SELECT version, data FROM documents WHERE key = ?", key)
+        rows = await self._read("SELECT version, CAST(data AS BLOB) FROM documents WHERE key = ?", key)
         return rows[0] if rows else None
 
     async def write(self, key: str, version: int, data: bytes) -> int:

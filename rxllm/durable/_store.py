@@ -13,6 +13,9 @@ from typing import Literal, Protocol
 
 import msgspec
 
+LONGEST_LEASE = 600.0
+"""How many seconds a lease may be asked for at most."""
+
 Status = Literal["waiting", "running", "completed", "halted", "failed", "cancelled"]
 
 
@@ -110,7 +113,8 @@ class Store(Protocol):
         """Commit all of it or nothing, and extend the lease; return whether the run is to be cancelled.
 
         A call with the `token` of the lease's last append changes nothing, so that it can be tried again after
-        ``"store_unavailable"``. Raises ``RunError("lease_lost")``, also once the run has ended.
+        ``"store_unavailable"``. Raises ``RunError("lease_lost")``, also once the run has ended, and
+        ``RunError("rolled_back")`` if the store finds that it has lost what the lease had committed.
         """
         ...
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from rxllm import StreamCollector, serializer
+from rxllm import RunError, StreamCollector
+from rxllm.durable._log import PAGE, Log
 from rxllm.durable._store import Run, Store
 from rxllm.events import Event
-
-PAGE = 256
-"""How many events are read at once."""
 
 WINDOW = 1024
 """How many events are kept; a watcher that is further behind reads the log itself."""
@@ -24,7 +22,7 @@ class Tail:
     def __init__(self, store: Store, id: str) -> None:
         self.watchers = 0
         self.run: Run | None = None  # once it has ended and everything has been read
-        self._store, self._id = store, id
+        self._store, self._id, self._log = store, id, Log(store, id)
         self._start = self._end = -1
         self._is_at_end = False  # when it was last read
         self._events: list[Event] = []
@@ -63,7 +61,7 @@ class Tail:
             self._reading.cancel()
 
     async def _read(self, number: int) -> list[Event]:
-        return [serializer.from_json(data) for data in await self._store.events(self._id, number, PAGE)]
+        return await self._log.page(number)
 
     async def _read_on(self, number: int) -> None:
         while True:
@@ -74,6 +72,11 @@ class Tail:
             if events:
                 break
             run = await self._store.load(self._id)
+            if run.events < number:
+                why = (
+                    f"the store has lost events: {number} had been read, and it has {run.events}; watch from the first"
+                )
+                raise RunError("rolled_back", why, run_id=self._id)
             if run.ended_at is not None and run.events <= number:
                 self.run = run
                 return

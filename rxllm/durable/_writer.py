@@ -37,6 +37,8 @@ class Writer:
 
     def __init__(self, store: Store, lease: Lease, flush_after: float) -> None:
         self._store, self._lease, self._flush_after = store, lease, flush_after
+        self.run_id = lease.run_id
+        self.noted = 0  # how many records there have been
         self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
         self._until = self._loop.time() + lease.seconds
         self._guard = threading.Lock()
@@ -59,6 +61,7 @@ class Writer:
     def record(self, record: Record) -> None:
         with self._guard:
             self._records.append(record)
+            self.noted += 1
         self._wake(True)  # soon: what is lost is asked for, and paid, again
 
     async def flush(self) -> None:

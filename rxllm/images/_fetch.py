@@ -114,13 +114,13 @@ class Fetcher:
                 else:
                     body = await self._read(response, limit)
                 return Answer(response.status_code, response.headers, body)
-        except TimeoutError as error:
-            raise AdapterError("timeout", f"{url} took longer than {seconds} s", provider=self._provider) from error
+        except TimeoutError:
+            raise AdapterError("timeout", f"{url} took longer than {seconds} s", provider=self._provider) from None
         except Exception as error:
             failure = transport_error(error, self._provider, url)
             if failure is None:
                 raise
-            raise failure from error
+            raise failure from None
 
     async def _read(self, response: httpx.Response, limit: int) -> bytes:
         body = bytearray()

@@ -26,6 +26,7 @@ from rxllm.values import (
     LLMError,
     ValidationError,
 )
+from rxllm.values.errors import with_origin
 
 if TYPE_CHECKING:
     import httpx
@@ -34,9 +35,7 @@ if TYPE_CHECKING:
 def _as_image_error(error: LLMError) -> LLMError:
     if not isinstance(error, AdapterError) or isinstance(error, ImageAdapterError):
         return error
-    image_error = ImageAdapterError.from_fields(error.fields())
-    image_error.__cause__ = error.__cause__
-    return image_error
+    return with_origin(ImageAdapterError.from_fields(error.fields()), error)
 
 
 class HTTPImageAdapter(HTTPBase):

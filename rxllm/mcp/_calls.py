@@ -8,11 +8,12 @@ import itertools
 from collections.abc import Mapping
 from typing import Any, cast
 
-from rxllm import AdapterError, FilePart, Image, ImagePart, LLMError, ToolContext, ToolError
+from rxllm import AdapterError, LLMError, ToolContext, ToolError
 from rxllm.mcp._connection import Connection
 from rxllm.mcp._parameter_headers import Path, mirrored
 from rxllm.mcp._protocol import Json, malformed, object_of
 from rxllm.mcp._questions import NeedsUserError, Questions
+from rxllm.values import FilePart, Image, ImagePart
 
 MAX_ROUNDS = 10
 """How often a server may ask for the same call again without a question to the user."""

@@ -70,6 +70,8 @@ class Connection(ABC):
         self._ids = itertools.count(1)
         self._guard = threading.Lock()
         self._version: Future[str] | None = None
+        self.definitions: dict[str, str] = {}
+        """What each tool was when it was first listed, by its name here."""
 
     @abstractmethod
     def send(self, version: str, message: Json, headers: Mapping[str, str]) -> Stream[Json]:

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import reactivex.operators
 
-from rxllm import AdapterError, Call, EngineError, HTTPAdapter, LLMError, RawChunk, Request, Stream, StreamError
+from rxllm import AdapterError, EngineError, LLMError, RawChunk, Request, Stream, StreamError
 from rxllm import operators as ops
-from rxllm.adapters import http_error
+from rxllm.adapters import HTTPAdapter, http_error
 from rxllm.mcp._connection import GOODBYE_SECONDS, Connection
 from rxllm.mcp._protocol import MODERN, PROVIDER, Json, answers, error_of, has_result, messages_in, object_of
+from rxllm.values import Call
 from rxllm.values.argument_checks import check_instance
 from rxllm.wire import Blocks, FrameDecoder, SSEDecoder
 
@@ -30,8 +31,8 @@ _ENCODED = re.compile(r"=\?base64\?.*\?=")
 class HTTP(Connection):
     """The server at `url`; `headers` are sent with every request, such as ``{"authorization": "Bearer ..."}``.
 
-    `client` is as of ``rxllm.HTTPAdapter``. `timeout` is how long the server may take to answer anything but a tool
-    call, in seconds. With `version="2025-11-25"` it speaks that version, also to a server that speaks later ones.
+    `client` is as of ``rxllm.adapters.HTTPAdapter``. `timeout` is how long the server may take to answer anything but a
+    tool call, in seconds. With `version="2025-11-25"` it speaks that version, also to a server that speaks later ones.
     Closing it ends its session, which only servers from before 2026 have.
     """
 

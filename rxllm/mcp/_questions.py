@@ -10,16 +10,20 @@ its beginning with the answer at hand. So does a call whose server does not know
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
 
-from rxllm import AdapterError, Halt, ToolContext, ValidationError, ask_user, validate
-from rxllm.mcp._flat_schema import flat_schema
+from rxllm import AdapterError, ToolContext, ValidationError, ask_user, validate
 from rxllm.mcp._protocol import PROVIDER, Json, malformed, object_of
+from rxllm.values import Halt
 
 _ACTIONS = ("accept", "decline", "cancel")
 _TRUTHS = {"yes": True, "true": True, "no": False, "false": False}
+
+_PAGE = re.compile(r"https?://[^\s/\\][^\s\x00-\x1f\x7f]*", re.IGNORECASE)
+"""The address of a page that a user may be sent to: neither a program nor a file of the user's machine."""
 
 
 class NeedsUserError(Exception):
@@ -60,7 +64,7 @@ class Questions(msgspec.Struct):
     def required(cls, result: Json, known: Questions) -> Questions:
         """Return what the server asks for in place of a result, with the responses to the same requests in `known`.
 
-        Raises ``AdapterError`` for what nobody can answer.
+        Raises ``AdapterError`` for what nobody can answer, and ``ValidationError`` as `_checked` does.
         """
         found, state = result.get("inputRequests"), result.get("requestState")
         requests = {key: object_of(request) for key, request in object_of(found).items()}
@@ -69,7 +73,7 @@ class Questions(msgspec.Struct):
         for request in requests.values():
             if request.get("method") != "elicitation/create":
                 raise AdapterError("unsupported_feature", f"it asks for {str(request)[:80]}", provider=PROVIDER)
-        params_by_key = {key: object_of(request.get("params")) for key, request in requests.items()}
+        params_by_key = {key: _checked(object_of(request.get("params"))) for key, request in requests.items()}
         same = (key for key, params in params_by_key.items() if known.requests.get(key) == params)
         return cls(params_by_key, {key: known.responses[key] for key in same if key in known.responses}, state)
 
@@ -91,8 +95,11 @@ class Questions(msgspec.Struct):
         return {name: value for name, value in own.items() if value is not None}
 
     def response_to(self, number: int, params: Json) -> Json:
-        """Return the response to the question `number` inside the call, or raise `NeedsUserError`."""
-        key = str(number)
+        """Return the response to the question `number` inside the call, or raise `NeedsUserError`.
+
+        Raises ``ValidationError`` as `_checked` does.
+        """
+        key, params = str(number), _checked(params)
         if self.requests.get(key) == params and key in self.responses:
             return self.responses[key]
         earlier = [str(index) for index in range(number)]
@@ -109,6 +116,16 @@ class Questions(msgspec.Struct):
         text = f"{params.get('message') or 'The server asks for input.'}{page}{self.fault}"
         options = {name: value for name, value in shown.items() if value is not None}
         return ask_user(text, calls_again=True, tool_state=msgspec.structs.asdict(self), **options)
+
+
+def _checked(params: Json) -> Json:
+    """Return the parameters of a question. Raises ``ValidationError("invalid_request")`` for a page off the web."""
+    url = params.get("url")
+    is_page = isinstance(url, str) and _PAGE.fullmatch(url)
+    if not is_page and (url is not None or params.get("mode") == "url"):
+        message = f"it sends the user to {str(url)[:80]!r}; the address must begin with https:// or http://"
+        raise ValidationError("invalid_request", message)
+    return params
 
 
 def _response(reply: str, params: Json) -> Json | None:
@@ -135,8 +152,8 @@ def _fault(answer: Json, params: Json) -> str:
     if answer["action"] != "accept":
         return ""
     try:
-        content = answer.get("content", {})
-        validate.data(content, flat_schema(object_of(params.get("requestedSchema")), object_of(content)))
+        form = {"type": "object", **object_of(params.get("requestedSchema"))}
+        validate.data(answer.get("content", {}), form)
     except ValidationError as error:
         faults = "; ".join(fault for _, fault in error.errors)
         return f": {faults}" if error.reason == "invalid_output" else ""  # else the schema itself is wrong

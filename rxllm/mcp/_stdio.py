@@ -2,7 +2,7 @@
 
 So the tools may be called from any loop and thread, and no loop that ends or is blocked takes the process with it.
 The process and all that it has started end when the connection is closed, when neither it nor a tool of it is left,
-and with this process.
+and with this process, even if that is killed: a shell waits beside the server for that, see `_GUARD`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import pickle
 import signal
 import subprocess
 import threading
+import uuid
 import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Generator, Mapping, Sequence
@@ -39,6 +40,22 @@ STDERR_SHOWN = 2_000
 
 _INHERITED = ("HOME", "LANG", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "USER", "SYSTEMROOT", "APPDATA", "TEMP")
 _IS_POSIX = os.name == "posix"
+
+_GUARD = """
+read -r _ || sleep "$1"
+kill -KILL -- "-$2"
+for path in $(grep -ls "RXLLM_MCP_PROCESS=$3" /proc/[0-9]*/environ); do
+  path=${path#/proc/}
+  kill -KILL "${path%/environ}"
+done
+"""
+"""Kills the server's process group, and on Linux what has left the group but still has the server's environment.
+
+It does so on a line of input, or a moment after the end of this process, which closes its input.
+"""
+
+_of_parent: list[Process] = []
+"""The processes of our parent, in a forked child: to collect one would take its pipes from the loop of the parent."""
 
 
 class Stdio(Connection):
@@ -79,6 +96,7 @@ class Stdio(Connection):
 
     async def version(self) -> str:
         with self._guard:
+            self._leave_to_parent()
             if self._process is None or self._process.failure is not None:
                 self._process, self._version = Process(self._command, self._env, self._cwd, self.secrets), None
                 self._process.finalizer = weakref.finalize(self, self._process.abandon)
@@ -87,9 +105,16 @@ class Stdio(Connection):
     async def aclose(self) -> None:
         await super().aclose()
         with self._guard:
+            self._leave_to_parent()
             process, self._process = self._process, None
         if process is not None:
             await process.aclose()
+
+    def _leave_to_parent(self) -> None:
+        """Forget a process of our parent, from before a fork: this process starts its own."""
+        if self._process is not None and self._process.owner != os.getpid():
+            _of_parent.append(self._process)
+            self._process = None
 
     async def _exchange(self, message: Json | None) -> AsyncIterator[Json]:
         process = self._process
@@ -137,9 +162,12 @@ class Process(asyncio.SubprocessProtocol):
     """One run of a server. Only its own thread reads and writes; `failure` is why it cannot be used any more."""
 
     def __init__(self, command: tuple[str, ...], env: Mapping[str, str], cwd: Any, secrets: Sequence[str]) -> None:
+        self.owner = os.getpid()
         self.failure: LLMError | None = None
         self.finalizer: weakref.finalize[..., Any] | None = None
-        self._command, self._env, self._cwd, self._secrets = command, env, cwd, secrets
+        self._command, self._cwd, self._secrets = command, cwd, secrets
+        self._mark = uuid.uuid4().hex  # all that it starts inherits it
+        self._env = {**env, "RXLLM_MCP_PROCESS": self._mark}
         self._lock = threading.Lock()
         self._inboxes: dict[Any, Inbox] = {}
         """Of calls by their numbers, of subscriptions by their ids, and of listeners by themselves."""
@@ -205,21 +233,35 @@ class Process(asyncio.SubprocessProtocol):
         pipes: Any = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
         options: Any = {"env": self._env, "cwd": self._cwd, "start_new_session": _IS_POSIX}
         await self._loop.subprocess_exec(lambda: self, *self._command, **pipes, **options)
+        guard = await self._guarded()
         started.set_result(None)
         try:
             await self._is_over.wait()
         finally:
-            await self._end()
+            await self._end(guard)
             if self.finalizer is not None:
                 self.finalizer.detach()
 
-    async def _end(self) -> None:
+    async def _guarded(self) -> asyncio.subprocess.Process | None:
+        """Return the process of `_GUARD`; None where there is no shell, and the group alone is killed."""
+        pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        arguments = (f"{GRACE_SECONDS:.0f}", str(self._transport.get_pid()), self._mark)
+        with contextlib.suppress(OSError):
+            if _IS_POSIX:
+                command = ("/bin/sh", "-c", _GUARD, "rxllm-mcp", *arguments)
+                return await asyncio.create_subprocess_exec(*command, **pipes, start_new_session=True, cwd="/")
+        return None
+
+    async def _end(self, guard: asyncio.subprocess.Process | None) -> None:
         self._stdin.abort() if self._stdin.get_write_buffer_size() else self._stdin.close()
         for _ in range(2):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(GRACE_SECONDS):
                     await self._has_exited.wait()
             self._kill()  # what it has started is in its group, and may live on without it
+        with contextlib.suppress(TimeoutError):
+            if guard is not None:
+                await asyncio.wait_for(guard.communicate(b"\n"), GRACE_SECONDS)
         self._transport.close()
         await asyncio.sleep(0)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -12,7 +14,6 @@ from typing import Any, cast
 from rxllm import Stream, Tool, from_async_iter, to_async_iter
 from rxllm.mcp._calls import call_tool
 from rxllm.mcp._connection import Connection
-from rxllm.mcp._flat_schema import flat_schema
 from rxllm.mcp._http import HTTP
 from rxllm.mcp._parameter_headers import parameter_headers
 from rxllm.mcp._protocol import MODERN, PROVIDER, Json, malformed, object_of
@@ -24,7 +25,8 @@ Server = Connection | str | Sequence[str]
 
 MAX_PAGES = 100
 MAX_TOOLS = 1_000
-MAX_CHECKED = 256
+MAX_NAMES = 10_000
+"""How many tools a connection remembers, those included that its server no longer has."""
 DESCRIPTION = 4_000
 """How many characters of a tool's description the model is told."""
 
@@ -35,7 +37,9 @@ log = logging.getLogger("rxllm")
 
 
 @explains_call("rxllm.mcp.tools(server); the server of a URL takes rxllm.mcp.HTTP(url, timeout=30)")
-def tools(server: Server, *, headers: Mapping[str, str] | None = None, prefix: str = "") -> Stream[tuple[Tool, ...]]:
+def tools(
+    server: Server, *, headers: Mapping[str, str] | None = None, prefix: str = "", allow_changes: bool = False
+) -> Stream[tuple[Tool, ...]]:
     """Return the tools of `server`, for ``tools=[...]`` and ``Engine.with_tools``; each subscription lists them anew.
 
     >>> search = tools("http://127.0.0.1:8000/mcp", headers={"authorization": "Bearer ..."})    # then .run() or await
@@ -45,6 +49,9 @@ def tools(server: Server, *, headers: Mapping[str, str] | None = None, prefix: s
     ``metadata["mcp"]`` of a tool has its own name and the server's annotations. The process of a command ends with its
     last tool; close an `HTTP` or a `Stdio` to end it, or its session, at a time of your own.
 
+    A tool that is listed again with another description, schema or annotations under its name is left out, with a
+    warning in the log: it is not the tool that you looked at. `allow_changes` takes it as it is now.
+
     Raises ``ValidationError("invalid_option")``. An ``AdapterError`` or ``StreamError`` goes to ``on_error``: of a
     server that cannot be reached, takes too long, or sends what is no list of tools.
     """
@@ -52,7 +59,7 @@ def tools(server: Server, *, headers: Mapping[str, str] | None = None, prefix: s
 
     async def listing() -> AsyncIterator[tuple[Tool, ...]]:
         try:
-            yield await _listed(connection, prefix)
+            yield await _listed(connection, prefix, allow_changes)
         except BaseException:
             if connection is not server:
                 await connection.aclose()
@@ -61,7 +68,9 @@ def tools(server: Server, *, headers: Mapping[str, str] | None = None, prefix: s
     return from_async_iter(listing)
 
 
-def watch(server: Server, *, headers: Mapping[str, str] | None = None, prefix: str = "") -> Stream[tuple[Tool, ...]]:
+def watch(
+    server: Server, *, headers: Mapping[str, str] | None = None, prefix: str = "", allow_changes: bool = False
+) -> Stream[tuple[Tool, ...]]:
     """Return the tools of `server` now, and again whenever it says that they have changed; see `tools`.
 
     ::
@@ -77,10 +86,10 @@ def watch(server: Server, *, headers: Mapping[str, str] | None = None, prefix: s
         version = await connection.version()
         async with to_async_iter(connection.changes(version)) as changes:
             if version != MODERN:
-                yield await _listed(connection, prefix)
+                yield await _listed(connection, prefix, allow_changes)
             async for change in changes:
                 if change.get("method") in (_CHANGED, _BEGUN):
-                    yield await _listed(connection, prefix)
+                    yield await _listed(connection, prefix, allow_changes)
 
     return from_async_iter(listings)
 
@@ -99,14 +108,28 @@ def _connected(server: Any, headers: Mapping[str, str] | None, prefix: str) -> C
     return Stdio(*cast(list[str], server))
 
 
-async def _listed(connection: Connection, prefix: str) -> tuple[Tool, ...]:
+async def _listed(connection: Connection, prefix: str, allow_changes: bool) -> tuple[Tool, ...]:
     tools: dict[str, Tool] = {}
     async for entry in _entries(connection):
         tool = _tool(connection, entry, prefix)
         if tool is not None:
             name = _unique(tool.name, tools)
             tools[name] = replace(tool, name=name)
-    return tuple(tools.values())
+    return tuple(tool for tool in tools.values() if _is_listed(connection.definitions, tool, allow_changes))
+
+
+def _is_listed(known: dict[str, str], tool: Tool, allow_changes: bool) -> bool:
+    """Whether `tool` is what its name stood for before, new, or allowed to change."""
+    definition = json.dumps([tool.description, tool.schema, tool.metadata], sort_keys=True)
+    digest = hashlib.sha256(definition.encode()).hexdigest()
+    if known.get(tool.name, digest) != digest and not allow_changes:
+        remedy = "look at it, and list it with allow_changes=True"
+        log.warning("the MCP tool %r is left out: its server has changed it; %s", tool.name, remedy)
+        return False
+    known[tool.name] = digest
+    if len(known) > MAX_NAMES:
+        raise malformed(f"the MCP server has named more than {MAX_NAMES} tools")
+    return True
 
 
 async def _entries(connection: Connection) -> AsyncIterator[Json]:
@@ -140,13 +163,11 @@ def _tool(connection: Connection, entry: Json, prefix: str) -> Tool | None:
         return None
     description = entry.get("description")
     own = {key: entry[key] for key in ("name", "title", "annotations", "outputSchema") if key in entry}
-    handler = _Handler(call_tool, connection, name, headers)
-    handler.argument_schema = flat_schema(schema, [*object_of(schema.get("properties"))][:MAX_CHECKED])
     return Tool(
         _legal(prefix + name),
         description[:DESCRIPTION] if isinstance(description, str) else "",
         schema,
-        handler,
+        _Handler(call_tool, connection, name, headers),
         metadata={PROVIDER: own},
     )
 
@@ -154,7 +175,7 @@ def _tool(connection: Connection, entry: Json, prefix: str) -> Tool | None:
 class _Handler(partial[Any]):
     """The handler of a tool; its repr stands in the error of two tools with the same name."""
 
-    argument_schema: Json
+    checks_arguments = True
 
     def __repr__(self) -> str:
         return f"mcp.tools({self.args[0]!r}, prefix=...)"

@@ -1,19 +1,20 @@
 """The operators, for ``.pipe(...)``: ``from rxllm import operators as ops``.
 
 ``to_x()`` emits exactly one item, a bare noun emits many. reactivex's own operators are methods of every stream; those
-of other packages are in ``plugins``: ``ops.plugins.shout()``.
+of other packages are in ``plugins``: ``ops.plugins.shout()``. Functions of several streams are beside the operators:
+``rxllm.race(a, b)``, ``rxllm.merge_labelled({"a": a, "b": b})``.
 
 ==============  =======================================================================================================
-looking         tap, trace, count, snapshots, verify, checkpoint
+looking         tap, trace, tally, snapshots, verify, checkpoint
 text            text, to_text, thinking, words, sentences, smooth, map_text, redact, guard
 some events     only, filter_deltas, include_raw_chunks
 slow consumers  conflate, keep_latest, gate
 tools           tool_calls, run_tools, repeat_until_halt
 structure       partials, text_at, items, parsed, partial_json
 results         to_response, to_step_result, to_chat_result, to_session, scan_collect, finally_result
-waiting         timeouts, stall_warning, hedge, rate_limited
+waiting         time_limits, stall_warning, hedge, rate_limited
 failing         retry_before_content, fallback, restart, circuit_breaker, raise_errors, errors_as_events, journaled
-several models  race, merge_labelled
+several models  race
 sharing         share_folded
 money           usage, cost, budget
 your own        lift, continue_with
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from rxllm.operators._conflate import conflate
     from rxllm.operators._continue_with import continue_with
     from rxllm.operators._cost import cost
-    from rxllm.operators._count import count
     from rxllm.operators._errors_as_events import errors_as_events
     from rxllm.operators._fallback import fallback
     from rxllm.operators._filter_deltas import filter_deltas
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from rxllm.operators._keep_latest import keep_latest
     from rxllm.operators._lift import lift
     from rxllm.operators._map_text import map_text
-    from rxllm.operators._merge_labelled import merge_labelled
     from rxllm.operators._only import only
     from rxllm.operators._parsed import parsed
     from rxllm.operators._partial_json import partial_json
@@ -64,11 +63,12 @@ if TYPE_CHECKING:
     from rxllm.operators._smooth import smooth
     from rxllm.operators._snapshots import snapshots
     from rxllm.operators._stall_warning import stall_warning
+    from rxllm.operators._tally import tally
     from rxllm.operators._tap import tap
     from rxllm.operators._text import text
     from rxllm.operators._text_at import text_at
     from rxllm.operators._thinking import thinking
-    from rxllm.operators._timeouts import timeouts
+    from rxllm.operators._time_limits import time_limits
     from rxllm.operators._to_chat_result import to_chat_result
     from rxllm.operators._to_response import to_response
     from rxllm.operators._to_session import to_session
@@ -87,7 +87,6 @@ __all__ = [
     "conflate",
     "continue_with",
     "cost",
-    "count",
     "errors_as_events",
     "fallback",
     "filter_deltas",
@@ -101,7 +100,6 @@ __all__ = [
     "keep_latest",
     "lift",
     "map_text",
-    "merge_labelled",
     "only",
     "parsed",
     "partial_json",
@@ -120,11 +118,12 @@ __all__ = [
     "smooth",
     "snapshots",
     "stall_warning",
+    "tally",
     "tap",
     "text",
     "text_at",
     "thinking",
-    "timeouts",
+    "time_limits",
     "to_chat_result",
     "to_response",
     "to_session",

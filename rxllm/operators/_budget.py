@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, overload
+from typing import Any, Literal, overload
 
 from msgspec.structs import replace
 from reactivex import Observable, abc
@@ -13,7 +13,7 @@ from reactivex.disposable import Disposable
 from rxllm.events import Event
 from rxllm.operators._shared.budget_meter import Meter
 from rxllm.operators._shared.operate import operate
-from rxllm.operators._shared.response_count import NOTHING, estimate
+from rxllm.operators._shared.response_count import estimate, spending_of
 from rxllm.runtime import (
     Budget,
     ChatBudget,
@@ -24,17 +24,28 @@ from rxllm.runtime import (
     current_engine_call,
     current_scope,
     scoped,
+    unpriced_call,
 )
-from rxllm.values import StreamError
+from rxllm.values import Response, Spending, Usage
 from rxllm.values.argument_checks import invalid_option
 
 
 @overload
 def budget(shared: Budget, /) -> Callable[[Observable[Event]], Stream[Event]]: ...
 @overload
-def budget(tokens: int | None = None, usd: float | None = None) -> Callable[[Observable[Event]], Stream[Event]]: ...
 def budget(
-    tokens: int | Budget | None = None, usd: float | None = None
+    tokens: int | None = None,
+    usd: float | None = None,
+    *,
+    price: Callable[[Usage], Usage] | None = None,
+    unpriced: Literal["refuse", "allow"] = "refuse",
+) -> Callable[[Observable[Event]], Stream[Event]]: ...
+def budget(
+    tokens: int | Budget | None = None,
+    usd: float | None = None,
+    *,
+    price: Callable[[Usage], Usage] | None = None,
+    unpriced: Literal["refuse", "allow"] = "refuse",
 ) -> Callable[[Observable[Event]], Stream[Event]]:
     """Halt a chat before its next step once it has used so many tokens or dollars; cut a response over the tokens.
 
@@ -58,18 +69,20 @@ def budget(
     calls tools, they run, and then the chat halts with the ``halted_reason`` ``"budget"``. The metadata ``"budget"``
     of ``MessageCompleted``, and so of the response, holds the limits and what was spent.
 
-    Dollars are ``Usage.total_cost``, known when a response ends: put ``ops.cost()`` before, unless the provider or
-    ``rxllm.models`` states them. An unknown cost breaks no limit: ``usd_spent`` is None, and a warning is logged.
+    Dollars need a price, and no ``ops.cost()``: the entry in ``rxllm.models``, `price`, the engine's ``ops.cost``, or
+    else the list of genai-prices has it. Each request reserves the price of what it may use, as below. A request
+    whose price is not known is not sent, but fails with a ``ValidationError``; with ``unpriced="allow"`` it is sent as
+    long as anything is left, and only the cost that its provider states counts.
 
     With a shared `Budget` in place of `tokens`, all calls that share it count, in any engine, chat and thread::
 
         shared = rxllm.Budget(tokens=50_000, usd=2.0)
-        engine = Engine("openai:gpt-5", operators=[ops.cost(), ops.budget(shared)])
+        engine = Engine("openai:gpt-5", operators=[ops.budget(shared)])
 
     ======================  ============================================================================================
     before a request        it reserves its messages and tools, as ``rxllm.count_tokens`` estimates them, and its
                             `max_tokens`; without those, the `max_output_tokens` of its entry in ``rxllm.models``, or
-                            else 1,000 tokens; and their price, if that entry has one
+                            else 1,000 tokens; and the price of all that
     if more is reserved     the request is not sent, but fails with ``StreamError("budget_exceeded")``; a chat that has
     and spent than allowed  had a step halts with the `halted_reason` ``"budget"``
     while the answer comes  what exceeds the reservation is reserved too; if it is not left, the answer is cut
@@ -77,28 +90,31 @@ def budget(
                             off or is left early, say, the estimate (``shared.spent.estimated``): of the request, and
                             of the answer so far. Left before its first event, a call counts its request, which the
                             provider may bill; a call that fails before its first event counts no tokens
-    a price nobody knows    reserves and counts nothing; ``shared.spent.unpriced`` is the number of those calls
+    an unpriced request     under tokens alone, or with ``unpriced="allow"``: reserves and counts no dollars;
+                            ``shared.spent.unpriced`` is the number of those calls
     ======================  ============================================================================================
 
-    So calls at the same time pass the budget only by what their providers state beyond these estimates, and by one
-    delta for each.
+    The limit may be passed by 0 if every request has `max_tokens` and its provider keeps to them and bills no more
+    input than the estimate; else, for each running call, by the input beyond its estimate, and without `max_tokens` by
+    what the model thinks unseen beyond the 1,000 tokens and by 32 tokens, or one delta, of what is seen. Searches and
+    other tools that a provider bills by the piece are known at the end only.
 
-    Calls that the tools of an engine make keep to its budgets as well, at any depth, shared or not. In a pipe, a shared
-    Budget holds for all model calls of the stream, and a budget of its own counts the events, those of agents
-    (``Nested``) included: one that is passed inside an agent ends the stream with an ``ErrorEvent``.
-
-    A call counts once in each Budget. Where operators ask again or elsewhere (``hedge``, ``fallback``, ``restart``,
-    ``retry_before_content``), the budget after them in the list counts the answer that passes; before them, it reserves
-    and counts every attempt, with what the losers have said until they are cancelled. The engine's own retries belong
-    to one call.
+    It holds for every call of the engine, wherever it stands in the list: each attempt of ``hedge``, ``fallback``,
+    ``restart`` and ``retry_before_content``, with what the losers have said until they are cancelled; calls that other
+    operators, ``prepare`` and tools make, at any depth. A call counts once in each Budget. The engine's own retries
+    belong to one call. In a pipe, a shared Budget, and dollars, hold for all model calls of the stream. Tokens of a
+    budget of its own count the events there, those of agents (``Nested``) included: one that is passed inside an agent
+    ends the stream with an ``ErrorEvent``. A shared Budget counts the answers in the journal of ``generate_many`` too,
+    each once.
 
     Raises ``ValidationError("invalid_option")`` without a limit, and for a limit that is not a number above 0.
     """
     if isinstance(tokens, Budget):
-        if usd is not None:
-            raise invalid_option("usd", "must be left out: a shared Budget has its own limits")
+        own = {"usd": usd is not None, "price": price is not None, "unpriced": unpriced != "refuse"}
+        if names := [name for name, is_passed in own.items() if is_passed]:
+            raise invalid_option(names[0], "must be left out: a shared Budget has its own limits")
         return _Operator(tokens, lambda: tokens)
-    make = partial(ChatBudget, tokens, usd)
+    make = partial(ChatBudget, tokens, usd, price=price, unpriced=unpriced)
     make()  # the limits are checked here
     return _Operator(None, make)
 
@@ -117,8 +133,8 @@ class _Operator(HoldsBudget):
             if not budget.reserves:
                 budget.catch_up(call.before)  # other engines may have answered
             return operate(partial(_of_call, budget, call))(source)
-        if self._shared is not None:
-            return operate(partial(_of_pipe, self._shared))(source)
+        if self._shared is not None or self._make().usd is not None:
+            return operate(partial(_of_pipe, self._make))(source)
         return operate(partial(_of_stream, self._make))(source)
 
     @property
@@ -129,6 +145,9 @@ class _Operator(HoldsBudget):
     def budget_of(self, chat: dict[Any, Budget]) -> Budget:
         """Return the shared budget, or that of the chat whose budgets are in `chat`."""
         return self._shared or chat.setdefault(self, self._make())
+
+    def spending(self, call: EngineCall, response: Response[Any]) -> Spending:
+        return spending_of(call, self._make(), response)
 
 
 def _of_call(
@@ -143,18 +162,24 @@ def _of_call(
         return source.subscribe(observer, scheduler=scheduler)
     meter = Meter(observer, lambda: budget)
     try:
-        meter.reserve(estimate(call) if budget.reserves else NOTHING)
-    except StreamError as error:
+        request = estimate(call, budget)
+        if request.usage.total_cost is None and not budget.allows_unpriced:
+            raise unpriced_call(f"{call.provider}:{call.request.model}" if call.request.model else call.provider)
+        meter.reserve(request)
+    except Exception as error:  # a price function of the caller's may raise
         observer.on_error(error)
         return Disposable()
     return meter.start(source, scheduler, replace(scope, counted=(*scope.counted, budget)))
 
 
 def _of_pipe(
-    budget: Budget, source: Observable[Event], observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None
+    make: Callable[[], Budget],
+    source: Observable[Event],
+    observer: abc.ObserverBase[Event],
+    scheduler: abc.SchedulerBase | None,
 ) -> abc.DisposableBase:
     """Hand the budget down to the model calls below; if there are none, count the events."""
-    scope = current_scope.get()
+    scope, budget = current_scope.get(), make()
     share = Share(budget)
     below = scoped(source, replace(scope, shares=(*scope.shares, share)))  # the subscriber's own calls are not part
     return Meter(observer, lambda: budget, share).start(below, scheduler, scope)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 from reactivex import Observable
 
 from rxllm.events import Event
-from rxllm.operators._shared.costs import fill_costs
-from rxllm.runtime import Stream, engine_call
-from rxllm.runtime._prices import price_context, price_list, priced
+from rxllm.operators._shared.costs import Prices
+from rxllm.runtime import Stream
+from rxllm.runtime._prices import price_list
 from rxllm.values import Usage
-from rxllm.values.argument_checks import check, check_function, invalid_option, shown
+from rxllm.values.argument_checks import check, check_function
 
 
 def cost(
@@ -35,10 +34,11 @@ def cost(
     As an engine's operator, ``Engine(adapter, model, operators=[ops.cost()])``, it knows provider and model, and every
     result, total and budget has the costs; after ``ops.fallback`` the price is that of the model that answers. In a
     pipe name them: ``"provider:model"``; otherwise the response's own model name is looked up under any provider. Costs
-    stay None for models that are not in the list, and stated costs stay. Searches, sound, images, one-hour caches and
-    service tiers have prices of their own. An agent's costs are those of its own engine, and are not filled in here,
-    so that nothing is charged twice. The prices of your own contract belong in an entry of ``rxllm.models``, whose
-    function ``priced`` calculates the costs of a usage without a stream.
+    stay None for models that are not in the list, and stated costs above 0 stay. Searches, sound, images, one-hour
+    caches and service tiers have prices of their own, and so has each model that the provider asked for one answer
+    (Anthropic's compactions, advisors and fallbacks). An agent's costs are those of its own engine, and are not filled
+    in here, so that nothing is charged twice. The prices of your own contract belong in an entry of ``rxllm.models``,
+    whose function ``priced`` calculates the costs of a usage without a stream.
 
     With `price`, that function returns the usage with its costs, and genai-prices is not needed:
 
@@ -54,32 +54,6 @@ def cost(
     check("model", model, model is None or all(str(model).partition(":")), "None or 'provider:model'")
     if price is not None:
         check_function("price", price)
-        return fill_costs(lambda usage, _, __: _checked(price(usage)))
-    price_list()  # raises if it is not installed
-
-    def operator(source: Observable[Event]) -> Stream[Event]:
-        call = engine_call()
-        requested = model or (f"{call.provider}:{call.request.model or ''}" if call is not None else ":")
-
-        def fill(usage: Usage, response_model: str | None, metadata: Mapping[str, Any]) -> Usage:
-            return priced(usage, _fallback(metadata) or requested, response_model, price_context(usage, metadata))
-
-        return fill_costs(fill)(source)
-
-    return operator
-
-
-def _checked(usage: Any) -> Usage:
-    if not isinstance(usage, Usage):
-        remedy = "write lambda usage: dataclasses.replace(usage, total_cost=...)"
-        raise invalid_option("price", f"must return a Usage, not {shown(usage)}; {remedy}")
-    return usage
-
-
-def _fallback(metadata: Mapping[str, Any]) -> str | None:
-    """Return the model that answered instead of the requested one, as ``ops.fallback`` records it."""
-    match metadata:
-        case {"fallback": {"answered_by": str(name)}}:
-            return name if ":" in name else ":"  # a stream may be of any provider
-        case _:
-            return None
+    else:
+        price_list()  # raises if it is not installed
+    return Prices(model, price)

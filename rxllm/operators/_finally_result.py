@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar, overload
 
 from reactivex import Observable, abc
 from reactivex.disposable import CompositeDisposable, Disposable
-from reactivex.scheduler import VirtualTimeScheduler
+from reactivex.scheduler import CurrentThreadScheduler, VirtualTimeScheduler
 
 from rxllm.events import ErrorEvent, Event, StepRestarted
 from rxllm.operators._shared.event_operators import EVENTS, not_an_event
@@ -118,7 +118,8 @@ class _State(Generic[R]):
         self._observer: abc.ObserverBase[Event] | None = None
         self._results: list[R] = []
         self._error: Exception | None = None
-        fold(Stream(self._connect)).subscribe(self._results.append, self._fail)
+        at_once = CurrentThreadScheduler.singleton()  # on whatever thread an event arrives
+        fold(Stream(self._connect)).subscribe(self._results.append, self._fail, scheduler=at_once)
 
     def _connect(
         self, observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None

@@ -2,37 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from reactivex import Observable
 
+from rxllm import runtime
 from rxllm.events import Event
-from rxllm.operators._shared.racing import Racing
-from rxllm.runtime import Stream
-from rxllm.values.argument_checks import check, check_instance, is_positive
+from rxllm.values.argument_checks import check, explains_call, is_positive
 
 
-def hedge(stream: Observable[Event], after: float) -> Stream[Event]:
-    """Subscribe a second time if `stream` has no content after so many seconds; the first with content wins.
+@explains_call("ops.hedge(after=2) in a pipe, or rxllm.hedge(stream, after)")
+def hedge(after: float) -> Callable[[Observable[Event]], runtime.Stream[Event]]:
+    """Subscribe a second time if the source has no content within `after` seconds; the first with content wins.
 
-    ::
+    ``stream.pipe(ops.hedge(after=2))`` is ``rxllm.hedge(stream, after=2)``. For each call of an engine:
+    ``Engine(adapter, operators=[ops.hedge(after=2)])``.
 
-        first time               --start------------!
-        second time                        --start--H---------i--end--|
-        hedge(stream, after=10)  -------------------(start,H)-i--end--|
-
-    >>> from rxllm import Fake, operators as ops, stream_generate
-    >>> answers = Fake([("delay", 5), "Late."], "In time.")                  # only the first call is slow
-    >>> hedge(stream_generate(answers, "When?"), after=0.01).pipe(ops.to_text()).run()
-    'In time.'
-
-    Content is as in ``race``; the other subscription is cancelled, to the socket. If the first fails before the second
-    begins, the second begins at once. ``MessageCompleted`` has the metadata
-    ``{"hedge": {"winner": 0 or 1, "errors": (...)}}``. For each call of an engine:
-    ``Engine(adapter, operators=[lambda events: ops.hedge(events, after=2)])``.
-
-    Raises ``ValidationError("invalid_option")`` if `stream` is not an Observable or `after` not a number above 0.
+    Raises ``ValidationError("invalid_option")`` if `after` is not a number above 0.
     """
-    check_instance("stream", stream, Observable, "an Observable")
     check("after", after, is_positive(after), "a number of seconds above 0")
-    return Stream(
-        lambda observer, scheduler=None: Racing("hedge", [stream] * 2, [0, after], observer, scheduler).start()
-    )
+    return lambda source: runtime.hedge(source, after)

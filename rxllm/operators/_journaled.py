@@ -48,12 +48,12 @@ def journaled(journal: Journal) -> Callable[[Observable[T]], Stream[T]]:
     waits for approval; ``metadata["interrupted"]`` of the call in ``pending_tool_calls`` tells why. A journal notes the
     model's answers as they came, before operators change them.
 
-    See `rxllm.Journal` for what it implements; ``rxllm.durable`` has one that keeps to a database.
+    See `rxllm.runtime.Journal` for what it implements; ``rxllm.durable`` has one that keeps to a database.
 
     Raises ``ValidationError("invalid_option")`` for an object that is not a journal.
     """
     fits = all(callable(getattr(journal, name, None)) for name in _METHODS) and not isinstance(journal, type)
-    check("journal", journal, fits, f"an object with the methods {', '.join(_METHODS)}, see rxllm.Journal")
+    check("journal", journal, fits, f"an object with the methods {', '.join(_METHODS)}, see rxllm.runtime.Journal")
 
     def start(
         source: Observable[T], observer: abc.ObserverBase[Any], scheduler: abc.SchedulerBase | None

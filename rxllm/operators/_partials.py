@@ -8,12 +8,13 @@ from typing import Any, Generic, TypeVar, overload
 
 from reactivex import Observable
 
+from rxllm.collector._with_parsed import Read
 from rxllm.events import Event
 from rxllm.operators._lift import lift
 from rxllm.operators._shared.answer_text import AnswerText
 from rxllm.operators._shared.event_operators import Fold
 from rxllm.operators._shared.json_scanner import JSONScanner, Key
-from rxllm.operators._shared.parse_answer import Read, final_answer, parsed_value, text_parser
+from rxllm.operators._shared.parse_answer import final_answer, parsed_value, text_parser
 from rxllm.runtime import Stream
 from rxllm.values import Partial, is_type
 from rxllm.values._partial import Node, Pieces

@@ -22,7 +22,7 @@ def raise_errors() -> Callable[[Observable[Event]], Stream[Event]]:
     >>> from rxllm import Fake, stream_generate
     >>> stream_generate(Fake(["Hi", ("error", "timeout")]), "Hello").pipe(raise_errors()).run()
     Traceback (most recent call last):
-    rxllm.values.errors.AdapterError: adapter error (fake): timeout
+    rxllm.AdapterError: adapter error (fake): timeout
     """
 
     def throw(on_next: abc.OnNext[Event], on_error: abc.OnError) -> abc.OnNext[Event]:

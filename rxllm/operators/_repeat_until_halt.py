@@ -21,6 +21,7 @@ from rxllm.operators._shared.operate import operate
 from rxllm.operators._shared.steering import Steer, Steering
 from rxllm.runtime import (
     Question,
+    RecallingJournal,
     ScopedObserver,
     Stream,
     behind,
@@ -31,7 +32,7 @@ from rxllm.runtime import (
     new_id,
     within,
 )
-from rxllm.values import ChatResult, LLMError, StepResult, StreamError, Thread, Usage
+from rxllm.values import ChatResult, LLMError, Request, StepResult, StreamError, Thread, Usage, request_key
 from rxllm.values._agents import waits_in_agent
 from rxllm.values._session import question
 from rxllm.values.argument_checks import check, check_count, check_function, check_instance, shown
@@ -132,6 +133,9 @@ class _Chat:
         self._outside = scope.below_model()  # of the user's functions
         self._steering = Steering(steer)
         self._interrupt = self._steering.waits if cuts and steer is not None else None
+        journal = scope.journal
+        self._journal = journal if steer is not None and isinstance(journal, RecallingJournal) else None
+        self._path = scope.path
         own = replace(self._outside, request_id=scope.request_id or new_id(), chat={})
         self._scope = replace(own, question=self._question)
         self._current = SerialDisposable()
@@ -216,7 +220,7 @@ class _Chat:
 
     def _end(self, result: ChatResult) -> list[Event]:
         self._steering.dispose()
-        unused = tuple(self._steering.take())
+        unused = (*self._steering.take(), *self._steering.take())  # those that were settled, and those behind them
         if unused:
             result = dataclasses.replace(result, metadata={**result.metadata, "unused_steering": unused})
         return [*(Steered(message, used=False) for message in unused), ChatCompleted(result)]
@@ -244,6 +248,8 @@ class _Chat:
         self._steps.append(step)
         self._thread = step.thread
         self._usage += step.usage
+        if self._journal is not None and step.response.raw_finish_reason != PAUSE:
+            self._steering.settle(self._journal, self._path, f"steered {request_key(Request(step.thread.messages))}")
         reason = self._halted(step)
         if reason is None:
             self._steer(step)

@@ -22,7 +22,8 @@ def retry_before_content(
         again                              ---start--H---------i--end--|
         retry_before_content()    -------------------(start,H)-i--end--|        (what came before X is dropped)
 
-    >>> from rxllm import Call, Fake, Request, operators as ops, user
+    >>> from rxllm import Fake, Request, operators as ops, user
+    >>> from rxllm.values import Call
     >>> busy = Fake([("error", "rate_limited")], ["Hello"])
     >>> answer = busy.stream(Request((user("Hi"),)), Call())
     >>> answer.pipe(retry_before_content({"base_delay": 0, "jitter": 0}), ops.to_text()).run()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from msgspec.structs import replace
@@ -18,6 +18,7 @@ from rxllm.operators._shared.steering import until_sentence
 from rxllm.runtime import (
     Bounded,
     Question,
+    RecallingJournal,
     ScopedObserver,
     Stream,
     behind,
@@ -28,8 +29,28 @@ from rxllm.runtime import (
     fail,
     within,
 )
-from rxllm.tools import Approve, Encoder, Executor, OnToolError, ToolSettings, WaitingCalls, execution, is_halting
-from rxllm.values import EngineError, StepResult, Thread, Tool, ToolCall, ValidationError, as_tools
+from rxllm.tools import (
+    WAITING,
+    Approve,
+    Encoder,
+    Executor,
+    OnToolError,
+    ToolSettings,
+    WaitingCalls,
+    execution,
+    is_halting,
+)
+from rxllm.values import (
+    EngineError,
+    Request,
+    StepResult,
+    Thread,
+    Tool,
+    ToolCall,
+    ValidationError,
+    as_tools,
+    request_key,
+)
 from rxllm.values.argument_checks import check_instance, invalid_option
 
 
@@ -75,17 +96,17 @@ def run_tools(
     `ToolCall` and the `ToolError` that returns one of these words, a replacement for the result, or ``halt(...)``;
     raising that error again halts too. Halts are emitted when all tools have finished, in the order of the calls. If
     one of the tools does not exist, none runs, and an ``ErrorEvent`` with ``EngineError("unknown_tool")`` is emitted.
-    What a tool raises is logged with its traceback, unless it is a `ToolError`.
+    What a tool raises is logged with its traceback, unless it is a `ToolError`. A result that cannot be encoded is a
+    ``ToolError("encoding_failed")``, which `on_tool_error` decides too, and is logged.
 
     Tools with ``approval=True`` run after ``approve(tool_call)`` returns True, or a mapping, which replaces the
     arguments; False or text, the reason, refuses. ``halt("approval")`` leaves the call to the caller, as do all calls
     without `approve`. The answer may be awaitable, or an Observable, whose last item counts; after `approve_timeout`
     seconds the call is refused. The thread keeps the model's arguments. What `approve` raises, a ``TypeError`` for any
-    other answer, ``ValidationError("invalid_option")`` for arguments that do not fit the tool, and
-    ``ToolError("encoding_failed")`` for a result that has no JSON are bugs of the caller's code: they end the stream
-    through ``on_error``, and the model never sees them. At most `max_concurrency` tools run at once, without it all
-    calls of a response. `executor(tool, arguments, context)` runs a tool instead of its handler, `encoder(result)`
-    returns the text for the model, `context` is the mapping in the tools' `ToolContext`.
+    other answer, and ``ValidationError("invalid_option")`` for arguments that do not fit the tool are bugs of the
+    caller's code: they end the stream through ``on_error``, and the model never sees them. At most `max_concurrency`
+    tools run at once, without it all calls of a response. `executor(tool, arguments, context)` runs a tool instead of
+    its handler, `encoder(result)` returns the text for the model, `context` is the mapping in the tools' `ToolContext`.
 
     Raises ``ValidationError("invalid_option")`` for wrong options.
     """
@@ -133,12 +154,25 @@ class _Step:
 
     def start(self, source: Observable[Event]) -> abc.DisposableBase:
         if self._is_steered is not None:
-            source = until_sentence(source, self._is_steered)
+            source = until_sentence(source, self._is_steered, self._recall_cut, self._keep_cut)
         with within(self._scope):
             subscription = source.subscribe(
                 self._emit, self._observer.on_error, self._on_completed, scheduler=self._scheduler
             )
         return CompositeDisposable(subscription, self._tools)
+
+    def _recall_cut(self) -> Sequence[Event] | None:
+        """Return the response as an earlier run of the stream has cut it."""
+        journal = self._scope.journal
+        return journal.recall(self._scope.path, self._cut_key()) if isinstance(journal, RecallingJournal) else None
+
+    def _keep_cut(self, events: Sequence[Event]) -> None:
+        if isinstance(journal := self._scope.journal, RecallingJournal):
+            journal.keep(self._scope.path, self._cut_key(), events)
+
+    def _cut_key(self) -> str:
+        thread = self._thread or self._question.thread or Thread()
+        return f"cut {request_key(Request(thread.messages))}"
 
     def _emit(self, event: Event) -> None:
         try:
@@ -245,7 +279,9 @@ class _Step:
 
     def _complete(self, result: StepResult) -> None:
         if self._metadata:
-            result = dataclasses.replace(result, metadata=joined(self._metadata, result.metadata))
+            waits = any(name in self._metadata for name in WAITING)
+            metadata = joined(self._metadata, result.metadata)
+            result = dataclasses.replace(result, done=result.done or waits, metadata=metadata)
         conclude(self._observer, (StepCompleted(result),))
 
     def _unknown(self, calls: list[ToolCall]) -> EngineError:

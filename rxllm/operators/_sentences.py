@@ -33,6 +33,7 @@ def sentences() -> Callable[[Observable[Event]], Stream[str]]:
     - after a full-width mark (``。`` and its like) of Chinese and Japanese, even without white space.
 
     Closing quotes and brackets belong to the sentence. The result does not depend on how the text was cut into deltas.
-    The rest of a block is emitted at its end, but not when the stream fails.
+    The rest of a block is emitted at its end, but not when the stream fails. A sentence of more than 10,000 characters
+    is cut there.
     """
     return lift(lambda: EventSegmenter("sentences", find_sentence))

@@ -28,8 +28,8 @@ def stall_warning(after: float, fn: Callable[[float, int], object]) -> Callable[
     >>> response = slow.pipe(stall_warning(0.01, warn)).run()
     silent after 2 events
 
-    Content and silence are defined in `timeouts`; the wait for the first content is a stall too. An exception of `fn`
-    ends the stream.
+    Content and silence are defined in `time_limits`; the wait for the first content is a stall too. An exception of
+    `fn` ends the stream.
 
     Raises ``ValidationError("invalid_option")`` unless `after` is a number above 0 and `fn` is a function.
     """

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterable, Mapping
 from reactivex import Observable
 
 from rxllm.collector import StreamCollector, with_partial_step
+from rxllm.collector._with_parsed import Read, chat_with_parsed, step_with_parsed
 from rxllm.events import Custom, Event, StepCompleted
 from rxllm.operators._lift import lift
 from rxllm.operators._shared.event_operators import EVENTS, not_an_event
-from rxllm.operators._shared.parse_answer import Parse, Read, answer_parser, chat_with_parsed, step_with_parsed
+from rxllm.operators._shared.parse_answer import Parse, answer_parser
 from rxllm.runtime import Stream
 from rxllm.values import ChatResult, Session, StepResult, Turn
 from rxllm.values.argument_checks import check_instance

@@ -59,8 +59,8 @@ def verify() -> Callable[[Observable[Event]], Stream[Event]]:
     ``chat_completed``      several steps end with one ``ChatCompleted``, and nothing follows it
     ======================  =======================================================================================
 
-    An operator such as ``ops.timeouts``, ``ops.guard`` or ``ops.budget`` may cut a chat anywhere: it completes all open
-    blocks and calls, also those of agents, and its ``ErrorEvent`` is the last event.
+    An operator such as ``ops.time_limits``, ``ops.guard`` or ``ops.budget`` may cut a chat anywhere: it completes all
+    open blocks and calls, also those of agents, and its ``ErrorEvent`` is the last event.
 
     The events of each agent (``Nested``) keep all rules by themselves, and the message names the path of a broken one.
 

@@ -27,6 +27,6 @@ def words() -> Callable[[Observable[Event]], Stream[str]]:
     Joined, the words are the text: white space belongs to the word before it. In scripts without spaces between words
     (Chinese, Japanese, Thai, ...) each character is a word, together with its marks and the punctuation after it. The
     result does not depend on how the text was cut into deltas. The rest of a block is emitted at its end, but not when
-    the stream fails.
+    the stream fails. A word of more than 10,000 characters is cut there.
     """
     return lift(lambda: EventSegmenter("words", find_word))

@@ -8,7 +8,7 @@ from rxllm.pipelines._chat import chat, stream
 from rxllm.pipelines._compact_thread import compact_thread
 from rxllm.pipelines._count_tokens import count_tokens
 from rxllm.pipelines._generate import generate, stream_generate
-from rxllm.pipelines._generate_many import generate_many
+from rxllm.pipelines._generate_many import Responses, generate_many
 from rxllm.pipelines._images import ImageOptions, edit_image, generate_image, image_variations
 from rxllm.pipelines._options import ChatOptions, GenerateOptions, PlainOptions, StepOptions
 from rxllm.pipelines._request import Input, as_thread, request
@@ -22,6 +22,7 @@ __all__ = [
     "ImageOptions",
     "Input",
     "PlainOptions",
+    "Responses",
     "StepOptions",
     "as_thread",
     "chat",

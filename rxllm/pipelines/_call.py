@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 from reactivex import Observable
@@ -28,7 +28,9 @@ from rxllm.runtime import (
     NO_TIMEOUTS,
     Budget,
     EngineCall,
+    HoldsBudget,
     Question,
+    RecallingJournal,
     Scope,
     Stream,
     Timeouts,
@@ -42,7 +44,19 @@ from rxllm.runtime import (
     scoped,
     within,
 )
-from rxllm.values import Call, ModelInfo, Request, Thread, as_tools, reader, request_key, unanswered
+from rxllm.values import (
+    Call,
+    ModelInfo,
+    Request,
+    Response,
+    Telemetry,
+    Thread,
+    as_tools,
+    reader,
+    request_key,
+    unanswered,
+)
+from rxllm.values._request_key import undescribed
 from rxllm.values.secret_names import masked
 
 T = TypeVar("T")
@@ -89,14 +103,35 @@ class Setup(msgspec.Struct, frozen=True):
             scope, id = current_scope.get(), request_id(self.options)
             if scope.question is not None:
                 self.ask(scope.question, Thread(request.messages) if thread is None else thread, id)
-            answer = partial(self._answer, request, self.call(id), scope)
-            below = scope.below_model()
-            if scope.counted:  # this answers in place of another engine
+            chat = {} if scope.chat is None else scope.chat
+            answer = partial(self._answer, request, self.call(id), scope, chat)
+            below = self.budgeted(scope.below_model(), chat)
+            if scope.counted:  # an adapter that asks this engine is under these budgets
                 below = msgspec.structs.replace(below, counted=scope.counted)
             with within(below):
                 return scoped(prepared(self.engine.prepare, self.complete(request), answer), below)
 
         return Deferred(make)
+
+    def budgeted(self, scope: Scope, chat: dict[Any, Budget]) -> Scope:
+        """Return the scope of calls that keep to the budgets of `scope`, and to the engine's."""
+        return scope.under(budgets_of(self.engine.operators, chat))
+
+    def budget_counter(self, requests: Sequence[Request]) -> Callable[[int, Hashable, Response[Any] | None], None]:
+        """Return a function that counts a journal's answer to one of `requests` in the budgets of this subscription."""
+        scope, call = current_scope.get(), self.call("")
+        budgets = [share.budget for share in self.budgeted(scope, {}).shares]
+
+        def count(index: int, line: Hashable, response: Response[Any] | None) -> None:
+            for budget in budgets:
+                if response is None:
+                    budget.count_journaled(line)
+                    continue
+                request, operator = requests[index], ops.budget(budget)
+                engine_call = self.engine_call(request, self.complete(request), call, scope, {})
+                budget.count_journaled(line, partial(cast(HoldsBudget, operator).spending, engine_call, response))
+
+        return count
 
     def ask(self, question: Question, thread: Thread, request_id: str) -> None:
         """Fill in `question`, unless that has been done."""
@@ -126,6 +161,10 @@ class Setup(msgspec.Struct, frozen=True):
         added = [tracer for tracer in tracers if tracer not in self.engine.observers]
         if not added:
             return self
+        return self.with_observer(*added)
+
+    def with_observer(self, *added: Callable[[Telemetry], object]) -> Setup:
+        """Return a setup that `added` observe too."""
         own = replace(self.engine, observers=(*added, *self.engine.observers))
         return msgspec.structs.replace(self, engine=own, observers=Observers(own.observers))
 
@@ -163,7 +202,9 @@ class Setup(msgspec.Struct, frozen=True):
             **{name: options[name] for name in plain if name in options},
         }
 
-    def _answer(self, request: Request, call: Call, scope: Scope, sent: Request) -> Stream[Event]:
+    def _answer(
+        self, request: Request, call: Call, scope: Scope, chat: dict[Any, Budget], sent: Request
+    ) -> Stream[Event]:
         validate.request(sent)
         model = self.model_info(sent)
         if model is not None:
@@ -172,17 +213,24 @@ class Setup(msgspec.Struct, frozen=True):
         if missing:
             remedy = "append rxllm.tool_result(id, content) for each, or go on with rxllm.resume(engine, thread, ...)"
             raise unanswered_calls(missing, remedy)
-        ask = partial(self._ask_other, replace(request, messages=sent.messages), sent, call, scope)
-        provider, chat = provider_name(self.engine.adapter), {} if scope.chat is None else scope.chat
-        with applying_operators(EngineCall(sent, call, ask, provider, scope.usage, chat)):
-            own = budgets_of(self.engine.operators, chat)
-            operators = (*self.engine.operators, *_handed_down(scope, own))
-            events = self._adapter_events(sent, model, call)
-            if (own or scope.shares) and len(self.engine.operators) > len(own):
+        with applying_operators(self.engine_call(request, sent, call, scope, chat)):
+            budgets, events = _budgets(), self._adapter_events(sent, model, call)
+            # Each call is counted where it is made, so that the place of a budget in the list makes no difference.
+            operators = [operator for operator in self.engine.operators if not isinstance(operator, HoldsBudget)]
+            if budgets and operators:
                 # What another operator asks for itself upon an event is not part of the answer that a budget counts.
                 events = scoped(events)
-            events = events.pipe(*operators)
+            raising = (ops.raise_errors(),) if self.engine.errors == "raise" else ()
+            events = events.pipe(*budgets, *operators, *raising)
         return events.pipe(ops.tap(self.options["on_event"])) if "on_event" in self.options else events
+
+    def engine_call(
+        self, request: Request, sent: Request, call: Call, scope: Scope, chat: dict[Any, Budget]
+    ) -> EngineCall:
+        """Return what operators may know of the call of `request`, which is sent as `sent`."""
+        ask = partial(self._ask_other, replace(request, messages=sent.messages), sent, call, scope)
+        operators = self.engine.operators
+        return EngineCall(sent, call, ask, provider_name(self.engine.adapter), scope.usage, chat, operators)
 
     def _adapter_events(self, request: Request, model: ModelInfo | None, call: Call) -> Stream[Event]:
         adapter, limits, observers = as_adapter(self.engine.adapter), self.timeouts, self.observers
@@ -192,9 +240,9 @@ class Setup(msgspec.Struct, frozen=True):
         on_retry = notify_retry(observers, *ids) if observers else None
         operators = [ops.retry_before_content(rules, on_retry=on_retry)]
         if limits != NO_TIMEOUTS:
-            operators = [ops.timeouts(limits.first, limits.idle), *operators, ops.timeouts(total=limits.total)]
+            operators = [ops.time_limits(limits.first, limits.idle), *operators, ops.time_limits(total=limits.total)]
         if model is not None and model.has_prices:
-            operators.append(ops.cost(price=model.priced))
+            operators.append(ops.cost(price=models.price_of(model)))
 
         def make() -> Stream[Event]:
             attempts = Attempts(observers, details(request, self.engine.adapter))
@@ -234,12 +282,20 @@ def _journaled(events: Stream[Event], request: Request, provider: str) -> Stream
     journal = scope.journal
     if journal is None:
         return events
-    key = request_key(request, provider)
-    return Deferred(lambda: journal.response(scope.path, key, events))
+    described = request_key(request, provider)
+    key = request_key(undescribed(request), provider) if request.tools else described
+
+    def answer() -> Stream[Event]:
+        # Journals of earlier versions are written with the descriptions.
+        is_old = isinstance(journal, RecallingJournal) and journal.has_response(scope.path, described)
+        return Stream.of(journal.response(scope.path, described if is_old else key, events))
+
+    return Deferred(answer)
 
 
-def _handed_down(scope: Scope, own: list[Budget]) -> list[Operator]:
-    """Return the operators for the budgets of `scope` that are not the engine's `own`: each counts a call once."""
-    for share in scope.shares:
+def _budgets() -> list[Operator]:
+    """Return the operators for the budgets of the current scope: each counts a call once."""
+    shares = current_scope.get().shares
+    for share in shares:
         share.is_taken = True
-    return [ops.budget(share.budget) for share in scope.shares if share.budget not in own]
+    return [ops.budget(share.budget) for share in shares]

@@ -41,7 +41,7 @@ from rxllm.values import (
     user,
 )
 from rxllm.values._json import json_bytes
-from rxllm.values.argument_checks import check, check_count, check_function, explains_call, must_be
+from rxllm.values.argument_checks import check, check_count, check_function, explains_call, is_whole, must_be
 from rxllm.values.errors import ValidationError
 
 INSTRUCTIONS = (
@@ -198,7 +198,7 @@ def _uncompacted(sent: Request, error: Exception, _: Any) -> Observable[Prepared
 
 def _tokens(result: Any) -> int:
     tokens = result.tokens if isinstance(result, TokenCount) else result
-    if isinstance(tokens, int) and not isinstance(tokens, bool):
-        return tokens
+    if is_whole(tokens):
+        return int(tokens)
     fault = must_be("a function that returns a TokenCount or a number of tokens", result)
     raise ValidationError("invalid_option", errors=[(("count",), fault)])

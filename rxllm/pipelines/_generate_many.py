@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from reactivex import Observable, abc
 from reactivex.disposable import CompositeDisposable, Disposable, SerialDisposable
@@ -20,12 +20,44 @@ from rxllm.pipelines._option_help import with_options
 from rxllm.pipelines._options import GenerateOptions, PlainOptions
 from rxllm.pipelines._request import Input, as_requests
 from rxllm.runtime import Bounded, Stream, current_scope, provider_name, result_of, scoped, within
-from rxllm.values import EngineError, LLMError, Progress, Request, Response, Usage, ValidationError
+from rxllm.values import (
+    EngineError,
+    LLMError,
+    Progress,
+    Request,
+    Response,
+    RetryAttempt,
+    Telemetry,
+    Usage,
+    ValidationError,
+)
 from rxllm.values.argument_checks import check, check_count, check_function, check_instance
 from rxllm.values.errors import as_llm_error
 
 T = TypeVar("T")
 OnProgress = Callable[[Progress], object]
+
+
+class Responses(Stream[Response[T]]):
+    """The responses to many requests: ``run`` and ``await`` return a list of all, in the order of the requests."""
+
+    def __init__(self, subscribe: abc.Subscription[Response[T]], *, is_ordered: bool) -> None:
+        super().__init__(subscribe)
+        self._is_ordered = is_ordered
+
+    @property
+    def _whole(self) -> Observable[Any]:
+        every = self.to_list()
+        return every if self._is_ordered else every.map(partial(sorted, key=_request_index))
+
+    if TYPE_CHECKING:
+
+        def run(self, scheduler: abc.SchedulerBase | None = None) -> list[Response[T]]: ...  # pyright: ignore[reportIncompatibleMethodOverride]
+        def __await__(self) -> Generator[Any, None, list[Response[T]]]: ...  # pyright: ignore[reportIncompatibleMethodOverride]
+
+
+def _request_index(response: Response[Any]) -> int:
+    return response.metadata["request_index"]
 
 
 @overload
@@ -39,7 +71,7 @@ def generate_many(
     on_progress: OnProgress | None = None,
     response_format: type[T],
     **opts: Unpack[PlainOptions],
-) -> Stream[Response[T]]: ...
+) -> Responses[T]: ...
 @overload
 def generate_many(
     engine: Engine | str | Any,
@@ -50,7 +82,7 @@ def generate_many(
     journal: str | os.PathLike[str] | None = None,
     on_progress: OnProgress | None = None,
     **opts: Unpack[GenerateOptions],
-) -> Stream[Response[Any]]: ...
+) -> Responses[Any]: ...
 @with_options(GenerateOptions)
 def generate_many(
     engine: Engine | str | Any,
@@ -61,13 +93,16 @@ def generate_many(
     journal: str | os.PathLike[str] | None = None,
     on_progress: OnProgress | None = None,
     **opts: Any,
-) -> Stream[Response[Any]]:
+) -> Responses[Any]:
     """Return the responses to many requests, `concurrency` at a time, in the requests' order or as they finish.
 
     >>> from rxllm import Fake
     >>> shout = Fake(lambda request: request.messages[-1].text.upper())
     >>> [response.output_text for response in generate_many(shout, ["a", "b"])]
     ['A', 'B']
+
+    As a stream it emits each response when its turn has come; ``.run()`` and ``await`` return the list of all, in the
+    requests' order.
 
     All `requests` are read and checked at the call. A request that fails is a Response with its `error`; the others go
     on. With ``ordered=False``, ``response.metadata["request_index"]`` is the place of its request, failed or not:
@@ -85,8 +120,8 @@ def generate_many(
     gets ``EngineError("journal_in_use")``, and one that cannot write ``"journal_failed"``. Answers are synced to the
     disk every second and at the end.
 
-    ``on_progress(progress)`` is called with a `Progress` whenever a request has ended; ``rxllm.progress_bar()`` is such
-    a function.
+    ``on_progress(progress)`` is called with a `Progress` whenever a request has ended;
+    ``rxllm.display.progress_bar()`` is such a function.
     """
     check_count("concurrency", concurrency)
     check_instance("ordered", ordered, bool, "True or False")
@@ -99,13 +134,17 @@ def generate_many(
         observer: abc.ObserverBase[Response[Any]], scheduler: abc.SchedulerBase | None = None
     ) -> abc.DisposableBase:
         emitter = _Emitter(observer, ordered, ids, len(many), on_progress)
+        watched = setup if on_progress is None else setup.with_observer(emitter.observe)
         if path is None:
-            sources = (response_of(setup, request) for request in many)
+            sources = (response_of(watched, request) for request in many)
             return _run(emitter, sources, concurrency, scheduler)
-        journal = Journal(path, many, ids, setup.complete, provider_name(setup.engine.adapter))
-        return _run_with(journal, setup, many, emitter, concurrency, scheduler)
+        count = setup.budget_counter(many)
+        journal = Journal(path, many, ids, setup.complete, provider_name(setup.engine.adapter), count)
+        return _run_with(journal, watched, many, emitter, concurrency, scheduler)
 
-    return setup.returned_by("generate_many", Stream(subscribe), "Responses")
+    responses = Responses[Any](subscribe, is_ordered=ordered)
+    setup.returned_by("generate_many", responses, "Responses")
+    return responses
 
 
 def _path(journal: Any) -> str:
@@ -188,6 +227,7 @@ class _Emitter:
         self._ordered = ordered
         self._ids = ids
         self._progress = Progress(0, 0, total, Usage())
+        self._retries = 0
         self._on_progress = on_progress
         self._waiting: dict[int, Response[Any]] = {}
         self._next = 0
@@ -216,13 +256,17 @@ class _Emitter:
         elif error is not None:
             self.receive(index, _failed(as_llm_error(error)))
 
+    def observe(self, value: Telemetry) -> None:
+        if isinstance(value, RetryAttempt):
+            self._retries += 1
+
     def _count(self, index: int, response: Response[Any]) -> None:
         if self._on_progress is not None:
             last = self._progress
             failed = last.failed + (response.error is not None)
             journaled = last.journaled + (self._journal is not None and self._journal.has(index))
             usage = last.usage + response.usage
-            self._progress = Progress(last.done + 1, failed, last.total, usage, journaled)
+            self._progress = Progress(last.done + 1, failed, last.total, usage, journaled, self._retries)
             self._on_progress(self._progress)
 
     def _emit_in_order(self, index: int, response: Response[Any]) -> None:

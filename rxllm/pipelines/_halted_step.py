@@ -12,6 +12,12 @@ from rxllm.values import Message, Response, StepResult, Thread, ToolCall, unansw
 from rxllm.values._agents import open_agents
 
 
+def is_over(thread: Thread) -> bool:
+    """Return whether `thread` ends with an answer of the model's, after which nothing is open."""
+    last = thread.last
+    return last is not None and last.role == "assistant" and HaltedStep.of(thread) is None
+
+
 class HaltedStep(msgspec.Struct, frozen=True):
     """What is open in `thread`: the `calls` without an answer, and the `question` to the user that ends it."""
 
@@ -37,8 +43,8 @@ class HaltedStep(msgspec.Struct, frozen=True):
         response = Response[Any](message, message.text, calls, "tool_calls")
         results = tuple(result for result in thread if result.role == "tool" and result.tool_call_id in ids)
         metadata = self._question_metadata() or halt_metadata(state.halt)
-        done = bool(metadata)
         metadata |= waiting.of(self.calls)
+        done = bool(metadata)
         return state.with_agents(StepResult(thread, response, results, done=done, metadata=metadata))
 
     @property

@@ -1,8 +1,9 @@
 """The journal of a batch: a file with a line for each request that is answered, from which the batch goes on.
 
-A line is ``{"request_key": "...", "id": ..., "response": {...}}`` and ends with a newline: ``rxllm.request_key`` of the
-request with all options, the caller's id if there is one, else ``"nth"`` if an equal request comes before it in the
-batch, and the response as ``rxllm.serializer`` writes it, without `parsed`, which is read from its text again.
+A line is ``{"request_key": "...", "id": ..., "response": {...}}`` and ends with a newline:
+``rxllm.values.request_key`` of the request with all options, the caller's id if there is one, else ``"nth"`` if an
+equal request comes before it in the batch, and the response as ``rxllm.serializer`` writes it, without `parsed`, which
+is read from its text again.
 
 ==============================  ======================================================================================
 when                            what is in the file
@@ -27,7 +28,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Hashable, Sequence
 from dataclasses import replace
 from io import FileIO
 from typing import Any, TypeVar
@@ -41,6 +42,9 @@ from rxllm.values.argument_checks import invalid_option, shown
 
 T = TypeVar("T")
 RequestId = str | int
+
+Count = Callable[[int, Hashable, Response[Any] | None], object]
+"""Takes the index of a request, the name of a line that answers it, and the response, None if it was asked just now."""
 
 WAIT = 1.0
 """How many seconds another stream has to let go of the file: one that has just been disposed is closing it."""
@@ -78,8 +82,10 @@ class Journal:
         ids: Sequence[RequestId] | None,
         complete: Callable[[Request], Request],
         provider: str,
+        count: Count | None = None,
     ) -> None:
         self.path = path
+        self._count = count
         self._requests = requests
         self._ids = ids
         self._complete = complete
@@ -161,6 +167,8 @@ class Journal:
                 if (index := indexes.get(line.name)) is not None:
                     self._check_unchanged(index, line)
                     self._places[index] = (self._size, len(text))
+                    if self._count is not None:
+                        self._count(index, (self.path, self._size), serializer.from_data(line.response, Response))
                 self._size += len(text)
 
     def _decoded(self, number: int, text: bytes) -> _Line:
@@ -197,7 +205,7 @@ class Journal:
             text = b""
             while len(text) < size and (piece := self._file.read(size - len(text))):
                 text += piece
-        return serializer.from_data(_read_line(text).response, Response)
+        return serializer.from_data(_read_line(text).response, Response, local_files=True)
 
     def _append(self, index: int, response: Response[Any]) -> None:
         try:
@@ -206,6 +214,8 @@ class Journal:
             raise self._failed(error) from error
         with self._lock, self._typed_errors():
             if self._file is not None:  # else nobody waits for the response any more
+                if self._count is not None:
+                    self._count(index, (self.path, self._size), None)
                 self._write(self._file, text)
 
     def _written(self, line: _Line, response: Response[Any]) -> bytes:

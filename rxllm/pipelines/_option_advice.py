@@ -144,7 +144,7 @@ _ELSEWHERE = {
         ),
         (
             ("transport", "http_transport"),
-            "write rxllm.use_transport('aiohttp') once, for all calls; "
+            "write rxllm.runtime.use_transport('aiohttp') once, for all calls; "
             "a client with a transport of your own is rxllm.OpenAIChat(client=...)",
         ),
         (

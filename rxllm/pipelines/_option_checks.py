@@ -19,7 +19,7 @@ from rxllm.values import (
     as_response_format,
     is_type,
 )
-from rxllm.values.argument_checks import is_count, is_positive, is_seconds, must_be
+from rxllm.values.argument_checks import is_count, is_positive, is_seconds, is_whole, must_be
 from rxllm.values.secret_names import is_secret_name
 
 
@@ -78,10 +78,6 @@ def _odd_header(value: Any) -> str:
     return f"{name!r}: {type(text).__name__}"
 
 
-def _is_int(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
 def _is_strings(value: Any) -> bool:
     return isinstance(value, Sequence) and not isinstance(value, bytes) and all(isinstance(s, str) for s in value)  # pyright: ignore
 
@@ -114,7 +110,7 @@ _RULES: dict[str, _Rule] = {
     "top_p": ("a number above 0, up to 1", lambda value: is_seconds(value) and is_top_p(value)),
     "max_tokens": _COUNT,
     "stop": ("a string or a sequence of strings", _is_strings),
-    "seed": ("a whole number", _is_int),
+    "seed": ("a whole number", is_whole),
     "response_format": (
         "a type (a dataclass, a pydantic model, list[City], bool, ...), the result of json_schema(...), "
         "{'type': 'json_object'} or 'text'",

@@ -16,7 +16,8 @@ from textwrap import fill
 from typing import Any, TypeVar, cast
 
 from rxllm.pipelines._option_advice import advice
-from rxllm.values import EngineError
+from rxllm.runtime import shorten_traceback
+from rxllm.values import EngineError, LLMError
 from rxllm.values.argument_checks import call_fault
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -34,7 +35,7 @@ def with_options(options: type[Any]) -> Callable[[F], F]:
     """Give a function with ``**opts`` a signature with all `options`, and a docstring that says what they mean.
 
     Where an option that there is not takes the place of a positional argument, as in ``generate(engine, prompt="Hi")``,
-    the call raises ``EngineError("unknown_option")``.
+    the call raises ``EngineError("unknown_option")``. Others that do not fit are a ``TypeError`` with a remedy.
     """
 
     def decorate(function: F) -> F:
@@ -45,11 +46,16 @@ def with_options(options: type[Any]) -> Callable[[F], F]:
         def explaining(*args: Any, **kwargs: Any) -> Any:
             try:
                 return function(*args, **kwargs)
-            except TypeError:
+            except LLMError as error:
+                shorten_traceback(error)
+                raise
+            except TypeError as error:
+                if call_fault(function, *args, **kwargs) is None:  # an error from inside
+                    raise
                 known = {*options.__annotations__, *(p.name for p in named)}
                 unknown = [name for name in kwargs if name not in known]
-                if not unknown or call_fault(function, *args, **kwargs) is None:
-                    raise
+                if not unknown:
+                    raise TypeError(f"{error}; {_order(function.__name__, named)}, {_places(named, args)}") from None
                 message = advice(unknown[0], kwargs[unknown[0]], known)
                 raise EngineError("unknown_option", f"{message}; {_order(function.__name__, named)}") from None
 
@@ -65,6 +71,13 @@ def _order(function: str, parameters: list[Parameter]) -> str:
     positional = [p.name for p in parameters if p.kind is Parameter.POSITIONAL_OR_KEYWORD]
     needed = [f"{p.name}=..." for p in parameters if p.kind is Parameter.KEYWORD_ONLY and p.default is Parameter.empty]
     return f"write {function}({', '.join([*positional, *needed])}, ...)"
+
+
+def _places(parameters: list[Parameter], args: tuple[Any, ...]) -> str:
+    """Return where those of `args` belong that are too many, or what is first if one is missing."""
+    if len(args) > sum(p.kind is Parameter.POSITIONAL_OR_KEYWORD for p in parameters):
+        return "with options by keyword, and a picture in the message: rxllm.user(text, path)"
+    return "with the engine first, such as 'openai:gpt-5'"
 
 
 @cache

@@ -41,7 +41,7 @@ class PlainOptions(TypedDict, total=False):
     """The model, by its provider's name for it. Default: the engine's."""
     tools: Sequence[Tool | Callable[..., Any]] | None
     """What the model may call, beside the engine's tools: tools, or functions as ``rxllm.tool`` takes them. One of the
-    same name replaces the engine's. Default: none."""
+    same name replaces the engine's, and keeps its approval. Default: none."""
     tool_choice: str | Mapping[str, Any] | None
     """"auto", "none", "required" or the name of the tool to call. Default: the provider's, mostly "auto"."""
     temperature: float | None

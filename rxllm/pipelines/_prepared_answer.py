@@ -16,6 +16,7 @@ from rxllm.engine import Prepared
 from rxllm.events import Event, MessageCompleted, MessageStarted, RawChunk, UsageUpdated
 from rxllm.runtime import Stream
 from rxllm.values import LLMError, Message, Usage
+from rxllm.values.errors import with_origin
 
 
 def annotated(answer: Observable[Event], prepared: Prepared) -> Stream[Event]:
@@ -37,8 +38,7 @@ def _with_usage(error: Exception, usage: Usage) -> Exception:
     if not isinstance(error, LLMError) or usage == Usage():
         return error
     noted = type(error).from_fields({**error.fields(), "metadata": {**error.metadata, "usage": usage}})
-    noted.__cause__ = error.__cause__
-    return noted
+    return with_origin(noted, error)
 
 
 class _Annotating:

@@ -6,56 +6,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-from reactivex import Observable
-
 from rxllm.engine import Engine, merge_tools
 from rxllm.pipelines._options import set_options
 from rxllm.values import (
-    ChatResult,
     EngineError,
-    Message,
-    MessageLike,
     Request,
-    Response,
-    Session,
-    StepResult,
-    Thread,
     ToolCall,
-    Turn,
     ValidationError,
     Value,
     as_response_format,
 )
-from rxllm.values.argument_checks import check, invalid_option, must_be, shown
-
-Input = str | Message | Mapping[str, object] | Sequence[MessageLike] | Thread | ChatResult | StepResult | Session | Turn
-"""A question, a message, messages (also in OpenAI's form), a thread, or a result that has one."""
+from rxllm.values._conversation import Input, as_thread
+from rxllm.values.argument_checks import check, invalid_option, must_be
 
 _PLAIN = ("tool_choice", "temperature", "top_p", "max_tokens", "seed", "reasoning_effort", "response_format")
-
-
-def as_thread(value: Any) -> Thread:
-    """Return `value`, an `Input`, as a thread. Raises ``ValidationError("invalid_thread")`` for anything else."""
-    match value:
-        case Thread():
-            return value
-        case ChatResult() | StepResult() | Session():
-            return value.thread
-        case Turn():
-            return value.session.thread
-        case str() | Message() | Mapping() | list() | tuple():
-            return Thread() + cast(Any, value)
-        case _:
-            fault = f"must be a text, a message, a list of messages, a Thread or a chat's result, not {shown(value)}"
-            remedy = f"; {_ANSWER_ONLY}" if isinstance(value, Response) else ""
-            remedy = f"; {_STILL_TO_RUN}" if isinstance(value, Observable) else remedy
-            raise ValidationError("invalid_thread", f"a conversation {fault}{remedy}", errors=[((), fault + remedy)])
-
-
-_STILL_TO_RUN = "it is a stream that is still to run: write .run(), or await it"
-_ANSWER_ONLY = (
-    "a Response is the answer without its question: write thread + response, or pass the result of rxllm.chat"
-)
 
 
 def as_request(value: Any) -> Request:

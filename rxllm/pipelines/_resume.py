@@ -13,7 +13,7 @@ from rxllm.pipelines._answers import Answers
 from rxllm.pipelines._call import Setup
 from rxllm.pipelines._deferred import Deferred
 from rxllm.pipelines._finalize import passes
-from rxllm.pipelines._halted_step import HaltedStep
+from rxllm.pipelines._halted_step import HaltedStep, is_over
 from rxllm.pipelines._option_help import with_options
 from rxllm.pipelines._options import ChatOptions, PlainChatOptions, chat_options
 from rxllm.pipelines._request import Input, as_thread
@@ -21,7 +21,7 @@ from rxllm.pipelines._spans import ChatSpan
 from rxllm.runtime import Stream
 from rxllm.tools import Approval, ToolSettings
 from rxllm.values import ChatResult, Request, Thread, ValidationError
-from rxllm.values.argument_checks import must_be
+from rxllm.values.argument_checks import invalid_option, must_be
 
 T = TypeVar("T")
 
@@ -40,8 +40,9 @@ def stream_resume(
     First come the events of the tools that run now and the ``StepCompleted`` of the step that had halted, then those of
     the model.
     """
-    setup, thread, answers = Setup.of(engine, ChatOptions, opts), as_thread(thread), _answers(approvals, results)
-    _check(setup, thread, answers)
+    setup, chat, answers = Setup.of(engine, ChatOptions, opts), thread, _answers(approvals, results)
+    thread = as_thread(chat)
+    _check(setup, chat, thread, answers)
     return setup.returned_by("stream_resume", setup.presented(resumed_events(setup, thread, answers)))
 
 
@@ -101,15 +102,16 @@ def resume(
 
     The first of the result's `steps` is the step that had halted, now complete; it calls no model, so it does not count
     for ``max_turns`` and its usage is empty. If the model fails once tools have run, that is the `error` of the result,
-    so that what the tools did is not lost. A chat without unanswered calls, such as a completed one, calls the model
-    once more.
+    so that what the tools did is not lost. A chat that halted without unanswered calls, at ``max_turns``, say, asks the
+    model; one that ends with the model's answer is refused.
 
     Raises, at the call, ``EngineError("missing_tool_results")``, which names the calls without an answer, and
-    ``ValidationError("invalid_option")`` for an id that is not an unanswered call's and for arguments that do not fit
-    their tool.
+    ``ValidationError("invalid_option")`` for an id that is not an unanswered call's, for arguments that do not fit
+    their tool, and for a chat that has nothing to resume.
     """
-    setup, thread, answers = Setup.of(engine, ChatOptions, opts), as_thread(thread), _answers(approvals, results)
-    _check(setup, thread, answers)
+    setup, chat, answers = Setup.of(engine, ChatOptions, opts), thread, _answers(approvals, results)
+    thread = as_thread(chat)
+    _check(setup, chat, thread, answers)
     events = resumed_events(setup, thread, answers)
     to_result = ops.to_chat_result(parse=setup.response_format(Request()))
     return setup.returned_by("resume", events.pipe(to_result), ChatResult)
@@ -133,9 +135,13 @@ def resumed_events(setup: Setup, thread: Thread, answers: Answers) -> Stream[Eve
     return Deferred(make)
 
 
-def _check(setup: Setup, thread: Thread, answers: Answers) -> None:
-    thread, others = answers.replied(thread)
-    others.check(HaltedStep.of(thread), ToolSettings(**setup.tool_options()))
+def _check(setup: Setup, chat: Any, thread: Thread, answers: Answers) -> None:
+    was_cut = isinstance(chat, ChatResult) and chat.halted_reason != "completed"
+    answered, others = answers.replied(thread)
+    others.check(HaltedStep.of(answered), ToolSettings(**setup.tool_options()))
+    if is_over(answered) and not was_cut:
+        remedy = "send a new message with rxllm.chat, or pass the chat as it halted"
+        raise invalid_option("thread", f"has nothing to resume: it ends with the model's answer; {remedy}")
 
 
 def _answers(approvals: Any, results: Any) -> Answers:

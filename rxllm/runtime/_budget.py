@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import replace
-from typing import Any, NoReturn
+from importlib.util import find_spec
+from typing import Any, Literal, NoReturn
 
-from rxllm.values import Spending, StreamError, Usage
+from rxllm.values import Spending, StreamError, Usage, ValidationError
 from rxllm.values.argument_checks import (
     check,
     check_count,
+    check_function,
     check_instance,
     explains_options,
     invalid_option,
     is_positive,
+    shown,
 )
 
-log = logging.getLogger("rxllm")
-
-
 AHEAD = 32
-"""How many tokens a call under a chat's own budget may use before it looks what is left: so it does not do so at every
-delta, and several tools at once pass the budget by no more than this each."""
+"""Tokens of an answer that may arrive between two looks at what is left, where no reservation covers them."""
 
 
 def _advice(_: str, option: str, value: Any) -> str:
@@ -35,7 +33,9 @@ class Budget:
     """So many tokens, so many dollars, or both, for all calls that share it: of any engine, chat, loop and thread.
 
     ``ops.budget(shared)`` puts calls under it. A request reserves what it may use before it is sent, and is not sent if
-    that is more than is left; at the end of the call the reservation becomes what the call has used.
+    that is more than is left; at the end of the call the reservation becomes what the call has used. Under dollars a
+    request without a known price is not sent either: ``price(usage)``, as in ``ops.cost``, is the price where no list
+    has one, and ``unpriced="allow"`` lets such requests pass. ``ops.budget`` has the rules, and the bound.
 
     >>> from rxllm import Engine, Fake, Usage, generate, operators as ops
     >>> shared = Budget(tokens=5_000)
@@ -47,7 +47,7 @@ class Budget:
     >>> generate(engine, "Hello", max_tokens=5_000).run()
     Traceback (most recent call last):
         ...
-    rxllm.values.errors.StreamError: the budget has 4988 of 5000 tokens left, and this request may use 5006: the \
+    rxllm.StreamError: the budget has 4988 of 5000 tokens left, and this request may use 5006: the \
 request is not sent; raise the budget, or pass a smaller max_tokens
 
     `spent` is a value with JSON. A program that starts again goes on with ``Budget(tokens=5_000, spent=spending)``;
@@ -58,23 +58,36 @@ request is not sent; raise the budget, or pass a smaller max_tokens
     """
 
     reserves = True
-    """Whether requests reserve what they may use; otherwise they count as their answers come."""
+    """Whether requests reserve tokens, as they do dollars; otherwise tokens count as they come."""
 
     @explains_options(_advice)
-    def __init__(self, tokens: int | None = None, usd: float | None = None, *, spent: Spending | None = None) -> None:
+    def __init__(
+        self,
+        tokens: int | None = None,
+        usd: float | None = None,
+        *,
+        price: Callable[[Usage], Usage] | None = None,
+        unpriced: Literal["refuse", "allow"] = "refuse",
+        spent: Spending | None = None,
+    ) -> None:
         if tokens is None and usd is None:
             fault = "must be a number of tokens, unless usd is a number of dollars, but both are None"
             raise invalid_option("tokens", fault)
         if tokens is not None:
             check_count("tokens", tokens)
         check("usd", usd, usd is None or is_positive(usd), "None or a number above 0")
+        if price is not None:
+            check_function("price", price)
+        check("unpriced", unpriced, unpriced in ("refuse", "allow"), "'refuse' or 'allow'")
+        self.price = price
+        self.allows_unpriced = usd is None or unpriced == "allow"
         check_instance("spent", spent, Spending | None, "a Spending, the `spent` of another Budget")
         self._tokens = tokens
         self._usd = usd
         self._lock = threading.RLock()
         self._settled = Spending() if spent is None else _with_reserved(spent)
         self._running: dict[Reservation, None] = {}
-        self._has_warned = False
+        self._journaled: set[Hashable] = set()
 
     @property
     def tokens(self) -> int | None:
@@ -92,10 +105,11 @@ request is not sent; raise the budget, or pass a smaller max_tokens
             return replace(self._settled, reserved=tokens, reserved_usd=self._reserved_usd())
 
     def reserve(self, tokens: int, usd: float | None) -> Reservation:
-        """Keep so much back for a call; `usd` is None if nobody knows its price.
+        """Keep so much back for a call; `usd` is None if its price is not known.
 
         Raises ``StreamError("budget_exceeded")`` if that is not left.
         """
+        tokens = tokens if self.reserves else 0
         with self._lock:
             if self._tokens is not None and (used := self._committed()) + tokens > self._tokens:
                 raise _refusal("tokens", self._tokens, used, tokens)
@@ -121,13 +135,12 @@ request is not sent; raise the budget, or pass a smaller max_tokens
             if (usage.total_cost or 0.0) > (self._settled.usd or 0.0):
                 self._settled = replace(self._settled, usd=usage.total_cost)
 
-    def warn_of_unknown_cost(self) -> None:
-        """Log, once, that a response had no cost."""
+    def count_journaled(self, key: Hashable, spent: Callable[[], Spending] | None = None) -> None:
+        """Count an answer that a journal has under `key`, once; without `spent` it is counted already."""
         with self._lock:
-            has_warned, self._has_warned = self._has_warned, True
-        if not has_warned:
-            message = "budget(usd=%s) has no effect: the cost of the response is unknown; put ops.cost() before it"
-            log.warning(message, self._usd)
+            if key not in self._journaled and spent is not None:
+                self._settled = _sum(self._settled, spent())
+            self._journaled.add(key)
 
     def begin(self) -> Reservation:
         """Return the reservation of a response that runs already."""
@@ -186,7 +199,7 @@ request is not sent; raise the budget, or pass a smaller max_tokens
 
 
 class ChatBudget(Budget):
-    """The budget of one chat or one stream: its requests are sent as long as it has not been passed."""
+    """The budget of one chat or one stream: under tokens, its requests are sent as long as it has not been passed."""
 
     reserves = False
 
@@ -207,7 +220,7 @@ class Reservation:
 
     def slack(self) -> float:
         """Return how many more tokens may come before this has to grow."""
-        if self.budget.reserves:
+        if self.budget.reserves and self.budget.usd is None:
             return 0
         return min(AHEAD, self.budget._left())  # pyright: ignore[reportPrivateUsage]
 
@@ -221,6 +234,10 @@ class HoldsBudget:
 
     def budget_of(self, chat: dict[Any, Budget]) -> Budget:
         """Return the shared budget, or that of the chat whose budgets are in `chat`."""
+        raise NotImplementedError
+
+    def spending(self, call: Any, response: Any) -> Spending:
+        """Return what `response`, the answer to `call`, has used of the budget."""
         raise NotImplementedError
 
 
@@ -248,6 +265,14 @@ def _refusal(name: str, limit: float, used: float, needed: float | None) -> Stre
     remedy = "raise the budget, or pass a smaller max_tokens" if needed else "raise the budget"
     message = f"the budget has {left:.10g} of {limit:.10g} {unit} left{needs}: the request is not sent; {remedy}"
     return StreamError("budget_exceeded", message, metadata={"limit": name, "left": left, "needed": needed})
+
+
+def unpriced_call(name: str) -> ValidationError:
+    """Return the error for a call of the model `name` whose price a budget in dollars does not know."""
+    fault = f"is a limit in dollars, but the price of {shown(name)} is not known: the request is not sent"
+    remedy = 'pass price=lambda usage: dataclasses.replace(usage, total_cost=...) beside usd, or unpriced="allow"'
+    package = "" if find_spec("genai_prices") else "; pip install 'rxllm[cost]' brings a price list"
+    return invalid_option("usd", f"{fault}; {remedy}{package}")
 
 
 def budget_passed(budget: Budget) -> StreamError:

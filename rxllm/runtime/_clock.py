@@ -25,7 +25,7 @@ from reactivex.scheduler import CurrentThreadScheduler
 from reactivex.scheduler.periodicscheduler import PeriodicScheduler
 
 from rxllm.runtime._back_pressure import Gate, current_gate
-from rxllm.runtime._portal import call_loop, chosen_loop, live_on, portal, running_loop, start_on
+from rxllm.runtime._portal import call_loop, chosen_loop, has_ended, live_on, portal, running_loop, start_on
 from rxllm.runtime._unhandled import report_unheard
 
 S = TypeVar("S")
@@ -37,13 +37,16 @@ class LoopScheduler(PeriodicScheduler):
     Unlike reactivex's own it never blocks in dispose, and every thread may call it.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop | None) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop | None, fail: Callable[[BaseException], object] = report_unheard
+    ) -> None:
         super().__init__()
-        self._chosen = loop
+        self.chosen = loop
+        self._fail = fail  # receives what an action raises
 
     @cached_property
     def _loop(self) -> asyncio.AbstractEventLoop:
-        return self._chosen or portal().loop
+        return self.chosen or portal().loop
 
     @cached_property
     def _timers(self) -> set[asyncio.TimerHandle]:
@@ -52,7 +55,7 @@ class LoopScheduler(PeriodicScheduler):
 
     def plain(self) -> LoopScheduler:
         """Return the scheduler that rxllm's own operators use in its place."""
-        return self if type(self) is LoopScheduler else LoopScheduler(self._loop)
+        return self if type(self) is LoopScheduler else LoopScheduler(self._loop, self._fail)
 
     @property
     def runs_here(self) -> bool:
@@ -61,8 +64,8 @@ class LoopScheduler(PeriodicScheduler):
 
     @property
     def has_ended(self) -> bool:
-        """Whether its loop is closed: then nothing can be scheduled, and dispose has nothing to cancel."""
-        return self._loop.is_closed()
+        """Whether its loop has ended: then nothing can be scheduled, and dispose has nothing to cancel."""
+        return has_ended(self._loop)
 
     def schedule(self, action: typing.ScheduledAction[S], state: S | None = None) -> abc.DisposableBase:
         return self.schedule_relative(0.0, action, state)
@@ -78,7 +81,7 @@ class LoopScheduler(PeriodicScheduler):
                 try:
                     subscription.disposable = self.invoke_action(action, state=state)
                 except BaseException as error:
-                    report_unheard(error)
+                    self._fail(error)
 
         def arm() -> None:
             if seconds > 0:
@@ -143,8 +146,8 @@ class PacedScheduler(LoopScheduler):
 class CallScheduler(LoopScheduler):
     """As reactivex without a scheduler, but for timers: reactivex starts a thread for each, and calls on from there."""
 
-    def __init__(self) -> None:
-        super().__init__(chosen_loop())
+    def __init__(self, fail: Callable[[BaseException], object] = report_unheard) -> None:
+        super().__init__(chosen_loop(), fail)
 
     @cached_property
     def _timers(self) -> set[asyncio.TimerHandle]:
@@ -159,6 +162,12 @@ def clock(scheduler: abc.SchedulerBase | None) -> abc.SchedulerBase:
     if scheduler is None:
         return LoopScheduler(call_loop())
     return scheduler.plain() if isinstance(scheduler, LoopScheduler) else scheduler
+
+
+def loop_of(scheduler: abc.SchedulerBase | None) -> asyncio.AbstractEventLoop:
+    """Return the loop that a call subscribed to with `scheduler` runs on: also on another thread, its subscriber's."""
+    chosen = scheduler.chosen if isinstance(scheduler, LoopScheduler) else None
+    return chosen if chosen is not None and not chosen.is_closed() else call_loop()
 
 
 def unpaced(scheduler: abc.SchedulerBase | None) -> abc.SchedulerBase | None:

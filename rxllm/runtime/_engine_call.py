@@ -28,7 +28,8 @@ class Ask(Protocol):
 class EngineCall(msgspec.Struct, frozen=True):
     """The call that operators are applied to: its `request` with all options, and the `call` beside it.
 
-    `provider` is the adapter's name, `before` the usage of the chat's earlier steps, `chat` has the chat's budgets.
+    `provider` is the adapter's name, `before` the usage of the chat's earlier steps, `chat` has the chat's budgets,
+    `operators` are the engine's.
     ``ask(engine)`` is a cold Observable of another engine's answer to the request.
     """
 
@@ -38,6 +39,7 @@ class EngineCall(msgspec.Struct, frozen=True):
     provider: str
     before: Usage
     chat: dict[Any, Budget] = msgspec.field(default_factory=dict[Any, Budget])
+    operators: tuple[Any, ...] = ()
 
 
 current_engine_call: contextvars.ContextVar[EngineCall | None] = contextvars.ContextVar(

@@ -51,7 +51,7 @@ def httpx2_client() -> httpx.AsyncClient:
 def aiohttp_client() -> httpx.AsyncClient:
     """Return a client like those that adapters make for themselves, over aiohttp.
 
-    ``rxllm.use_transport`` says what differs. Needs ``rxllm[aiohttp]``; without it, raise
+    ``rxllm.runtime.use_transport`` says what differs. Needs ``rxllm[aiohttp]``; without it, raise
     ``EngineError("missing_dependency")``.
 
     >>> from rxllm.adapters import OpenAIChat
@@ -65,7 +65,21 @@ def aiohttp_client() -> httpx.AsyncClient:
         message = "aiohttp cannot use the SOCKS proxy that the environment names; use the transport 'httpx' instead"
         raise EngineError("invalid_engine", message)
     # To aiohttp 0 is no limit, and None is 100.
-    return _new_client(lambda: httpx_aiohttp.HttpxAiohttpClient(**client_settings(max_connections=0)))
+    client: Any = _new_client(lambda: httpx_aiohttp.HttpxAiohttpClient(**client_settings(max_connections=0)))
+    for transport in {client._transport, *client._mounts.values()} - {None}:  # those of proxies too
+        transport.client = functools.partial(_session_without_cookies, transport)
+    return client
+
+
+def _session_without_cookies(transport: Any) -> Any:
+    """Return the session that `transport` makes, but without aiohttp's own cookies beside those of httpx."""
+    import aiohttp
+
+    transport.client = None
+    session: Any = transport.get_client()
+    connector = session.connector
+    session.detach()
+    return aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
 
 
 def _new_client(make: Callable[[], httpx.AsyncClient]) -> httpx.AsyncClient:

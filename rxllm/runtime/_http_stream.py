@@ -42,6 +42,7 @@ from rxllm.runtime._redact_secrets import hide_in_log, public_url
 from rxllm.runtime._request_log import RequestLog, request_log
 from rxllm.runtime._stream import Stream
 from rxllm.values import AdapterError, LLMError, StreamError
+from rxllm.values.errors import with_origin
 
 if TYPE_CHECKING:
     import httpx
@@ -154,7 +155,7 @@ async def _exchange(
         if failure is None:
             raise
         if not streaming:
-            raise failure from error
+            raise failure from None
         failure = exchange.discreet(failure)
     events = decoder.close() if failure is None else _explained(decoder.close(), failure)
     note.see([] if pump.disposed else events)
@@ -304,7 +305,6 @@ def _explained(events: list[Event], failure: AdapterError) -> list[Event]:
         case [*rest, ErrorEvent(error=StreamError(reason="truncated"))]:
             reason = "timeout" if failure.reason == "timeout" else "truncated"
             error = StreamError(reason, f"the stream of {failure.message}", provider=failure.provider)
-            error.__cause__ = failure.__cause__
-            return [*rest, ErrorEvent(error)]
+            return [*rest, ErrorEvent(with_origin(error, failure))]
         case _:
             return events

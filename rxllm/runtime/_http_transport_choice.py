@@ -39,7 +39,7 @@ def use_transport(name: Literal["httpx", "httpx2", "aiohttp"] | None) -> None:
 
     ::
 
-        rxllm.use_transport("aiohttp")      # or, without a line of code: RXLLM_TRANSPORT=aiohttp
+        rxllm.runtime.use_transport("aiohttp")      # or, without a line of code: RXLLM_TRANSPORT=aiohttp
 
     The default is ``RXLLM_TRANSPORT``, or else httpx, whatever is installed. The choice applies to the clients that
     rxllm makes itself: at once where the model is named, and to an adapter on loops where it has made no call so far.

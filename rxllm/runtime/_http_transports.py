@@ -6,6 +6,7 @@ They are recognised by the names of their classes, so that httpx and httpx2, ove
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import urlsplit
 
 from rxllm.runtime._http_decompress import DecompressionError
 from rxllm.runtime._idle_timeout import IdleTimeoutError
@@ -48,9 +49,16 @@ def transport_error(error: Exception, provider: str | None, url: str, *, begun: 
     limit = f" of {text}" if isinstance(error, IdleTimeoutError) else ""
     failed = "broke off" if begun else "could not be reached"
     fault = f"sent nothing for longer than the timeout{limit}" if is_silence else f"{failed}: {text}"
-    result = AdapterError(reason, f"{url} {fault} ({names[0]})", provider=provider)
-    result.__cause__ = error
+    remedy = _remedy(url) if "Connect" in names[0] and not begun else ""
+    result = AdapterError(reason, f"{url} {fault} ({names[0]}){remedy}", provider=provider)
+    result.__context__, result.__suppress_context__ = error, True  # the message repeats all that a user needs of it
     return result
+
+
+def _remedy(url: str) -> str:
+    host = urlsplit(url).hostname or ""
+    is_local = host in ("localhost", "::1") or host.startswith("127.")
+    return "; is the server running?" if is_local else "; check the base_url and the network"
 
 
 def may_be_cancelled(client: Any) -> bool:

@@ -8,7 +8,8 @@ subscribed to, and has emitted              goes on until nothing has come for `
 without events, a tool, a wait for a retry  goes on until nothing has happened for `FIRST_SECONDS`
 ==========================================  ==========================================================================
 
-A call that is closed for its silence gets ``StreamError("cancelled")``; one line is logged. Ctrl-C closes everything.
+A call that is closed for its silence gets ``StreamError("cancelled")``; one line is logged. Ctrl-C closes everything,
+at exit, or when it has ended the program (outside a prompt).
 """
 
 from __future__ import annotations

@@ -26,11 +26,14 @@ from reactivex.disposable import SingleAssignmentDisposable
 from rxllm.runtime._back_pressure import LIMIT, MAX_WAITING, Gate, read_by
 from rxllm.runtime._clock import PacedScheduler
 from rxllm.runtime._endings import Endings
-from rxllm.runtime._portal import on_portal, running_loop, warn_if_blocking
+from rxllm.runtime._portal import awaiting_loop, has_ended, on_portal, running_loop, warn_if_blocking
 from rxllm.runtime._stream_arguments import check_source
+from rxllm.runtime._unhandled import shorten_traceback
 from rxllm.values import StreamError
 
 T = TypeVar("T")
+
+_FORKED = "this process was forked while the stream was read, and the call stayed in the parent; read a new stream here"
 
 
 def to_iter(source: Observable[T], maxsize: int = MAX_WAITING, *, limit: int | None = None) -> Items[T]:
@@ -107,11 +110,12 @@ class Buffer(abc.ObserverBase[T]):
         self.gate.open()
         self._wake()
 
-    def raise_error(self) -> None:
-        """Raise the error that ended the stream, if any, once."""
+    def failure(self) -> BaseException | None:
+        """Return the error that ended the stream, if any, once."""
         error, self.error = self.error, None
         if error is not None:
-            raise error
+            shorten_traceback(error)
+        return error
 
 
 class _Reader(Generic[T]):
@@ -147,8 +151,9 @@ class Items(_Reader[T], Iterator[T]):
             while not buffer.gate.waiting:
                 if buffer.ended:
                     self.close()
-                    buffer.raise_error()
-                    raise StopIteration
+                    raise buffer.failure() or StopIteration
+                if self._loop is not None and has_ended(self._loop):
+                    raise StreamError("cancelled", _FORKED)
                 buffer.gate.request()
                 self._wakeup.wait(timeout=3600)
                 self._wakeup.clear()
@@ -194,8 +199,7 @@ class AsyncItems(_Reader[T], AsyncIterator[T]):
             while not buffer.gate.waiting:
                 if buffer.ended:
                     await self.aclose()
-                    buffer.raise_error()
-                    raise StopAsyncIteration
+                    raise buffer.failure() or StopAsyncIteration
                 buffer.gate.request()
                 await self._wakeup.wait()
         except BaseException:
@@ -217,7 +221,7 @@ class AsyncItems(_Reader[T], AsyncIterator[T]):
         await self.aclose()
 
     def _start(self) -> None:
-        loop = self._wakeup.loop = asyncio.get_running_loop()
+        loop = self._wakeup.loop = awaiting_loop()
         self._subscription = self._buffer.subscribe_to(self._source, loop)
 
 

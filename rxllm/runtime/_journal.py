@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import msgspec
 from reactivex import Observable
@@ -27,14 +27,15 @@ class Journal(Protocol):
 
     `path` has the ids of the tool calls around a request or a tool call, the outermost first. A key with its path is
     equal whenever the same call is made again. Several calls may have one key: then the first of them gets what was
-    noted first. Methods are called on any thread and on any event loop.
+    noted first. Methods are called on any thread and on any event loop. One that has those of ``RecallingJournal`` too
+    keeps the corrections of ``steer``.
     """
 
     def response(self, path: Sequence[str], key: str, events: Observable[Event]) -> Observable[Event]:
         """Return what the model answered if it is noted, else `events`, noting what they end with.
 
         Called at each subscription; the n-th one of a key is the n-th in every run. `key` names the request, as
-        ``rxllm.request_key`` does.
+        ``rxllm.values.request_key`` does, without the descriptions of its tools.
         """
         ...
 
@@ -48,4 +49,21 @@ class Journal(Protocol):
 
     async def finish(self, path: Sequence[str], key: str, events: Sequence[Event]) -> None:
         """Note the outcome. It is emitted when this has returned; an error of this ends the stream."""
+        ...
+
+
+@runtime_checkable
+class RecallingJournal(Journal, Protocol):
+    """A `Journal` that keeps events too, by which a chat that is run again is steered as before; see ``steer``."""
+
+    def has_response(self, path: Sequence[str], key: str) -> bool:
+        """Return whether the next call of `response` with this key is answered by what is noted."""
+        ...
+
+    def recall(self, path: Sequence[str], key: str) -> Sequence[Event] | None:
+        """Return the events that an earlier run has kept under this key, None if it has kept none."""
+        ...
+
+    def keep(self, path: Sequence[str], key: str, events: Sequence[Event]) -> None:
+        """Keep events. What is noted later is not there without them."""
         ...

@@ -7,6 +7,8 @@ a stream is                              and its call runs on
 =======================================  ===================================
 subscribed to or awaited inside a loop   that loop
 subscribed to on a thread without loop   the portal's
+subscribed to by an operator, on a       the loop of that operator's subscriber
+thread that pushes into it
 read by ``run()``, ``for``, ``to_iter``  the portal's, since these block any
                                          loop that runs on their thread
 =======================================  ===================================
@@ -33,6 +35,7 @@ from typing import Any
 
 from rxllm.runtime._interpreter_exit import CLOSE_SECONDS, Drain, Live
 from rxllm.runtime._thread_pool import daemon_threads, is_daemon_worker
+from rxllm.values import EngineError
 
 is_read: contextvars.ContextVar[bool] = contextvars.ContextVar("rxllm_read", default=False)
 """Whether one of the user's threads waits for what is subscribed to here."""
@@ -48,11 +51,13 @@ stand_in_portal: contextvars.ContextVar[Portal | None] = contextvars.ContextVar(
 
 _guard = threading.Lock()
 _portal: Portal | None = None
+_of_parent: list[asyncio.AbstractEventLoop] = []
 
 
 def _forget() -> None:
     # A forked child does not have its parent's threads, and must not touch what they were using.
     global _guard, _portal
+    _of_parent.extend([] if _portal is None else [_portal.loop])
     _guard, _portal = threading.Lock(), None
 
 
@@ -94,6 +99,8 @@ class Portal:
             return
         drain = Drain(self.live)
         try:
+            if isinstance(getattr(sys, "last_value", None), KeyboardInterrupt) and not hasattr(sys, "ps1"):
+                raise KeyboardInterrupt  # it has ended the program, which is to stop all that it does
             drain.wait(asyncio.run_coroutine_threadsafe(drain.run(), self.loop))
         except KeyboardInterrupt:
             with contextlib.suppress(TimeoutError):
@@ -101,6 +108,11 @@ class Portal:
         finally:
             self.loop.call_soon_threadsafe(self.loop.stop)
             self.thread.join(timeout=CLOSE_SECONDS)
+
+
+def has_ended(loop: asyncio.AbstractEventLoop) -> bool:
+    """Whether `loop` runs no more: it is closed, or its thread has stayed in the process that forked this one."""
+    return loop.is_closed() or loop in _of_parent
 
 
 def live_on(loop: asyncio.AbstractEventLoop) -> Live | None:
@@ -136,6 +148,15 @@ def running_loop() -> asyncio.AbstractEventLoop | None:
         return asyncio.get_running_loop()
     except RuntimeError:
         return None
+
+
+def awaiting_loop() -> asyncio.AbstractEventLoop:
+    """Return the loop on which the caller awaits. Raises ``EngineError("wrong_loop")`` where that is not asyncio's."""
+    if (loop := running_loop()) is not None:
+        return loop
+    fault = "a stream can be awaited on an event loop of asyncio only, and none runs here, as under trio"
+    remedy = "in another thread: await trio.to_thread.run_sync(stream.run)"
+    raise EngineError("wrong_loop", f"{fault}; write asyncio.run(main()), or read it {remedy}")
 
 
 def call_context() -> contextvars.Context:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rxllm.values import EngineError, Usage
+from rxllm.values._usage import by_iteration
 
 if TYPE_CHECKING:
     from genai_prices.types import PriceCalculation
@@ -47,9 +48,17 @@ def priced(usage: Usage, name: str, response_model: str | None, context: Mapping
     """Return `usage` with the costs it lacks, at the prices of `response_model`, or else of ``"provider:model"``."""
     provider, _, model = name.partition(":")
     provider = _PROVIDERS.get(provider, provider) or None
-    names = (known for known in (response_model, model) if known)
-    for name in names:
-        price = _price(usage, provider, name, context)
+
+    def price(other: str | None, part: Usage) -> Usage:
+        return _filled(part, provider, [other] if other else [response_model, model], context)
+
+    return by_iteration(usage, price)
+
+
+def _filled(usage: Usage, provider: str | None, models: Iterable[str | None], context: Mapping[str, str]) -> Usage:
+    """Return `usage` with the costs it lacks, at the prices of the first of `models` that is in the list."""
+    for model in filter(None, models):
+        price = _price(usage, provider, model, context)
         if price is not None:
             input_cost = float(price.input_price) if usage.input_cost is None else usage.input_cost
             output_cost = float(price.output_price) if usage.output_cost is None else usage.output_cost

@@ -27,7 +27,8 @@ from typing import Any, Generic, TypeVar
 from reactivex import abc
 
 from rxllm.runtime._back_pressure import current_gate
-from rxllm.runtime._portal import call_context, call_loop, is_read, live_on, running_loop, start_on
+from rxllm.runtime._clock import loop_of
+from rxllm.runtime._portal import call_context, is_read, live_on, running_loop, start_on
 from rxllm.runtime._stream import Stream
 from rxllm.runtime._unhandled import fail, report_unheard
 from rxllm.values import StreamError
@@ -44,7 +45,7 @@ def pumped(body: Body[T]) -> Stream[T]:
     """Return a cold Stream: each subscription runs ``body(pump)`` in a task of its own."""
 
     def subscribe(observer: abc.ObserverBase[T], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
-        pump = Pump(observer, body)
+        pump = Pump(observer, body, loop_of(scheduler))
         pump.start()
         return pump
 
@@ -79,13 +80,13 @@ def from_async_iter(factory: Callable[[], AsyncIterable[T]]) -> Stream[T]:
 class Pump(abc.DisposableBase, Generic[T]):
     """One subscription's task. Its states are in the module's table."""
 
-    def __init__(self, observer: abc.ObserverBase[T], body: Body[T]) -> None:
+    def __init__(self, observer: abc.ObserverBase[T], body: Body[T], loop: asyncio.AbstractEventLoop) -> None:
         self.disposed = False
         self.emitted = 0
         self.read = is_read.get()
         self._observer = observer
         self._body = body
-        self._loop = call_loop()
+        self._loop = loop
         self._gate = current_gate.get()
         self._task: asyncio.Task[None] | None = None
         self._holding = False

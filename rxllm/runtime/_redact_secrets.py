@@ -13,7 +13,8 @@ from typing import Any, TypeVar, cast
 from urllib.parse import parse_qsl, quote, quote_plus, unquote
 
 from rxllm.values import LLMError
-from rxllm.values.secret_names import MASK, is_secret_name
+from rxllm.values.errors import with_origin
+from rxllm.values.secret_names import MASK, is_secret_name, mapped
 
 SECRET_LENGTH = 8
 """Anything shorter is not a key that anyone has been given, and might be a word of any text."""
@@ -25,17 +26,21 @@ _USER = re.compile(r"^(\w+://)?([^/?#]*)@")
 
 def secrets_in(value: Any, *, secret: bool = False) -> Iterator[str]:
     """Yield the strings under names of secrets in `value`, and each word of them, such as the KEY of ``Bearer KEY``."""
-    match value:
-        case str() if secret:
-            yield from {value, *value.split()}
-        case Mapping():
-            for name, entry in cast(Mapping[Any, Any], value).items():
-                yield from secrets_in(entry, secret=secret or is_secret_name(name))
-        case list() | tuple():
-            for item in cast(Iterable[Any], value):
-                yield from secrets_in(item, secret=secret)
-        case _:
-            pass
+    waiting, seen = [(value, secret)], dict[tuple[int, bool], Any]()  # `seen` keeps its objects, and so their ids
+    while waiting:
+        item, is_secret = waiting.pop()
+        if isinstance(item, str):
+            yield from {item, *item.split()} if is_secret else ()
+        elif isinstance(item, Mapping | list | tuple) and (key := (id(cast(object, item)), is_secret)) not in seen:
+            seen[key] = item
+            waiting += _entries(cast(Any, item), is_secret)
+
+
+def _entries(item: Any, secret: bool) -> list[tuple[Any, bool]]:
+    if isinstance(item, Mapping):
+        pairs = cast(Mapping[Any, Any], item).items()
+        return [(entry, secret or is_secret_name(name)) for name, entry in pairs]
+    return [(entry, secret) for entry in item]
 
 
 def secrets_of_url(url: str) -> Iterator[str]:
@@ -86,13 +91,15 @@ def redacted(error: E, secrets: str | Iterable[str] | None) -> E:
     secrets = [secrets] if isinstance(secrets, str) else list(secrets or ())
     fields = error.fields()
     clean = without(fields, secrets)
-    causes = _text_of_causes(error)
-    is_cause_clean = without(causes, secrets) == causes
+    try:
+        causes = _text_of_causes(error)
+        is_cause_clean = without(causes, secrets) == causes
+    except Exception:  # one that cannot be shown: it is too deep, or holds a number that is too long
+        is_cause_clean = False
     if clean == fields and is_cause_clean:
         return error
     result = type(error).from_fields(clean)
-    result.__cause__ = error.__cause__ if is_cause_clean else None
-    return result
+    return with_origin(result, error) if is_cause_clean else result
 
 
 def hide_in_log(record: logging.LogRecord) -> bool:
@@ -107,8 +114,8 @@ def _hidden_url(url: object) -> object:
 
 
 def _text_of_causes(error: BaseException) -> str:
-    """Return the text of all causes of `error`, as a traceback shows them."""
-    cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    """Return the text of all causes of `error`, whether a traceback shows them or not."""
+    cause = error.__cause__ or error.__context__
     return f"{cause!r} {cause} {_text_of_causes(cause)}" if cause is not None else ""
 
 
@@ -119,20 +126,13 @@ def _forms(secret: str) -> set[str]:
 
 
 def _without(value: Any, forms: list[str]) -> Any:
-    match value:
-        case str():
+    def change(item: Any) -> Any:
+        if isinstance(item, str):
             for form in forms:
-                value = value.replace(form, MASK)
-            return value
-        case bytes():
+                item = item.replace(form, MASK)
+        elif isinstance(item, bytes):
             for form in forms:
-                value = value.replace(form.encode(errors="surrogatepass"), MASK.encode())
-            return value
-        case list() | tuple():
-            items = [_without(item, forms) for item in cast(Iterable[Any], value)]
-            return tuple(items) if isinstance(value, tuple) else items
-        case Mapping():
-            pairs = cast(Mapping[Any, Any], value).items()
-            return {_without(name, forms): _without(entry, forms) for name, entry in pairs}
-        case _:
-            return value
+                item = item.replace(form.encode(errors="surrogatepass"), MASK.encode())
+        return item
+
+    return mapped(value, change)

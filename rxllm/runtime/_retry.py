@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import msgspec
 from msgspec.structs import fields, force_setattr, replace
@@ -16,7 +16,7 @@ from rxllm.runtime._attempts import attempting
 from rxllm.runtime._scope import current_scope
 from rxllm.runtime._stream import Stream
 from rxllm.values import AdapterError, LLMError, StreamError, ValidationError
-from rxllm.values.argument_checks import did_you_mean, invalid_option, is_seconds, must_be
+from rxllm.values.argument_checks import did_you_mean, invalid_option, is_count, is_seconds, must_be
 
 log = logging.getLogger("rxllm")
 
@@ -25,8 +25,8 @@ class RetryPolicy(msgspec.Struct, frozen=True):
     """How often to try, and how many seconds to wait: `base_delay`, doubled up to `max_delay`, plus up to `jitter`.
 
     A longer Retry-After of the provider is obeyed, but if it exceeds `max_retry_after` the failure is passed on.
-    `retry_on` holds reasons of `AdapterError` and `StreamError`; used-up credit is never retried. The first attempt
-    always happens, even with a `max_attempts` of 0.
+    `retry_on` holds reasons of `AdapterError` and `StreamError`; used-up credit is never retried. `max_attempts` counts
+    the first attempt too, so that 1 never retries.
 
     Raises ``ValidationError("invalid_option")`` for wrong values.
     """
@@ -44,8 +44,10 @@ class RetryPolicy(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         force_setattr(self, "retry_on", _reasons(self.retry_on))
         checks = {name: (is_seconds(getattr(self, name)), "a number of seconds, 0 or more") for name in _SECONDS}
-        is_attempts = type(self.max_attempts) is int and self.max_attempts >= 0
-        checks["max_attempts"] = is_attempts, "a whole number of at least 0"
+        checks["max_attempts"] = (
+            is_count(self.max_attempts),
+            "a whole number of at least 1, which counts the first attempt",
+        )
         checks["respect_retry_after"] = type(self.respect_retry_after) is bool, "True or False"
         for name, (fits, expected) in checks.items():
             if not fits:
@@ -88,7 +90,7 @@ def policy(retry: Retry, base: Retry = "default") -> RetryPolicy:
     >>> policy({"max_attempts": 5}).max_attempts
     5
 
-    Raises ``ValidationError("invalid_option")`` for a mapping with a name that is not a field of `RetryPolicy`.
+    Raises ``ValidationError("invalid_option")`` for anything else, and for a name that is not a field of `RetryPolicy`.
     """
     match retry:
         case RetryPolicy():
@@ -97,26 +99,28 @@ def policy(retry: Retry, base: Retry = "default") -> RetryPolicy:
             return _override(policy(base or "default"), retry)
         case False:
             return _NEVER
-        case _:
+        case None | True | "default":
             return _DEFAULT
+        case _:
+            expected = "a RetryPolicy, a mapping of its fields, True, False or None"
+            raise invalid_option(("retry",), must_be(expected, retry))
 
 
 def policy_argument(argument: Any) -> RetryPolicy:
     """Return the policy for the `policy` of an operator. Raises ``ValidationError("invalid_option")``."""
-    if not isinstance(argument, RetryPolicy | Mapping | bool | None) and argument != "default":
-        raise invalid_option("policy", must_be("a RetryPolicy, a mapping of its fields, True, False or None", argument))
     try:
-        return policy(cast(Any, argument))
+        return policy(argument)
     except ValidationError as error:  # whose paths begin with the `retry` of an engine
-        errors = [(("policy", str(path[-1])), fault) for path, fault in error.errors]
+        errors = [(("policy", *path[1:]), fault) for path, fault in error.errors]
         raise ValidationError(error.reason, errors=errors) from None
 
 
 def _override(base: RetryPolicy, values: Mapping[str, Any]) -> RetryPolicy:
     names = {field.name for field in fields(RetryPolicy)}
-    fault = f"is unknown; there are {', '.join(sorted(names))}"
+    there = f"there are {', '.join(sorted(names))}"
     if unknown := sorted(map(str, values.keys() - names)):
-        raise ValidationError("invalid_option", errors=[(("retry", name), fault) for name in unknown])
+        errors = [(("retry", name), f"is unknown{did_you_mean(name, names)}; {there}") for name in unknown]
+        raise ValidationError("invalid_option", errors=errors)
     return replace(base, **values)
 
 

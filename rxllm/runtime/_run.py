@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from reactivex import Observable, abc, empty
 
 from rxllm.runtime._back_pressure import read_by
 from rxllm.runtime._clock import LoopScheduler
 from rxllm.runtime._endings import Endings
-from rxllm.runtime._portal import on_portal, running_loop, warn_if_blocking
+from rxllm.runtime._portal import awaiting_loop, on_portal, running_loop, warn_if_blocking
 from rxllm.runtime._stream_arguments import check_source
+from rxllm.runtime._unhandled import shorten_traceback
 
 T = TypeVar("T")
 
@@ -27,6 +28,7 @@ def run(source: Observable[T], scheduler: abc.SchedulerBase | None = None) -> T:
     loop, and ``ValidationError("invalid_option")`` if `source` is not an Observable.
     """
     check_source(source, "run")
+    source = getattr(source, "_whole", source)
     with on_portal() as portal:
         warn_if_blocking("run() stops", "await stream", stacklevel=4)
         ended = threading.Event()
@@ -39,12 +41,18 @@ def run(source: Observable[T], scheduler: abc.SchedulerBase | None = None) -> T:
         waiter.awaited = False
         subscription.dispose()
         waiter.endings.wait_blocking(portal.loop)
+    if waiter.failed:
+        raise waiter.failure()
     return waiter.result()
 
 
 async def last(source: Observable[T]) -> T:
-    """Return the last item of `source`. Cancelling the awaiting task disposes the subscription."""
-    loop = asyncio.get_running_loop()
+    """Return the last item of `source`. Cancelling the awaiting task disposes the subscription.
+
+    Raises ``EngineError("wrong_loop")`` under trio, and wherever else no loop of asyncio runs.
+    """
+    loop = awaiting_loop()
+    source = getattr(source, "_whole", source)
     ended = asyncio.Event()
 
     def wake() -> None:
@@ -62,6 +70,8 @@ async def last(source: Observable[T]) -> T:
         waiter.awaited = False
         subscription.dispose()
         await waiter.endings.wait()
+    if waiter.failed:
+        raise waiter.failure()
     return waiter.result()
 
 
@@ -97,11 +107,16 @@ class _Waiter(abc.ObserverBase[T]):
     def on_completed(self) -> None:
         self._wake()
 
+    @property
+    def failed(self) -> bool:
+        return self._error is not None
+
+    def failure(self) -> BaseException:
+        """Return the error, once: a waiter that kept it would be a cycle of error, frame and waiter."""
+        error, self._error = cast(BaseException, self._error), None
+        shorten_traceback(error)
+        return error
+
     def result(self) -> T:
-        """Return the last item, or raise the error."""
-        if self._error is None:
-            return self._last[0] if self._last is not None else empty().run()  # reactivex's own error
-        try:
-            raise self._error
-        finally:
-            self._error = None  # breaks the cycle of error, frame and waiter
+        """Return the last item."""
+        return self._last[0] if self._last is not None else empty().run()  # reactivex's own error

@@ -9,11 +9,11 @@ subscriber             sets for everything below
 `repeat_until_halt`    one request id for all steps, the usage of earlier ones, a place for the chat's budgets, and
                        whether the user corrects the model
 `run_tools`            a `Question`, still open; corrections are its own to see to
-`budget`               in a pipe, its budget for all calls below; in an engine, that it counts what comes from below
+`budget`               in a pipe, its budget for all calls below; at a model source, that it counts what is below
 `rate_limited`         in an engine, what is told of its retries, and how long the call has waited for its turn
 `journaled`            its journal, which everything below keeps to
-model source           the path, the parent and the journal only, after it filled in the nearest open question: calls
-                       by an adapter or by the engine's operators are not part of the step
+model source           the path, the parent, the journal and the budgets, its engine's too, after it filled in the
+                       nearest open question: calls by an adapter or by the engine's operators are not part of the step
 tool                   the path with its tool call at the end, itself as the parent, its key, the budgets of its engine
                        too, the journal, and nothing else
 observed call,         itself as the parent
@@ -109,8 +109,8 @@ class Scope(msgspec.Struct, frozen=True):
     def under(self, budgets: Iterable[Budget]) -> Scope:
         """Return the scope of calls that keep to these budgets too."""
         known = [share.budget for share in self.shares]
-        added = [Share(budget) for budget in budgets if budget not in known]
-        return replace(self, shares=(*self.shares, *added)) if added else self
+        added = [Share(budget) for budget in dict.fromkeys(budgets) if budget not in known]
+        return replace(self, shares=(*added, *self.shares)) if added else self
 
     def of_tool(self, tool_call_id: str, tool_key: Callable[[], str]) -> Scope:
         """Return the scope of a tool that runs."""

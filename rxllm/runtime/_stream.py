@@ -16,7 +16,8 @@ from rxllm.runtime._portal import subscribing
 from rxllm.runtime._run import last, run
 from rxllm.runtime._stream_arguments import check_operators
 from rxllm.runtime._stream_methods import StreamMethods
-from rxllm.runtime._stream_origin import Origin
+from rxllm.runtime._stream_origin import NotEncodable, Origin
+from rxllm.runtime._subscriber import Subscriber, as_observer
 from rxllm.values.argument_checks import shown
 
 T = TypeVar("T", covariant=True)
@@ -32,6 +33,7 @@ _I = TypeVar("_I")
 
 _Any = Callable[[Any], Any]
 _UNKNOWN = Origin()
+_NOT_ENCODABLE = NotEncodable()
 
 
 class Stream(StreamMethods[T]):
@@ -44,6 +46,10 @@ class Stream(StreamMethods[T]):
     """
 
     _origin = _UNKNOWN
+
+    def __init__(self, subscribe: abc.Subscription[T] | None = None) -> None:
+        self._not_encodable = _NOT_ENCODABLE
+        super().__init__(subscribe)
 
     @classmethod
     def of(cls, source: Observable[_A]) -> Stream[_A]:
@@ -184,10 +190,16 @@ class Stream(StreamMethods[T]):
     ) -> abc.DisposableBase:
         """Start a call; disposing the result ends it. See reactivex's ``Observable.subscribe``.
 
-        Without a scheduler, the timers of reactivex's operators run on the loop of the call.
+        Without a scheduler, the timers of reactivex's operators run on the loop of the call; made on a running loop,
+        the subscription is called on that loop.
         """
         with subscribing():
-            return super().subscribe(on_next, on_error, on_completed, scheduler=scheduler or CallScheduler())
+            if scheduler is not None:
+                return super().subscribe(on_next, on_error, on_completed, scheduler=scheduler)
+            subscriber: Subscriber[T] = Subscriber(as_observer(on_next, on_error, on_completed))
+            timers = CallScheduler(subscriber.fail)
+            subscriber.subscription.disposable = super().subscribe(subscriber.entry, scheduler=timers)
+            return subscriber
 
     def __repr__(self) -> str:
         return self._origin.describe()
@@ -198,6 +210,12 @@ class Stream(StreamMethods[T]):
             methods = (method for method in dir(type(self)) if not method.startswith("_"))
             # With the object too, Python would append a guess of its own.
             raise AttributeError(self._origin.missing_attribute(name, methods), name=name)
+
+    if not TYPE_CHECKING:
+
+        def keys(self) -> Any:
+            # Without it, dict(stream) would iterate, and pay for the call: FastAPI tries that.
+            raise TypeError(self._origin.still_to_run("a Stream is not a mapping"))
 
     def __add__(self, other: Observable[_A]) -> Stream[T | _A]:
         if not isinstance(other, Observable):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -212,6 +230,11 @@ class Stream(StreamMethods[T]):
             if not isinstance(key, int | slice):
                 raise TypeError(self._origin.still_to_run(f"a Stream has no item {shown(key)}"))
             return super().__getitem__(key)
+
+    @property
+    def _whole(self) -> Observable[Any]:
+        """The Observable whose last item ``run`` and ``await`` return."""
+        return self
 
     def run(self, scheduler: abc.SchedulerBase | None = None) -> T:
         """Subscribe, wait, and return the last item; see `rxllm.run`."""

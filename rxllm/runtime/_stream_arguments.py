@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import update_wrapper
 from typing import Any
 
@@ -17,6 +17,15 @@ def check_source(source: Any, name: str) -> None:
     if not isinstance(source, Observable):
         fault = must_be("an Observable, such as rxllm.generate(...) returns", source)
         raise ValidationError("invalid_option", f"{name}: source {fault}", errors=[(("source",), fault)])
+
+
+def check_streams(name: str, streams: Sequence[Any]) -> None:
+    """Raise ``ValidationError("invalid_option")`` unless `streams` are Observables, at least one."""
+    if not streams:
+        raise invalid_option(name, "must be at least one")
+    for index, stream in enumerate(streams):
+        if not isinstance(stream, Observable):
+            raise invalid_option((name, index), must_be("an Observable", stream))
 
 
 def check_operators(operators: Iterable[Any]) -> None:
@@ -53,13 +62,6 @@ class OperatorMaker:
         return f"<ops.{self.called}, a function that makes an operator: {self._about()}>"
 
 
-_TAKE_STREAMS = {
-    "hedge": "hedge(events, after=...)",
-    "merge_labelled": 'merge_labelled({"a": events, ...})',
-    "race": "race(events, ...)",
-}
-
-
 def _fault(operator: Callable[..., Any] | Any) -> str | None:
     if not callable(operator):
         return must_be("a function from an Observable to an Observable", operator)
@@ -67,8 +69,6 @@ def _fault(operator: Callable[..., Any] | Any) -> str | None:
         return _hint(operator.called)
     module, name = str(getattr(operator, "__module__", "")), str(getattr(operator, "__qualname__", "<"))
     makes_operator = module == "reactivex.operators" or module.startswith("rxllm.operators.")
-    if module == f"rxllm.operators._{name}" and name in _TAKE_STREAMS:
-        return f"{name} takes streams and is not an operator: write lambda events: ops.{_TAKE_STREAMS[name]}"
     return _hint(name) if makes_operator and name.isidentifier() and not name.startswith("_") else None
 
 

@@ -44,7 +44,7 @@ class Origin(NamedTuple):
         if call:
             remedy = f"write {call}.run().{attribute}, or (await {call}).{attribute} in async code"
             return f"{fault}: it is a call that is still to run, not its result; {remedy}"
-        return f"{fault}: it is still to run; iterate over its items, or write .run() or await for the last one"
+        return f"{fault}: it is still to run; iterate over its items, or write .run() or await for its result"
 
     def still_to_run(self, fault: str) -> str:
         """Return the message about what can be done with a result, and not with the Stream."""
@@ -65,6 +65,24 @@ class Origin(NamedTuple):
             if first in cls.__dataclass_fields__ or hasattr(cls, first):
                 return call, path
         return "", name
+
+
+class NotEncodable:
+    """The first value in the ``vars()`` of a Stream, for encoders such as FastAPI's that try these last.
+
+    To look at it raises one sentence, before the encoder comes to the locks and functions of the Stream.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "__wrapped__":  # doctest and inspect look for it in every class
+            raise AttributeError(name)
+        raise TypeError(_NOT_ENCODABLE)
+
+
+_NOT_ENCODABLE = (
+    "a Stream has no JSON: it is still to run, not its result; write return await ..., or in a web server "
+    "return rxllm.web.streaming_response(stream)"
+)
 
 
 def _operators() -> Iterable[str]:

@@ -15,6 +15,9 @@ from typing import Any, ParamSpec, TypeVar
 P = ParamSpec("P")
 T = TypeVar("T")
 
+IDLE_KEPT = 16
+"""How many threads wait for their next job; others end."""
+
 _Job = tuple["Future[Any]", Callable[[], Any]]
 
 
@@ -28,13 +31,14 @@ def is_daemon_worker() -> bool:
 
 
 class DaemonThreads(ThreadPoolExecutor):
-    """An executor that grows as needed and that nothing ever waits for.
+    """An executor that grows and shrinks as needed and that nothing ever waits for.
 
     A job that hangs costs its thread and no more. The threads of a ``ThreadPoolExecutor`` would delay the interpreter's
     exit, and refuse new jobs while a last call is still running. One thread is always ready, because none can be
-    started at exit. `left` counts the jobs that run on although nobody waits for them any more.
+    started at exit. `running` counts the jobs, and `left` those of them that run on although nobody waits for them.
     """
 
+    running = 0
     left = 0
 
     def __init__(self) -> None:
@@ -50,6 +54,7 @@ class DaemonThreads(ThreadPoolExecutor):
             if self._idle == 0:
                 self._grow()
             self._idle -= 1
+            self.running += 1
         self._jobs.put((future, lambda: fn(*args, **kwargs)))
         return future
 
@@ -87,6 +92,9 @@ class DaemonThreads(ThreadPoolExecutor):
                     future.set_exception(error)
             del future, job
             with self._guard:
+                self.running -= 1
+                if self._idle >= IDLE_KEPT:
+                    return
                 self._idle += 1
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:

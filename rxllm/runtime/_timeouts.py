@@ -14,7 +14,7 @@ WRITE_SECONDS = 60.0
 
 
 class Timeouts(msgspec.Struct, frozen=True):
-    """Limits of one response, in seconds; None is no limit. See ``operators.timeouts``.
+    """Limits of one response, in seconds; None is no limit. See ``operators.time_limits``.
 
     `first` is how long its first content may take, `idle` how long it may then be silent, `total` how long all of it
     may take. As a call's option, `first` and `idle` are each attempt's, `total` is for all attempts together.

@@ -15,7 +15,7 @@ operator that raises where there is no ``on_error`` left to call, in ``on_comple
 waiting for ever.
 
 The log shows the user's frames of such an error, and all of them if the logger ``rxllm`` is at DEBUG. The failure of a
-call is one line. ``error.__traceback__`` stays whole.
+call is one line. ``error.__traceback__`` stays whole there. What is raised to the caller has the same frames.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ import reactivex
 from reactivex import abc
 
 from rxllm.runtime._portal import call_loop
-from rxllm.values import AdapterError, StreamError
+from rxllm.values import LLMError, ToolError
 
 T = TypeVar("T")
 
@@ -98,16 +98,42 @@ def _log(error: BaseException) -> None:
 
 
 def shown_frames(error: BaseException) -> tuple[type[BaseException], BaseException, TracebackType | None] | None:
-    """Return the `exc_info` with which `error` is logged: with the user's frames, or all of them at DEBUG."""
+    """Return the `exc_info` of `error` as it is logged: with the user's frames, or all of them at DEBUG."""
     users = _user_frames(error.__traceback__)
-    is_failed_call = isinstance(error, AdapterError | StreamError) and error.reason != "unknown"
+    is_failed_call = isinstance(error, LLMError) and error.reason != "unknown"
     if log.isEnabledFor(logging.DEBUG) or (users is None and not is_failed_call):
         return type(error), error, error.__traceback__
     return (type(error), error, users) if users is not None else None
 
 
+def log_hidden(error: LLMError, text: str, *arguments: object) -> None:
+    """Log an error that its client will not see, with its traceback, unless it has been logged."""
+    if error.is_logged:
+        return
+    error.is_logged = True
+    if error.reason in ("cancelled", "denied"):  # somebody wanted it so
+        level = logging.DEBUG
+    else:
+        level = logging.WARNING if isinstance(error, ToolError) else logging.ERROR
+    log.log(level, f"{text}: %r", *arguments, error, exc_info=(type(error), error, error.__traceback__))
+
+
+def shorten_traceback(error: BaseException) -> None:
+    """Leave in the traceback of `error`, and of its causes, the frames that `shown_frames` returns."""
+    cause: BaseException | None = error
+    seen: set[int] = set()
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        shown = shown_frames(cause)
+        cause.__traceback__ = None if shown is None else shown[2]
+        cause = cause.__cause__
+
+
 def _user_frames(trace: TracebackType | None) -> TracebackType | None:
-    """Return the user's frames of `trace`, and all frames below the last of them; None if there are none."""
+    """Return the user's frames of `trace`, and all frames below the last of them; None if there are none.
+
+    A ``__getattr__`` of rxllm, below a user's misspelt attribute, only words the error.
+    """
     frames: list[TracebackType] = []
     while trace is not None:
         frames.append(trace)
@@ -116,7 +142,7 @@ def _user_frames(trace: TracebackType | None) -> TracebackType | None:
     is_below = True
     for frame in reversed(frames):
         is_users = not frame.tb_frame.f_code.co_filename.startswith(_INTERNAL)
-        if is_users or is_below:
+        if is_users or (is_below and frame.tb_frame.f_code.co_name != "__getattr__"):
             kept = TracebackType(kept, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
         is_below = is_below and not is_users
     return None if is_below else kept

@@ -20,7 +20,8 @@ headers of requests, and nowhere else.
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterator, Sequence
+import warnings
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from inspect import isawaitable, iscoroutinefunction
@@ -30,7 +31,7 @@ from typing import Any, Literal
 from rxllm.runtime._redact_secrets import redacted, secrets_in
 from rxllm.runtime._thread_pool import in_thread
 from rxllm.values import ApiKey, EngineError, LLMError
-from rxllm.values.argument_checks import invalid_option
+from rxllm.values.argument_checks import did_you_mean, invalid_option
 
 __all__ = [
     "Source",
@@ -77,17 +78,29 @@ class _Dotenv:
 
 
 _store: dict[str, ApiKey] = {}
+_known: list[Callable[[], Iterable[str]]] = []
 _dotenv = _Dotenv()
 
 
 def put(provider: str, key: ApiKey) -> None:
     """Keep `key`, or a function that returns it, for `provider` in this process.
 
-    Raise ``ValidationError("invalid_option")`` if it is neither.
+    A `provider` of an adapter of your own may have any name; one that is close to a known name is kept with a warning.
+
+    Raise ``ValidationError("invalid_option")`` if `key` is neither.
     """
     if not isinstance(key, str) and not callable(key):  # pyright: ignore[reportUnnecessaryComparison]
         raise invalid_option("key", "must be a string, or a function that returns one")
+    providers = [name for names in _known for name in names()]
+    if provider not in providers and (near := did_you_mean(provider, providers)):
+        message = f"rxllm.keys.put({provider!r}, ...): there is no provider {provider!r}{near}; its key is kept"
+        warnings.warn(message, UserWarning, stacklevel=2)
     _store[provider] = key
+
+
+def providers_from(names: Callable[[], Iterable[str]]) -> None:
+    """Take the names of the providers, which a higher layer knows, from `names()`."""
+    _known[:] = [names]
 
 
 def delete(provider: str) -> None:
@@ -208,7 +221,10 @@ def missing(provider: str, variable: str | None = None) -> EngineError:
         f"the environment variable {variable}",
         _dotenv.described(variable),
     )
-    message = f"no API key for {provider}: looked in {', '.join(places)}"
+    message = (
+        f"no API key for {provider}: set the environment variable {variable}, write rxllm.keys.put({provider!r}, ...), "
+        f"or pass it as the call's api_key= or the adapter's api_key=; looked also in {places[-1]}"
+    )
     return EngineError("missing_key", message, provider=provider, metadata={"checked_sources": list(places)})
 
 

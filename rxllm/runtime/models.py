@@ -24,11 +24,12 @@ same model has an entry of the provider's name alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from rxllm.runtime import _prices
 from rxllm.values import EngineError, ModelInfo, Usage, ValidationError
 from rxllm.values._model import CAPABILITIES
+from rxllm.values._usage import by_iteration
 from rxllm.values.argument_checks import check, check_instance, invalid_option, must_be
 
 __all__ = ["clear", "delete", "entries", "find", "get", "priced", "put", "select"]
@@ -97,10 +98,28 @@ def priced(name: str, usage: Usage, *, response_model: str | None = None) -> Usa
     """
     check("name", name, isinstance(name, str) and all(name.partition(":")), "'provider:model'")  # pyright: ignore
     check_instance("usage", usage, Usage, "an rxllm.Usage")
-    entry = get(name)
-    if entry is not None and entry.has_prices:
-        return entry.priced(usage)
-    return _prices.priced(usage, name, response_model, _prices.price_context(usage, {}))
+    provider = name.partition(":")[0]
+
+    def price(other: str | None, part: Usage) -> Usage:
+        own = f"{provider}:{other}" if other else name
+        entry = get(own)
+        if entry is not None and entry.has_prices:
+            return entry.priced(part)
+        return _prices.priced(part, own, other or response_model, _prices.price_context(usage, {}))
+
+    return by_iteration(usage, price)
+
+
+def price_of(entry: ModelInfo) -> Callable[[Usage], Usage]:
+    """Return the prices of `entry` as a function, in which an iteration of another model has that model's."""
+
+    def price(other: str | None, part: Usage) -> Usage:
+        try:
+            return entry.priced(part) if other is None else priced(f"{entry.provider}:{other}", part)
+        except EngineError:  # the price list is not installed
+            return part
+
+    return lambda usage: by_iteration(usage, price)
 
 
 def select(*, require: Iterable[str] = (), prefer: Iterable[str] = ()) -> ModelInfo:

@@ -6,11 +6,13 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
+from timeit import timeit
 
 from reactivex.scheduler import ImmediateScheduler
 
+from rxllm.adapters import HTTPAdapter
 from rxllm.chunks import ChunkFeeder, StreamChunk, validate
 from rxllm.events import EVENT_CLASSES, ErrorEvent, Event, Nested, RawChunk, Steered, UsageUpdated
 from rxllm.runtime import Stream, from_async_iter
@@ -19,7 +21,7 @@ from rxllm.testing._chunks import chunkings
 from rxllm.testing._event_checks import expect_json, expect_lawful
 from rxllm.testing._observe import observe_all
 from rxllm.testing._rule_table import RuleTable, clip, expect, expect_same
-from rxllm.testing._sent_rules import KEY, SENT_RULES, expect_sent
+from rxllm.testing._sent_rules import KEY, SENT_RULES, VARIATIONS, expect_difference, expect_sent
 from rxllm.values import EngineError, LLMError, ProviderPart, StreamError, Usage, ValidationError
 
 JUNK = (
@@ -32,6 +34,12 @@ JUNK = (
     b'data: {"choices": [{"delta": {"content": 7}}]}\r\n\r\ndata: [DONE]',
 )
 """What a decoder may meet when it talks to the wrong server."""
+
+SHORTEST_KEY = 8
+"""Characters of a key that is looked for: a shorter one also stands in other words."""
+
+PROMPT = 0.1
+"""Seconds in which a request is built; the fastest of three counts."""
 
 ADAPTER_RULES = RuleTable()
 """The rules of `assert_adapter`, by name, in the order in which they are checked."""
@@ -181,11 +189,21 @@ def _scheduler(run: AdapterRun) -> None:
 def _secret(run: AdapterRun) -> None:
     adapter = run.engine.adapter
     keys = (run.options.get("api_key"), getattr(adapter, "_api_key", None))
-    for key in (key for key in keys if isinstance(key, str) and key):
+    for key in (key for key in keys if isinstance(key, str) and len(key) >= SHORTEST_KEY):
         expect(key not in repr(adapter), "its repr shows it")
         expect(key not in repr(run.observed), "an event or error shows it")
-    if not any(keys):  # then with a key that nobody has
+    if not any(isinstance(key, str) and len(key) >= SHORTEST_KEY for key in keys):  # then with a key that nobody has
         expect(KEY not in repr(run.observe(run.stream(api_key=KEY))), "an event or error shows it")
+
+
+@ADAPTER_RULES.rule("prompt", "build returns at once: it runs on the event loop")
+def _prompt(run: AdapterRun) -> None:
+    adapter = run.engine.adapter
+    if isinstance(adapter, HTTPAdapter):
+        request, call = run.received
+        call = replace(call, api_key=call.api_key or KEY)
+        took = min(timeit(lambda: adapter.build(request, call), number=1) for _ in range(3))
+        expect(took < PROMPT, f"it took {took:.2g} s; wait in an async function of your own, not in build")
 
 
 # Bytes
@@ -220,8 +238,16 @@ def expect_however_cut(run: AdapterRun, data: bytes) -> None:
 
 
 def _sent(rule: str, run: AdapterRun) -> None:
-    if run.sent is not None:
+    if run.sent is None:
+        return
+    if rule not in VARIATIONS:
         expect_sent(rule, run.sent)
+        return
+    try:
+        before, after = (run.sends(**changes) or () for changes in VARIATIONS[rule])
+    except LLMError:  # a request that is refused is not one that lacks something
+        return
+    expect_difference(rule, before, after)
 
 
 for _name, _sentence in SENT_RULES.items():

@@ -21,7 +21,7 @@ from rxllm.testing._rule_table import clip, expect, expect_same
 from rxllm.testing._script import Served
 from rxllm.testing._sent_rules import KEY, MESSAGES, OPTIONS, TEMPERATURE, TOOLS
 from rxllm.testing.loopback import Request as Sent
-from rxllm.values import Call, Request, Response
+from rxllm.values import Call, LLMError, Request, Response
 
 
 def says_something(events: Iterable[Event]) -> bool:
@@ -92,10 +92,15 @@ class AdapterRun:
     @cached_property
     def sent(self) -> Sequence[Sent] | None:
         """What is sent for a request full of canaries; None if the adapter does not show it."""
+        return self.sends()
+
+    def sends(self, **changes: Any) -> Sequence[Sent] | None:
+        """What is sent for that request with `changes`. Raises ``LLMError`` if it is refused."""
         if not isinstance(self.engine.adapter, HTTPAdapter):
             return None
         request, call = self.received
-        canaries = replace(request, messages=MESSAGES, tools=TOOLS, temperature=TEMPERATURE, options=OPTIONS)
+        fields = {"messages": MESSAGES, "tools": TOOLS, "temperature": TEMPERATURE, "options": OPTIONS, **changes}
+        canaries = replace(request, **fields)
         built = self.engine.adapter.build(canaries, replace(call, api_key=KEY))
         return [Sent(built.method, str(built.url), dict(built.headers), built.read())]
 
@@ -109,13 +114,16 @@ class ScriptedRun(AdapterRun):
     def way(self, events: list[Event]) -> list[Any]:
         return events
 
-    @cached_property
-    def sent(self) -> Sequence[Sent] | None:
+    def sends(self, **changes: Any) -> Sequence[Sent] | None:
         if self.served.requests is None:
-            return super().sent
-        options: dict[str, Any] = {"temperature": TEMPERATURE, "options": OPTIONS, "api_key": KEY}
-        self.observe(stream_generate(self.engine, MESSAGES, tools=TOOLS, **options)).expect_events()
-        return self.served.requests()
+            return super().sends(**changes)
+        options: dict[str, Any] = {"tools": TOOLS, "temperature": TEMPERATURE, "options": OPTIONS, **changes}
+        messages, before = options.pop("messages", MESSAGES), len(self.served.requests())
+        observed = self.observe(stream_generate(self.engine, messages, **options, api_key=KEY))
+        if isinstance(observed.error, LLMError) and changes:
+            raise observed.error
+        observed.expect_events()
+        return self.served.requests()[before:]
 
     def verified(self, request: Any = None, **options: Any) -> Stream[Event]:
         """The stream of one call, held to the rules of ``operators.verify``."""

@@ -263,7 +263,12 @@ class AdapterConformance:
             assert len({*ids, *taken}) == 4, f"of the ids {ids} some are taken by earlier calls: {taken}"
 
     def test_an_error_inside_the_stream_keeps_what_came(self) -> None:
-        self.broken(AdapterError(self.breaks))
+        try:
+            self.broken(AdapterError(self.breaks))
+        except (AssertionError, KeyError) as error:
+            hint = f"The error has the reason breaks = {self.breaks!r}; if its streams fail by another one, set"
+            error.add_note(f"{hint} breaks = '...' in the suite, one of {', '.join(REASONS)}")
+            raise
 
     def test_a_cancelled_stream_keeps_what_came(self) -> None:
         with self.needed("cancelled"):

@@ -33,7 +33,7 @@ def assert_adapter(
     ``AdapterConformance``.
 
     `only` names the rules to check, `without` those to leave out, as in ``without={"sends_key"}``. What is sent is
-    seen in the request that an ``HTTPAdapter`` builds:
+    seen in the request that an ``HTTPAdapter`` builds; what the service lacks, an adapter refuses with an `LLMError`:
 
     ==========================  ==========================================  =====================================
     rule                        what is checked                             leave it out where
@@ -53,6 +53,7 @@ def assert_adapter(
     ``subscriber``              a subscriber's exception comes back, once   never
     ``scheduler``               it can be subscribed with a scheduler       never
     ``secret``                  no key is in its repr or its events         never
+    ``prompt``                  `build` returns at once                     never
     ``decoder``                 its decoder reads any bytes                 never: without one it is not checked
     ``chunks``                  its decoder reads bytes alike however cut   as `decoder`
     ``sends_system``            the system prompt is in the request         the service has none
@@ -63,9 +64,16 @@ def assert_adapter(
     ``sends_tool_name``         a tool's name is in the request             the service has no tools
     ``sends_tool_description``  a tool's description is in the request      the service has no tools
     ``sends_tool_schema``       a tool's schema is in the request           the service has no tools
+    ``sends_call_id``           a result names its call by the call's id    never
     ``sends_temperature``       temperature is in it, as a JSON number      the service has none
     ``sends_options``           options={...} are passed through            it takes a closed set of options
     ``sends_key``               api_key is in a header or the address       a server of your own asks for no key
+    ``sends_max_tokens``        max_tokens changes the request              never: refuse what it lacks
+    ``sends_stop``              so does stop                                never
+    ``sends_tool_choice``       so does tool_choice                         never
+    ``sends_response_format``   so does response_format                     never
+    ``sends_picture``           so does a picture                           never
+    ``hides_key``               api_key is not in the address               the service takes it nowhere else
     ==========================  ==========================================  =====================================
 
     Raises ``AssertionError``, which names every broken rule and says how, and ``ValueError`` for an unknown rule.

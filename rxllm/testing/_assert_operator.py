@@ -53,7 +53,7 @@ def assert_operator(
     ``at_once``            items that come at once give what they give later  it puts together what comes at once
     ``reentrant``          so does an item from inside on_next                as `at_once`
     ``subscribed_inside``  it can be subscribed from inside on_next           as `apart`
-    ``subscriber``         a subscriber's exception comes to its on_error     a timer of reactivex's own delivers: delay
+    ``subscriber``         a subscriber's exception comes to its on_error     never
     ``consistent``         deltas, completions and messages agree             its output is not meant for a fold
     ``error_event``        the error of an ErrorEvent is passed on            it selects items, or replaces what failed
     =====================  =================================================  ==========================================
@@ -64,9 +64,10 @@ def assert_operator(
         def test_the_contract(rule):
             assert_operator(my_operator, only=[rule])
 
-    Time is virtual: an operator must take its own from the subscription's scheduler. One that blocks for so many real
-    `seconds` breaks the rule that is being checked, and the others are not checked. The operator is made and run on a
-    thread that is not the caller's, in the caller's context.
+    Time is virtual: an operator must take its own from the subscription's scheduler. Timers fire in a silence of ten
+    minutes before the source's last item; what one raises ends the subscription, as in a `Stream`. An operator that
+    blocks for so many real `seconds` breaks the rule that is being checked, and the others are not checked. The
+    operator is made and run on a thread that is not the caller's, in the caller's context.
 
     Raises ``AssertionError``, which names every broken rule and says how, after the operator's own error if it raised
     one; ``ValueError`` for an unknown rule, and ``TypeError`` for an operator instead of its maker.

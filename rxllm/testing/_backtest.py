@@ -104,7 +104,7 @@ def backtest(
     >>> for name, pause in {"brisk": 0.001, "slow": 0.2}.items():
     ...     answer = stream_generate(Fake(["Hel", ("delay", pause), "lo"]), "Hi")
     ...     _ = answer.pipe(record(f"{folder.name}/{name}.jsonl")).run()
-    >>> result = backtest(folder.name, [ops.timeouts(idle=0.1), ops.raise_errors()])
+    >>> result = backtest(folder.name, [ops.time_limits(idle=0.1), ops.raise_errors()])
     >>> [(row.recording, row.outcome, row.text) for row in result]
     [('brisk.jsonl', 'completed', 'Hello'), ('slow.jsonl', 'error', 'Hel')]
     >>> folder.cleanup()

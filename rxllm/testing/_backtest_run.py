@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 from reactivex import Observable, Subject, abc
 from reactivex.disposable import CompositeDisposable, Disposable
-from reactivex.scheduler import VirtualTimeScheduler
+from reactivex.scheduler import CurrentThreadScheduler, VirtualTimeScheduler
 
 from rxllm import operators as ops
 from rxllm.adapters import Fake
@@ -49,7 +50,7 @@ class Tape:
     def request(self) -> Request:
         data = {name: entry for name, entry in self.described.items() if name not in ("provider", "raw")}
         with suppress(ValidationError):  # bytes, of which a cassette has only the hash
-            return from_json(msgspec.json.encode(data), Request)
+            return from_json(msgspec.json.encode(data), Request, local_files=True)
         return Request(model=data.get("model"))
 
 
@@ -147,7 +148,9 @@ class Run:
         self.usages.append(Usage())
         events = Subject[Any]()
         # An item that is not an event has no usage.
-        events.pipe(ops.usage()).subscribe(lambda total: self.usages.__setitem__(number, total), lambda _: None)
+        at_once = CurrentThreadScheduler.singleton()
+        note = partial(self.usages.__setitem__, number)
+        events.pipe(ops.usage()).subscribe(note, lambda _: None, scheduler=at_once)
 
         def on_next(item: Any) -> None:
             events.on_next(item)
@@ -215,4 +218,4 @@ class Run:
 def _priced(source: Observable[Any], provider: str | None, model: str | None) -> Observable[Any]:
     """Return an answer with its costs, as an engine's operators see it."""
     info = models.find(provider, model) if provider else None
-    return source.pipe(ops.cost(price=info.priced)) if info is not None and info.has_prices else source
+    return source.pipe(ops.cost(price=models.price_of(info))) if info is not None and info.has_prices else source

@@ -53,7 +53,7 @@ class Cassette:
     >>> generate(engine, "Name four primes.").run()  # doctest: +ELLIPSIS
     Traceback (most recent call last):
         ...
-    rxllm.values.errors.AdapterError: ...primes.jsonl has no recording of this request; of the nearest differs
+    rxllm.AdapterError: ...primes.jsonl has no recording of this request; of the nearest differs
       messages.0.content: recorded 'Name three primes.', now 'Name four primes.'
     write mode="once" to record what is missing
     >>> folder.cleanup()
@@ -124,7 +124,7 @@ class Cassette:
         stream = Stream(subscribe)
         # The pipeline knows the price of a model that the request names.
         info = None if is_named else models.find(self.provider, request.model)
-        return stream.pipe(ops.cost(price=info.priced)) if info is not None and info.has_prices else stream
+        return stream.pipe(ops.cost(price=models.price_of(info))) if info is not None and info.has_prices else stream
 
     def _source(self, request: Request, call: Call) -> Stream[Event]:
         secrets = secrets_of(self._engine.adapter, request, call)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Iterator
 from itertools import pairwise
+from typing import Any, cast
+
+import msgspec
 
 
 def cut(data: bytes, *places: int) -> list[bytes]:
@@ -44,3 +48,27 @@ def chunkings(data: bytes, *, cuts: int | None = None, seed: int = 0) -> Iterato
     yield [b"", *(chunk for byte in single for chunk in (byte, b""))]
     for place in range(1, len(data)):
         yield cut(data, place)
+
+
+_WRONG: tuple[Any, ...] = (None, 7, "x", [1], {"x": 1})
+
+
+def malformed(frame: bytes) -> Iterator[bytes]:
+    """Yield `frame` cut in half, and with each value of its JSON object, if it has one, replaced or left out."""
+    yield frame[: len(frame) // 2]
+    begin, end = frame.find(b"{"), frame.rfind(b"}") + 1
+    with contextlib.suppress(msgspec.DecodeError):
+        for variant in _variants(msgspec.json.decode(frame[begin:end])):
+            yield frame[:begin] + msgspec.json.encode(variant) + frame[end:]
+
+
+def _variants(value: Any) -> Iterator[Any]:
+    if isinstance(value, dict):
+        fields = cast(dict[str, Any], value)
+        for name, entry in fields.items():
+            yield {key: other for key, other in fields.items() if key != name}
+            yield from ({**fields, name: wrong} for wrong in (*_WRONG, *_variants(entry)))
+    elif isinstance(value, list):
+        entries = cast(list[Any], value)
+        for place, entry in enumerate(entries):
+            yield from ([*entries[:place], wrong, *entries[place + 1 :]] for wrong in (*_WRONG, *_variants(entry)))

@@ -25,6 +25,8 @@ from rxllm.events import (
     ThinkingDelta,
     ToolCallCompleted,
     ToolCallDelta,
+    ToolCallStarted,
+    ToolExecutionStarted,
 )
 from rxllm.testing._observe import observe
 from rxllm.testing._rule_table import clip, expect
@@ -45,7 +47,7 @@ def expect_json(event: Any) -> None:
     """Raise ``AssertionError`` if `event` has no JSON form, or comes back as another."""
     __tracebackhide__ = True
     try:
-        decoded = serializer.from_json(serializer.to_json(event))
+        decoded = serializer.from_json(serializer.to_json(event), local_files=True)
     except LLMError as error:
         raise AssertionError(f"{clip(event)} has no JSON form: {error}") from error
     expect(decoded == event, f"{clip(event)} came back as {clip(decoded)}")
@@ -74,12 +76,14 @@ class _Step:
 
     def __init__(self) -> None:
         self._response: Any = None  # the last step's
+        self._steps = 0
         self._begin()
 
     def _begin(self, *events: Event) -> None:
         self._events: list[Event] = [*events]
         self._open: dict[Any, list[str]] = {}  # the pieces of a block, by its kind and id
         self._closed: set[Any] = set()
+        self._names: dict[str, str] = {}  # of the tools, by the ids of their calls
 
     def feed(self, event: Event) -> str | None:
         self._events.append(event)
@@ -94,8 +98,11 @@ class _Step:
                 return self._complete((TextDelta, event.id), event.text)
             case ThinkingCompleted():
                 return self._complete((ThinkingDelta, event.id), event.text)
+            case ToolCallStarted() | ToolExecutionStarted():
+                return self._named(event.id, event.name)
             case ToolCallCompleted():
-                return self._complete((ToolCallDelta, event.id), event.raw_arguments) or _arguments(event)
+                fault = self._named(event.id, event.name) or _arguments(event)
+                return fault or self._complete((ToolCallDelta, event.id), event.raw_arguments)
             case MessageCompleted():
                 return self._message(event)
             case StepCompleted():
@@ -122,7 +129,13 @@ class _Step:
             return None
         return f"the deltas add up to {''.join(pieces)!r} and their completion has {text!r}"
 
+    def _named(self, id: str, name: str) -> str | None:
+        before = self._names.setdefault(id, name)
+        return None if before == name else f"the call {id!r} is of the tool {before!r} and then of {name!r}"
+
     def _message(self, event: MessageCompleted) -> str | None:
+        if self._open and any(isinstance(event, MessageStarted) for event in self._events):
+            return f"the block of a {next(iter(self._open))[0].__name__} has no completion"
         without_deltas = [event for event in self._events if not isinstance(event, DELTAS)]
         for events in (self._events, [] if self._open else without_deltas):
             folded = fold_message(events)
@@ -134,6 +147,7 @@ class _Step:
     def _step(self, event: StepCompleted) -> str | None:
         events, response = self._events[:-1], event.response
         self._begin()
+        self._steps += 1
         self._response = response
         if not any(isinstance(event, MessageStarted) for event in events):
             return None
@@ -143,7 +157,9 @@ class _Step:
         return f"the events fold to {folded} and the step's response is {response}"
 
     def _chat(self, event: ChatCompleted) -> str | None:
-        final = event.result.final_response
+        final, steps = event.result.final_response, event.result.steps
+        if self._steps < len(steps):
+            return f"there were {self._steps} steps, and the chat has {len(steps)}"
         if self._response is None or final == self._response:
             return None
         return f"the last step's response is {self._response} and the chat's final one {final}"

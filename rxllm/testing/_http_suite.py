@@ -14,13 +14,16 @@ from rxllm.events import ErrorEvent, Event, TextDelta
 from rxllm.runtime import Stream
 from rxllm.testing._adapter_rules import expect_however_cut
 from rxllm.testing._adapter_suite import REASONS, AdapterConformance
+from rxllm.testing._chunks import malformed
 from rxllm.testing._event_checks import expect_lawful
 from rxllm.testing._observe import Observed
+from rxllm.testing._pytest import pytest
 from rxllm.testing._rule_table import clip, expect_same
 from rxllm.testing._script import REQUEST_ID, TEXTS, Script, Served, missing
 from rxllm.testing._sent_rules import KEY
 from rxllm.testing.loopback import STALL, Cut, Loopback, Reply
-from rxllm.values import AdapterError, Call, StreamError
+from rxllm.values import AdapterError, Call, Message, StreamError, ThinkingPart, tool_result, user
+from rxllm.values._response import shorten
 
 WITHOUT_STATUS = ("malformed_response", "unsupported_feature", "unknown")
 """The reasons that no HTTP status stands for."""
@@ -126,6 +129,31 @@ class HTTPAdapterConformance(AdapterConformance):
             with self.running(script) as run:
                 expect_lawful(run.decode([data]))
                 expect_however_cut(run, data)
+
+    def test_a_malformed_frame_of_its_own_raises_nothing(self) -> None:
+        script = self.whole
+        reads = [*self.said(script), *self.ended(script)]
+        with self.running(script) as run:
+            for place, read in enumerate(reads):
+                for variant in malformed(read):
+                    events = run.decode([*reads[:place], variant, *reads[place + 1 :]])
+                    try:
+                        expect_lawful(events)
+                    except AssertionError as error:
+                        raise AssertionError(f"with {clip(variant)} in place of {clip(read)}: {error}") from error
+
+    def test_what_the_provider_signs_goes_back_to_it(self) -> None:
+        with self.running(self.whole) as run:
+            message = run.answer().message or Message("assistant")
+            thinking = (part for part in message.parts if isinstance(part, ThinkingPart))
+            signatures = [part.signature for part in thinking if part.signature]
+            if not signatures:
+                pytest.skip("the suite's said() signs nothing")
+            results = [tool_result(call.id, "1") for call in message.tool_calls]
+            run.observe(run.stream([user("Call f, twice."), message, *results, user("Go on.")]))
+            body = run.served.requests()[-1].body.decode() if run.served.requests else ""
+        for signature in signatures:
+            assert signature in body, f"the signature {signature!r} is not in {shorten(body, 120)}"
 
     def test_the_network_gives_what_the_decoder_gives(self) -> None:
         script = self.whole

@@ -24,7 +24,7 @@ from rxllm.pipelines import stream
 from rxllm.testing._event_checks import inconsistency
 from rxllm.testing._events import events, played
 from rxllm.testing._rule_table import RuleTable, clip, expect, expect_same
-from rxllm.testing._virtual_time import EVERY, LIMIT, Clock, Make, OperatorRun, Source, run_operator
+from rxllm.testing._virtual_time import EVERY, LIMIT, SILENCE, Clock, Make, OperatorRun, Source, run_operator
 from rxllm.values import LLMError, StreamError, ToolCall, Usage, tool
 
 ITEMS: list[Any] = events("Hel", "lo", thinking="hm", usage=Usage(3, 2))
@@ -53,6 +53,15 @@ class Tested:
     def run(self, error: Exception | None = None, **options: Any) -> tuple[OperatorRun, Source]:
         return run_operator(self.make, self.items, error, **options)
 
+    def deliveries(self) -> list[tuple[int, int, int]]:
+        """Each item that it emits: its number, its tick, and the silence of the source in its run.
+
+        The first two items that a timer emits during a silence are included.
+        """
+        last = len(self.items) * EVERY
+        timed = [item for item in _ticks(self.run(silence=SILENCE)[0]) if last - EVERY < item[1] < last + SILENCE]
+        return [(*item, 0) for item in _ticks(self.run()[0])] + [(*item, SILENCE) for item in timed[:2]]
+
     def piped(self, clock: Clock) -> Observable[Any]:
         """The operator on a source, not yet subscribed."""
         return Source(self.items, clock=clock).pipe(self.make())
@@ -66,6 +75,10 @@ class Tested:
                 return f"it raised {error!r} {moments.get(tick, f'at {tick}')}", error
             case _:
                 return None
+
+
+def _ticks(run: OperatorRun) -> list[tuple[int, int]]:
+    return [(number, tick) for number, (tick, kind, _) in enumerate(run.notes) if kind == "next"]
 
 
 # One subscription
@@ -97,8 +110,8 @@ def _scheduler(tested: Tested) -> None:
 
 @OPERATOR_RULES.rule("ends", "there is one end, and nothing after it")
 def _ends(tested: Tested) -> None:
-    for error in (None, RuntimeError("the source's own")):
-        run, _ = tested.run(error)
+    for error, silence in ((None, 0), (RuntimeError("the source's own"), 0), (None, SILENCE)):
+        run, _ = tested.run(error, silence=silence)
         expect(run.escaped is None, f"{run.escaped!r} was raised")
         expect(len(run.ends) > 0, "it did not end")
         expect(len(run.ends) == 1, f"it ended {len(run.ends)} times: {run.ends}")
@@ -131,8 +144,8 @@ def _disposal(tested: Tested) -> None:
 
 @OPERATOR_RULES.rule("dispose_inside", "so does a dispose from inside on_next")
 def _dispose_inside(tested: Tested) -> None:
-    for number in range(len(tested.run()[0].values)):
-        run, source = tested.run(on_item=_at(number, lambda run: run.dispose()))
+    for number, _, silence in tested.deliveries():
+        run, source = tested.run(on_item=_at(number, lambda run: run.dispose()), silence=silence)
         expect(run.escaped is None, f"it raised {run.escaped!r}")
         expect(not run.late, f"it was disposed while it delivered item {number}, and then it emitted {run.late}")
         at = run.notes[number][0]
@@ -141,8 +154,9 @@ def _dispose_inside(tested: Tested) -> None:
 
 @OPERATOR_RULES.rule("left_over", "no timer and no thread is left after the end or a dispose")
 def _left_over(tested: Tested) -> None:
-    for tick in (None, *range(1, tested.end, EVERY)):
-        run, _ = tested.run(dispose_at=tick)
+    in_silence = tested.end - EVERY + SILENCE // 2
+    for tick in (None, *range(1, tested.end, EVERY), in_silence):
+        run, _ = tested.run(dispose_at=tick, silence=SILENCE if tick == in_silence else 0)
         when = "its end" if tick is None else f"the dispose at {tick}"
         expect(run.left_over is None, f"after {when} {run.left_over}")
 
@@ -217,10 +231,9 @@ def _subscribed_inside(tested: Tested) -> None:
 
 @OPERATOR_RULES.rule("subscriber", "a subscriber's exception comes to its on_error, once, and releases the source")
 def _subscriber(tested: Tested) -> None:
-    items = [note for note in tested.run()[0].notes if note[1] == "next"]
-    for number, (tick, _, _) in enumerate(items):
+    for number, tick, silence in tested.deliveries():
         for error in (RuntimeError("the subscriber's own"), StreamError("cancelled", "the subscriber's own")):
-            run, source = tested.run(on_item=_at(number, _raising(error)))
+            run, source = tested.run(on_item=_at(number, _raising(error)), silence=silence)
             lost = [*source.unheard, *([run.escaped] if run.escaped else [])]
             expect(not lost, f"what was raised at item {number} got lost: {lost}")
             after = run.notes[number + 1 :]

@@ -146,9 +146,9 @@ def _note(line: _Line) -> Note:
     if sum(notifications) != 1:
         raise ValueError('a line must have one of "next", "error", "completed" and "disposed"')
     if isinstance(line.next, msgspec.Raw):
-        return Note(line.at, from_json(bytes(line.next)))
+        return Note(line.at, from_json(bytes(line.next), local_files=True))
     if isinstance(line.error, msgspec.Raw):
-        return Note(line.at, error=from_json(bytes(line.error), LLMError))
+        return Note(line.at, error=from_json(bytes(line.error), LLMError, local_files=True))
     cancelled = StreamError("cancelled", _LEFT)
     return Note(line.at, error=cancelled if line.disposed else None)
 

@@ -18,6 +18,9 @@ Make = Callable[[], Callable[[Observable[Any]], Observable[Any]]]
 EVERY = 2
 """Ticks from one item of a source to the next; what a run does to it falls in between."""
 
+SILENCE = 600
+"""Ticks for which a source with a silence emits nothing before its last item, so that timers fire."""
+
 LIMIT = 10_000
 """Ticks after which a run is over, whatever still waits."""
 
@@ -64,11 +67,15 @@ class Clock(TestScheduler):
 class Source(Observable[Any]):
     """A cold source of `items`, one in `EVERY` ticks, then the end or `error`; without a clock all at once.
 
+    Before the last item it is silent for `silence` more ticks.
+
     Like rxllm's own sources, it ends with a subscriber's exception, and passes it to ``on_error``. `uses` are the ticks
     from and to which it was subscribed; `unheard` are the exceptions that nobody caught.
     """
 
-    def __init__(self, items: Iterable[Any], error: Exception | None = None, clock: Clock | None = None) -> None:
+    def __init__(
+        self, items: Iterable[Any], error: Exception | None = None, clock: Clock | None = None, silence: int = 0
+    ) -> None:
         super().__init__()
         self.uses: list[tuple[int, int | None]] = []
         self.schedulers: list[abc.SchedulerBase | None] = []
@@ -76,6 +83,7 @@ class Source(Observable[Any]):
         self._items = list(items)
         self._error = error
         self._clock = clock
+        self._silence = silence
 
     def released(self, tick: int) -> bool:
         """Whether nobody is subscribed any more after that tick."""
@@ -101,7 +109,8 @@ class Source(Observable[Any]):
             if self._clock is None:
                 deliver(index)
             else:
-                self._clock.at(start + (index + 1) * EVERY, lambda index=index: deliver(index))
+                silence = self._silence if index >= len(self._items) - 1 else 0
+                self._clock.at(start + (index + 1) * EVERY + silence, lambda index=index: deliver(index))
         return Disposable(release)
 
     def _tick(self) -> int:
@@ -176,10 +185,21 @@ class OperatorRun:
             self.begin()
             if dispose_at is not None:
                 self._clock.at(self._start + dispose_at, self.dispose)
-            self._clock.advance_to(float(self._start + LIMIT))
+            self._pass_time()
         except Exception as error:
             self.escaped = error
         return self
+
+    def _pass_time(self) -> None:
+        try:
+            self._clock.advance_to(float(self._start + LIMIT))
+        except Exception as error:  # raised in a timer: as a Stream does, end the subscription with it
+            if self.ends or self._before_dispose is not None:
+                raise
+            self._clock.stop()
+            self._subscription.dispose()
+            self._ended("error", error)
+            self._clock.advance_to(float(self._start + LIMIT))
 
     def dispose(self) -> None:
         self._before_dispose = len(self.notes)
@@ -210,8 +230,9 @@ def run_operator(
     dispose_at: int | None = None,
     on_item: Callable[[OperatorRun, int], None] | None = None,
     at_once: bool = False,
+    silence: int = 0,
 ) -> tuple[OperatorRun, Source]:
     """Run ``make()`` on a source of its own."""
     clock = Clock()
-    source = Source(items, error, None if at_once else clock)
+    source = Source(items, error, None if at_once else clock, silence)
     return OperatorRun(source.pipe(make()), clock, on_item).run(dispose_at), source

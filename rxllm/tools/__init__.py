@@ -1,7 +1,7 @@
 """Run tools: `execution` is one tool call as a stream of events, `ToolSettings` holds its options."""
 
 from rxllm.tools._agent import AgentCall, AgentChat, AgentTool, chats, run_with
-from rxllm.tools._approval import WaitingCalls, edited
+from rxllm.tools._approval import WAITING, WaitingCalls, edited
 from rxllm.tools._execution import execution
 from rxllm.tools._outcome import failed, is_halting
 from rxllm.tools._prompt import PROMPT
@@ -11,6 +11,7 @@ from rxllm.tools._settings import Approval, Approve, Encoder, Executor, OnToolEr
 __all__ = [
     "PROMPT",
     "QUESTION",
+    "WAITING",
     "AgentCall",
     "AgentChat",
     "AgentTool",

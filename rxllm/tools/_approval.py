@@ -67,6 +67,10 @@ def _edit_faults(tool: Tool, arguments: Mapping[str, Any]) -> list[tuple[Path, s
     return [((name,), f"is not a parameter{did_you_mean(name, names)}") for name in unknown]
 
 
+WAITING = ("manual_tool_calls", "approval_tool_calls")
+"""The metadata of a step whose calls wait for the caller: the chat must not continue without their answers."""
+
+
 class WaitingCalls:
     """The tool calls that wait for the caller's approval: it was requested, and they have not run or been denied."""
 

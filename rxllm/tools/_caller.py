@@ -5,7 +5,8 @@ function                        how it runs
 ==============================  ==============================================================================
 ``async def``                   on the call's loop; cancelled on timeout and dispose
 plain function                  in a daemon thread, with the context copied; on timeout and dispose it runs on, its
-                                result dropped and ``ToolContext.cancelled`` set, at most `THREADS_LEFT` of them
+                                result dropped and ``ToolContext.cancelled`` set, at most `THREADS_LEFT` of them,
+                                or of those that run at once, `THREADS`
 plain function, virtual time    at once, in place; ``async def`` fails, because a test has no loop for it
 ==============================  ==============================================================================
 
@@ -43,6 +44,9 @@ from rxllm.values import ToolCall
 
 THREADS_LEFT = 100
 """How many plain functions may run on after their timeout or dispose; with so many, no other one starts."""
+
+THREADS = 1_000
+"""How many plain functions may run at once; a burst of calls could otherwise leave as many behind."""
 
 
 def ignore(item: Any) -> None:
@@ -155,9 +159,8 @@ class Caller(abc.DisposableBase):
     async def _run(self, pump: Pump[Any], fn: Callable[[], Any], is_async: bool) -> None:
         name = f"{'' if self.is_approved else 'the approver of '}the tool {self._call.name!r}"
         try:
-            if not is_async and daemon_threads().left >= THREADS_LEFT:
-                message = f"{name} was not run: {THREADS_LEFT} others still run in threads after a timeout or a dispose"
-                raise tool_error(self._call, "cancelled", f"{message}; make them check ToolContext.cancelled")
+            if not is_async and (fault := _crowd()):
+                raise tool_error(self._call, "cancelled", f"{name} was not run: {fault}")
             result = fn() if is_async else await in_thread(lambda: self._drained(_without_stop_iteration(fn)), name)
             if inspect.isawaitable(result) and not isinstance(result, Observable):  # an Observable is awaitable too
                 result = await result
@@ -173,6 +176,17 @@ class Caller(abc.DisposableBase):
             fn(argument)
         elif not self._loop.is_closed():
             self._loop.call_soon_threadsafe(fn, argument, context=self._own_context)
+
+
+def _crowd() -> str:
+    """Return why no other plain function may start, and what to do; "" if it may."""
+    threads = daemon_threads()
+    if threads.left >= THREADS_LEFT:
+        fault = f"{threads.left} others still run in threads after a timeout or a dispose"
+        return f"{fault}; make them check ToolContext.cancelled, or make them async"
+    if threads.running >= THREADS:
+        return f"{threads.running} others run in threads already; pass max_concurrency=..., or make them async"
+    return ""
 
 
 def _without_stop_iteration(fn: Callable[[], Any]) -> Any:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from rxllm.runtime import Question
 from rxllm.values import Message, Thread, ToolCall, unanswered
 from rxllm.values._encode import encode
-from rxllm.values._request_key import plain_call, plain_message
+from rxllm.values._request_key import hash_of_thread, plain_call, plain_message
 
 
 def idempotency_key(call: ToolCall, question: Question, enclosing_key: Callable[[], str] | None) -> str:
@@ -18,12 +18,15 @@ def idempotency_key(call: ToolCall, question: Question, enclosing_key: Callable[
     id, name and arguments as the model wrote them. Nothing random, no clock and no metadata is part of it: metadata may
     hold how far the call has come.
     """
-    from hashlib import sha256  # it loads OpenSSL, which importing rxllm should not
-
     around = enclosing_key() if enclosing_key is not None else None
-    messages = [encode(plain_message(message)) for message in _messages_before(call, question.thread)]
-    data = [around, question.session_id, messages, encode(plain_call(call))]
-    return sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:32]
+    head = f"[{json.dumps(around)}, {json.dumps(question.session_id)}, ["
+    hashed = hash_of_thread(head, _messages_before(call, question.thread), _plain_text)
+    hashed.update(f"], {json.dumps(encode(plain_call(call)), sort_keys=True)}]".encode())
+    return hashed.hexdigest()[:32]
+
+
+def _plain_text(message: Message) -> str:
+    return json.dumps(encode(plain_message(message)), sort_keys=True)
 
 
 def _messages_before(call: ToolCall, thread: Thread | None) -> Iterator[Message]:

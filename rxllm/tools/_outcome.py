@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from copy import deepcopy
 from dataclasses import replace
 from typing import Any
@@ -10,6 +11,8 @@ from rxllm.collector import AWAITING_USER
 from rxllm.events import AskUserRequested, Event, ToolExecutionCompleted, ToolHalt, ToolResultEncoded
 from rxllm.tools._settings import RESERVED_HALTS, TOO_DEEP, ToolSettings
 from rxllm.values import Halt, ToolCall, ToolError
+
+log = logging.getLogger("rxllm")
 
 
 def own(call: ToolCall) -> ToolCall:
@@ -21,15 +24,13 @@ def own(call: ToolCall) -> ToolCall:
 
 
 def returned(result: Any, call: ToolCall, settings: ToolSettings) -> list[Event]:
-    """Return the events of a tool that returned `result`.
-
-    Raises ``ToolError("encoding_failed")`` for a result that cannot be encoded, an error of the tool's author.
-    """
+    """Return the events of a tool that returned `result`."""
     try:
         outcome = _outcome(result, call, settings)
     except ToolError as error:
         if error.reason == "encoding_failed":
-            raise
+            log.warning("%s", error.message)  # a fault of the program, which its model is not told in detail
+            error.is_logged = True
         return failed(error, call, settings)
     return [ToolExecutionCompleted(call.id, call.name, _plain(result)), outcome]
 

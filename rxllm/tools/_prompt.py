@@ -1,4 +1,4 @@
-"""The arguments of an agent without a schema of its own, checked without jsonschema."""
+"""The arguments of an agent without a schema of its own, checked without jsonschema-rs."""
 
 from __future__ import annotations
 

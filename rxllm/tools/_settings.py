@@ -128,6 +128,8 @@ class ToolSettings(msgspec.Struct, frozen=True):
         if error.reason == "handler_raised" and (cause := error.__cause__) is not None:
             first_line = next(iter(str(cause).strip().splitlines()), "")
             text = f"{type(cause).__name__}: {first_line}".rstrip(": ")
+        elif error.reason == "encoding_failed":
+            text = "the result of the tool cannot be encoded"
         try:
             return self.encode({"error": text}, call)
         except ToolError:
@@ -145,12 +147,17 @@ def _checks_its_arguments(tool: Tool) -> bool:
 
 
 def argument_faults(tool: Tool, arguments: Mapping[str, Any]) -> list[tuple[Path, str]]:
-    """Return where the arguments break the tool's schema, see `schema_faults` and `Tool`."""
+    """Return where the arguments break the tool's schema, see `schema_faults` and `Tool`.
+
+    A handler that ``checks_arguments`` itself, as a server does, is called despite a wrong schema.
+    """
     if tool.schema == PROMPT:
         return [*prompt_faults(arguments)]
     try:
-        return schema_faults(getattr(tool.handler, "argument_schema", tool.schema), arguments)
-    except Exception as error:  # from jsonschema, about the schema
+        return schema_faults(tool.schema, arguments)
+    except Exception as error:  # from jsonschema-rs, about the schema
+        if getattr(tool.handler, "checks_arguments", False):
+            return []
         return [((), f"the schema of the tool is wrong: {str(error).partition(chr(10))[0]}")]
 
 

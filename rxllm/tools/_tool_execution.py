@@ -169,7 +169,7 @@ class ToolExecution(abc.DisposableBase):
         except ToolError as error:
             self._fail(error)
             return
-        self._arm()  # not before: the first check of arguments may import jsonschema, for longer than a short timeout
+        self._arm()  # not before: the first check of arguments may import jsonschema-rs for a moment
         function = self._settings.executor or self._tool.handler
         self._caller.call(handler, is_async(function), self._return, self._progress)
 
@@ -192,20 +192,17 @@ class ToolExecution(abc.DisposableBase):
         if isinstance(result, Halt) and result.question is not None and result.calls_again:
             self._finish(halted(result, self._call))
             return
-        try:
-            events = returned(result, self._call, self._settings)
-        except ToolError as error:
-            self._abort(error)
-        else:
-            self._finish(events)
+        self._finish(returned(result, self._call, self._settings))
 
     def _fail(self, error: BaseException) -> None:
         if not isinstance(error, Exception):
             self._abort(error)
         elif not self._ended:
-            if not isinstance(error, ToolError) or error.reason == "handler_exit":
+            failure = self._as_tool_error(error)
+            if failure is not error or failure.reason == "handler_exit":
                 log.warning("the tool %r raised an error", self._tool.name, exc_info=shown_frames(error))
-            self._finish(failed(self._as_tool_error(error), self._call, self._settings))
+                failure.is_logged = True
+            self._finish(failed(failure, self._call, self._settings))
 
     def _on_failure(self, error: BaseException) -> None:
         """End with what the tool or, before it, the approver has raised."""

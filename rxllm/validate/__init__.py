@@ -24,7 +24,7 @@ provider can know is not checked.
                             prompt ``not_allowed_for_operation``, input_images ``invalid_count`` unless one; a mask
                             except to edit ``not_allowed_for_operation``
 `capabilities`              what the model cannot do according to its entry in ``rxllm.models``, see there
-`data`                      where JSON data does not fit a JSON schema, in jsonschema's words
+`data`                      where JSON data does not fit a JSON schema, in jsonschema-rs's words
 everywhere                  ``wrong_type``
 ==========================  ===========================================================================================
 """
@@ -50,7 +50,7 @@ from rxllm.validate._faults import Fault, in_words
 from rxllm.validate._images import image_request_faults
 from rxllm.values import ImageRequest, Message, ModelInfo, Request, Session, Thread, Tool, ValidationError
 from rxllm.values._faults import described
-from rxllm.values._schema import schema_faults
+from rxllm.values._schema_checks import schema_faults
 from rxllm.values.argument_checks import invalid_option
 
 __all__ = [
@@ -123,12 +123,12 @@ def capabilities(value: Request, model: ModelInfo) -> None:
 def data(value: Any, schema: Mapping[str, Any]) -> None:
     """Raise ``ValidationError("invalid_output")`` unless the JSON data `value` fit the JSON `schema`.
 
-    Raises ``ValidationError("invalid_option")`` for a wrong schema. Without jsonschema, which ``rxllm[schema]``
+    Raises ``ValidationError("invalid_option")`` for a wrong schema. Without jsonschema-rs, which ``rxllm[schema]``
     installs, nothing is checked, and the log says so once.
     """
     try:
         errors = schema_faults(schema, value)
-    except Exception as error:  # jsonschema's own
+    except Exception as error:  # jsonschema-rs's own
         fault = f"must be a JSON schema: {str(error).partition(chr(10))[0]}"
         raise invalid_option("schema", fault) from error
     if errors:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from typing import Any, cast, get_args, get_type_hints
 
@@ -16,6 +15,7 @@ _EXPECTED = {
     "temperature out_of_range": "a number from 0 to 2",
     "top_p out_of_range": "a number above 0, up to 1",
     "must_be_positive": "a whole number of at least 1",
+    "too_large": "a whole number of at most 63 bits",
     "response_format invalid_shape": "'text', {'type': 'json_object'} or json_schema(...)",
     "size invalid_shape": "a pair of a width and a height, or a word of the provider",
     "invalid_type": "text, a tuple of parts or, in a tool result, a dict",
@@ -60,7 +60,7 @@ def number_faults(name: str, value: Any, is_allowed: Callable[[float], bool], fa
         return
     if isinstance(value, bool) or not isinstance(value, int | float):
         yield (name,), "wrong_type"
-    elif math.isnan(value) or not is_allowed(value):
+    elif value != value or not is_allowed(value):  # NaN; math.isnan raises for large whole numbers
         yield (name,), fault
 
 
@@ -68,6 +68,8 @@ def whole_faults(name: str, value: Any, is_allowed: Callable[[float], bool], fau
     """Yield `fault` for a whole number that is not allowed; None is always allowed."""
     if isinstance(value, float):
         yield (name,), "wrong_type"
+    elif isinstance(value, int) and value.bit_length() > 63:  # no provider reads it, and msgspec does not write it
+        yield (name,), "too_large"
     else:
         yield from number_faults(name, value, is_allowed, fault)
 

@@ -27,7 +27,8 @@ from rxllm.values._request import ApiKey, Call, Request, json_schema
 from rxllm.values._request_key import request_key
 from rxllm.values._response import FinishReason, Response
 from rxllm.values._results import ChatResult, StepResult
-from rxllm.values._schema import ResponseFormat, as_response_format, is_type, reader, schema_faults
+from rxllm.values._schema import ResponseFormat, as_response_format, is_type, reader
+from rxllm.values._schema_checks import schema_faults
 from rxllm.values._session import Session, SessionStatus, Turn
 from rxllm.values._spending import Spending
 from rxllm.values._stream_items import Labelled, Progress, TextAt, Trace

@@ -10,6 +10,7 @@ import base64
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
+from contextvars import ContextVar
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from itertools import repeat
@@ -17,6 +18,7 @@ from operator import itemgetter
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
+from rxllm.values._json import check_encodable
 from rxllm.values.errors import ERROR_CLASSES, LLMError, ValidationError
 
 T = TypeVar("T")
@@ -24,6 +26,12 @@ Reader = Callable[[Any], Any]
 
 VALUE_CLASSES: dict[str, type[Any]] = {}
 """The classes of values by name; ``values._encode.value`` adds each."""
+
+may_name_files: ContextVar[bool] = ContextVar("rxllm_may_name_files", default=False)
+"""Whether the data that is decoded here may name files of this machine, which the program would read and send."""
+
+_NAMES = {"id", "tool_call_id", "pending_tool_call_id", "request_id", "run_id", "tool_name", "name", "kind"}
+"""The fields that name something: they go into stores, headers and logs, so they must be text that these can hold."""
 
 _OWN_TAGS = ("tuple", "map", "float", "bytes")
 
@@ -52,7 +60,9 @@ def decode_items(items: Iterable[Any], readers: Iterable[Reader]) -> list[Any]:
 def decode_value(cls: type[T], data: Mapping[str, Any]) -> T:
     """Return the value of class `cls` with these fields; unknown fields are left out."""
     required, readers = _plan(cls)
-    return _construct(cls, decode_fields(cls, required, readers, data))
+    arguments = decode_fields(cls, required, readers, data)
+    cast(Any, cls)._check_decoded(arguments)
+    return _construct(cls, arguments)
 
 
 def decode_error(cls: type[LLMError], data: Mapping[str, Any]) -> LLMError:
@@ -72,6 +82,7 @@ def decode_fields(
         message = f"{cls.__name__} lacks {', '.join(path[0] for path, _ in missing)}"
         raise ValidationError("invalid_request", message, errors=missing)
     known = [(name, data[name]) for name in readers if name in data]
+    check_encodable("invalid_request", **{name: text for name, text in known if name in _NAMES and type(text) is str})
     return dict(_read_pairs(known, (readers[name] for name, _ in known)))
 
 

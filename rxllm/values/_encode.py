@@ -23,6 +23,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, Field, FrozenInstanceError, dataclass, field, fields
 from functools import partial
+from numbers import Integral, Real
 from operator import attrgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast, dataclass_transform
@@ -30,7 +31,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast, dataclass_
 from dataclasses_json import DataClassJsonMixin, config  # pyright: ignore[reportUnknownVariableType]
 
 from rxllm.values._decode import VALUE_CLASSES, decode_value
-from rxllm.values._json import json_data
+from rxllm.values._json import json_data, python_number
 from rxllm.values.argument_checks import no_attribute
 from rxllm.values.drawing import drawn
 from rxllm.values.errors import LLMError, ValidationError
@@ -56,6 +57,10 @@ class Value(DataClassJsonMixin):
                 object.__setattr__(self, name, tuple(cast(list[Any], items)))
 
     _repr_html_ = drawn
+
+    @classmethod
+    def _check_decoded(cls, arguments: Mapping[str, Any]) -> None:
+        """Raise ``ValidationError("invalid_request")`` if JSON must not have these fields."""
 
     # Defined once for all values: each frozen dataclass would compile half a dozen methods, which slows the import.
 
@@ -125,7 +130,7 @@ def encode(item: Any) -> Any:
         case None | bool() | int() | str():
             return item
         case float():
-            return item if math.isfinite(item) else {"$": "float", "value": float.__repr__(item)}
+            return float(item) if math.isfinite(item) else {"$": "float", "value": float.__repr__(item)}
         case list():
             return encode_items(cast(list[Any], item))
         case tuple():
@@ -138,6 +143,8 @@ def encode(item: Any) -> Any:
             return {"$": type(item).__name__, **{k: at(k, encode, v) for k, v in item.fields().items()}}
         case Mapping():
             return _encode_mapping(cast(Mapping[Any, Any], item))
+        case Integral() | Real():
+            return encode(python_number(item))
         case _:
             name = type(item).__name__
             raise not_serializable(f"{name} has no JSON form; use dataclasses.replace to put None in its place")

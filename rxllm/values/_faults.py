@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from rxllm.values.errors import Path
+from rxllm.values.errors import Path, place
 
 
 def described(faults: list[tuple[Path, str]]) -> str:
     """Return the `faults` on one line."""
-    return "; ".join(f"{'.'.join(map(str, path))}: {fault}" if path else fault for path, fault in faults)
+    return "; ".join(f"{place(path)}: {fault}" if path else fault for path, fault in faults)
 
 
 def faults_of(error: Any) -> list[tuple[Path, str]]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import base64
 import binascii
 import re
+from collections.abc import Mapping
 from dataclasses import field
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import unquote_to_bytes
 
+from rxllm.values._decode import may_name_files, wrong
 from rxllm.values._encode import Value, value
 from rxllm.values.errors import ValidationError
 
@@ -109,6 +111,14 @@ class Image(Value):
         if self.mime_type is None and self.source != "url":
             raise self._invalid("missing_mime_type")
         return f"data:{self.mime_type};base64,{self.to_base64()}"
+
+    @classmethod
+    def _check_decoded(cls, arguments: Mapping[str, Any]) -> None:
+        # JSON may come from anywhere, and whoever wrote it could have any file of this machine sent to a provider.
+        if arguments["source"] == "file" and not may_name_files.get():
+            remedy = "if you trust this JSON, read it with serializer.from_json(text, local_files=True)"
+            message = f"the image is a file of this machine, {arguments['data'][:80]!r}; {remedy}"
+            raise wrong("local_file", message, "source")
 
     def __repr__(self) -> str:
         size = f"{self.width}x{self.height}" if self.width and self.height else None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping
+from numbers import Integral, Real
 from pathlib import PurePath
 from typing import Any, cast
 
@@ -19,6 +20,9 @@ from rxllm.values.errors import ValidationError
 
 UNREADABLE = (ValueError, RecursionError)
 """What `read_json` raises for text that is not JSON, or is nested too deeply."""
+
+MAX_DEPTH = 100
+"""How deeply what is read may be nested: other code recurses into it, and the parsers of each Python go further."""
 
 _CONSTANTS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 """One NaN object, so that data that is read twice is equal."""
@@ -58,12 +62,23 @@ def json_data(value: Any) -> Any:
 
 
 def _data_of(item: Any) -> Any:
-    """Return what JSON holds of an object that msgspec does not know: of a pydantic model or a path."""
+    """Return what JSON holds of an object that msgspec does not know: of a pydantic model, a path or a number."""
     if is_pydantic(type(item)):
         return item.model_dump(mode="json")
     if isinstance(item, PurePath):
         return str(item)
+    if hasattr(item, "dtype") and hasattr(item, "tolist"):  # a number or an array of numpy
+        return item.tolist()
     raise TypeError(f"{type(item).__name__} is not data")
+
+
+def python_number(value: Any) -> Any:
+    """Return a number of numpy as Python's own, which JSON knows; anything else as it is."""
+    if type(value) in (int, float, bool):
+        return value
+    if isinstance(value, Integral):
+        return int(value)
+    return float(value) if isinstance(value, Real) else value
 
 
 def read_json(text: str | bytes | msgspec.Raw) -> Any:
@@ -72,13 +87,43 @@ def read_json(text: str | bytes | msgspec.Raw) -> Any:
     >>> read_json('{"logprob": -Infinity}')
     {'logprob': -inf}
 
-    Raises ``ValueError`` or ``RecursionError`` for text that cannot be read.
+    Raises ``ValueError`` or ``RecursionError`` for text that cannot be read, or is nested over 100 levels deep.
     """
+    source = text if isinstance(text, str) else bytes(text)
     try:
-        return msgspec.json.decode(text)
+        return decode_json(source)
     except ValueError:
-        source = text if isinstance(text, str) else bytes(text)
-        return _well_formed(json.loads(source, parse_constant=_CONSTANTS.__getitem__))
+        return _shallow(source, _well_formed(json.loads(source, parse_constant=_CONSTANTS.__getitem__)))
+
+
+def decode_json(text: str | bytes) -> Any:
+    """Return the data of a JSON text that keeps to the standard; otherwise raise as `read_json` does."""
+    return _shallow(text, msgspec.json.decode(text))
+
+
+def _shallow(source: str | bytes, data: Any) -> Any:
+    text = source if isinstance(source, str) else source.decode("latin-1")  # as long, with the same brackets
+    if text.count("[") + text.count("{") > MAX_DEPTH and is_deeper(data, MAX_DEPTH):
+        raise RecursionError(f"nested over {MAX_DEPTH} levels deep")
+    return data
+
+
+def is_deeper(data: Any, levels: int) -> bool:
+    """Whether `data` has lists or dicts inside `levels` others."""
+    level: list[Any] = [data]
+    for _ in range(levels):
+        level = [item for inside in level for item in _items(inside)]
+    return any(isinstance(item, dict | list) for item in level)
+
+
+def _items(data: Any) -> Iterable[Any]:
+    match data:
+        case dict():
+            return cast(dict[str, Any], data).values()
+        case list():
+            return cast(list[Any], data)
+        case _:
+            return ()
 
 
 def unescaped(raw: str) -> str:
@@ -120,6 +165,14 @@ def is_encodable(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def check_encodable(reason: str, **texts: str | None) -> None:
+    """Raise ``ValidationError(reason)`` for a text with half a surrogate pair: no store, header or log takes it."""
+    for name, text in texts.items():
+        if text is not None and not text.isascii() and not is_encodable(text):
+            fault = f"must be text, not half a surrogate pair: got {text[:80]!r}; write text.encode(errors='replace')"
+            raise ValidationError(reason, errors=[((name,), f"{fault}.decode()")])
 
 
 def _well_formed(data: Any) -> Any:

@@ -106,6 +106,9 @@ class Message(Value):
             return (TextPart(self.content),) if self.content else ()
         return () if isinstance(self.content, dict) else self.content
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: entry for name, entry in vars(self).items() if name in self.__dataclass_fields__}
+
     def __repr__(self) -> str:
         calls = f", calls={[call.name for call in self.tool_calls]}" if self.tool_calls else ""
         content = self.content if isinstance(self.content, dict) else self.text

@@ -8,7 +8,7 @@ from dataclasses import field, replace
 from typing import Any
 
 from rxllm.values._encode import Value, value
-from rxllm.values._usage import Usage
+from rxllm.values._usage import Usage, by_iteration
 from rxllm.values.argument_checks import is_count, must_be
 from rxllm.values.errors import ValidationError
 
@@ -65,7 +65,12 @@ class ModelInfo(Value):
         >>> usage = ModelInfo("a:b", input_price=2.0, output_price=10.0).priced(Usage(500_000, 100_000))
         >>> usage.input_cost, usage.output_cost, usage.total_cost
         (1.0, 1.0, 2.0)
+
+        An iteration of another model has no price here; ``rxllm.models.priced`` looks for that model's.
         """
+        return by_iteration(usage, lambda model, part: part if model else self._filled(part))
+
+    def _filled(self, usage: Usage) -> Usage:
         input_cost = self._input_cost(usage) if usage.input_cost is None else usage.input_cost
         output_cost = _cost(usage.output_tokens, self.output_price) if usage.output_cost is None else usage.output_cost
         total = usage.total_cost

@@ -8,11 +8,14 @@ from typing import Any
 
 from rxllm.values._encode import Value, value
 from rxllm.values._function_tool import as_tool
+from rxllm.values._json import python_number
 from rxllm.values._message import Message
 from rxllm.values._tool import Tool
 
 ApiKey = str | Callable[[], str | Awaitable[str]]
 """A key, or a function that returns one for each attempt at a call: a token that expires. It may be async."""
+
+_NUMBERS = ("temperature", "max_tokens", "seed", "top_p")
 
 
 @value
@@ -44,6 +47,9 @@ class Request(Value):
         if isinstance(self.stop, str):
             object.__setattr__(self, "stop", (self.stop,))
         super().__post_init__()
+        for name in _NUMBERS:
+            if (number := getattr(self, name)) is not None:
+                object.__setattr__(self, name, python_number(number))
         if isinstance(self.tools, tuple):  # pyright: ignore[reportUnnecessaryIsInstance]
             # What is neither a tool nor a function is left to `rxllm.validate`.
             object.__setattr__(self, "tools", tuple(as_tool(t) if callable(t) else t for t in self.tools))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from functools import partial
+from typing import Any, NamedTuple, cast
 
-from rxllm.values._encode import encode
+from rxllm.values._encode import at, encode, not_serializable
 from rxllm.values._message import ImagePart, Message, Part, TextPart
 from rxllm.values._request import Request
 from rxllm.values._schema import as_response_format
@@ -34,18 +36,88 @@ def request_key(request: Request, provider: str = "") -> str:
 
     Raises ``ValidationError("not_serializable")``, with the path, if something in the request has no JSON.
     """
-    from hashlib import sha256  # it loads OpenSSL, which importing rxllm should not
-
     check_instance("request", request, Request, "a Request, as rxllm.request makes it")
     check_instance("provider", provider, str, "the name of a provider")
     sent = replace(
         request,
-        messages=tuple(map(plain_message, request.messages)),
+        messages=(),
         tools=tuple(Tool(tool.name, tool.description, tool.schema, metadata=tool.metadata) for tool in request.tools),
         response_format=as_response_format(request.response_format),
         metadata={},
     )
-    return sha256(json.dumps([provider, _canonical(encode(sent))], sort_keys=True).encode()).hexdigest()[:32]
+    try:
+        return _hash_of(sent, request.messages, provider)
+    except (RecursionError, ValueError) as error:
+        raise not_serializable(f"the request is too deep, or holds a number that is too long: {error}") from error
+
+
+def _hash_of(sent: Request, messages: Sequence[Message], provider: str) -> str:
+    members = [(name, f"{_text(name)}: {_text(_canonical(entry))}") for name, entry in sorted(encode(sent).items())]
+    before = [text for name, text in members if name < "messages"]
+    after = "".join(f", {text}" for name, text in members if name > "messages")
+    start, end = f"[{_text(provider)}, {{{', '.join(before)}", f"{after}}}]"
+    if messages:
+        start, end = f'{start}, "messages": [', f"]{end}"
+    hashed = hash_of_thread(start, messages, _canonical_text)
+    hashed.update(end.encode())
+    return hashed.hexdigest()[:32]
+
+
+class _Hashed(NamedTuple):
+    """The hash of a thread up to a message, which follows `previous`."""
+
+    previous: Message | None
+    hash: Any
+
+
+_MOST_HEADS = 8
+"""How many different requests of a thread its messages remember."""
+
+
+def hash_of_thread(head: str, messages: Iterable[Message], write: Callable[[Message], str]) -> Any:
+    """Return a SHA-256 of `head` and what `write` returns for each message, separated by commas; more may follow.
+
+    Each message keeps the hash up to itself: every step of a chat asks for the hash of its whole thread.
+    """
+    from hashlib import sha256  # it loads OpenSSL, which importing rxllm should not
+
+    hash, previous = sha256(head.encode()), None
+    for i, message in enumerate(messages):
+        hashes: dict[Any, _Hashed] = vars(message).setdefault("_hashes", {})
+        known = hashes.get((write, head))
+        if known is None or known.previous is not previous:
+            hash = hash.copy()
+            hash.update(((", " if i else "") + at("messages", partial(at, i, write), message)).encode())
+            if len(hashes) >= _MOST_HEADS:
+                hashes.clear()
+            known = hashes[write, head] = _Hashed(previous, hash)
+        hash, previous = known.hash, message
+    return hash.copy()
+
+
+def _canonical_text(message: Message) -> str:
+    return _text(_canonical(encode(plain_message(message))))
+
+
+def _text(data: Any) -> str:
+    return json.dumps(data, sort_keys=True)
+
+
+def undescribed(request: Request) -> Request:
+    """Return `request` without the descriptions of its tools and of their parameters."""
+    tools = (replace(tool, description="", schema=_undescribed(tool.schema)) for tool in request.tools)
+    return replace(request, tools=tuple(tools))
+
+
+def _undescribed(schema: Any) -> Any:
+    match schema:
+        case dict():  # a property of that name has a schema, and no text
+            items = cast(dict[str, Any], schema).items()
+            return {name: _undescribed(item) for name, item in items if name != "description" or type(item) is not str}
+        case list():
+            return [_undescribed(item) for item in cast(list[Any], schema)]
+        case _:
+            return schema
 
 
 def plain_message(message: Message) -> Message:

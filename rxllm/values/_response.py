@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, cast
 
-from rxllm.values._encode import Value, value
+from rxllm.values._encode import Value, encode_result, value
 from rxllm.values._message import Message, Part, ThinkingPart, attached, shown_attached
 from rxllm.values._tool import ToolCall
 from rxllm.values._usage import Usage
@@ -28,14 +28,17 @@ class Response(Value, Generic[T]):
 
     A stream that fails midway is a Response too: `finish_reason` is ``"error"``, `error` is the error, and the other
     fields hold what had arrived. `id` and `model` come from the provider. `parsed` is the parsed answer if the call has
-    a `response_format` or the fold a `parse`; an instance of a class has no JSON. To a type checker it is
-    always there; it is None in a response that failed, one of `generate_many`'s too, or that calls tools instead.
+    a `response_format` or the fold a `parse`. JSON keeps it as plain data, which ``serializer.from_json(text,
+    response_format=...)`` makes the value again. To a type checker it is always there; it is None in a response that
+    failed, one of `generate_many`'s too, or that calls tools instead.
 
     `metadata` is what else the provider reports, under the same name for every provider: ``"service_tier"``,
     ``"system_fingerprint"``, ``"provider"``, ``"native_finish_reason"``, ``"timings"``, the verdicts of its filters.
     ``"logprobs"`` are the log-probabilities of the text's tokens, in order, if requested:
     ``{"token": "Hi", "logprob": -0.1, "top_logprobs": [...]}``.
     """
+
+    _encoders: ClassVar = {"parsed": encode_result}
 
     message: Message | None = None
     output_text: str = ""

@@ -26,10 +26,12 @@ else:
 class StepResult(Value, Generic[T]):
     """One round trip: the response, the results of the tools it called, and the thread with both.
 
-    `done` is True if nothing is left to send back. `metadata` may hold ``mode``, ``manual_tool_calls``,
-    ``halted_reason``, ``halt_tool_call_id``, ``halt_result``, ``pending_tool_call_id``, ``pending_question``,
-    ``ask_user_opts`` and ``on_tool_error_exception``. `agent_usage` is what the agents among its tools have used, and
-    `usage` that and the response's own.
+    `done` is True if nothing is left to send back, or if calls wait for the caller's approval or answer: there a loop
+    of one's own ends. In ``mode="manual"`` it is False, as the results are the caller's to send. `metadata` may hold
+    ``mode``, ``manual_tool_calls``, ``approval_tool_calls``, ``halted_reason``, ``halt_tool_call_id``,
+    ``halt_result``, ``pending_tool_call_id``, ``pending_question``, ``ask_user_opts`` and
+    ``on_tool_error_exception``. `agent_usage` is what the agents among its tools have used, and `usage` that and the
+    response's own.
     """
 
     _encoders: ClassVar = {"metadata": encode_metadata}

@@ -8,7 +8,7 @@ a type with parts of pydantic's, or a        pydantic's, made strict    by pydan
 union that msgspec cannot tell apart
 any other type: ``list[City]``, ``bool``,    that of an object with     the `value` of that object; an answer that
 ``Literal["a", "b"]``, an enum, a union      the one field `value`      is the bare value is read too
-``json_schema(...)``, OpenAI's own form      unchanged                  as JSON; by jsonschema: if that is not
+``json_schema(...)``, OpenAI's own form      unchanged                  as JSON; by jsonschema-rs: if that is not
                                                                         installed, the log says so once
 ``{"type": "json_object"}``                  none                       as JSON, which must be an object
 ``"text"``                                   none                       not read
@@ -22,27 +22,24 @@ no ``default``, ``title``, ``oneOf`` or ``discriminator``, and nothing beside a 
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache, partial
-from importlib import import_module
+from functools import partial
 from types import UnionType
 from typing import Any, Union, cast, get_origin
 
 import msgspec
 
 from rxllm.values._faults import described, faults_of
-from rxllm.values._json import UNREADABLE
+from rxllm.values._json import UNREADABLE, decode_json
 from rxllm.values._pydantic import brings_pydantic, cached_adapter, cached_by_type, parts_of
 from rxllm.values._request import json_schema
+from rxllm.values._schema_checks import schema_faults
 from rxllm.values.argument_checks import invalid_option
 from rxllm.values.errors import Path, ValidationError
 
 ResponseFormat = str | Mapping[str, Any] | type[Any] | UnionType
 """A call's ``response_format``, see above."""
-
-log = logging.getLogger("rxllm")
 
 _NAMES_TO_SCHEMAS = ("properties", "$defs", "patternProperties")
 _DATA = ("enum", "const", "examples", "required", "type")
@@ -120,31 +117,6 @@ def decoder(hint: Any) -> Callable[[str], Any]:
     return partial(_decode_type, _decode_of(hint), hint)
 
 
-def schema_faults(schema: Mapping[str, Any], data: Any) -> list[tuple[Path, str]]:
-    """Return where `data` does not fit the JSON `schema`, according to jsonschema.
-
-    If jsonschema is not installed, there are no faults, and the log says so once. Raises jsonschema's own errors for an
-    invalid `schema`. Nothing is fetched.
-    """
-    try:
-        jsonschema, referencing = import_module("jsonschema"), import_module("referencing")
-    except ImportError:
-        _warn_unchecked()
-        return []
-    validator = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
-    validator.check_schema(schema)
-    errors = validator(schema, registry=referencing.Registry()).iter_errors(data)
-    return [(tuple(error.absolute_path), error.message[:_SHOWN]) for error in errors]
-
-
-@cache
-def _warn_unchecked() -> None:
-    unchecked = "answers in the format json_schema(...), arguments of tools with a schema, and forms of MCP servers"
-    log.warning(
-        "jsonschema is not installed, so these are not checked: %s. Try: pip install 'rxllm[schema]'", unchecked
-    )
-
-
 def unfenced(text: str) -> str:
     """Return `text` without the Markdown code fence that small models put around their JSON.
 
@@ -182,7 +154,9 @@ def _own_schema(hint: Any) -> dict[str, Any]:
     try:
         return _rooted(_schema_of(hint))
     except Exception as error:  # msgspec's and pydantic's own, and the NameError of a hint that cannot be resolved
-        raise invalid_option("response_format", f"{hint!r} has no JSON schema: {error}") from error
+        fault = f"{hint!r} has no JSON schema: {str(error).splitlines()[-1]}"
+        remedy = "write a @dataclass, a TypedDict or a pydantic model, with fields that JSON can express"
+        raise invalid_option("response_format", f"{fault}; {remedy}") from None
 
 
 def _wrapped(schema: dict[str, Any]) -> dict[str, Any]:
@@ -245,9 +219,9 @@ def _children(schema: Mapping[str, Any]) -> Iterator[Any]:
 
 def _decoded(text: str) -> Any:
     try:
-        return msgspec.json.decode(unfenced(text))
+        return decode_json(unfenced(text))
     except UNREADABLE as error:
-        raise _invalid_output("JSON", [((), str(error))]) from error
+        raise _invalid_output("JSON", [((), str(error))]) from None
 
 
 def _read_object(text: str) -> Any:
@@ -289,7 +263,7 @@ def _decode_type(decode: Callable[[str], Any], hint: Any, text: str) -> Any:
         return decode(unfenced(text))
     except Exception as error:  # a validator of the class may raise anything
         if fault := _cut_off(text):
-            raise _invalid_output("complete JSON", [((), fault)]) from error
+            raise _invalid_output("complete JSON", [((), fault)]) from None
         raise _invalid_output(_named(hint), faults_of(error)) from error
 
 

@@ -225,7 +225,8 @@ def _ending(result: ChatResult | StepResult) -> tuple[str | None, Mapping[str, A
         case _ if result.response.finish_reason == "error":
             return "error", result.metadata
         case _:
-            return ("completed" if result.done else None), result.metadata
+            is_open = any(True for _ in open_calls(result.thread))
+            return ("completed" if result.done and not is_open else None), result.metadata
 
 
 def _pending(result: ChatResult | StepResult) -> tuple[ToolCall, ...]:

@@ -29,6 +29,7 @@ class Progress(msgspec.Struct, frozen=True):
     """How far a batch of requests is: `done` of `total` have ended, and `failed` of these have no answer.
 
     `usage` is the sum of their usage. `journaled` of those that have ended were answered in the journal, and not asked.
+    `retries` is the number of attempts, so far, that failed and were followed by another.
     """
 
     done: int
@@ -36,6 +37,7 @@ class Progress(msgspec.Struct, frozen=True):
     total: int
     usage: Usage
     journaled: int = 0
+    retries: int = 0
 
 
 class Trace(msgspec.Struct, frozen=True):

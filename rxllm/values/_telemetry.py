@@ -232,7 +232,8 @@ class Tracer:
     It observes the agents among an engine's tools too, at every depth, whatever engine they have. With `content` the
     values have the messages, tools, arguments and results; the model's reasoning is left out of them.
 
-    >>> from rxllm import Engine, Fake, Tracer, generate
+    >>> from rxllm import Engine, Fake, generate
+    >>> from rxllm.telemetry import Tracer
     >>> class Printing(Tracer):
     ...     content = True
     ...     def __call__(self, value):

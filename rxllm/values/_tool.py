@@ -33,7 +33,8 @@ class ToolCall(Value):
     not a JSON object, it is kept, `arguments` is empty and ``metadata["error"]`` says why. ``metadata["server"]`` marks
     a call that the provider runs itself; such calls are shown, never executed.
 
-    Raises ``ValidationError("invalid_message")`` for an `id`, `name` or `arguments` of another type.
+    Raises ``ValidationError("invalid_message")`` for an `id`, `name` or `arguments` of another type, and for half a
+    surrogate pair in an `id` or `name`.
     """
 
     id: str
@@ -114,7 +115,7 @@ class Tool(Value):
     caller answers. `approval` tools run once their call is approved. `timeout` is the longest run in seconds, None for
     no limit; it goes before the option ``tool_timeout``. An `idempotent` tool may be run again with the same arguments
     and the same `ToolContext.idempotency_key` if it was interrupted. A tool with a `handler` is code and has no JSON.
-    Arguments are checked by the schema, or by the attribute ``argument_schema`` of the handler if it has one.
+    Arguments are checked by the schema.
 
     Raises ``ValidationError("invalid_tool")`` for a `timeout` of another kind.
     """

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import field, fields
+from collections.abc import Callable, Mapping
+from dataclasses import field, fields, replace
 from typing import Any, ClassVar, cast
 
 from rxllm.values._encode import Value, value
@@ -58,6 +58,41 @@ class Usage(Value):
         if self.total_tokens is not None:
             return self.total_tokens
         return (self.input_tokens or 0) + (self.output_tokens or 0)
+
+
+def by_iteration(usage: Usage, price: Callable[[str | None, Usage], Usage]) -> Usage:
+    """Return `usage` with the costs it lacks, by the `price` of a model: None is the one that answers.
+
+    A provider that asks several models for one answer has the usage of each, as a dict of its fields, in
+    ``extra["iterations"]``, and in the ``extra`` of that the model, if it is another. The costs are unknown if those of
+    one iteration are. A stated cost of 0 next to a price is no statement.
+    """
+    lacking = usage
+    if usage.total_cost == 0:
+        lacking = replace(usage, input_cost=None, output_cost=None, total_cost=None)
+    parts = _iterations(usage)
+    if not parts:
+        priced = price(None, lacking)
+        return usage if priced == lacking else priced
+    parts[0] = replace(parts[0], tool_usage=usage.tool_usage)
+    models = [part.extra.get("model") for part in parts]
+    sums = [price(name if isinstance(name, str) else None, part) for name, part in zip(models, parts, strict=True)]
+    if any(part.total_cost is None for part in sums):
+        return usage
+    total = sum(sums, Usage())
+    names = ("input_cost", "output_cost", "total_cost")
+    return replace(usage, **{name: getattr(total, name) for name in names if getattr(lacking, name) is None})
+
+
+def _iterations(usage: Usage) -> list[Usage]:
+    """Return the iterations of a usage; none unless it is their sum, as that of several answers is not."""
+    try:
+        parts = [Usage(**fields) for fields in usage.extra.get("iterations") or ()]
+        total = sum(parts, Usage())
+    except TypeError:  # in the provider's own words
+        return []
+    is_sum = (total.input_tokens, total.output_tokens) == (usage.input_tokens, usage.output_tokens)
+    return parts if is_sum else []
 
 
 def whole(number: Any) -> int | None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
+from io import BytesIO
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Protocol, cast, runtime_checkable
 from urllib.parse import unquote
 
 from rxllm.values._images import Image
@@ -14,10 +15,23 @@ from rxllm.values._message import FilePart, ImagePart, Message, Part, TextPart
 from rxllm.values.argument_checks import must_be, shown
 from rxllm.values.errors import ValidationError
 
-Attachment = str | os.PathLike[str] | bytes | Image | Part
-"""What may stand next to the text: a path, a URL, the bytes of a file, an image or a part."""
 
-_FORMS = "a path, a URL (http:, https: or data:), bytes, an Image or a part such as TextPart(...) or FilePart(...)"
+@runtime_checkable
+class Picture(Protocol):
+    """An image of Pillow, which rxllm does not import."""
+
+    format: str | None
+
+    @property
+    def mode(self) -> str: ...
+
+    def save(self, fp: Any, format: str | None = None, **params: Any) -> None: ...
+
+
+Attachment = str | os.PathLike[str] | bytes | Image | Picture | Part
+"""What may stand next to the text: a path, a URL, the bytes of a file, an image, Pillow's too, or a part."""
+
+_FORMS = "a path, a URL (http:, https: or data:), bytes, an Image, an image of Pillow or a part such as FilePart(...)"
 
 _URL = re.compile(r"(https?|data):", re.IGNORECASE)
 
@@ -50,7 +64,8 @@ def user(content: Attachment | Sequence[Attachment], *attachments: Attachment) -
 
     * a further string: a URL (``http:``, ``https:``, ``data:``) or the path of a file that exists,
     * a ``Path``, or the bytes of a file,
-    * an `Image`, or a part such as ``FilePart({"mime_type": "text/csv", "data": b"a,b", "name": "a.csv"})``.
+    * an `Image`, or an image of Pillow,
+    * a part such as ``FilePart({"mime_type": "text/csv", "data": b"a,b", "name": "a.csv"})``.
 
     A list holds the same, in the same order; further texts are written ``TextPart(...)``. Files are read now, URLs
     never. The type follows from the first bytes or the name: images become an `ImagePart`, all else a `FilePart`.
@@ -94,8 +109,22 @@ def _part(item: Any) -> Part:
             return ImagePart(item)
         case _ if isinstance(item, Part):
             return item
+        case Picture():
+            return _picture_part(item)
         case _:
             raise _wrong(must_be(_FORMS, item))
+
+
+def _picture_part(picture: Picture) -> Part:
+    data = BytesIO()
+    try:
+        if picture.format == "JPEG":
+            picture.save(data, "JPEG", quality="keep")  # as PNG a photo would be many times as large
+        else:
+            picture.save(data, "PNG")
+    except (OSError, ValueError) as error:
+        raise _wrong(f'is a picture that cannot be saved ({error}); write picture.convert("RGB")') from error
+    return data_part(data.getvalue())
 
 
 def _url_part(url: str) -> Part:

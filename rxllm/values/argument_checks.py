@@ -5,7 +5,7 @@ Every check raises ``ValidationError("invalid_option")``.
 >>> check_count("top", 0)
 Traceback (most recent call last):
     ...
-rxllm.values.errors.ValidationError: validation failed: invalid_option (top must be a whole number of at least 1, not 0)
+rxllm.ValidationError: top must be a whole number of at least 1, not 0
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
+from numbers import Integral, Real
 from types import UnionType
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
+from rxllm.values._json import is_encodable
 from rxllm.values.errors import EngineError, ValidationError
 from rxllm.values.secret_names import masked
 
@@ -39,7 +41,10 @@ def must_be(expected: str, value: object) -> str:
 
 def shown(value: object) -> str:
     """Return the repr of `value` without its secrets, cut to `SHOWN` characters."""
-    text = repr(masked(value))
+    try:
+        text = repr(masked(value))
+    except Exception as error:  # a number that is too long, or a repr of the caller's that raises
+        return f"a {type(value).__name__} that cannot be shown ({error})"
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 
 
@@ -80,7 +85,7 @@ def check_classes(name: str, value: tuple[Any, ...]) -> None:
 
 def is_seconds(value: Any) -> bool:
     """Whether `value` is a finite number of at least 0."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
+    return type(value) is not bool and isinstance(value, Real) and 0 <= cast(Any, value) < math.inf
 
 
 def is_positive(value: Any) -> bool:
@@ -88,9 +93,19 @@ def is_positive(value: Any) -> bool:
     return is_seconds(value) and value > 0
 
 
+def is_name(value: Any) -> bool:
+    """Whether `value` is text that can be encoded, and not empty: halves of surrogate pairs have no UTF-8."""
+    return isinstance(value, str) and bool(value) and is_encodable(value)
+
+
 def is_count(value: Any) -> bool:
     """Whether `value` is a whole number of at least 1."""
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+    return is_whole(value) and value >= 1
+
+
+def is_whole(value: Any) -> bool:
+    """Whether `value` is a whole number, Python's or numpy's."""
+    return type(value) is not bool and isinstance(value, Integral)
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

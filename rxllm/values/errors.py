@@ -13,17 +13,25 @@
     └── RunError               a durable run, or its store, does not allow it
 
 Errors are exceptions and values: equal by class and fields, hashable by class and reason, picklable, exact in JSON.
-The cause is only in ``__cause__``. Times are in seconds.
+The cause is only in ``__cause__``; that of a transport, which the message repeats, is in ``__context__``. Times are in
+seconds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
+
+E = TypeVar("E", bound="LLMError")
 
 Path = tuple[str | int, ...]
 
 ERROR_CLASSES: dict[str, type[LLMError]] = {}
+
+
+def place(path: Path) -> str:
+    """Return a path as text that every log can hold: half a surrogate pair in a key is escaped."""
+    return ".".join(map(str, path)).encode(errors="backslashreplace").decode()
 
 
 class LLMError(Exception):
@@ -39,6 +47,8 @@ class LLMError(Exception):
     reason: str
     message: str
     metadata: Mapping[str, Any]
+    is_logged: bool = False
+    """Whether this process has logged the error, since a client will not see it. Not part of the value."""
 
     def __init_subclass__(cls) -> None:
         ERROR_CLASSES[cls.__name__] = cls
@@ -241,20 +251,21 @@ class ValidationError(LLMError):
         super().__init__(reason, message, metadata=metadata)
 
     def default_message(self) -> str:
-        details = "; ".join(f"{'.'.join(map(str, path)) or 'value'} {fault}" for path, fault in self.errors)
-        return f"{self.TITLE}: {self.reason}" + (f" ({details})" if details else "")
+        details = "; ".join(f"{place(path) or 'value'} {fault}" for path, fault in self.errors)
+        return details or super().default_message()
 
     def __str__(self) -> str:
-        places = {".".join(map(str, path)) for path, _ in self.errors if path}
+        places = {place(path) for path, _ in self.errors if path}
         places = {place for place in places if f"{place}: " not in self.message}
-        if not places or "(" in self.message:
+        if not places or "(" in self.message or self.message == self.default_message():
             return self.message
         return f"{self.message} [at {', '.join(sorted(places))}]"
 
     def under(self, key: str | int) -> ValidationError:
         """Return this error with `key` at the front of its paths."""
         errors = [((key, *path), fault) for path, fault in self.errors]
-        return ValidationError(self.reason, self.message, errors=errors, metadata=self.metadata)
+        message = None if self.message == self.default_message() else self.message
+        return ValidationError(self.reason, message, errors=errors, metadata=self.metadata)
 
 
 class ToolError(LLMError):
@@ -302,6 +313,13 @@ class SessionError(LLMError):
     )
 
 
+def with_origin(error: E, original: LLMError) -> E:
+    """Return `error`, which takes the place of `original`, with the exceptions that led to `original`."""
+    error.__cause__, error.__context__ = original.__cause__, original.__context__
+    error.__suppress_context__ = original.__suppress_context__
+    return error
+
+
 def as_llm_error(error: Exception) -> LLMError:
     """Return `error` as an event or a result takes it: any error but rxllm's becomes a ``StreamError("unknown")``."""
     if isinstance(error, LLMError):
@@ -327,6 +345,8 @@ class RunError(LLMError):
             "diverged",
             "too_many_attempts",
             "conflict",
+            "unreadable",
+            "rolled_back",
             "store_unavailable",
         }
     )
@@ -344,3 +364,7 @@ class RunError(LLMError):
 
     def default_message(self) -> str:
         return f"{self.TITLE} ({self.run_id}): {self.reason}" if self.run_id else super().default_message()
+
+
+for _cls in (LLMError, *ERROR_CLASSES.values()):
+    _cls.__module__ = "rxllm"  # where users import them from, and what a traceback calls them

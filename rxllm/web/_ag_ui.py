@@ -11,7 +11,8 @@ event                                         frames
 ``Custom(name, data)``                        ``CUSTOM``
 ``Nested``                                    ``SUBAGENT_STARTED``, the frames of its event, ``SUBAGENT_FINISHED``
 ``Steered``                                   a text message of the user
-``StepRestarted``                             ``MESSAGES_SNAPSHOT`` without the messages that are void
+``StepRestarted``                             ``MESSAGES_SNAPSHOT`` without the messages that are void, if the encoder
+                                              knows those that the client has sent
 the end of the stream                         ``RUN_FINISHED`` with usage, open calls and interrupts; ``RUN_ERROR`` if
                                               it failed or was cut off
 ============================================  ==========================================================================
@@ -47,17 +48,25 @@ MOST_NESTED = 32
 class Encoder:
     """Events to frames of the run `run_id` of the conversation `thread_id`, which are random if they are left out.
 
-    `messages` are those that the client has sent: it removes those that a ``MESSAGES_SNAPSHOT`` does not repeat.
+    `messages` are those that the client has sent: it removes those that a ``MESSAGES_SNAPSHOT`` does not repeat, so
+    without them none is sent, and a client shows the void part of a step that is answered again. With `edits` the
+    client is asked for approvals that may rewrite arguments. ``from_ag_ui(...).encoder()`` passes all of this.
     """
 
     END: ClassVar[bytes] = b""
     HEADERS: ClassVar[dict[str, str]] = {}
 
     def __init__(
-        self, *, thread_id: str | None = None, run_id: str | None = None, messages: Iterable[Mapping[str, Any]] = ()
+        self,
+        *,
+        thread_id: str | None = None,
+        run_id: str | None = None,
+        messages: Iterable[Mapping[str, Any]] | None = None,
+        edits: bool = False,
     ) -> None:
         self._ids = {"threadId": thread_id or uuid4().hex, "runId": run_id or uuid4().hex}
-        self._history = [dict(message) for message in messages]
+        self._history = None if messages is None else [dict(message) for message in messages]
+        self._edits = edits
         self._fold = ClientFold()
         self._wire = Wire()
         self._minted = 0
@@ -249,12 +258,14 @@ class Encoder:
         yield from [*self._closed_agents(lane), *_closings(lane)]
         noted, depth = self._wire.messages, len(lane.path)
         kept = [entry for entry in noted if entry[0] <= lane.mark or entry[1][:depth] != lane.path]
+        self._wire.messages = kept
+        if self._history is None:
+            return
         messages = [*self._history, *(message for _, _, message in kept)]
         if not any(message.get("role") == "reasoning" for message in messages):
             # A client keeps its reasoning unless the snapshot has some.
             thoughts = [message for _, _, message in noted if message["role"] == "reasoning"]
             messages += [{**message, "content": ""} for message in thoughts[:1]]
-        self._wire.messages = kept
         yield {"type": "MESSAGES_SNAPSHOT", "messages": messages}
 
     def _end(self) -> list[Frame]:
@@ -262,7 +273,7 @@ class Encoder:
         error = state.error if state.chat_result is None else state.chat_result.error
         if self._fold.is_answering:
             error = StreamError("truncated")
-        ending: Frame = outcome(state, self._wire) if error is None else {"type": "cancelled"}
+        ending: Frame = outcome(state, self._wire, self._edits) if error is None else {"type": "cancelled"}
         waiting = [interrupt["id"] for interrupt in ending.get("interrupts", ())]
         frames = [*self._closed_agents(root, interrupts=waiting), *_closings(root), *_step_end(root)]
         usage = counts(state.to_chat_result().usage, (state.last_response or state.to_response()).model)

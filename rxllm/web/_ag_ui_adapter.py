@@ -11,30 +11,13 @@ from uuid import uuid4
 
 import msgspec
 
-from rxllm import (
-    AdapterError,
-    Call,
-    Event,
-    FilePart,
-    HTTPAdapter,
-    ImagePart,
-    LLMError,
-    Message,
-    Nested,
-    Part,
-    ProviderPart,
-    Request,
-    StreamError,
-    TextPart,
-    ThinkingPart,
-    ToolCall,
-    Usage,
-)
-from rxllm.adapters import http_error, provider_error
+from rxllm import AdapterError, Event, LLMError, Message, Nested, Request, StreamError, ToolCall, Usage
+from rxllm.adapters import HTTPAdapter, http_error, provider_error
+from rxllm.values import Call, FilePart, ImagePart, Part, ProviderPart, TextPart, ThinkingPart
 from rxllm.web._ag_ui import VERSION, Decoder
 from rxllm.web._ag_ui_run import COUNTS, to_usage
 from rxllm.web._ag_ui_wire import OWN, Chunks
-from rxllm.web._codec import Frame
+from rxllm.web._codec import Frame, text_of
 from rxllm.wire import Blocks, CallTracker, FrameDecoder, SSEDecoder
 
 if TYPE_CHECKING:
@@ -128,20 +111,20 @@ class AGUIDecoder(FrameDecoder):
     def _read(self, kind: str, frame: Frame) -> None:
         match kind:
             case "RUN_STARTED":
-                self.blocks.start(id=frame["runId"])
+                self.blocks.start(id=text_of(frame, "runId"))
                 self._agents.feed(frame)
             case "TEXT_MESSAGE_START":
                 self._thinking = None
             case "TEXT_MESSAGE_CONTENT":
-                self.blocks.text(frame["delta"], frame["messageId"])
+                self.blocks.text(text_of(frame, "delta"), text_of(frame, "messageId"))
             case "REASONING_MESSAGE_START":
-                self._thinking = frame["messageId"]
+                self._thinking = text_of(frame, "messageId")
             case "REASONING_MESSAGE_CONTENT":
-                self.blocks.thinking(frame["delta"], frame["messageId"])
-            case "REASONING_ENCRYPTED_VALUE" if frame["entityId"] == self._thinking:
-                self.blocks.sign(frame["encryptedValue"], id=self._thinking)
+                self.blocks.thinking(text_of(frame, "delta"), text_of(frame, "messageId"))
+            case "REASONING_ENCRYPTED_VALUE" if text_of(frame, "entityId") == self._thinking:
+                self.blocks.sign(text_of(frame, "encryptedValue"), id=self._thinking)
             case "TOOL_CALL_START" | "TOOL_CALL_ARGS" | "TOOL_CALL_END" | "TOOL_CALL_RESULT":
-                self._read_call(kind, frame["toolCallId"], frame)
+                self._read_call(kind, text_of(frame, "toolCallId"), frame)
             case "RUN_ERROR":
                 self._count(frame)
                 self.fail(self._failure(frame))
@@ -171,12 +154,12 @@ class AGUIDecoder(FrameDecoder):
         self._thinking = None
         index = self._calls.setdefault(id, len(self._calls))
         if kind == "TOOL_CALL_START":
-            name = frame["toolCallName"]
+            name = text_of(frame, "toolCallName")
             if name in self._client_tools:
                 self._undecided.add(id)
             self.blocks.call(index, id, name, None, {} if name in self._client_tools else {"server": True})
         elif kind == "TOOL_CALL_ARGS":
-            self.blocks.call(index, None, None, frame["delta"])
+            self.blocks.call(index, None, None, text_of(frame, "delta"))
         elif kind == "TOOL_CALL_END":
             if id not in self._undecided:
                 self.blocks.complete_call(index)

@@ -11,11 +11,14 @@ from typing import Any, Literal
 
 import msgspec
 
-from rxllm import ChatResult, Message, Part, Session, TextPart, ThinkingPart, Thread, Tool, ToolCall, user
+from rxllm import ChatResult, Message, Session, Thread, Tool, ToolCall, user
+from rxllm.values import Part, TextPart, ThinkingPart
+from rxllm.web._ag_ui import Encoder
 from rxllm.web._messages import (
     MAX_BYTES,
     UNANSWERED,
     Incoming,
+    Name,
     Stored,
     converted,
     file_part,
@@ -26,12 +29,12 @@ from rxllm.web._messages import (
 
 
 class _Function(msgspec.Struct):
-    name: str
+    name: Name
     arguments: str
 
 
 class _Call(msgspec.Struct):
-    id: str
+    id: Name
     function: _Function
 
     @property
@@ -41,13 +44,13 @@ class _Call(msgspec.Struct):
 
 
 class _Source(msgspec.Struct, frozen=True, rename="camel"):
-    type: str = ""
-    value: str = ""
-    mime_type: str | None = None
+    type: Name = ""
+    value: Name = ""
+    mime_type: Name | None = None
 
 
 class _Part(msgspec.Struct):
-    type: str
+    type: Name
     text: str = ""
     source: _Source = _Source()
 
@@ -56,10 +59,10 @@ class _Message(msgspec.Struct, rename="camel"):
     role: Literal["developer", "system", "assistant", "user", "tool", "activity", "reasoning"]
     content: str | list[_Part] | dict[str, Any] | None = None
     tool_calls: list[_Call] | None = None
-    tool_call_id: str = ""
+    tool_call_id: Name = ""
     error: str | None = None
     encrypted_value: str | None = None
-    subagent_run_id: str | None = None
+    subagent_run_id: Name | None = None
 
     @property
     def calls(self) -> list[ToolCall]:
@@ -75,24 +78,24 @@ class _Message(msgspec.Struct, rename="camel"):
 class _Verdict(msgspec.Struct, rename="camel"):
     approved: bool
     reason: str | None = None
-    edited_args: dict[str, Any] | None = None
+    edited_args: dict[Name, Any] | None = None
 
 
 class _Answer(msgspec.Struct, rename="camel"):
-    interrupt_id: str
+    interrupt_id: Name
     status: Literal["resolved", "cancelled"]
     payload: Any = None
 
 
 class _Tool(msgspec.Struct):
-    name: str
+    name: Name
     description: str
     parameters: dict[str, Any] | None = None
 
 
 class _Input(msgspec.Struct, rename="camel"):
-    thread_id: str
-    run_id: str
+    thread_id: Name
+    run_id: Name
     messages: list[_Message]
     resume: list[_Answer] | None = None
     tools: list[_Tool] | None = None
@@ -105,6 +108,12 @@ class AGUIInput(Incoming, frozen=True):
     thread_id: str = ""
     run_id: str = ""
     messages: tuple[Mapping[str, Any], ...] = ()
+    edits: bool = False
+
+    def encoder(self) -> Encoder:
+        """Return the encoder of the answer, as the ``protocol=`` of `streaming_response`."""
+        ids = {"thread_id": self.thread_id, "run_id": self.run_id}
+        return Encoder(**ids, messages=self.messages, edits=self.edits)
 
 
 def from_ag_ui(
@@ -112,6 +121,7 @@ def from_ag_ui(
     stored: Thread | ChatResult | Session | None = None,
     *,
     client_tools: Collection[str] = (),
+    edits: bool = False,
     max_bytes: int = MAX_BYTES,
 ) -> AGUIInput:
     """Return what a ``RunAgentInput`` asks for.
@@ -124,15 +134,17 @@ def from_ag_ui(
 
     `stored` is the conversation as the server knows it: then only new messages and answers are read. Without it the
     messages of the client are the conversation, and no approval is taken. `client_tools` are the names of the tools
-    that run in the client: no other tools and results are taken.
+    that run in the client: no other tools and results are taken. With `edits` an approval may rewrite the arguments of
+    its call.
 
     Raises ``ValidationError("invalid_request")``, with the path, for anything malformed, longer than `max_bytes`, too
-    deep, and for an answer to a call that the server has not made; ``"invalid_option"`` for another class of `stored`.
+    deep, of too many values, and for an answer to a call that the server has not made; ``"invalid_option"`` for another
+    class of `stored`.
     """
     data = loaded(body, max_bytes)
     request = converted(data, _Input)
     if stored is not None:
-        incoming = _answered(Stored(stored, client_tools), request)
+        incoming = _answered(Stored(stored, client_tools), request, edits)
     elif request.resume:
         raise wrong("holds answers, which need the stored conversation", "resume")
     else:
@@ -143,7 +155,7 @@ def from_ag_ui(
         if tool.name in client_tools
     ]
     arguments = (incoming.thread, incoming.approvals, incoming.results)
-    return AGUIInput(*arguments, tuple(tools), request.thread_id, request.run_id, tuple(data["messages"]))
+    return AGUIInput(*arguments, tuple(tools), request.thread_id, request.run_id, tuple(data["messages"]), edits)
 
 
 # The conversation
@@ -156,9 +168,10 @@ def _history(entries: list[_Message]) -> list[Message]:
     ids: set[str] = set()
     for i, entry in enumerate(entries):
         if entry.role in ("assistant", "reasoning"):
-            new = [call.id for call in entry.tool_calls or ()]
-            if len(ids) + len(new) > len(ids := ids | set(new)):
-                raise wrong("has a tool call whose id is not unique", "messages", i)
+            for call in entry.tool_calls or ():
+                if call.id in ids:
+                    raise wrong("has a tool call whose id is not unique", "messages", i)
+                ids.add(call.id)
             if entry.subagent_run_id is None:  # what agents inside have said belongs to their own conversations
                 answer.append(entry)
         elif entry.role in ("user", "tool"):
@@ -205,9 +218,9 @@ def _parts(item: _Part, *path: str | int) -> list[Part]:
 # The stored conversation
 
 
-def _answered(conversation: Stored, request: _Input) -> Incoming:
+def _answered(conversation: Stored, request: _Input, edits: bool) -> Incoming:
     for i, answer in enumerate(request.resume or ()):
-        _take_answer(conversation, i, answer)
+        _take_answer(conversation, i, answer, edits)
     for i, entry in enumerate(request.messages):
         if entry.role == "tool":
             result = entry.text if entry.error is None else {"error": entry.error}
@@ -215,13 +228,16 @@ def _answered(conversation: Stored, request: _Input) -> Incoming:
     return conversation.incoming(_new(request.messages))
 
 
-def _take_answer(conversation: Stored, i: int, answer: _Answer) -> None:
+def _take_answer(conversation: Stored, i: int, answer: _Answer, edits: bool) -> None:
     id, path, is_resolved = answer.interrupt_id, ("resume", i, "payload"), answer.status == "resolved"
     if id == conversation.question:
         conversation.reply(id, converted(answer.payload, str, *path) if is_resolved else UNANSWERED)
     elif id in conversation.pending:
         verdict = converted(answer.payload, _Verdict, *path) if is_resolved else _Verdict(False)
-        edited = True if verdict.edited_args is None else verdict.edited_args
+        is_edit = verdict.edited_args not in (None, conversation.pending[id].arguments)
+        if verdict.approved and is_edit and not edits:
+            raise wrong("rewrites the arguments of the call, which needs edits=True", *path, "editedArgs")
+        edited = verdict.edited_args if is_edit else True
         conversation.approve(id, edited if verdict.approved else verdict.reason or False, "resume", i)
     elif id not in conversation.known:
         raise wrong("is not a call that the server has made", "resume", i)

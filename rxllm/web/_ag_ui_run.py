@@ -22,20 +22,15 @@ COUNTS = {
 }
 """The counts of a run's usage, and the fields of `Usage` that they are."""
 
-APPROVAL = {
-    "type": "object",
-    "properties": {
-        "approved": {"type": "boolean"},
-        "reason": {"type": "string"},
-        "editedArgs": {"type": "object"},
-    },
-    "required": ["approved"],
-}
-"""What answers the interrupt of a call that waits for approval, as a JSON schema."""
+_APPROVAL = {"approved": {"type": "boolean"}, "reason": {"type": "string"}}
+_EDITED = {**_APPROVAL, "editedArgs": {"type": "object"}}
 
 
-def outcome(state: StreamCollector, wire: Wire) -> Frame:
-    """Return what a run that has not failed waits for: answers of a user, or results of the client's own tools."""
+def outcome(state: StreamCollector, wire: Wire, edits: bool) -> Frame:
+    """Return what a run that has not failed waits for: answers of a user, or results of the client's own tools.
+
+    With `edits` the answer to a call that waits for approval may rewrite its arguments.
+    """
     if state.chat_result is not None:
         metadata, calls = state.chat_result.metadata, state.chat_result.pending_tool_calls
         question, id = state.chat_result.pending_question, state.chat_result.pending_tool_call_id
@@ -46,7 +41,7 @@ def outcome(state: StreamCollector, wire: Wire) -> Frame:
         question, id = metadata.get("pending_question"), metadata.get("pending_tool_call_id")
         asks = "approval_tool_calls" in metadata
     manual = {call.id for call in metadata.get("manual_tool_calls", ())}
-    interrupts = [_approval(call) for call in calls if asks and call.id not in manual]
+    interrupts = [_approval(call, edits) for call in calls if asks and call.id not in manual]
     if question is not None and id is not None:
         interrupts.append(_question(id, question, metadata.get("ask_user_opts")))
     if interrupts:
@@ -54,9 +49,10 @@ def outcome(state: StreamCollector, wire: Wire) -> Frame:
     return {"type": "success", **({"pendingToolCallIds": [call.id for call in calls]} if calls else {})}
 
 
-def _approval(call: ToolCall) -> Frame:
+def _approval(call: ToolCall, edits: bool) -> Frame:
     frame: Frame = {"id": call.id, "toolCallId": call.id, "reason": "tool_call", "message": f"Run {call.name}?"}
-    return {**frame, "responseSchema": APPROVAL}
+    schema = {"type": "object", "properties": _EDITED if edits else _APPROVAL, "required": ["approved"]}
+    return {**frame, "responseSchema": schema}
 
 
 def _question(id: str, question: str, opts: Any) -> Frame:
@@ -75,7 +71,8 @@ def _agent(id: str, wire: Wire) -> Frame:
 def to_usage(frame: Frame) -> Usage | None:
     """Return the usage of the end of a run, or None if it has none."""
     entries = [
-        Usage(**{COUNTS[name]: entry[name] for name in COUNTS if name in entry}) for entry in frame.get("usage") or ()
+        Usage(**{COUNTS[name]: entry[name] for name in COUNTS if type(entry.get(name)) is int})
+        for entry in frame.get("usage") or ()
     ]
     return sum(entries, Usage()) if entries else None
 

@@ -9,8 +9,9 @@ files, usage, questions, approvals
 ``StepCompleted``, ``ChatCompleted``        what the client's own events fold to, without a thread: system prompts,
                                             histories and tools' messages stay here
 metadata                                    what a client needs to go on, see `METADATA`
-errors                                      class, reason, and the seconds to wait; no message, of tools neither; an
-                                            ``on_error`` that is no ``LLMError`` is for the server, and passes
+errors                                      class, reason, and the seconds to wait; no message, of tools neither: the
+                                            logger ``rxllm`` gets each error once, with its traceback; an ``on_error``
+                                            that is no ``LLMError`` is for the server, and passes
 raw frames                                  none; usage in them is told as ``UsageUpdated``
 ``Custom``                                  those of your operators and tools; none of rxllm's own
 ``Nested``                                  the same of the event inside
@@ -31,22 +32,19 @@ from reactivex import operators as rx
 
 from rxllm import (
     ChatResult,
-    ImagePart,
     LLMError,
     Message,
     Nested,
-    Part,
-    ProviderPart,
     Stream,
     StreamCollector,
-    TextPart,
-    ThinkingPart,
     ToolCall,
     ValidationError,
     serializer,
 )
 from rxllm import events as ev
 from rxllm import operators as ops
+from rxllm.runtime import log_hidden
+from rxllm.values import ImagePart, Part, ProviderPart, TextPart, ThinkingPart
 from rxllm.web._client_fold import ClientFold
 
 METADATA = frozenset(
@@ -208,15 +206,18 @@ def _named(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _error(error: LLMError) -> LLMError:
-    """Return the error without its message, which may quote a provider, a prompt or a path."""
+    """Return the error without its message, which may quote a provider, a prompt or a path: that goes to the log."""
     fields = {
         name: getattr(error, name) for name in ("retry_after", "tool_name", "tool_call_id") if hasattr(error, name)
     }
-    return type(error).from_fields({"reason": error.reason, **fields})
+    hidden = type(error).from_fields({"reason": error.reason, **fields})
+    log_hidden(error, "a client sees only the reason of this error")
+    hidden.is_logged = True
+    return hidden
 
 
 def _data(result: Any) -> Any:
     try:
-        return serializer.from_data(serializer.to_data(ev.ToolProgress("", "", result))).data
+        return serializer.from_data(serializer.to_data(ev.ToolProgress("", "", result)), local_files=True).data
     except ValidationError:
         return None

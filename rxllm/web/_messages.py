@@ -22,27 +22,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping
-from typing import Any, TypeVar, cast
+from collections.abc import Callable, Collection, Iterable, Mapping
+from itertools import takewhile
+from typing import Annotated, Any, TypeVar, cast
 
 import msgspec
 
-from rxllm import (
-    ChatResult,
-    FilePart,
-    Image,
-    ImagePart,
-    Message,
-    Part,
-    Session,
-    TextPart,
-    Thread,
-    ToolCall,
-    ValidationError,
-    tool_result,
-    user,
-)
-from rxllm.values import open_calls, open_questions
+from rxllm import ChatResult, Message, Session, Thread, ToolCall, ValidationError, tool_result, user
+from rxllm.values import FilePart, Image, ImagePart, Part, TextPart, open_calls, open_questions
 from rxllm.values.argument_checks import invalid_option, must_be
 
 MAX_BYTES = 8_000_000
@@ -50,6 +37,12 @@ MAX_BYTES = 8_000_000
 
 MAX_DEPTH = 64
 """How deeply a request may be nested."""
+
+MAX_VALUES = 100_000
+"""How many JSON values a request may hold: to read more takes seconds, in which the loop does nothing else."""
+
+Name = Annotated[str, msgspec.Meta(pattern=r"^[^\ud800-\udfff]*$")]
+"""An id or a type. Unlike a text it may not hold half of a surrogate pair: it is looked up, logged and sent on."""
 
 UNANSWERED = "The user has gone on without an answer."
 """What the model is told of calls that wait when the user writes something else."""
@@ -67,34 +60,75 @@ class Incoming(msgspec.Struct, frozen=True):
 
 def loaded(body: bytes | str | Mapping[str, Any], max_bytes: int) -> Any:
     """Return a request as data. Raises ``ValidationError`` if it is too long, too deep, or not JSON."""
-    data: Any = body
-    if isinstance(body, bytes | str):
-        if len(body) > max_bytes:
-            raise wrong(f"is longer than {max_bytes} bytes", "body")
-        try:
-            data = json.loads(body)
-        except (ValueError, RecursionError):
-            raise wrong("is not JSON", "body") from None
-    if is_too_deep(data):
-        raise wrong(f"is nested more than {MAX_DEPTH} levels deep", "body")
+    if not isinstance(body, bytes | str):
+        _check_size(body)
+        return body
+    text = body.encode(errors="surrogatepass") if isinstance(body, str) else body
+    if len(text) > max_bytes:
+        raise wrong(f"is longer than {max_bytes} bytes", "body")
+    return parsed(text, lambda text: json.loads(text.decode(errors="surrogatepass")))
+
+
+def parsed(text: bytes, parse: Callable[[bytes], Any]) -> Any:
+    """Return what `parse` reads. Raises ``ValidationError`` if it raises, and for a request that holds too much."""
+    if _most_values(text) > MAX_VALUES:
+        raise _too_large()
+    try:
+        data = parse(text)
+    except (ValueError, RecursionError):
+        raise wrong("is not JSON", "body") from None
+    _check_size(data)
     return data
 
 
-def is_too_deep(data: Any) -> bool:
+def _check_size(data: Any) -> None:
+    """Raise if `data` holds too much, or is too deep, with the arguments of its tool calls, which are JSON as text."""
     level: list[Any] = [data]
+    count = 0
     for _ in range(MAX_DEPTH):
-        level = [inner for entry in level if isinstance(entry, Mapping | list) for inner in _inside(entry)]
-    return bool(level)
+        mappings = [cast(Mapping[str, Any], entry) for entry in level if isinstance(entry, Mapping)]
+        arguments = [entry["arguments"] for entry in mappings if "arguments" in entry]
+        texts = [text.encode(errors="replace") for text in arguments if isinstance(text, str)]
+        level = [inner for entry in level if isinstance(entry, list) for inner in cast(list[Any], entry)]
+        level += (inner for entry in mappings for inner in entry.values())
+        count += len(level) + sum(map(_most_values, texts))
+        if count > MAX_VALUES:
+            raise _too_large()
+        level += map(_arguments, texts)
+    if level:
+        raise _too_deep()
 
 
-def _inside(entry: Any) -> Iterable[Any]:
-    return cast(Iterable[Any], entry.values() if isinstance(entry, Mapping) else entry)
+def _most_values(text: bytes) -> int:
+    """Return how many values a JSON text may hold, by its signs outside of strings: to parse it may take too long."""
+    most_quotes = 4 * MAX_VALUES  # of as many keys and strings
+    pieces = text.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"', most_quotes)
+    return most_quotes if len(pieces) > most_quotes else sum(map(b"".join(pieces[::2]).count, b",[{"))
+
+
+def _arguments(text: bytes) -> Any:
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise _too_deep() from None
+    except ValueError:
+        return None
+
+
+def _too_large() -> ValidationError:
+    return wrong(f"holds more than {MAX_VALUES} values", "body")
+
+
+def _too_deep() -> ValidationError:
+    return wrong(f"is nested more than {MAX_DEPTH} levels deep", "body")
 
 
 def converted(data: Any, cls: type[T], *path: str | int) -> T:
     """Return `data`, which is at `path` of a request, in the form of `cls`; unknown fields are left out."""
     try:
         return msgspec.convert(data, cls)
+    except UnicodeEncodeError:  # a name or a word of the protocol, which msgspec looks up
+        raise wrong("must not hold half of a surrogate pair in a name", *path) from None
     except msgspec.ValidationError as error:
         fault, _, place = str(error).partition(" - at `$")
         inner = [int(index) if index else name for name, index in re.findall(r"(\w+)|\[(\d+)]", place)]
@@ -157,7 +191,8 @@ class Stored:
         self.results[id] = result
 
     def reply(self, id: str, text: str) -> None:
-        """Take the answer to the question; an agent inside that has asked goes on with it."""
+        """Take the answer to the question, once; an agent inside that has asked goes on with it."""
+        self.question = None
         if "/" in id:
             self.results[id] = text
         else:
@@ -174,8 +209,8 @@ class Stored:
                 self.results.setdefault(id, {"error": UNANSWERED})
             else:
                 self.approvals.setdefault(id, UNANSWERED)
-        if new and "/" in (self.question or "") and self.question not in self.results:
-            self.reply(cast(str, self.question), "\n\n".join(message.text for message in new))
+        if new and self.question is not None and "/" in self.question:
+            self.reply(self.question, "\n\n".join(message.text for message in new))
             new = []
         role = last.role if (last := (self.thread + new).last) else "user"
         is_answer = bool(self.approvals or self.results)
@@ -185,10 +220,16 @@ class Stored:
 
     def _without_repeated(self, new: list[Message]) -> list[Message]:
         """Return the messages of `new` that do not end the thread already: a client repeats those without an answer."""
-        stored, contents = [message.content for message in self.thread], [message.content for message in new]
-        unanswered = next((n for n, message in enumerate(reversed(self.thread)) if message.role != "user"), len(stored))
-        repeated = range(min(unanswered, len(new)), 0, -1)
-        return new[next((n for n in repeated if stored[-n:] == contents[:n]), 0) :]
+        unanswered = [*takewhile(lambda message: message.role == "user", reversed(self.thread))][::-1]
+        # The borders of Knuth, Morris and Pratt: a search for each length would take seconds for thousands of messages.
+        items = [*(message.content for message in new), object(), *(message.content for message in unanswered)]
+        borders = [0]  # of each start of `items`: how long its longest end is that is also a start
+        for item in items[1:]:
+            n = borders[-1]
+            while n and items[n] != item:
+                n = borders[n - 1]
+            borders.append(n + (items[n] == item))
+        return new[borders[-1] :]
 
 
 def file_part(url: str, mime_type: str, *path: str | int, name: str | None = None) -> Part:

@@ -27,6 +27,7 @@ import time
 from collections.abc import Iterable
 
 from reactivex import Subject
+from reactivex.scheduler import CurrentThreadScheduler
 
 from rxllm import ChatResult, Nested, StreamError, ToolCall, Usage
 from rxllm import events as ev
@@ -63,7 +64,8 @@ class Answer:
         self._places: dict[str, int] = {}  # of the client's calls
         self._unsent = set[str]()  # the calls whose arguments have not begun
         self._counted = Subject[ev.Event]()
-        self._counted.pipe(ops.usage()).subscribe(self._count, on_error=lambda _: None)
+        at_once = CurrentThreadScheduler.singleton()
+        self._counted.pipe(ops.usage()).subscribe(self._count, on_error=lambda _: None, scheduler=at_once)
 
     def feed(self, event: ev.Event) -> list[Frame]:
         """Return the chunks that can be sent now. An error of the run becomes `error`."""

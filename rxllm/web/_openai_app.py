@@ -23,7 +23,8 @@ from contextlib import suppress
 from typing import Any, cast
 
 import rxllm
-from rxllm import Engine, Event
+from rxllm import Engine, Event, ToolExecutionCompleted
+from rxllm.runtime import log_hidden
 from rxllm.values.argument_checks import check, check_count, invalid_option
 from rxllm.web import _openai_http
 from rxllm.web._codec import Frame
@@ -35,6 +36,9 @@ from rxllm.web._openai_memory import Memory
 from rxllm.web._openai_request import Chat, read_request, unknown_model
 
 App = Callable[[Any, Receive, Send], Coroutine[Any, Any, None]]
+
+LONG = 100_000
+"""From how many bytes on a request is read in a thread of its own."""
 
 LEAVING = 1.0
 """How many seconds a client may take to read the error that ends its answer."""
@@ -93,7 +97,7 @@ class _App:
         self, engines: dict[str, Engine], key: str | None, timeout: float, max_body: int, max_requests: int
     ) -> None:
         self._engines = engines
-        self._key = None if key is None else b"Bearer " + key.encode()
+        self._key = None if key is None else key.strip().encode()
         self._timeout = timeout
         self._max_body = max_body
         self._places = asyncio.Semaphore(max_requests)
@@ -124,8 +128,10 @@ class _App:
             return
         except Exception as error:
             refusal = refusal_of(error)
-            if refusal.status >= 500:
-                trace = None if isinstance(error, rxllm.LLMError | RefusedError) else error
+            if isinstance(error, rxllm.LLMError):
+                log_hidden(error, "the request %s to openai_app failed", response.id)
+            elif refusal.status >= 500:
+                trace = None if isinstance(error, RefusedError) else error
                 log.error("the request %s to openai_app failed: %r", response.id, error, exc_info=trace)
             with suppress(TimeoutError, GoneError):
                 async with asyncio.timeout(LEAVING):
@@ -140,9 +146,12 @@ class _App:
                 if self._places.locked():
                     raise RefusedError(503, "this server is busy", "busy", retry_after=1.0)
                 async with self._places:
-                    chat = read_request(await read_body(receive, headers, self._max_body), self._engines)
+                    body = await read_body(receive, headers, self._max_body)
+                    # A long request takes a second to read, in which the loop serves others.
+                    reading = asyncio.to_thread(self._read, body) if len(body) > LONG else None
+                    chat, thread = self._read(body) if reading is None else await reading
                     watch = [lambda: response.watch(_openai_http.HEARTBEAT, self._timeout)] if chat.stream else []
-                    await until_gone(receive, lambda: self._complete(chat, response), *watch)
+                    await until_gone(receive, lambda: self._complete(chat, thread, response), *watch)
             case "GET", "/v1/models":
                 models = [self._model(name) for name in self._engines]
                 await response.json({"object": "list", "data": models})
@@ -159,7 +168,9 @@ class _App:
             if "origin" in headers:  # any web page can send requests to a server on its reader's machine
                 message = "requests of web pages need a key: openai_app(..., key=...)"
                 raise RefusedError(403, message, "origin_not_allowed")
-        elif not hmac.compare_digest(headers.get("authorization", b""), self._key):
+            return
+        scheme, _, key = headers.get("authorization", b"").partition(b" ")
+        if scheme.lower() != b"bearer" or not hmac.compare_digest(key.strip(), self._key):
             raise RefusedError(401, "the API key is missing or wrong", "invalid_api_key")
 
     def _model(self, name: str) -> Frame:
@@ -167,13 +178,19 @@ class _App:
             raise unknown_model(name)
         return {"id": name, "object": "model", "created": self._started, "owned_by": "rxllm"}
 
-    async def _complete(self, chat: Chat, response: Response) -> None:
+    def _read(self, body: bytes) -> tuple[Chat, rxllm.Thread]:
+        """Return what `body` asks for, and its thread with the messages of runs that are kept."""
+        chat = read_request(body, self._engines)
+        return chat, self._memory.restore(chat.model, chat.thread)
+
+    async def _complete(self, chat: Chat, thread: rxllm.Thread, response: Response) -> None:
         engine = self._engines[chat.model]
         holds = not chat.stream or (chat.is_structured and _has_steps(engine, chat))
         answer = Answer(f"chatcmpl-{response.id}", chat, holds=holds)
-        thread = self._memory.restore(chat.model, chat.thread)
         async with rxllm.to_async_iter(_events(engine, thread, chat, response.id)) as events:
             async for event in events:
+                if isinstance(event, ToolExecutionCompleted) and event.error is not None:
+                    log_hidden(event.error, "a tool failed in the request %s to openai_app", response.id)
                 frames = answer.feed(event)
                 if answer.error is not None:
                     if response.begun and chat.include_usage:

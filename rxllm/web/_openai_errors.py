@@ -37,7 +37,7 @@ _STATUSES: dict[type[LLMError], dict[int, set[str]]] = {
         502: {"truncated", "malformed_event", "oversized_frame"},
     },
     EngineError: {400: {"missing_tool_results", "unsupported_response_format"}},
-    ValidationError: {400: {"unsupported_capability"}, 422: {"invalid_output"}},
+    ValidationError: {400: {"unsupported_capability", "invalid_request"}, 422: {"invalid_output"}},
 }
 """The reasons that are the client's, or pass. All others are this server's fault: 500."""
 

@@ -37,8 +37,8 @@ class Memory:
         messages: list[Message] = []
         digest = hashlib.sha256(model.encode())
         for message in thread:
-            key = _key(digest.digest(), message.tool_calls)
-            messages += self._kept.get(key, (message,)) if message.tool_calls else (message,)
+            kept = self._kept.get(_key(digest.digest(), message.tool_calls)) if message.tool_calls else None
+            messages += kept or (message,)
             digest.update(serializer.to_json(message).encode())
         return Thread(messages)
 

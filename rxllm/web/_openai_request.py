@@ -25,10 +25,11 @@ from typing import Any, cast
 
 import msgspec
 
-from rxllm import Engine, ImagePart, Part, ProviderPart, Request, Thread, Tool, ValidationError, json_schema, validate
+from rxllm import Engine, Request, Thread, Tool, ValidationError, json_schema, validate
 from rxllm import stream as stream_of
+from rxllm.values import ImagePart, Part, ProviderPart
 from rxllm.web._codec import Frame
-from rxllm.web._messages import MAX_DEPTH, is_too_deep
+from rxllm.web._messages import parsed
 from rxllm.web._openai_errors import RefusedError, wrong, wrong_values
 
 OPTIONS = ("temperature", "top_p", "max_tokens", "stop", "seed", "reasoning_effort")
@@ -112,13 +113,11 @@ def unknown_model(name: str) -> RefusedError:
 
 def _read_body(data: bytes) -> Frame:
     try:
-        body = msgspec.json.decode(data)
-    except (ValueError, RecursionError):  # also what is not UTF-8
-        raise RefusedError(400, "the body is not JSON", "invalid_json") from None
+        body = parsed(data, msgspec.json.decode)
+    except ValidationError as error:
+        raise RefusedError(400, f"the body {error.errors[0][1]}", "invalid_json") from None
     if not isinstance(body, dict):
         raise RefusedError(400, "the body must be a JSON object", "invalid_json")
-    if is_too_deep(body):
-        raise RefusedError(400, f"the body is nested more than {MAX_DEPTH} levels deep", "invalid_json")
     return cast(Frame, body)
 
 

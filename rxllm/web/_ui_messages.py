@@ -11,10 +11,12 @@ from typing import Any, Literal, cast
 
 import msgspec
 
-from rxllm import ChatResult, Message, Part, Session, TextPart, ThinkingPart, Thread, ToolCall
+from rxllm import ChatResult, Message, Session, Thread, ToolCall
+from rxllm.values import Part, TextPart, ThinkingPart
 from rxllm.web._messages import (
     MAX_BYTES,
     Incoming,
+    Name,
     Stored,
     converted,
     file_part,
@@ -31,14 +33,14 @@ class _Approval(msgspec.Struct, frozen=True):
 
 
 class _Part(msgspec.Struct, rename="camel"):
-    type: str
+    type: Name
     text: str = ""
-    url: str = ""
-    media_type: str = ""
+    url: Name = ""
+    media_type: Name = ""
     filename: str | None = None
-    tool_call_id: str = ""
-    tool_name: str = ""
-    state: str = ""
+    tool_call_id: Name = ""
+    tool_name: Name = ""
+    state: Name = ""
     input: Any = None
     output: Any = None
     error_text: str = ""
@@ -71,8 +73,8 @@ class _Message(msgspec.Struct):
 
 class _Request(msgspec.Struct, rename="camel"):
     messages: list[_Message]
-    trigger: str = "submit-message"
-    message_id: str | None = None
+    trigger: Name = "submit-message"
+    message_id: Name | None = None
 
 
 def from_ui(
@@ -95,7 +97,8 @@ def from_ui(
     `client_tools` are the names of the tools that run in the browser; no other results are taken.
 
     Raises ``ValidationError("invalid_request")``, with the path, for anything malformed, longer than `max_bytes`, too
-    deep, and for an answer to a call that the server has not made; ``"invalid_option"`` for another class of `stored`.
+    deep, of too many values, and for an answer to a call that the server has not made; ``"invalid_option"`` for another
+    class of `stored`.
     """
     request = converted(loaded(body, max_bytes), _Request)
     messages = [(i, message) for i, message in enumerate(request.messages) if message.role != "system"]

@@ -9,8 +9,8 @@ file                                holds
 ``block_ids``, ``tool_calls``       ids of blocks; calls whose arguments come in pieces
 ==================================  ===========================================================================
 
-A decoder of an adapter is a `FrameDecoder` over a `Framing` (`SSEDecoder`), which reports to `Blocks`; `CallTracker`
-gives tool calls their ids.
+A decoder of an adapter is a `FrameDecoder` over a `Framing` (`SSEDecoder`, `NDJSONFraming`), which reports to `Blocks`;
+`CallTracker` gives tool calls their ids.
 """
 
 from importlib import import_module
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rxllm.wire.event_order import Blocks
     from rxllm.wire.frames import FrameDecoder, Framing
     from rxllm.wire.json_array import JSONArrayDecoder
-    from rxllm.wire.ndjson import NDJSONDecoder
+    from rxllm.wire.ndjson import NDJSONDecoder, NDJSONFraming
     from rxllm.wire.sse import Frame, SSEDecoder
     from rxllm.wire.tool_calls import CallTracker
 
@@ -32,6 +32,7 @@ __all__ = [
     "Framing",
     "JSONArrayDecoder",
     "NDJSONDecoder",
+    "NDJSONFraming",
     "SSEDecoder",
 ]
 
@@ -43,6 +44,7 @@ _MODULES = {
     "Framing": "frames",
     "JSONArrayDecoder": "json_array",
     "NDJSONDecoder": "ndjson",
+    "NDJSONFraming": "ndjson",
     "SSEDecoder": "sse",
 }
 

@@ -8,7 +8,7 @@
    error if the name of its event is ``error``.
 4. Text that is not JSON is an error: the provider's if the name of its event is ``error``, otherwise
    ``malformed_event``. Blanks are skipped.
-5. Half a surrogate pair (``"\ud83d"``) at the end of a string waits for the other half at the start of a string in a
+5. Half a surrogate pair (``"\\ud83d"``) at the end of a string waits for the other half at the start of a string in a
    later frame.
 
 A subclass defines `FrameDecoder.read`, what a decoded frame means, and `FrameDecoder.error_of`, the error in a payload.
@@ -50,10 +50,7 @@ class Framing(Protocol):
 class FrameDecoder(ABC):
     """Turns the bytes of one response into events; `typed` decodes a frame, `raw` adds a ``RawChunk`` for each.
 
-    >>> from rxllm.wire import NDJSONDecoder
-    >>> class Lines(NDJSONDecoder):  # frames are pairs of a name and bytes; a line has no name of its own
-    ...     def feed(self, data): return [("line", line) for line in super().feed(data)]
-    ...     def close(self): return [("line", line) for line in super().close()]
+    >>> from rxllm.wire import NDJSONFraming  # or SSEDecoder
     >>> class Words(FrameDecoder):
     ...     def read(self, kind, payload, frame):
     ...         self.blocks.text(payload.get("word", ""))
@@ -61,7 +58,7 @@ class FrameDecoder(ABC):
     ...             self.end(over=True)
     ...     def error_of(self, payload):
     ...         return AdapterError("unknown", str(payload), provider=self.provider)
-    >>> decoder = Words(Lines(), Blocks(), msgspec.json.Decoder(), provider="words", raw=False)
+    >>> decoder = Words(NDJSONFraming(), Blocks(), msgspec.json.Decoder(), provider="words", raw=False)
     >>> [type(event).__name__ for event in decoder.feed(b'{"word": "Hi"}\\n{"last": true}\\n')]
     ['MessageStarted', 'TextDelta', 'TextCompleted', 'MessageCompleted']
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from rxllm.values._json import is_json
 from rxllm.wire.pending import MAX_FRAME, PendingFrame
-from rxllm.wire.sse import BOM
+from rxllm.wire.sse import BOM, Frame
 
 
 class NDJSONDecoder(PendingFrame):
@@ -61,3 +61,20 @@ class NDJSONDecoder(PendingFrame):
             if frame:
                 frames.append(frame)
         return frames
+
+
+class NDJSONFraming:
+    """The lines as the frames of a `FrameDecoder`: the name of each is ``"line"``. `max_frame` is `NDJSONDecoder`'s.
+
+    >>> NDJSONFraming().feed(b'{"a": 1}\\n')
+    [('line', b'{"a": 1}')]
+    """
+
+    def __init__(self, *, max_frame: int = MAX_FRAME) -> None:
+        self._lines = NDJSONDecoder(max_frame=max_frame)
+
+    def feed(self, data: bytes) -> list[Frame]:
+        return [("line", line) for line in self._lines.feed(data)]
+
+    def close(self) -> list[Frame]:
+        return [("line", line) for line in self._lines.close()]

@@ -12,7 +12,7 @@ ODD = (
     *("null", "true", "0", "-1", "7", "1.5", "1e999", "NaN", "-Infinity", "1" * 30, "1" * 5000),
     *('""', '"x"', '"7"', r'"\ud83d"', r'"\ude00"', r'"a\ud83d\ude00\ud83d"', r'"\u0000"', '"http://[x"', '"4\u0663"'),
     *("[]", "[null]", '["x"]', "[7]", "[[]]", "[{}]", "{}", '{"$": "x"}', '{"x": [{"y": null}]}', '{"\\ud83d": 1}'),
-    *('"error"', '"stop"', '"1.2.3s"', "[" * 2000 + "]" * 2000, '"' + "x" * 3000 + '"'),
+    *('"error"', '"stop"', '"1.2.3s"', "[" * 500 + "]" * 500, "[" * 2000 + "]" * 2000, '"' + "x" * 3000 + '"'),
 )
 """JSON texts that stand in for a value of any type."""
 
@@ -87,7 +87,10 @@ def _with_odd_value(lines: list[bytes], number: int, odd: str | None) -> list[by
 
 def _places(data: Any) -> Iterator[tuple[Any, Any]]:
     """Where a value is: what it is in, and under which name or number."""
-    for key, item in list(data.items() if isinstance(data, dict) else enumerate(data)):
-        yield data, key
-        if isinstance(item, dict | list):
-            yield from _places(item)
+    left = [data]
+    while left:  # a mutation may be nested more deeply than Python recurses
+        inside = left.pop()
+        for key, item in list(inside.items() if isinstance(inside, dict) else enumerate(inside)):
+            yield inside, key
+            if isinstance(item, dict | list):
+                left.append(item)

@@ -25,6 +25,14 @@ _USAGE = {"prompt_tokens": 3, "completion_tokens": 5, "total_tokens": 8, "prompt
 _DETAIL = {"type": "reasoning.text", "text": "Well.", "signature": "s", "index": 0, "id": "d"}
 _CITED = {"type": "url_citation", "url_citation": {"url": "https://a", "start_index": 0, "end_index": 2}}
 _LOGPROBS = {"content": [{"token": "Hi", "logprob": -0.1, "bytes": [72], "top_logprobs": []}], "refusal": []}
+_EXECUTED = {
+    "index": 0,
+    "type": "search",
+    "arguments": "{}",
+    "search_results": {"results": [{"url": "https://a"}]},
+    "browser_results": [{"url": "https://d"}],
+}
+_CUSTOM = {"index": 0, "id": "c3", "type": "custom"}
 _CALL = {"index": 0, "id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a"'}}
 
 CHAT = (
@@ -54,6 +62,21 @@ CHAT = (
         chat({}, "error", native_finish_reason="OOPS"),
         {"x_groq": {"id": "r", "usage": _USAGE}},
         {"object": "error", "message": "overloaded", "type": "server_error", "code": 503},
+    ),
+    sse(
+        {**chat({"content": {"a": 1}, "channel": "analysis"}), "system": {"warnings": [{"id": "w"}]}},
+        {
+            **chat({"executed_tools": [_EXECUTED]}),
+            "venice_parameters": {"web_search_citations": [{"url": "https://b"}]},
+        },
+        chat({"tool_calls": [{**_CUSTOM, "custom": {"name": "f", "input": "a"}}]}),
+        chat({"tool_calls": [{"index": 0, "custom": {"input": "b"}}]}),
+        chat({"tool_calls": [{**_CALL, "index": 1, "extra_content": {"google": {"thought_signature": "s"}}}]}),
+        {"choices": [{"messages": [{"delta": {"role": "tool", "content": '{"citations": [{"url": "https://c"}]}'}}]}]},
+        {"choices": [{"messages": [{"role": "assistant", "content": "Hi"}], "content_filter_result": {"error": {}}}]},
+        chat({"provider_metadata": {"gateway": {"cost": "0.1"}}}, "stop", error={"code": 502, "message": "lost"}),
+        {"choices": [], "usage": _USAGE, "cost": {"usd": 0.1}, "copilot_usage": {"total_nano_aiu": 1}},
+        done=True,
     ),
     json.dumps({"id": "r", "choices": [{"message": {"content": "Hi"}, "finish_reason": "stop"}]}).encode(),
     sse(chat({"content": "Hi"})) + b'error: {"code":500,"message":"it broke","type":"server_error"}\n\n',
@@ -197,7 +220,13 @@ ANTHROPIC = (
         {
             "type": "message_delta",
             "delta": {"stop_reason": "tool_use", "stop_sequence": "x", "container": {"id": "k"}},
-            "usage": {"output_tokens": 9},
+            "usage": {
+                "output_tokens": 9,
+                "iterations": [
+                    {"type": "message", "input_tokens": 3, "output_tokens": 9},
+                    {"type": "advisor_message", "model": "m", "input_tokens": 1, "output_tokens": 2},
+                ],
+            },
             "context_management": {"applied_edits": []},
         },
         {"type": "message_stop"},

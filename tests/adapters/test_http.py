@@ -14,11 +14,9 @@ import pytest
 import rxllm
 from rxllm import (
     AdapterError,
-    Call,
     Engine,
     EngineError,
     Event,
-    HTTPAdapter,
     LLMError,
     Message,
     MessageCompleted,
@@ -33,7 +31,9 @@ from rxllm import (
     stream_generate,
     user,
 )
+from rxllm.adapters import HTTPAdapter
 from rxllm.testing.loopback import Loopback, Reply, chat
+from rxllm.values import Call
 
 KEY = "sk-sentinel-0123456789"
 ASKED = Request((user("Hi"),), model="m")
@@ -239,7 +239,7 @@ def test_a_base_url_that_is_none_is_refused_at_once(url: str) -> None:
 
 
 def test_an_adapter_that_lacks_a_method_cannot_be_made() -> None:
-    class Half(rxllm.HTTPAdapter):
+    class Half(rxllm.adapters.HTTPAdapter):
         provider = "half"
         default_base_url = "http://127.0.0.1:1"
 

@@ -10,13 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rxllm import Call, Gemini, MessageCompleted, Ollama, OpenAIChat, OpenAIResponses, Request, Response, user
+from rxllm import Gemini, MessageCompleted, Ollama, OpenAIChat, OpenAIResponses, Request, Response, user
 from rxllm.adapters.gemini.decoder import GeminiDecoder
 from rxllm.adapters.ollama.decoder import OllamaDecoder
 from rxllm.adapters.openai_chat.decoder import ChatDecoder
 from rxllm.adapters.openai_responses.decoder import ResponsesDecoder
 from rxllm.collector import StreamCollector
 from rxllm.events import Event
+from rxllm.values import Call
 from tests.corpus import Recording, recordings
 from tests.wire.lawful import lawful
 

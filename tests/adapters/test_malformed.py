@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reactivex import from_iterable
 
-from rxllm import Call, Event, Message, Request, StreamError, Thread, chat, generate, stream_generate
+from rxllm import Event, Message, Request, StreamError, Thread, chat, generate, stream_generate
 from rxllm import events as events_module
 from rxllm import operators as ops
 from rxllm.collector import StreamCollector
@@ -34,7 +34,7 @@ from rxllm.events import (
     UsageUpdated,
 )
 from rxllm.testing import strategies
-from rxllm.values import Response, StepResult, Usage
+from rxllm.values import Call, Response, StepResult, Usage
 
 Any_: Any = None
 BAD: list[Any] = [

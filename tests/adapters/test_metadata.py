@@ -14,7 +14,7 @@ from rxllm.adapters.openai_chat.decoder import ChatDecoder
 from rxllm.adapters.openai_responses.decoder import ResponsesDecoder
 from rxllm.collector import StreamCollector
 from rxllm.testing import cut
-from rxllm.values import Response
+from rxllm.values import Response, SourcePart
 from tests.corpus import recordings
 
 SAFE = {"hate": {"filtered": False, "severity": "safe"}}
@@ -95,6 +95,44 @@ def test_the_responses_api():
     response = {"status": "completed", "output": [], "metadata": {"system_fingerprint": "fp_1", "mine": "x"}, **about}
     ended = {"type": "response.completed", "response": response}
     assert metadata(ResponsesDecoder(), ended) == {**about, "system_fingerprint": "fp_1"}
+
+
+def test_what_perplexity_groq_watsonx_and_azure_say_besides():
+    """Groq's channel is as in groq/dl-alexandre-req_llm__groq__openai_gpt_oss_120b__streaming; of the others there is
+    no recording.
+    """
+    asked = ["And then?"]
+    assert chat({**said("Hi"), "related_questions": asked}, STOP) == {"related_questions": asked}
+    assert chat(said("Hi"), {**STOP, "related_questions": asked}) == {"related_questions": asked}
+    warnings = [{"id": "deprecation_warning", "message": "will be withdrawn"}]
+    assert chat({**said("Hi"), "system": {"warnings": warnings}}, STOP) == {"warnings": warnings}
+    assert chat({**said("Hi"), "system": "x"}, STOP) == {}
+    thinking = {"choices": [{"index": 0, "delta": {"reasoning": "Hm", "channel": "analysis"}}]}
+    assert chat(said(""), thinking, said("Hi"), STOP) == {"channel": "analysis"}
+    unfiltered = {"error": {"code": "content_filter_error", "message": "The contents are not filtered"}}
+    for frames in (
+        [said("Hi", content_filter_result=unfiltered), STOP],
+        [
+            said("Hi"),
+            {
+                **STOP,
+                "choices": [{"index": 0, "delta": {}, "finish_reason": "stop", "content_filter_result": unfiltered}],
+            },
+        ],
+    ):
+        assert chat(*frames) == {"content_filter_result": unfiltered}
+
+
+def test_venice_s_citations_are_sources_and_vercel_s_routing_is_kept():
+    """No recording of either: Venice's had no search."""
+    found = {"web_search_citations": [{"title": "A", "url": "https://a"}], "enable_web_search": "on"}
+    frames = [said("Hi"), {**said(""), "venice_parameters": found}, STOP]
+    body = b"".join(b"data: %b\n\n" % msgspec.json.encode({"id": "c", "model": "m", **frame}) for frame in frames)
+    parts = fold(ChatDecoder(), body).message.parts
+    assert [part.source["url"] for part in parts if isinstance(part, SourcePart)] == ["https://a"]
+    assert chat(said("Hi"), {**STOP, "venice_parameters": found}) == {"venice_parameters": found}
+    routed = {"gateway": {"routing": {"finalProvider": "bedrock"}, "generationId": "gen_1"}}
+    assert chat(said("Hi"), {**STOP, "provider_metadata": routed}) == {"provider_metadata": routed}
 
 
 def test_anthropic_s_tier_and_speed():

@@ -14,10 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rxllm import AdapterError, Call, ImageRequest, LLMError
+from rxllm import AdapterError, LLMError
 from rxllm.adapters import Anthropic, Gemini, Ollama, OpenAIChat, OpenAIImages, OpenAIResponses
 from rxllm.images import GeminiImages
 from rxllm.serializer import from_json, to_json
+from rxllm.values import Call, ImageRequest
 from tests.adapters.mutated import mutant, mutants
 from tests.corpus import VARIABLE
 from tests.images.answers import gemini_images, openai_images

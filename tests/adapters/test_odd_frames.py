@@ -21,7 +21,6 @@ from rxllm import (
     Message,
     MessageStarted,
     OpenAIChat,
-    OpenAIImages,
     Request,
     StreamError,
     TextCompleted,
@@ -33,6 +32,7 @@ from rxllm import (
 )
 from rxllm.adapters import Anthropic, Gemini, Ollama, OpenAIResponses
 from rxllm.events import MessageCompleted
+from rxllm.images import OpenAIImages
 from rxllm.testing import cut
 from rxllm.testing.loopback import Loopback, Reply, chat_chunk
 from rxllm.wire.event_order import Blocks

@@ -9,11 +9,9 @@ import pytest
 
 import rxllm
 from rxllm import (
-    Call,
     Engine,
     Message,
     OpenAIChat,
-    OpenAIImages,
     Request,
     TextCompleted,
     TextDelta,
@@ -24,8 +22,10 @@ from rxllm import (
 from rxllm.adapters import Anthropic, Gemini, Ollama, OpenAIResponses
 from rxllm.collector import StreamCollector
 from rxllm.events import MessageCompleted, RawChunk
+from rxllm.images import OpenAIImages
 from rxllm.serializer import from_json, to_json
 from rxllm.testing.loopback import DONE, Loopback, Reply, chat, chat_event, chat_finish
+from rxllm.values import Call
 from tests.adapters.odd import calling, chat_frames, decode, text_of
 from tests.adapters.streams import ndjson, sse
 
@@ -116,8 +116,8 @@ def test_what_json_cannot_say_at_all_is_an_invalid_request(adapter: Any, value: 
 
 
 def test_a_form_says_it_too() -> None:
-    image = rxllm.Image.from_binary(b"x", "image/png")
-    request = rxllm.ImageRequest("edit", prompt=UNENCODABLE, input_images=(image,), model="m")
+    image = rxllm.values.Image.from_binary(b"x", "image/png")
+    request = rxllm.values.ImageRequest("edit", prompt=UNENCODABLE, input_images=(image,), model="m")
     assert "caf\ufffd".encode() in OpenAIImages(api_key="k").build(request, Call()).read()
 
 

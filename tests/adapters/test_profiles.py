@@ -90,9 +90,9 @@ def body(provider: str, *messages: Any, **fields: Any) -> dict[str, Any]:
 
 
 def test_every_provider_is_listed():
-    assert {*COMPATIBLE, *OWN} <= set(rxllm.providers())
+    assert {*COMPATIBLE, *OWN} <= set(rxllm.adapters.providers())
     assert set(COMPATIBLE) == set(PROFILES)
-    assert rxllm.providers() == sorted(rxllm.providers())
+    assert rxllm.adapters.providers() == sorted(rxllm.adapters.providers())
 
 
 @pytest.mark.parametrize("name", sorted({*COMPATIBLE, *OWN} - {"local"}))

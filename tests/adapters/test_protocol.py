@@ -11,7 +11,6 @@ from reactivex import from_iterable
 
 from rxllm import (
     AdapterError,
-    Call,
     Engine,
     EngineError,
     ErrorEvent,
@@ -34,6 +33,7 @@ from rxllm import (
     generate,
     stream_generate,
 )
+from rxllm.values import Call
 
 START = MessageStarted(Message("assistant"))
 

@@ -10,12 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reactivex import from_iterable
 
+from rxllm import Budget, Engine, generate, models
 from rxllm import operators as ops
+from rxllm.adapters.anthropic import Anthropic
 from rxllm.adapters.anthropic.decoder import MessagesDecoder
 from rxllm.adapters.gemini.decoder import GeminiDecoder
 from rxllm.adapters.openai_chat.decoder import ChatDecoder
 from rxllm.adapters.openai_responses.decoder import ResponsesDecoder
-from rxllm.values import Usage
+from rxllm.serializer import from_json, to_json
+from rxllm.testing.loopback import Loopback, Reply
+from rxllm.values import ModelInfo, Usage
 
 
 def usage(decoder: Any, *frames: Any, price: str = "nobody:knows") -> Usage:
@@ -94,6 +98,118 @@ def test_anthropic_s_searches_are_priced() -> None:
     counted = anthropic(counts, price="anthropic:claude-sonnet-4-5")
     assert (counted.input_cost, counted.output_cost) == (0.3, 0.0)
     assert counted.total_cost == pytest.approx(0.3 + 3 * 0.01)
+
+
+def iteration(kind: str, tokens: int, output: int, **more: Any) -> dict[str, Any]:
+    cache = {"cache_read_input_tokens": 0, "cache_creation_input_tokens": 0}
+    return {"type": kind, "input_tokens": tokens, "output_tokens": output, **cache, **more}
+
+
+ADVISED = {
+    "input_tokens": 4_000,
+    "output_tokens": 3_000,
+    "server_tool_use": {"web_search_requests": 1},
+    "iterations": [
+        iteration("message", 1_000, 0, cache_read_input_tokens=500),
+        iteration("advisor_message", 2_000, 4_000, model="claude-opus-4-7", cache_creation_input_tokens=100),
+        iteration("compaction", 60_000, 500, cache_creation={"ephemeral_1h_input_tokens": 7}),
+        iteration("message", 3_000, 3_000),
+    ],
+}
+SONNET, OPUS = "anthropic:claude-sonnet-4-6", "anthropic:claude-opus-4-7"
+
+
+def test_all_requests_that_anthropic_s_server_made_count_and_each_has_its_own_price() -> None:
+    """As in vercel-ai__anthropic__anthropic-advisor-20250301.1 and anthropic-compaction.1, which have one kind each."""
+    counted = anthropic(ADVISED, price=SONNET)
+    assert (counted.input_tokens, counted.output_tokens, counted.total_tokens) == (66_600, 7_500, 74_100)
+    assert (counted.cached_input_tokens, counted.cache_write_input_tokens) == (500, 100)
+    own = models.priced(SONNET, Usage(64_500, 3_500, cached_input_tokens=500, tool_usage=ADVISED["server_tool_use"]))
+    other = models.priced(OPUS, Usage(2_100, 4_000, cache_write_input_tokens=100))
+    assert counted.total_cost == pytest.approx(own.total_cost + other.total_cost, rel=1e-3)
+    assert (counted.input_cost, counted.output_cost) == (
+        pytest.approx(own.input_cost + other.input_cost, rel=1e-3),
+        pytest.approx(own.output_cost + other.output_cost),
+    )
+    assert models.priced(SONNET, from_json(to_json(anthropic(ADVISED)), Usage)) == counted
+
+
+def test_an_iteration_without_a_price_leaves_the_costs_unknown_and_two_answers_are_priced_as_one() -> None:
+    unknown = {**ADVISED, "iterations": [iteration("message", 1, 1), iteration("advisor_message", 1, 1, model="x")]}
+    assert anthropic(unknown, price=SONNET).total_cost is None
+    twice = anthropic(ADVISED) + anthropic({"input_tokens": 1, "output_tokens": 1})
+    plain = Usage(66_601, 7_501, cached_input_tokens=500, cache_write_input_tokens=100)
+    assert models.priced(SONNET, twice).input_cost == pytest.approx(models.priced(SONNET, plain).input_cost, rel=1e-3)
+
+
+@pytest.mark.parametrize("listed", [None, [], {}, "x", [1], [{}], [{"input_tokens": "9", "output_tokens": 1}]])
+def test_iterations_that_cannot_be_read_change_no_count(listed: Any) -> None:
+    counted = anthropic({"input_tokens": 3, "output_tokens": 1, "iterations": listed}, price=SONNET)
+    assert (counted.input_tokens, counted.output_tokens) == (3, 1)
+    assert counted.total_cost == pytest.approx((3 * 3 + 15) / 1e6)
+
+
+def test_entries_of_the_catalogue_price_the_iterations_of_their_models_and_budgets_count_all() -> None:
+    frames = [
+        {"type": "message_start", "message": {"id": "m", "model": "small", "usage": {"input_tokens": 1}}},
+        {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": ADVISED},
+        {"type": "message_stop"},
+    ]
+    spent = Budget(tokens=1_000_000)
+    models.put(
+        ModelInfo("anthropic:small", input_price=1.0, output_price=1.0),
+        ModelInfo("anthropic:claude-opus-4-7", input_price=100.0, output_price=100.0),
+    )
+    try:
+        with Loopback([Reply([b"data: %b\n\n" % msgspec.json.encode(frame) for frame in frames])]) as server:
+            engine = Engine(Anthropic(base_url=server.url), "small", operators=[ops.budget(spent)])
+            answer = generate(engine, "Hi").run()
+    finally:
+        models.clear()
+    assert answer.usage.total_cost == pytest.approx((68_000 + 6_100 * 100) / 1e6)
+    assert (spent.spent.tokens, spent.spent.usd) == (74_100, answer.usage.total_cost)
+
+
+def test_a_stated_cost_of_zero_next_to_a_priced_model_is_no_statement() -> None:
+    """As in openrouter/dl-alexandre-req_llm__openrouter__qwen_qwen3_coder__object_streaming: one's own key paid."""
+    counts = {"prompt_tokens": 1_000, "completion_tokens": 100, "cost": 0}
+    assert chat(counts, price="openai:gpt-4o-mini").total_cost == pytest.approx(0.00021)
+    assert chat({**counts, "cost": 0.5}, price="openai:gpt-4o-mini").total_cost == 0.5
+    assert chat(counts).total_cost == 0  # nobody knows better
+    entry = ModelInfo("a:b", input_price=1.0, output_price=1.0)
+    assert entry.priced(Usage(500_000, 500_000, total_cost=0.0)).total_cost == 1.0
+    assert ModelInfo("a:b").priced(Usage(1, 1, total_cost=0.0)).total_cost == 0.0
+
+
+def test_costs_that_stand_beside_the_usage_are_stated() -> None:
+    """As in venice/0xPlaygrounds-rig__venice__raw_stream_capture_matrix__stream_raw_exposes_terminal_cost, and
+    copilot/0xPlaygrounds-rig__copilot__reasoning_roundtrip__streaming; there is no recording of Vercel's gateway.
+    """
+    counts = {"prompt_tokens": 73, "completion_tokens": 430, "total_tokens": 503}
+    said = {"id": "c", "model": "m", "choices": [{"index": 0, "delta": {"content": "Hi"}, "finish_reason": "stop"}]}
+    last = {"choices": [], "usage": counts}
+    units = {"copilot_usage": {"total_nano_aiu": 614_775_000, "token_details": []}}
+    gateway = {"gateway": {"cost": "0.0045", "marketCost": "0.005", "generationId": "gen_1"}}
+    delta = {"choices": [{"index": 0, "delta": {"provider_metadata": gateway}, "finish_reason": "stop"}]}
+    assert usage(ChatDecoder(), said, {**last, "cost": {"usd": 0.0015, "diem": 0}}).total_cost == 0.0015
+    assert usage(ChatDecoder(), {**said, "usage": counts, **units}).total_cost == pytest.approx(0.00614775)
+    for frames in ([said, {**last, "provider_metadata": gateway}], [last, delta], [delta, last]):
+        counted = usage(ChatDecoder(), *frames)
+        assert (counted.total_cost, counted.input_tokens) == (0.0045, 73)
+    ended = {"status": "completed", "output": [], "usage": {"input_tokens": 73, "output_tokens": 430}}
+    counted = usage(ResponsesDecoder(), {"type": "response.completed", "response": ended, **units})
+    assert (counted.total_cost, counted.input_tokens) == (pytest.approx(0.00614775), 73)
+
+
+@pytest.mark.parametrize("cost", ["x", "", "nan", "1e999", None, [], {"usd": "x"}])
+def test_a_cost_that_is_no_number_is_not_stated(cost: Any) -> None:
+    last = {
+        "choices": [],
+        "usage": {"prompt_tokens": 1},
+        "cost": cost,
+        "provider_metadata": {"gateway": {"cost": cost}},
+    }
+    assert usage(ChatDecoder(), last).total_cost is None
 
 
 def test_a_cache_of_an_hour_costs_more_to_write_than_one_of_five_minutes() -> None:

@@ -146,7 +146,7 @@ def _deltas(size: int) -> Work:
 
 def _streams(size: int) -> Work:
     streams = {str(i): rxllm.stream_generate(Fake("Hi"), "Hi") for i in range(size)}
-    return lambda: _last(ops.merge_labelled(streams))
+    return lambda: _last(rxllm.merge_labelled(streams))
 
 
 WORKS: dict[str, Callable[[int], Work]] = {

@@ -34,11 +34,12 @@ class Effort:
     chunks: tuple[int, ...] = (1000, 100_000)
     peers: bool = True
     requests: int = 20_000
+    steps: tuple[int, ...] = (50, 100, 200, 400)
 
 
 FULL = Effort()
 QUICK = Effort(5, 1000, (1000, 8000, 32_000), (10, 300), rates=(10,), seconds=3.0, browsers=200, turns=1, requests=2000)
-SMOKE = Effort(1, 20, (10, 20), (2,), (10,), 0.2, 2, 1, 50, 0.05, (10, 20), peers=False, requests=60)
+SMOKE = Effort(1, 20, (10, 20), (2,), (10,), 0.2, 2, 1, 50, 0.05, (10, 20), peers=False, requests=60, steps=(2, 4))
 """Shows that everything runs; its figures mean nothing."""
 
 

@@ -17,7 +17,7 @@ from reactivex import operators as rx
 
 import rxllm
 from rxllm import operators as ops
-from rxllm.durable import open_runs
+from rxllm.durable import open_runs, open_store
 from rxllm.events import Event, TextDelta
 from tests.benchmarks.report import Effort, Table, progress
 from tests.benchmarks.stores import redis_server
@@ -25,6 +25,7 @@ from tests.benchmarks.stores import redis_server
 RUNS, WATCHERS = 100, 1000
 RATE = 20
 ROUNDS = 3
+RESULT = 8000
 
 BUDGET = 15.0
 """Microseconds of CPU that SQLite may add to an event of a busy run."""
@@ -78,7 +79,7 @@ def measure(effort: Effort) -> list[Table]:
             _measure_load(table, effort, load, stores)
     table.notes.append("the CPU of the Redis server is not counted")
     table.notes.append(f"{WATCHERS} watchers of {RUNS} runs; the bare stream's are subscribers of a shared one")
-    return [table]
+    return [table, _measure_steps(effort)]
 
 
 def _measure_load(table: Table, effort: Effort, load: Load, stores: dict[str, Callable[[], Any]]) -> None:
@@ -143,6 +144,56 @@ def _durable(place: Any) -> Run:
 
 async def _watch(events: rxllm.Stream[Event], watcher: Watcher) -> None:
     await events.do_action(watcher.see)
+
+
+def _measure_steps(effort: Effort) -> Table:
+    """The size of the log of long chats with large results, and the time to write and to read it: both are linear."""
+    columns = ["steps", "log, kB a step", "CPU added, ms a step", "result, ms a step", "last three events, ms a step"]
+    table = Table("p", f"The log of a chat whose tool results have {RESULT:,} characters, on SQLite", columns)
+    sizes: dict[int, float] = {}
+    for steps in effort.steps:
+        progress(f"p. {steps} steps")
+        rounds = [asyncio.run(_long_chat(steps)) for _ in range(min(ROUNDS, effort.rounds))]
+        size, *times = (median(values) / steps for values in zip(*rounds, strict=True))
+        sizes[steps] = size
+        table.rows.append([steps, size / 1e3, *(seconds * 1e3 for seconds in times)])
+    few, many = min(sizes), max(sizes)
+    table.budgets[f"size of a step at {many} steps beside {few}"] = (sizes[many] / sizes[few], 1.1)
+    return table
+
+
+async def _long_chat(steps: int) -> tuple[float, float, float, float]:
+    """Bytes of the log; seconds of CPU that the run takes more than the bare stream; seconds until a reader has it."""
+    cpu = time.process_time()
+    events = [event async for event in _chat(steps)]
+    bare = time.process_time() - cpu
+    with tempfile.TemporaryDirectory() as folder:
+        store = open_store(Path(folder, "runs.db"))
+        async with open_runs(store, {"chat": _chat}) as runs:
+            cpu = time.process_time()
+            id = await runs.start("chat", steps)
+            while runs.produced:
+                await asyncio.sleep(0.01)
+            added = time.process_time() - cpu - bare
+            size = sum(map(len, await store.events(id, 0, 100 * steps)))
+            times = [await _timed_read(runs.watch(id, **how)) for how in ({"folded": True}, {"after": len(events) - 3})]
+    return size, added, *times
+
+
+def _chat(steps: int) -> rxllm.Stream[Event]:
+    calls: list[Any] = [[rxllm.ToolCall(f"c{n}", "look", {"n": n})] for n in range(steps)]
+    return rxllm.stream(rxllm.Fake(scripts=[*calls, ["Done."]]), "Look!", tools=[_look], max_turns=steps + 1)
+
+
+@rxllm.tool(name="look")
+def _look(n: int) -> str:
+    return "x" * RESULT
+
+
+async def _timed_read(events: rxllm.Stream[Event]) -> float:
+    began = time.perf_counter()
+    await events
+    return time.perf_counter() - began
 
 
 @contextmanager

@@ -24,7 +24,7 @@ IMPORTS = {
     "its four dependencies": f"{ALONE}import {', '.join(NEEDED)}",
     "rxllm": f"{ALONE}import rxllm",
     "rxllm, ready to call": f"{ALONE}import rxllm, httpx; "
-    "rxllm.OpenAIChat(api_key='k').build(rxllm.request('Hi', model='m'), rxllm.Call('r'))",
+    "rxllm.OpenAIChat(api_key='k').build(rxllm.request('Hi', model='m'), rxllm.values.Call('r'))",
 }
 REPEATED = 3
 """Imports that differ little are measured so many times as often as the others."""
@@ -57,7 +57,7 @@ def measure(effort: Effort) -> list[Table]:
         for n in range(max(rounds.values()) + 1):
             progress(f"f. round {n} of {max(rounds.values())}")
             for name in [name for name in times if n <= rounds[name]]:
-                measured = _import_seconds(imports[name], bytecode)
+                measured = import_seconds(imports[name], bytecode)
                 if measured is None:
                     del times[name]
                     table.notes.append(f"{name}: not installed")
@@ -73,7 +73,7 @@ def measure(effort: Effort) -> list[Table]:
     return [table]
 
 
-def _import_seconds(statement: str, bytecode: str) -> tuple[float, float] | None:
+def import_seconds(statement: str, bytecode: str) -> tuple[float, float] | None:
     # There must be bytecode, also where it is not to be written.
     kept = {"PYTHONPYCACHEPREFIX": bytecode, "PYTHONDONTWRITEBYTECODE": ""} if sys.dont_write_bytecode else {}
     environment = {**os.environ, **kept}

@@ -9,13 +9,10 @@ from rxllm import (
     ErrorEvent,
     Event,
     FileAdded,
-    FilePart,
     MessageCompleted,
     MessageStarted,
-    ProviderPart,
     RawChunk,
     SourceAdded,
-    SourcePart,
     TextDelta,
     ThinkingCompleted,
     ThinkingDelta,
@@ -26,6 +23,7 @@ from rxllm import (
     UsageUpdated,
 )
 from rxllm.chunks import StreamChunk, content_part, meta, text, thinking, tool_call
+from rxllm.values import FilePart, ProviderPart, SourcePart
 
 
 def as_chunks(events: Iterable[Event]) -> Iterator[StreamChunk]:

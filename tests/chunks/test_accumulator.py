@@ -14,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reactivex import from_iterable
 
-from rxllm import FilePart, Image, ImagePart, Message, TextPart, ThinkingPart, ToolCall, chunks
+from rxllm import Message, ToolCall, chunks
 from rxllm.chunks import ChunkAccumulator, StreamChunk, meta, text, thinking, tool_call
+from rxllm.values import FilePart, Image, ImagePart, TextPart, ThinkingPart
 from tests.chunks.anything import any_chunks
 
 

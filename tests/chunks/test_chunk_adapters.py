@@ -12,7 +12,6 @@ import reactivex
 
 from rxllm import (
     AdapterError,
-    Call,
     Engine,
     ErrorEvent,
     Event,
@@ -40,6 +39,7 @@ from rxllm.chunks import (
     tool_call,
 )
 from rxllm.testing import assert_adapter
+from rxllm.values import Call
 from tests.wire.lawful import lawful
 
 

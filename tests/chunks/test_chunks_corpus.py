@@ -19,8 +19,9 @@ from typing import Any, NamedTuple
 
 from reactivex import from_iterable
 
-from rxllm import Event, Part, Response, SourcePart, StreamCollector, TextPart, ThinkingPart, UsageUpdated
+from rxllm import Event, Response, StreamCollector, UsageUpdated
 from rxllm.chunks import ChunkAccumulator, from_chunks
+from rxllm.values import Part, SourcePart, TextPart, ThinkingPart
 from tests.chunks.as_chunks import as_chunks
 from tests.corpus import Recording, recordings
 from tests.coverage import ADAPTERS, decode, responses

@@ -19,24 +19,17 @@ from rxllm import (
     ErrorEvent,
     Event,
     FileAdded,
-    FilePart,
-    Image,
-    ImagePart,
     Message,
     MessageCompleted,
     MessageStarted,
-    ProviderPart,
     RawChunk,
     Response,
     SourceAdded,
-    SourcePart,
     StreamError,
     TextCompleted,
     TextDelta,
-    TextPart,
     ThinkingCompleted,
     ThinkingDelta,
-    ThinkingPart,
     ToolCall,
     ToolCallCompleted,
     ToolCallDelta,
@@ -48,6 +41,7 @@ from rxllm import (
 from rxllm import operators as ops
 from rxllm.chunks import StreamChunk, from_chunks, meta, text, thinking, tool_call
 from rxllm.testing import marbles
+from rxllm.values import FilePart, Image, ImagePart, ProviderPart, SourcePart, TextPart, ThinkingPart
 from tests.chunks.anything import any_chunks
 from tests.wire.lawful import lawful
 

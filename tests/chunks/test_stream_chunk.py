@@ -8,8 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from rxllm import FilePart, ValidationError, chunks
+from rxllm import ValidationError, chunks
 from rxllm.chunks import StreamChunk
+from rxllm.values import FilePart
 
 
 def test_the_builders_make_the_kinds_of_chunks() -> None:

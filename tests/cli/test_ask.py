@@ -150,7 +150,7 @@ def test_an_answer_by_a_schema_is_printed_as_json(schema: str) -> None:
 
 
 def test_an_answer_that_does_not_fit_the_schema_is_an_error(schema: str) -> None:
-    pytest.importorskip("jsonschema", reason="schemas are checked with rxllm[schema]")
+    pytest.importorskip("jsonschema_rs", reason="schemas are checked with rxllm[schema]")
     with Loopback(Reply(chat('{"n": "seven"}'))) as server:
         finished = piped("ask", "How many?", "--json", schema, server=server)
     assert (finished.returncode, finished.stdout) == (1, "")
@@ -324,3 +324,21 @@ def test_the_help_is_short(capsys) -> None:
             main([*command, "--help"])
         assert ended.value.code == 0
         assert len(capsys.readouterr().out.splitlines()) <= 30
+
+
+def test_the_temperature_reaches_the_model() -> None:
+    with Loopback(HELLO) as server:
+        assert piped("ask", "Hi", "--temperature", "0.5", server=server).returncode == 0
+        assert piped("ask", "Hi", server=server).returncode == 0
+    assert [request.json.get("temperature") for request in server.requests] == [0.5, None]
+
+
+def test_a_wrong_temperature_is_one_line(capsys, monkeypatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    assert main(["ask", "Hi", "-t", "3"]) == 1
+    assert_one_line(capsys.readouterr().err, "temperature must be a number from 0 to 2, not 3.0")
+
+
+def test_the_version_is_printed() -> None:
+    finished = piped("--version")
+    assert (finished.returncode, finished.stdout) == (0, f"rxllm {rxllm.__version__}\n")

@@ -15,7 +15,7 @@ def test_every_provider_has_a_row_and_no_key_is_shown(capsys, monkeypatch) -> No
     out, err = capsys.readouterr()
     head, *rows = out.splitlines()
     assert head.split() == ["provider", "key", "is", "default", "address"]
-    assert [row.split()[0] for row in rows] == rxllm.providers()
+    assert [row.split()[0] for row in rows] == rxllm.adapters.providers()
     assert "secret" not in out + err
     cells = {row.split()[0]: row.split()[1:] for row in rows}
     assert cells["openai"] == ["OPENAI_API_KEY", "set", "https://api.openai.com/v1"]
@@ -30,7 +30,7 @@ def test_a_plugin_that_does_not_load_is_a_row_that_says_so(capsys, monkeypatch) 
     def fail(name: str, **options: object) -> rxllm.Engine:
         raise rxllm.EngineError("missing_dependency", "the plugin\nis broken")
 
-    monkeypatch.setattr("rxllm.cli._providers.rxllm.providers", lambda: ["acme"])
+    monkeypatch.setattr("rxllm.cli._providers.rxllm.adapters.providers", lambda: ["acme"])
     monkeypatch.setattr("rxllm.cli._providers.Engine.from_model", fail)
     assert main(["providers"]) == 0
     assert "the plugin is broken" in capsys.readouterr().out

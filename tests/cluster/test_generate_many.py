@@ -31,7 +31,6 @@ from rxllm import (
     EngineError,
     Fake,
     OpenAIChat,
-    Progress,
     Response,
     RetryPolicy,
     ValidationError,
@@ -40,6 +39,7 @@ from rxllm import (
 from rxllm import operators as ops
 from rxllm.cluster import _worker, generate_many
 from rxllm.testing.loopback import Loopback, Reply, endless
+from rxllm.values import Progress
 from tests.cluster.provider import ANSWER, PROMPT, Provider, is_cut, pids, refusal
 from tests.programs import python, python_without
 
@@ -161,8 +161,8 @@ def test_an_answer_is_parsed_here(client: Any) -> None:
 
     for format in (City, Local):
         many = generate_many(Fake('{"name": "Lima"}'), ["Capital of Peru?"], client=client, response_format=format)
-        assert many.run().parsed == format("Lima")
-    wrong = generate_many(Fake("Lima"), ["Capital of Peru?"], client=client, response_format=City).run()
+        assert [answer.parsed for answer in many.run()] == [format("Lima")]
+    (wrong,) = generate_many(Fake("Lima"), ["Capital of Peru?"], client=client, response_format=City).run()
     assert isinstance(wrong.error, ValidationError)
     assert wrong.output_text == "Lima"
 
@@ -184,7 +184,7 @@ def test_settings_and_options_travel(client: Any) -> None:
 
     engine = Engine(Fake(describe), model="m", params={"temperature": 0.5}, tools=[times], prepare=[prepare])
     engine = engine.with_operators(ops.map_text(str.upper))
-    answer = generate_many(engine, ["Hi"], client=client, seed=7).run()
+    (answer,) = generate_many(engine, ["Hi"], client=client, seed=7).run()
     assert answer.output_text == "M 0.5 7 ['TIMES'] {'PREPARED': 2}"
 
 
@@ -227,10 +227,16 @@ def test_it_is_awaited_and_iterated_on_a_running_loop(client: Any) -> None:
         async with distributed.Client(client.scheduler.address, asynchronous=True, set_as_default=False) as own:
             for mine in (client, own):
                 many = generate_many(Fake(shout), ["a", "b"], client=mine)
-                assert (await many).output_text == "B"
+                assert [response.output_text for response in await many] == ["A", "B"]
                 assert [response.output_text async for response in many] == ["A", "B"]
 
     asyncio.run(main())
+
+
+def test_run_returns_them_in_the_requests_order(client: Any) -> None:
+    texts = [str(number) for number in range(40)]
+    many = generate_many(Fake(shout), texts, client=client, ordered=False)
+    assert [response.output_text for response in many.run()] == texts
 
 
 def test_threads_serve_as_workers(threads: Any) -> None:
@@ -240,7 +246,7 @@ def test_threads_serve_as_workers(threads: Any) -> None:
 
 def test_it_waits_its_turn_behind_other_work_of_a_worker(client: Any) -> None:
     busy = [client.submit(time.sleep, 0.5, workers=[address], pure=False) for address in client.nthreads()]
-    assert generate_many(Fake(shout), ["a"], client=client).run().output_text == "A"
+    assert [response.output_text for response in generate_many(Fake(shout), ["a"], client=client)] == ["A"]
     assert any(future.done() for future in busy)
 
 
@@ -577,13 +583,14 @@ def test_a_worker_takes_its_key_from_its_environment(client: Any) -> None:
         # An adapter that was pickled has left its key behind already.
         adapter = pickle.loads(pickle.dumps(OpenAIChat(base_url=server.url, api_key="sk-canary")))
         client.run(set_key, "")
-        response = generate_many(adapter, ["1"], client=client, model="m").run()
+        (response,) = generate_many(adapter, ["1"], client=client, model="m").run()
         assert isinstance(response.error, EngineError)
         assert "set OPENAI_API_KEY in the environment of the process that calls it" in str(response.error)
         assert not server.requests
         client.run(set_key, "sk-there")
         try:
-            assert generate_many(adapter, ["1"], client=client, model="m").run().error is None
+            (response,) = generate_many(adapter, ["1"], client=client, model="m").run()
+            assert response.error is None
         finally:
             client.run(set_key, "")
         assert server.requests[0].headers["authorization"] == "Bearer sk-there"
@@ -651,7 +658,7 @@ def test_an_engine_that_a_worker_cannot_read_is_an_error(client: Any, tmp_path: 
     (tmp_path / "only_here.py").write_text("def shout(request):\n    return 'HI'\n")
     monkeypatch.syspath_prepend(tmp_path)
     only_here = __import__("only_here")
-    response = generate_many(Fake(only_here.shout), ["Hi"], client=client).run()
+    (response,) = generate_many(Fake(only_here.shout), ["Hi"], client=client).run()
     assert isinstance(response.error, EngineError)
     assert "No module named 'only_here'; install there what is installed here" in str(response.error)
 

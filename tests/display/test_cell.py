@@ -136,7 +136,7 @@ def test_a_cell_that_blocks_does_not_wait_for_a_shared_call_of_its_own_loop(kern
 
 def test_a_progress_bar_is_one_output_that_is_redrawn(kernel):
     kernel.run("import rxllm.display._progress_bar as bars\nbars.EVERY = 0.0")
-    code = "list(rxllm.generate_many(Fake('Hi'), ['a'] * 3, on_progress=rxllm.progress_bar('<b>')))\n5"
+    code = "list(rxllm.generate_many(Fake('Hi'), ['a'] * 3, on_progress=rxllm.display.progress_bar('<b>')))\n5"
     outputs = kernel.run(code)
     assert kinds(outputs) == ["display_data", *["update_display_data"] * 3, "execute_result"]
     assert outputs[3][1].startswith("<pre>&lt;b&gt;: 100%|██████████| 3/3 [")

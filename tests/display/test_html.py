@@ -5,7 +5,7 @@ import re
 import pytest
 
 import rxllm
-from rxllm import Fake, Image, ToolCall, ToolError, Usage
+from rxllm import Fake, ToolCall, ToolError, Usage
 from rxllm.display._card import Card
 from rxllm.display._html import cards_html
 from rxllm.events import (
@@ -28,7 +28,7 @@ from rxllm.events import (
     ToolResultEncoded,
     UsageUpdated,
 )
-from rxllm.values import AdapterError, Message
+from rxllm.values import AdapterError, Image, Message
 
 CALL = (ToolCallStarted("c0", "weather"), ToolCallCompleted("c0", "weather", {"city": "Rome"}, '{"city": "Rome"}'))
 

@@ -90,8 +90,8 @@ def test_what_is_drawn_can_be_played_again(source: str) -> None:
 
 def test_streams_in_a_list_are_the_arguments_of_the_first_operator() -> None:
     slow, fast = answer(3, "slow"), answer(1, "fast", 1)
-    text = str(marble_diagram([slow, fast], ops.race, ops.text(), virtual=True))
-    assert [line.split()[0] for line in text.splitlines()[::2]][:4] == ["slow", "fast", "ops.race", "ops.text()"]
+    text = str(marble_diagram([slow, fast], rxllm.race, ops.text(), virtual=True))
+    assert [line.split()[0] for line in text.splitlines()[::2]][:4] == ["slow", "fast", "rxllm.race", "ops.text()"]
     assert "^!" not in text.splitlines()[1]
     assert text.splitlines()[1].strip() == "^---!"  # disposed when the other has content
     assert text.splitlines()[6].split()[-1] == "----f---|"
@@ -99,8 +99,8 @@ def test_streams_in_a_list_are_the_arguments_of_the_first_operator() -> None:
 
 def test_streams_in_a_dict_are_one_argument_and_their_names_the_labels() -> None:
     streams = {"one": plays("-a-|"), "two": plays("--b-|")}
-    text = str(marble_diagram(streams, ops.merge_labelled, virtual=True))
-    assert [line.split()[0] for line in text.splitlines()[:5:2]] == ["one", "two", "ops.merge_labelled"]
+    text = str(marble_diagram(streams, rxllm.merge_labelled, virtual=True))
+    assert [line.split()[0] for line in text.splitlines()[:5:2]] == ["one", "two", "rxllm.merge_labelled"]
     assert "Labelled(label='one', item='a')" in text
 
 

@@ -17,26 +17,17 @@ from rxllm import (
     ChatResult,
     Engine,
     Fake,
-    FilePart,
-    Image,
-    ImageResponse,
-    ImageUsage,
     Message,
-    ModelInfo,
     Response,
     Session,
-    SourcePart,
     StepResult,
     StreamCollector,
     TextDelta,
-    TextPart,
-    ThinkingPart,
     Thread,
     Tool,
     ToolCall,
     ToolCallDelta,
     ToolCallStarted,
-    Turn,
     Usage,
     assistant,
     system,
@@ -45,6 +36,17 @@ from rxllm import (
 )
 from rxllm import operators as ops
 from rxllm.testing import backtest
+from rxllm.values import (
+    FilePart,
+    Image,
+    ImageResponse,
+    ImageUsage,
+    ModelInfo,
+    SourcePart,
+    TextPart,
+    ThinkingPart,
+    Turn,
+)
 from tests.programs import python
 
 PNG = b"\x89PNG\r\n\x1a\n"

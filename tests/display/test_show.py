@@ -70,7 +70,7 @@ def test_several_streams_are_printed_one_after_the_other_with_a_dict_of_results(
     assert results["ann"].output_text == "A"
     assert results["bob"].error == AdapterError("timeout", provider="fake")
     assert results["cy"] == 2
-    assert rxllm.show(ops.merge_labelled({"a": answer("A"), "b": answer("B")}))["b"].output_text == "B"
+    assert rxllm.show(rxllm.merge_labelled({"a": answer("A"), "b": answer("B")}))["b"].output_text == "B"
 
 
 def answer(*script):

@@ -12,9 +12,10 @@ from secrets import token_hex
 from typing import Any, NamedTuple
 
 import rxllm
-from rxllm import AdapterError, Budget, Engine, Fake, Halt, Request, ToolCall, ToolContext, Usage, tool
+from rxllm import AdapterError, Budget, Engine, Fake, Request, ToolCall, ToolContext, Usage, tool
 from rxllm import operators as ops
 from rxllm.testing.loopback import Loopback, Reply
+from rxllm.values import Halt
 from tests.corpus import VARIABLE
 from tests.durable import crashing
 from tests.durable.crashing import note, pay, stamp
@@ -153,7 +154,7 @@ def build_hedge(input: Any) -> Any:
         # The first answer to each request is slow, and says what only it says.
         return [("delay", 0.4), "Slow. ", *marked] if next(asked) % 2 == 0 else slow(*marked)
 
-    operators = [lambda events: ops.hedge(events, after=0.02)]
+    operators = [ops.hedge(after=0.02)]
     return start(Engine(Fake(model), tools=[note], operators=operators), input)
 
 
@@ -161,7 +162,7 @@ def build_race(input: Any) -> Any:
     last = ["I ", "am@ ", "quick. "]
     quick = turns("quick", ["Quick@ ", ToolCall("c0", "note", {"text": "quick"})], last)
     tardy = turns("tardy", [("delay", 0.05), "Tardy@ ", ToolCall("c0", "note", {"text": "tardy"})], last)
-    return ops.race(*(start(model, input, tools=[note]) for model in (tardy, quick)))
+    return rxllm.race(*(start(model, input, tools=[note]) for model in (tardy, quick)))
 
 
 def build_compacted(input: Any) -> Any:

@@ -19,6 +19,7 @@ from rxllm import operators as ops
 from rxllm.durable import Record, Runs, Store, open_runs, open_store
 from rxllm.durable import _journal as journal
 from rxllm.events import StepCompleted
+from rxllm.pipelines import _call as pipelines_call
 from tests.durable.support import RAN, add, in_loop
 from tests.programs import python
 from tests.runtime.support import ROOT, until
@@ -54,7 +55,7 @@ def test_a_race_that_was_won_is_won_by_the_same_again(tmp_path: Path, winner: in
             delay = [("delay", 0.2)] if number == slow else []
             return Fake(lambda request: [*delay, f"{number}", CALL] if calls(request) else [("delay", 0.3), "Bye"])
 
-        return lambda input: ops.race(*(rxllm.stream(lane(number), input, tools=[add]) for number in range(2)))
+        return lambda input: rxllm.race(*(rxllm.stream(lane(number), input, tools=[add]) for number in range(2)))
 
     async def main() -> None:
         path = tmp_path / "runs.db"
@@ -79,7 +80,7 @@ def test_each_of_two_equal_requests_gets_its_own_answer_again(tmp_path: Path) ->
         def last(request: Request) -> Any:
             return model(request) if calls(request) else "Bye"
 
-        operators = [lambda events: ops.hedge(events, after=0.01)]
+        operators = [ops.hedge(after=0.01)]
         return lambda input: rxllm.stream(
             rxllm.Engine(Fake(model if first == 0 else last), tools=[add], operators=operators), input
         )
@@ -368,11 +369,12 @@ asyncio.run(main())
     for _ in range(3):
         assert python("-c", program, cwd=ROOT).returncode == -signal.SIGKILL
     last = python("-c", program, cwd=ROOT)
-    assert (last.returncode, last.stderr) == (0, "")
+    assert last.returncode == 0, last.stderr
+    assert last.stderr.startswith("an error in the run run: RunError('too_many_attempts'")
     assert "(run): 3 processes that produced it have died" in last.stdout
 
 
-ATTEMPT, STOP, RESPONSE = Record("attempt", ""), Record("stop", ""), Record("response", "")
+ATTEMPT, STOP, RESPONSE = Record("attempt", ""), Record("stop", ""), Record("response", "", b"[]")
 
 
 @pytest.mark.parametrize(
@@ -417,5 +419,76 @@ def test_what_is_given_back_is_no_attempt(tmp_path: Path) -> None:
                 await (runs.recover() if number else runs.start("chat", "Hi"))
                 await until(lambda number=number: len(model.requests) == number + 1)
                 assert [run.status for run in await runs.list()] == ["running"]
+
+    in_loop(main)
+
+
+# Descriptions
+
+
+@pytest.mark.parametrize("form", ["new", "old"])
+@pytest.mark.parametrize("depth", [0, 1])
+def test_a_changed_description_of_a_tool_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, depth: int, form: str
+) -> None:
+    """Its parameters may have a property of that name. Journals of the old form are read where nothing has changed."""
+    monkeypatch.setattr(journal, "QUIET_SECONDS", 0.2)
+    asked: list[str] = []
+
+    def build(version: str, *end: Any) -> Any:
+        text = "Adds." if form == "old" else version
+        properties = {"x": {"type": "integer", "description": text}, "description": {"type": "string"}}
+        schema = {"type": "object", "properties": properties}
+        tool = rxllm.tool(name="add", description=text, schema=schema, handler=lambda arguments: RAN.append(1))
+
+        def respond(request: Request) -> Any:
+            asked.append(version)
+            return CALL if calls(request) else ["Bye", *end]
+
+        engine = rxllm.Engine(Fake(respond), tools=[tool])
+        if not depth:
+            return lambda input: rxllm.stream(engine, input)
+        agent = engine.as_tool(name="adder", description=text)
+        model = Fake(lambda request: ToolCall("agent", "adder", {"prompt": "Add!"}) if calls(request) else "Bye")
+        return lambda input: rxllm.stream(model, input, tools=[agent])
+
+    async def main() -> None:
+        path = tmp_path / "runs.db"
+        when = kinds(*["response", "begin"] * depth, *["response", "begin", "finish"])
+        if form == "old":
+            monkeypatch.setattr(pipelines_call, "undescribed", lambda request: request)
+        old, new = build("old", ("delay", 60)), build("new")
+        store = open_store(path)
+        async with open_runs(path, {"chat": old}) as runs:
+            id = await runs.start("chat", "Hi")
+            while not when(records := [*await store.records(id)]):
+                await asyncio.sleep(0.005)
+            await runs.cancel(id)
+        monkeypatch.undo()
+        RAN.clear()
+        asked.clear()
+        async with open_runs(path, {"chat": new}) as runs:
+            again = await runs.start("chat", "Hi", here=False)
+            await noted(store, again, *records)
+            assert again in await runs.recover()
+            result = await runs.result(again)
+        await store.close()
+        assert isinstance(result, ChatResult)
+        assert (RAN, asked) == ([], ["new"])
+
+    in_loop(main)
+
+
+def test_another_parameter_of_a_tool_is_another_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "QUIET_SECONDS", 0.2)
+
+    def build(name: str) -> Any:
+        schema = {"type": "object", "properties": {name: {"type": "integer"}}}
+        tool = rxllm.tool(name="add", description="Adds.", schema=schema, handler=lambda arguments: 1)
+        model = Fake(lambda request: CALL if calls(request) else ["Bye", ("delay", 60)])
+        return lambda input: rxllm.stream(model, input, tools=[tool])
+
+    async def main() -> None:
+        assert await recovered(tmp_path / "runs.db", build("x"), build("y"), when=FINISHED) == "diverged"
 
     in_loop(main)

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -78,6 +79,21 @@ def test_turn_follows_turn(make_store: MakeStore) -> None:
         assert texts(runs.session("bob").run().session) == []
         runs.expire(0).run()
         assert runs.session("ada").run() == saved  # it outlives its runs
+
+
+def test_an_image_in_a_file_stays_in_the_session(make_store: MakeStore) -> None:
+    picture = rxllm.values.Image.from_file("cat.png")
+    build: Any = {"look": lambda text, session: stream_reply(Fake("A cat."), session, rxllm.user(text, picture))}
+    with open_runs(make_store(), build) as runs:
+        for _ in range(2):
+            runs.result(runs.start("look", "This?", session=runs.session("ada").run()).run()).run()
+        messages = runs.session("ada").run().session.messages
+    assert [
+        part.image for message in messages for part in message.parts if isinstance(part, rxllm.values.ImagePart)
+    ] == [
+        picture,
+        picture,
+    ]
 
 
 def test_approvals_wait_in_the_session(make_store: MakeStore) -> None:
@@ -374,5 +390,55 @@ def test_a_turn_is_kept_before_its_run_ends(make_store: MakeStore) -> None:
             async with open_runs(make_store(), FACTORIES) as others:
                 await ended(others, id)
                 assert await store.read("session:ada") == document
+
+    in_loop(main)
+
+
+@pytest.mark.long  # whoever dies leaves a lease, which must outlast a slow disk
+@pytest.mark.parametrize("is_stopped", [False, True])
+@pytest.mark.parametrize("call", ["load", "claim", "cancel", "read", "events", "write", "append"])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_turn_that_was_cancelled_stays_so_whoever_dies(
+    make_store: MakeStore, when: str, call: str, is_stopped: bool
+) -> None:
+    """The process that cancels it dies on the way, and the run is expired before anybody looks at the session."""
+    asked: list[str] = []
+    is_armed = False
+
+    def model(request: Any) -> Any:
+        asked.append(request.messages[-1].text)
+        return ["One ", ("delay", 60)]
+
+    def build(input: str, session: Session) -> Any:
+        return stream_reply(Fake(model), session, input)
+
+    def die(method: str, arguments: tuple[Any, ...]) -> None:
+        if is_armed and method == call:
+            raise ConnectionAbortedError("killed")
+
+    async def main() -> None:
+        nonlocal is_armed
+        async with open_runs(make_store(), {"slow": build}) as runs:
+            id = await runs.start("slow", "Hi", session=await runs.session("ada"), here=is_stopped)
+            if is_stopped:
+                await runs.watch(id).filter(lambda event: isinstance(event, rxllm.TextDelta)).first()
+        asked.clear()
+        hooks: Any = {when: die}
+        async with open_runs(Interposed(make_store(), **hooks), {"slow": build}, lease=1.0) as runs:
+            is_armed = True
+            with suppress(ConnectionAbortedError):
+                await runs.cancel(id)
+            is_armed = False
+        async with open_runs(make_store(), {"slow": build}, lease=0.2) as runs:
+            if not (run := await runs.get(id)).is_cancelled:
+                return  # it died before it had cancelled anything
+            while (run := await runs.get(id)).ended_at is None:
+                await runs.recover()
+                await asyncio.sleep(0.02)
+            assert run.status == "cancelled"
+            await runs.expire(0)
+            saved = await runs.session("ada")
+            assert (await runs.recover(), saved.run, asked) == ((), None, [])
+            assert [message.text for message in saved.session.messages] == (["Hi", "One "] if is_stopped else [])
 
     in_loop(main)

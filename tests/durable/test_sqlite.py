@@ -300,16 +300,17 @@ def test_a_lock_of_another_process_blocks_no_loop_and_no_reader_and_is_an_error_
 
 
 def test_calls_that_wait_are_bounded_in_time_and_number(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_sqlite_thread, "CALL_SECONDS", 0.2)
     monkeypatch.setattr(_sqlite_thread, "QUEUE", 5)
 
     async def main(store: SQLiteStore) -> None:
         lease = await claimed(store)
+        monkeypatch.setattr(_sqlite_thread, "CALL_SECONDS", 0.2)
         hanging = threading.Event()
         hung = asyncio.create_task(store._writer.call(lambda connection: hanging.wait(20)))
         await asyncio.sleep(0.05)
         appends = [asyncio.create_task(store.append(lease, [b"1"])) for _ in range(7)]
         outcomes = await asyncio.gather(hung, *appends, return_exceptions=True)
+        monkeypatch.undo()
         hanging.set()
         messages = [str(error).partition("does not work: ")[2] for error in outcomes]
         assert (
@@ -376,11 +377,12 @@ def test_a_forked_process_is_told_to_open_the_file_itself(path: Path) -> None:
     if not hasattr(os, "fork"):
         pytest.skip("needs fork")
     program = f"""
-import asyncio, os
+import asyncio, os, warnings
 from rxllm import RunError
 from rxllm.durable import *
 store = open_store({str(path)!r})
 asyncio.run(store.create(Run("run", "factory", b"1")))
+warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside the threads of the store, from Python 3.12 on
 if os.fork() == 0:
     try:
         asyncio.run(store.load("run"))
@@ -391,6 +393,43 @@ os.wait()  # run_python bounds it
 asyncio.run(store.close())
 """
     assert run_python(program) == "another process has opened it and forked this one; open it here as well\n"
+
+
+@pytest.mark.parametrize("begun", ["created", "released", "held by a dead process"])
+def test_a_clock_that_is_set_back_an_hour_keeps_nobody_from_a_run(path: Path, begun: str) -> None:
+    async def main() -> None:
+        store = open_store(path)
+        await store.create(Run("run", "factory", b"1"))
+        if begun != "created" and (lease := await store.claim("run", "owner", 60)) and begun == "released":
+            await store.release(lease)
+        with sqlite3.connect(path) as db:  # which is what an hour back is to it
+            db.execute("UPDATE runs SET leased_until = leased_until + 3600")
+        db.close()
+        assert (await store.load("run")).status == "waiting"
+        assert await store.claimable(["factory"]) == ["run"]
+        taken = await store.claim("run", "other", 60)
+        assert taken is not None
+        assert await store.claim("run", "third", 60) is None
+        assert (await store.load("run")).status == "running"
+        assert not await store.renew(taken)
+        await store.close()
+
+    asyncio.run(main())
+
+
+def test_a_run_is_cancelled_at_once_when_the_clock_was_set_back(path: Path) -> None:
+    async def main() -> None:
+        store = open_store(path)
+        await store.create(Run("run", "factory", b"1"))
+        await store.claim("run", "owner", 60)
+        with sqlite3.connect(path) as db:
+            db.execute("UPDATE runs SET leased_until = leased_until + 3600")
+        db.close()
+        await store.cancel("run")
+        assert (await store.load("run")).status == "cancelled"
+        await store.close()
+
+    asyncio.run(main())
 
 
 def test_a_process_that_ends_without_closing_loses_nothing(path: Path) -> None:

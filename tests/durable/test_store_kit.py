@@ -231,7 +231,7 @@ class Model:
 IDS = st.sampled_from(["a", "a", "b"])
 FACTORIES = st.sampled_from(["f", "g"])
 DATA = st.binary(max_size=4)
-SECONDS = st.sampled_from([0.0, 1000.0])
+SECONDS = st.sampled_from([0.0, 500.0])
 RECORDS = st.lists(st.builds(Record, st.sampled_from("kl"), st.sampled_from("xy"), DATA), max_size=3)
 ENDINGS = st.builds(Ending, st.sampled_from(["completed", "halted", "failed", "cancelled"]), st.none() | st.just(b"1"))
 

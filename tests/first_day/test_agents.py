@@ -36,7 +36,7 @@ def test_an_engine_among_the_tools_becomes_an_agent_by_as_tool(entry: Any) -> No
 def test_arguments_that_do_not_fit_get_an_example(call: Any, message: str) -> None:
     with pytest.raises(TypeError) as caught:
         call()
-    assert str(caught.value).startswith(message)
+    assert str(caught.value).replace("keyword-only ", "").startswith(message)  # as Python 3.12 adds
 
 
 def test_an_error_inside_the_function_keeps_its_words() -> None:

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 import rxllm
-from rxllm import Engine, OpenAIChat, OpenAIImages, RetryPolicy
+from rxllm import Engine, OpenAIChat, RetryPolicy
 from rxllm import operators as ops
+from rxllm.images import OpenAIImages
 from rxllm.testing import PNG
 from rxllm.testing.loopback import STALL, Cut, Loopback, Reply, Script, chat, chat_chunk
 

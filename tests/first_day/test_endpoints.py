@@ -45,7 +45,7 @@ ADDRESSES: list[tuple[Any, str, str, str]] = [
     (Anthropic, "ANTHROPIC_BASE_URL", "https://proxy.example", "https://proxy.example/v1"),
     (Anthropic, "ANTHROPIC_BASE_URL", "https://proxy.example/v1/", "https://proxy.example/v1"),
     (Gemini, "GOOGLE_GEMINI_BASE_URL", "https://proxy.example/", "https://proxy.example/v1beta"),
-    (rxllm.GeminiImages, "GOOGLE_GEMINI_BASE_URL", "https://proxy.example/v1", "https://proxy.example/v1"),
+    (rxllm.images.GeminiImages, "GOOGLE_GEMINI_BASE_URL", "https://proxy.example/v1", "https://proxy.example/v1"),
 ]
 
 

@@ -13,14 +13,7 @@ from hypothesis import strategies as st
 import rxllm
 from rxllm import (
     Fake,
-    FilePart,
-    Image,
-    ImagePart,
     Message,
-    ProviderPart,
-    SourcePart,
-    TextPart,
-    ThinkingPart,
     Thread,
     ToolCall,
     ValidationError,
@@ -31,6 +24,7 @@ from rxllm import (
     tool_result,
     user,
 )
+from rxllm.values import FilePart, Image, ImagePart, ProviderPart, SourcePart, TextPart, ThinkingPart
 
 PNG = "iVBORw0KGgo="
 HISTORY: list[Any] = [
@@ -421,7 +415,7 @@ def test_a_result_goes_on_with_a_question() -> None:
 
 
 def test_the_types_of_a_history_and_an_attachment_can_be_named() -> None:
-    def answered(history: list[rxllm.MessageLike], picture: rxllm.Attachment) -> str:
+    def answered(history: list[rxllm.values.MessageLike], picture: rxllm.values.Attachment) -> str:
         return rxllm.generate(rxllm.Fake("A dot."), [*history, rxllm.user("What is this?", picture)]).run().output_text
 
     assert answered([{"role": "system", "content": "Be brief."}, rxllm.user("Hi")], b"GIF89a") == "A dot."

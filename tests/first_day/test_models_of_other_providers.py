@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 import rxllm
-from rxllm import Anthropic, Engine, OpenAIChat, OpenAIImages, ValidationError
+from rxllm import Anthropic, Engine, OpenAIChat, ValidationError
+from rxllm.images import OpenAIImages
 from rxllm.testing.loopback import Loopback, Reply, chat
 
 

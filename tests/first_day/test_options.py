@@ -13,25 +13,13 @@ from typing import Any
 import pytest
 
 import rxllm
-from rxllm import (
-    ChatOptions,
-    Engine,
-    Fake,
-    GenerateOptions,
-    Image,
-    ImageOptions,
-    Request,
-    StepOptions,
-    Timeouts,
-    ToolCall,
-    session,
-    tool,
-    user,
-)
+from rxllm import Engine, Fake, Request, Timeouts, ToolCall, session, tool, user
 from rxllm import operators as ops
 from rxllm.images import FakeImages
+from rxllm.pipelines import ChatOptions, GenerateOptions, ImageOptions, StepOptions
 from rxllm.pipelines._option_help import meanings
 from rxllm.pipelines._options import UNLIMITED
+from rxllm.values import Image
 
 FUNCTIONS: dict[Callable[..., Any], type[Any]] = {
     rxllm.generate: GenerateOptions,
@@ -176,7 +164,7 @@ def test_nor_is_one_of_an_image() -> None:
     fake = FakeImages(Image.from_binary(b"GIF89a", "image/gif"))
     options: dict[str, Any] = dict.fromkeys(ImageOptions.__annotations__)
     rxllm.generate_image(fake, "a kestrel", **options).run()
-    assert fake.requests == [rxllm.image_request("a kestrel")]
+    assert fake.requests == [rxllm.values.image_request("a kestrel")]
 
 
 @pytest.mark.parametrize(
@@ -290,7 +278,7 @@ def test_top_p_is_above_0_up_to_1(top_p: Any) -> None:
 )
 def test_every_wire_sends_top_p(adapter: Any, place: tuple[str, ...]) -> None:
     def sent(request: Request) -> Any:
-        body: Any = json.loads(adapter.build(request, rxllm.Call()).content)
+        body: Any = json.loads(adapter.build(request, rxllm.values.Call()).content)
         for key in place:
             body = body.get(key, {})
         return body

@@ -109,7 +109,7 @@ def test_the_address_the_headers_and_the_client_belong_to_the_adapter() -> None:
 
 
 def test_the_transport_is_chosen_once_for_all_calls() -> None:
-    assert "rxllm.use_transport('aiohttp')" in refusal("transport", "aiohttp")
+    assert "rxllm.runtime.use_transport('aiohttp')" in refusal("transport", "aiohttp")
 
 
 def test_what_has_no_json_is_not_shown_as_a_field_for_the_provider() -> None:
@@ -152,7 +152,7 @@ def test_callbacks_are_on_event_or_observers() -> None:
     seen: list[Any] = []
     engine = Engine(Fake("Hello"), observers=[seen.append])  # pyright: ignore[reportArgumentType]
     rxllm.generate(engine, "Hi", on_event=seen.append).run()
-    assert {rxllm.CallStarted, rxllm.TextDelta, rxllm.CallFinished} <= set(map(type, seen))
+    assert {rxllm.telemetry.CallStarted, rxllm.TextDelta, rxllm.telemetry.CallFinished} <= set(map(type, seen))
 
 
 def test_several_answers_are_several_requests() -> None:

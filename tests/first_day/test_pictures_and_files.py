@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 import rxllm
-from rxllm import Fake, FilePart, Image, ImagePart, Message, Response, TextPart, Thread, ValidationError, user
+from rxllm import Fake, Message, Response, Thread, ValidationError, user
+from rxllm.values import FilePart, Image, ImagePart, TextPart
 
 PNG = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="

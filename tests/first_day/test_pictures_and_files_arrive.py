@@ -7,24 +7,11 @@ from typing import Any
 
 import pytest
 
-from rxllm import (
-    FilePart,
-    Image,
-    ImagePart,
-    Message,
-    Part,
-    SourcePart,
-    TextPart,
-    ThinkingPart,
-    ValidationError,
-    assistant,
-    chat,
-    generate,
-    user,
-)
+from rxllm import Message, ValidationError, assistant, chat, generate, user
 from rxllm.adapters import Local, Ollama, OpenAIChat
 from rxllm.testing import loopback
 from rxllm.testing.loopback import Loopback, Reply
+from rxllm.values import FilePart, Image, ImagePart, Part, SourcePart, TextPart, ThinkingPart
 
 PDF = FilePart({"mime_type": "application/pdf", "data": b"%PDF-1.7", "name": "contract.pdf"})
 NOTES = FilePart({"mime_type": "text/markdown", "data": b"Milk, eggs", "name": "notes.md"})
@@ -60,8 +47,8 @@ def test_a_pdf_that_ollama_does_not_take_is_refused_before_anything_is_sent(ask:
     assert server.requests == []
     assert caught.value.reason == "invalid_request"
     assert str(caught.value) == (
-        "validation failed: invalid_request (messages.0.content.1 is a FilePart (pdf), which Ollama does not take in a "
-        "user message; write what is in it as text, or use a provider that takes it: openai, anthropic or gemini)"
+        "messages.0.content.1 is a FilePart (pdf), which Ollama does not take in a "
+        "user message; write what is in it as text, or use a provider that takes it: openai, anthropic or gemini"
     )
 
 

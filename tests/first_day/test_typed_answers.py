@@ -189,7 +189,7 @@ def test_what_cannot_be_asked_for_is_refused_at_the_call(wanted: Any) -> None:
 
 WITHOUT_THE_EXTRA = """
 import sys
-sys.modules["jsonschema"] = None
+sys.modules["jsonschema_rs"] = None
 import rxllm
 from rxllm import Fake, json_schema
 

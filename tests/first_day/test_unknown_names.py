@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from types import ModuleType
@@ -35,8 +36,9 @@ from rxllm import adapters, operators, testing
         (operators, "take", "; write stream.take(...), or reactivex"),
         (operators, "buffer", "; write stream.buffer(...), or reactivex"),
         (operators, "retry", "; write retry_before_content(...), which never repeats text, or stream.retry(...)"),
-        (operators, "timeout", "; write timeouts(first=..., idle=...), or stream.timeout(...)"),
+        (operators, "timeout", "; write time_limits(first=..., idle=...), or stream.timeout(...)"),
         (operators, "print", "; write tap(print)"),
+        (operators, "merge_labelled", "; write rxllm.merge_labelled(...)"),
         (operators, "to_respose", " (did you mean 'to_response'?)"),
         (operators, "wholly_different", ""),
         (testing, "FakeModel", ""),
@@ -66,7 +68,8 @@ def test_what_the_errors_recommend_is_there() -> None:
     assert not set(OF_RXLLM) & set(dir(rxllm))
     assert not set(OF_OPERATORS) & set(dir(operators))
     for remedy in OF_RXLLM.values():
-        for path in remedy.split("rxllm.")[1:]:
-            assert hasattr(rxllm, path.partition("(")[0].partition(".")[0])
+        for name in re.findall(r"rxllm\.(\w+)", remedy):
+            assert hasattr(rxllm, name)
     for remedy in OF_OPERATORS.values():
-        assert hasattr(operators, remedy.partition("(")[0])
+        name = remedy.partition("(")[0]
+        assert hasattr(rxllm if name.startswith("rxllm.") else operators, name.removeprefix("rxllm."))

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 import rxllm
-from rxllm import AdapterError, Anthropic, Engine, OpenAIChat, OpenAIImages
+from rxllm import AdapterError, Anthropic, Engine, OpenAIChat
+from rxllm.images import OpenAIImages
 from rxllm.testing.loopback import Loopback, Reply
 
 

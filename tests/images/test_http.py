@@ -132,7 +132,7 @@ def test_a_refused_connection() -> None:
     with pytest.raises(ImageAdapterError) as caught:
         generate_image(adapter, "a kestrel", model="m", retry=False).run()
     assert caught.value.reason == "network_error"
-    assert type(caught.value.__cause__).__name__ == "ConnectError"
+    assert type(caught.value.__context__).__name__ == "ConnectError"
 
 
 def test_an_answer_that_is_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:

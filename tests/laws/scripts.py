@@ -58,7 +58,8 @@ def _agent(name: str, *turn: Any, tools: Any = (), **options: Any) -> Any:
         return [" ".join(message.text for message in request.messages[1:]), Usage(0, 2)]
 
     schema = {"type": "object", "properties": {"x": {}}}
-    return Engine(Fake(reply), tools=tools).as_tool(name=name, schema=schema, **options)
+    # One tool at a time: two that end on threads of their own have no order, and the laws compare runs event by event.
+    return Engine(Fake(reply), tools=tools).as_tool(name=name, schema=schema, max_concurrency=1, **options)
 
 
 TOOLS += [

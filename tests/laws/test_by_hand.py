@@ -14,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rxllm
-from rxllm import Call, Engine, Request, Thread, operators, user
+from rxllm import Engine, Request, Thread, operators, user
 from rxllm.runtime import Stream
+from rxllm.values import Call
 from tests.laws import scripts
 from tests.laws.test_laws import AT_ONCE, engine, events_of, law, outcome, unordered
 

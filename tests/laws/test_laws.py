@@ -108,12 +108,9 @@ def test_what_a_step_says_folds_to_it_even_without_its_last_word(script: Any, op
         return
     step = events[-1].result
     folded = reduce(StreamCollector.apply_event, events[:-1], StreamCollector(thread)).to_step_result()
-    assert (folded.thread, folded.response, folded.tool_results, folded.done) == (
-        step.thread,
-        step.response,
-        step.tool_results,
-        step.done,
-    )
+    assert (folded.thread, folded.response, folded.tool_results) == (step.thread, step.response, step.tool_results)
+    # Only the last event says that calls wait for their caller, which ends a loop.
+    assert folded.done == step.done or (step.done and rxllm.values.unanswered(step.thread))
     for name, value in folded.metadata.items():
         waiting = isinstance(value, tuple)  # the calls that agents wait for; the step's own may come before
         assert step.metadata[name][-len(value) :] == value if waiting else step.metadata[name] == value
@@ -190,7 +187,7 @@ def test_nothing_happens_before_subscribe(function: Callable[..., Stream[Event]]
 @law
 @given(scripts.scripts, scripts.presentations)
 def test_presentation_options_only_leave_out(function: Callable[..., Stream[Event]], script: Any, shown: Any) -> None:
-    """Law (D1): what is shown is what there is, less deltas and raw chunks; and no result changes."""
+    """Law: what is shown is what there is, less deltas and raw chunks; and no result changes."""
     options: dict[str, Any] = {} if function is rxllm.stream_generate else {"max_concurrency": 1}
     everything = events_of(function(engine(script), "Hi", **options, include_raw_chunks=True))
     left = events_of(function(engine(script), "Hi", **options, **shown))

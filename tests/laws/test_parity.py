@@ -128,7 +128,7 @@ def test_every_path_exists() -> None:
 def test_it_finds_what_is_not_there() -> None:
     assert not _exists("rxllm.nothing")
     assert not _exists("rxllm.Response.nothing")
-    assert not _exists("rxllm.ChatOptions.nothing")
+    assert not _exists("rxllm.pipelines.ChatOptions.nothing")
     assert not _is_test("tests/laws/test_parity.py", "test_nothing")
     assert not _is_test("tests/laws/test_nothing.py", "test_nothing")
     assert not _is_test("tests/chunks/test_accumulator.py", "TestText", "test_nothing")

@@ -18,8 +18,6 @@ from rxllm import (
     Engine,
     EngineError,
     Fake,
-    FakeImages,
-    Image,
     Message,
     StreamCollector,
     StreamError,
@@ -54,7 +52,8 @@ from rxllm.events import (
     ToolHalt,
     ToolResultEncoded,
 )
-from rxllm.values import StepResult
+from rxllm.images import FakeImages
+from rxllm.values import Image, StepResult
 
 PICTURE = Image.from_binary(b"\x89PNG", "image/png")
 SKETCH = Image.from_binary(b"\x01\x02\x03", "image/png")
@@ -163,17 +162,17 @@ def test_generate_image_without_an_image_adapter() -> None:
 
 
 def test_image_request() -> None:
-    asked = rxllm.image_request("a kestrel")
+    asked = rxllm.values.image_request("a kestrel")
     assert (asked.operation, asked.prompt, asked.n, asked.response_format) == ("generate", "a kestrel", 1, "binary")
 
 
 def test_image_request_is_checked_stored_and_read() -> None:
-    asked = rxllm.image_request("a watercolor kestrel", model="gpt-image-1", size=(1024, 1024), n=2)
+    asked = rxllm.values.image_request("a watercolor kestrel", model="gpt-image-1", size=(1024, 1024), n=2)
     validate.image_request(asked)
     assert serializer.from_json(serializer.to_json(asked)) == asked
     assert (asked.model, asked.size, asked.n) == ("gpt-image-1", (1024, 1024), 2)
     with pytest.raises(TypeError):
-        rxllm.image_request("a kestrel", colour="blue")
+        rxllm.values.image_request("a kestrel", colour="blue")
 
 
 def test_image_variations() -> None:
@@ -206,8 +205,8 @@ def test_request() -> None:
     [
         (lambda: rxllm.request([]), validate.request),
         (lambda: rxllm.request([rxllm.user("hi")], temperature=9), validate.request),
-        (lambda: rxllm.image_request(""), validate.image_request),
-        (lambda: rxllm.image_request("a kestrel", n=0), validate.image_request),
+        (lambda: rxllm.values.image_request(""), validate.image_request),
+        (lambda: rxllm.values.image_request("a kestrel", n=0), validate.image_request),
     ],
 )
 def test_requests_are_built_unchecked(build: Callable[[], Any], check: Callable[[Any], None]) -> None:

@@ -11,7 +11,6 @@ import pytest
 
 import rxllm
 from rxllm import ChatCompleted, Engine, Fake, Nested, ToolCall, ToolExecutionCompleted, mcp, web
-from rxllm import operators as ops
 from tests.mcp.chats import TOOL, calling, outcome, scripted
 from tests.mcp.test_stdio import program
 from tests.programs import python
@@ -65,10 +64,10 @@ def test_a_program_stays_where_it_is() -> None:
 def test_a_race_a_hedge_an_agent_and_an_api_call_them() -> None:
     with scripted(call=RESULT) as server:
         streams = [rxllm.stream(engine(server.url), "Go.") for _ in range(2)]
-        assert final(ops.race(*streams)) == "found"
+        assert final(rxllm.race(*streams)) == "found"
         twice = Engine(Fake(lambda request: "Done." if len(request.messages) > 1 else ToolCall("c1", "f", {"x": 1})))
         stream = rxllm.stream(twice, "Go.", tools=mcp.tools(server.url).run())
-        assert final(ops.hedge(stream, 0.001)) == "found"
+        assert final(rxllm.hedge(stream, 0.001)) == "found"
         agent = engine(server.url).as_tool(name="agent")
         model = Fake(ToolCall("a", "agent", {"prompt": "Go."}), "Outer.")
         events = list(rxllm.stream(model, "Go.", tools=[agent]))

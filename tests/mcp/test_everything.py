@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 import rxllm
-from rxllm import Fake, ImagePart, ToolCall, ToolProgress, mcp, serializer
+from rxllm import Fake, ToolCall, ToolProgress, mcp, serializer
+from rxllm.values import ImagePart
 from tests.judges import absent, node
 from tests.mcp.chats import calling, outcome
 from tests.runtime.support import ROOT

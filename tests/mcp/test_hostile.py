@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 import rxllm
-from rxllm import AdapterError, LLMError, mcp
+from rxllm import AdapterError, LLMError, ValidationError, mcp
 from rxllm.testing.loopback import STALL, Cut, Loopback, Reply
 from tests.mcp.chats import FOUND, TOOL, calling, endless, event, outcome, reply_to, scripted
 from tests.mcp.test_stdio import program
@@ -148,7 +148,7 @@ def test_a_call_that_goes_wrong_is_an_error_that_the_model_reads() -> None:
     assert "has more than 16777216 bytes" in answered(
         lambda message: {"content": [{"type": "text", "text": long}]}, tool_timeout=20.0
     )
-    assert "nested" in answered(lambda message: Reply(json.dumps(_deep(message)).encode(), headers=JSON))
+    assert "ended its answer" in answered(lambda message: Reply(json.dumps(_deep(message)).encode(), headers=JSON))
     assert "ended its answer" in answered(Reply([b": hi\n\n"]))
     assert "StreamError" in answered(Reply([PROGRESS, Cut.RESET]))
     assert "has no result" in answered(lambda message: Reply.of_json({"jsonrpc": "2.0", "id": message["id"]}))
@@ -199,27 +199,33 @@ EXPONENTIAL = {f"x{n}": {"allOf": [{"$ref": f"#/$defs/x{n + 1}"}] * 2} for n in 
 
 
 @pytest.mark.parametrize(
-    "schema",
+    ("schema", "read"),
     [
-        {"properties": {"x": {"type": "string", "pattern": "^(a+)+$"}}},
-        {"properties": {"x": {"$ref": "#/$defs/x0"}}, "$defs": EXPONENTIAL},
+        ({"properties": {"x": {"type": "string", "pattern": "^(a+)+$"}}}, "does not match"),
+        ({"properties": {"x": {"type": "string", "pattern": r"^(?=a)(a+)+\1$"}}}, "ok"),
+        ({"properties": {"x": {"$ref": "#/$defs/x0"}}, "$defs": EXPONENTIAL}, "ok"),
+        ({"properties": {"x": {"type": "no such type"}}}, "ok"),
+        ({"properties": {"x": {"$ref": "http://127.0.0.1:1/x.json"}}}, "ok"),
     ],
 )
-def test_the_schema_of_a_tool_keeps_no_call(schema: dict[str, Any]) -> None:
-    """What could keep the event loop for ever is checked by the server."""
+def test_the_schema_of_a_tool_keeps_no_call(schema: dict[str, Any], read: str) -> None:
+    """What is wrong, or could keep the event loop for ever, is checked by the server."""
     tool = {"name": "f", "inputSchema": {"type": "object", **schema}}
     with scripted(list={"tools": [tool]}, call={"content": [{"type": "text", "text": "ok"}]}) as server:
         tools = mcp.tools(server.url).run()
-        assert outcome(calling(tools, "f", x="a" * 40 + "!").run()) == "ok"
+        assert read in outcome(calling(tools, "f", x="a" * 40 + "!").run())
         halted = rxllm.chat(
             rxllm.Fake(rxllm.ToolCall("c1", "f", {"x": "b"}), "Done."),
             "Go.",
             tools=[replace(tools[0], approval=True)],
         ).run()
         edited = {"c1": {"x": "a" * 40 + "!"}}
-        model = rxllm.Fake("Done.")
-        result = rxllm.resume(model, halted, approvals=edited, tools=[replace(tools[0], approval=True)]).run()
-        assert outcome(result) == "ok"
+        tools = [replace(tools[0], approval=True)]
+        if read == "ok":
+            assert outcome(rxllm.resume(rxllm.Fake("Done."), halted, approvals=edited, tools=tools).run()) == "ok"
+        else:
+            with pytest.raises(ValidationError, match=read):
+                rxllm.resume(rxllm.Fake("Done."), halted, approvals=edited, tools=tools)
 
 
 def test_a_server_that_asks_within_a_call_and_takes_no_answer_fails_it_in_time() -> None:

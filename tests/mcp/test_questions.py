@@ -14,9 +14,9 @@ import pytest
 import rxllm
 from rxllm import AskUserRequested, Fake, Nested, ToolCall, ToolContext, mcp, serializer, session
 from rxllm.mcp import _questions
-from rxllm.testing.loopback import Reply
+from rxllm.testing.loopback import STALL, Reply
 from tests.mcp import served
-from tests.mcp.chats import calling, outcome, scripted
+from tests.mcp.chats import calling, event, outcome, scripted
 from tests.mcp.served import Seen
 from tests.programs import python
 from tests.runtime.support import ROOT
@@ -183,6 +183,48 @@ def test_the_page_of_a_question_by_url_is_shown() -> None:
 
 
 @pytest.mark.parametrize(
+    "url",
+    [
+        "javascript:alert(1)",
+        "file:///etc/passwd",
+        "vscode://install?x",
+        " https://pay.example",
+        "https://pay.example/\x1b[2J",
+        "https://",
+        "//pay.example",
+        "\ud83d",
+        7,
+        None,
+    ],
+)
+def test_a_page_off_the_web_is_not_shown_and_fails_the_call(url: Any) -> None:
+    answered, call = asking({"inputRequests": {"a": question("Pay.", None, mode="url", url=url)}})
+    shown, read = conversation(call)
+    assert shown == [None]
+    assert "the address must begin with https:// or http://" in read
+    assert len(answered) == 1
+
+
+def test_a_page_off_the_web_fails_a_call_whose_server_waits_inside_it() -> None:
+    cancelled: list[Any] = []
+
+    def call(message: dict[str, Any]) -> Reply:
+        asks = {"jsonrpc": "2.0", "id": 1, **question("Pay.", None, mode="url", url="javascript:alert(1)")}
+        return Reply([event(asks), STALL])
+
+    def cancel(message: dict[str, Any]) -> Reply:
+        cancelled.append(message["params"])
+        return Reply(status=202)
+
+    shaken = {"initialize": {"protocolVersion": "2025-11-25"}, "initialized": Reply(status=202)}
+    with scripted(call=call, cancelled=cancel, **shaken) as server:
+        tools = mcp.tools(mcp.HTTP(server.url, version="2025-11-25")).run()
+        read = outcome(calling(tools, "f").run())
+    assert "the address must begin with https:// or http://" in read
+    assert len(cancelled) == 1
+
+
+@pytest.mark.parametrize(
     ("properties", "reply", "response"),
     [
         ({"a": {"type": "string"}}, "12", {"action": "accept", "content": {"a": "12"}}),
@@ -222,13 +264,13 @@ SHIRT = {
 @pytest.mark.parametrize(
     ("reply", "fault"),
     [
-        ({"size": "S"}, "'count' is a required property"),
-        ('{"size": "S"}', "'count' is a required property"),
-        ({"size": "S", "count": "two"}, "'two' is not of type 'integer'"),
-        ('{"size": "L", "count": 2}', "'L' is not one of ['S', 'M']"),
-        ({"action": "accept"}, "'size' is a required property; 'count' is a required property"),
-        ({"action": "accept", "content": {"size": "S"}}, "'count' is a required property"),
-        ({"action": "accept", "content": "S"}, "'S' is not of type 'object'"),
+        ({"size": "S"}, '"count" is a required property'),
+        ('{"size": "S"}', '"count" is a required property'),
+        ({"size": "S", "count": "two"}, '"two" is not of type "integer"'),
+        ('{"size": "L", "count": 2}', '"L" is not one of ["S","M"]'),
+        ({"action": "accept"}, '"size" is a required property; "count" is a required property'),
+        ({"action": "accept", "content": {"size": "S"}}, '"count" is a required property'),
+        ({"action": "accept", "content": "S"}, '"S" is not of type "object"'),
     ],
 )
 def test_an_answer_that_does_not_fit_the_schema_is_asked_for_again_and_not_sent(reply: Any, fault: str) -> None:
@@ -247,7 +289,7 @@ def test_an_answer_that_does_not_fit_the_schema_is_asked_for_again_and_not_sent(
 def test_text_for_a_form_with_one_field_is_checked_too() -> None:
     _, call = asking({"inputRequests": {"k": question(schema={"properties": {"size": {"enum": ["S", "M"]}}})}})
     questions, text = conversation(call, "L", "M")
-    fault = "('L' does not fit: 'L' is not one of ['S', 'M']; answer with a JSON object)"
+    fault = """('L' does not fit: "L" is not one of ["S","M"]; answer with a JSON object)"""
     assert (questions, text) == (["Which size?", f"Which size? {fault}", None], "ok")
 
 
@@ -264,21 +306,25 @@ _MANY = [str(number) for number in range(500_000)]
 
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize(
-    "schema",
+    ("schema", "fault", "missing"),
     [
-        {"$defs": {**_TWICE, "d40": {}}, "$ref": "#/$defs/d0"},
-        {"properties": {"a": {"$ref": "#/$defs/d0"}}, "$defs": {**_TWICE, "d40": {}}},
-        {"properties": {"a": {"type": "string", "pattern": "^(a+)+$"}}},
-        {"properties": {name: {"type": "string"} for name in _MANY}},
-        {"properties": {"b": {"type": "array", "uniqueItems": True}}},
+        ({"$defs": {**_TWICE, "d40": {}}, "$ref": "#/$defs/d0"}, "", ""),
+        ({"properties": {"a": {"$ref": "#/$defs/d0"}}, "$defs": {**_TWICE, "d40": {}}}, "", ""),
+        ({"properties": {"a": {"type": "string", "pattern": "^(a+)+$"}}}, "does not match", "required"),
+        ({"properties": {name: {"type": "string"} for name in _MANY}}, "", ""),
+        ({"properties": {"b": {"type": "array", "uniqueItems": True}}}, "", "required"),
+        ({"required": _MANY}, "", "required"),
     ],
 )
-def test_a_form_is_checked_in_a_moment_whatever_its_schema(schema: Any) -> None:
+def test_a_form_is_checked_in_a_moment_whatever_its_schema(schema: Any, fault: str, missing: str) -> None:
+    """The server checks what would take longer."""
     reply = {"a": "a" * 40 + "!", "b": [{"x": number} for number in range(5_000)]}
     answer = {"action": "accept", "content": reply}
     begun = time.monotonic()
-    assert _questions._fault(answer, {"requestedSchema": schema}) == ""
-    assert "required" in _questions._fault(answer, {"requestedSchema": {**schema, "required": _MANY}})
+    found = _questions._fault(answer, {"requestedSchema": schema})
+    assert fault in found if fault else found == ""
+    found = _questions._fault(answer, {"requestedSchema": {**schema, "required": _MANY[:1_000]}})
+    assert missing in found if missing else found == ""
     assert time.monotonic() - begun < 5.0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import signal
 import sys
 import tempfile
 import textwrap
@@ -116,6 +117,40 @@ def test_the_process_and_what_it_has_started_end_though_they_ignore_all() -> Non
     connection.close()
     wait_until(lambda: not is_alive(child) and not is_alive(parent))
     assert time.monotonic() - began < 5
+
+
+STARTS_A_CHILD = """
+code = "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid())); time.sleep(600)"
+def start(folder, **options):
+    file = os.path.join(folder, "pid")
+    subprocess.Popen([sys.executable, "-c", code, file], **options)
+    while not (os.path.exists(file) and open(file).read()): time.sleep(0.01)
+"""
+
+
+@pytest.mark.parametrize("options", ["", "start_new_session=True", "process_group=0"])
+@pytest.mark.parametrize(
+    ("serving", "end"),
+    [("serve()", "close"), ("serve(); time.sleep(600)", "close"), ("serve(lambda message: os._exit(3))", "call")],
+    ids=["a close", "a close that it ignores", "its crash"],
+)
+def test_what_a_server_has_started_ends_with_it(options: str, serving: str, end: str, tmp_path: Path) -> None:
+    connection = program(f"{STARTS_A_CHILD}\nstart({str(tmp_path)!r}, {options})\n{serving}")
+    tools = mcp.tools(connection).run()
+    child = int((tmp_path / "pid").read_text())
+    assert is_alive(child)
+    connection.close() if end == "close" else calling(tools, "f").run()
+    wait_until(lambda: not is_alive(child))
+
+
+@pytest.mark.parametrize("end", ["os._exit(0)", "os.kill(os.getpid(), 9)", "os.kill(os.getpid(), 15)"])
+@pytest.mark.parametrize("options", ["", "start_new_session=True"])
+def test_what_a_server_has_started_ends_with_our_process(options: str, end: str, tmp_path: Path) -> None:
+    body = f"{PLAIN}\n{STARTS_A_CHILD}\nstart({str(tmp_path)!r}, {options})\nserve()"
+    script = f"import os, sys; from rxllm import mcp; tools = mcp.tools([sys.executable, '-c', {body!r}]).run(); {end}"
+    python("-c", script)
+    child = int((tmp_path / "pid").read_text())
+    wait_until(lambda: not is_alive(child))
 
 
 @pytest.mark.parametrize(
@@ -301,6 +336,7 @@ def test_our_environment_stays_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "OPENAI_API_KEY" not in names
 
 
+@pytest.mark.filterwarnings("ignore:.* is multi-threaded:DeprecationWarning")  # of every fork beside threads
 def test_a_fork_leaves_the_process_to_its_parent() -> None:
     with program("serve()") as connection:
         tools = mcp.tools(connection).run()
@@ -311,6 +347,26 @@ def test_a_fork_leaves_the_process_to_its_parent() -> None:
             os._exit(0)
         assert os.waitpid(child, 0)[1] == 0
         assert outcome(calling(tools, "f").run()) == str(pid_of(connection))
+
+
+def test_a_forked_child_starts_a_process_of_its_own() -> None:
+    with program("serve()") as connection:
+        tools = mcp.tools(connection).run()
+        parent, (reading, writing) = pid_of(connection), os.pipe()
+        child = os.fork()
+        if child == 0:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(20)
+            os.write(writing, outcome(calling(tools, "f").run()).encode())
+            connection.close()
+            del tools
+            gc.collect()  # which must not touch the parent's pipes
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        assert os.read(reading, 100).decode() not in ("", str(parent))
+        os.close(reading)
+        os.close(writing)
+        assert outcome(calling(tools, "f").run()) == str(parent)
 
 
 def test_a_secret_of_its_environment_is_in_no_error() -> None:

@@ -15,7 +15,6 @@ from rxllm import (
     Engine,
     EngineError,
     Fake,
-    ImagePart,
     ToolCall,
     ToolExecutionCompleted,
     ToolProgress,
@@ -24,6 +23,7 @@ from rxllm import (
 )
 from rxllm.testing import PNG
 from rxllm.testing.loopback import Loopback, Reply
+from rxllm.values import ImagePart
 from tests.mcp.chats import FOUND, TOOL, calling, outcome, reply_to, scripted
 from tests.mcp.served import Seen
 

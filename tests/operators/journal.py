@@ -8,8 +8,9 @@ from typing import Any
 
 from reactivex import Observable, from_iterable, throw
 
-from rxllm import LLMError, Stream, StreamCollector, ToolRecord, serializer
+from rxllm import LLMError, Stream, StreamCollector, serializer
 from rxllm.events import Event
+from rxllm.runtime import ToolRecord
 from rxllm.values import ToolCall
 
 Entry = tuple[str, Any, str]

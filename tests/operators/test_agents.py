@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from reactivex import Subject, from_iterable
+from reactivex import Subject, empty, from_iterable
 from reactivex.testing import TestScheduler
 
+import rxllm
 from rxllm import Engine, Fake, ToolCall, serializer, stream
 from rxllm import operators as ops
 from rxllm.collector import StreamCollector
@@ -283,7 +284,7 @@ def test_a_slow_consumer_gets_the_deltas_of_an_agent_joined() -> None:
 CUTS: dict[str, tuple[str, Any]] = {
     "guard": ("guard_tripped", lambda: ops.guard(lambda text: "a key" if "4711" in text else None)),
     "budget": ("budget_exceeded", lambda: ops.budget(tokens=20)),
-    "timeouts": ("timeout", lambda: ops.timeouts(idle=0.02)),
+    "time_limits": ("timeout", lambda: ops.time_limits(idle=0.02)),
 }
 
 
@@ -308,7 +309,12 @@ def test_an_operator_that_cuts_a_chat_completes_what_its_agent_was_saying(reason
 )
 def test_an_agent_that_works_is_not_silent(event: Event) -> None:
     check(
-        ops.timeouts(idle=4), "-a--n--n--n--|", "^------------!", "-a--n--n--n--|", a=TextDelta("a"), n=agent(event)[0]
+        ops.time_limits(idle=4),
+        "-a--n--n--n--|",
+        "^------------!",
+        "-a--n--n--n--|",
+        a=TextDelta("a"),
+        n=agent(event)[0],
     )
 
 
@@ -334,7 +340,7 @@ def test_an_agents_event_wins_a_race() -> None:
     slow = "---n-|"
     scheduler = TestScheduler()
     sources = [cold(scheduler, marbles, notes) for marbles in ("s-----|", slow)]
-    assert record(scheduler, lambda: ops.race(*sources)) == [(3, "next", notes["n"]), (5, "end", None)]
+    assert record(scheduler, lambda: rxllm.race(*sources)) == [(3, "next", notes["n"]), (5, "end", None)]
 
 
 # Checks
@@ -410,11 +416,11 @@ PASSING: dict[str, Callable[[], Any]] = {
     "errors_as_events": ops.errors_as_events,
     "guard": lambda: ops.guard(lambda text: None),
     "smooth": lambda: ops.smooth(0.01),
-    "timeouts": lambda: ops.timeouts(first=9, idle=9, total=9),
+    "time_limits": lambda: ops.time_limits(first=9, idle=9, total=9),
     "share_folded": lambda: ops.share_folded(None),
     "budget": lambda: ops.budget(tokens=10**6),
     "finally_result": lambda: ops.finally_result(lambda result, outcome: None),
-    "race": lambda: lambda source: ops.race(source),
+    "race": lambda: ops.race(empty()),
     "tap": lambda: ops.tap(lambda event: None),
     "keep_latest": ops.keep_latest,
     "journaled": lambda: ops.journaled(MemoryJournal()),

@@ -43,10 +43,15 @@ from rxllm.events import (
 )
 from rxllm.testing.loopback import Loopback, Reply, chat_chunk, endless
 from rxllm.testing.marbles import START, check, cold, record
-from rxllm.values import StreamError, Tool, assistant
+from rxllm.values import StreamError, Tool, assistant, message_tokens, user
 from tests.runtime.support import assert_prompt, model, until
 
 NOW = Tool("now", "The time.", {"type": "object"}, handler=lambda arguments: "12")
+
+
+def dollars(limit: float) -> Any:
+    """A budget of calls whose providers state what they cost."""
+    return ops.budget(usd=limit, unpriced="allow")
 
 
 def spent(limit: int, tokens: int) -> dict[str, Any]:
@@ -207,7 +212,7 @@ def test_of_several_responses_in_one_stream_each_counts_by_itself() -> None:
 def test_what_a_restart_has_made_void_has_cost_what_it_did() -> None:
     torn = ["Noo", Usage(6, 2, total_cost=0.5), ("error", "timeout")]
     fake = Fake(torn, ["Noon.", Usage(6, 2, total_cost=0.25)])
-    engine = Engine(fake, operators=[ops.restart({"base_delay": 0}), ops.budget(usd=1.0)])
+    engine = Engine(fake, operators=[ops.restart({"base_delay": 0}), dollars(1.0)])
     assert generate(engine, "When?").run().metadata["budget"] == {"usd": 1.0, "usd_spent": 0.75}
 
 
@@ -238,18 +243,17 @@ def test_the_source_is_closed_before_the_end_is_told() -> None:
 
 
 def test_two_of_them_say_both() -> None:
-    engine = Engine(
-        Fake(["Noon.", Usage(6, 2, total_cost=0.25)]), operators=[ops.budget(tokens=10), ops.budget(usd=1.0)]
-    )
+    engine = Engine(Fake(["Noon.", Usage(6, 2, total_cost=0.25)]), operators=[ops.budget(tokens=10), dollars(1.0)])
     told = {"tokens": 10, "tokens_spent": 8, "usd": 1.0, "usd_spent": 0.25}
     assert generate(engine, "When?").run().metadata == {"budget": told}
 
 
 def test_a_cut_says_nothing_of_costs_that_are_not_known_yet(caplog: pytest.LogCaptureFixture) -> None:
-    engine = Engine(Fake(["x" * 100, "y"]), operators=[ops.budget(tokens=10, usd=1.0)])
+    request = message_tokens(user("When?"))
+    engine = Engine(Fake(["x" * 100, "y"]), operators=[ops.budget(tokens=10, usd=1.0, unpriced="allow")])
     with caplog.at_level(logging.WARNING, "rxllm"):
         response = generate(engine, "When?").run()
-    assert response.metadata["budget"] == {"tokens": 10, "tokens_spent": 25, "usd": 1.0, "usd_spent": None}
+    assert response.metadata["budget"] == {"tokens": 10, "tokens_spent": 25 + request, "usd": 1.0, "usd_spent": None}
     assert caplog.text == ""
 
 
@@ -316,17 +320,9 @@ def test_an_answer_that_is_complete_is_no_halt() -> None:
 
 def test_dollars_are_counted_over_the_steps() -> None:
     fake = asks_twice(Usage(6, 2, total_cost=0.25), Usage(6, 2, total_cost=0.5))
-    result = chat(Engine(fake, operators=[ops.budget(usd=0.5)]), "When?", tools=[NOW]).run()
+    result = chat(Engine(fake, operators=[dollars(0.5)]), "When?", tools=[NOW]).run()
     assert result.halted_reason == "budget"
     assert result.final_response.metadata["budget"] == {"usd": 0.5, "usd_spent": 0.75}
-
-
-def test_dollars_that_nobody_knows_are_said_to_be_unknown(caplog: pytest.LogCaptureFixture) -> None:
-    engine = Engine(Fake(["Noon.", Usage(6, 2)]), operators=[ops.cost(), ops.budget(usd=0.5)])
-    with caplog.at_level(logging.WARNING, "rxllm"):
-        response = generate(engine, "When?").run()
-    assert response.metadata["budget"] == {"usd": 0.5, "usd_spent": None}
-    assert "cost" in caplog.text
 
 
 def test_an_error_is_the_stream_s_own() -> None:

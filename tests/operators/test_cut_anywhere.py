@@ -45,7 +45,7 @@ def test_a_response_that_falls_silent_keeps_what_came_and_stays_lawful(
 ) -> None:
     cut = data.draw(st.integers(1, len(events) - 1))
     silent = concat(from_iterable(events[:cut]), never())
-    seen, end = said(lambda: silent.pipe(ops.timeouts(first=5, idle=5), ops.verify()))
+    seen, end = said(lambda: silent.pipe(ops.time_limits(first=5, idle=5), ops.verify()))
     assert end == ("end", None)
     assert seen[:cut] == events[:cut]
     assert isinstance(seen[-1], ErrorEvent)
@@ -59,7 +59,7 @@ def test_a_chat_that_falls_silent_keeps_what_its_agents_have_said_and_stays_lawf
     ends = [0, *(place for place, event in enumerate(events, 1) if isinstance(event, MessageCompleted)), len(events)]
     cut = data.draw(st.integers(1, len(events) - 1).filter(lambda cut: cut not in ends))
     silent = concat(from_iterable(events[:cut]), never())
-    seen, end = said(lambda: silent.pipe(ops.timeouts(first=5, idle=5), ops.verify()))
+    seen, end = said(lambda: silent.pipe(ops.time_limits(first=5, idle=5), ops.verify()))
     assert end == ("end", None)
     assert seen[:cut] == events[:cut]
     assert isinstance(seen[-1], ErrorEvent)

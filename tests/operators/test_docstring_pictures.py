@@ -18,6 +18,7 @@ import reactivex
 from reactivex import Observable
 from reactivex.testing import ReactiveTest, TestScheduler
 
+import rxllm
 from rxllm import StreamCollector, StreamError, ToolCall, Usage
 from rxllm import operators as ops
 from rxllm.events import (
@@ -102,11 +103,11 @@ PLAYED: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
         piped(lambda: ops.cost(price=lambda usage: replace(usage, total_cost=0.1))),
         {"usage": UsageUpdated(Usage(3, 1))},
     ),
-    "count": (piped(lambda: ops.count(lambda counts: None)), {}),
+    "tally": (piped(lambda: ops.tally(lambda counts: None)), {}),
     "errors_as_events": (piped(ops.errors_as_events), {}),
     "fallback": (lambda source, second: source.pipe(ops.fallback(second)), {}),
     "filter_deltas": (piped(lambda: ops.filter_deltas(text=False)), {}),
-    "hedge": (again(lambda: lambda source: ops.hedge(source, after=10.0)), {}),
+    "rxllm.hedge": (again(lambda: ops.hedge(after=10.0)), {}),
     "include_raw_chunks": (piped(ops.include_raw_chunks), {}),
     "items": (
         piped(lambda: ops.items(City, "cities")),
@@ -117,11 +118,11 @@ PLAYED: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
         piped(lambda: ops.map_text(str.upper)),
         {"message": MessageCompleted(assistant("Hi")), "I": TextDelta("I"), "HI": TextCompleted("HI")},
     ),
-    "merge_labelled": (lambda a, b: ops.merge_labelled({"a": a, "b": b}), {}),
+    "rxllm.merge_labelled": (lambda a, b: rxllm.merge_labelled({"a": a, "b": b}), {}),
     "only": (piped(lambda: ops.only(TextDelta)), {}),
     "parsed": (piped(lambda: ops.parsed(City)), texts('{"na', 'me": "Lima"}')),
     "partial_json": (piped(ops.partial_json), texts('{"name": "Li', 'ma", "tags": [', '"old"]}')),
-    "race": (ops.race, texts("A", "B")),
+    "rxllm.race": (rxllm.race, texts("A", "B")),
     "raise_errors": (piped(ops.raise_errors), {}),
     "redact": (
         piped(lambda: ops.redact(r"sk-\w+")),
@@ -140,7 +141,7 @@ PLAYED: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
         texts('{"items": [{"name": "Li', 'ma"}, {"name": "Os', 'lo"}]}'),
     ),
     "thinking": (piped(ops.thinking), texts("Hi")),
-    "timeouts": (piped(lambda: ops.timeouts(idle=15.0)), {"ping": RawChunk("ping", {})}),
+    "time_limits": (piped(lambda: ops.time_limits(idle=15.0)), {"ping": RawChunk("ping", {})}),
     "to_response": (lambda source: source.pipe(ops.to_response()).map(lambda result: type(result).__name__), {}),
     "to_text": (piped(ops.to_text), {}),
     "tool_calls": (piped(ops.tool_calls), CALL),
@@ -171,7 +172,8 @@ SAID: dict[type[Any], Callable[[Any], str]] = {
 
 def lines(name: str) -> list[tuple[str, str]]:
     """The label and the marbles of each line of the picture."""
-    found = re.search(r"::\n\n((?:    .*\n)+)", inspect.getdoc(getattr(ops, name)) or "")
+    function = getattr(rxllm if name.startswith("rxllm.") else ops, name.removeprefix("rxllm."))
+    found = re.search(r"::\n\n((?:    .*\n)+)", inspect.getdoc(function) or "")
     assert found is not None
     rows = [row[4:].split("   (")[0].rstrip() for row in found[1].splitlines()]
     margin = re.search(r" --", rows[0]).start() + 1

@@ -80,7 +80,7 @@ def told(events: Any) -> Callable[[Loopback], float]:
 def test_the_operator_closes_a_connection_that_has_timed_out(reply: Reply, limit: str) -> None:
     limits = {"first": SOON, limit: SOON}
     assert_prompt(
-        close_times(told(lambda server: stream_generate(model(server), "Hi").pipe(ops.timeouts(**limits))), reply)
+        close_times(told(lambda server: stream_generate(model(server), "Hi").pipe(ops.time_limits(**limits))), reply)
     )
 
 
@@ -180,7 +180,7 @@ def test_a_connection_that_is_fallen_back_from_is_closed_at_once() -> None:
     times: list[float] = []
     for _ in range(3):
         with Loopback(SILENT) as first, Loopback(STALLED) as second:
-            engine = model(first).with_operators(ops.timeouts(first=0.5), ops.fallback(model(second)))
+            engine = model(first).with_operators(ops.time_limits(first=0.5), ops.fallback(model(second)))
 
             async def act(first: Loopback = first, second: Loopback = second, engine: Engine = engine) -> None:
                 events: list[Event] = []

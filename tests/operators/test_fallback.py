@@ -13,7 +13,6 @@ from reactivex.testing import TestScheduler
 
 from rxllm import (
     AdapterError,
-    Call,
     Engine,
     EngineError,
     ErrorEvent,
@@ -33,7 +32,7 @@ from rxllm import operators as ops
 from rxllm.events import Event, MessageCompleted, MessageStarted, TextCompleted, TextDelta
 from rxllm.runtime import current_engine_call
 from rxllm.testing.marbles import START, cold, record
-from rxllm.values import Message
+from rxllm.values import Call, Message
 
 DOWN, LIMITED = AdapterError("provider_unavailable"), AdapterError("rate_limited")
 END = MessageCompleted(Message("assistant", "H"), "stop")

@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from reactivex import just
+from reactivex import Observable, just
 from reactivex.testing import TestScheduler
 
+import rxllm
 from rxllm import AdapterError, Event, ValidationError, stream_generate
 from rxllm import operators as ops
 from rxllm.events import MessageCompleted, MessageStarted, TextDelta
@@ -24,10 +26,15 @@ VALUES: dict[str, Any] = {
 }
 
 
-def hedged(marbles: str, after: float, disposed: int | None = None) -> tuple[list[Any], list[tuple[int, int]]]:
+def hedged(
+    marbles: str,
+    after: float,
+    disposed: int | None = None,
+    hedge: Callable[..., Observable[Event]] = rxllm.hedge,
+) -> tuple[list[Any], list[tuple[int, int]]]:
     scheduler = TestScheduler()
     source = cold(scheduler, marbles, VALUES)
-    told = record(scheduler, lambda: ops.hedge(source, after), disposed)
+    told = record(scheduler, lambda: hedge(source, after), disposed)
     return told, [(int(each.subscribe) - START, int(each.unsubscribe) - START) for each in source.subscriptions]
 
 
@@ -67,12 +74,37 @@ def test_a_dispose_leaves_no_timer_behind() -> None:
 @pytest.mark.parametrize("after", [0, -1, float("nan"), float("inf"), "2", None, True])
 def test_a_time_that_is_none_is_refused(after: Any) -> None:
     with pytest.raises(ValidationError, match="after"):
-        ops.hedge(just(VALUES["A"]), after)
+        rxllm.hedge(just(VALUES["A"]), after)
+    with pytest.raises(ValidationError, match="after must be a number of seconds above 0") as caught:
+        ops.hedge(after)
+    assert caught.value.reason == "invalid_option"
 
 
 def test_what_is_no_stream_is_refused() -> None:
     with pytest.raises(ValidationError, match="must be an Observable"):
-        ops.hedge("stream", 1.0)  # type: ignore[arg-type]
+        rxllm.hedge("stream", 1.0)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("marbles", ["s-A-m|", "s---A-m|", "s-X", "s-----A|", "-s|"])
+def test_in_a_pipe_it_is_the_function_of_the_source(marbles: str) -> None:
+    def piped(source: Observable[Event], after: float) -> Observable[Event]:
+        return source.pipe(ops.hedge(after))
+
+    assert hedged(marbles, 3, hedge=piped) == hedged(marbles, 3)
+
+
+def test_it_is_an_engine_s_operator() -> None:
+    engine = rxllm.Engine(rxllm.Fake([("delay", 60), "Late."], "In time."), operators=[ops.hedge(after=0.01)])
+    response = rxllm.generate(engine, "When?").run()
+    assert (response.output_text, response.metadata["hedge"]) == ("In time.", {"winner": 1, "errors": ()})
+
+
+@pytest.mark.parametrize("call", [lambda hedge, stream: hedge(stream, 2), lambda hedge, stream: hedge(stream, after=2)])
+def test_the_operator_with_a_stream_names_the_function(call: Any) -> None:
+    with pytest.raises(
+        TypeError, match=r"^hedge: .*; write ops\.hedge\(after=2\) .* or rxllm\.hedge\(stream, after\)$"
+    ):
+        call(ops.hedge, just(VALUES["A"]))
 
 
 def test_the_socket_of_the_one_that_is_not_heard_is_closed() -> None:
@@ -89,7 +121,9 @@ def test_the_socket_of_the_one_that_is_not_heard_is_closed() -> None:
                 if isinstance(event, TextDelta):
                     won.append(time.monotonic())
 
-            hedged = ops.hedge(stream_generate(model(server), "Hi"), after=0.05).pipe(ops.tap(note), ops.to_response())
+            hedged = rxllm.hedge(stream_generate(model(server), "Hi"), after=0.05).pipe(
+                ops.tap(note), ops.to_response()
+            )
             response = await hedged
             assert (response.output_text, response.metadata["hedge"]["winner"]) == ("Yes", 1)
             first = server.connections[0]

@@ -299,13 +299,13 @@ def test_a_call_that_waits_for_an_approval_still_waits() -> None:
 
 @pytest.mark.parametrize("is_async", [True, False])
 def test_a_timeout_is_an_outcome(is_async: bool) -> None:
-    @tool(timeout=0.02)
+    @tool(timeout=0.2)
     def slow(context: ToolContext) -> str:
         RAN.append("slow")
         context.cancelled.wait(5)
         return "late"
 
-    @tool(name="slow", timeout=0.02)
+    @tool(name="slow", timeout=0.2)
     async def slow_async() -> str:
         RAN.append("slow")
         await asyncio.sleep(5)

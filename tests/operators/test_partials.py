@@ -20,13 +20,13 @@ from hypothesis import strategies as st
 from reactivex import Subject, from_iterable
 from typing_extensions import TypedDict
 
-from rxllm import Fake, Partial, ToolCall, ValidationError, chat, generate, stream, stream_generate, tool
+from rxllm import Fake, ToolCall, ValidationError, chat, generate, stream, stream_generate, tool
 from rxllm import operators as ops
 from rxllm.events import ErrorEvent, MessageCompleted, MessageStarted, StepRestarted, TextCompleted, TextDelta
 from rxllm.testing import assert_operator, events
 from rxllm.testing._events import played
 from rxllm.testing.marbles import check
-from rxllm.values import Message, StreamError
+from rxllm.values import Message, Partial, StreamError
 from tests.operators.scripts import pieces, said, through
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -11,6 +12,7 @@ from reactivex import Observable, Subject, just
 from reactivex.disposable import Disposable
 from reactivex.testing import ReactiveTest, TestScheduler
 
+import rxllm
 from rxllm import (
     AdapterError,
     Event,
@@ -47,10 +49,12 @@ VALUES: dict[str, Any] = {
 }
 
 
-def raced(*streams: str, disposed: int | None = None) -> tuple[list[tuple[int, str, Any]], list[tuple[int, int]]]:
+def raced(
+    *streams: str, disposed: int | None = None, race: Callable[..., Observable[Event]] = rxllm.race
+) -> tuple[list[tuple[int, str, Any]], list[tuple[int, int]]]:
     scheduler = TestScheduler()
     sources = [cold(scheduler, marbles, VALUES) for marbles in streams]
-    told = record(scheduler, lambda: ops.race(*sources), disposed)
+    told = record(scheduler, lambda: race(*sources), disposed)
     used = [(int(each.subscribe) - START, int(each.unsubscribe) - START) for s in sources for each in s.subscriptions]
     return told, used
 
@@ -112,7 +116,7 @@ def test_what_comes_while_what_was_held_is_told_comes_behind_it() -> None:
             source.on_next(VALUES["b"])
             source.on_completed()
 
-    ops.race(source, Subject[Event]()).subscribe(tell, on_completed=lambda: told.append("end"))
+    rxllm.race(source, Subject[Event]()).subscribe(tell, on_completed=lambda: told.append("end"))
     source.on_next(VALUES["s"])
     source.on_next(VALUES["B"])
     assert told == [VALUES["s"], VALUES["B"], VALUES["b"], "end"]
@@ -130,14 +134,14 @@ def test_a_stream_that_wins_at_once_leaves_the_others_alone() -> None:
         observer.on_completed()
 
     other = cold(TestScheduler(), "A|", VALUES)
-    assert [*ops.race(Stream(answer), other)] == [TextDelta("now")]
+    assert [*rxllm.race(Stream(answer), other)] == [TextDelta("now")]
     assert other.subscriptions == []
 
 
 def test_it_is_run_anew_for_each_subscription() -> None:
     scheduler = TestScheduler()
     source = cold(scheduler, "s-A|", VALUES)
-    both = ops.race(source, source)
+    both = rxllm.race(source, source)
     first = record(scheduler, lambda: both)
     assert len(source.subscriptions) == 2
     assert [kind for _, kind, _ in first] == ["next", "next", "end"]
@@ -164,7 +168,7 @@ def test_streams_of_several_threads_have_one_winner() -> None:
     try:
         for _ in range(200):
             source, seen = Kept(), list[Any]()
-            ops.race(*[source] * 4).subscribe(seen.append, seen.append)
+            rxllm.race(*[source] * 4).subscribe(seen.append, seen.append)
             said = [[TextDelta(f"{k}{n}") for n in range(3)] for k in range(4)]
             together(*(partial(_say, observer, each) for observer, each in zip(source.observers, said, strict=True)))
             assert seen in said
@@ -186,7 +190,7 @@ def test_a_second_stream_that_fails_while_the_first_one_s_failure_is_told_is_the
             second.on_error(VALUES["X"])
             return "slow"
 
-    ops.race(first, second).subscribe(seen.append, seen.append)
+    rxllm.race(first, second).subscribe(seen.append, seen.append)
     failure = SlowError("timeout")
     first.on_error(failure)
     assert seen == [failure]
@@ -195,7 +199,33 @@ def test_a_second_stream_that_fails_while_the_first_one_s_failure_is_told_is_the
 @pytest.mark.parametrize("streams", [(), (3,), (just(TextDelta("a")), "b")])
 def test_what_is_no_stream_is_refused(streams: Any) -> None:
     with pytest.raises(ValidationError, match="streams"):
+        rxllm.race(*streams)
+    with pytest.raises(ValidationError, match="others") as caught:
         ops.race(*streams)
+    assert caught.value.reason == "invalid_option"
+
+
+@pytest.mark.parametrize(
+    "streams",
+    [
+        ("s-u--A-a-m|", "-s-B-b--m|"),
+        ("s-A-a-m|", "-s-B-b--m|", "--s|"),
+        ("s-E|", "-s-B-b--m|"),
+        ("--X", "-----E|"),
+        ("-s-A-X", "-s---------B|"),
+    ],
+)
+def test_in_a_pipe_it_is_the_function_with_the_source_as_stream_0(streams: tuple[str, ...]) -> None:
+    def piped(source: Observable[Event], *others: Observable[Event]) -> Observable[Event]:
+        return source.pipe(ops.race(*others))
+
+    assert raced(*streams, race=piped) == raced(*streams)
+
+
+def test_it_is_an_engine_s_operator() -> None:
+    slow, quick = Fake([("delay", 60), "Late."]), stream_generate(Fake("Yes."), "Hi")
+    response = rxllm.generate(rxllm.Engine(slow, operators=[ops.race(quick)]), "Hi").run()
+    assert (response.output_text, response.metadata) == ("Yes.", WON)
 
 
 def test_the_losers_sockets_are_closed() -> None:
@@ -209,7 +239,7 @@ def test_the_losers_sockets_are_closed() -> None:
                 if isinstance(event, TextDelta) and not won:
                     won.append(time.monotonic())
 
-            text = await ops.race(
+            text = await rxllm.race(
                 stream_generate(model(slow), "Hi"),
                 stream_generate(model(quick), "Hi").delay_subscription(0.05),
             ).pipe(ops.tap(note), ops.to_text())
@@ -227,7 +257,7 @@ def test_usage_is_counted_once_and_no_text_is_doubled() -> None:
     answer = [chat_chunk("Yes"), Pause(0.01), chat_finish(), chat_finish("stop", **usage), DONE]
     with Loopback(lambda _: Reply(answer)) as server:
         streams = [stream_generate(model(server), "Hi") for _ in range(3)]
-        response = ops.race(*streams).pipe(ops.to_response()).run()
+        response = rxllm.race(*streams).pipe(ops.to_response()).run()
     assert (response.output_text, response.usage.input_tokens, response.usage.output_tokens) == ("Yes", 3, 2)
     assert response.metadata["race"]["winner"] in (0, 1, 2)
 
@@ -237,10 +267,10 @@ def test_a_server_that_is_not_there_loses() -> None:
         pass
     with Loopback(Reply(chat("Yes"))) as server:
         absent = stream_generate(model(gone), "Hi", retry=False)
-        response = ops.race(absent, stream_generate(model(server), "Hi")).pipe(ops.to_response()).run()
+        response = rxllm.race(absent, stream_generate(model(server), "Hi")).pipe(ops.to_response()).run()
         assert response.output_text == "Yes"
     with pytest.raises(LLMError):
-        ops.race(absent, absent).run()
+        rxllm.race(absent, absent).run()
 
 
 def test_the_result_of_a_chat_says_who_has_won() -> None:
@@ -251,8 +281,8 @@ def test_the_result_of_a_chat_says_who_has_won() -> None:
     slow, quick = Fake([("delay", 60), "Late."]), Fake(ToolCall("c1", "look", {}), "Sunny.")
     chats = [stream(engine, "Is it?", tools=[look]) for engine in (slow, quick)]
     note = {"race": {"winner": 1, "errors": ()}}
-    result = ops.race(*chats).pipe(ops.to_chat_result()).run()
+    result = rxllm.race(*chats).pipe(ops.to_chat_result()).run()
     assert (result.output_text, result.metadata) == ("Sunny.", note)
     assert [step.response.metadata for step in result.steps] == [note] * 2
     assert result.final_response == result.steps[-1].response
-    assert ops.race(stream(Fake("Yes."), "Is it?")).pipe(ops.to_response()).run().metadata["race"]["winner"] == 0
+    assert rxllm.race(stream(Fake("Yes."), "Is it?")).pipe(ops.to_response()).run().metadata["race"]["winner"] == 0

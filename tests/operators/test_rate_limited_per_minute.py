@@ -16,7 +16,6 @@ from rxllm import (
     Engine,
     EngineError,
     Fake,
-    Limiter,
     Usage,
     ValidationError,
     generate,
@@ -24,6 +23,7 @@ from rxllm import (
     stream_generate,
 )
 from rxllm import operators as ops
+from rxllm.runtime import Limiter
 from tests.operators.test_rate_limited import uses
 
 ANSWER = ["Hi", Usage(5, 5)]

@@ -9,10 +9,11 @@ from reactivex import operators as rx
 from reactivex.testing import TestScheduler
 
 import rxllm
-from rxllm import AdapterError, Call, Fake, Request, RetryPolicy, StreamError, ValidationError, user
+from rxllm import AdapterError, Fake, Request, RetryPolicy, StreamError, ValidationError, user
 from rxllm import operators as ops
 from rxllm.events import ErrorEvent
 from rxllm.testing.marbles import cold, record
+from rxllm.values import Call
 
 AT_ONCE = RetryPolicy(base_delay=0.0, jitter=0.0)
 BUSY = AdapterError("rate_limited")

@@ -210,7 +210,7 @@ def test_a_late_plain_function_is_left_behind_and_its_context_says_so() -> None:
 
 
 def test_the_check_of_the_arguments_takes_none_of_the_tool_s_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    def import_jsonschema(schema: Any, data: Any) -> list[Any]:
+    def import_the_library(schema: Any, data: Any) -> list[Any]:
         time.sleep(0.3)
         return []
 
@@ -219,7 +219,7 @@ def test_the_check_of_the_arguments_takes_none_of_the_tool_s_time(monkeypatch: p
             await asyncio.sleep(0)
         return "done"
 
-    monkeypatch.setattr("rxllm.tools._settings.schema_faults", import_jsonschema)
+    monkeypatch.setattr("rxllm.tools._settings.schema_faults", import_the_library)
     assert contents(result(calling("work"), [tool(name="work", handler=work)], tool_timeout=0.2)) == {"work": "done"}
 
 
@@ -237,11 +237,30 @@ def test_plain_functions_that_are_left_behind_are_counted_and_told_and_no_more_t
         record.message.partition(" was cancelled or timed out, but keeps running")[0] for record in caplog.records
     ].count("the tool 'stuck'") == 2
     refused = error_of(told(calling("stuck"), [stuck], tool_timeout=PATIENCE))
-    assert (refused.reason, "ToolContext.cancelled" in refused.message) == ("cancelled", True)
+    assert refused.reason == "cancelled"
+    assert "was not run: 2 others still run in threads" in refused.message
+    assert "ToolContext.cancelled" in refused.message
     leave.set()
     eventually(lambda: threads.left == 0)
     fine = told(calling("fine"), [tool(name="fine", handler=lambda arguments: "yes")], tool_timeout=PATIENCE)
     assert [event.content for event in fine if isinstance(event, ToolResultEncoded)] == ["yes"]
+
+
+def test_a_burst_of_calls_leaves_no_more_functions_behind_than_may_run_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("rxllm.runtime._thread_pool._threads", None)
+    monkeypatch.setattr("rxllm.tools._caller.THREADS", 5)
+    leave, threads = threading.Event(), daemon_threads()
+    stuck = tool(name="stuck", handler=lambda arguments: leave.wait(4 * PATIENCE))
+    events = told(calling(*(ToolCall(f"c{index}", "stuck", {}) for index in range(20))), [stuck], tool_timeout=1.0)
+    errors = [event.error for event in events if isinstance(event, ToolExecutionCompleted)]
+    refused = [error for error in errors if error is not None and error.reason == "cancelled"]
+    assert (len(errors), len(refused)) == (20, 15)
+    eventually(lambda: threads.left == 5)
+    assert "5 others run in threads already; pass max_concurrency=..." in refused[0].message
+    leave.set()
+    eventually(lambda: threads.left == threads.running == 0)
 
 
 def test_under_virtual_time_an_async_function_is_a_clear_failure() -> None:

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rxllm import Fake, TextAt, ToolCall, ValidationError, stream, tool
+from rxllm import Fake, ToolCall, ValidationError, stream, tool
 from rxllm import operators as ops
 from rxllm.events import ErrorEvent, StepRestarted, TextDelta
 from rxllm.testing import assert_operator
 from rxllm.testing._events import played
 from rxllm.testing.marbles import check
-from rxllm.values import StreamError
+from rxllm.values import StreamError, TextAt
 from tests.operators.scripts import pieces, said, through
 from tests.operators.test_partials import json_values
 

@@ -25,6 +25,7 @@ from rxllm.values import (
 )
 
 THREAD = Thread((user("Hi"),))
+ASKED = user("A story!")
 
 
 def test_the_chats_own_result_is_the_result() -> None:
@@ -94,3 +95,10 @@ def test_the_partial_text_of_a_chat_that_was_left_is_kept() -> None:
 def test_keep_partial_is_a_boolean() -> None:
     with pytest.raises(ValidationError, match="keep_partial must be True or False"):
         ops.to_chat_result(keep_partial=cast(Any, "yes"))
+
+
+@pytest.mark.parametrize("begin", [ASKED.text, ASKED, [ASKED], {"role": "user", "content": "A story!"}])
+def test_the_thread_is_whatever_a_conversation_is(begin: Any) -> None:
+    fold = ops.to_chat_result(begin, keep_partial=True)
+    stopped = stream(Fake(["Once ", "upon"]), begin).take(2).pipe(fold).run()
+    assert [message.text for message in stopped.thread] == ["A story!", "Once "]

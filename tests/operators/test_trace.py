@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 from reactivex import Observable, just, throw
 
-from rxllm import Trace, ValidationError
+from rxllm import ValidationError
 from rxllm import operators as ops
+from rxllm.telemetry import Trace
 from rxllm.testing.marbles import check
 
 NO = ValueError("no")

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
-from hypothesis import given
+import itertools
+from typing import Any
+
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rxllm import operators as ops
@@ -41,6 +44,19 @@ def test_what_is_left_comes_when_the_stream_ends_without_a_completion() -> None:
         b=TextDelta(" you"),
         **{"1": "Hi ", "2": "you"},
     )
+
+
+@given(st.data(), st.sampled_from([ops.words, ops.sentences]))
+@settings(max_examples=20)
+def test_an_endless_word_is_cut_at_the_same_places_however_it_comes(data: Any, make: Any) -> None:
+    unit = data.draw(st.sampled_from(["x", " ", "é", "\n"]))
+    text = "Hi, " + unit * 25_000 + " you. And"
+    cuts = data.draw(st.lists(st.integers(0, len(text)), max_size=8).map(sorted))
+    deltas = [text[a:b] for a, b in itertools.pairwise([0, *cuts, len(text)])]
+    segments = through(make(), said(deltas))
+    assert "".join(segments) == text
+    assert max(map(len, segments)) <= 10_000
+    assert segments == through(make(), said([text]))
 
 
 def test_blocks_are_not_run_together() -> None:

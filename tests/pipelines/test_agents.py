@@ -15,7 +15,6 @@ from reactivex import operators as rx
 import rxllm
 from rxllm import (
     AdapterError,
-    AgentTool,
     ChatResult,
     Engine,
     EngineError,
@@ -44,6 +43,7 @@ from rxllm.events import (
     ToolProgress,
     ToolResultEncoded,
 )
+from rxllm.tools import AgentTool
 
 ROSES = ToolCall("c1", "poet", {"prompt": "On roses"})
 
@@ -345,15 +345,14 @@ def _refuse(call: ToolCall) -> Any:
         (lambda call: None, TypeError),
         (lambda call: {"amuont": 1}, ValidationError),
         (_refuse, AdapterError),
-        (lambda call: {"amount": 13}, ToolError),
     ],
 )
-def test_what_an_approver_or_a_tools_author_has_wrong_is_never_for_a_model(
+def test_what_an_approver_has_wrong_is_never_for_a_model(
     approve: Any, error: Any, depth: int, first: list[Any]
 ) -> None:
     @tool(approval=True)
-    def pay(amount: int = 5) -> Any:
-        return {1: object()} if amount == 13 else "paid"
+    def pay(amount: int = 5) -> str:
+        return "paid"
 
     @tool
     def add() -> str:
@@ -435,7 +434,7 @@ def test_an_agent_that_stops_short_says_so() -> None:
     result = rxllm.chat(parent(ROSES), "Go", tools=[agent.as_tool(name="poet", max_turns=2)]).run()
     assert result_text(result) == '{"output_text":"","halted_reason":"max_turns"}'
     stops = tool(name="look", handler=lambda arguments: halt("found", {"x": 1}))
-    result = rxllm.chat(parent(ROSES), "Go", tools=[agent.with_tools(stops).as_tool(name="poet")]).run()
+    result = rxllm.chat(parent(ROSES), "Go", tools=[agent.with_tools(stops, replace=True).as_tool(name="poet")]).run()
     assert result_text(result) == '{"output_text":"","halted_reason":"found","halt_result":{"x":1}}'
     early = agent.as_tool(name="poet", halt_when=lambda step: True)
     assert '"halted_reason":"halt_when"' in result_text(rxllm.chat(parent(ROSES), "Go", tools=[early]).run())

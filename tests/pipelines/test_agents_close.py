@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import rxllm
-from rxllm import AdapterError, AgentTool, Engine, Fake, ToolCall, ask_user, tool
+from rxllm import AdapterError, Engine, Fake, ToolCall, ask_user, tool
 from rxllm import operators as ops
 from rxllm.adapters.local.weights import find
 from rxllm.events import Event, Nested, TextDelta, ToolExecutionCompleted
@@ -29,6 +29,7 @@ from rxllm.testing.loopback import (
     chat_event,
     chat_finish,
 )
+from rxllm.tools import AgentTool
 from rxllm.values import EngineError
 from tests.runtime.support import assert_prompt, now, until, until_closed
 from tests.runtime.test_back_pressure import CHUNKS, LONG, is_held_back

@@ -11,7 +11,6 @@ from reactivex import operators as rx
 import rxllm
 from rxllm import (
     AdapterError,
-    AgentTool,
     ChatResult,
     Engine,
     EngineError,
@@ -31,6 +30,7 @@ from rxllm import (
 )
 from rxllm import operators as ops
 from rxllm.events import ChatCompleted, Event, Nested, StepCompleted, ToolExecutionCompleted, ToolExecutionStarted
+from rxllm.tools import AgentTool
 
 ran: list[str] = []
 

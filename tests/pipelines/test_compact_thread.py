@@ -23,11 +23,9 @@ from rxllm import (
     Fake,
     Message,
     MessageStarted,
-    Prepared,
     Request,
     Session,
     Thread,
-    TokenCount,
     ToolCall,
     Usage,
     UsageUpdated,
@@ -45,10 +43,11 @@ from rxllm import (
 )
 from rxllm import operators as ops
 from rxllm.adapters import Anthropic, Gemini, Ollama, OpenAIChat, OpenAIResponses
+from rxllm.engine import Prepared
 from rxllm.pipelines._compact_thread import QUESTION
 from rxllm.testing import World, simulate, simulate_cancels, simulate_many
 from rxllm.testing.loopback import Loopback, Reply, chat, endless
-from rxllm.values import Call, estimated_tokens, unanswered
+from rxllm.values import Call, TokenCount, estimated_tokens, unanswered
 from tests.pipelines.conversations import conversations
 from tests.testing.simulated import engine_of, slowly
 
@@ -92,10 +91,10 @@ def test_the_model_gets_the_system_messages_the_summary_and_the_kept_exchanges()
 def test_the_summary_is_of_the_older_messages_and_their_tool_calls() -> None:
     summaries = summarizer()
     call = Message("assistant", tool_calls=(ToolCall("c1", "look", {"at": "fox"}),))
-    picture = rxllm.FilePart({"mime_type": "application/pdf", "name": "a.pdf", "data": b"%PDF"})
+    picture = rxllm.values.FilePart({"mime_type": "application/pdf", "name": "a.pdf", "data": b"%PDF"})
     thread = (
         system("Be brief."),
-        Message("user", (rxllm.TextPart("Read"), picture)),
+        Message("user", (rxllm.values.TextPart("Read"), picture)),
         call,
         tool_result("c1", "seen"),
         assistant(LONG),

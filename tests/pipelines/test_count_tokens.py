@@ -24,15 +24,10 @@ from rxllm import (
     AdapterError,
     Engine,
     Fake,
-    FilePart,
-    Image,
-    ImagePart,
     Message,
     Request,
     StreamError,
-    TextPart,
     Thread,
-    TokenCount,
     ToolCall,
     ValidationError,
     serializer,
@@ -46,7 +41,7 @@ from rxllm.adapters.anthropic.request import COUNTED as ANTHROPIC_FIELDS
 from rxllm.adapters.openai_responses.request import COUNTED as RESPONSES_FIELDS
 from rxllm.testing import strategies
 from rxllm.testing.loopback import Cut, Loopback, Pause, Reply
-from rxllm.values import estimated_tokens, message_tokens
+from rxllm.values import FilePart, Image, ImagePart, TextPart, TokenCount, estimated_tokens, message_tokens
 
 
 @tool
@@ -205,7 +200,7 @@ def test_a_connection_that_breaks_off_is_an_error_of_its_own() -> None:
     with Loopback(Reply([b'{"input', Cut.RESET])) as server, pytest.raises(StreamError) as caught:
         counted(Anthropic(base_url=server.url, api_key="k"), retry=False)
     assert caught.value.reason == "truncated"
-    assert caught.value.__cause__ is not None
+    assert caught.value.__context__ is not None
 
 
 def test_a_refusal_is_typed_and_shows_no_key() -> None:

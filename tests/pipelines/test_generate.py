@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from reactivex import Observable
 from reactivex.testing import TestScheduler
 
 import rxllm
-from rxllm import AdapterError, Call, Engine, Fake, Progress, Request, StreamError, ToolCall, Usage
+from rxllm import AdapterError, Engine, Fake, Request, StreamError, ToolCall, Usage
 from rxllm import operators as ops
 from rxllm.events import (
     ErrorEvent,
@@ -29,6 +30,7 @@ from rxllm.events import (
 )
 from rxllm.runtime import RetryPolicy, Stream
 from rxllm.testing.marbles import record
+from rxllm.values import Call, Progress
 
 RICH = [
     ("thinking", "hm"),
@@ -254,6 +256,27 @@ def test_as_they_finish_each_says_which_request_it_answers_also_a_failed_one() -
     responses = [what for _, kind, what in notes if kind == "next"]
     assert [requests[response.metadata["request_index"]] for response in responses] == ["no", "c", "a"]
     assert [response.error is not None for response in responses] == [True, False, False]
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+@pytest.mark.parametrize("is_journaled", [False, True])
+def test_run_and_await_return_all_in_the_requests_order(tmp_path: Path, ordered: bool, is_journaled: bool) -> None:
+    delays = {"a": 0.03, "no": 0.01, "c": 0.02}
+
+    def turn(request: Request) -> Any:
+        text = request.messages[-1].text
+        return [("delay", delays[text]), AdapterError("invalid_request") if text == "no" else text]
+
+    async def awaited() -> list[Any]:
+        return await many
+
+    journal = tmp_path / "answers.jsonl" if is_journaled else None
+    many = rxllm.generate_many(Fake(turn), list(delays), ordered=ordered, journal=journal, retry=False)
+    ids = {id: id.upper() for id in delays}
+    for responses in (many.run(), asyncio.run(awaited()), rxllm.run(many)):
+        assert [response.output_text for response in responses] == ["a", "", "c"]
+        assert [response.error is not None for response in responses] == [False, True, False]
+    assert [response.metadata["request_id"] for response in rxllm.generate_many(Fake("Hi"), ids).run()] == list(ids)
 
 
 def test_in_order_a_response_is_the_one_of_its_request_alone() -> None:

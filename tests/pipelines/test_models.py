@@ -12,21 +12,15 @@ from reactivex import from_iterable
 import rxllm
 from rxllm import (
     AdapterError,
-    CallFinished,
     Engine,
     ErrorEvent,
     Fake,
-    FakeImages,
-    Image,
-    ImagePart,
     Message,
     MessageCompleted,
     MessageStarted,
-    ModelInfo,
     RawChunk,
     RetryPolicy,
     TextDelta,
-    TextPart,
     ToolCall,
     Usage,
     UsageUpdated,
@@ -35,7 +29,10 @@ from rxllm import (
     tool,
 )
 from rxllm import operators as ops
+from rxllm.images import FakeImages
 from rxllm.operators._shared.costs import fill_costs
+from rxllm.telemetry import CallFinished
+from rxllm.values import Image, ImagePart, ModelInfo, TextPart
 from tests.laws import scripts
 from tests.laws.scripts import fake as scripted
 

@@ -219,7 +219,7 @@ class Answering:
     def __init__(self) -> None:
         self.answer: Subject[Event] = Subject()
 
-    def stream(self, request: Request, call: rxllm.Call) -> Subject[Event]:
+    def stream(self, request: Request, call: rxllm.values.Call) -> Subject[Event]:
         return self.answer
 
     def say(self, *texts: str) -> None:

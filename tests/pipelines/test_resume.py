@@ -205,7 +205,7 @@ def test_an_edit_is_what_a_live_edit_is() -> None:
 def test_any_call_that_runs_here_may_be_edited() -> None:
     waiting = halted(call("double", "a", x="two"), call("pay", "b"), mode="manual")
     result = resume(Fake("6."), waiting, approvals={"a": {"x": 3}, "b": {}}, tools=TOOLS).run()
-    assert (RUNS, contents(result)) == (["double 3", "pay 1"], [("a", "6"), ("b", "paid 1")])
+    assert (sorted(RUNS), contents(result)) == (["double 3", "pay 1"], [("a", "6"), ("b", "paid 1")])
 
 
 def test_a_tool_of_an_edited_call_sees_the_edit() -> None:
@@ -550,6 +550,8 @@ def test_any_halted_chat_can_go_on(script: Any, options: Any, data: st.DataObjec
     except rxllm.LLMError:
         return
     waiting = serializer.from_json(serializer.to_json(waiting), ChatResult)
+    if waiting.halted_reason == "completed":  # there is nothing to resume
+        return
     left = {call.id for call in waiting.pending_tool_calls if approver and call.name == "approval"}
     results = {call.id: "ok" for call in waiting.pending_tool_calls if call.id not in left}
     model = Fake("Thanks.")

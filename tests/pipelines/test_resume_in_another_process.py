@@ -13,6 +13,8 @@ from rxllm.adapters.local.weights import find
 from rxllm.values import EngineError, Session
 from tests.programs import python
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[2]
 
 

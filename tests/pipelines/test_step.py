@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 import rxllm
-from rxllm import AdapterError, Engine, Fake, ToolCall, ToolContext, Usage, tool
+from rxllm import AdapterError, Engine, Fake, Session, StepResult, Thread, ToolCall, ToolContext, Usage, session, tool
 from rxllm import operators as ops
 from rxllm.events import ErrorEvent, Event, MessageCompleted, StepCompleted, TextDelta, ToolExecutionStarted
 
@@ -112,3 +112,22 @@ def test_an_unknown_tool_is_an_error_and_a_step() -> None:
     assert isinstance(last, StepCompleted)
     assert last.response.error == error.error
     assert rxllm.step(Fake(CALL), "Hi").run() == last.result
+
+
+def test_a_loop_of_ones_own_ends_where_a_call_waits_for_an_approval() -> None:
+    """`StepResult.done` and the pending calls agree: nothing is sent that has an unanswered call."""
+    pay = tool(name="pay", handler=lambda arguments: "paid", approval=True)
+    fake, thread, steps = Fake(ToolCall("c1", "pay"), "Done."), Thread().add_user("Pay!"), list[StepResult]()
+    while not steps or not steps[-1].done:
+        steps.append(rxllm.step(fake, thread, tools=[pay]).run())
+        thread = steps[-1].thread
+    assert (len(steps), len(fake.requests)) == (1, 1)
+    result = rxllm.resume(fake, steps[-1], approvals={"c1": True}, tools=[pay]).run()
+    assert (result.halted_reason, result.output_text) == ("completed", "Done.")
+
+
+def test_a_session_whose_step_waits_is_not_completed() -> None:
+    pay = tool(name="pay", handler=lambda arguments: "paid", approval=True)
+    begun = Session(thread=Thread().add_user("Pay!"))
+    turn = session.step(Fake(ToolCall("c1", "pay")), begun, tools=[pay]).run()
+    assert turn.session.status != "completed"

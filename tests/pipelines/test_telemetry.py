@@ -16,10 +16,11 @@ from reactivex import operators as rx
 from reactivex.testing import TestScheduler
 
 import rxllm
-from rxllm import AdapterError, Call, Engine, Fake, Request, RetryPolicy, StreamError, ToolCall, ToolError, Usage, tool
+from rxllm import AdapterError, Engine, Fake, Request, RetryPolicy, StreamError, ToolCall, ToolError, Usage, tool
 from rxllm.pipelines import resume
 from rxllm.testing.marbles import record
 from rxllm.values import (
+    Call,
     CallDetails,
     CallFinished,
     CallStarted,

@@ -13,7 +13,6 @@ from reactivex.testing import ReactiveTest, TestScheduler
 import rxllm
 from rxllm import (
     AdapterError,
-    Call,
     Engine,
     ErrorEvent,
     Event,
@@ -33,6 +32,7 @@ from rxllm import (
 from rxllm import operators as ops
 from rxllm.runtime import Stream, retrying
 from rxllm.testing.marbles import record
+from rxllm.values import Call
 
 AGAIN = RetryPolicy(max_attempts=3, base_delay=10, jitter=0)
 

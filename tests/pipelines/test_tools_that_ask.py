@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 import rxllm
-from rxllm import ChatCompleted, Engine, Fake, Halt, Nested, ToolCall, ToolContext, ToolRecord, serializer, session, web
+from rxllm import ChatCompleted, Engine, Fake, Nested, ToolCall, ToolContext, serializer, session, web
 from rxllm import operators as ops
-from rxllm.values import ChatResult
+from rxllm.runtime import ToolRecord
+from rxllm.values import ChatResult, Halt
 
 CALL = ToolCall("c1", "book", {"city": "Rome"})
 

@@ -11,14 +11,16 @@ from reactivex import operators as rx
 from reactivex.testing import TestScheduler
 
 import rxllm
-from rxllm import AdapterError, Engine, Fake, Image, RetryPolicy, ToolCall, Tracer, tool
+from rxllm import AdapterError, Engine, Fake, RetryPolicy, ToolCall, tool
 from rxllm.images import FakeImages
+from rxllm.telemetry import Tracer
 from rxllm.testing.marbles import record
 from rxllm.values import (
     Call,
     CallDetails,
     CallFinished,
     CallStarted,
+    Image,
     ImagesFinished,
     Request,
     ToolFinished,

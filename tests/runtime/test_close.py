@@ -14,7 +14,6 @@ from reactivex import Subject
 from reactivex import operators as rx
 
 from rxllm import (
-    Call,
     Engine,
     Event,
     OpenAIChat,
@@ -28,6 +27,7 @@ from rxllm import (
 )
 from rxllm import operators as ops
 from rxllm.testing.loopback import STALL, Loopback, Reply, chat_chunk, chat_finish
+from rxllm.values import Call
 from tests.runtime.support import (
     HTTPX_ONLY,
     ON_BOTH,

@@ -73,7 +73,11 @@ class Server:
             return
         self.versions.add(scope["http_version"])
         self.connections.add(tuple(scope["client"]))
-        asked = json.loads((await receive())["body"])["messages"][-1]["content"]
+        body, more = b"", True
+        while more:  # a body may arrive in pieces
+            message = await receive()
+            body, more = body + message.get("body", b""), message.get("more_body", False)
+        asked = json.loads(body)["messages"][-1]["content"]
         self.asked.append(asked)
         if asked == "wait":
             await self._over.wait()

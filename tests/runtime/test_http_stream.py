@@ -147,7 +147,7 @@ def test_a_refused_connection_is_a_network_error(transport: str) -> None:
     assert isinstance(error, AdapterError)
     assert (error.reason, error.provider, error.status) == ("network_error", "openai", None)
     assert url in error.message
-    assert type(error.__cause__).__name__ == {"httpx": "ConnectError", "aiohttp": "ConnectTimeout"}[transport]
+    assert type(error.__context__).__name__ == {"httpx": "ConnectError", "aiohttp": "ConnectTimeout"}[transport]
 
 
 @pytest.mark.parametrize("reply", [Reply([Cut.FIN]), Reply([Cut.RESET])], ids=["fin", "reset"])
@@ -161,7 +161,7 @@ def test_a_stream_cut_before_its_first_event(reply: Reply) -> None:
 
 def test_silence_before_the_headers_is_a_timeout() -> None:
     error = failure(Reply(before=STALL), timeout=0.1)
-    assert (error.reason, type(error.__cause__).__name__) == ("timeout", "ReadTimeout")
+    assert (error.reason, type(error.__context__).__name__) == ("timeout", "ReadTimeout")
 
 
 def test_the_calls_timeout_wins_over_the_adapters() -> None:
@@ -245,7 +245,7 @@ def test_a_cut_streams_response_has_text_and_error() -> None:
     assert (response.output_text, response.finish_reason) == ("Hello", "error")
     assert response.error is not None
     assert response.error.reason == "truncated"
-    assert response.error.__cause__ is not None
+    assert response.error.__context__ is not None
     with pytest.raises(StreamError):
         response.raise_for_error()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 
 import pytest
@@ -34,6 +35,7 @@ import time; time.sleep(0.1)
         assert finished(script(code, server.url)) == (0, "Hello\n", "")
 
 
+@pytest.mark.skipif((3, 12) <= sys.version_info < (3, 12, 2), reason="this Python starts no threads at its exit")
 def test_at_exit_a_chat_with_tools_is_waited_for() -> None:
     """New threads cannot be started then."""
     code = (
@@ -138,4 +140,27 @@ print("bye", flush=True)
         code, out, err = finished(process)
     assert out == "cancelled\n"
     assert "Task was destroyed" not in err
+    assert closed - acted < 2
+
+
+@pytest.mark.parametrize("reply", [Reply(endless(every=0.05)), STALLED, SILENT], ids=["endless", "stalled", "silent"])
+def test_ctrl_c_in_the_program_disposes_what_is_subscribed(reply: Reply) -> None:
+    code = (
+        BEGIN
+        + """
+import time
+stream_generate(engine, "Hi").subscribe(lambda event: None, lambda error: print(error.reason))
+time.sleep(60)
+"""
+    )
+    with Loopback(reply) as server:
+        process = script(code, server.url)
+        server.wait_requests(1)
+        threading.Event().wait(0.3)  # until the program sleeps
+        acted = now()
+        process.send_signal(signal.SIGINT)
+        closed = server.connections[0].wait_closed()
+        code, out, err = finished(process)
+    assert out == "cancelled\n"
+    assert err.rstrip().endswith("KeyboardInterrupt")
     assert closed - acted < 2

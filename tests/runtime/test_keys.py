@@ -16,8 +16,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import rxllm
-from rxllm import Anthropic, Call, Engine, EngineError, Gemini, OpenAIChat, Request, keys, serializer, user
+from rxllm import Anthropic, Engine, EngineError, Gemini, OpenAIChat, Request, keys, serializer, user
 from rxllm.testing.loopback import chat_chunk
+from rxllm.values import Call
 
 ASKED = Request((user("Hi"),), model="m")
 

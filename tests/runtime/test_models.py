@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rxllm import EngineError, ModelInfo, Usage, ValidationError, models, serializer
+from rxllm import EngineError, Usage, ValidationError, models, serializer
+from rxllm.values import ModelInfo
 
 
 @pytest.fixture(autouse=True)

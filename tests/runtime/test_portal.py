@@ -71,3 +71,40 @@ print(ask().run())
         url = server.url.replace("127.0.0.1", "localhost")  # looking a name up needs a thread
         expected = "Hello\n" * (3 if used else 2)
         assert finished(script(code, url)) == (0, expected, "")
+
+
+FORKED = """
+import warnings
+warnings.filterwarnings("ignore", ".* is multi-threaded", DeprecationWarning)
+import signal
+from rxllm import StreamError, from_async_iter, operators as ops, stream
+async def numbers():
+    for number in range(1_000):
+        yield number
+        await asyncio.sleep(0.05)
+items = iter(from_async_iter(numbers))
+next(items)
+shared = stream(engine, "Hi").pipe(ops.share_folded(grace=0.0))
+watching = shared.subscribe(on_error=lambda error: None)
+child = os.fork()
+if child == 0:
+    signal.alarm(20)
+    for read in (lambda: [*items], shared.run):
+        try:
+            print("read", read())
+        except StreamError as error:
+            print(error.reason, "forked" in error.message or "loop" in error.message, flush=True)
+    print(from_async_iter(numbers).take(2).to_list().run(), flush=True)
+    sys.exit()
+assert os.waitpid(child, 0)[1] == 0
+print(next(items) >= 0)
+items.close()
+watching.dispose()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+def test_a_call_of_the_parent_fails_in_a_forked_child_at_once() -> None:
+    with Loopback(STALLED) as server:
+        code, out, err = finished(script(BEGIN + FORKED, server.url))
+    assert (code, out.splitlines(), err) == (0, ["cancelled True", "cancelled True", "[0, 1]", "True"], "")

@@ -15,7 +15,6 @@ from reactivex.testing import ReactiveTest, TestScheduler
 
 from rxllm import (
     AdapterError,
-    Call,
     Engine,
     EngineError,
     ErrorEvent,
@@ -37,7 +36,7 @@ from rxllm import (
     stream_generate,
 )
 from rxllm.testing.loopback import Loopback, Reply, chat
-from rxllm.values import RetryAttempt
+from rxllm.values import Call, RetryAttempt
 from tests.runtime.support import model
 
 on_next, on_error, on_completed = ReactiveTest.on_next, ReactiveTest.on_error, ReactiveTest.on_completed
@@ -308,7 +307,7 @@ QUICK = {"base_delay": 0.0, "jitter": 0.0}
         (RetryPolicy(max_attempts=4, **QUICK), {"max_delay": 1.0}, 4),
         ({"max_attempts": 5}, QUICK, 5),
         ({"max_attempts": 5}, False, 1),
-        ({"max_attempts": 0}, None, 1),
+        ({"max_attempts": 1}, None, 1),
         ({**QUICK, "retry_on": ["rate_limited"]}, None, 1),
         ({**QUICK, "retry_on": "timeout"}, None, 3),
         ({}, QUICK, 3),
@@ -361,6 +360,26 @@ def test_a_reason_that_is_none_is_told_which_there_are(given: Any, said: str) ->
         RetryPolicy(retry_on=given)
     for reason in AdapterError.REASONS | StreamError.REASONS:
         assert re.search(rf"there are .*\b{reason}\b", str(caught.value))
+
+
+def test_no_attempt_at_all_is_refused() -> None:
+    with pytest.raises(ValidationError, match="max_attempts must be a whole number of at least 1, which counts"):
+        RetryPolicy(max_attempts=0)
+    with pytest.raises(ValidationError, match="max_attempts must be a whole number of at least 1"):
+        generate(Fake("Hi"), "Hi", retry={"max_attempts": 0})
+
+
+@pytest.mark.parametrize("retry", [5, "always", [3]])
+def test_an_engine_s_retry_of_another_kind_is_refused(retry: Any) -> None:
+    with pytest.raises(ValidationError, match="retry must be a RetryPolicy, a mapping of its fields, True, False or"):
+        generate(Engine(Fake("Hi"), retry=retry), "Hi").run()
+
+
+def test_a_misspelt_field_is_refused_with_its_name() -> None:
+    with pytest.raises(ValidationError, match=r"max_atempts is unknown \(did you mean 'max_attempts'\?\); there are"):
+        generate(Fake("Hi"), "Hi", retry={"max_atempts": 2})
+    with pytest.raises(TypeError, match="max_atempts"):
+        RetryPolicy(max_atempts=2)  # pyright: ignore[reportCallIssue]
 
 
 def test_on_a_thread_without_a_loop() -> None:

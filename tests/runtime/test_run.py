@@ -16,6 +16,7 @@ import rxllm
 from rxllm import (
     AdapterError,
     Engine,
+    EngineError,
     Fake,
     Stream,
     ToolCall,
@@ -210,3 +211,10 @@ def test_chunks_and_ends_arrive_in_one_piece_or_many() -> None:
         with Loopback(Reply([body[i : i + size] for i in range(0, len(body), size)])) as server:
             results.append(list(stream_generate(model(server), "Hi")))
     assert results[0] == results[1] == results[2]
+
+
+def test_a_stream_that_is_awaited_without_a_loop_of_asyncio_names_the_remedy() -> None:
+    stream = generate(Fake("Hi"), "Hello")
+    for awaiting in (stream.__await__(), stream.__aiter__().__anext__()):
+        with pytest.raises(EngineError, match=r"asyncio only.*trio\.to_thread\.run_sync\(stream\.run\)"):
+            awaiting.send(None)

@@ -150,8 +150,8 @@ def test_calls_at_the_same_time_can_be_told_apart(many: str) -> None:
     engine = Engine(Fake(scripts=[[("delay", 0.05), "a"], ["b"]]), observers=[told.append])
     source = rxllm.stream_generate(engine, "Hi", request_id="r1")
     run: dict[str, Any] = {
-        "hedge": lambda: ops.hedge(source, 0.01),
-        "race": lambda: ops.race(source, source),
+        "hedge": lambda: rxllm.hedge(source, 0.01),
+        "race": lambda: rxllm.race(source, source),
         "generate_many": lambda: rxllm.generate_many(engine, ["a", "b"], request_id="r1"),
     }
     run[many]().run()
@@ -173,7 +173,7 @@ def test_a_later_attempt_belongs_where_the_first_did(name: str) -> None:
         "fallback": ops.fallback(events),
         "retry_before_content": ops.retry_before_content(policy),
         "restart": ops.restart(policy),
-        "hedge": lambda source: ops.hedge(source, 5.0),
+        "hedge": ops.hedge(5.0),
     }
     with within(Scope(request_id="r1", parent_id="p")):
         assert events.pipe(again[name], ops.to_text()).run() == "Hello"

@@ -51,26 +51,9 @@ def test_what_is_no_operator(given: Any) -> None:
         Engine(Fake("Hi")).with_operators(given)
 
 
-COMBINATORS = {
-    "hedge": lambda events: ops.hedge(events, after=10),
-    "merge_labelled": lambda events: ops.merge_labelled({"a": events}),
-    "race": lambda events: ops.race(events, EVENTS),
-}
-
-
-@pytest.mark.parametrize("name", COMBINATORS)
-def test_what_takes_streams_is_hinted_at_by_what_works(name: str) -> None:
-    what = rf"{name} takes streams and is not an operator: write lambda events: ops\.{name}\(.*events.*\)"
-    with pytest.raises(EngineError, match=what):
-        Engine(Fake("Hi"), operators=(getattr(ops, name),))
-    with pytest.raises(ValidationError, match=what):
-        EVENTS.pipe(getattr(ops, name))
-    assert len(list(EVENTS.pipe(COMBINATORS[name]))) == len(list(EVENTS))
-
-
 def test_every_public_operator_is_refused_without_brackets_and_taken_with_them() -> None:
     for name in ops.__all__:
-        with pytest.raises(ValidationError, match="takes streams" if name in COMBINATORS else "brackets"):
+        with pytest.raises(ValidationError, match="brackets"):
             EVENTS.pipe(getattr(ops, name))
     made: list[Any] = [ops.text(), rx.map(str), rx.last(), lambda source: source, rxllm.Stream.of, list]
     for operator in made[:-1]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
+import time
 
 import pytest
 
-from rxllm.runtime import daemon_threads, in_thread
+from rxllm.runtime import _thread_pool, daemon_threads, in_thread
+from rxllm.runtime._thread_pool import DaemonThreads
 from tests.runtime.support import finished, script
 
 name: contextvars.ContextVar[str] = contextvars.ContextVar("name")
@@ -37,6 +39,18 @@ def test_as_many_as_are_needed_run_at_once() -> None:
     together = threading.Barrier(20)
     futures = [daemon_threads().submit(together.wait, 5) for _ in range(20)]
     assert sorted(future.result(5) for future in futures) == list(range(20))
+
+
+def test_after_a_burst_most_threads_end() -> None:
+    pool, together = DaemonThreads(), threading.Barrier(60)
+    before = threading.active_count()
+    futures = [pool.submit(together.wait, 5) for _ in range(60)]
+    assert len({future.result(5) for future in futures}) == 60
+    end = time.monotonic() + 5
+    while pool.running or threading.active_count() > before + _thread_pool.IDLE_KEPT:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    assert [pool.submit(int, "7").result(5) for _ in range(100)] == [7] * 100
 
 
 def test_a_job_that_hangs_does_not_hold_up_the_end() -> None:

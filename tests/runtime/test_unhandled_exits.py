@@ -13,10 +13,11 @@ import reactivex
 from reactivex import Subject
 
 import rxllm
-from rxllm import Call, Engine, Event, Fake, Request, Stream, TextDelta, ToolCall, generate, stream_generate, tool
+from rxllm import Engine, Event, Fake, Request, Stream, TextDelta, ToolCall, generate, stream_generate, tool
 from rxllm import operators as ops
 from rxllm.runtime import call_loop
 from rxllm.testing.loopback import Loopback, Reply, chat
+from rxllm.values import Call
 from tests.runtime.support import STALLED, finished, model, script
 
 
@@ -115,7 +116,7 @@ PLACES: dict[str, Callable[[BaseException], Stream[Any]]] = {
     "behind catch and retry": lambda error: (
         stream_generate(hello(), "Hi").map(raising(error)).retry(3).catch(reactivex.of("caught"))
     ),
-    "the end": lambda error: stream_generate(hello(), "Hi").pipe(ops.count(raising(error))),
+    "the end": lambda error: stream_generate(hello(), "Hi").pipe(ops.tally(raising(error))),
     "continue_with": lambda error: stream_generate(hello(), "Hi").pipe(ops.continue_with(raising(error))),
     "a parser": lambda error: stream_generate(hello(), "Hi").pipe(ops.to_response(raising(error))),
     "halt_when": lambda error: rxllm.stream(
@@ -123,8 +124,8 @@ PLACES: dict[str, Callable[[BaseException], Stream[Any]]] = {
     ),
     "on_progress": lambda error: rxllm.generate_many(hello(), ["a", "b"], on_progress=raising(error)),
     "a request of many": lambda error: rxllm.generate_many(hello(), ["a", "b"], on_event=raising(error)),
-    "one of several": lambda error: ops.merge_labelled({"a": stream_generate(hello(), "Hi").map(raising(error))}),
-    "a race": lambda error: ops.race(stream_generate(hello(), "Hi").pipe(ops.tap(raising(error)))),
+    "one of several": lambda error: rxllm.merge_labelled({"a": stream_generate(hello(), "Hi").map(raising(error))}),
+    "a race": lambda error: rxllm.race(stream_generate(hello(), "Hi").pipe(ops.tap(raising(error)))),
     "smooth": lambda error: stream_generate(Fake("word " * 9), "Hi").pipe(ops.smooth(), ops.tap(raising(error))),
     "snapshots": lambda error: stream_generate(hello(), "Hi").pipe(ops.snapshots(0.01), ops.tap(raising(error))),
     "stall_warning": lambda error: stream_generate(Fake(["Hel", ("delay", 5), "lo"]), "Hi").pipe(
@@ -243,7 +244,7 @@ def test_nobody_who_has_stopped_waiting_swallows_an_error(caplog: pytest.LogCapt
 
     def begin_another(event: Event) -> None:
         if isinstance(event, TextDelta):
-            stream_generate(Fake([("delay", 0.1), "late"]), "Hi").pipe(ops.count(later)).subscribe()
+            stream_generate(Fake([("delay", 0.1), "late"]), "Hi").pipe(ops.tally(later)).subscribe()
 
     def later(counted: object) -> None:
         call_loop().call_soon(done.set)

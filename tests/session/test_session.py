@@ -117,7 +117,7 @@ def test_a_question_is_answered_by_a_reply() -> None:
 
 def test_a_message_of_parts_is_a_reply_too() -> None:
     fake = Fake("Hello")
-    session.reply(fake, Session(), user([rxllm.TextPart("Look")])).run()
+    session.reply(fake, Session(), user([rxllm.values.TextPart("Look")])).run()
     assert fake.requests[0].messages[0].text == "Look"
 
 

@@ -79,7 +79,7 @@ def test_a_reply_is_a_start_with_one_more_message(script: Any, options: Any) -> 
 @law
 @given(scripts.scripts, scripts.chat_options, st.integers(0, 12))
 def test_a_turn_that_is_cut_off_anywhere_is_sound(script: Any, options: Any, count: int) -> None:
-    """Law 25, D11: wherever a turn is cut off, the session is sound, keeps what the user said, and can go on; folding
+    """Law 25: wherever a turn is cut off, the session is sound, keeps what the user said, and can go on; folding
     changes neither the session it began with nor, folded again, its turn.
     """
     source = session.stream_reply(engine(script), INITIAL, "And?", **options)
@@ -90,7 +90,7 @@ def test_a_turn_that_is_cut_off_anywhere_is_sound(script: Any, options: Any, cou
     assert turn.session.messages[:2] == (user("Hi"), user("And?"))
     assert INITIAL.messages == (user("Hi"),)
     if turn.session.status == "completed":
-        assert session.resume(Fake("Go on."), turn.session).run().output_text == "Go on."
+        assert session.reply(Fake("Go on."), turn.session, "And then?").run().output_text == "Go on."
 
 
 @law

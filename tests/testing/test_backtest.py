@@ -47,7 +47,7 @@ def test_a_row_says_what_was_shown_and_when(tmp_path: Path) -> None:
 
 def test_a_row_says_where_it_was_cut(tmp_path: Path) -> None:
     path = tape(tmp_path / "a.jsonl", "Hel", ("delay", 4), "lo", Usage(3, 2))
-    (row,) = backtest(path, [ops.timeouts(idle=3)])
+    (row,) = backtest(path, [ops.time_limits(idle=3)])
     assert (row.outcome, row.text, row.cut_at, row.ended_at, row.tokens) == ("error", "Hel", 3.0, 3.0, None)
     assert isinstance(row.error, StreamError)
     (row,) = backtest(path, rx.take(2))
@@ -69,7 +69,7 @@ def test_pipelines_are_functions_or_lists_of_operators(tmp_path: Path) -> None:
 def test_a_hedge_lacks_the_second_answer(tmp_path: Path) -> None:
     tape(tmp_path / "slow.jsonl", ("delay", 9), "Late.")
     tape(tmp_path / "quick.jsonl", ("delay", 1), "Quick.")
-    result = backtest(tmp_path, lambda source: ops.hedge(source, after=2))
+    result = backtest(tmp_path, ops.hedge(after=2))
     missing = ((2.0, "another answer to the same request"),)
     assert summary(result, "recording", "outcome", "text", "missing") == [
         ("quick.jsonl", "completed", "Quick.", ()),
@@ -203,7 +203,7 @@ def test_it_ends_though_its_pipeline_never_does(tmp_path: Path) -> None:
 def test_the_table_is_text_markdown_and_rows(tmp_path: Path) -> None:
     tape(tmp_path / "a.jsonl", "Hel", ("delay", 4), "a | b", Usage(3, 2))
     tape(tmp_path / "b.jsonl", "Hi")
-    result = backtest(tmp_path, ops.timeouts(idle=5))
+    result = backtest(tmp_path, ops.time_limits(idle=5))
     assert repr(result).splitlines() == [
         "recording  outcome    first    end      items  tokens  text",
         "a.jsonl    completed  0.000 s  4.000 s  6      5       Hela | b",
@@ -240,9 +240,9 @@ def test_an_async_check_fails_and_says_what_to_write() -> None:
 
 GAP = 1.0
 POLICIES: dict[str, Callable[[Observable[Any]], Observable[Any]]] = {
-    "idle": ops.timeouts(idle=GAP / 2),
-    "first": ops.timeouts(first=0.6 * GAP),
-    "total": ops.timeouts(total=1.65 * GAP),
+    "idle": ops.time_limits(idle=GAP / 2),
+    "first": ops.time_limits(first=0.6 * GAP),
+    "total": ops.time_limits(total=1.65 * GAP),
     "take": rx.take(7),
     "budget": ops.budget(tokens=12),
     "smooth": ops.smooth(0.1),

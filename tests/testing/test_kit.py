@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Collection
 from typing import Any
@@ -46,7 +47,7 @@ def test_its_page_names_all_that_there_is() -> None:
 )
 def test_every_rule_is_in_a_table(rules: Collection[str], page: Any) -> None:
     """By its name, what it checks, and when one leaves it out."""
-    rows = dict(re.findall(r"(?m)^    ``(\w+)``  +(\S.*  +\S.*)$", page.__doc__))
+    rows = dict(re.findall(r"(?m)^``(\w+)``  +(\S.*  +\S.*)$", inspect.getdoc(page) or ""))
     assert list(rows) == list(rules)
     assert testing.__doc__ is not None
     assert "without=" in testing.__doc__

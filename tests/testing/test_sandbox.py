@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 import rxllm
-from rxllm import Engine, EngineError, Fake, FakeImages, Image, session, tool
+from rxllm import Engine, EngineError, Fake, session, tool
 from rxllm.engine import stand_in
+from rxllm.images import FakeImages
 from rxllm.testing import sandbox
+from rxllm.values import Image
 from tests.operators.threads import together
 
 DOT = Image.from_data_uri("data:image/gif;base64,R0lGODlhAQABAAAAACw=")

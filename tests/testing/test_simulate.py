@@ -253,6 +253,7 @@ def test_a_host_outside_is_told_so_and_a_port_without_a_server_is_in_the_trace()
 # Faults, failures and their replay
 
 
+@pytest.mark.long
 def test_every_kind_of_fault_strikes() -> None:
     runs = simulate_many(chat_with_tools, range(150))
     struck = {kind for run in runs for fault in run.faults for kind in FAULTS if f"fault: {kind}" in fault.what}
@@ -418,12 +419,12 @@ async def leaving(world: World) -> None:
 
 async def hedging(world: World) -> None:
     stream = rxllm.stream_generate(engine_of(world.serve(slowly)), "Hi")
-    await world.cancellable(ops.hedge(stream, after=0.2).pipe(ops.to_response()))
+    await world.cancellable(rxllm.hedge(stream, after=0.2).pipe(ops.to_response()))
 
 
 async def racing(world: World) -> None:
     streams = [rxllm.stream_generate(engine_of(world.serve(slowly)), "Hi") for _ in range(3)]
-    await world.cancellable(ops.race(*streams).pipe(ops.to_response()))
+    await world.cancellable(rxllm.race(*streams).pipe(ops.to_response()))
 
 
 async def falling_back(world: World) -> None:
@@ -492,3 +493,53 @@ APPS += [silence, bounded_pool, rate_limit, type_ahead]
 def test_rxllm_leaves_nothing_behind_whatever_happens(app: App) -> None:
     simulate_many(app, range(60))
     simulate_cancels(app)
+
+
+# Failures
+
+
+def test_an_update_that_is_lost_when_a_ready_task_waits_is_found() -> None:
+    async def app(world: World) -> None:
+        total = 0
+
+        async def add(pauses: int) -> None:
+            nonlocal total
+            for _ in range(pauses):
+                await asyncio.sleep(0)
+            before = total
+            await asyncio.sleep(0)
+            total = before + 1
+
+        await asyncio.gather(add(0), add(2))
+        assert total == 2, "an update is lost"
+
+    simulate(app, faults=())
+    with pytest.raises(SimulationError, match="an update is lost"):
+        simulate_many(app, range(1000))
+
+
+def test_a_failure_has_the_faults_that_matter_and_no_others() -> None:
+    async def app(world: World) -> None:
+        order: list[int] = []
+
+        async def note(number: int) -> None:
+            order.append(number)
+
+        await asyncio.gather(*map(note, range(5)))
+        assert order == [0, 1, 2, 3, 4], "out of order"
+
+    with pytest.raises(SimulationError) as caught:
+        simulate_many(app, range(1000))
+    assert "faults=('reorder',)" in str(caught.value)
+    with pytest.raises(SimulationError, match="out of order"):
+        simulate(app, caught.value.seed, faults=("reorder",))
+
+
+def test_retries_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async def app(world: World) -> Any:
+        server = world.serve([Reply(b"", status=503), Reply(chat("Hi"))])
+        return (await rxllm.generate(engine_of(server), "Hi")).output_text
+
+    with caplog.at_level("WARNING", "rxllm"):
+        assert simulate(app, faults=()).value == "Hi"
+    assert caplog.text == ""

@@ -24,15 +24,10 @@ from rxllm import (
     ErrorEvent,
     Event,
     Fake,
-    FunctionTool,
-    Halt,
-    Labelled,
-    Partial,
     Response,
     StepResult,
     Stream,
     StreamCollector,
-    TextAt,
     TextDelta,
     Thread,
     Tool,
@@ -44,6 +39,7 @@ from rxllm import (
     web,
 )
 from rxllm import operators as ops
+from rxllm.values import FunctionTool, Halt, Labelled, Partial, TextAt
 
 fake = Fake("Hi")
 events = rxllm.stream_generate(fake, "Hello")
@@ -56,8 +52,8 @@ assert_type(rxllm.stream_step(fake, "Hello"), Stream[Event])
 assert_type(rxllm.step(fake, "Hello"), Stream[StepResult])
 assert_type(rxllm.stream(fake, "Hello"), Stream[Event])
 assert_type(rxllm.chat(fake, "Hello"), Stream[ChatResult])
-assert_type(rxllm.generate_many(fake, ["a", rxllm.user("b"), rxllm.request("c")]), Stream[Response[Any]])
-assert_type(rxllm.count_tokens(fake, rxllm.request("Hello"), model="small"), Stream[rxllm.TokenCount])
+assert_type(rxllm.generate_many(fake, ["a", rxllm.user("b"), rxllm.request("c")]).run(), list[Response[Any]])
+assert_type(rxllm.count_tokens(fake, rxllm.request("Hello"), model="small"), Stream[rxllm.values.TokenCount])
 rxllm.Engine(fake, prepare=[rxllm.trim_thread(tokens=9), rxllm.compact_thread(fake, at=9, keep=1, max_tokens=99)])
 rxllm.generate(fake, [rxllm.user("Hi")])
 rxllm.generate(fake, (rxllm.system("Be brief."), rxllm.user("Hi")))
@@ -86,10 +82,12 @@ assert_type(rxllm.Thread.from_openai(typed_history), rxllm.Thread)
 
 # Pictures and files
 
-rxllm.user("What is this?", "photo.png", Path("report.pdf"), b"%PDF-", rxllm.Image.from_url("https://example.com"))
-rxllm.user(["What is this?", Path("photo.png"), rxllm.TextPart("And this?")])
-rxllm.user([rxllm.TextPart("Hi")])
-parts: list[rxllm.TextPart] = [rxllm.TextPart("Hi")]
+rxllm.user(
+    "What is this?", "photo.png", Path("report.pdf"), b"%PDF-", rxllm.values.Image.from_url("https://example.com")
+)
+rxllm.user(["What is this?", Path("photo.png"), rxllm.values.TextPart("And this?")])
+rxllm.user([rxllm.values.TextPart("Hi")])
+parts: list[rxllm.values.TextPart] = [rxllm.values.TextPart("Hi")]
 rxllm.user(parts)
 
 # A scripted model's turn may be a list of any of its pieces' types
@@ -141,7 +139,7 @@ assert_type([r.parsed for r in rxllm.generate_many(fake, ["a"], response_format=
 union: Stream[Response[City | Place]] = rxllm.generate(fake, "Hello", response_format=City | Place)
 choice: Stream[Response[Literal["a", "b"]]] = rxllm.generate(fake, "Hello", response_format=Literal["a", "b"])
 optional: Stream[ChatResult[City | None]] = rxllm.chat(fake, "Hello", response_format=City | None)
-assert_type(rxllm.generate_many(fake, ["a"], response_format=City, concurrency=2), Stream[Response[City]])
+assert_type(rxllm.generate_many(fake, ["a"], response_format=City, concurrency=2).run(), list[Response[City]])
 assert_type(events.pipe(ops.to_response(City)), Stream[Response[City]])
 assert_type(events.pipe(ops.to_response(rxllm.json_schema("x", {}))), Stream[Response[Any]])
 assert_type(rxllm.chat(fake, "Hello", response_format=City, max_turns=2), Stream[ChatResult[City]])
@@ -202,7 +200,7 @@ assert_type(events.pipe(ops.include_raw_chunks()), Stream[Event])
 assert_type(events.pipe(ops.raise_errors()), Stream[Event])
 assert_type(events.pipe(ops.errors_as_events()), Stream[Event])
 assert_type(events.pipe(ops.run_tools()), Stream[Event])
-assert_type(events.pipe(ops.timeouts(first=30, idle=10)), Stream[Event])
+assert_type(events.pipe(ops.time_limits(first=30, idle=10)), Stream[Event])
 assert_type(events.pipe(ops.stall_warning(5, lambda seconds, events: print(seconds + events))), Stream[Event])
 assert_type(events.pipe(ops.fallback(events)), Stream[Event])
 assert_type(events.pipe(ops.restart({"max_attempts": 2})), Stream[Event])
@@ -227,7 +225,7 @@ assert_type(events.pipe(ops.text(), ops.conflate(), ops.keep_latest()), Stream[s
 assert_type(events.pipe(ops.gate(reactivex.of(True)), ops.text()), Stream[str])
 assert_type(reactivex.of(1, 2).pipe(ops.conflate(max), ops.keep_latest()), Stream[int])
 assert_type(events.pipe(ops.verify(), ops.cost(), ops.budget(tokens=100)), Stream[Event])
-assert_type(events.pipe(ops.to_session(rxllm.Session())), Stream[rxllm.Turn])
+assert_type(events.pipe(ops.to_session(rxllm.Session())), Stream[rxllm.values.Turn])
 assert_type(events.pipe(ops.partial_json()), Stream[Any])
 assert_type(events.pipe(ops.parsed(City)), Stream[City])
 assert_type(events.pipe(ops.parsed(list[int])), Stream[list[int]])
@@ -249,22 +247,27 @@ assert_type(events.pipe(ops.items(int | None)), Stream[Any])
 
 assert_type(events.pipe(ops.trace(lambda seen: print(seen.kind, seen.at))), Stream[Event])
 assert_type(events.pipe(ops.text(), ops.trace(print), ops.checkpoint("here")), Stream[str])
-assert_type(events.pipe(ops.text(), ops.count(lambda counts: print(counts.items()))), Stream[str])
+assert_type(events.pipe(ops.text(), ops.tally(lambda counts: print(counts.items()))), Stream[str])
 assert_type(events.pipe(ops.text(), ops.rate_limited(concurrent=2)), Stream[str])
-assert_type(rxllm.generate_many(fake, {"first": "Hi"}, journal="out.jsonl"), Stream[Response[Any]])
-assert_type(rxllm.cluster.generate_many(fake, {1: "Hi"}, journal="out.jsonl", concurrency=64), Stream[Response[Any]])
-assert_type(rxllm.cluster.generate_many(fake, ["Hi"], response_format=City), Stream[Response[City]])
+assert_type(rxllm.generate_many(fake, {"first": "Hi"}, journal="out.jsonl").run(), list[Response[Any]])
+assert_type(
+    rxllm.cluster.generate_many(fake, {1: "Hi"}, journal="out.jsonl", concurrency=64).run(), list[Response[Any]]
+)
+assert_type(rxllm.cluster.generate_many(fake, ["Hi"], response_format=City).run(), list[Response[City]])
 assert_type(rxllm.mcp.tools(["npx", "server"], prefix="files_"), Stream[tuple[rxllm.Tool, ...]])
-assert_type(rxllm.generate_many(fake, {1: "Hi"}, on_progress=rxllm.progress_bar()), Stream[Response[Any]])
-rxllm.Engine(fake, operators=(ops.rate_limited(per_second=2), ops.checkpoint("model"), ops.count(print)))
+assert_type(rxllm.generate_many(fake, {1: "Hi"}, on_progress=rxllm.display.progress_bar()).run(), list[Response[Any]])
+rxllm.Engine(fake, operators=(ops.rate_limited(per_second=2), ops.checkpoint("model"), ops.tally(print)))
 
 # Several streams
 
-assert_type(ops.race(events, events), Stream[Event])
-assert_type(ops.hedge(events, after=2), Stream[Event])
-assert_type(ops.merge_labelled({"a": events.pipe(ops.text())}), Stream[Labelled[str | ErrorEvent]])
-assert_type(ops.merge_labelled({"a": events}), Stream[Labelled[Event]])
-for labelled in ops.merge_labelled({"a": events.pipe(ops.text())}):
+assert_type(rxllm.race(events, events), Stream[Event])
+assert_type(events.pipe(ops.race(events, events)), Stream[Event])
+assert_type(events.pipe(ops.hedge(after=2), ops.text()), Stream[str])
+rxllm.Engine(fake, operators=[ops.hedge(after=2), ops.race(events)])
+assert_type(rxllm.hedge(events, after=2), Stream[Event])
+assert_type(rxllm.merge_labelled({"a": events.pipe(ops.text())}), Stream[Labelled[str | ErrorEvent]])
+assert_type(rxllm.merge_labelled({"a": events}), Stream[Labelled[Event]])
+for labelled in rxllm.merge_labelled({"a": events.pipe(ops.text())}):
     if not isinstance(labelled.item, ErrorEvent):
         assert_type(labelled.item, str)
 
@@ -329,9 +332,9 @@ rxllm.Engine(fake, operators=middle)
 
 # Messages of parts
 
-parts = [rxllm.TextPart("What is this?")]
+parts = [rxllm.values.TextPart("What is this?")]
 rxllm.user(parts)
-rxllm.user([rxllm.TextPart("What is this?"), rxllm.ImagePart(rxllm.Image.from_file("photo.png"))])
+rxllm.user([rxllm.values.TextPart("What is this?"), rxllm.values.ImagePart(rxllm.values.Image.from_file("photo.png"))])
 
 # Usage
 
@@ -361,6 +364,16 @@ assert_type(texts.scan(lambda before, text: before + text), Stream[str])
 assert_type(texts.reduce(lambda total, text: total + len(text), 0), Stream[int])
 assert_type(texts.count(), Stream[int])
 assert_type(texts.pairwise(), Stream[tuple[str, str]])
+assert_type(texts.group_by(len), Stream[reactivex.GroupedObservable[int, str]])
+assert_type(texts.group_by(len, str.encode), Stream[reactivex.GroupedObservable[int, bytes]])
+assert_type(texts.window(numbers), Stream[Observable[str]])
+assert_type(texts.window_with_count(2), Stream[Observable[str]])
+assert_type(texts.window_with_time(0.1), Stream[Observable[str]])
+assert_type(texts.window_with_time_or_count(0.1, 2), Stream[Observable[str]])
+assert_type(texts.window_when(lambda: numbers), Stream[Observable[str]])
+assert_type(texts.window_toggle(numbers, lambda _: numbers), Stream[Observable[str]])
+assert_type(texts.materialize(), Stream[reactivex.Notification[str]])
+assert_type(texts.timestamp().map(lambda stamp: stamp.value), Stream[str])
 assert_type(texts.flat_map(lambda text: rxllm.generate(fake, text)), Stream[Response[Any]])
 assert_type(texts.concat_map(lambda text: rxllm.generate(fake, text)), Stream[Response[Any]])
 assert_type(texts.switch_map(lambda text: rxllm.generate(fake, text, response_format=City)), Stream[Response[City]])

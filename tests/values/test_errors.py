@@ -44,7 +44,7 @@ def test_reasons_are_a_closed_set(cls: Any) -> None:
         (ValidationError("invalid_tool"), "validation failed: invalid_tool"),
         (
             ValidationError("invalid_thread", errors=[(("messages", 0, "role"), "unknown"), ((), "odd")]),
-            "validation failed: invalid_thread (messages.0.role unknown; value odd)",
+            "messages.0.role unknown; value odd",
         ),
         (ValidationError("invalid_tool", "no", errors=[(("name",), "empty")]), "no [at name]"),
         (StreamError("timeout", "too slow"), "too slow"),

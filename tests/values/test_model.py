@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from rxllm import ModelInfo, ValidationError, serializer
+from rxllm import ValidationError, serializer
+from rxllm.values import ModelInfo
 
 
 @pytest.mark.parametrize(

@@ -13,13 +13,11 @@ from rxllm import (
     Fake,
     Message,
     Request,
-    TextPart,
     Tool,
     ToolCall,
     ValidationError,
     generate,
     request,
-    request_key,
     serializer,
     tool,
     user,
@@ -28,6 +26,7 @@ from rxllm import operators as ops
 from rxllm.adapters import OpenAIChat
 from rxllm.runtime import EngineCall, current_engine_call
 from rxllm.testing import strategies
+from rxllm.values import TextPart, request_key
 from tests.programs import python
 
 
@@ -52,7 +51,7 @@ FULL = request(
 
 PROGRAM = """
 from tests.values.test_request_key import FULL
-from rxllm import request_key
+from rxllm.values import request_key
 print(request_key(FULL, "openai"))
 """
 

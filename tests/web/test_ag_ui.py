@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 from reactivex import from_iterable
+from starlette.testclient import TestClient
 
 import rxllm
 from rxllm import (
@@ -34,7 +35,6 @@ from rxllm import (
     TextDelta,
     ThinkingCompleted,
     ThinkingDelta,
-    ThinkingPart,
     Thread,
     ToolCall,
     ToolCallCompleted,
@@ -47,6 +47,7 @@ from rxllm import (
 )
 from rxllm import operators as ops
 from rxllm.testing import strategies
+from rxllm.values import ThinkingPart
 from tests.judges import absent, node
 from tests.laws import scripts
 from tests.web.streams import DECODERS, of_recordings, of_script
@@ -61,7 +62,7 @@ def client(events: list[Event]) -> list[Event]:
 
 
 def framed(events: list[Event], **options: Any) -> list[Any]:
-    encode = web.encode("ag-ui", **{"thread_id": "thread", "run_id": "run", **options})
+    encode = web.encode("ag-ui", **{"thread_id": "thread", "run_id": "run", "messages": [], **options})
     return list(Stream.of(from_iterable(events)).pipe(encode))
 
 
@@ -377,6 +378,23 @@ def test_a_restart_keeps_what_the_client_had() -> None:
     history = [{"id": "m1", "role": "user", "content": "Hi"}, {"id": "m2", "role": "assistant", "content": "Yes?"}]
     (result,) = judged([framed(begun_again(), messages=history)], messages=history)
     assert [message.get("content") for message in result["messages"]] == ["Hi", "Yes?", "", "Hello", "2"]
+
+
+def test_a_restart_leaves_a_conversation_alone_that_the_encoder_does_not_know() -> None:
+    history = [{"id": "m1", "role": "user", "content": "Hi"}, {"id": "m2", "role": "assistant", "content": "Yes?"}]
+    (result,) = judged([framed(begun_again(), messages=None)], messages=history)
+    contents = [message.get("content") for message in result["messages"]]
+    assert contents[:2] == ["Hi", "Yes?"]
+    assert {"void", "Hello", "2"} < {*contents}
+
+
+def test_a_request_knows_the_encoder_of_its_answer() -> None:
+    history = [{"id": "m1", "role": "user", "content": "Hi"}]
+    incoming = web.from_ag_ui({"threadId": "t", "runId": "r", "messages": history})
+    response = web.streaming_response(Stream.of(from_iterable(begun_again())), incoming.encoder())
+    frames = list(web.from_sse(TestClient(response).get("/").content))
+    (result,) = judged([frames], messages=history)
+    assert [message.get("content") for message in result["messages"]] == ["Hi", "", "Hello", "2"]
 
 
 def test_nothing_void_is_left_with_the_client() -> None:

@@ -22,13 +22,11 @@ from rxllm import (
     Fake,
     MessageCompleted,
     Nested,
-    ProviderPart,
     RawChunk,
     Stream,
     StreamCollector,
     StreamError,
     TextDelta,
-    ThinkingPart,
     Thread,
     ToolCall,
     web,
@@ -36,6 +34,7 @@ from rxllm import (
 from rxllm import operators as ops
 from rxllm.testing import HTTPAdapterConformance, Script, refusal
 from rxllm.testing.loopback import STALL, Loopback, Reply
+from rxllm.values import ProviderPart, ThinkingPart
 from rxllm.web import AGUI
 from rxllm.web._ag_ui_adapter import to_input
 from tests.judges import absent, node
@@ -323,7 +322,7 @@ def test_what_we_serve_is_what_we_ask() -> None:
 def test_an_agent_is_raced_and_guarded() -> None:
     with Loopback(reply(START, *text("m1", "Hello ", "secret."), FINISH)) as server:
         slow = rxllm.stream_generate(Fake([("delay", 60.0), "Late."]), "Hi")
-        raced = ops.race(slow, rxllm.stream_generate(model(server), "Hi")).pipe(ops.to_text()).run()
+        raced = rxllm.race(slow, rxllm.stream_generate(model(server), "Hi")).pipe(ops.to_text()).run()
         redacted = rxllm.stream_generate(model(server), "Hi").pipe(ops.redact("secret"), ops.to_text()).run()
     assert (raced, "secret" in redacted) == ("Hello secret.", False)
 

@@ -11,7 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rxllm
-from rxllm import ChatResult, Fake, ThinkingPart, Thread, ToolCall, ValidationError, web
+from rxllm import ChatResult, Fake, Thread, ToolCall, ValidationError, web
+from rxllm import operators as ops
+from rxllm.values import ThinkingPart
 from rxllm.web import from_ag_ui
 from tests.web.test_ag_ui import add_twice, ask, framed, judged, locate, pay
 from tests.web.test_codec import hostile
@@ -158,8 +160,23 @@ def test_hostile_messages_are_one_typed_error(message: dict[str, Any]) -> None:
     ],
 )
 def test_an_approval(payload: Any, approval: Any) -> None:
-    incoming = from_ag_ui(sent(HI, asks("c1", "pay"), **resumed("c1", payload=payload)), halted(PAY))
+    incoming = from_ag_ui(sent(HI, asks("c1", "pay"), **resumed("c1", payload=payload)), halted(PAY), edits=True)
     assert (incoming.approvals, incoming.results, len(incoming.thread)) == ({"c1": approval}, {}, 2)
+
+
+def test_arguments_are_rewritten_only_where_the_server_allows_it() -> None:
+    def approved(**arguments: Any) -> Any:
+        return sent(HI, **resumed("c1", payload={"approved": True, "editedArgs": arguments}))
+
+    path = ("resume", 0, "payload", "editedArgs")
+    told = "rewrites the arguments of the call, which needs edits=True"
+    assert fault(approved(amount=1), halted(PAY)) == (path, told)
+    assert from_ag_ui(approved(amount=5), halted(PAY)).approvals == {"c1": True}  # as the model has written them
+    for options in ({}, {"edits": True}):
+        encode = ops.lift(from_ag_ui(sent(HI), **options).encoder)
+        frames = [*rxllm.stream(Fake([PAY]), "Hi", tools=[pay]).pipe(web.for_client(), encode)]
+        (interrupt,) = frames[-1]["outcome"]["interrupts"]
+        assert ("editedArgs" in interrupt["responseSchema"]["properties"]) == bool(options)
 
 
 def test_an_approved_call_runs_and_the_client_sees_it() -> None:

@@ -51,6 +51,7 @@ def test_any_event_comes_back_in_our_own_protocol(events: list[Event]) -> None:
     assert again(framed(events, "rxllm"), "rxllm") == events
 
 
+@pytest.mark.long
 @protocols
 @settings(deadline=None, max_examples=300)
 @given(strategies.event_lists)
@@ -117,6 +118,7 @@ tags = st.sampled_from(
 )
 
 
+@pytest.mark.long
 @protocols
 @settings(deadline=None, max_examples=300)
 @given(st.lists(st.dictionaries(st.text(max_size=8), hostile, max_size=4), max_size=3), tags)
@@ -138,7 +140,7 @@ def test_bytes_that_are_no_frames_are_one_typed_error(body: bytes) -> None:
 @pytest.mark.parametrize("function", [web.encode, web.decode])
 @pytest.mark.parametrize("protocol", ["sse", "", None, []])
 def test_an_unknown_protocol_is_told_at_once(function: Any, protocol: Any) -> None:
-    with pytest.raises(ValidationError, match=r"invalid_option.*protocol must be one of 'rxllm'"):
+    with pytest.raises(ValidationError, match=r"protocol must be one of 'rxllm'"):
         function(protocol)
 
 

@@ -22,16 +22,14 @@ from rxllm import (
     MessageCompleted,
     MessageStarted,
     Nested,
-    ProviderPart,
     RawChunk,
     Stream,
     StreamCollector,
     StreamError,
     TextDelta,
-    TextPart,
     ThinkingCompleted,
-    ThinkingPart,
     Thread,
+    Tool,
     ToolCall,
     ToolCallCompleted,
     ToolCallStarted,
@@ -47,6 +45,7 @@ from rxllm import (
 )
 from rxllm import operators as ops
 from rxllm.testing import strategies
+from rxllm.values import ProviderPart, TextPart, ThinkingPart
 from rxllm.web._codec import PROTOCOLS
 from tests.laws import scripts
 from tests.web.streams import DECODERS, of_recordings, of_script
@@ -271,7 +270,7 @@ class Order:
 
 
 @rxllm.tool
-def buy() -> rxllm.Halt:
+def buy() -> rxllm.values.Halt:
     """Buy it."""
     return rxllm.halt("bought", Order(7))
 
@@ -284,3 +283,14 @@ def test_the_object_that_halts_a_chat_or_an_agent_arrives_as_its_data(protocol: 
     events = client(list(rxllm.stream(Fake(call, "Done."), "Hi", tools=[agent, buy])))
     assert list(Stream.of(from_iterable(events)).pipe(web.encode(protocol), web.decode(protocol))) == events
     assert "Order(" not in repr(events)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_step_does_not_send_the_steps_before_it(protocol: str) -> None:
+    def sent(steps: int) -> int:
+        model = Fake(*([ToolCall(f"c{i}", "look", {})] for i in range(steps)), "Done.")
+        look = Tool("look", handler=lambda arguments: "x" * 1000)
+        events = rxllm.stream(model, "Hi", tools=[look], max_turns=steps + 1)
+        return sum(len(web.sse(frame)) for frame in events.pipe(web.for_client(), web.encode(protocol)))
+
+    assert sent(80) < 4.4 * sent(20)

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import httpx
+import pytest
 from fastapi import BackgroundTasks, FastAPI
 from litestar import Litestar, post
 from litestar import get as route
@@ -16,11 +17,12 @@ from starlette.middleware import Middleware
 from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 import rxllm
 from rxllm import ErrorEvent, Event, Fake, TextDelta, web
+from rxllm import operators as ops
 from rxllm.testing.loopback import Loopback
 from tests.programs import python
 from tests.runtime.support import STALLED, model, now, until_closed
@@ -163,3 +165,65 @@ print(*(name for name in ("starlette", "uvicorn") if name in sys.modules))
 """
     ran = python("-c", code)
     assert (ran.stderr, ran.stdout.strip()) == ("", "")
+
+
+# A forgotten await
+
+
+@pytest.mark.parametrize("make", [rxllm.chat, rxllm.generate, rxllm.stream])
+@pytest.mark.parametrize("nested", [False, True])
+def test_fastapi_refuses_a_stream_in_one_sentence_and_calls_no_model(make: Any, nested: bool) -> None:
+    app, fake = FastAPI(), Fake("Hello")
+
+    @app.get("/async")
+    async def forgotten():
+        return {"answer": make(fake, "Hi")} if nested else make(fake, "Hi")
+
+    @app.get("/sync")
+    def plain():
+        return {"answer": make(fake, "Hi")} if nested else make(fake, "Hi")
+
+    for path in ("/async", "/sync"):
+        with pytest.raises(TypeError, match=r"^a Stream has no JSON: .*; write return await \.\.\., or ") as caught:
+            asyncio.run(in_process(app, path))
+        assert caught.value.__cause__ is None
+        assert caught.value.__context__ is None
+    assert fake.requests == []
+
+
+def test_starlette_refuses_a_stream_and_calls_no_model() -> None:
+    fake = Fake("Hello")
+
+    async def forgotten(request: Request) -> Any:
+        return rxllm.chat(fake, "Hi")
+
+    async def as_json(request: Request) -> Any:
+        return JSONResponse(rxllm.chat(fake, "Hi"))
+
+    app = Starlette(routes=[Route("/plain", forgotten), Route("/json", as_json)])
+    for path in ("/plain", "/json"):
+        with pytest.raises(TypeError, match="Stream"):
+            asyncio.run(in_process(app, path))
+    assert fake.requests == []
+
+
+def test_litestar_awaits_a_stream() -> None:
+    @route("/chat")
+    async def forgotten() -> str:
+        answer: Any = hello().pipe(ops.to_text())
+        return answer
+
+    assert asyncio.run(get(Litestar([forgotten]), "/chat")).text == "Hello"
+
+
+def test_a_stream_is_no_mapping() -> None:
+    fake = Fake("Hello")
+    with pytest.raises(TypeError, match=r"a Stream is not a mapping: .*chat\(\.\.\.\)\.run\(\), or await it"):
+        dict(rxllm.chat(fake, "Hi"))  # type: ignore[call-overload]
+    assert fake.requests == []
+
+
+async def in_process(app: ASGIApp, path: str) -> httpx.Response:
+    transport = httpx.ASGITransport(app)  # type: ignore[arg-type]
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        return await client.get(path)

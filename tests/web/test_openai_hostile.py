@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import rxllm
 from rxllm import Engine, Fake, OpenAIChat, ToolCall, ToolContext, ValidationError, tool, web
-from rxllm.testing.loopback import Loopback, Reply, chat_chunk, endless
+from rxllm.testing.loopback import Loopback, Reply, chat, chat_chunk, endless
 from rxllm.web import _openai_http
 from tests.web.served import PATIENCE, Served
 
@@ -236,6 +236,9 @@ WRONG: list[tuple[str, Any, str]] = [
     ("max_completion_tokens", 1.5, "max_completion_tokens"),
     ("stop", [1], "stop"),
     ("seed", "x", "seed"),
+    *((name, 10**400, param) for name, param in (
+        ("seed", "seed"), ("max_tokens", "max_completion_tokens"), ("temperature", "temperature"))),
+    ("seed", -(10**400), "seed"),
     ("reasoning_effort", 1, "reasoning_effort"),
     ("response_format", {"type": "xml"}, "response_format"),
     ("response_format", {"type": "json_schema", "json_schema": {"name": "x"}}, "response_format"),
@@ -260,6 +263,14 @@ def test_what_is_wrong_is_named(field: str, value: Any, param: str) -> None:
     error = answer.json()["error"]
     assert (answer.status_code, error["type"], error["param"]) == (400, "invalid_request_error", param)
     assert len(error["message"]) < 300
+
+
+def test_a_file_that_the_provider_does_not_take_is_the_clients_fault() -> None:
+    file = {"type": "file", "file": {"file_data": "data:application/x;base64,JVBERg==", "filename": "a.x"}}
+    with Loopback(lambda _: Reply(chat("Hello"))) as provider:
+        body = json.dumps({**HI, "messages": [{"role": "user", "content": [file]}]}).encode()
+        answer = answer_to(body, proxied(provider))
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_request")
 
 
 anything = st.recursive(

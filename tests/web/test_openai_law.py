@@ -178,7 +178,7 @@ def test_recorded_streams_fold_to_what_they_are(api: str) -> None:
         if len(result.steps) == 1 and result.final_response is not None:
             assert response.thinking == result.final_response.thinking, name
         cited = [event.source["url"] for event in events if isinstance(event, SourceAdded) and event.source.get("url")]
-        shown = [part.source["url"] for part in response.message.parts if isinstance(part, rxllm.SourcePart)]
+        shown = [part.source["url"] for part in response.message.parts if isinstance(part, rxllm.values.SourcePart)]
         assert set(shown) == set(cited) or result.error is not None, name
 
 

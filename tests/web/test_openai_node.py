@@ -119,6 +119,7 @@ def test_the_packages_fold_recorded_streams_to_what_they_are(api: str, package: 
         if finish_of(chat) == "error" or finish_of(chat) in ("length", "content_filter"):  # the package refuses them
             assert "error" in result or result["choices"][0]["finish_reason"] == finish_of(chat)
             continue
+        assert "choices" in result, result
         choice = result["choices"][0]
         assert (choice["message"]["content"] or "") == text_of(chat)
         assert choice["finish_reason"] == finish_of(chat)

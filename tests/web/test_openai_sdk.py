@@ -8,6 +8,7 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import httpx
 import openai
 import pydantic
 import pytest
@@ -21,7 +22,6 @@ from rxllm import (
     StreamError,
     ThinkingCompleted,
     ThinkingDelta,
-    ThinkingPart,
     ToolCall,
     Usage,
     ask_user,
@@ -31,6 +31,7 @@ from rxllm import (
 )
 from rxllm import operators as ops
 from rxllm.testing.loopback import DONE, Loopback, Pause, Reply, chat_chunk, chat_event, chat_finish
+from rxllm.values import ThinkingPart
 from tests.web.served import Served
 
 HI: Any = [{"role": "user", "content": "Hi"}]
@@ -433,6 +434,18 @@ def test_a_wrong_key_is_refused() -> None:
         assert sdk.chat.completions.create(model="m0", messages=HI).choices[0].message.content == "Hello"
 
 
+@pytest.mark.parametrize(
+    ("header", "status"),
+    [
+        *((f"{scheme} right", 200) for scheme in ("Bearer", "bearer", "BEARER", "Bearer ")),
+        *((header, 401) for header in ("right", "Basic right", "Bearer", "Bearer Right", "Bearer right right", "")),
+    ],
+)
+def test_the_scheme_of_the_key_has_any_case(header: str, status: int) -> None:
+    with Served.of(Fake("Hello"), key="right") as server:
+        assert httpx.get(f"{server.url}/models", headers={"authorization": header}).status_code == status
+
+
 def test_a_web_page_is_refused_by_a_server_without_a_key(hello: Served) -> None:
     headers = {"origin": "https://example.org"}
     with client(hello, default_headers=headers) as sdk, pytest.raises(openai.PermissionDeniedError):
@@ -462,7 +475,7 @@ def test_an_engine_that_races_falls_back_budgets_and_guards() -> None:
         guarded = engines[2].with_operators(ops.guard(lambda text: "lo" not in text))
         served = [
             engines[1].with_operators(ops.fallback(engines[2])),
-            engines[0].with_operators(lambda slow: ops.race(slow, stream_generate(engines[2], "Hi"))),
+            engines[0].with_operators(ops.race(stream_generate(engines[2], "Hi"))),
             engines[2].with_operators(ops.budget(tokens=100_000)),
             guarded,
         ]

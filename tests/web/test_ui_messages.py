@@ -14,12 +14,7 @@ import rxllm
 from rxllm import (
     ChatResult,
     Fake,
-    FilePart,
-    Image,
-    ImagePart,
     Message,
-    TextPart,
-    ThinkingPart,
     Thread,
     ToolCall,
     ValidationError,
@@ -29,6 +24,7 @@ from rxllm import (
     user,
     web,
 )
+from rxllm.values import FilePart, Image, ImagePart, TextPart, ThinkingPart
 
 
 def text(words: str) -> Any:
@@ -243,7 +239,7 @@ def test_results_are_taken_of_the_tools_of_the_client_only() -> None:
 @pytest.mark.parametrize("way_in", [web.from_ui, web.from_ag_ui])
 def test_a_stored_conversation_of_another_class_is_told_at_once(way_in: Any, stored: Any) -> None:
     body = {"threadId": "t", "runId": "r", "messages": [{"role": "user", "parts": []}]}
-    with pytest.raises(ValidationError, match=r"invalid_option.*stored must be .*, not <class .*; write Thread\("):
+    with pytest.raises(ValidationError, match=r"stored must be .*, not <class .*; write Thread\("):
         way_in(body, stored)
 
 
@@ -357,7 +353,7 @@ def test_hostile_bodies_are_one_typed_error(entries: list[Any], is_stored: bool)
 
 
 @tool
-def ask() -> rxllm.Halt:
+def ask() -> rxllm.values.Halt:
     """Ask the user."""
     return rxllm.ask_user("Which?")
 

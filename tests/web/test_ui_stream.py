@@ -444,9 +444,9 @@ def shown(steps: Sequence[Any]) -> list[Any]:
         calls = {call.id: call for call in step.response.tool_calls}
         for part in step.response.message.parts:
             match part:
-                case rxllm.ToolCallPart(id=id):
+                case rxllm.values.ToolCallPart(id=id):
                     parts.append((calls.pop(id).name, results.get(id)))
-                case rxllm.TextPart(text=text) | rxllm.ThinkingPart(text=text):
+                case rxllm.values.TextPart(text=text) | rxllm.values.ThinkingPart(text=text):
                     parts.append(text)
                 case _:
                     parts.append(part)
@@ -467,8 +467,8 @@ def test_streams_of_the_other_server_fold_as_its_own_client_folds_them() -> None
         folded[name], steps[name] = state.to_chat_result(), shown(state.steps)
         cut = again(frames[: len(frames) // 2])
         assert name == "written" or cut[-1] == ErrorEvent(StreamError("truncated"))
-    png = rxllm.FilePart({"mime_type": "image/png", "data": b"png"})
-    source = rxllm.SourcePart({"url": "https://example.org", "title": "Example"})
+    png = rxllm.values.FilePart({"mime_type": "image/png", "data": b"png"})
+    source = rxllm.values.SourcePart({"url": "https://example.org", "title": "Example"})
     adds = [("add", "2"), ("count", '{"two": 2}'), ("fails", "Error: no")]
     assert steps["tools"] == ["step-start", "Hm.", "I add.", *adds, "step-start", "Done.", source, png]
     assert (folded["tools"].halted_reason, folded["tools"].final_response.finish_reason) == ("completed", "stop")

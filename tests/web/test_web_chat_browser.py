@@ -1,6 +1,7 @@
 """The page of examples/web_chat in a real browser, driven as a person does. The provider is a real server.
 
-RXLLM_PICTURES names a folder for pictures of the page, light and dark.
+RXLLM_PICTURES names a folder for pictures of the page, light and dark. ``python -m docs.pictures`` takes the picture of
+the README in this way.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import statistics
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -151,6 +153,22 @@ def picture(page: Any, name: str) -> None:
     for scheme in ("dark", "light") if folder else ():
         page.emulate_media(color_scheme=scheme)
         page.screenshot(path=f"{folder}/{name}-{scheme}.png")
+
+
+def test_the_picture_of_the_readme_shows_this_page(page):
+    from playwright.sync_api import expect
+
+    page.set_viewport_size({"width": 860, "height": 500})
+    send(page, "Order two pizzas, please.")
+    expect(page.get_by_role("button", name="Approve")).to_be_visible()
+    page.mouse.move(0, 0)
+    folder = os.environ.get("RXLLM_PICTURES")
+    if folder:
+        page.emulate_media(color_scheme="light")
+        page.screenshot(path=f"{folder}/web_chat.png")
+        (Path(folder) / "web_chat.txt").write_text(page.locator("body").inner_text())
+    shown = Path(__file__).parents[2] / "docs" / "pictures" / "web_chat.txt"
+    assert page.locator("body").inner_text() == shown.read_text(), "run python -m docs.pictures"
 
 
 def send(page: Any, text: str) -> None:

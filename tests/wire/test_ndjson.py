@@ -3,10 +3,12 @@
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rxllm import AdapterError, Event, MessageCompleted, TextDelta, wire
 from rxllm.testing import cut
 from rxllm.values import StreamError
 from rxllm.wire.ndjson import NDJSONDecoder
@@ -58,3 +60,25 @@ def test_no_line_may_be_too_long():
             decoder.close()
         assert given == [b'{"a": 1}']
         assert caught.value.reason == "oversized_frame"
+
+
+def test_a_frame_decoder_reads_ndjson_as_it_is() -> None:
+    class Words(wire.FrameDecoder):
+        def read(self, kind: str, payload: Any, frame: bytes, /) -> None:
+            assert kind == "line"
+            self.blocks.text(payload.get("word", ""))
+            if payload.get("last"):
+                self.end(over=True)
+
+        def error_of(self, payload: Any) -> AdapterError:
+            return AdapterError("unknown", str(payload))
+
+    def read(*reads: bytes, max_frame: int = 99) -> list[Event]:
+        framing = wire.NDJSONFraming(max_frame=max_frame)
+        decoder = Words(framing, wire.Blocks(), msgspec.json.Decoder(), provider="words", raw=False)
+        return [event for data in reads for event in decoder.feed(data)] + decoder.close()
+
+    events = read(b'{"word": "Hel"}\n{"wo', b'rd": "lo"}\r\n{"last": true}')
+    assert [event.delta for event in events if isinstance(event, TextDelta)] == ["Hel", "lo"]
+    assert isinstance(events[-1], MessageCompleted)
+    assert read(b'{"word": "too long"}\n', max_frame=5)[-1].error.reason == "oversized_frame"  # type: ignore[union-attr]

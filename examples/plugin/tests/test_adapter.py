@@ -7,16 +7,11 @@ import pytest
 import rxllm
 from rxllm import (
     AdapterError,
-    Call,
     EngineError,
-    Image,
-    ImagePart,
     Message,
     Request,
     SourceAdded,
     StreamError,
-    TextPart,
-    ThinkingPart,
     Tool,
     ToolCall,
     Usage,
@@ -26,6 +21,7 @@ from rxllm import (
 )
 from rxllm.testing import ADAPTER_RULES, HTTPAdapterConformance, Script, assert_adapter, refusal
 from rxllm.testing.loopback import Loopback, Reply
+from rxllm.values import Call, Image, ImagePart, TextPart, ThinkingPart
 
 from rxllm_cohere import Cohere, connect
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,8 @@ from rxllm.values import AdapterError, Call, Request, TokenCount
 if TYPE_CHECKING:
     import httpx
 
+_IS_OWN = re.compile(r"https://(api\.anthropic\.com|aws-external-anthropic\.[^/]+\.api\.aws)(:\d+)?(/|$)")
+
 VERSION = "2023-06-01"
 """The version of the API. The later 2026-10-21 has no temperature; to use it, set the header."""
 
@@ -29,6 +32,10 @@ class Anthropic(HTTPAdapter):
     ``ANTHROPIC_BASE_URL`` of the environment is used, which has no ``/v1``. ``Request.options`` is merged over the
     body, so any field that a server understands can be set there; an option of None removes a field, and ``betas`` (a
     list of names) becomes the header ``anthropic-beta``. The API has no seed: it is not sent.
+
+    Only the system messages at the beginning of a thread are the body's ``system``; later ones stay in their places, so
+    that what is cached remains so. Models that obey an entry of the role ``system`` get one, others a text between
+    ``<system>`` tags, which users can type too; the option ``system_entries`` (True, False) forces either form.
 
     A tool's ``metadata["strict"]`` makes its schema binding. Its ``metadata["anthropic"]`` is merged over the tool's
     entry in the body (``{"eager_input_streaming": True}``); if it has a ``"type"``, as the tools that the server runs
@@ -62,7 +69,7 @@ class Anthropic(HTTPAdapter):
             raise missing_model(self.provider, self)
         key = self.key(call)
         headers = {"anthropic-version": VERSION} | ({"x-api-key": key} if key else {})
-        body = body_of(request, provider=self.provider)
+        body = body_of(request, provider=self.provider, is_own=_IS_OWN.match(self.base_url) is not None)
         betas = body.pop("betas", None)
         if betas:
             headers["anthropic-beta"] = ",".join(betas)

@@ -1,6 +1,9 @@
 """A request as the body of the Messages API: https://platform.claude.com/docs/en/api/messages.
 
-1. System messages are not turns: their text goes into ``system``, wherever in the thread they are.
+1. The system messages before all others are ``system``. A later one never changes it, because that would throw the
+   cached prefix away; it goes behind the user's turn that it follows or, after an assistant's, behind the user's turn
+   that comes next, as an entry of its own where the model honours one (`takes_entries`), else as a text block between
+   ``<system>`` tags at the end of that turn. Without such a turn it is one.
 2. Consecutive messages of one role become one turn; all results of a turn's tool calls are in one user turn, before
    anything else.
 3. The API refuses blank text, and white space at the end of a final assistant turn: both are left out.
@@ -13,12 +16,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from rxllm.adapters._parts import Carries, mime_type_of, sendable
 from rxllm.adapters._request import invalid_field, response_format
-from rxllm.adapters.anthropic.frames import CITATIONS
+from rxllm.adapters.anthropic.frames import CITATIONS, SERVER_CALLS
 from rxllm.values import (
     FilePart,
     Image,
@@ -50,19 +53,26 @@ CARRIES: Carries = {
 }
 
 
-def messages_body(request: Request, *, provider: str = "anthropic") -> dict[str, Any]:
-    """Return the JSON body of `request`; opaque parts go back if they are of `provider`."""
+def messages_body(request: Request, *, provider: str = "anthropic", is_own: bool = False) -> dict[str, Any]:
+    """Return the JSON body of `request`; opaque parts go back if they are of `provider`.
+
+    `is_own` is whether the server is one of Anthropic's. The option ``system_entries`` (True, False) is not sent; it
+    decides about the form of later system messages where the model's name and the server would be wrong.
+    """
     request = sendable(request, f"the Messages API of {provider}", provider, CARRIES)
     model = request.model or ""
     limit = default_max_tokens(model) if request.max_tokens is None else request.max_tokens
+    options = dict(request.options)
+    entries = options.pop("system_entries", None)
+    leading, thread = _split(request.messages)
     body: dict[str, Any] = {
         "model": model,
         "max_tokens": limit,
         "stream": True,
-        "system": system_of(request.messages),
-        "messages": turns_of(request.messages, provider),
+        "system": system_of(leading),
+        "messages": turns_of(thread, provider, entries=is_own and takes_entries(model) if entries is None else entries),
         "tools": [_tool(tool, provider) for tool in request.tools],
-        "tool_choice": _tool_choice(request.tool_choice) if request.tools or "tools" in request.options else None,
+        "tool_choice": _tool_choice(request.tool_choice) if request.tools or "tools" in options else None,
         "temperature": request.temperature,
         "top_p": request.top_p,
         "stop_sequences": list(request.stop),
@@ -70,7 +80,7 @@ def messages_body(request: Request, *, provider: str = "anthropic") -> dict[str,
         "container": _container(request, provider),
     }
     config = {**body.get("output_config", {}), **_output_format(request)}
-    body |= {"output_config": config or None} | request.options
+    body |= {"output_config": config or None} | options
     if config and isinstance(body["output_config"], dict):
         body["output_config"] = {**config, **body["output_config"]}
     optional = ("system", "tools", "stop_sequences")
@@ -84,9 +94,9 @@ COUNTED = (
 """The fields that ``/messages/count_tokens`` takes; it refuses others."""
 
 
-def count_body(request: Request, *, provider: str = "anthropic") -> dict[str, Any]:
+def count_body(request: Request, *, provider: str = "anthropic", is_own: bool = False) -> dict[str, Any]:
     """Return the body that asks how many tokens `request` has."""
-    body = messages_body(request, provider=provider)
+    body = messages_body(request, provider=provider, is_own=is_own)
     return {name: body[name] for name in COUNTED if name in body}
 
 
@@ -167,31 +177,71 @@ def _closed(schema: Any) -> Any:
     return {"additionalProperties": False, **closed} if closed.get("type") == "object" else closed
 
 
+def takes_entries(model: str) -> bool:
+    """Whether `model` obeys ``{"role": "system"}`` among the messages.
+
+    Older models refuse it, and Sonnet 5 and Haiku 5.5 accept it, but ignore it or take it for the user's or a tool's.
+    """
+    return re.search(r"claude-(opus-4[-.]8|(opus|fable|mythos)-5)(?!\d)", model) is not None
+
+
+def _split(messages: Sequence[Message]) -> tuple[Sequence[Message], Sequence[Message]]:
+    """Return the system messages before all others, and the rest."""
+    first = next((place for place, message in enumerate(messages) if message.role != "system"), len(messages))
+    return messages[:first], messages[first:]
+
+
 def system_of(messages: Iterable[Message]) -> str | list[Block]:
-    """Return the ``system`` of a body: text, or blocks if something in it is to be cached."""
-    blocks = [block for message in messages if message.role == "system" for block in _cached(message, _texts(message))]
+    """Return system messages as the ``system`` of a body: text, or blocks if something in it is to be cached."""
+    blocks = [block for message in messages for block in _cached(message, _texts(message))]
     if any("cache_control" in block for block in blocks):
         return blocks
     return "\n\n".join(block["text"] for block in blocks)
 
 
-def turns_of(messages: Iterable[Message], provider: str) -> list[Block]:
-    """Return the ``messages`` of a body; opaque parts go back if they are of `provider`."""
+def turns_of(messages: Iterable[Message], provider: str, *, entries: bool = False) -> list[Block]:
+    """Return the ``messages`` of a body; opaque parts go back if they are of `provider`.
+
+    System messages become `entries`, or else text blocks. A longer thread has the same turns up to the last answer.
+    """
     turns: list[Block] = []
+    instructions: list[Block] = []  # until the turn that they go behind has ended
     for message in messages:
         if message.role == "system":
+            instructions += _cached(message, _texts(message))
             continue
         role = "assistant" if message.role == "assistant" else "user"
         blocks = _cached(message, _blocks(message, provider))
+        if role == "assistant" and blocks:
+            _instruct(turns, instructions, entries=entries)
+            instructions = []
         if turns and turns[-1]["role"] == role:
             turns[-1]["content"] += blocks
         elif blocks:
             turns.append({"role": role, "content": blocks})
+    _instruct(turns, instructions, entries=entries)
     for turn in turns:
         turn["content"].sort(key=_is_not_result)  # results first; otherwise the order stays
     if turns and turns[-1]["role"] == "assistant":
         _strip_end(turns[-1]["content"])
     return [{**turn, "content": _simplified(turn["content"])} for turn in turns]
+
+
+def _instruct(turns: list[Block], instructions: list[Block], *, entries: bool) -> None:
+    """Add system messages behind the last turn."""
+    follows_user = bool(turns) and turns[-1]["role"] == "user"
+    # A turn that ends with a call of a server's tool is paused: the server continues it.
+    is_paused = bool(turns) and turns[-1]["content"][-1]["type"] in SERVER_CALLS
+    if not instructions:
+        return
+    if entries and (follows_user or is_paused):
+        turns.append({"role": "system", "content": instructions})
+        return
+    tagged = [{**block, "text": f"<system>{block['text']}</system>"} for block in instructions]
+    if follows_user:
+        turns[-1]["content"] += tagged
+    else:
+        turns.append({"role": "user", "content": tagged})
 
 
 def _is_not_result(block: Block) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any, cast
 
 from rxllm.values import Usage
@@ -15,7 +16,23 @@ def to_usage(counters: Mapping[str, Any]) -> Usage:
     Anthropic's ``input_tokens`` excludes what was read from and written to the cache, `Usage` includes it; output
     includes thinking in both (https://platform.claude.com/docs/en/build-with-claude/prompt-caching). A counter without
     a field of its own is in `extra`, under its dotted name.
+
+    ``iterations`` has a usage for each request that the server made for the answer; compactions and advisors are in no
+    other counter. Then the counts are their sums, and `extra` has each, for its price, with its type and its model.
     """
+    usage, listed = _to_usage(counters), counters.get("iterations")
+    entries = cast(list[Any], listed) if isinstance(listed, list) else []
+    parts = [_to_usage(cast(Mapping[str, Any], entry)) for entry in entries if isinstance(entry, dict)]
+    if not parts or len(parts) < len(entries) or any(part.total_tokens is None for part in parts):
+        return usage
+    total = sum(parts, Usage())
+    sums = {name: getattr(total, name) for name in _COUNTS}
+    cache = {name: count for name, count in total.extra.items() if name.startswith("cache_creation.")}
+    iterations = [{name: value for name, value in vars(part).items() if value not in (None, {})} for part in parts]
+    return replace(usage, **sums, extra={**usage.extra, **cache, "iterations": iterations})
+
+
+def _to_usage(counters: Mapping[str, Any]) -> Usage:
     flat = dict(_flat(counters))
     read, written = (whole(flat.get(name)) for name in ("cache_read_input_tokens", "cache_creation_input_tokens"))
     uncached, output = whole(flat.get("input_tokens")), whole(flat.get("output_tokens"))
@@ -34,6 +51,7 @@ def to_usage(counters: Mapping[str, Any]) -> Usage:
 
 
 _TOOLS = "server_tool_use."
+_COUNTS = ("input_tokens", "output_tokens", "cached_input_tokens", "cache_write_input_tokens", "total_tokens")
 
 
 _FIELDS = (

@@ -174,7 +174,8 @@ class _Play:
             await asyncio.sleep(seconds)
 
         # A task, as that of a call: unlike a timer, it notices that the loop ends.
-        return pumped(sleep).subscribe(on_error=self._observer.on_error, on_completed=self._play)
+        waiting = pumped(sleep)
+        return waiting.subscribe(on_error=self._observer.on_error, on_completed=self._play, scheduler=scheduler)
 
     def _play(self, scheduler: abc.SchedulerBase | None = None, state: Any = None) -> None:
         try:

@@ -96,7 +96,6 @@ class GeminiDecoder(FrameDecoder):
         if candidate.grounding_metadata or candidate.citation_metadata or candidate.url_context_metadata:
             self._read_sources(candidate)
         if candidate.finish_reason is not None:
-            self._parts.settle()
             self._read_finish(str(candidate.finish_reason), candidate.finish_message)
         if candidate.finish_message:
             self.blocks.note({"finish_message": candidate.finish_message})

@@ -3,8 +3,8 @@
 https://ai.google.dev/api/caching#Part and https://ai.google.dev/gemini-api/docs/thought-signatures:
 
 * a tool call comes whole, or value by value (``partialArgs``); most have no id, and the name is not used as one;
-* a whole call waits for what follows it: a ``functionResponse`` means that the server has run it on an MCP server;
-  anything else, or the end, means that the client must run it;
+* a whole call waits for what follows it: a ``functionResponse``, which may come after a finish reason, means that the
+  server has run it on an MCP server; any other part, or the end, means that the client must run it;
 * a ``thoughtSignature`` goes back with the part it came with: a call's is in its metadata, a file's in the file,
   thinking's in its block, and a text's in a ``ProviderPart`` after it; signed and unsigned text are never joined;
 * code execution and other server tools are tool calls with the metadata ``{"server": True}``; these parts and their

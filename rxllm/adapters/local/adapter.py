@@ -14,7 +14,7 @@ from rxllm.adapters._token_counts import counted
 from rxllm.adapters.local import weights
 from rxllm.adapters.local.decoder import CallDecoder
 from rxllm.adapters.local.in_process_server import Server, bindings, serve
-from rxllm.adapters.local.tools import in_plain_words, must_call
+from rxllm.adapters.local.tools import ANSWER_TOKENS, in_plain_words, must_call
 from rxllm.adapters.openai_chat import OpenAIChat
 from rxllm.adapters.openai_chat.request import chat_body
 from rxllm.runtime import CONNECT_SECONDS, READ_SECONDS, WRITE_SECONDS, Decoder, Stream, in_thread
@@ -41,6 +41,9 @@ class Local(OpenAIChat):
     ``rxllm[local]``. The weights are found, and loaded once per process, when the first call is subscribed to. Up to
     four answers are generated at once and share `n_ctx` tokens; further calls wait. It reads text only: projectors, by
     which some models see or hear, are not loaded.
+
+    SmolLM2 may never end an answer, so without `max_tokens` it is cut after 200 tokens, about two seconds, with the
+    finish reason ``length``. Other weights have no such default.
 
     A model whose chat template has tools calls them in its own way. Other models, such as SmolLM2, must answer a user's
     message with one call of one of the tools, even under ``tool_choice="auto"`` (they are too small to choose whether
@@ -91,6 +94,8 @@ class Local(OpenAIChat):
     def _post_body(self, path: str, request: Request, call: Call) -> httpx.Request:
         prompt = _readable(request)
         prompt = prompt if self._knows_tools else in_plain_words(prompt)
+        if weights.is_default(self.model):
+            prompt = replace(prompt, max_tokens=prompt.max_tokens or ANSWER_TOKENS)
         # The server has one model and ignores the name, but might refuse one that it does not know.
         return self.post(path, chat_body(replace(prompt, model=None), is_openai=False), call, headers={})
 

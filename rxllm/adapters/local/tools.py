@@ -33,6 +33,7 @@ ANSWERS = (
     assistant("The capital of Peru is Lima."),
 )
 ANSWER_TOKENS = 200
+"""The longest answer of a model that may repeat itself for ever, unless `max_tokens` is given."""
 
 # A small model that repeats itself would never close an unbounded string or list.
 MAX_LENGTH = 200

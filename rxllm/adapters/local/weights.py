@@ -44,6 +44,11 @@ def find(model: str | Path | None = None) -> Path:
     return _installed() or _cached() or fetch()
 
 
+def is_default(model: str | Path | None) -> bool:
+    """Return whether `find` returns the default weights for `model`."""
+    return model is None and not os.environ.get(VARIABLE)
+
+
 def cache_folder() -> Path:
     """Return where the default weights are kept, in the user's cache."""
     if os.environ.get("XDG_CACHE_HOME"):

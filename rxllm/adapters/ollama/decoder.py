@@ -18,12 +18,13 @@ from typing import Any, cast
 import msgspec
 
 from rxllm.adapters.ollama.errors import stream_error
-from rxllm.adapters.ollama.frames import OWN, PROVIDER, FirstLine, Line, Lines, MessageDelta
+from rxllm.adapters.ollama.frames import OWN, PROVIDER, FirstLine, Line, MessageDelta
 from rxllm.adapters.ollama.usage import to_usage
 from rxllm.values import AdapterError, FinishReason, Message
 from rxllm.values._json import read_json
 from rxllm.wire.event_order import Blocks
 from rxllm.wire.frames import FrameDecoder
+from rxllm.wire.ndjson import NDJSONFraming
 from rxllm.wire.tool_calls import CallTracker
 
 FINISH_REASONS: dict[str, FinishReason] = {"stop": "stop", "length": "length", "load": "other", "unload": "other"}
@@ -36,7 +37,7 @@ class OllamaDecoder(FrameDecoder):
     """Decodes one response to `messages`; `raw` asks for a ``RawChunk`` of every line."""
 
     def __init__(self, *, messages: Iterable[Message] = (), raw: bool = False) -> None:
-        super().__init__(Lines(), Blocks(CallTracker.after(messages)), _FIRST, provider=PROVIDER, raw=raw)
+        super().__init__(NDJSONFraming(), Blocks(CallTracker.after(messages)), _FIRST, provider=PROVIDER, raw=raw)
         self._calls = 0
 
     def read(self, kind: str, line: Line, frame: bytes, /) -> None:

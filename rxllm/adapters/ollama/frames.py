@@ -6,9 +6,6 @@ from typing import Any
 
 import msgspec
 
-from rxllm.wire.ndjson import NDJSONDecoder
-from rxllm.wire.sse import Frame
-
 PROVIDER = "ollama"
 OWN = {"provider": PROVIDER}
 """The `provider_data` of its thinking: nothing is signed, but only its own thinking goes back."""
@@ -43,16 +40,3 @@ class FirstLine(Line, gc=False):
     """A line with the model, read until that is known."""
 
     model: str | None = None
-
-
-class Lines:
-    """The lines as frames, all of one kind."""
-
-    def __init__(self) -> None:
-        self._lines = NDJSONDecoder()
-
-    def feed(self, data: bytes) -> list[Frame]:
-        return [("line", line) for line in self._lines.feed(data)]
-
-    def close(self) -> list[Frame]:
-        return [("line", line) for line in self._lines.close()]

@@ -27,7 +27,8 @@ class OpenAIChat(HTTPAdapter):
     Only OpenAI itself needs a key: from `api_key`, the call, or ``OPENAI_API_KEY``. Without a `base_url`,
     ``OPENAI_BASE_URL`` of the environment is used. ``Request.options`` is merged over the body, so that it can hold
     whatever else a server understands; an option of None removes the field. ``{"logprobs": True, "top_logprobs": 2}``
-    asks for log-probabilities, see ``Response.metadata["logprobs"]``.
+    asks for log-probabilities, see ``Response.metadata["logprobs"]``. A ``Tool("patch", metadata={"openai": {"type":
+    "custom"}})`` is a custom tool: its handler receives the model's free text as ``{"input": ...}``.
 
     Azure's `base_url` is ``https://NAME.openai.azure.com/openai/v1``, with the resource's key as `api_key`. The dated
     versions of its API are ``.../openai/deployments/MODEL?api-version=2024-10-21``, with ``headers={"api-key": KEY}``;

@@ -9,8 +9,11 @@ https://platform.openai.com/docs/api-reference/chat-streaming. What servers send
 * a refusal is text, with the finish reason ``content_filter``;
 * log-probabilities are in the completed message's metadata, those of thoughts by themselves, and so is what the server
   says about its answer, see ``_metadata``;
-* ``message`` is read where there is no ``delta``, from a server that does not stream. Some send both, with all of the
-  text so far in ``message``;
+* ``message`` is read where there is no ``delta``, and in an answer that is not streamed. Some streams have both, with
+  all of the text so far in ``message``. Azure's old answers from one's own data have ``messages``;
+* a custom tool's free text is one argument, ``{"input": ...}``; what Gemini signs of a call is in the call's metadata,
+  to be sent back; tools that Groq runs (``executed_tools``) are calls with the metadata ``{"server": True}``, and all
+  that they returned is in the completed message's metadata;
 * an error inside the stream ends it; ``[DONE]`` ends it; a finish reason does not, but one that is a failure
   (``network_error``) makes the end an error;
 * a chunk with unexpected types, or with no known field, is a ``RawChunk``.
@@ -25,14 +28,19 @@ import msgspec
 
 from rxllm.adapters._http_errors import provider_error
 from rxllm.adapters._metadata import metadata_of, metadata_of_usage, most_severe
-from rxllm.adapters._usage import to_usage
+from rxllm.adapters._usage import costs_beside, to_usage
 from rxllm.adapters.openai_chat.frames import (
+    AzureMessage,
+    CallDelta,
     Choice,
     Chunk,
+    Custom,
     Delta,
     FirstChunk,
     Function,
     audio_of,
+    azure_citations,
+    executed_sources,
     file_of,
     text_of,
     texts_of,
@@ -40,7 +48,8 @@ from rxllm.adapters.openai_chat.frames import (
 )
 from rxllm.adapters.openai_chat.usage import USAGE
 from rxllm.values import AdapterError, FinishReason, Message
-from rxllm.values._json import read_json
+from rxllm.values._json import json_text, read_json
+from rxllm.values._usage import whole
 from rxllm.wire.event_order import Blocks
 from rxllm.wire.frames import FrameDecoder, raw_kind
 from rxllm.wire.sse import SSEDecoder
@@ -72,6 +81,8 @@ _FAILURES = {"network_error": "network_error", "insufficient_system_resource": "
 _FIRST = msgspec.json.Decoder(FirstChunk)
 _CHUNK = msgspec.json.Decoder(Chunk)
 _NO_FUNCTION = Function()
+_EXECUTED = 1 << 20
+"""The first index of the calls that Groq ran, which it numbers by themselves."""
 
 
 class ChatDecoder(FrameDecoder):
@@ -81,67 +92,96 @@ class ChatDecoder(FrameDecoder):
         self._sse = SSEDecoder()
         super().__init__(self._sse, Blocks(CallTracker.after(messages)), _FIRST, provider=provider, raw=raw)
         self._usage: dict[str, Any] | None = None
+        self._costs: dict[str, Any] = {}
+        self._counted = self._costs  # those in the last usage
         self._sources: set[str] = set()
         self._filters: dict[str, Any] = {}
         self._audio: dict[str, list[Any]] = {}
+        self._inputs: dict[int | None, str | None] = {}  # the ids of open calls of custom tools, by index
+        self._executed: dict[int, dict[str, Any]] = {}
 
     def read(self, kind: str, chunk: Chunk, frame: bytes, /) -> None:
         if type(chunk) is FirstChunk:
             self.blocks.start(id=chunk.id, model=chunk.model)
-            self.blocks.note(metadata_of(msgspec.structs.asdict(chunk)))
+            self._note(msgspec.structs.asdict(chunk))
             if chunk.id and chunk.model:
                 self._decode = _CHUNK.decode
         if self.raw:
             self.blocks.raw(raw_kind(kind), read_json(frame))
-        if chunk.search_results or chunk.citations:
+        if chunk.search_results or chunk.citations or chunk.venice_parameters:
             self._read_sources(chunk)
         for choice in chunk.choices or ():
             if choice.index:
                 continue
-            if choice.delta is not None:
+            if choice.delta is not None and not (self._sse.is_json and choice.message is not None):
                 self._read_delta(choice.delta)
             else:
                 self._read_whole(choice)
             if choice.logprobs:
                 for name, items in to_logprobs(choice.logprobs):
                     self.blocks.append(name, items)
-            if choice.content_filter_results:
-                self._read_filters(choice.content_filter_results)
-            if choice.finish_reason:
-                self._read_finish(choice.finish_reason, frame)
-        if chunk.usage or chunk.x_groq:
-            self._read_usage(chunk.usage or (chunk.x_groq or {}).get("usage"))
+            if choice.content_filter_results or choice.content_filter_result:
+                self._read_filters(choice)
+            if choice.finish_reason or choice.error:
+                self._read_finish(choice, frame)
         if not chunk.choices:
-            self.blocks.note(metadata_of(read_json(frame)))
+            self._note(read_json(frame))
+        if chunk.usage or chunk.x_groq or self._costs is not self._counted:
+            self._read_usage(chunk.usage or (chunk.x_groq or {}).get("usage"))
         if chunk.error or kind == "error":
             self.fail(self.error_of(read_json(frame)))
         elif chunk.choices is None and not chunk.usage:
             self._read_unknown(kind, frame)
 
-    def _read_finish(self, raw: str, frame: bytes) -> None:
-        reason = FINISH_REASONS.get(raw.lower(), "other")
-        chunk = read_json(frame)
-        self.blocks.finish(reason, raw, _failure(self.provider, raw, chunk) if reason == "error" else None)
-        for part in (chunk, *(choice for choice in chunk["choices"] if not choice.get("index"))):
-            self.blocks.note(metadata_of(part))
+    def _read_finish(self, choice: Choice, frame: bytes) -> None:
+        raw, chunk = choice.finish_reason or "error", read_json(frame)
+        reason = "error" if choice.error else FINISH_REASONS.get(raw.lower(), "other")
+        failure = _failure(self.provider, raw, chunk) if reason == "error" else None
+        self.blocks.finish(reason, raw, self.error_of({"error": choice.error}) if choice.error else failure)
+        choices = [choice for choice in chunk["choices"] if not choice.get("index")]
+        self._note(chunk, *choices, *(choice.get(name) for choice in choices for name in ("delta", "message")))
 
-    def _read_filters(self, verdicts: Any) -> None:
+    def _note(self, *parts: Any) -> None:
+        """Keep what the parts of a frame say about the answer, and the costs that are stated beside the usage."""
+        for part in parts:
+            self.blocks.note(metadata_of(part))
+            if costs := costs_beside(part):
+                self._costs = self._costs | costs
+
+    def _read_filters(self, choice: Choice) -> None:
+        verdicts: Any = choice.content_filter_results
         if isinstance(verdicts, dict):
             self._filters = most_severe(self._filters, cast(dict[str, Any], verdicts))
             self.blocks.note({"content_filter_results": self._filters})
+        if choice.content_filter_result:
+            self.blocks.note({"content_filter_result": choice.content_filter_result})
 
     def _read_whole(self, choice: Choice) -> None:
         if choice.message is not None:
             self._read_delta(choice.message)
             self._whole = self._sse.is_json
-        elif choice.text:
+        for message in choice.messages or ():
+            self._read_message(message)
+            self._whole = self._sse.is_json
+        if choice.text:
             self.blocks.text(choice.text)
+
+    def _read_message(self, message: AzureMessage) -> None:
+        delta = message.delta or message
+        if delta.role == "tool":
+            for citation in azure_citations(delta.content):
+                self._add_source(citation)
+        elif delta.content != "[DONE]":  # the last of a stream
+            self._read_delta(delta)
 
     def _read_usage(self, usage: Any) -> None:
         if isinstance(usage, dict) and usage and usage != self._usage:
             self._usage = cast(dict[str, Any], usage)
-            self.blocks.usage(to_usage(self._usage, USAGE))
             self.blocks.note(metadata_of_usage(self._usage))
+        elif self._costs is self._counted:
+            return
+        self._counted = self._costs
+        self.blocks.usage(to_usage(self._costs | (self._usage or {}), USAGE))
 
     def _read_unknown(self, kind: str, frame: bytes) -> None:
         data = read_json(frame)
@@ -161,18 +201,63 @@ class ChatDecoder(FrameDecoder):
         if content:
             if isinstance(content, str):
                 blocks.text(content)
+            elif isinstance(content, dict):  # Cloudflare's answers in JSON
+                blocks.text(json_text(content))
             else:
                 self._read_parts(content)
         if delta.tool_calls:
             for call in delta.tool_calls:
-                function = call.function or _NO_FUNCTION
-                blocks.call(call.index, call.id, function.name, function.arguments)
-        if delta.function_call:
+                if call.custom is None and call.extra_content is None:
+                    function = call.function or _NO_FUNCTION
+                    blocks.call(call.index, call.id, function.name, function.arguments)
+                else:
+                    self._read_special_call(call)
+        if delta.function_call and (delta.function_call.name or delta.function_call.arguments):
             blocks.call(0, None, delta.function_call.name, delta.function_call.arguments)
         if delta.refusal:
             blocks.refusal(delta.refusal)
         if delta.annotations or delta.images or delta.audio:
             self._read_attachments(delta)
+        if delta.executed_tools:
+            self._read_executed(delta.executed_tools)
+        if delta.channel:
+            blocks.note({"channel": delta.channel})
+
+    def _read_special_call(self, call: CallDelta) -> None:
+        if call.custom is not None:
+            self._read_input(call, call.custom)
+        else:
+            function = call.function or _NO_FUNCTION
+            own = {self.provider: {"extra_content": call.extra_content}}
+            self.blocks.call(call.index, call.id, function.name, function.arguments, own)
+
+    def _read_input(self, call: CallDelta, custom: Custom) -> None:
+        # Free text is streamed as the JSON of an object with this one argument.
+        index, opening = call.index, ""
+        if index not in self._inputs or call.id not in (None, "", self._inputs[index]):
+            self._close_input(index)
+            self._inputs[index] = call.id
+            opening = '{"input":"'
+        piece = opening + json_text(custom.input or "")[1:-1]
+        self.blocks.call(index, call.id, custom.name, piece, {self.provider: {"type": "custom"}})
+
+    def _close_input(self, index: int | None) -> None:
+        if index in self._inputs:
+            self.blocks.call(index, self._inputs.pop(index), None, '"}')
+
+    def _read_executed(self, tools: list[dict[str, Any]]) -> None:
+        for tool in tools:
+            number = whole(tool.get("index")) or 0
+            entry, index = self._executed.setdefault(number, {}), _EXECUTED + number
+            if not entry:
+                name = text_of(tool.get("type")) or "tool"
+                self.blocks.call(index, f"executed_{number}", name, None, {"server": True})
+            if tool.get("arguments") and not entry.get("arguments"):
+                self.blocks.call(index, None, None, text_of(tool["arguments"]))
+                self.blocks.complete_call(index)
+            entry |= {name: value for name, value in tool.items() if value is not None}
+            for source in executed_sources(tool):
+                self._add_source(source)
 
     def _read_details(self, details: list[dict[str, Any]], *, is_repeated: bool) -> None:
         for detail in details:
@@ -207,12 +292,15 @@ class ChatDecoder(FrameDecoder):
         for image in delta.images or ():
             self.blocks.file(file_of(image))
         for name, value in (delta.audio or {}).items():
-            self._audio.setdefault(name, []).append(value)
+            if value:  # some send the field empty
+                self._audio.setdefault(name, []).append(value)
 
     def _read_sources(self, chunk: Chunk) -> None:
         for result in chunk.search_results or ():
             self._add_source(result)
-        for citation in chunk.citations or ():
+        found: Any = (chunk.venice_parameters or {}).get("web_search_citations")
+        pages = cast(list[Any], found) if isinstance(found, list) else []
+        for citation in (*(chunk.citations or ()), *pages):
             self._add_source({"url": citation} if isinstance(citation, str) else citation)
 
     def _add_source(self, source: Any) -> None:
@@ -225,6 +313,10 @@ class ChatDecoder(FrameDecoder):
             self.blocks.source(fields)
 
     def end(self, *, over: bool) -> None:
+        for index in [*self._inputs]:
+            self._close_input(index)
+        if self._executed:
+            self.blocks.note({"executed_tools": [*self._executed.values()]})
         if self._audio:
             self.blocks.file(audio_of(self._audio))
             self._audio = {}

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import msgspec
 
+from rxllm.values._json import read_arguments
 from rxllm.wire.frames import decode_base64
 
 _LOGPROBS = {"reasoning_content": "reasoning_logprobs", "content": "logprobs", "refusal": "logprobs"}
@@ -20,14 +21,21 @@ class Function(msgspec.Struct, gc=False):
     arguments: str | dict[str, Any] | None = None
 
 
+class Custom(msgspec.Struct, gc=False):
+    name: str | None = None
+    input: str | None = None
+
+
 class CallDelta(msgspec.Struct, gc=False):
     index: int | None = None
     id: str | None = None
     function: Function | None = None
+    custom: Custom | None = None
+    extra_content: Any = None  # Gemini's signature
 
 
 class Delta(msgspec.Struct, gc=False):
-    content: str | list[dict[str, Any]] | None = None
+    content: str | list[dict[str, Any]] | dict[str, Any] | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
     reasoning_details: list[dict[str, Any]] | None = None
@@ -37,16 +45,28 @@ class Delta(msgspec.Struct, gc=False):
     annotations: list[dict[str, Any]] | None = None
     images: list[dict[str, Any]] | None = None
     audio: dict[str, Any] | None = None
+    executed_tools: list[dict[str, Any]] | None = None  # Groq's
+    channel: Any = None  # Groq's
+
+
+class AzureMessage(Delta, gc=False):
+    """A message of Azure's old answers from one's own data: a delta where it is streamed; the tool's has citations."""
+
+    role: str | None = None
+    delta: AzureMessage | None = None
 
 
 class Choice(msgspec.Struct, gc=False):
     index: int | None = None
     delta: Delta | None = None
     message: Delta | None = None
+    messages: list[AzureMessage] | None = None
     text: str | None = None
     finish_reason: str | None = None
+    error: Any = None
     logprobs: Any = None
     content_filter_results: Any = None
+    content_filter_result: Any = None
 
 
 class Chunk(msgspec.Struct, gc=False):
@@ -56,6 +76,7 @@ class Chunk(msgspec.Struct, gc=False):
     x_groq: dict[str, Any] | None = None
     citations: list[Any] | None = None
     search_results: list[dict[str, Any]] | None = None
+    venice_parameters: dict[str, Any] | None = None
 
 
 class FirstChunk(Chunk, gc=False):
@@ -67,6 +88,8 @@ class FirstChunk(Chunk, gc=False):
     service_tier: Any = None
     provider: Any = None
     prompt_filter_results: Any = None
+    related_questions: Any = None
+    system: Any = None
 
 
 def to_logprobs(logprobs: Any) -> Iterable[tuple[str, list[Any]]]:
@@ -116,3 +139,20 @@ def audio_of(fields: Mapping[str, list[Any]]) -> dict[str, Any]:
     audio["data"] = b"".join(decode_base64(str(piece)) for piece in fields.get("data", ()))
     audio["transcript"] = "".join(str(piece) for piece in fields.get("transcript", ()))
     return {"mime_type": "audio/pcm", **audio}
+
+
+def azure_citations(content: Any) -> Iterable[dict[str, Any]]:
+    """Return the citations in a message of Azure's own tool: the JSON text ``{"citations": [...], ...}``."""
+    found = read_arguments(content) if isinstance(content, str) else None
+    return _dicts((found or {}).get("citations"))
+
+
+def executed_sources(tool: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
+    """Return the pages that a tool found or visited that Groq ran."""
+    found = tool.get("search_results")
+    results = cast(dict[str, Any], found).get("results") if isinstance(found, dict) else None
+    return [*_dicts(results), *_dicts(tool.get("browser_results"))]
+
+
+def _dicts(value: Any) -> list[dict[str, Any]]:
+    return [item for item in cast(list[Any], value) if isinstance(item, dict)] if isinstance(value, list) else []

@@ -59,12 +59,13 @@ def chat_body(
     body = {
         "model": request.model,
         "messages": [
-            _message(message, with_details=not is_openai, thoughts_field=thoughts_field) for message in request.messages
+            _message(message, provider, with_details=not is_openai, thoughts_field=thoughts_field)
+            for message in request.messages
         ],
         "stream": True,
         "stream_options": {"include_usage": True},
-        "tools": [_tool(tool) for tool in request.tools],
-        "tool_choice": _tool_choice(request.tool_choice),
+        "tools": [_tool(tool, provider) for tool in request.tools],
+        "tool_choice": _tool_choice(request, provider),
         "temperature": request.temperature,
         "top_p": request.top_p,
         "max_completion_tokens" if is_openai else "max_tokens": request.max_tokens,
@@ -80,13 +81,17 @@ def chat_body(
 _NOT_EMPTY = ("tools", "stop")
 
 
-def _message(message: Message, *, with_details: bool, thoughts_field: str | None) -> dict[str, Any]:
+def _message(message: Message, provider: str, *, with_details: bool, thoughts_field: str | None) -> dict[str, Any]:
     body: dict[str, Any] = {"role": message.role, "content": _content(message)}
     if message.name:
         body["name"] = message.name
     if message.role == "tool":
         body["tool_call_id"] = message.tool_call_id
-    calls = [_tool_call(call) for call in message.tool_calls if not call.metadata.get("server")]
+    calls = [
+        _tool_call(call, provider, with_details=with_details)
+        for call in message.tool_calls
+        if not call.metadata.get("server")
+    ]
     if calls:
         body["tool_calls"] = calls
         body["content"] = body["content"] or None
@@ -127,9 +132,14 @@ def _file(kind: str, file: dict[str, Any]) -> dict[str, Any]:
     return {"type": "file", "file": {"filename": name_of(file), "file_data": content.to_data_uri()}}
 
 
-def _tool_call(call: ToolCall) -> dict[str, Any]:
+def _tool_call(call: ToolCall, provider: str, *, with_details: bool) -> dict[str, Any]:
+    own: dict[str, Any] = call.metadata.get(provider) or {}
+    if own.get("type") == "custom" and isinstance(call.arguments.get("input"), str):
+        custom = {"name": call.name, "input": call.arguments["input"]}
+        return {"id": call.id, "type": "custom", "custom": custom}
     arguments = call.raw_arguments or json_text(call.arguments)
-    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}
+    signed = {"extra_content": own["extra_content"]} if with_details and own.get("extra_content") else {}
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}, **signed}
 
 
 def _thoughts(message: Message) -> str:
@@ -148,17 +158,37 @@ def _reasoning_details(message: Message) -> Iterable[dict[str, Any]]:
             yield {"text": part.text, **detail} if is_text else detail
 
 
-def _tool(tool: Tool) -> dict[str, Any]:
+def _custom(tool: Tool, provider: str) -> dict[str, Any] | None:
+    """Return the fields of a custom tool, as its metadata has them for the Responses API; None for a function."""
+    own: dict[str, Any] = tool.metadata.get(provider) or {}
+    if own.get("type") != "custom":
+        return None
+    match own.get("format"):
+        case {"type": "grammar", "syntax": syntax, "definition": definition}:  # nested only here
+            form = {"type": "grammar", "grammar": {"syntax": syntax, "definition": definition}}
+        case form:
+            pass
+    fields = {"name": tool.name, "description": tool.description, **own, "format": form}
+    return {name: value for name, value in fields.items() if name != "type" and value is not None}
+
+
+def _tool(tool: Tool, provider: str) -> dict[str, Any]:
+    custom = _custom(tool, provider)
+    if custom is not None:
+        return {"type": "custom", "custom": custom}
     return {
         "type": "function",
         "function": {"name": tool.name, "description": tool.description, "parameters": tool.schema},
     }
 
 
-def _tool_choice(choice: str | dict[str, Any] | None) -> Any:
+def _tool_choice(request: Request, provider: str) -> Any:
+    choice = request.tool_choice
     if choice is None or isinstance(choice, dict) or choice in ("auto", "none", "required"):
         return choice
-    return {"type": "function", "function": {"name": choice}}
+    customs = (tool.name for tool in request.tools if _custom(tool, provider) is not None)
+    kind = "custom" if choice in customs else "function"
+    return {"type": kind, kind: {"name": choice}}
 
 
 def _response_format(request: Request) -> dict[str, Any] | None:

@@ -16,6 +16,6 @@ USAGE = {
     "reasoning_tokens": ("completion_tokens_details.reasoning_tokens", "reasoning_tokens"),
     "input_cost": ("cost.input_tokens_cost",),
     "output_cost": ("cost.output_tokens_cost",),
-    "total_cost": ("cost", "cost.total_cost"),
+    "total_cost": ("cost", "cost.total_cost", "cost.usd", "gateway.cost"),
 }
 """The servers' names for each field of `Usage`."""

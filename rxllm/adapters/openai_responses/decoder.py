@@ -14,7 +14,7 @@ import msgspec
 
 from rxllm.adapters._http_errors import provider_error
 from rxllm.adapters._metadata import metadata_of
-from rxllm.adapters._usage import to_usage
+from rxllm.adapters._usage import costs_beside, to_usage
 from rxllm.adapters.openai_responses.frames import Frame, Item, as_item, as_items, to_item
 from rxllm.adapters.openai_responses.output import Output
 from rxllm.adapters.openai_responses.usage import USAGE
@@ -106,7 +106,7 @@ class ResponsesDecoder(FrameDecoder):
         if handler is not None:
             handler(self._output, frame, data)
         elif frame.type in _ENDED:
-            self._complete(to_item(frame.response))
+            self._complete(to_item(frame.response), {"copilot_usage": frame.copilot_usage})
         elif frame.type not in _NAMED and frame.type not in _SILENT:
             self._read_other(kind, frame, read_json(data))
 
@@ -123,15 +123,15 @@ class ResponsesDecoder(FrameDecoder):
         if "error" in (kind, frame.type) or fields.get("error"):
             self._failed({name: value for name, value in fields.items() if name not in ("type", "sequence_number")})
         elif fields.get("object") == "response":  # an answer that was not streamed
-            self._complete(fields)
+            self._complete(fields, fields)
         elif not self._output.progress(frame, fields) and not self.raw:
             self.blocks.raw(_raw_kind(frame), fields)
 
-    def _complete(self, response: Item) -> None:
+    def _complete(self, response: Item, beside: Item) -> None:
         self.blocks.start(id=response.get("id"), model=response.get("model"))
         self._output.finish(as_items(response.get("output")))
         self.blocks.note(metadata_of(response.get("metadata")) | metadata_of(response))
-        counters = as_item(response.get("usage"))
+        counters = costs_beside(response) | costs_beside(beside) | as_item(response.get("usage"))
         if counters:
             usage = to_usage(counters, USAGE)
             self.blocks.usage(replace(usage, tool_usage=as_item(response.get("tool_usage"))))

@@ -30,6 +30,7 @@ class Frame(msgspec.Struct, gc=False):
     delta: str | Item | None = None
     item: msgspec.Raw = _NOTHING
     response: msgspec.Raw = _NOTHING
+    copilot_usage: Item | None = None  # GitHub Copilot's costs
 
 
 def item_id(item: Item) -> str:

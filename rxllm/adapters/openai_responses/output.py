@@ -13,7 +13,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 from rxllm.adapters.openai_responses.frames import (
@@ -102,16 +102,25 @@ class Output:
         self._begun: Counter[str] = Counter()  # the number of blocks, by the first part of their ids
         self._sources: set[str] = set()
 
-    def finish(self, items: Iterable[Item]) -> None:
-        """Read the items that the end of the stream has, and that are not known yet."""
-        known = Counter(slot.kind for slot in self._slots if slot.is_done)
-        for index, item in enumerate(items):
+    def finish(self, items: Sequence[Item]) -> None:
+        """Read the items that the end of the stream has, and that no frame has ended yet."""
+        slots = [self._slot_of(item) for item in items]
+        known = {*slots}
+        # Ids that are new here were invented: those items are the other slots of their kinds, in the order of arrival.
+        others: defaultdict[str, deque[Slot]] = defaultdict(deque)
+        for slot in self._slots:
+            if slot not in known:
+                others[slot.kind].append(slot)
+        for index, (item, slot) in enumerate(zip(items, slots, strict=True)):
             kind = str(item.get("type"))
-            known[kind] -= 1
-            if known[kind] < 0 and "type" in item:
-                slot = self._by_id.get(item_id(item)) or self._by_index.get(index)
-                fits = slot is not None and slot.kind == kind and not slot.is_done
-                self._end_item(slot if slot is not None and fits else self._begin(index, item), item)
+            if "type" in item:
+                slot = slot or (others[kind].popleft() if others[kind] else self._begin(index, item))
+                self._end_item(slot, item)
+
+    def _slot_of(self, item: Item) -> Slot | None:
+        """Return the slot that has the item's id, or its call's."""
+        slots = (self._by_id.get(item_id(item)), self._calls.get(str(item.get("call_id"))))
+        return next((slot for slot in slots if slot is not None and slot.kind == item.get("type")), None)
 
     def progress(self, frame: Frame, fields: Item) -> bool:
         """Whether the frame is about a call; then its `fields` are emitted as the call's progress."""

@@ -11,6 +11,6 @@ USAGE = {
     "reasoning_tokens": ("output_tokens_details.reasoning_tokens",),
     "input_cost": ("cost_details.upstream_inference_input_cost",),
     "output_cost": ("cost_details.upstream_inference_output_cost",),
-    "total_cost": ("cost",),
+    "total_cost": ("cost", "gateway.cost"),
 }
 """The servers' names for each field of `Usage`."""

@@ -24,8 +24,18 @@ from rxllm.events import (
     UsageUpdated,
 )
 from rxllm.operators._shared.event_operators import DELTAS
-from rxllm.operators._shared.response_count import Estimate, ResponseCount
-from rxllm.runtime import Budget, Reservation, Scope, Share, budget_passed, conclude, current_scope, within
+from rxllm.operators._shared.response_count import Estimate, ResponseCount, estimate_unasked
+from rxllm.runtime import (
+    Budget,
+    Reservation,
+    Scope,
+    Share,
+    budget_passed,
+    conclude,
+    current_scope,
+    unpriced_call,
+    within,
+)
 
 _COUNTED = DELTAS | {MessageStarted, UsageUpdated, RawChunk, StepRestarted, MessageCompleted}
 
@@ -57,6 +67,7 @@ class Meter:
         self._seen: list[Event] = []
         self._unfinished = Unfinished()
         self._is_between_steps = False
+        self._is_unpriced = False
         self._ended = False
         self._is_disposed = False
 
@@ -111,7 +122,7 @@ class Meter:
 
     def _on_other(self, event: Event) -> None:
         if type(event) is MessageStarted:
-            if self._is_between_steps and self._budget.is_passed:
+            if (self._is_between_steps and self._budget.is_passed) or self._is_unpriced:
                 self._cut()
                 return
             self._begin()
@@ -145,8 +156,10 @@ class Meter:
         self._is_between_steps = False
 
     def _open(self, path: tuple[str, ...]) -> _Response:
-        response = self._responses[path] = _Response(ResponseCount(), self._budget.begin())
-        if self._is_disposed:  # meanwhile, on another thread
+        response = self._responses[path] = _Response(
+            ResponseCount(estimate_unasked(self._budget)), self._budget.begin()
+        )
+        if self._is_disposed:  # on another thread, at this moment
             self._settle(path)
         return response
 
@@ -158,7 +171,11 @@ class Meter:
     def _check(self, response: _Response) -> None:
         """Cut the response if it takes more than is left."""
         count, reservation = response.count, response.reservation
-        if count.tokens > reservation.tokens and not self._ended and not reservation.grow(count.tokens, count.usd):
+        if (
+            count.tokens > reservation.tokens
+            and not self._ended
+            and not reservation.grow(count.tokens, count.spent.usd)
+        ):
             self._cut()
         else:
             response.unchecked = count.characters_of(reservation.tokens + reservation.slack())
@@ -166,8 +183,7 @@ class Meter:
     def _complete(self, event: MessageCompleted) -> MessageCompleted:
         """Settle the response, and return its end with what was spent."""
         spending = self._settle(())
-        if spending.get("usd_spent", 0.0) is None:
-            self._budget.warn_of_unknown_cost()
+        self._is_unpriced = spending.get("usd_spent", 0.0) is None and not self._budget.allows_unpriced
         # It halts the chat if too much was spent and the chat would continue.
         halt = _HALT if self._is_over(spending) and self._continues(event) else {}
         spending = {**event.metadata.get("budget", {}), **spending}  # there may be another budget
@@ -213,7 +229,8 @@ class Meter:
         self._running.dispose()
         closing = self._unfinished.close()
         if () not in self._responses:  # an agent has passed it, or an earlier step
-            conclude(self._observer, [*closing, ErrorEvent(budget_passed(self._budget))])
+            error = unpriced_call("the stream") if self._is_unpriced else budget_passed(self._budget)
+            conclude(self._observer, [*closing, ErrorEvent(error)])
             return
         message = fold_message([*self._seen, *closing])
         metadata = {"budget": self._settle(()), **_HALT}

@@ -9,8 +9,10 @@ from reactivex import Observable, abc
 
 from rxllm.events import ErrorEvent, Event, MessageCompleted, MessageStarted, RawChunk, StepRestarted, UsageUpdated
 from rxllm.operators._shared.event_operators import handle_each
-from rxllm.runtime import Stream
-from rxllm.values import Usage
+from rxllm.runtime import EngineCall, Stream, engine_call, models
+from rxllm.runtime._prices import price_context, priced
+from rxllm.values import EngineError, Usage
+from rxllm.values.argument_checks import invalid_option, shown
 
 Cost = Callable[[Usage, str | None, Mapping[str, Any]], Usage]
 """Takes a response's usage, the provider's name for the model and the end's metadata; returns the usage with costs."""
@@ -72,3 +74,69 @@ def raw_usage(data: Any) -> Usage | None:
         return Usage(**cast(Mapping[str, Any], data))
     except TypeError:  # unknown names: the fold raises a better error
         return None
+
+
+Price = Callable[[Usage], Usage]
+
+
+class Prices:
+    """The operator ``cost``, whose prices the budgets of its engine take too."""
+
+    def __init__(self, model: str | None = None, price: Price | None = None) -> None:
+        self._model = model
+        self._price = price
+
+    def __call__(self, source: Observable[Event]) -> Stream[Event]:
+        return fill_costs(self.cost(engine_call()))(source)
+
+    def cost(self, call: EngineCall | None) -> Cost:
+        """Return the costs of the answer to `call`. They raise ``EngineError`` if the price list is not installed."""
+        price = self._price
+        if price is not None:
+            return lambda usage, _, __: _checked(price(usage))
+        requested = self._model or (f"{call.provider}:{call.request.model or ''}" if call is not None else ":")
+
+        def cost(usage: Usage, response_model: str | None, metadata: Mapping[str, Any]) -> Usage:
+            return priced(usage, _fallback(metadata) or requested, response_model, price_context(usage, metadata))
+
+        return cost
+
+
+def cost_of(call: EngineCall | None, price: Price | None = None, *, uses_list: bool) -> Cost:
+    """Return the costs of the answer to `call`, from the first that knows them.
+
+    These are its catalogue entry, `price`, the operators ``cost`` of its engine, and the price list, if `uses_list`.
+    """
+    entry = None if call is None else models.find(call.provider, call.request.model)
+    known = [Prices(price=function) for function in (entry and models.price_of(entry), price) if function is not None]
+    if uses_list:
+        operators = () if call is None else call.operators
+        known += [*(operator for operator in operators if isinstance(operator, Prices)), Prices()]
+    costs = [prices.cost(call) for prices in known]
+
+    def cost(usage: Usage, response_model: str | None, metadata: Mapping[str, Any]) -> Usage:
+        for fill in costs:
+            if not usage.total_cost:  # a stated cost of 0 next to a price is no statement
+                try:
+                    usage = fill(usage, response_model, metadata)
+                except EngineError:  # the price list is not installed
+                    break
+        return usage
+
+    return cost
+
+
+def _checked(usage: Any) -> Usage:
+    if not isinstance(usage, Usage):
+        remedy = "write lambda usage: dataclasses.replace(usage, total_cost=...)"
+        raise invalid_option("price", f"must return a Usage, not {shown(usage)}; {remedy}")
+    return usage
+
+
+def _fallback(metadata: Mapping[str, Any]) -> str | None:
+    """Return the model that answered instead of the requested one, as ``ops.fallback`` records it."""
+    match metadata:
+        case {"fallback": {"answered_by": str(name)}}:
+            return name if ":" in name else ":"  # a stream may be of any provider
+        case _:
+            return None

@@ -1,36 +1,24 @@
-"""Parse the text of an answer, and put the value into responses and results."""
+"""Parse the text of an answer."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
 from types import UnionType
 from typing import Any
 
-import msgspec
-
-from rxllm.collector import StreamCollector, is_unfinished
-from rxllm.values import (
-    ChatResult,
-    LLMError,
-    Response,
-    ResponseFormat,
-    StepResult,
-    ValidationError,
-    is_type,
-    reader,
-)
+from rxllm.collector import StreamCollector
+from rxllm.collector._with_parsed import Read, with_parsed
+from rxllm.values import Response, ResponseFormat, ValidationError, is_type, reader
+from rxllm.values._json import decode_json
 from rxllm.values._schema import decoder, unfenced
 from rxllm.values.argument_checks import invalid_option, must_be
 
-Read = Callable[[str], Any]
 Parse = Read | ResponseFormat | UnionType | None
 
 
 def parse_json(text: str) -> Any:
     """Return the JSON value in `text`, or raise `invalid_output`."""
     try:
-        return msgspec.json.decode(unfenced(text))
+        return decode_json(unfenced(text))
     except Exception as error:  # half a surrogate is not a DecodeError
         raise invalid_output(f"the answer is not JSON: {error}", text) from error
 
@@ -89,48 +77,3 @@ def parsed_value(response: Response[Any], read: Read) -> Any:
         metadata = {"text": response.output_text, "finish_reason": response.finish_reason, "usage": response.usage}
         raise ValidationError("invalid_output", "the response asks for tools instead of answering", metadata=metadata)
     return with_parsed(response, read).parsed
-
-
-def with_parsed(response: Response[Any], read: Read) -> Response[Any]:
-    """Return `response` with `parsed`; unchanged if it failed or calls tools.
-
-    Raises ``ValidationError("invalid_output")``, whose metadata keeps the text, the finish reason and the usage.
-    """
-    if response.finish_reason == "error" or response.tool_calls:
-        return response
-    metadata = {"text": response.output_text, "finish_reason": response.finish_reason, "usage": response.usage}
-    try:
-        return replace(response, parsed=read(response.output_text))
-    except ValidationError as error:
-        if error.reason != "invalid_output":
-            raise
-        raise ValidationError(error.reason, error.message, errors=error.errors, metadata=metadata) from error.__cause__
-    except LLMError:
-        raise
-    except Exception as error:
-        message = f"the answer does not parse: {type(error).__name__}: {error}"
-        raise ValidationError("invalid_output", message, metadata=metadata) from error
-
-
-def step_with_parsed(result: StepResult[Any], read: Read) -> StepResult[Any]:
-    """Return `result` whose response has `parsed`, or an `error`: a bad answer does not lose what the step did."""
-    return replace(result, response=_parsed_or_failed(result.response, read))
-
-
-def chat_with_parsed(result: ChatResult[Any], read: Read) -> ChatResult[Any]:
-    """Return `result` whose final response has `parsed`, or an `error`; unchanged if the chat was cut or halted."""
-    if result.final_response is None or result.halted_reason != "completed":
-        return result
-    final = _parsed_or_failed(result.final_response, read)
-    last_step = tuple(replace(step, response=final) for step in result.steps[-1:])
-    result = replace(result, final_response=final, steps=(*result.steps[:-1], *last_step))
-    return result if final.error is None else replace(result, halted_reason="error", error=final.error)
-
-
-def _parsed_or_failed(response: Response[Any], read: Read) -> Response[Any]:
-    if is_unfinished(response):
-        return response
-    try:
-        return with_parsed(response, read)
-    except LLMError as error:
-        return replace(response, finish_reason="error", error=error)

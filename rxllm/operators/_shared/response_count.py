@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 
 from rxllm.events import (
+    MessageCompleted,
     MessageStarted,
     RawChunk,
     StepRestarted,
@@ -17,9 +19,9 @@ from rxllm.events import (
     ToolCallDelta,
     UsageUpdated,
 )
-from rxllm.operators._shared.costs import raw_usage
-from rxllm.runtime import EngineCall, models
-from rxllm.values import Spending, Usage, estimated_tokens
+from rxllm.operators._shared.costs import Cost, cost_of, raw_usage
+from rxllm.runtime import Budget, EngineCall, models
+from rxllm.values import Response, Spending, Usage, estimated_tokens
 
 CHARACTERS_PER_TOKEN = 4
 
@@ -28,24 +30,42 @@ OUTPUT_TOKENS = 1_000
 
 
 class Estimate(msgspec.Struct, frozen=True):
-    """What a request may use: `usage`, with its cost if the catalogue has the `price`; its answer has a `limit`."""
+    """What a request may use: `usage`, with its cost if the price is known; its answer has a `limit`."""
 
     usage: Usage = Usage(0, 0, total_cost=0.0)
-    price: Callable[[Usage], Usage] | None = None
+    cost: Cost | None = None
     limit: int | None = None
 
 
 NOTHING = Estimate()
 
 
-def estimate(call: EngineCall) -> Estimate:
-    """Return what the request of `call` may use."""
+def estimate(call: EngineCall, budget: Budget) -> Estimate:
+    """Return what the request of `call` may use of `budget`."""
+    if not budget.reserves and budget.usd is None:
+        return NOTHING
     request, model = call.request, models.find(call.provider, call.request.model)
     limit = None if model is None else model.max_output_tokens
     usage = Usage(estimated_tokens(request), request.max_tokens or limit or OUTPUT_TOKENS)
-    if model is None or not model.has_prices:
-        return Estimate(usage, None, request.max_tokens)
-    return Estimate(model.priced(usage), model.priced, request.max_tokens)
+    cost = cost_of(call, budget.price, uses_list=budget.usd is not None)
+    return Estimate(cost(usage, None, request.options), cost, request.max_tokens)
+
+
+def estimate_unasked(budget: Budget) -> Estimate:
+    """Return the estimate of a response that no engine of this process has asked for."""
+    return Estimate(cost=cost_of(None, budget.price, uses_list=budget.usd is not None))
+
+
+def spending_of(call: EngineCall, budget: Budget, response: Response[Any]) -> Spending:
+    """Return what `response`, the answer to `call`, has used of `budget`."""
+    usage, model = response.usage, response.message and response.message.metadata.get("model")
+    estimated = 0
+    if not usage.total:  # as while it arrived
+        usage = Usage(estimated_tokens(call.request), -(-len(response.output_text) // CHARACTERS_PER_TOKEN))
+        estimated = usage.total
+    cost = cost_of(call, budget.price, uses_list=budget.usd is not None)
+    usd = cost(usage, model, response.metadata).total_cost
+    return Spending(usage.total, usd, calls=1, estimated=estimated, unpriced=int(usd is None))
 
 
 class ResponseCount:
@@ -58,12 +78,14 @@ class ResponseCount:
         self._reset()
 
     def begin(self) -> None:
-        """Count the request: the answer has begun, or nobody waits for it any more, and the provider works on it."""
+        """Count the request: the answer has begun, or was left before it did, and the provider works on it."""
         if self._stated is None:
             self._known = self._void.tokens + (self._request.usage.input_tokens or 0)
 
     def _reset(self) -> None:
         self._stated: Usage | None = None
+        self._model: str | None = None
+        self._metadata: Mapping[str, Any] = {}
         self._known = self._void.tokens  # all tokens but those of `characters`
         self.characters = 0
         """Those of the answer that came after the provider's last usage."""
@@ -72,8 +94,11 @@ class ResponseCount:
         match event:
             case TextDelta(delta=text) | ThinkingDelta(delta=text) | ToolCallDelta(arguments_delta=text):
                 self.characters += len(text)
-            case MessageStarted():
+            case MessageStarted(message=message):
+                self._model = message.metadata.get("model")
                 self.begin()
+            case MessageCompleted(metadata=metadata):
+                self._metadata = metadata
             case UsageUpdated(usage=usage):
                 self._state(usage)
             case RawChunk(kind="usage", data=data) if (usage := raw_usage(data)) is not None:
@@ -103,15 +128,17 @@ class ResponseCount:
 
     @property
     def usd(self) -> float | None:
-        """The cost since the last restart, None if nobody knows it."""
-        stated, price = self._stated, self._request.price
-        if stated is not None and stated.total_cost is not None:
+        """The cost since the last restart, None if it is not known."""
+        stated, cost = self._stated, self._request.cost
+        if stated is not None and (stated.total_cost or cost is None):
             return stated.total_cost
-        if price is None:
+        if cost is None:
             return None
         if stated is None:
-            return price(Usage(self._known - self._void.tokens, self._answer)).total_cost
-        return price(replace(stated, output_tokens=(stated.output_tokens or 0) + self._answer)).total_cost
+            usage = Usage(self._known - self._void.tokens, self._answer)
+        else:
+            usage = replace(stated, output_tokens=(stated.output_tokens or 0) + self._answer)
+        return cost(usage, self._model, self._metadata).total_cost
 
     @property
     def spent(self) -> Spending:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from reactivex import Observable, abc
@@ -14,6 +14,7 @@ from rxllm.events import (
     Event,
     MessageCompleted,
     MessageStarted,
+    Steered,
     StepRestarted,
     TextCompleted,
     TextDelta,
@@ -21,7 +22,7 @@ from rxllm.events import (
     ToolCallStarted,
 )
 from rxllm.operators._shared.words_and_sentences import Segmenter, find_sentence
-from rxllm.runtime import Stream, call_context, clock, conclude, current_scope, paced, scoped, unpaced
+from rxllm.runtime import RecallingJournal, Stream, call_context, clock, conclude, current_scope, paced, scoped, unpaced
 from rxllm.values import Message, StreamError, TextPart, user
 from rxllm.values.argument_checks import invalid_option, must_be
 
@@ -42,6 +43,7 @@ class Steering(abc.DisposableBase):
     def __init__(self, steer: Steer | None) -> None:
         self._steer = steer
         self._waiting = deque[Message]()
+        self._settled: list[Message] | None = None  # what is taken next, whatever comes meanwhile
         self._messages = SingleAssignmentDisposable()
         self._error: Exception | None = None
         self._failure = SerialDisposable()
@@ -75,11 +77,22 @@ class Steering(abc.DisposableBase):
 
     def waits(self) -> bool:
         """Whether there are messages."""
-        return bool(self._waiting)
+        return bool(self._waiting if self._settled is None else self._settled)
 
     def take(self) -> list[Message]:
         """Return the messages, which wait no longer."""
-        return [self._waiting.popleft() for _ in range(len(self._waiting))]
+        if self._settled is None:
+            return [self._waiting.popleft() for _ in range(len(self._waiting))]
+        settled, self._settled = self._settled, None
+        return settled
+
+    def settle(self, journal: RecallingJournal, path: Sequence[str], key: str) -> None:
+        """Have the same messages taken after this step in every run of the stream; others wait for a later step."""
+        events = journal.recall(path, key)
+        if events is None:
+            events = [Steered(message) for message in self.take()]
+            journal.keep(path, key, events)
+        self._settled = [event.message for event in events if isinstance(event, Steered)]
 
     def dispose(self) -> None:
         """Collect no more messages."""
@@ -99,18 +112,33 @@ class Steering(abc.DisposableBase):
 _BEGINNINGS = frozenset({TextDelta, ThinkingDelta, ToolCallStarted})
 
 
-def until_sentence(source: Observable[Event], is_steered: Callable[[], bool]) -> Stream[Event]:
+Recall = Callable[[], Sequence[Event] | None]
+Note = Callable[[list[Event]], object]
+
+
+def until_sentence(
+    source: Observable[Event], is_steered: Callable[[], bool], recall: Recall = lambda: None, note: Note = list
+) -> Stream[Event]:
     """Return `source`, a response, which ends with its sentence once ``is_steered()``.
 
     The source is disposed before the next sentence, block or call begins, and what has been said is completed. Thinking
     is never cut, since it is returned to the provider as a whole, and neither is a response that has begun a tool call.
+    `note` gets the events of a response that was cut. It comes again as ``recall()`` has them, which is called once the
+    response has begun.
     """
-    return Stream(lambda observer, scheduler=None: _Speech(is_steered, observer).start(source, scheduler))
+    return Stream(lambda observer, scheduler=None: _Speech(is_steered, recall, note, observer).start(source, scheduler))
 
 
 class _Speech:
-    def __init__(self, is_steered: Callable[[], bool], observer: abc.ObserverBase[Event]) -> None:
-        self._is_steered = is_steered
+    def __init__(
+        self,
+        is_steered: Callable[[], bool],
+        recall: Recall,
+        note: Note,
+        observer: abc.ObserverBase[Event],
+    ) -> None:
+        self._is_steered, self._recall, self._note = is_steered, recall, note
+        self._has_begun = False
         self._observer = observer
         self._running = SingleAssignmentDisposable()
         self._ended = False
@@ -132,6 +160,11 @@ class _Speech:
     def _on_next(self, event: Event) -> None:
         if self._ended:
             return
+        if not self._has_begun:
+            self._has_begun = True
+            if (known := self._recall()) is not None:
+                self._end(known)
+                return
         if type(event) in _BEGINNINGS and not self._has_calls and self._is_steered():
             end = self._end_of_sentence(event)
             if end is not None:
@@ -183,9 +216,13 @@ class _Speech:
         return unfinished
 
     def _cut(self, last: list[Event]) -> None:
-        self._ended = True
-        self._running.dispose()
         self._seen += last
         closing = self._unfinished().close()
-        message = fold_message([*self._seen, *closing])
-        conclude(self._observer, [*last, *closing, MessageCompleted(message, "stop", STEERED)])
+        end = MessageCompleted(fold_message([*self._seen, *closing]), "stop", STEERED)
+        self._note([*self._seen, *closing, end])  # before the source is left, which a journal notes too
+        self._end([*last, *closing, end])
+
+    def _end(self, events: Sequence[Event]) -> None:
+        self._ended = True
+        self._running.dispose()
+        conclude(self._observer, events)

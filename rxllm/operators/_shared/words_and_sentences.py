@@ -42,6 +42,9 @@ _END = re.compile(
 )
 _SHORT = re.compile(r"(?<!\w)(?:[^\W\d_I]|Mr|Mrs|Ms|Dr|Prof|St|Sr|Jr|vs|cf|Fig|Nr|Vol)\Z")
 _NUMBER = re.compile(r"\s*\d{1,3}\Z")
+LONGEST = 10_000
+"""Characters after which a segment is cut wherever it is, so that no endless one is held."""
+
 _CONTEXT = 40  # more than the longest abbreviation, its closing marks and a number
 
 
@@ -102,29 +105,44 @@ class Segmenter:
         segments: list[str] = []
         begin, taken, start = 0, seen, seen
         while (cut := self._find(text, begin, start)) is not None:
-            self._add(text[taken:cut])
+            segments += self._add(text[taken:cut])
             taken, start = cut, cut + 1
             if self._solid:
-                segments.append("".join(self._pending))
-                self._pending, self._solid, begin = [], False, cut
-        self._add(text[taken:])
+                segments.append(self._take())
+                begin = cut
+        segments += self._add(text[taken:])
         self._context = _shadow(text[begin:])
         return segments
 
     def close(self) -> list[str]:
         """Return the unfinished segment."""
-        rest = "".join(self._pending)
+        rest = self._take()
         self._reset()
         return [rest] if rest else []
 
-    def _add(self, text: str) -> None:
+    def _add(self, text: str) -> list[str]:
+        """Add `text` to the pending segment, and return what is longer than `LONGEST` in pieces of that length."""
+        segments: list[str] = []
+        while (room := LONGEST - self._length) < len(text):
+            self._pending.append(text[:room])
+            segments.append(self._take())
+            text = text[room:]
         if text:
             self._pending.append(text)
+            self._length += len(text)
             self._solid = self._solid or not text.isspace()
+        return segments
+
+    def _take(self) -> str:
+        segment = "".join(self._pending)
+        self._pending: list[str] = []
+        self._length = 0
+        self._solid = False  # whether more than white space is pending
+        return segment
 
     def _reset(self) -> None:
-        self._pending: list[str] = []
-        self._solid = False  # whether more than white space is pending
+        self._pending = []
+        self._take()
         self._context = ""
 
 

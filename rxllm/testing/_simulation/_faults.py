@@ -41,15 +41,15 @@ class Faults:
         self.random = Random(seed)
         self.injected: list[Moment] = []
         drawn = {kind: self.random.random() < ENABLED for kind in FAULTS}  # the same draws whatever `kinds` are
-        self._enabled = {kind for kind in FAULTS if drawn[kind] and kind in kinds}
+        self.enabled = {kind for kind in FAULTS if drawn[kind] and kind in kinds}
         self._rate = self.random.choice(RATES)
 
     def strikes(self, kind: str) -> bool:
         """Return whether a fault of this kind strikes now."""
-        return kind in self._enabled and self.random.random() < self._rate
+        return kind in self.enabled and self.random.random() < self._rate
 
     def on_reorder(self) -> bool:
-        return "reorder" in self._enabled
+        return "reorder" in self.enabled
 
     def cancel_at(self) -> int | None:
         """Return the step to cancel at, if any: small numbers as often as large ones."""

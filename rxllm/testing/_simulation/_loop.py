@@ -8,6 +8,7 @@ import contextvars
 import errno
 import socket
 import weakref
+from collections import deque
 from collections.abc import Callable, Generator
 from itertools import groupby
 from typing import Any, NoReturn, cast
@@ -17,6 +18,9 @@ from rxllm.testing._simulation._network import connect, of_world, world_context
 
 MAX_STEPS = 1_000_000
 """Steps of tasks after which a run is a loop without end."""
+
+DELAYED = 0.1
+"""How likely a task that could run waits for the next turn, in a run that reorders."""
 
 RUNS = "runs"
 """What the trace says of a step of a task."""
@@ -78,8 +82,8 @@ class InOrder(weakref.WeakValueDictionary[int, Any]):
 class VirtualLoop(asyncio.BaseEventLoop):
     """A loop that runs while it can, and then moves its clock to the next timer. It has no sockets and no threads.
 
-    A cancel is due at a step of a task, see `aim`. Wake-ups of tasks are reordered only where they stand side by side:
-    callbacks keep their places, which asyncio promises, and each task wakes up once.
+    A cancel is due at a step of a task, see `aim`. Wake-ups of tasks are reordered only where they stand side by side,
+    or delayed by a turn: callbacks keep their places, which asyncio promises, and each task wakes up once.
     """
 
     def __init__(self, faults: Faults, limit: float) -> None:
@@ -97,6 +101,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._sockets: dict[socket.socket, int] = {}
         self._numbers = 0
         self._now = 0.0
+        self._delayed: list[asyncio.Handle] = []  # to a later turn
         self._target: NumberedTask | None = None
         self._cancel_at = -1
         self._clock_resolution = 1e-6
@@ -148,6 +153,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def select(self, timeout: float | None) -> list[Any]:
         """Begin a turn: what can run is in `_ready`."""
+        if self._delayed:
+            cast(Any, self)._ready.extend(self._delayed)
+            self._delayed, timeout = [], 0
         if timeout is None:
             raise StuckError("nothing is left that could wake a task: it waits for ever")
         if timeout:
@@ -175,16 +183,23 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 ready.extend(handles)
                 for _ in handles:
                     ready.popleft()
+        self._delay(ready)
         cancel_before: asyncio.Handle | None = None
         for handle in ready:
-            task = _task_of(handle)
-            if task is not None and not task.of_world and not handle.cancelled():
+            if _is_apps(handle):
                 if self._target is not None and self.steps == self._cancel_at:
                     cancel_before = handle
                 self.steps += 1
-                self.note(task.label, RUNS)
+                self.note(cast(NumberedTask, _task_of(handle)).label, RUNS)
         if cancel_before is not None:
             ready.insert(ready.index(cancel_before), asyncio.Handle(self._cancel_target, (), self))
+
+    def _delay(self, ready: deque[asyncio.Handle]) -> None:
+        """Leave some of the tasks that could run for the next turn, as if others had more to do."""
+        if self.faults.on_reorder():
+            self._delayed = [handle for handle in ready if _is_apps(handle) and self.faults.random.random() < DELAYED]
+            for handle in self._delayed:
+                ready.remove(handle)
 
     def _cancel_target(self) -> None:
         target, self._target = self._target, None
@@ -258,6 +273,12 @@ def outside_of_loop() -> Generator[None]:
         yield
     finally:
         asyncio.events._set_running_loop(loop)
+
+
+def _is_apps(handle: asyncio.Handle) -> bool:
+    """Whether this is a step of one of the app's tasks."""
+    task = _task_of(handle)
+    return task is not None and not task.of_world and not handle.cancelled()
 
 
 def _task_of(handle: Any) -> NumberedTask | None:

@@ -7,6 +7,7 @@ import contextlib
 import contextvars
 import functools
 import gc
+import logging
 import traceback
 from collections.abc import Awaitable, Callable, Collection, Generator, Iterable
 from types import FrameType
@@ -78,9 +79,10 @@ def simulate(
     ('Two, three.', True)
 
     The same seed gives the same run in every process, step by step; `SimulationError` has the seed and the trace of a
-    run that failed. A run fails if the app raises, waits for ever, or leaves behind a task, a timer, an open connection
-    or a lost place in a connection pool; tasks have 30 seconds to end. An `AdapterError` or `StreamError` after a fault
-    does not fail the run: it is the result's `error`.
+    run that failed. Such a run is repeated without each kind of fault, so that the error has those that matter. A run
+    fails if the app raises, waits for ever, or leaves behind a task, a timer, an open connection or a lost place in a
+    connection pool; tasks have 30 seconds to end. An `AdapterError` or `StreamError` after a fault does not fail the
+    run: it is the result's `error`. Warnings of rxllm, as of retries, are not logged.
 
     ============  ====================================================================================================
     ``faults``    each kind strikes in about a third of all runs
@@ -91,7 +93,7 @@ def simulate(
     ``slow``      from somewhere on, bytes arrive a few at a time
     ``429``       a request is refused: too many
     ``cancel``    the app, or its `World.cancellable` section, is cancelled at some step of some task
-    ``reorder``   tasks that wake up at the same time do so in another order
+    ``reorder``   tasks that wake up at the same time do so in another order, or some a turn later
     ============  ====================================================================================================
 
     With `cancel` that happens before the step of that number; `simulate_cancels` tries all of them. `limit` is how many
@@ -105,9 +107,29 @@ def simulate(
     _check(app, seed, faults, cancel, limit)
     check_outside()
     _import(chosen_transport().modules)
-    run = functools.partial(contextvars.copy_context().run, _Run(app, seed, faults, cancel, limit).run)
-    # A thread has one loop that runs, so a notebook's cell, or a coroutine, waits for another thread.
-    return run() if running_loop() is None else daemon_threads().submit(run).result()
+
+    def go(kinds: Collection[str]) -> Simulation:
+        run = functools.partial(contextvars.copy_context().run, _Run(app, seed, kinds, cancel, limit).run)
+        # A thread has one loop that runs, so a notebook's cell, or a coroutine, waits for another thread.
+        return run() if running_loop() is None else daemon_threads().submit(run).result()
+
+    try:
+        return go(faults)
+    except SimulationError as error:
+        failed = _shrunk(error, [kind for kind in faults if kind in Faults(seed, faults).enabled], go)
+    raise failed from failed.__cause__
+
+
+def _shrunk(failed: SimulationError, kinds: list[str], go: Callable[[Collection[str]], object]) -> SimulationError:
+    """Return the failure with the fewest kinds of faults that still lead to the same problem."""
+    for kind in list(kinds):
+        fewer = [other for other in kinds if other != kind]
+        try:
+            go(fewer)
+        except SimulationError as error:
+            if error.problems[0].partition("(")[0] == failed.problems[0].partition("(")[0]:  # the same kind of error
+                kinds, failed = fewer, error
+    return failed
 
 
 @functools.cache
@@ -134,7 +156,8 @@ class _Run:
         drawn_cancel = drawn.cancel_at()
         self.app = app
         self.seed = seed
-        self.options = f"faults={tuple(faults)!r}, cancel={cancel!r}, limit={limit!r}"
+        enabled = tuple(kind for kind in faults if kind in drawn.enabled)
+        self.options = f"faults={enabled!r}, cancel={cancel!r}, limit={limit!r}"
         self.cancel = drawn_cancel if cancel is None else cancel
         self.loop = VirtualLoop(drawn, limit)
         self.world = World(self.loop, seed, self.cancel)
@@ -144,7 +167,7 @@ class _Run:
         self.value: Any = None
 
     def run(self) -> Simulation:
-        with _without_collector(), stand_ins(self.loop, self.seed, self.pools):
+        with _without_collector(), _without_warnings(self.loop), stand_ins(self.loop, self.seed, self.pools):
             self.loop.set_exception_handler(self._on_unheard)
             try:
                 self._run_app()
@@ -260,6 +283,20 @@ def _without_collector() -> Generator[None]:
     finally:
         if was_enabled:
             gc.enable()
+
+
+@contextlib.contextmanager
+def _without_warnings(loop: VirtualLoop) -> Generator[None]:
+    # Faults are there on purpose: a thousand runs would log thousands of retries.
+    def is_telling(record: logging.LogRecord) -> bool:
+        return record.levelno >= logging.ERROR or running_loop() is not loop
+
+    log = logging.getLogger("rxllm")
+    log.addFilter(is_telling)
+    try:
+        yield
+    finally:
+        log.removeFilter(is_telling)
 
 
 def _stack(task: NumberedTask) -> str:

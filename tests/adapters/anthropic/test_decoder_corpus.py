@@ -159,11 +159,20 @@ def without_nulls(blocks: list[Any]) -> list[Any]:
     return [{name: held for name, held in block.items() if held is not None} for block in blocks]
 
 
+def counts_of(usages: list[Any]) -> list[int]:
+    names = ("input_tokens", "output_tokens", "cached_input_tokens", "cache_write_input_tokens")
+    return [sum(usage[name] for usage in usages) for name in names]
+
+
 RULES: dict[str, tuple[set[str], Callable[[Case], bool]]] = {
     "nothing after message_stop is read": (
         {"failed"},
         # a gateway sends OpenAI's end marker too, under a name of its own, and the SDK wants JSON of it
         lambda case: isinstance(case.failure, json.JSONDecodeError) and b"[DONE]" in case.recording.body,
+    ),
+    "counts are the sums over all requests that the server made": (
+        {"usage"},
+        lambda case: counts_of(case.response.usage.extra["iterations"]) == counts_of([vars(case.response.usage)]),
     ),
     "what an opaque block does not say is not made up": (
         {"opaque"},

@@ -10,6 +10,8 @@ from typing import Any, cast
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rxllm.adapters.anthropic import Anthropic
 from rxllm.adapters.anthropic.request import default_max_tokens
@@ -249,9 +251,122 @@ def test_messages_of_one_role_are_one_turn():
     ]
 
 
-def test_system_messages_wherever_they_are():
-    said = asked(system("a"), user("Hi"), system("b"))
-    assert (said["system"], len(said["messages"])) == ("a\n\nb", 1)
+OBEYS, IGNORES = "claude-opus-4-8", "claude-sonnet-5"
+ANTHROPIC, CALLED = "https://api.anthropic.com/v1", Message("assistant", "", tool_calls=(ToolCall("c", "add", {}),))
+
+
+def instructed(*messages: Message, model: str = OBEYS, base_url: str = ANTHROPIC, **options: Any) -> dict[str, Any]:
+    said = body(Request(messages, model, tools=(ADD,), options=options), base_url)
+    assert "system_entries" not in said
+    return said
+
+
+def shape(*messages: Message, **options: Any) -> list[str]:
+    """The turns as text, the tags of instructions as <>."""
+    turns: list[dict[str, Any]] = instructed(*messages, **options)["messages"]
+    texts: list[str] = []
+    for turn in turns:
+        blocks = turn["content"] if isinstance(turn["content"], list) else [{"type": "text", "text": turn["content"]}]
+        said = "+".join(block.get("text", block["type"]) for block in blocks)
+        texts.append(f"{turn['role'][0]}:{said}".replace("<system>", "<").replace("</system>", ">"))
+    return texts
+
+
+def test_only_the_first_system_messages_are_system():
+    for model in (OBEYS, IGNORES, "claude-haiku-4-5"):
+        said = instructed(system("a"), system("b"), user("Hi"), assistant("x"), user("You?"), system("c"), model=model)
+        assert said["system"] == "a\n\nb"
+    assert "system" not in instructed(user("Hi"), system("c"))
+
+
+@pytest.mark.parametrize(
+    ("messages", "native", "tagged"),
+    [
+        ([user("u"), system("S")], ["u:u", "s:S"], ["u:u+<S>"]),
+        ([user("u"), system("S"), user("v")], ["u:u+v", "s:S"], ["u:u+v+<S>"]),
+        ([user("u"), system("S"), system(" "), system("T")], ["u:u", "s:S+T"], ["u:u+<S>+<T>"]),
+        ([user("u"), system("S"), assistant("a")], ["u:u", "s:S", "a:a"], ["u:u+<S>", "a:a"]),
+        ([user("u"), system("S"), assistant(" "), user("v")], ["u:u+v", "s:S"], ["u:u+v+<S>"]),
+        ([user("u"), assistant("a"), system("S"), user("v")], ["u:u", "a:a", "u:v", "s:S"], ["u:u", "a:a", "u:v+<S>"]),
+        ([user("u"), assistant("a"), system("S")], ["u:u", "a:a", "u:<S>"], ["u:u", "a:a", "u:<S>"]),
+        (
+            [user("u"), assistant("a"), system("S"), assistant("b")],
+            ["u:u", "a:a", "u:<S>", "a:b"],
+            ["u:u", "a:a", "u:<S>", "a:b"],
+        ),
+        (
+            [user("u"), CALLED, system("S"), tool_result("c", "1"), user("v")],
+            ["u:u", "a:tool_use", "u:tool_result+v", "s:S"],
+            ["u:u", "a:tool_use", "u:tool_result+v+<S>"],
+        ),
+        ([assistant("a"), system("S"), user("u")], ["a:a", "u:u", "s:S"], ["a:a", "u:u+<S>"]),
+    ],
+)
+def test_a_later_system_message_goes_behind_a_user_s_turn(messages: Any, native: list[str], tagged: list[str]):
+    assert shape(*messages) == native
+    assert shape(*messages, model=IGNORES) == tagged
+
+
+def test_where_a_server_s_tool_is_paused_an_entry_follows_it():
+    search = {"type": "server_tool_use", "id": "s", "name": "web_search"}
+    paused = ToolCall("s", "web_search", {}, metadata={"server": True, "anthropic": search})
+    assert shape(user("u"), Message("assistant", "", tool_calls=(paused,)), system("S"))[1:] == [
+        "a:server_tool_use",
+        "s:S",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("model", "base_url", "is_native"),
+    [
+        ("claude-opus-4-8-20260601", ANTHROPIC, True),
+        ("claude-opus-5-5", "https://aws-external-anthropic.eu-west-1.api.aws/v1", True),
+        ("claude-fable-5-1", ANTHROPIC, True),
+        ("claude-mythos-5", ANTHROPIC, True),
+        ("claude-opus-4-7", ANTHROPIC, False),
+        ("claude-sonnet-5-5", ANTHROPIC, False),
+        ("claude-haiku-5-5", ANTHROPIC, False),
+        ("claude-opus-4-8", HERE, False),
+        ("claude-opus-4-8", "https://api.anthropic.com.example.org/v1", False),
+    ],
+)
+def test_models_that_obey_an_entry_get_one_from_anthropic_s_own_servers(model: str, base_url: str, is_native: bool):
+    messages = (user("u"), system("S"))
+    forms = {True: ["u:u", "s:S"], False: ["u:u+<S>"]}
+    assert shape(*messages, model=model, base_url=base_url) == forms[is_native]
+    for forced in (True, False):
+        assert shape(*messages, model=model, base_url=base_url, system_entries=forced) == forms[forced]
+
+
+def test_a_later_system_message_keeps_its_cache_mark():
+    marked = Message("system", "S", metadata={"cache": True})
+    mark = {"cache_control": {"type": "ephemeral"}}
+    said = instructed(user("u"), marked)["messages"]
+    assert said[1] == {"role": "system", "content": [{"type": "text", "text": "S", **mark}]}
+    said = instructed(user("u"), marked, model=IGNORES)["messages"]
+    assert said[0]["content"][1] == {"type": "text", "text": "<system>S</system>", **mark}
+
+
+ASKED = st.lists(st.sampled_from([user("u"), user("v"), system("S"), system("T")]), max_size=4)
+ROUNDS = st.lists(st.tuples(ASKED, st.sampled_from([assistant("a"), CALLED])), min_size=1, max_size=5)
+
+
+@given(ASKED, ROUNDS, ASKED, st.booleans())
+def test_a_longer_thread_keeps_what_was_sent_before_each_answer(first: Any, rounds: Any, last: Any, native: bool):
+    thread, earlier = [system("A"), *first, user("u")], list[tuple[Any, list[Any]]]()
+    for asked, answer in [*rounds, (last, assistant("end"))]:
+        said = instructed(*thread, system_entries=native)
+        earlier.append((said["system"], said["messages"]))
+        results = [tool_result("c", "1")] if answer is CALLED else [] if asked else [user("more")]
+        thread += [answer, *asked, *results]
+    said = instructed(*thread, system_entries=native)
+    for system_text, turns in earlier:
+        assert (said["system"], said["messages"][: len(turns)]) == (system_text, turns)
+    roles = [turn["role"] for turn in said["messages"]]
+    for place, role in enumerate(roles):
+        if role == "system":  # after a user's turn, before an assistant's or at the end
+            assert roles[place - 1] == "user"
+            assert roles[place + 1 : place + 2] in ([], ["assistant"])
 
 
 def test_blank_text_is_left_out():

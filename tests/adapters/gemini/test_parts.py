@@ -58,6 +58,17 @@ def test_a_call_of_ours_beside_one_of_the_server_s_is_still_ours():
     assert response.finish_reason == "tool_calls"
 
 
+def test_a_chat_with_an_mcp_server_completes_though_a_finish_reason_comes_before_its_response():
+    """No recording: so an MCP server's call was seen live, one STOP beside each call and one at the end."""
+    first, second = call("time", id="m0"), {"functionResponse": {"id": "m0", "name": "time", "response": {"r": 1}}}
+    chunks = [data([first], "STOP"), data([second]), data([ASKED], "STOP"), data([FOUND]), HI, STOP]
+    with Loopback(reply(*chunks)) as server:
+        result = rxllm.chat(model(server), "Hi").run()
+    assert (result.halted_reason, result.output_text, len(server.requests)) == ("completed", "Hi", 1)
+    assert [called.metadata for called in result.thread.messages[-1].tool_calls] == [SERVER, SERVER]
+    assert parts(*chunks) == [first, second, ASKED, FOUND]
+
+
 def test_empty_text_between_call_and_response_says_nothing():
     _, response = said(sse(data([ASKED]), data([{"text": ""}]), data([FOUND]), HI, STOP))
     assert response.tool_calls == ()

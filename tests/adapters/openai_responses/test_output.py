@@ -266,3 +266,20 @@ def test_the_model_of_the_end_counts_where_the_beginning_had_none():
     body = CREATED.replace(b'"model":"m",', b"") + COMPLETED
     assert said(body)[1].model == "m"
     assert msgspec.json.decode(COMPLETED.split(b"data: ")[1])["response"]["model"] == "m"
+
+
+def test_a_call_whose_end_no_frame_had_is_found_by_its_id_and_runs_once():
+    """No recording: the gateway's stream that showed it is not among them; the frames are written after the API's."""
+    first, second = (item("function_call", id=id, call_id=f"c{id}", name=f"f{id}", arguments="") for id in "12")
+    ends = [{**first, "arguments": '{"x": 1}'}, {**second, "arguments": '{"y": 2}'}]
+    body = added(0, first) + added(1, second) + done(1, ends[1]) + response("completed", output=ends)
+    folded = said(CREATED + body)[1]
+    calls = [(call.id, call.name, call.arguments) for call in folded.tool_calls]
+    assert calls == [("c1", "f1", {"x": 1}), ("c2", "f2", {"y": 2})]
+
+
+def test_items_with_ids_of_their_own_in_every_frame_are_matched_in_order():
+    calls = [item("function_call", id=f"i{place}", call_id=f"c{place}", name="f", arguments="{}") for place in (0, 1)]
+    again = [{**call, "id": f"other{place}", "call_id": f"new{place}"} for place, call in enumerate(calls)]
+    body = whole(calls[0]) + added(1, calls[1]) + response("completed", output=again)
+    assert [call.id for call in said(CREATED + body)[1].tool_calls] == ["c0", "c1"]

@@ -14,22 +14,11 @@ from pathlib import Path
 from typing import assert_type
 
 import rxllm
-from rxllm import (
-    Budget,
-    CallFinished,
-    Engine,
-    Fake,
-    Limiter,
-    Progress,
-    Request,
-    Response,
-    Spending,
-    Stream,
-    Telemetry,
-    Tracer,
-    Usage,
-)
+from rxllm import Budget, Engine, Fake, Request, Response, Usage
 from rxllm import operators as ops
+from rxllm.runtime import Limiter
+from rxllm.telemetry import CallFinished, Telemetry, Tracer
+from rxllm.values import Progress, Spending
 
 
 class Counter:
@@ -71,7 +60,7 @@ seen: list[Progress] = []
 with tempfile.TemporaryDirectory() as folder:
     journal = Path(folder) / "out.jsonl"
     first = rxllm.generate_many(engine, {"x": "a", "y": "b"}, journal=journal, on_progress=seen.append)
-    print(", ".join(response.output_text for response in assert_type(first, Stream[Response])))
+    print(", ".join(response.output_text for response in assert_type(first.run(), list[Response])))
     spent = assert_type(shared.spent, Spending)
     print(spent.tokens, "tokens of", shared.tokens)
     print(counter.calls, "calls")

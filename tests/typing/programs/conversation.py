@@ -10,7 +10,8 @@ Prints::
 
 from typing import assert_type
 
-from rxllm import Fake, Session, Turn, serializer, session
+from rxllm import Fake, Session, serializer, session
+from rxllm.values import Turn
 
 model = Fake("Hello, Ada.", "Your name is Ada.")
 turn = session.start(model, "I am Ada.").run()

@@ -10,7 +10,8 @@ from collections.abc import AsyncIterator
 from typing import Any, assert_type
 
 import rxllm
-from rxllm import Call, Engine, Request, Response, chunks
+from rxllm import Engine, Request, Response, chunks
+from rxllm.values import Call
 
 
 async def echo(request: Request, call: Call) -> AsyncIterator[chunks.StreamChunk]:

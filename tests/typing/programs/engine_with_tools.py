@@ -10,8 +10,9 @@ Prints::
 from typing import assert_type
 
 import rxllm
-from rxllm import ChatResult, Engine, Fake, Request, Stream, Telemetry, ToolCall
+from rxllm import ChatResult, Engine, Fake, Request, Stream, ToolCall
 from rxllm import operators as ops
+from rxllm.telemetry import Telemetry
 
 
 @rxllm.tool

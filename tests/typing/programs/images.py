@@ -9,7 +9,9 @@ Prints::
 from typing import assert_type
 
 import rxllm
-from rxllm import Fake, FakeImages, Image, ImagePart, ImageResponse, Part, Request, TextPart
+from rxllm import Fake, Request
+from rxllm.images import FakeImages
+from rxllm.values import Image, ImagePart, ImageResponse, Part, TextPart
 
 response = rxllm.generate_image(FakeImages(Image.from_binary(b"GIF89a", "image/gif")), "a kestrel").run()
 image = assert_type(response, ImageResponse).images[0]

@@ -12,7 +12,8 @@ Prints::
 from typing import Any, assert_type
 
 import rxllm
-from rxllm import Fake, Progress, Request, Response, Usage
+from rxllm import Fake, Request, Response, Usage
+from rxllm.values import Progress
 
 
 def answer(request: Request) -> list[tuple[str, str] | str | Usage]:

@@ -6,18 +6,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from rxllm import (
-    AdapterError,
-    Call,
-    HTTPAdapter,
-    ImagePart,
-    Message,
-    Request,
-    TextPart,
-    ThinkingPart,
-    Tool,
-)
-from rxllm.adapters import http_error, missing_model
+from rxllm import AdapterError, Message, Request, Tool
+from rxllm.adapters import HTTPAdapter, http_error, missing_model
+from rxllm.values import Call, ImagePart, TextPart, ThinkingPart
 
 from rxllm_cohere._decoder import PLAN, PROVIDER, THOUGHT, CohereDecoder
 

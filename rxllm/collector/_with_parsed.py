@@ -1,0 +1,60 @@
+"""Put the parsed answer into responses and results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from rxllm.collector import is_unfinished
+from rxllm.values import ChatResult, LLMError, Response, StepResult, ValidationError
+
+Read = Callable[[str], Any]
+
+
+def with_parsed(response: Response[Any], read: Read) -> Response[Any]:
+    """Return `response` with `parsed`; unchanged if it failed or calls tools.
+
+    Raises ``ValidationError("invalid_output")``, whose metadata keeps the text, the finish reason and the usage.
+    """
+    if response.finish_reason == "error" or response.tool_calls:
+        return response
+    metadata = {"text": response.output_text, "finish_reason": response.finish_reason, "usage": response.usage}
+    try:
+        return replace(response, parsed=read(response.output_text))
+    except ValidationError as error:
+        if error.reason != "invalid_output":
+            raise
+        message = error.message
+        if response.finish_reason == "length":
+            message += "; the model stopped at its limit of tokens: pass a larger max_tokens"
+        raise ValidationError(error.reason, message, errors=error.errors, metadata=metadata) from error.__cause__
+    except LLMError:
+        raise
+    except Exception as error:
+        message = f"the answer does not parse: {type(error).__name__}: {error}"
+        raise ValidationError("invalid_output", message, metadata=metadata) from error
+
+
+def step_with_parsed(result: StepResult[Any], read: Read) -> StepResult[Any]:
+    """Return `result` whose response has `parsed`, or an `error`: a bad answer does not lose what the step did."""
+    return replace(result, response=_parsed_or_failed(result.response, read))
+
+
+def chat_with_parsed(result: ChatResult[Any], read: Read) -> ChatResult[Any]:
+    """Return `result` whose final response has `parsed`, or an `error`; unchanged if the chat was cut or halted."""
+    if result.final_response is None or result.halted_reason != "completed":
+        return result
+    final = _parsed_or_failed(result.final_response, read)
+    last_step = tuple(replace(step, response=final) for step in result.steps[-1:])
+    result = replace(result, final_response=final, steps=(*result.steps[:-1], *last_step))
+    return result if final.error is None else replace(result, halted_reason="error", error=final.error)
+
+
+def _parsed_or_failed(response: Response[Any], read: Read) -> Response[Any]:
+    if is_unfinished(response):
+        return response
+    try:
+        return with_parsed(response, read)
+    except LLMError as error:
+        return replace(response, finish_reason="error", error=error)

@@ -1,0 +1,249 @@
+"""Race several streams of events: the first with content wins."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+from reactivex import Observable, abc
+from reactivex.disposable import CompositeDisposable, SingleAssignmentDisposable
+
+from rxllm.events import ChatCompleted, ErrorEvent, Event, MessageCompleted, StepCompleted
+from rxllm.runtime._clock import clock
+from rxllm.runtime._content import is_prelude
+from rxllm.runtime._scope import current_scope, within
+from rxllm.runtime._stream import Stream
+from rxllm.runtime._stream_arguments import check_streams
+from rxllm.runtime._unhandled import conclude, fail
+from rxllm.values import Response
+from rxllm.values.argument_checks import check, check_instance, is_positive
+
+log = logging.getLogger("rxllm")
+
+
+_ENDS = frozenset({MessageCompleted, StepCompleted, ChatCompleted})
+
+
+def race(*streams: Observable[Event]) -> Stream[Event]:
+    """Emit the events of the stream whose first content comes first; the others are cancelled, to the socket.
+
+    ::
+
+        a                --start----!
+        b                ----start--B---------end--|
+        race(a, b)       -----------(start,B)-end--|
+
+    >>> from rxllm import Fake, operators as ops, stream_generate
+    >>> slow, quick = Fake([("delay", 0.05), "Well."]), Fake("Yes.")
+    >>> race(stream_generate(slow, "Is it?"), stream_generate(quick, "Is it?")).pipe(ops.to_text()).run()
+    'Yes.'
+
+    Content is text, thinking, a tool call, a source, a file, or the end; ``MessageStarted`` does not count, because it
+    only shows that a server took the request. The result, a response's as well as a chat's, has the metadata
+    ``{"race": {"winner": k, "errors": (...)}}``; the first stream is 0. A stream that fails or ends without content is
+    out; if all do, the last failure passes unchanged. No result includes the usage of the losers. In a pipe it is
+    ``a.pipe(ops.race(b))``.
+
+    Raises ``ValidationError("invalid_option")`` without streams, and for one that is not an Observable.
+    """
+    check_streams("streams", streams)
+    return _raced("race", streams, [0.0] * len(streams))
+
+
+def hedge(stream: Observable[Event], after: float) -> Stream[Event]:
+    """Subscribe a second time if `stream` has no content within `after` seconds; the first with content wins.
+
+    ::
+
+        first time               --start------------!
+        second time                        --start--H---------i--end--|
+        hedge(stream, after=10)  -------------------(start,H)-i--end--|
+
+    >>> from rxllm import Fake, operators as ops, stream_generate
+    >>> answers = Fake([("delay", 5), "Late."], "In time.")                  # only the first call is slow
+    >>> hedge(stream_generate(answers, "When?"), after=0.01).pipe(ops.to_text()).run()
+    'In time.'
+
+    Content is as in ``race``; the other subscription is cancelled, to the socket. If the first fails before the second
+    begins, the second begins at once. ``MessageCompleted`` has the metadata
+    ``{"hedge": {"winner": 0 or 1, "errors": (...)}}``. In a pipe, and for each call of an engine, it is ``ops.hedge``.
+
+    Raises ``ValidationError("invalid_option")`` if `stream` is not an Observable or `after` not a number above 0.
+    """
+    check_instance("stream", stream, Observable, "an Observable")
+    check("after", after, is_positive(after), "a number of seconds above 0")
+    return _raced("hedge", [stream] * 2, [0.0, after])
+
+
+def _raced(name: str, sources: Sequence[Observable[Event]], delays: Sequence[float]) -> Stream[Event]:
+    return Stream(lambda observer, scheduler=None: _Racing(name, sources, delays, observer, scheduler).start())
+
+
+class _Racing:
+    """One subscription to a race: the first of `sources` with content passes on, the others are disposed of.
+
+    Source k begins ``delays[k]`` seconds after the start, or as soon as all running sources have failed. Its events
+    wait until its first content or its end. The winner's ``MessageCompleted``, and the results of its steps and its
+    chat, get the metadata ``{name: {"winner": k, "errors": (...)}}``; when all fail, the last failure passes unchanged.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        sources: Sequence[Observable[Event]],
+        delays: Sequence[float],
+        observer: abc.ObserverBase[Event],
+        scheduler: abc.SchedulerBase | None,
+    ) -> None:
+        self._name = name
+        self._sources = sources
+        self._delays = delays
+        self._observer = observer
+        self._scheduler = scheduler
+        self._scope = current_scope.get()
+        self._guard = threading.Lock()  # streams may be on several threads; locked for decisions only
+        self._lanes: dict[int, SingleAssignmentDisposable] = {}  # of the sources still in the race
+        self._timers: dict[int, SingleAssignmentDisposable] = {}  # of the sources still to begin
+        self._winner: int | None = None
+        self._delivering = False  # the winner's waiting events; new ones queue behind them
+        self._end: Callable[[], None] | None = None
+        self._errors: list[str] = []
+
+    def start(self) -> abc.DisposableBase:
+        everything = CompositeDisposable()
+        for index, delay in enumerate(self._delays):
+            everything.add(self._lanes.setdefault(index, SingleAssignmentDisposable()))
+            if delay:
+                everything.add(self._timers.setdefault(index, SingleAssignmentDisposable()))
+        for index, timer in list(self._timers.items()):
+            timer.disposable = clock(self._scheduler).schedule_relative(self._delays[index], self._begin_due, index)
+        for index in [index for index, delay in enumerate(self._delays) if not delay]:
+            self._begin(index)
+        return everything
+
+    def _begin_due(self, scheduler: abc.SchedulerBase, index: Any) -> None:
+        with self._guard:
+            timer = self._timers.pop(index, None)
+        if timer is not None:
+            self._begin_safely(index)
+
+    def _begin_safely(self, index: int) -> None:
+        try:
+            self._begin(index)
+        except BaseException as error:  # raised by the source; no caller would deliver it
+            fail(self._observer, error)
+
+    def _begin(self, index: int) -> None:
+        lane = self._lanes.get(index)
+        if lane is None:  # another source has won meanwhile
+            return
+        waiting: deque[Event] = deque()
+
+        def receive(event: Event) -> None:
+            if self._winner == index:
+                self._receive(event, waiting)
+            elif index in self._lanes:
+                waiting.append(event)
+                if isinstance(event, ErrorEvent):
+                    self._lose(index, event.error, lambda: conclude(self._observer, waiting))
+                elif not is_prelude(event):
+                    self._win(index, waiting)
+
+        def give_up(error: Any) -> None:
+            if self._winner == index or not isinstance(error, Exception):
+                self._finish(lambda: self._observer.on_error(error))
+            else:
+                self._lose(index, error, lambda: self._observer.on_error(error))
+
+        def complete() -> None:
+            if self._winner == index:
+                self._finish(self._observer.on_completed)
+            else:
+                self._lose(index, None, lambda: conclude(self._observer, waiting))
+
+        with within(self._scope):  # it may begin inside another's failure
+            lane.disposable = self._sources[index].subscribe(receive, give_up, complete, scheduler=self._scheduler)
+
+    def _win(self, index: int, waiting: deque[Event]) -> None:
+        with self._guard:
+            if self._lanes.pop(index, None) is None:
+                return
+            self._winner, self._delivering = index, True
+            losers = [*self._timers.values(), *self._lanes.values()]
+            self._timers.clear()
+            self._lanes.clear()
+        for loser in losers:
+            loser.dispose()
+        try:
+            while waiting:
+                self._pass(waiting.popleft())
+        finally:
+            self._delivering = False
+        if self._end is not None:
+            self._end()
+
+    def _receive(self, event: Event, waiting: deque[Event]) -> None:
+        if self._delivering:
+            waiting.append(event)
+        else:
+            self._pass(event)
+
+    def _finish(self, end: Callable[[], None]) -> None:
+        if self._delivering:
+            self._end = end
+        else:
+            end()
+
+    def _pass(self, event: Event) -> None:
+        if type(event) in _ENDS:
+            event = _noted(event, {self._name: {"winner": self._winner, "errors": tuple(self._errors)}})
+        self._observer.on_next(event)
+
+    def _lose(self, index: int, error: Exception | None, end: Callable[[], None]) -> None:
+        reason = repr(error) if error is not None else "it sent no content"
+        following: int | None = None
+        with self._guard:
+            if self._lanes.pop(index, None) is None:  # another has won, or this one has lost before
+                return
+            if self._lanes:
+                self._errors.append(f"{index}: {reason}")
+                following = self._next_now()
+            last = not self._lanes
+        if last:
+            end()
+            return
+        log.warning("%s: stream %d is out: %s", self._name, index, reason)
+        if following is not None:
+            self._begin_safely(following)
+
+    def _next_now(self) -> int | None:
+        """Return the next source to begin if all that have begun are out."""
+        if self._timers.keys() != self._lanes.keys():
+            return None
+        following = min(self._timers, key=self._delays.__getitem__)
+        self._timers.pop(following).dispose()
+        return following
+
+
+def _noted(event: Event, note: Mapping[str, Any]) -> Event:
+    """Return `event`, the end of a message, a step or a chat, with `note` in its metadata."""
+
+    def noted(response: Response[Any]) -> Response[Any]:
+        return replace(response, metadata={**response.metadata, **note})
+
+    match event:
+        case MessageCompleted():
+            return msgspec.structs.replace(event, metadata={**event.metadata, **note})
+        case StepCompleted(result=step):
+            return StepCompleted(replace(step, response=noted(step.response)))
+        case ChatCompleted(result=chat):
+            steps = tuple(replace(step, response=noted(step.response)) for step in chat.steps)
+            last = None if chat.final_response is None else noted(chat.final_response)
+            return ChatCompleted(replace(chat, steps=steps, final_response=last, metadata={**chat.metadata, **note}))
+        case _:
+            return event

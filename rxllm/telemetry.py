@@ -1,0 +1,41 @@
+"""What an engine's observers are given about its calls, steps, chats, tools and images."""
+
+from rxllm.values import (
+    CallDetails,
+    CallFinished,
+    CallStarted,
+    ChatFinished,
+    ChatStarted,
+    FirstToken,
+    ImagesFinished,
+    ImagesStarted,
+    Outcome,
+    RetryAttempt,
+    StepFinished,
+    StepStarted,
+    Telemetry,
+    ToolFinished,
+    ToolStarted,
+    Trace,
+    Tracer,
+)
+
+__all__ = [
+    "CallDetails",
+    "CallFinished",
+    "CallStarted",
+    "ChatFinished",
+    "ChatStarted",
+    "FirstToken",
+    "ImagesFinished",
+    "ImagesStarted",
+    "Outcome",
+    "RetryAttempt",
+    "StepFinished",
+    "StepStarted",
+    "Telemetry",
+    "ToolFinished",
+    "ToolStarted",
+    "Trace",
+    "Tracer",
+]

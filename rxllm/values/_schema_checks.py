@@ -1,0 +1,297 @@
+"""Check data against a JSON schema, which may come from a stranger: by jsonschema-rs, in bounded time.
+
+====================  =================================================================================================
+references            are followed inside the schema; nothing is fetched
+patterns              run on an engine that is linear in the text; a pattern that it cannot read is not checked, nor is
+                      then what needs all patterns, such as ``not`` and ``oneOf``
+``format``            is not checked, nor is what a text encodes
+``$schema``           an unknown one is read as draft 2020-12
+a large schema        is not checked: over `MAX_BYTES` or `MAX_SCHEMAS`
+branches that repeat  are counted, with references followed, level by level of the data: data that are nested so deeply
+                      that over `MAX_APPLIED` subschemas may apply are not checked
+large data            that do not fit have one fault: the library copies the data into each
+====================  =================================================================================================
+
+The log says once for a schema what is not checked.
+"""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache, lru_cache
+from importlib import import_module
+from typing import Any, cast
+from urllib.parse import unquote
+
+import msgspec
+
+from rxllm.values._json import MAX_DEPTH, UNREADABLE, decode_json, is_deeper, json_bytes, json_text
+from rxllm.values.errors import Path, ValidationError
+
+MAX_BYTES = 1_000_000
+MAX_SCHEMAS = 10_000
+MAX_PATTERNS = 100
+MAX_IDS = 100
+MAX_APPLIED = 2_000
+MAX_COPIED = 5_000_000
+"""How many bytes the faults may copy: more take over a quarter of a second."""
+
+log = logging.getLogger("rxllm")
+
+Schema = dict[str, Any]
+
+_SHOWN = 200
+_PATTERN_BYTES = 200_000
+"""The size of a compiled pattern: a larger one is slow to compile."""
+
+_NAMES_TO_SCHEMAS = ("properties", "patternProperties", "dependentSchemas", "dependencies", "$defs", "definitions")
+_DATA = ("enum", "const", "examples", "default", "required", "type", "dependentRequired")
+_REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
+_APART = ("$defs", "definitions", *_REFERENCES)
+_UNEVALUATED = ("unevaluatedItems", "unevaluatedProperties")
+_UNEVALUATED_COST = 4
+"""These keywords look through all branches beside them again, which takes three times as long for each such level."""
+_ONE_LEVEL_DOWN = {
+    *("properties", "patternProperties", "additionalProperties", "propertyNames"),
+    *("items", "prefixItems", "additionalItems", "contains", *_UNEVALUATED),
+}
+_NEED_ALL_PATTERNS = ("not", "if", "oneOf", "maxContains", *_UNEVALUATED)
+
+
+def schema_faults(schema: Mapping[str, Any], data: Any) -> list[tuple[Path, str]]:
+    """Return where `data` does not fit the JSON `schema`, according to jsonschema-rs.
+
+    If jsonschema-rs is not installed, there are no faults, and the log says so once. Raises its errors for an invalid
+    `schema`. NaN is not a number here.
+    """
+    try:
+        import_module("jsonschema_rs")
+    except ImportError:
+        _warn_unchecked()
+        return []
+    checked = _compiled(json_bytes(schema))
+    try:
+        return checked.faults(data)
+    except ValueError:  # bytes, numbers as keys, halves of surrogate pairs: they are checked as JSON has them
+        try:
+            return checked.faults(decode_json(json_bytes(data)))
+        except (ValidationError, *UNREADABLE) as error:
+            return [((), f"not JSON data: {str(error)[:_SHOWN]}")]
+
+
+@cache
+def _warn_unchecked() -> None:
+    unchecked = "answers in the format json_schema(...), arguments of tools with a schema, and forms of MCP servers"
+    log.warning(
+        "jsonschema-rs is not installed, so these are not checked: %s. Try: pip install 'rxllm[schema]'", unchecked
+    )
+
+
+@lru_cache(maxsize=256)
+def _compiled(text: bytes) -> _Checked:
+    if len(text) > MAX_BYTES:
+        return _unchecked(text, f"it has over {MAX_BYTES} bytes")
+    document = _Document(decode_json(text))
+    if len(document.schemas) > MAX_SCHEMAS:
+        return _unchecked(text, f"it has over {MAX_SCHEMAS} parts")
+    if document.unread:
+        log.warning("a JSON schema is checked without patterns that cannot be read: %.80r", document.unread[0])
+    validator = _validator(document.root)
+    depth = bisect_right(range(MAX_DEPTH + 1), MAX_APPLIED, key=document.applied) - 1
+    if depth < 0:
+        return _unchecked(text, "it branches too much")
+    if depth < MAX_DEPTH:
+        log.warning("a JSON schema branches too much to check data over %s levels deep: %.80s", depth, text.decode())
+    return _Checked(validator, depth, document.applied(depth))
+
+
+def _unchecked(text: bytes, why: str) -> _Checked:
+    log.warning("a JSON schema is not checked, since %s: %.80s", why, text.decode())
+    return _Checked(None, -1, 0)
+
+
+def _validator(schema: Schema) -> Any:
+    library = import_module("jsonschema_rs")
+    patterns = library.RegexOptions(size_limit=_PATTERN_BYTES)
+    unchecked = {"contentEncoding": _Unchecked, "contentMediaType": _Unchecked}
+    options = {"pattern_options": patterns, "keywords": unchecked, "validate_formats": False, "offline": True}
+    return library.validator_cls_for(schema)(schema, **options)
+
+
+class _Unchecked:
+    """A keyword that every value fits."""
+
+    def __init__(self, *_: Any) -> None:
+        pass
+
+    def validate(self, _: Any) -> None:
+        pass
+
+
+class _Checked(msgspec.Struct, frozen=True):
+    """A compiled schema, the `depth` to which it checks data, -1 for none, and how many subschemas it may apply."""
+
+    validator: Any
+    depth: int
+    applied: int
+
+    def faults(self, data: Any) -> list[tuple[Path, str]]:
+        if self.depth < 0 or (self.depth < MAX_DEPTH and is_deeper(data, self.depth)) or self.validator.is_valid(data):
+            return []
+        return [(tuple(error.instance_path), _message(error)[:_SHOWN]) for error in self._errors(data)]
+
+    def _errors(self, data: Any) -> Iterable[Any]:
+        if _size(data) * self.applied <= MAX_COPIED:
+            return self.validator.iter_errors(data)
+        try:
+            self.validator.validate(data)
+        except import_module("jsonschema_rs").ValidationError as error:
+            return [error]
+        return []
+
+
+def _size(data: Any) -> int:
+    try:
+        return len(json_bytes(data))
+    except ValidationError:  # a number that is too long for text
+        return MAX_COPIED + 1
+
+
+def _message(error: Any) -> str:
+    """Return the library's message, unless that leaves out choices or speaks of a "False schema"."""
+    if error.kind.name == "enum":
+        return f"{json_text(error.instance)} is not one of {json_text(error.kind.options)}"
+    if error.kind.name == "falseSchema":
+        return f"{json_text(error.instance)} is not allowed here"
+    return error.message
+
+
+class _Document:
+    """A schema with all its subschemas. Patterns that cannot be read are taken out of it; they are in `unread`."""
+
+    def __init__(self, root: Schema) -> None:
+        self.root = root
+        self.schemas = [root]
+        self.unread: list[str] = []
+        patterns = 0
+        for schema in self.schemas:
+            if len(self.schemas) > MAX_SCHEMAS:
+                return
+            patterns = self._without_unread(schema, patterns)
+            self.schemas += (part for keyword, value in schema.items() for part in _parts(keyword, value))
+        for schema in self.schemas if self.unread else ():
+            for keyword in _NEED_ALL_PATTERNS:
+                schema.pop(keyword, None)
+        self._bases = [root, *(schema for schema in self.schemas if "$id" in schema or "id" in schema)]
+        self._by_anchor: dict[str, list[Schema]] = {}
+        for schema in self.schemas:
+            for anchor in _anchors(schema):
+                self._by_anchor.setdefault(anchor, []).append(schema)
+
+    def _without_unread(self, schema: Schema, patterns: int) -> int:
+        """Take the patterns that cannot be read out of `schema`, and return the number of patterns so far."""
+        names = schema.get("patternProperties")
+        names = cast(Schema, names) if isinstance(names, dict) else {}
+        own = schema.get("pattern")
+        for pattern in [own, *names] if isinstance(own, str) else [*names]:
+            patterns += 1
+            if patterns <= MAX_PATTERNS and _is_readable(pattern):
+                continue
+            self.unread.append(pattern)
+            if pattern == own:
+                del schema["pattern"]
+            if pattern in names:
+                del names[pattern]
+                schema.pop("additionalProperties", None)
+        return patterns
+
+    def applied(self, levels: int) -> int:
+        """Return how many subschemas may apply to data of so many `levels`; above `MAX_APPLIED` it may be more."""
+        try:
+            return self._applied(self.root, levels, {})
+        except RecursionError:
+            return MAX_APPLIED + 1
+
+    def _applied(self, schema: Any, levels: int, known: dict[tuple[int, int], int]) -> int:
+        if levels < 0 or not isinstance(schema, dict):
+            return 0
+        key = (id(cast(Schema, schema)), levels)
+        if key not in known:
+            known[key] = MAX_APPLIED + 1  # for a schema that applies itself to the same data
+            if len(known) <= MAX_APPLIED:
+                known[key] = self._sum(cast(Schema, schema), levels, known)
+        return known[key]
+
+    def _sum(self, schema: Schema, levels: int, known: dict[tuple[int, int], int]) -> int:
+        again = _UNEVALUATED_COST if any(keyword in schema for keyword in _UNEVALUATED) else 1
+        total = 1 + _required(schema)
+        for keyword, value in schema.items():
+            if keyword in _REFERENCES:
+                targets = (self._applied(target, levels, known) for target in self._targets(value))
+                total += again * max(targets, default=MAX_APPLIED + 1)
+            elif keyword not in _APART:
+                is_down = keyword in _ONE_LEVEL_DOWN
+                for part in _parts(keyword, value):
+                    total += (1 if is_down else again) * self._applied(part, levels - is_down, known)
+            if total > MAX_APPLIED:
+                break
+        return total
+
+    def _targets(self, reference: str) -> list[Any]:
+        """Return what `reference` may lead to: the right part, and perhaps others."""
+        fragment = unquote(reference.partition("#")[2])
+        if len(self._bases) > MAX_IDS:
+            return []
+        if not fragment:
+            return self._bases
+        if fragment.startswith("/"):
+            return [found for base in self._bases if (found := _pointed(base, fragment)) is not None]
+        return self._by_anchor.get(fragment, [])
+
+
+def _parts(keyword: str, value: Any) -> Iterator[Schema]:
+    """Yield the subschemas in a keyword's `value`. Those of an unknown keyword may be referred to."""
+    if keyword in _DATA:
+        return
+    items: Any = [value]
+    if isinstance(value, list):
+        items = cast(list[Any], value)
+    elif keyword in _NAMES_TO_SCHEMAS and isinstance(value, dict):
+        items = cast(Schema, value).values()
+    yield from (item for item in items if isinstance(item, dict))
+
+
+def _pointed(base: Any, pointer: str) -> Any:
+    for name in pointer.split("/")[1:]:
+        name = name.replace("~1", "/").replace("~0", "~")
+        try:
+            base = base[int(name) if isinstance(base, list) else name]
+        except (LookupError, ValueError, TypeError):
+            return None
+    return base
+
+
+def _anchors(schema: Schema) -> set[str]:
+    """Return the fragments by which `schema` may be referred to; in old drafts an id such as "#a" is one."""
+    names = (schema.get(keyword) for keyword in ("$anchor", "$dynamicAnchor", "$id", "id"))
+    return {name.rpartition("#")[2] for name in names if isinstance(name, str)}
+
+
+def _required(schema: Schema) -> int:
+    """Return how many names `schema` may find missing."""
+    names: list[Any] = [schema.get("required")]
+    for keyword in ("dependentRequired", "dependencies"):
+        by_name = schema.get(keyword)
+        names += cast(Schema, by_name).values() if isinstance(by_name, dict) else []
+    return sum(len(cast(list[Any], some)) for some in names if isinstance(some, list))
+
+
+@lru_cache(maxsize=1_000)
+def _is_readable(pattern: str) -> bool:
+    try:
+        _validator({"pattern": pattern})
+    except ValueError:
+        return False
+    return True
