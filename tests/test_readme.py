@@ -22,7 +22,9 @@ def test_its_program_prints_what_stands_below_it():
 
 def test_the_two_commands_are_there_word_for_word():
     assert "\npip install '.[local]' && python examples/quickstart.py\n" in README
-    assert "\npip install -e '.[test]' && python -m pytest\n" in README
+    tests = "pip install -e '.[test]' && python -m pytest"
+    assert f"\n{tests}\n" in README
+    assert f" {tests} " in (ROOT / ".ci" / "run").read_text()
 
 
 def test_it_is_the_first_page_and_not_the_only_one():
