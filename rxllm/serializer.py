@@ -47,21 +47,25 @@ from rxllm.events import (
     ToolProgress,
 )
 from rxllm.values import ChatResult, LLMError, Response, StepResult, Turn, ValidationError, Value, reader
-from rxllm.values._decode import (
+from rxllm.values.argument_checks import shown
+from rxllm.values.codec import (
     VALUE_CLASSES,
+    at,
     brief,
     decode_error,
     decode_fields,
     decode_items,
     decode_value,
+    encode,
+    encode_items,
+    encode_result,
     may_name_files,
+    not_serializable,
     readers_of,
     wrong,
 )
-from rxllm.values._encode import at, encode, encode_items, encode_result, not_serializable
-from rxllm.values._json import is_encodable
-from rxllm.values.argument_checks import shown
 from rxllm.values.errors import ERROR_CLASSES
+from rxllm.values.json_text import is_encodable
 
 VERSION = 1
 

@@ -45,8 +45,8 @@ from rxllm.pipelines._resume import unchecked_resume
 from rxllm.runtime import Stream, clock, returned_by
 from rxllm.tools import Approval
 from rxllm.values import LLMError, Message, Session, SessionError, Turn, ValidationError, reader
-from rxllm.values._agents import open_agents
 from rxllm.values.argument_checks import must_be
+from rxllm.values.sessions import open_agents
 
 __all__ = [
     "reply",

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rxllm.serializer import from_data, from_json, to_data, to_json
 from rxllm.testing import strategies
 from rxllm.values import LLMError, ValidationError, Value
-from rxllm.values._decode import VALUE_CLASSES
+from rxllm.values.codec import VALUE_CLASSES
 from rxllm.values.errors import ERROR_CLASSES
 
 HALF = "\ud83d"

@@ -15,10 +15,9 @@ from rxllm.runtime import CONNECT_SECONDS, WRITE_SECONDS, Clients, keys, transpo
 from rxllm.runtime._http_stream import address
 from rxllm.runtime._redact_secrets import keyless_url, public_url, secrets_in, secrets_of_url
 from rxllm.values import AdapterError, ApiKey, Call, EngineError, ImageRequest, LLMError, Request, ValidationError
-from rxllm.values._json import json_bytes, well_formed
-from rxllm.values.argument_checks import explains_options, invalid_option
+from rxllm.values.argument_checks import explains_options, invalid_option, is_secret_name
 from rxllm.values.errors import with_origin
-from rxllm.values.secret_names import is_secret_name
+from rxllm.values.json_text import json_bytes, well_formed
 
 if TYPE_CHECKING:
     import httpx

@@ -15,7 +15,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any, cast
 
 from rxllm.values import AdapterError
-from rxllm.values._json import UNREADABLE, json_text, read_json
+from rxllm.values.json_text import UNREADABLE, json_text, read_json
 
 _TOO_LONG = re.compile(
     r"context.{0,20}(length|window|size|limit)|maximum (context|prompt)|reduce the length of (the|your) \w+"

@@ -10,7 +10,7 @@ from rxllm.adapters._http import Build, HTTPAdapter, HTTPExchange
 from rxllm.events import ErrorEvent
 from rxllm.runtime import Decoder, Stream, http_stream
 from rxllm.values import AdapterError, Call, Request, StreamError, TokenCount, estimated_tokens
-from rxllm.values._json import UNREADABLE, read_json
+from rxllm.values.json_text import UNREADABLE, read_json
 
 LONGEST = 1 << 20
 """The largest answer, in bytes: it is a number."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from rxllm.values import Usage
-from rxllm.values._usage import amount, whole
+from rxllm.values.usage import amount, whole
 
 _COSTS = ("input_cost", "output_cost", "total_cost")
 _UNITS = {"cost_in_usd_ticks": 1e10, "copilot_usage.total_nano_aiu": 1e11}

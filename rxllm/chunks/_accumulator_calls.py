@@ -21,7 +21,7 @@ import msgspec
 from rxllm.chunks._metadata import CallRecord, Index, as_json, mapping, read_call, read_call_metadata, read_fragment
 from rxllm.chunks._stream_chunk import StreamChunk
 from rxllm.values import ToolCall
-from rxllm.values._json import UNREADABLE, decode_json
+from rxllm.values.json_text import UNREADABLE, decode_json
 
 log = logging.getLogger("rxllm")
 

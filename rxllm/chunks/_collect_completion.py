@@ -10,7 +10,7 @@ from reactivex import Observable, abc
 from rxllm.chunks._completion_chunk import CompletionChunk, check_chunk
 from rxllm.runtime import Stream, conclude
 from rxllm.values import FinishReason, LLMError, StreamError, Usage, Value
-from rxllm.values._encode import value
+from rxllm.values.codec import value
 
 
 @value

@@ -8,8 +8,7 @@ from typing import Any
 
 from rxllm.collector._executions import Executions
 from rxllm.values import ChatResult, StepResult, Thread, ToolCall, Usage, unanswered
-from rxllm.values._agents import nested_call, nested_id, open_agents, with_open_agents
-from rxllm.values._session import question
+from rxllm.values.sessions import nested_call, nested_id, open_agents, question, with_open_agents
 
 _WAITING = ("approval", "manual_tool_calls")
 

@@ -9,7 +9,7 @@ from rxllm.collector._fold_message import content_of
 from rxllm.collector._step_outcome import is_server, unsigned
 from rxllm.collector._stream_collector import StreamCollector
 from rxllm.values import ChatResult, FilePart, Message, ToolCallPart
-from rxllm.values._thread import unanswered, with_results
+from rxllm.values.threads import unanswered, with_results
 
 
 def with_partial_step(state: StreamCollector, result: ChatResult) -> ChatResult:

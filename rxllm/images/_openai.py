@@ -19,8 +19,8 @@ from rxllm.images._adapter import refuse_operation
 from rxllm.images._fetch import Answer
 from rxllm.images._http import HTTPImageAdapter
 from rxllm.values import Call, Image, ImageAdapterError, ImageRequest, ImageResponse, ImageUsage, ValidationError
-from rxllm.values._json import json_text
-from rxllm.values._usage import whole
+from rxllm.values.json_text import json_text
+from rxllm.values.usage import whole
 
 if TYPE_CHECKING:
     import httpx

@@ -26,8 +26,8 @@ from rxllm.operators._shared.agents import Agents, with_agents
 from rxllm.operators._shared.event_operators import EVENTS, not_an_event
 from rxllm.runtime import Stream
 from rxllm.values import ChatResult, Message, Response, StepResult, TextPart, Thread
-from rxllm.values._thread import AGENTS
 from rxllm.values.argument_checks import check_function, shown
+from rxllm.values.threads import AGENTS
 
 
 def map_text(fn: Callable[[str], str]) -> Callable[[Observable[Event]], Stream[Event]]:

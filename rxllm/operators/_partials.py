@@ -17,10 +17,9 @@ from rxllm.operators._shared.json_scanner import JSONScanner, Key
 from rxllm.operators._shared.parse_answer import final_answer, parsed_value, text_parser
 from rxllm.runtime import Stream
 from rxllm.values import Partial, is_type
-from rxllm.values._partial import Node, Pieces
-from rxllm.values._schema import is_wrapped
-from rxllm.values._shape import Shape, shape_of
 from rxllm.values.argument_checks import check
+from rxllm.values.partial_json import Node, Pieces, Shape, shape_of
+from rxllm.values.schemas import is_wrapped
 
 T = TypeVar("T")
 

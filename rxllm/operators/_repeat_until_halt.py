@@ -33,9 +33,8 @@ from rxllm.runtime import (
     within,
 )
 from rxllm.values import ChatResult, LLMError, Request, StepResult, StreamError, Thread, Usage, request_key
-from rxllm.values._agents import waits_in_agent
-from rxllm.values._session import question
 from rxllm.values.argument_checks import check, check_count, check_function, check_instance, shown
+from rxllm.values.sessions import question, waits_in_agent
 
 Ask = Callable[[Thread], Observable[Event]]
 

@@ -13,8 +13,8 @@ from rxllm.operators._shared.json_scanner import JSONScanner, Key, PathMatch
 from rxllm.operators._shared.parse_answer import parse_json
 from rxllm.runtime import Stream
 from rxllm.values import TextAt
-from rxllm.values._json import unescaped
 from rxllm.values.argument_checks import check
+from rxllm.values.json_text import unescaped
 
 
 def text_at(*path: str | int) -> Callable[[Observable[Event]], Stream[TextAt]]:

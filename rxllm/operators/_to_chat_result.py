@@ -15,8 +15,8 @@ from rxllm.operators._shared.event_operators import fold_events
 from rxllm.operators._shared.parse_answer import Parse, answer_parser
 from rxllm.runtime import Stream
 from rxllm.values import ChatResult
-from rxllm.values._conversation import Input, as_thread
 from rxllm.values.argument_checks import check_instance
+from rxllm.values.sessions import Input, as_thread
 
 T = TypeVar("T")
 

@@ -18,9 +18,9 @@ from rxllm.pipelines._request import unanswered_calls
 from rxllm.runtime import Question, Scope
 from rxllm.tools import QUESTION, AgentTool, Approval, ToolSettings, edited, execution, failed, is_question
 from rxllm.values import EngineError, Thread, Tool, ToolCall, ValidationError, denied, listed, user
-from rxllm.values._agents import nested_call, nested_id, open_agents, open_ids, open_questions, with_answer
-from rxllm.values._json import json_text
 from rxllm.values.argument_checks import invalid_option
+from rxllm.values.json_text import json_text
+from rxllm.values.sessions import nested_call, nested_id, open_agents, open_ids, open_questions, with_answer
 
 _BEGUN = "is the call of an agent that has begun: answer what waits in it, or deny the call with False"
 _AMBIGUOUS = "is the id of more than one tool call that waits, since ids have a '/'; pass approve=... to decide"

@@ -56,8 +56,8 @@ from rxllm.values import (
     request_key,
     unanswered,
 )
-from rxllm.values._request_key import undescribed
-from rxllm.values.secret_names import masked
+from rxllm.values.argument_checks import masked
+from rxllm.values.request_keys import undescribed
 
 T = TypeVar("T")
 BeginSpan = Callable[..., Span]

@@ -23,7 +23,7 @@ from rxllm.values import (
     ToolCall,
     ToolCallPart,
 )
-from rxllm.values.secret_names import masked
+from rxllm.values.argument_checks import masked
 
 _PARAMETERS = ("temperature", "top_p", "max_tokens", "stop", "seed", "reasoning_effort")
 _PASSED_THROUGH = ("top_k", "frequency_penalty", "presence_penalty")

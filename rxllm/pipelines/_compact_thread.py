@@ -40,9 +40,9 @@ from rxllm.values import (
     system,
     user,
 )
-from rxllm.values._json import json_bytes
 from rxllm.values.argument_checks import check, check_count, check_function, explains_call, is_whole, must_be
 from rxllm.values.errors import ValidationError
+from rxllm.values.json_text import json_bytes
 
 INSTRUCTIONS = (
     "Summarize the conversation in the user's message for the assistant who will continue it. Keep names, numbers, "

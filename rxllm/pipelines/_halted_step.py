@@ -9,7 +9,7 @@ import msgspec
 from rxllm.collector import StreamCollector, halt_metadata, is_server
 from rxllm.tools import WaitingCalls
 from rxllm.values import Message, Response, StepResult, Thread, ToolCall, unanswered, with_results
-from rxllm.values._agents import open_agents
+from rxllm.values.sessions import open_agents
 
 
 def is_over(thread: Thread) -> bool:

@@ -19,8 +19,7 @@ from rxllm.values import (
     as_response_format,
     is_type,
 )
-from rxllm.values.argument_checks import is_count, is_positive, is_seconds, is_whole, must_be
-from rxllm.values.secret_names import is_secret_name
+from rxllm.values.argument_checks import is_count, is_positive, is_seconds, is_secret_name, is_whole, must_be
 
 
 def checked_options(allowed: type[Any], engine: Engine, own_options: Mapping[str, Any]) -> dict[str, Any]:

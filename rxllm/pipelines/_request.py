@@ -16,8 +16,8 @@ from rxllm.values import (
     Value,
     as_response_format,
 )
-from rxllm.values._conversation import Input, as_thread
 from rxllm.values.argument_checks import check, invalid_option, must_be
+from rxllm.values.sessions import Input, as_thread
 
 _PLAIN = ("tool_choice", "temperature", "top_p", "max_tokens", "seed", "reasoning_effort", "response_format")
 

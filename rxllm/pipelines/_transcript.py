@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from rxllm.values import FilePart, ImagePart, Message, Part, TextPart
-from rxllm.values._json import json_text
+from rxllm.values.json_text import json_text
 
 
 def transcript(before: str, messages: Sequence[Message]) -> str:

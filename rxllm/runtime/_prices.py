@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rxllm.values import EngineError, Usage
-from rxllm.values._usage import by_iteration
+from rxllm.values.usage import by_iteration
 
 if TYPE_CHECKING:
     from genai_prices.types import PriceCalculation

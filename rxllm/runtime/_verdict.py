@@ -28,8 +28,8 @@ from rxllm.runtime._clock import LoopScheduler
 from rxllm.runtime._pump import Pump, pumped
 from rxllm.runtime._stream import Stream
 from rxllm.values import StreamError
-from rxllm.values._response import shorten
 from rxllm.values.argument_checks import shown
+from rxllm.values.responses import shorten
 
 _LONGEST_REASON = 400
 

@@ -28,9 +28,8 @@ from collections.abc import Callable, Iterable
 
 from rxllm.runtime import _prices
 from rxllm.values import EngineError, ModelInfo, Usage, ValidationError
-from rxllm.values._model import CAPABILITIES
-from rxllm.values._usage import by_iteration
 from rxllm.values.argument_checks import check, check_instance, invalid_option, must_be
+from rxllm.values.usage import CAPABILITIES, by_iteration
 
 __all__ = ["clear", "delete", "entries", "find", "get", "priced", "put", "select"]
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rxllm.values._response import shorten
+from rxllm.values.responses import shorten
 
 _SPECIAL = re.compile(r"[\\`*_\[\]<>|~$&]")
 _ROWS = 50

@@ -31,7 +31,7 @@ from rxllm.events import (
 from rxllm.testing._observe import observe
 from rxllm.testing._rule_table import clip, expect
 from rxllm.values import LLMError, Response
-from rxllm.values._json import read_arguments
+from rxllm.values.json_text import read_arguments
 
 DELTAS = (TextDelta, ThinkingDelta, ToolCallDelta)
 

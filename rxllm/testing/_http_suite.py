@@ -23,7 +23,7 @@ from rxllm.testing._script import REQUEST_ID, TEXTS, Script, Served, missing
 from rxllm.testing._sent_rules import KEY
 from rxllm.testing.loopback import STALL, Cut, Loopback, Reply
 from rxllm.values import AdapterError, Call, Message, StreamError, ThinkingPart, tool_result, user
-from rxllm.values._response import shorten
+from rxllm.values.responses import shorten
 
 WITHOUT_STATUS = ("malformed_response", "unsupported_feature", "unknown")
 """The reasons that no HTTP status stands for."""

@@ -16,8 +16,8 @@ from rxllm.runtime._redact_secrets import secrets_in, without
 from rxllm.serializer import to_json
 from rxllm.testing._rule_table import near_the_difference
 from rxllm.values import Call, Request, Tool
-from rxllm.values._json import is_encodable
-from rxllm.values.secret_names import masked
+from rxllm.values.argument_checks import masked
+from rxllm.values.json_text import is_encodable
 
 _SHOWN = 5
 """How many differences a message shows."""

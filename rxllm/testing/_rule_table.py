@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import takewhile, zip_longest
 from typing import Any, TypeVar
 
-from rxllm.values._response import shorten
+from rxllm.values.responses import shorten
 
 C = TypeVar("C", bound=Callable[..., None])
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rxllm.testing._rule_table import expect
 from rxllm.values import Image, Message, Tool, ToolCall, json_schema, system, tool_result, user
-from rxllm.values._response import shorten
+from rxllm.values.responses import shorten
 
 if TYPE_CHECKING:
     from rxllm.testing.loopback import Request as Sent

@@ -14,9 +14,9 @@ from rxllm.runtime import Question, Stream
 from rxllm.tools._prompt import PROMPT
 from rxllm.tools._settings import ToolSettings, tool_error
 from rxllm.values import ChatResult, LLMError, Thread, Tool, ToolCall, ToolError, ValidationError
-from rxllm.values._encode import value
-from rxllm.values._json import json_text
-from rxllm.values._tool import ToolTimeout
+from rxllm.values.codec import value
+from rxllm.values.json_text import json_text
+from rxllm.values.tools import ToolTimeout
 
 
 @value

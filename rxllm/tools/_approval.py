@@ -9,11 +9,11 @@ from typing import Any, cast
 from rxllm.events import Event, ToolApprovalRequested, ToolExecutionCompleted, ToolExecutionStarted
 from rxllm.tools._settings import argument_faults
 from rxllm.values import FunctionTool, Halt, Tool, ToolCall, ToolError, ValidationError, denied, described
-from rxllm.values._json import json_data
-from rxllm.values._parameters import convert
-from rxllm.values._response import shorten
 from rxllm.values.argument_checks import did_you_mean, shown
 from rxllm.values.errors import Path
+from rxllm.values.json_text import json_data
+from rxllm.values.responses import shorten
+from rxllm.values.tools import convert
 
 NO_ANSWER = object()
 """The answer of an approver whose Observable ends without an item."""

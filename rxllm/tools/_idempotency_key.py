@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 
 from rxllm.runtime import Question
 from rxllm.values import Message, Thread, ToolCall, unanswered
-from rxllm.values._encode import encode
-from rxllm.values._request_key import hash_of_thread, plain_call, plain_message
+from rxllm.values.codec import encode
+from rxllm.values.request_keys import hash_of_thread, plain_call, plain_message
 
 
 def idempotency_key(call: ToolCall, question: Question, enclosing_key: Callable[[], str] | None) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 from rxllm.collector import nest
 from rxllm.events import AskUserRequested, ChatCompleted, Event
 from rxllm.values import ChatResult, Halt, Message, Response, Thread, ToolCall
-from rxllm.values._session import question
+from rxllm.values.sessions import question
 
 QUESTION = "question"
 """The id of the question in its chat: behind the call's, it is the id under which the caller answers."""

@@ -20,10 +20,10 @@ from rxllm.values import (
     described,
     schema_faults,
 )
-from rxllm.values._json import json_text, well_formed
-from rxllm.values._response import shorten
 from rxllm.values.argument_checks import check, invalid_option, is_count, is_positive, shown
 from rxllm.values.errors import Path
+from rxllm.values.json_text import json_text, well_formed
+from rxllm.values.responses import shorten
 
 Executor = Callable[[Tool, Mapping[str, Any], ToolContext], Any]
 Encoder = Callable[[Any], str]

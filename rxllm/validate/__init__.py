@@ -49,9 +49,9 @@ from rxllm.validate._chat import (
 from rxllm.validate._faults import Fault, in_words
 from rxllm.validate._images import image_request_faults
 from rxllm.values import ImageRequest, Message, ModelInfo, Request, Session, Thread, Tool, ValidationError
-from rxllm.values._faults import described
-from rxllm.values._schema_checks import schema_faults
 from rxllm.values.argument_checks import invalid_option
+from rxllm.values.json_text import described
+from rxllm.values.schema_checks import schema_faults
 
 __all__ = [
     "RESERVED_NAMES",

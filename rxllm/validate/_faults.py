@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, cast, get_args, get_type_hints
 
-from rxllm.values._decode import hint_text
 from rxllm.values.argument_checks import must_be
+from rxllm.values.codec import hint_text
 from rxllm.values.errors import Path
 
 Fault = tuple[Path, str]

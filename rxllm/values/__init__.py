@@ -1,11 +1,22 @@
 """Values: what goes into a call and comes out of it, and the errors."""
 
-from rxllm.values._agents import open_calls, open_questions
-from rxllm.values._encode import Value
-from rxllm.values._faults import described
-from rxllm.values._function_tool import FunctionTool, as_tool, as_tools, name_fault, tool
-from rxllm.values._images import Image, ImageRequest, ImageResponse, ImageUsage, image_request
-from rxllm.values._message import (
+from rxllm.values.codec import Value
+from rxllm.values.errors import (
+    AdapterError,
+    EngineError,
+    ImageAdapterError,
+    LLMError,
+    RunError,
+    SessionError,
+    StreamError,
+    ToolError,
+    ValidationError,
+)
+from rxllm.values.function_tools import FunctionTool, as_tool, as_tools, name_fault, tool
+from rxllm.values.images import Image, ImageRequest, ImageResponse, ImageUsage, image_request
+from rxllm.values.json_text import described
+from rxllm.values.messages import (
+    Attachment,
     Content,
     FilePart,
     ImagePart,
@@ -20,19 +31,17 @@ from rxllm.values._message import (
     assistant,
     system,
     tool_result,
+    user,
 )
-from rxllm.values._model import ModelInfo
-from rxllm.values._partial import Partial, PartialState
-from rxllm.values._request import ApiKey, Call, Request, json_schema
-from rxllm.values._request_key import request_key
-from rxllm.values._response import FinishReason, Response
-from rxllm.values._results import ChatResult, StepResult
-from rxllm.values._schema import ResponseFormat, as_response_format, is_type, reader
-from rxllm.values._schema_checks import schema_faults
-from rxllm.values._session import Session, SessionStatus, Turn
-from rxllm.values._spending import Spending
-from rxllm.values._stream_items import Labelled, Progress, TextAt, Trace
-from rxllm.values._telemetry import (
+from rxllm.values.partial_json import Partial, PartialState
+from rxllm.values.request_keys import request_key
+from rxllm.values.requests import ApiKey, Call, Request, TokenCount, estimated_tokens, json_schema, message_tokens
+from rxllm.values.responses import FinishReason, Labelled, Progress, Response, TextAt, Trace
+from rxllm.values.results import ChatResult, StepResult
+from rxllm.values.schema_checks import schema_faults
+from rxllm.values.schemas import ResponseFormat, as_response_format, is_type, reader
+from rxllm.values.sessions import Session, SessionStatus, Turn, open_calls, open_questions
+from rxllm.values.telemetry import (
     CallDetails,
     CallFinished,
     CallStarted,
@@ -50,22 +59,9 @@ from rxllm.values._telemetry import (
     ToolStarted,
     Tracer,
 )
-from rxllm.values._thread import MessageLike, Thread, listed, unanswered, with_results
-from rxllm.values._token_count import TokenCount, estimated_tokens, message_tokens
-from rxllm.values._tool import Halt, Tool, ToolCall, ToolContext, ask_user, denied, halt
-from rxllm.values._usage import Usage
-from rxllm.values._user import Attachment, user
-from rxllm.values.errors import (
-    AdapterError,
-    EngineError,
-    ImageAdapterError,
-    LLMError,
-    RunError,
-    SessionError,
-    StreamError,
-    ToolError,
-    ValidationError,
-)
+from rxllm.values.threads import MessageLike, Thread, listed, unanswered, with_results
+from rxllm.values.tools import Halt, Tool, ToolCall, ToolContext, ask_user, denied, halt
+from rxllm.values.usage import ModelInfo, Spending, Usage
 
 __all__ = [
     "AdapterError",

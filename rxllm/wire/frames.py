@@ -28,7 +28,7 @@ import msgspec
 
 from rxllm.events import Event
 from rxllm.values import AdapterError, LLMError, StreamError
-from rxllm.values._json import UNREADABLE, read_json
+from rxllm.values.json_text import UNREADABLE, read_json
 from rxllm.wire.event_order import Blocks
 from rxllm.wire.sse import DONE, Frame
 

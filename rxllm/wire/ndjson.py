@@ -10,7 +10,7 @@ The same bytes give the same frames, however the reads cut them.
 
 from __future__ import annotations
 
-from rxllm.values._json import is_json
+from rxllm.values.json_text import is_json
 from rxllm.wire.pending import MAX_FRAME, PendingFrame
 from rxllm.wire.sse import BOM, Frame
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from rxllm.values._json import is_json
+from rxllm.values.json_text import is_json
 from rxllm.wire.pending import MAX_FRAME, PendingFrame
 
 BOM = b"\xef\xbb\xbf"

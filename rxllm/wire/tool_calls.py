@@ -29,7 +29,7 @@ from typing import Any
 
 from rxllm.events import NOTHING, Event, ToolCallCompleted, ToolCallDelta, ToolCallStarted
 from rxllm.values import Message, StreamError
-from rxllm.values._json import json_text, read_arguments
+from rxllm.values.json_text import json_text, read_arguments
 from rxllm.wire.json_array import JSONArrayDecoder
 
 

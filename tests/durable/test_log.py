@@ -211,9 +211,9 @@ def test_any_chats_come_back_as_they_were(chats: list[list[Event]], start: int) 
 def test_the_key_of_a_request_is_made_of_what_a_thread_adds(monkeypatch: pytest.MonkeyPatch) -> None:
     """A journal asks for it in each step; a thread of n messages must not be written n times."""
     written: list[Message] = []
-    encode = rxllm.values._request_key.encode
+    encode = rxllm.values.request_keys.encode
     monkeypatch.setattr(
-        "rxllm.values._request_key.encode",
+        "rxllm.values.request_keys.encode",
         lambda item: (written.append(item) if isinstance(item, Message) else None, encode(item))[1],
     )
     thread = Thread()

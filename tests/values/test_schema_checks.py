@@ -13,8 +13,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import rxllm
-from rxllm.values import _schema_checks, as_response_format, schema_faults
-from rxllm.values._schema_checks import _compiled
+from rxllm.values import as_response_format, schema_checks, schema_faults
+from rxllm.values.schema_checks import _compiled
 
 
 def faults(schema: Any, data: Any) -> list[str]:
@@ -64,7 +64,7 @@ def test_a_long_value_is_clipped() -> None:
 def test_large_data_have_one_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     schema = {"required": ["a", "b"]}
     assert len(faults(schema, {})) == 2
-    monkeypatch.setattr(_schema_checks, "MAX_COPIED", 10)
+    monkeypatch.setattr(schema_checks, "MAX_COPIED", 10)
     assert faults(schema, {"c": "long" * 10}) == ['"a" is a required property']
     assert faults(schema, {"a": 1, "b": "long" * 10}) == []
 
@@ -357,8 +357,8 @@ SCHEMAS = st.builds(lambda root, a, b: {**root, "$defs": {"a": a, "b": b}}, with
 @example({"uniqueItems": True}, [1, True])
 @example({"additionalProperties": False, "patternProperties": {"^a": {}}}, {"ab": 1, "b": 1})
 def test_the_verdict_is_that_of_jsonschema(schema: Any, data: Any) -> None:
-    checked = _compiled(_schema_checks.json_bytes(schema))
-    if checked.depth < _schema_checks.MAX_DEPTH:  # a part applies itself, in which jsonschema would recurse for ever
+    checked = _compiled(schema_checks.json_bytes(schema))
+    if checked.depth < schema_checks.MAX_DEPTH:  # a part applies itself, in which jsonschema would recurse for ever
         return
     judge = jsonschema.Draft202012Validator(schema, registry=referencing.Registry())
     assert (schema_faults(schema, data) == []) == judge.is_valid(data)

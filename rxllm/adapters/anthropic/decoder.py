@@ -37,7 +37,7 @@ from rxllm.adapters.anthropic.errors import anthropic_error
 from rxllm.adapters.anthropic.frames import CLIENT_CALL, SERVER_CALLS, Delta, Frame, MessageFrame
 from rxllm.adapters.anthropic.usage import to_usage
 from rxllm.values import AdapterError, FinishReason, LLMError, Message, ProviderPart
-from rxllm.values._json import read_json
+from rxllm.values.json_text import read_json
 from rxllm.wire.event_order import Blocks
 from rxllm.wire.frames import FrameDecoder, raw_kind
 from rxllm.wire.sse import SSEDecoder

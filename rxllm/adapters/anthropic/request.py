@@ -36,7 +36,7 @@ from rxllm.values import (
     ToolCall,
     ToolCallPart,
 )
-from rxllm.values._json import json_text
+from rxllm.values.json_text import json_text
 
 Block = dict[str, Any]
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from rxllm.values import Usage
-from rxllm.values._usage import amount, whole
+from rxllm.values.usage import amount, whole
 
 
 def to_usage(counters: Mapping[str, Any]) -> Usage:

@@ -16,8 +16,8 @@ from rxllm.values import (
     Usage,
     ValidationError,
 )
-from rxllm.values._json import json_text
 from rxllm.values.argument_checks import did_you_mean, is_seconds, shown
+from rxllm.values.json_text import json_text
 from rxllm.wire.event_order import Blocks
 from rxllm.wire.tool_calls import CallTracker
 

@@ -23,7 +23,7 @@ from rxllm.adapters.gemini.frames import PROVIDER, Candidate, Chunk, FirstChunk,
 from rxllm.adapters.gemini.parts import PartReader
 from rxllm.adapters.gemini.usage import COUNTERS, to_usage
 from rxllm.values import AdapterError, FinishReason, LLMError, Message
-from rxllm.values._json import read_json
+from rxllm.values.json_text import read_json
 from rxllm.wire.event_order import Blocks
 from rxllm.wire.frames import FrameDecoder, raw_kind
 from rxllm.wire.sse import Frame

@@ -21,7 +21,7 @@ from typing import Any, cast
 
 from rxllm.adapters.gemini.frames import PROVIDER, FunctionCall, Part
 from rxllm.values import ProviderPart
-from rxllm.values._json import read_json
+from rxllm.values.json_text import read_json
 from rxllm.wire.event_order import Blocks
 
 _EMPTY = Part(text="")

@@ -34,7 +34,7 @@ from rxllm.values import (
     ToolCallPart,
     ValidationError,
 )
-from rxllm.values._json import read_arguments
+from rxllm.values.json_text import read_arguments
 
 UNSIGNED = "skip_thought_signature_validator"
 """The signature of calls that Gemini did not make: Gemini 3 refuses a turn whose first call has none

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 from rxllm.values import Usage
-from rxllm.values._usage import whole
+from rxllm.values.usage import whole
 
 COUNTERS = {
     "promptTokenCount",

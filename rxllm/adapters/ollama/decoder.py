@@ -21,7 +21,7 @@ from rxllm.adapters.ollama.errors import stream_error
 from rxllm.adapters.ollama.frames import OWN, PROVIDER, FirstLine, Line, MessageDelta
 from rxllm.adapters.ollama.usage import to_usage
 from rxllm.values import AdapterError, FinishReason, Message
-from rxllm.values._json import read_json
+from rxllm.values.json_text import read_json
 from rxllm.wire.event_order import Blocks
 from rxllm.wire.frames import FrameDecoder
 from rxllm.wire.ndjson import NDJSONFraming

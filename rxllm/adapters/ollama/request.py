@@ -12,7 +12,7 @@ from rxllm.adapters._parts import Carries, sendable
 from rxllm.adapters._request import invalid_field, merge, response_format
 from rxllm.adapters.ollama.frames import OWN, PROVIDER
 from rxllm.values import ImagePart, Message, Request, ThinkingPart, Tool, ToolCall
-from rxllm.values._json import json_text
+from rxllm.values.json_text import json_text
 
 CARRIES: Carries = {
     "system": {"text", "image"},

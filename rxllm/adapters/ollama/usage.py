@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rxllm.values import Usage
-from rxllm.values._usage import whole
+from rxllm.values.usage import whole
 
 _DURATIONS = ("total_duration", "load_duration", "prompt_eval_duration", "eval_duration")
 

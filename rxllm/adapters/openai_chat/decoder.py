@@ -48,8 +48,8 @@ from rxllm.adapters.openai_chat.frames import (
 )
 from rxllm.adapters.openai_chat.usage import USAGE
 from rxllm.values import AdapterError, FinishReason, Message
-from rxllm.values._json import json_text, read_json
-from rxllm.values._usage import whole
+from rxllm.values.json_text import json_text, read_json
+from rxllm.values.usage import whole
 from rxllm.wire.event_order import Blocks
 from rxllm.wire.frames import FrameDecoder, raw_kind
 from rxllm.wire.sse import SSEDecoder

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import msgspec
 
-from rxllm.values._json import read_arguments
+from rxllm.values.json_text import read_arguments
 from rxllm.wire.frames import decode_base64
 
 _LOGPROBS = {"reasoning_content": "reasoning_logprobs", "content": "logprobs", "refusal": "logprobs"}

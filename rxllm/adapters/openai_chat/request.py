@@ -23,7 +23,7 @@ from rxllm.values import (
     Tool,
     ToolCall,
 )
-from rxllm.values._json import json_text
+from rxllm.values.json_text import json_text
 
 _CONTENT = {"text", "image", "image by url", "pdf", "pdf by id", "wav", "mp3", "own part"}
 

@@ -19,7 +19,7 @@ from rxllm.adapters.openai_responses.frames import Frame, Item, as_item, as_item
 from rxllm.adapters.openai_responses.output import Output
 from rxllm.adapters.openai_responses.usage import USAGE
 from rxllm.values import AdapterError, FinishReason, Message, StreamError
-from rxllm.values._json import json_bytes, read_json
+from rxllm.values.json_text import json_bytes, read_json
 from rxllm.wire.event_order import Blocks
 from rxllm.wire.frames import FrameDecoder
 from rxllm.wire.sse import SSEDecoder

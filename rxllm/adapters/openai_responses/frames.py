@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import msgspec
 
-from rxllm.values._json import json_text, read_json
+from rxllm.values.json_text import json_text, read_json
 from rxllm.wire.frames import decode_base64
 
 Item = dict[str, Any]

@@ -34,7 +34,7 @@ from rxllm.adapters.openai_responses.frames import (
 )
 from rxllm.events import ToolProgress
 from rxllm.values import ProviderPart
-from rxllm.values._json import json_text, read_json
+from rxllm.values.json_text import json_text, read_json
 from rxllm.wire.event_order import Blocks
 
 

@@ -36,7 +36,7 @@ from rxllm.values import (
     ToolCallPart,
     ValidationError,
 )
-from rxllm.values._json import json_text
+from rxllm.values.json_text import json_text
 
 _REASONERS = re.compile(r"(.*/)?(o\d|gpt-5(?!.*chat)|gpt-[6-9]|codex|computer-use|grok-4)")
 """The names of models that think. Other models reject a request for their encrypted thoughts."""

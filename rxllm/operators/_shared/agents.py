@@ -10,7 +10,7 @@ from rxllm.collector import nest, unnest
 from rxllm.events import Event, Nested
 from rxllm.operators._lift import Feeder
 from rxllm.values import Message, Thread
-from rxllm.values._thread import AGENTS
+from rxllm.values.threads import AGENTS
 
 F = TypeVar("F", bound=Feeder[Event, Event])
 

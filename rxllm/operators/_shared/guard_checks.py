@@ -15,7 +15,7 @@ from reactivex.disposable import SingleAssignmentDisposable
 from rxllm.operators._shared.guard_parts import Part
 from rxllm.runtime import check_failed, paced, result_of, verdict_error
 from rxllm.values import StreamError
-from rxllm.values._response import shorten
+from rxllm.values.responses import shorten
 
 AT_ONCE = 4
 """How many checks of a stream run at the same time."""

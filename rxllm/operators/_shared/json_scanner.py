@@ -28,7 +28,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from rxllm.operators._shared.answer_text import FENCE
-from rxllm.values._json import unescaped
+from rxllm.values.json_text import unescaped
 
 _LONGEST_HEAD = 64
 _SPACE = " \t\r\n"

@@ -8,9 +8,9 @@ from typing import Any
 from rxllm.collector import StreamCollector
 from rxllm.collector._with_parsed import Read, with_parsed
 from rxllm.values import Response, ResponseFormat, ValidationError, is_type, reader
-from rxllm.values._json import decode_json
-from rxllm.values._schema import decoder, unfenced
 from rxllm.values.argument_checks import invalid_option, must_be
+from rxllm.values.json_text import decode_json
+from rxllm.values.schemas import decoder, unfenced
 
 Parse = Read | ResponseFormat | UnionType | None
 

@@ -18,7 +18,7 @@ from rxllm.events import (
 )
 from rxllm.operators._shared.event_operators import DELTAS
 from rxllm.values import Usage
-from rxllm.values._json import read_arguments
+from rxllm.values.json_text import read_arguments
 
 
 class Broken(Exception):  # noqa: N818 it never leaves this folder

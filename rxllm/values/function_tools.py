@@ -13,14 +13,13 @@ from operator import attrgetter
 from types import MethodType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast, get_type_hints, overload
 
-from rxllm.values._encode import value
-from rxllm.values._faults import described
-from rxllm.values._parameters import Parameter, convert, object_schema
-from rxllm.values._response import shorten
-from rxllm.values._tool import Tool, ToolContext, ToolTimeout, is_context
 from rxllm.values.argument_checks import did_you_mean, invalid_option, must_be
 from rxllm.values.by_value import by_value, travels_by_value
+from rxllm.values.codec import value
 from rxllm.values.errors import ToolError, ValidationError
+from rxllm.values.json_text import described
+from rxllm.values.responses import shorten
+from rxllm.values.tools import Parameter, Tool, ToolContext, ToolTimeout, convert, is_context, object_schema
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import unquote_to_bytes
 
-from rxllm.values._decode import may_name_files, wrong
-from rxllm.values._encode import Value, value
+from rxllm.values.codec import Value, may_name_files, value, wrong
 from rxllm.values.errors import ValidationError
 
 ImageSource = Literal["binary", "base64", "url", "file"]

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
-from rxllm.values._encode import Value, encode_metadata, value
-from rxllm.values._message import Message
-from rxllm.values._response import Response, shorten
-from rxllm.values._thread import MessageLike, Thread
-from rxllm.values._tool import ToolCall
-from rxllm.values._usage import Usage
+from rxllm.values.codec import Value, encode_metadata, value
 from rxllm.values.errors import LLMError
+from rxllm.values.messages import Message
+from rxllm.values.responses import Response, shorten
+from rxllm.values.threads import MessageLike, Thread
+from rxllm.values.tools import ToolCall
+from rxllm.values.usage import Usage
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar

@@ -27,8 +27,8 @@ from urllib.parse import unquote
 
 import msgspec
 
-from rxllm.values._json import MAX_DEPTH, UNREADABLE, decode_json, is_deeper, json_bytes, json_text
 from rxllm.values.errors import Path, ValidationError
+from rxllm.values.json_text import MAX_DEPTH, UNREADABLE, decode_json, is_deeper, json_bytes, json_text
 
 MAX_BYTES = 1_000_000
 MAX_SCHEMAS = 10_000

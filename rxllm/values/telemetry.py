@@ -30,11 +30,11 @@ from typing import Any, Literal
 
 import msgspec
 
-from rxllm.values._images import ImageUsage
-from rxllm.values._message import Message
-from rxllm.values._request import Request
-from rxllm.values._response import FinishReason
-from rxllm.values._usage import Usage
+from rxllm.values.images import ImageUsage
+from rxllm.values.messages import Message
+from rxllm.values.requests import Request
+from rxllm.values.responses import FinishReason
+from rxllm.values.usage import Usage
 
 Outcome = Literal["completed", "failed", "cancelled"]
 

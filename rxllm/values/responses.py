@@ -1,4 +1,4 @@
-"""The response to one request."""
+"""The response to one request, and what operators emit besides events and values: labels, paths, progress, traces."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, cast
 
-from rxllm.values._encode import Value, encode_result, value
-from rxllm.values._message import Message, Part, ThinkingPart, attached, shown_attached
-from rxllm.values._tool import ToolCall
-from rxllm.values._usage import Usage
+import msgspec
+
+from rxllm.values.codec import Value, encode_result, value
 from rxllm.values.errors import LLMError
+from rxllm.values.messages import Message, Part, ThinkingPart, attached, shown_attached
+from rxllm.values.tools import ToolCall
+from rxllm.values.usage import Usage
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -97,3 +99,48 @@ def shorten(text: str, width: int = 60) -> str:
     """Return `text` on one line of at most `width` characters."""
     line = " ".join(text.split())
     return line if len(line) <= width else line[: width - 1] + "…"
+
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Labelled(msgspec.Struct, Generic[T_co], frozen=True):
+    """An item, and the label of the stream it comes from."""
+
+    label: str
+    item: T_co
+
+
+class TextAt(msgspec.Struct, frozen=True):
+    """A piece of the string at `path` in a JSON answer: the keys and indexes that lead to it."""
+
+    path: tuple[str | int, ...]
+    text: str
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """How far a batch of requests is: `done` of `total` have ended, and `failed` of these have no answer.
+
+    `usage` is the sum of their usage. `journaled` of those that have ended were answered in the journal, and not asked.
+    `retries` is the number of attempts, so far, that failed and were followed by another.
+    """
+
+    done: int
+    failed: int
+    total: int
+    usage: Usage
+    journaled: int = 0
+    retries: int = 0
+
+
+class Trace(msgspec.Struct, frozen=True):
+    """One signal at one place of a pipe.
+
+    `kind` is the signal, `at` the seconds since the subscription, `count` the number of items before it. `item` is the
+    item or the error; None for the other kinds.
+    """
+
+    kind: Literal["subscribe", "next", "error", "end", "dispose"]
+    at: float
+    count: int
+    item: Any = None

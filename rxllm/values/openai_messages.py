@@ -25,9 +25,11 @@ import base64
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar, cast
 
-from rxllm.values._images import Image
-from rxllm.values._json import json_text
-from rxllm.values._message import (
+from rxllm.values.argument_checks import must_be, shown
+from rxllm.values.errors import Path, ValidationError
+from rxllm.values.images import Image
+from rxllm.values.json_text import json_text
+from rxllm.values.messages import (
     FilePart,
     ImagePart,
     Message,
@@ -37,11 +39,10 @@ from rxllm.values._message import (
     SourcePart,
     TextPart,
     ThinkingPart,
+    data_part,
+    data_uri_part,
 )
-from rxllm.values._tool import ToolCall
-from rxllm.values._user import data_part, data_uri_part
-from rxllm.values.argument_checks import must_be, shown
-from rxllm.values.errors import Path, ValidationError
+from rxllm.values.tools import ToolCall
 
 T = TypeVar("T")
 

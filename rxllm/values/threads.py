@@ -8,13 +8,12 @@ from dataclasses import field, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, cast, overload
 
-from rxllm.values._encode import Value, value
-from rxllm.values._message import Message, assistant, system
-from rxllm.values._openai_messages import at, read_message, write_message, wrong
-from rxllm.values._response import Response
-from rxllm.values._tool import ToolCall
-from rxllm.values._user import Attachment, user
 from rxllm.values.argument_checks import must_be
+from rxllm.values.codec import Value, value
+from rxllm.values.messages import Attachment, Message, assistant, system, user
+from rxllm.values.openai_messages import at, read_message, write_message, wrong
+from rxllm.values.responses import Response
+from rxllm.values.tools import ToolCall
 
 
 class Dumpable(Protocol):

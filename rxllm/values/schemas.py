@@ -30,13 +30,20 @@ from typing import Any, Union, cast, get_origin
 
 import msgspec
 
-from rxllm.values._faults import described, faults_of
-from rxllm.values._json import UNREADABLE, decode_json
-from rxllm.values._pydantic import brings_pydantic, cached_adapter, cached_by_type, parts_of
-from rxllm.values._request import json_schema
-from rxllm.values._schema_checks import schema_faults
 from rxllm.values.argument_checks import invalid_option
 from rxllm.values.errors import Path, ValidationError
+from rxllm.values.json_text import (
+    UNREADABLE,
+    brings_pydantic,
+    cached_adapter,
+    cached_by_type,
+    decode_json,
+    described,
+    faults_of,
+    parts_of,
+)
+from rxllm.values.requests import json_schema
+from rxllm.values.schema_checks import schema_faults
 
 ResponseFormat = str | Mapping[str, Any] | type[Any] | UnionType
 """A call's ``response_format``, see above."""

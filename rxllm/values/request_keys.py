@@ -8,12 +8,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, cast
 
-from rxllm.values._encode import at, encode, not_serializable
-from rxllm.values._message import ImagePart, Message, Part, TextPart
-from rxllm.values._request import Request
-from rxllm.values._schema import as_response_format
-from rxllm.values._tool import Tool, ToolCall
 from rxllm.values.argument_checks import check_instance
+from rxllm.values.codec import at, encode, not_serializable
+from rxllm.values.messages import ImagePart, Message, Part, TextPart
+from rxllm.values.requests import Request
+from rxllm.values.schemas import as_response_format
+from rxllm.values.tools import Tool, ToolCall
 
 
 def request_key(request: Request, provider: str = "") -> str:

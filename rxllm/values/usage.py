@@ -1,0 +1,250 @@
+"""Tokens and money: usage, what a budget has spent, and what is known about a model and its prices."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import field, fields, replace
+from typing import Any, ClassVar, cast
+
+from rxllm.values.argument_checks import is_count, must_be
+from rxllm.values.codec import Value, value
+from rxllm.values.errors import ValidationError
+
+
+@value
+class Usage(Value):
+    """What a response cost. Counts are tokens, costs are in the provider's currency; None means: not reported.
+
+    `input_tokens` includes cached and cache-written tokens, `output_tokens` includes reasoning tokens; these also have
+    their own fields. `total_tokens` is the provider's own total, `total` that or else the sum. `extra` keeps the
+    provider's other counters under their own names. ``a + b`` sums two responses, ``sum(usages, Usage())`` many.
+    """
+
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cached_input_tokens: int | None = None
+    cache_write_input_tokens: int | None = None
+    reasoning_tokens: int | None = None
+    total_tokens: int | None = None
+    input_cost: float | None = None
+    output_cost: float | None = None
+    total_cost: float | None = None
+    tool_usage: dict[str, Any] = field(default_factory=dict[str, Any])
+    extra: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    _other_names: ClassVar[Mapping[str, str]] = {
+        "prompt_tokens": "input_tokens",
+        "completion_tokens": "output_tokens",
+        "cached_tokens": "cached_input_tokens",
+        "cache_read_input_tokens": "cached_input_tokens",
+        "cache_creation_input_tokens": "cache_write_input_tokens",
+        "thinking_tokens": "reasoning_tokens",
+        "tokens": "total",
+        "cost": "total_cost",
+    }
+
+    def __add__(self, other: Usage) -> Usage:
+        if not isinstance(other, Usage):  # pyright: ignore[reportUnnecessaryIsInstance]
+            return NotImplemented
+        summed = {spec.name: _sum(getattr(self, spec.name), getattr(other, spec.name)) for spec in fields(self)}
+        if summed["total_tokens"] is not None:  # one of the two may lack it
+            summed["total_tokens"] = self.total + other.total
+        return Usage(**summed)
+
+    def __radd__(self, other: int) -> Usage:
+        return self if other == 0 else NotImplemented  # ``sum`` begins with 0
+
+    @property
+    def total(self) -> int:
+        """All tokens: the provider's total, or the sum of input and output if it reports none."""
+        if self.total_tokens is not None:
+            return self.total_tokens
+        return (self.input_tokens or 0) + (self.output_tokens or 0)
+
+
+def by_iteration(usage: Usage, price: Callable[[str | None, Usage], Usage]) -> Usage:
+    """Return `usage` with the costs it lacks, by the `price` of a model: None is the one that answers.
+
+    A provider that asks several models for one answer has the usage of each, as a dict of its fields, in
+    ``extra["iterations"]``, and in the ``extra`` of that the model, if it is another. The costs are unknown if those of
+    one iteration are. A stated cost of 0 next to a price is no statement.
+    """
+    lacking = usage
+    if usage.total_cost == 0:
+        lacking = replace(usage, input_cost=None, output_cost=None, total_cost=None)
+    parts = _iterations(usage)
+    if not parts:
+        priced = price(None, lacking)
+        return usage if priced == lacking else priced
+    parts[0] = replace(parts[0], tool_usage=usage.tool_usage)
+    models = [part.extra.get("model") for part in parts]
+    sums = [price(name if isinstance(name, str) else None, part) for name, part in zip(models, parts, strict=True)]
+    if any(part.total_cost is None for part in sums):
+        return usage
+    total = sum(sums, Usage())
+    names = ("input_cost", "output_cost", "total_cost")
+    return replace(usage, **{name: getattr(total, name) for name in names if getattr(lacking, name) is None})
+
+
+def _iterations(usage: Usage) -> list[Usage]:
+    """Return the iterations of a usage; none unless it is their sum, as that of several answers is not."""
+    try:
+        parts = [Usage(**fields) for fields in usage.extra.get("iterations") or ()]
+        total = sum(parts, Usage())
+    except TypeError:  # in the provider's own words
+        return []
+    is_sum = (total.input_tokens, total.output_tokens) == (usage.input_tokens, usage.output_tokens)
+    return parts if is_sum else []
+
+
+def whole(number: Any) -> int | None:
+    """Return a provider's count of tokens; None if `number` is not a whole one.
+
+    >>> whole(3.0), whole(1.5), whole("3")
+    (3, None, None)
+    """
+    if isinstance(number, float) and number.is_integer():
+        return int(number)
+    return number if isinstance(number, int) and not isinstance(number, bool) else None
+
+
+def amount(number: Any) -> float | None:
+    """Return a provider's cost; None if `number` is not a number."""
+    return number if isinstance(number, int | float) and not isinstance(number, bool) else None
+
+
+def _sum(a: Any, b: Any) -> Any:
+    if a is None or b is None:
+        return a if b is None else b
+    if isinstance(a, Mapping) and isinstance(b, Mapping):
+        left, right = cast(Mapping[str, Any], a), cast(Mapping[str, Any], b)
+        return {key: _sum(left.get(key), right.get(key)) for key in {**left, **right}}
+    return a + b if isinstance(a, int | float) and isinstance(b, int | float) else b
+
+
+@value
+class Spending(Value):
+    """What the calls that share a `Budget` have used.
+
+    `tokens` are those of the `calls` that have ended; `estimated` of them nobody has stated, since the call failed, was
+    left early, or has a provider that states no usage. `usd` is the sum of the costs that are known, None as long as
+    none is; `unpriced` calls are not in it. `reserved` and `reserved_usd` are kept back for calls that still run.
+    """
+
+    tokens: int = 0
+    usd: float | None = None
+    calls: int = 0
+    estimated: int = 0
+    unpriced: int = 0
+    reserved: int = 0
+    reserved_usd: float = 0.0
+
+
+CAPABILITIES = ("tools", "json_schema", "vision", "images", "tools_with_schema")
+"""The fields of `ModelInfo` that say what a model can do."""
+
+_MILLION = 1_000_000
+
+
+@value
+class ModelInfo(Value):
+    """An entry of the catalogue ``rxllm.models``. None means: not known.
+
+    `name` is ``"provider:model"``, or the provider alone if its model has no name. The flags say whether the model can
+    call `tools`, answer in a `json_schema`, see images in the request (`vision`) and make `images`;
+    `tools_with_schema` is False if tools and a schema exclude each other. Limits are in tokens. Prices are per million
+    tokens, in the currency of `Usage`'s costs; cached and cache-written tokens without a price cost what input costs.
+
+    Raises ``ValidationError("invalid_option")`` for invalid values.
+    """
+
+    name: str
+    tools: bool | None = None
+    json_schema: bool | None = None
+    vision: bool | None = None
+    images: bool | None = None
+    tools_with_schema: bool | None = None
+    context_tokens: int | None = None
+    max_output_tokens: int | None = None
+    input_price: float | None = None
+    output_price: float | None = None
+    cached_input_price: float | None = None
+    cache_write_input_price: float | None = None
+    metadata: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checks = ((name, getattr(self, name), *rule) for name, rule in _RULES.items())
+        faults = [((name,), must_be(expected, item)) for name, item, expected, fits in checks if not fits(item)]
+        if faults:
+            raise ValidationError("invalid_option", errors=faults)
+
+    @property
+    def provider(self) -> str:
+        return self.name.partition(":")[0]
+
+    @property
+    def has_prices(self) -> bool:
+        return self.input_price is not None or self.output_price is not None
+
+    def priced(self, usage: Usage) -> Usage:
+        """Return `usage` with the costs it lacks; the total is their sum, if both are known.
+
+        >>> usage = ModelInfo("a:b", input_price=2.0, output_price=10.0).priced(Usage(500_000, 100_000))
+        >>> usage.input_cost, usage.output_cost, usage.total_cost
+        (1.0, 1.0, 2.0)
+
+        An iteration of another model has no price here; ``rxllm.models.priced`` looks for that model's.
+        """
+        return by_iteration(usage, lambda model, part: part if model else self._filled(part))
+
+    def _filled(self, usage: Usage) -> Usage:
+        input_cost = self._input_cost(usage) if usage.input_cost is None else usage.input_cost
+        output_cost = _cost(usage.output_tokens, self.output_price) if usage.output_cost is None else usage.output_cost
+        total = usage.total_cost
+        if total is None and input_cost is not None and output_cost is not None:
+            total = input_cost + output_cost
+        return replace(usage, input_cost=input_cost, output_cost=output_cost, total_cost=total)
+
+    def _input_cost(self, usage: Usage) -> float | None:
+        if usage.input_tokens is None or self.input_price is None:
+            return None
+        special = 0.0
+        plain = usage.input_tokens
+        for tokens, price in (
+            (usage.cached_input_tokens, self.cached_input_price),
+            (usage.cache_write_input_tokens, self.cache_write_input_price),
+        ):
+            if tokens is not None and price is not None:
+                special += tokens * price / _MILLION
+                plain -= tokens
+        return plain * self.input_price / _MILLION + special
+
+
+def _cost(tokens: int | None, price: float | None) -> float | None:
+    return None if tokens is None or price is None else tokens * price / _MILLION
+
+
+def _is_name(value: Any) -> bool:
+    provider, colon, model = value.partition(":") if isinstance(value, str) else ("", "", "")
+    return provider != "" and (model != "" or not colon)
+
+
+def _is_price(value: Any) -> bool:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return value is None or (is_number and math.isfinite(value) and value >= 0)
+
+
+_Rule = tuple[str, Callable[[Any], bool]]
+_FLAG: _Rule = ("True, False or None", lambda value: value is None or isinstance(value, bool))
+_TOKENS: _Rule = ("a whole number of at least 1, or None", lambda value: value is None or is_count(value))
+_PRICE: _Rule = ("a number of at least 0, or None", _is_price)
+
+_RULES: dict[str, _Rule] = {
+    "name": ("'provider:model'", _is_name),
+    **dict.fromkeys(CAPABILITIES, _FLAG),
+    **dict.fromkeys(("context_tokens", "max_output_tokens"), _TOKENS),
+    **dict.fromkeys(("input_price", "output_price", "cached_input_price", "cache_write_input_price"), _PRICE),
+    "metadata": ("a mapping", lambda value: isinstance(value, Mapping)),
+}
